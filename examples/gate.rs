@@ -25,10 +25,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("GET", "/v1/items/7", "leaked", "free"),
     ] {
         let attributes = [("method", method), ("path", path), ("api_key", key), ("plan", plan)];
-        let ruling = gate.check_now(&Request::new("default", Descriptor::new(attributes)));
-        let (decision, limit) = (ruling.decision(), ruling.binding());
+        let decision = gate.check(&Request::new("default", Descriptor::new(attributes)));
         // The binding limit: the limit that denies, or else the limit closest to its maximum.
-        let limit = limit.map_or("nothing", |limit| limit.policy_name());
+        let limit = decision.binding().map_or("nothing", |limit| limit.policy_name());
         match decision.is_allowed() {
             true => println!("{method} {path}: {limit} has {} left", decision.remaining()),
             false => println!("{method} {path}: denied by {limit}, {:?}", decision.retry_after()),

@@ -5,7 +5,6 @@
 //! cargo run -p slidegate --example limiter
 //! ```
 
-use slidegate::Verdict::{Allowed, Denied};
 use slidegate::{Limiter, LimiterError, ManualClock, MemoryStore, Timestamp};
 
 fn main() -> Result<(), LimiterError> {
@@ -17,24 +16,23 @@ fn main() -> Result<(), LimiterError> {
 
     // Any hashable value can be a key.
     for nth in 1..=4 {
-        match limiter.check(&("customer", 42)) {
-            Allowed(decision) => println!("{nth}: served, {} left", decision.remaining()),
-            Denied(decision) => {
-                println!("{nth}: denied, come back in {:?}", decision.retry_after())
-            }
+        let decision = limiter.check(&("customer", 42));
+        match decision.is_allowed() {
+            true => println!("{nth}: served, {} left", decision.remaining()),
+            false => println!("{nth}: denied, come back in {:?}", decision.retry_after()),
         }
     }
 
     // A request after `retry_after` is allowed.
-    let wait = limiter.peek(&("customer", 42), 1).decision().retry_after().unwrap_or_default();
+    let wait = limiter.peek(&("customer", 42), 1).retry_after().unwrap_or_default();
     clock.advance(wait);
     println!("after {wait:?}: allowed is {}", limiter.check(&("customer", 42)).is_allowed());
 
     // If the charged units are not used after all, the charge can be reverted.
-    let verdict = limiter.check_cost(&("customer", 7), 3);
-    println!("left for a batch of 3: {}", verdict.decision().remaining());
-    limiter.revert(verdict.decision().receipt());
-    println!("after giving it back: {}", limiter.peek(&("customer", 7), 1).decision().remaining());
+    let decision = limiter.check_cost(&("customer", 7), 3);
+    println!("left for a batch of 3: {}", decision.remaining());
+    limiter.revert(&decision);
+    println!("after giving it back: {}", limiter.peek(&("customer", 7), 1).remaining());
     Ok(())
 }
 

@@ -44,7 +44,8 @@ fn check_policy_error(error: &PolicyError, text: &str) {
 fn check_decisions(policy: Policy, text: &str) {
     let tail: Vec<&str> = text.lines().next_back().unwrap_or_default().split(' ').collect();
     let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 100));
-    let rules = gate.policy().rules();
+    let policy = gate.policy();
+    let rules = policy.rules();
     let step = rules.len().div_ceil(MAX_RULES_WITH_GENERATED_REQUESTS).max(1);
     for rule in rules.iter().step_by(step) {
         for values in [&[][..], &tail] {
@@ -64,22 +65,22 @@ fn check_decision(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) 
     let matched = policy.apply(request);
     let matching_rules = policy.explain(request).filter(|(_, fit)| fit.is_ok()).count();
     assert_eq!(matched.matches().count(), matching_rules, "the index misses a matching rule");
-    let hits = matched.hits();
+    let hits: Vec<_> = matched.hits().collect();
     for hit in &hits {
         assert!(!hit.key.to_string().is_empty());
-        let identity = hit.key.hash_tagged_identity().to_string();
+        let identity = hit.key.identity().to_string();
         assert_eq!(identity.matches(['{', '}']).count(), 2, "{identity}");
         let split = hit.key.redis().and_then(|settings| settings.split_into());
         assert_eq!(hit.key.part().is_some(), split.is_some(), "{identity}");
         assert_eq!(hit.key.share().is_some(), split.is_some(), "{identity}");
     }
-    let result = gate.check_matched_now(&matched);
+    let result = gate.check_matched(&matched);
     assert_eq!(result.limits().count(), hits.len());
     assert!(
-        result.decision().is_allowed() || result.binding().is_some(),
+        result.is_allowed() || result.binding().is_some(),
         "a denial has no binding limit"
     );
-    let _ = (result.decision().retry_after(), gate.peek_now(request));
+    let _ = (result.retry_after(), gate.peek(request));
 }
 
 /// Returns the attributes that a rule and its overrides use. The attributes have the given values, or values that match

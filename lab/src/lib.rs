@@ -3,6 +3,7 @@
 //! Each part of the benchmark report is measured by a program `bench_*`. The sections of a program add text, tables,
 //! charts and target results to one [`ReportPart`](part::ReportPart). The program `bench` runs all these programs and
 //! writes `docs/BENCHMARKS.md`.
+#![allow(missing_debug_implementations, reason = "only the benchmarks use these types")]
 
 pub mod accuracy;
 pub mod arrivals;

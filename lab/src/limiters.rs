@@ -69,8 +69,8 @@ impl SlidegateLimiter {
             if batch.is_empty() {
                 return denied;
             }
-            let verdicts = self.limiter.check_many(&batch);
-            denied += verdicts.iter().filter(|verdict| !verdict.is_allowed()).count();
+            let decisions = self.limiter.check_many(&batch);
+            denied += decisions.iter().filter(|decision| !decision.is_allowed()).count();
         }
     }
 }
@@ -82,11 +82,11 @@ impl BenchLimiter for SlidegateLimiter {
 
     fn charge_units(&self, nth: usize, key: &str, units: u32) -> bool {
         let cost = u64::from(units);
-        let verdict = match self.kind {
+        let decision = match self.kind {
             KeyKind::Text => self.limiter.check_cost(key, cost),
             KeyKind::Number => self.limiter.check_cost(&(nth as u64), cost),
         };
-        verdict.is_allowed()
+        decision.is_allowed()
     }
 
     fn charge_keys_and_count_denied(&self, keys: KeyIter<'_>) -> usize {

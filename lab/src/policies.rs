@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use slidegate::{Clock, Descriptor, Gate, MemoryStore, Policy, Request, Ruling, SystemClock};
+use slidegate::{Clock, Decision, Descriptor, Gate, MemoryStore, Policy, Request, SystemClock};
 
 /// The number of requests of a workload. It is a multiple of both 1,000 and 3, the numbers of rules in the benchmarks,
 /// so that all rules match equally often.
@@ -196,12 +196,12 @@ impl<C: Clock> Workload<C> {
 
     /// Checks the request with the number `nth`. After the last request, the numbers continue with the first request.
     #[inline]
-    pub fn check(&self, nth: usize) -> Ruling {
-        self.gate.check_now(&self.nth_request(nth))
+    pub fn check(&self, nth: usize) -> Decision<'static> {
+        self.gate.check(&self.nth_request(nth))
     }
 
     /// Checks `decisions` requests, one after the other. Returns the number of denied requests.
     pub fn count_denied(&self, decisions: usize) -> usize {
-        (0..decisions).filter(|&nth| !self.check(nth).decision().is_allowed()).count()
+        (0..decisions).filter(|&nth| !self.check(nth).is_allowed()).count()
     }
 }

@@ -24,6 +24,7 @@ mod memory;
 mod replicate;
 mod shard;
 
+use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -31,8 +32,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip::SipHasher13;
-use slidegate::algorithm::additive::AnyAdditive;
-use slidegate::store::table::CoarseTime;
+use slidegate::internal::AnyAdditive;
+use slidegate::internal::CoarseTime;
 use slidegate::{Algorithm, Hit, Limit, StoreError, Timestamp};
 use smallvec::SmallVec;
 
@@ -80,6 +81,16 @@ pub struct Counters {
     overshoot: OvershootHistogram,
 }
 
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counters")
+            .field("incarnation", &self.incarnation)
+            .field("keys", &self.keys)
+            .field("max_keys", &self.max_keys)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A shard aligned to its own cache line.
 #[repr(align(64))]
 struct CacheLineAlignedShard(Mutex<Shard>);
@@ -87,6 +98,12 @@ struct CacheLineAlignedShard(Mutex<Shard>);
 /// The secret key of the hash that computes key fingerprints, identical on every node of a cluster.
 #[derive(Clone)]
 pub struct FingerprintSecret([u8; 16]);
+
+impl fmt::Debug for FingerprintSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FingerprintSecret(..)")
+    }
+}
 
 impl From<[u8; 16]> for FingerprintSecret {
     fn from(bytes: [u8; 16]) -> Self {
@@ -118,6 +135,7 @@ struct CounterLocation {
 type LockedShards<'s> = SmallVec<[(usize, MutexGuard<'s, Shard>); 4]>;
 
 /// Settings of [`Counters`].
+#[derive(Debug)]
 pub struct CounterSettings {
     /// The incarnation of this node.
     pub incarnation: Incarnation,

@@ -8,8 +8,8 @@
 //! no clock.
 
 use slidegate::Timestamp;
-use slidegate::algorithm::additive::{Additive, BucketLayout};
-use slidegate::heap::allocated_bytes;
+use slidegate::internal::allocated_bytes;
+use slidegate::internal::{Additive, BucketLayout};
 use smallvec::SmallVec;
 
 use crate::overshoot::BucketOvershoot;

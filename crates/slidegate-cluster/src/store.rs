@@ -1,12 +1,15 @@
 //! The cluster store. It decides requests immediately. A request waits only if this node has charged too many units
 //! that the other nodes have not acknowledged yet.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::store::Outcomes;
-use slidegate::{Asynchronous, ChargeResult, Clock, Hit, Receipt, Store, StoreError};
+use slidegate::{
+    Adjustment, Asynchronous, ChargeResult, Clock, Edit, Hit, Receipt, Store, StoreError,
+};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -57,6 +60,12 @@ pub struct ClusterStore<C> {
     node: Option<NodeHandle>,
 }
 
+impl<C> fmt::Debug for ClusterStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterStore").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
 impl<C: Clock> ClusterStore<C> {
     /// Creates a store that decides with `counters`. `sync_wait` is the maximum time for which a request waits for
     /// acknowledgements of other nodes.
@@ -95,14 +104,14 @@ impl<C: Clock> ClusterStore<C> {
     }
 
     #[inline(always)]
-    fn try_take(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
-        self.counters.take(hits, self.clock.now(), cap_policy)
+    fn try_charge(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
+        self.counters.charge_call(hits, self.clock.now(), cap_policy)
     }
 
     /// Retries a request each time that other nodes have acknowledged more flushes, until the deadline. At the
     /// deadline, decides the request for the last time, and denies it if acknowledgements are still missing.
     #[cold]
-    async fn retry_take_until_deadline(
+    async fn retry_charge_until_deadline(
         &self,
         hits: &[Hit<'_>],
         deadline: Instant,
@@ -110,7 +119,7 @@ impl<C: Clock> ClusterStore<C> {
         let mut progress = self.replication.progress.subscribe();
         while !self.sync_wait.is_zero() {
             // Must follow `subscribe`, so that progress in between is seen as a change.
-            if let Attempt::Decided(result) = self.try_take(hits, CapPolicy::Wait)? {
+            if let Attempt::Decided(result) = self.try_charge(hits, CapPolicy::Wait)? {
                 return Ok(result);
             }
             self.replication.request_flush();
@@ -118,7 +127,7 @@ impl<C: Clock> ClusterStore<C> {
                 break;
             }
         }
-        match self.try_take(hits, CapPolicy::Deny)? {
+        match self.try_charge(hits, CapPolicy::Deny)? {
             Attempt::Decided(result) => {
                 self.unsynced_denials.fetch_add(u64::from(!result.allowed), Ordering::Relaxed);
                 Ok(result)
@@ -132,9 +141,9 @@ impl<C: Clock> ClusterStore<C> {
         hits: &[Hit<'_>],
         deadline: Instant,
     ) -> Result<ChargeResult, StoreError> {
-        match self.try_take(hits, CapPolicy::Wait)? {
+        match self.try_charge(hits, CapPolicy::Wait)? {
             Attempt::Decided(result) => Ok(result),
-            Attempt::Unsynced => Box::pin(self.retry_take_until_deadline(hits, deadline)).await,
+            Attempt::Unsynced => Box::pin(self.retry_charge_until_deadline(hits, deadline)).await,
         }
     }
 }
@@ -142,41 +151,52 @@ impl<C: Clock> ClusterStore<C> {
 impl<C: Clock> Store for ClusterStore<C> {
     type Kind = Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        match self.try_take(hits, CapPolicy::Wait)? {
+    async fn charge_async(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        match self.try_charge(hits, CapPolicy::Wait)? {
             Attempt::Decided(result) => Ok(result),
             // Boxed, since most decisions do not wait and should not pay for a larger future.
             Attempt::Unsynced => {
-                Box::pin(self.retry_take_until_deadline(hits, Instant::now() + self.sync_wait))
+                Box::pin(self.retry_charge_until_deadline(hits, Instant::now() + self.sync_wait))
                     .await
             }
         }
     }
 
-    /// Decides the batches one after another, with one common deadline for all waits.
-    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+    /// Decides the calls one after another, with one common deadline for all waits.
+    async fn charge_many_async(
+        &self,
+        calls: &[&[Hit<'_>]],
+    ) -> Result<Vec<ChargeResult>, StoreError> {
         let deadline = Instant::now() + self.sync_wait;
-        let mut results = Vec::with_capacity(batches.len());
-        for hits in batches {
+        let mut results = Vec::with_capacity(calls.len());
+        for hits in calls {
             results.push(self.take_with_deadline(hits, deadline).await?);
         }
         Ok(results)
     }
 
-    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+    async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.counters.peek(hits, self.clock.now())
     }
 
-    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.counters.revert(receipt, self.clock.now());
+    async fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        self.counters.revert(receipt.charges_to_revert(adjustment), now);
+        for hit in receipt.additional_hits(adjustment) {
+            // Never waits, because the hit never denies.
+            self.counters.charge_call(&[hit], now, CapPolicy::Deny)?;
+        }
         Ok(())
     }
 
-    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.counters.refund(hits, self.clock.now())
-    }
-
-    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        self.counters.reset(hits, self.clock.now())
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
+        match edit {
+            Edit::Refund => self.counters.refund(hits, self.clock.now()),
+            Edit::Reset => self.counters.reset(hits, self.clock.now()),
+        }
     }
 }

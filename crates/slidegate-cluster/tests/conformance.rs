@@ -11,8 +11,8 @@ use slidegate::store::Outcomes;
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::run_trace;
 use slidegate::{
-    Algorithm, Align, ChargeResult, Clock, Hit, Key, Limit, ManualClock, MemoryStore, Scope, Store,
-    StoreError, SyncStore, Timestamp,
+    Adjustment, Algorithm, Align, ChargeResult, Clock, Edit, Hit, Key, Limit, ManualClock,
+    MemoryStore, Receipt, Scope, Store, StoreError, SyncStore, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
@@ -115,7 +115,7 @@ impl SynchronizedNodes {
 
     /// Decides a request on one node, and returns the result.
     fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
-        match self.nodes[node].take(hits, now, CapPolicy::Wait).unwrap() {
+        match self.nodes[node].charge_call(hits, now, CapPolicy::Wait).unwrap() {
             Attempt::Decided(result) => result,
             Attempt::Unsynced => panic!("unsynced although all charges are acknowledged"),
         }
@@ -139,7 +139,7 @@ fn synchronized_nodes_conform_to_single_store_model() {
         let memory_store = MemoryStore::with_clock(clock.clone(), 1_000);
         let limits = [draw_random_limit(&mut rng), draw_random_limit(&mut rng)];
         let scope = Scope::new("d", "r", "l", &["who"]);
-        let mut receipts = Vec::new();
+        let mut receipts: Vec<(usize, (Receipt, Receipt))> = Vec::new();
         for step in 0..300 {
             clock.advance(Duration::from_millis([0, 1, 50, 400, 5_000][rng.usize(..5)]));
             let (node, now) = (rng.usize(..nodes.nodes.len()), clock.now());
@@ -164,23 +164,24 @@ fn synchronized_nodes_conform_to_single_store_model() {
             match rng.u32(..10) {
                 0 => {
                     let refunded: Outcomes = nodes.nodes[node].refund(&hits, now).unwrap();
-                    assert_eq!(refunded, memory_store.refund_now(&hits), "{description}");
+                    assert_eq!(refunded, memory_store.edit(&hits, Edit::Refund), "{description}");
                 }
                 1 => {
                     if let Some((owner, (cluster_receipt, memory_receipt))) = receipts.pop() {
                         let _: usize = owner;
-                        nodes.nodes[owner].revert(&cluster_receipt, now);
-                        memory_store.revert_now(&memory_receipt);
+                        nodes.nodes[owner]
+                            .revert(cluster_receipt.charges_to_revert(Adjustment::Revert), now);
+                        memory_store.adjust(&memory_receipt, Adjustment::Revert);
                         nodes.replicate(owner, now);
                     }
                 }
                 2 => assert_eq!(
                     nodes.nodes[node].peek(&hits, now).unwrap(),
-                    memory_store.peek_now(&hits)
+                    memory_store.peek(&hits)
                 ),
                 _ => {
                     let (cluster_result, memory_result) =
-                        (nodes.take(node, &hits, now), memory_store.take_now(&hits));
+                        (nodes.take(node, &hits, now), memory_store.charge(&hits));
                     assert_eq!(cluster_result.outcomes, memory_result.outcomes, "{description}");
                     assert_eq!(cluster_result.allowed, memory_result.allowed, "{description}");
                     receipts.push((node, (cluster_result.receipt, memory_result.receipt)));
@@ -203,7 +204,7 @@ fn unsupported_algorithm_returns_error() {
         let values = ["a".into()];
         let key = Key::new(&scope, &values);
         let hit = Hit::new(key, &limit, 1);
-        let Err(StoreError::Unsupported(message)) = block_on(store.take(&[hit])) else {
+        let Err(StoreError::Unsupported(message)) = block_on(store.charge_async(&[hit])) else {
             panic!("{algorithm} is accepted");
         };
         assert!(

@@ -43,7 +43,9 @@ fn run_with_hit_of_test_key<T>(
 /// Charges one unit to a key if its limit admits the unit.
 fn charge(counters: &Counters, limit: &Limit, number: u64) {
     run_with_hit_of_test_key(limit, number, |hit| {
-        assert!(counters.take(std::slice::from_ref(hit), test_time(), CapPolicy::Deny).is_ok());
+        assert!(
+            counters.charge_call(std::slice::from_ref(hit), test_time(), CapPolicy::Deny).is_ok()
+        );
     });
 }
 

@@ -52,7 +52,8 @@ local function pack_charged_slot(key_index, limit, expiry_s, reset, a, b, c)
   return pack(SLOT, limit.tag, expiry_s, a, b, c)
 end
 
--- Replaces a slot, or adds it to the others and drops expired ones.
+-- Replaces a slot, or adds it to the others and drops slots that expired more than a second ago: a client's clock
+-- may step back.
 local function write_slot(key_index, tag, bytes)
   local value = values[key_index]
   local slot_position = find_slot(value, tag)
@@ -61,7 +62,7 @@ local function write_slot(key_index, tag, bytes)
     return
   end
   for position = 1, #value, 28 do
-    if unpack('<I4', value, position + 4) * SECOND >= now then
+    if unpack('<I4', value, position + 4) * SECOND >= now - SECOND then
       bytes = bytes .. value:sub(position, position + 27)
     end
   end

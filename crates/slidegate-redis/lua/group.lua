@@ -59,7 +59,8 @@ elseif latest_expiry_s > 0 then
   if in_order and #slots == hits then
     value = table.concat(slots)
   else
-    -- Changed slots stay at their positions. Expired slots are dropped.
+    -- Changed slots stay at their positions. Slots that expired more than a second ago are
+    -- dropped.
     local changed, parts = {}, {}
     for _, bytes in pairs(slots) do changed[unpack('<I4', bytes)] = bytes end
     local others_expiry_s = latest_expiry(value)
@@ -68,7 +69,7 @@ elseif latest_expiry_s > 0 then
       local tag, expiry_s = unpack('<I4I4', value, position)
       if changed[tag] then
         parts[#parts + 1], changed[tag] = changed[tag], nil
-      elseif expiry_s * SECOND >= now then
+      elseif expiry_s * SECOND >= now - SECOND then
         parts[#parts + 1] = value:sub(position, position + 27)
       end
     end

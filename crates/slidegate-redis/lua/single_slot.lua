@@ -22,7 +22,7 @@ if value then
       if last_charge < 0 or last_charge > 2 ^ 53 or last_charge % 1 ~= 0 then return redis.error_reply(FOREIGN .. key) end
       if other_tag == tag then
         a, b, c = unpack('<ddI4', value, position + 8)
-      elseif other_expiry_s * SECOND >= now then
+      elseif other_expiry_s * SECOND >= now - SECOND then
         other_slots = other_slots .. value:sub(position, position + 27)
       end
       if other_expiry_s > expiry_s then expiry_s = other_expiry_s end

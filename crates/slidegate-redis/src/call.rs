@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use redis::Cmd;
-use slidegate::store::{Charge, CounterId};
+use slidegate::store::Charge;
 use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
 use crate::script::{AlgorithmSet, Script, Scripts, algorithm_number, is_slot};
-use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
+use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest, key_and_tag};
 
 /// Maximum cost of a charge in an encoded call. A higher cost is encoded as this value. Such a cost never fits, because
 /// no limit has a higher maximum than this value.
@@ -285,18 +285,6 @@ fn encode_admission_byte(hit: &KeyedHit) -> u8 {
         ChargeWhen::Always => 2,
     };
     veto + 4 * charge + 16 * u8::from(hit.is_charged_above_limit())
-}
-
-/// Returns the id of a hit's counter, which consists of the Redis key and the tag of the limit.
-pub fn counter_id(hit: &KeyedHit) -> CounterId {
-    CounterId::Text(format!("{} {:08x}", hit.key, hit.tag).into())
-}
-
-/// Returns the Redis key and the limit tag of a counter id, or `None` if the id is not from a Redis store.
-pub fn key_and_tag(name: &CounterId) -> Option<(&str, u32)> {
-    let CounterId::Text(name) = name else { return None };
-    let (key, tag) = name.rsplit_once(' ')?;
-    Some((key, u32::from_str_radix(tag, 16).ok()?))
 }
 
 /// Returns the index of a key in the list of keys, from 1. Adds the key if it is new.

@@ -1,5 +1,20 @@
 //! Keeps the counters of the slidegate rate limiter in Redis. One atomic script call normally decides a request.
 //!
+//! ```no_run
+//! use slidegate::Limiter;
+//! use slidegate_redis::{RedisStore, Settings};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = RedisStore::open("redis://127.0.0.1:6379", Settings::default())?;
+//! let limiter = Limiter::with_store(["10/s", "600/min"], store)?.named("api");
+//! let decision = limiter.check_async("tenant:acme").await?;
+//! println!("allowed: {}, {} left", decision.is_allowed(), decision.remaining());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A `Gate` takes a [`RedisStore`] in the same way. The crate logs with `tracing`.
+//!
 //! `docs/REDIS.md` documents the keys, the arguments and replies of the scripts, and the behavior while Redis is not
 //! available.
 //!
@@ -22,6 +37,7 @@ mod deny_cache;
 mod error;
 mod execution;
 mod failure;
+mod hash_tag;
 mod maintenance;
 mod maintenance_op;
 mod multi_slot;

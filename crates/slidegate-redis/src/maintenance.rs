@@ -8,11 +8,10 @@ use slidegate::StoreError;
 use slidegate::store::{Charge, Outcomes};
 use tokio::time::Instant;
 
-use crate::call::key_and_tag;
 use crate::failure::Failure;
 use crate::maintenance_op::MaintenanceOp;
 use crate::reply::ScriptReply;
-use crate::script_request::KeyedHit;
+use crate::script_request::{KeyedHit, key_and_tag};
 use crate::topology::Topology;
 
 /// Reverts charges. Charges that were not made by a Redis store are ignored.

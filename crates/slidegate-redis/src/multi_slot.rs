@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use slidegate::store::{Outcomes, is_admitted};
-use slidegate::{ChargeResult, ChargeWhen, Receipt, StoreError, Veto};
+use slidegate::{ChargeResult, ChargeWhen, StoreError, Veto};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -136,10 +136,10 @@ pub async fn take_parts(
             part.indexes.iter().zip(&part.request.hits).zip(reply.hits())
         {
             let is_kept = failure.is_none() && (allowed || hit.charge == ChargeWhen::Always);
-            match hit_reply.charge(hit) {
+            match hit_reply.charge(*index as u16, hit) {
                 Some(charge) if !is_kept => to_revert.push(charge),
                 charge => {
-                    kept.extend(charge.map(|charge| (*index, charge)));
+                    kept.extend(charge);
                     outcomes[*index] = match allowed {
                         true => hit_reply.outcome,
                         false => hit_reply.outcome_after(&outcomes[*index]),
@@ -156,9 +156,17 @@ pub async fn take_parts(
         // All charges that are known have been reverted.
         Some(failure) => Err(failure.into_partial().into_error()),
         None => {
-            kept.sort_unstable_by_key(|(index, _)| *index);
-            let receipt = Receipt { charges: kept.into_iter().map(|(_, charge)| charge).collect() };
-            Ok(ChargeResult { allowed, outcomes, receipt })
+            for part in parts {
+                for (index, hit) in part.indexes.iter().zip(&part.request.hits) {
+                    kept.extend(hit.charge_without_units(
+                        *index as u16,
+                        allowed,
+                        &outcomes[*index],
+                    ));
+                }
+            }
+            kept.sort_unstable_by_key(|charge| charge.hit_index);
+            Ok(ChargeResult { allowed, outcomes, receipt: kept.into_iter().collect() })
         }
     }
 }

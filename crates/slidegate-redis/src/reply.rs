@@ -6,7 +6,6 @@ use slidegate::store::{Charge, Outcomes, is_admitted};
 use slidegate::{Outcome, Receipt, Timestamp};
 use smallvec::SmallVec;
 
-use crate::call::counter_id;
 use crate::script_request::KeyedHit;
 
 /// Length of the encoded reply to one hit, in bytes.
@@ -129,8 +128,13 @@ impl ScriptReply {
 
     /// Returns the receipt for the charged hits.
     pub fn receipt(&self, hits: &[KeyedHit]) -> Receipt {
-        let charges = hits.iter().zip(&self.0).filter_map(|(hit, hit_reply)| hit_reply.charge(hit));
-        Receipt { charges: charges.collect() }
+        let allowed = self.is_admitted(hits);
+        let charge = |(index, (hit, hit_reply)): (u16, (&KeyedHit, &HitReply))| {
+            hit_reply
+                .charge(index, hit)
+                .or_else(|| hit.charge_without_units(index, allowed, &hit_reply.outcome))
+        };
+        (0..).zip(hits.iter().zip(&self.0)).filter_map(charge).collect()
     }
 }
 
@@ -153,11 +157,9 @@ impl HitReply {
         Outcome::new(remaining, self.outcome.reset_after(), wait).charged_after(before)
     }
 
-    /// Returns the charge, or `None` if the hit was not charged.
-    pub fn charge(&self, hit: &KeyedHit) -> Option<Charge> {
-        let charged_at = self.charged_at?;
-        let (counter, limit, cost) = (counter_id(hit), hit.limit, self.units.unwrap_or(hit.cost));
-        Some(Charge { counter, limit, charged_at, cost })
+    /// Returns the charge of the hit with this index, or `None` if the hit was not charged.
+    pub fn charge(&self, hit_index: u16, hit: &KeyedHit) -> Option<Charge> {
+        Some(hit.new_charge(hit_index, self.charged_at?, self.units.unwrap_or(hit.cost)))
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-use slidegate::{ChargeWhen, Hit, Limit, RedisOptions, Veto};
+use slidegate::store::{Charge, CounterId};
+use slidegate::{ChargeWhen, Hit, Limit, Outcome, RedisOptions, Timestamp, Veto};
 use smallvec::SmallVec;
 
+use crate::hash_tag::hash_tagged_identity;
 use crate::script::is_slot;
 use crate::settings::Settings;
 
@@ -33,6 +35,8 @@ pub struct KeyedHit {
     /// id and shape (algorithm and window).
     pub tag: u32,
     pub limit: Limit,
+    /// The cost of the hit before it was multiplied by the sampling factor.
+    pub hit_cost: u64,
     pub cost: u64,
     /// Number of units that must be free for the hit to fit its limit.
     pub required: u64,
@@ -91,6 +95,31 @@ impl KeyedHit {
         }
     }
 
+    /// Creates the charge of this hit. `hit_index` is the index of the hit in its call.
+    pub fn new_charge(&self, hit_index: u16, charged_at: Timestamp, cost: u64) -> Charge {
+        Charge {
+            counter: counter_id(self),
+            limit: self.limit,
+            hit_index,
+            phase_us: self.phase_us,
+            charged_at,
+            hit_cost: self.hit_cost,
+            cost,
+        }
+    }
+
+    /// Returns the charge of a hit of cost 0, whose cost can be set later. Returns `None` if the hit has a cost, or if
+    /// it is not charged. `allowed` is the decision on the request.
+    pub fn charge_without_units(
+        &self,
+        hit_index: u16,
+        allowed: bool,
+        outcome: &Outcome,
+    ) -> Option<Charge> {
+        let is_charged = self.cost == 0 && self.charge.is_met(allowed, outcome.fits());
+        is_charged.then(|| self.new_charge(hit_index, Timestamp::from_micros(0), 0))
+    }
+
     /// Returns `true` if both hits have the same counter.
     pub fn shares_counter_with(&self, other: &Self) -> bool {
         self.tag == other.tag && self.key == other.key
@@ -127,10 +156,15 @@ impl RedisKeyspace {
     /// Adds the Redis key to a hit, and multiplies the cost of a sampled hit by its sampling factor.
     pub fn keyed_hit(&self, hit: &Hit<'_>) -> KeyedHit {
         let sample = hit.key.redis().map_or(1, |options| options.sample().get());
+        let (key, tag) = match hit.key.counter_id().and_then(key_and_tag) {
+            Some((key, tag)) => (key.to_owned(), tag),
+            None => (self.key(hit), compute_limit_tag(hit)),
+        };
         KeyedHit {
-            key: self.key(hit),
-            tag: compute_limit_tag(hit),
+            key,
+            tag,
             limit: *hit.key.share().unwrap_or(hit.limit),
+            hit_cost: hit.cost,
             cost: hit.cost.saturating_mul(sample.into()),
             // A hit that charges nothing does not represent other requests.
             required: match hit.cost {
@@ -160,12 +194,24 @@ impl RedisKeyspace {
     pub fn key(&self, hit: &Hit<'_>) -> String {
         let mut key = String::with_capacity(64);
         // Writing into a string cannot fail.
-        let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hit.key.hash_tagged_identity());
+        let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hash_tagged_identity(&hit.key));
         if !is_slot(&hit.limit.algorithm()) {
             let _ = write!(key, ":{}:{}", hit.key.limit(), hit.limit.shape_text());
         }
         key
     }
+}
+
+/// Returns the id of a hit's counter, which consists of the Redis key and the tag of the limit.
+fn counter_id(hit: &KeyedHit) -> CounterId {
+    CounterId::Text(format!("{} {:08x}", hit.key, hit.tag).into())
+}
+
+/// Returns the Redis key and the limit tag of a counter id, or `None` if the id is not from a Redis store.
+pub fn key_and_tag(name: &CounterId) -> Option<(&str, u32)> {
+    let CounterId::Text(name) = name else { return None };
+    let (key, tag) = name.rsplit_once(' ')?;
+    Some((key, u32::from_str_radix(tag, 16).ok()?))
 }
 
 /// Returns the tag of a hit's limit: a hash that identifies the limit within a shared Redis value.

@@ -4,19 +4,29 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Settings of a [`RedisStore`](crate::RedisStore).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let settings = slidegate_redis::Settings {
+///     timeout: Duration::from_millis(50),
+///     ..slidegate_redis::Settings::default()
+/// };
+/// assert_eq!(settings.prefix, "slidegate:");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Prefix of every Redis key.
+    /// Prefix of every Redis key. Default: `slidegate:`.
     pub prefix: String,
-    /// Maximum duration of a request to the store.
+    /// Maximum duration of a request to the store. Default: 15 ms.
     pub timeout: Duration,
     /// Additional time to live of a Redis key, beyond the time until which its counters are needed. If clients use
     /// their own clocks ([`RedisStore::with_clock`](crate::RedisStore::with_clock)), the margin must be longer than the
-    /// difference between these clocks.
+    /// difference between these clocks. Default: 1 s.
     pub expiry_margin: Duration,
     /// Maximum time for which a denial is cached. During this time, repeated requests are denied without a call to
     /// Redis. A cached denial expires earlier if the denied cost fits the limit earlier. Zero disables the denial
-    /// cache, except for sampled rules.
+    /// cache, except for sampled rules. Default: 1 s.
     pub deny_cache_ttl: Duration,
     /// PEM file with the CA certificates that verify servers at `rediss://` addresses. `None` uses Mozilla's list of
     /// root certificates.

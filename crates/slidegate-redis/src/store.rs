@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
-use slidegate::store::Outcomes;
-use slidegate::{ChargeResult, ChargeWhen, Clock, Hit, Outcome, Receipt, Store, StoreError, Veto};
+use slidegate::store::{Charge, Outcomes};
+use slidegate::{
+    Adjustment, ChargeResult, ChargeWhen, Clock, Edit, Hit, Outcome, Receipt, Store, StoreError,
+    Veto, internal,
+};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::address::{Address, AddressTarget, redact_password};
-use crate::call::key_and_tag;
 use crate::clocks::Clocks;
 use crate::cluster::Cluster;
 use crate::connect::ConnectionSource;
@@ -28,7 +30,7 @@ use crate::maintenance;
 use crate::multi_slot::{self, split_by_slot};
 use crate::node::Node;
 use crate::reply::{HitReply, ScriptReply};
-use crate::script_request::{KeyedHit, RedisKeyspace, ScriptMode, ScriptRequest};
+use crate::script_request::{KeyedHit, RedisKeyspace, ScriptMode, ScriptRequest, key_and_tag};
 use crate::settings::Settings;
 use crate::tls::TlsRoots;
 use crate::topology::Topology;
@@ -398,13 +400,28 @@ impl RedisStoreInner {
         }
     }
 
-    /// Reverts the charges of a receipt, and removes their counters from the denial cache.
-    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+    /// Changes the charges of a receipt: reverts the excess, then charges the additional units.
+    async fn adjust(
+        self: &Arc<Self>,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
+        let reverted: Vec<Charge> = receipt.charges_to_revert(adjustment).collect();
+        if !reverted.is_empty() {
+            self.revert(&reverted).await?;
+        }
+        let is_own = |hit: &Hit<'_>| hit.key.counter_id().and_then(key_and_tag).is_some();
+        let additional = receipt.additional_hits(adjustment).filter(is_own);
+        let hits: KeyedHits = additional.map(|hit| self.keyspace.keyed_hit(&hit)).collect();
+        self.decide_with_cache_or_redis(hits).await.map(drop)
+    }
+
+    /// Reverts charges, and removes their counters from the denial cache.
+    async fn revert(&self, charges: &[Charge]) -> Result<(), StoreError> {
         let reverted =
-            maintenance::revert(&self.topology, &receipt.charges, self.new_request_deadline())
-                .await;
+            maintenance::revert(&self.topology, charges, self.new_request_deadline()).await;
         // Also after an error: the revert may have happened.
-        for (key, tag) in receipt.charges.iter().filter_map(|charge| key_and_tag(&charge.counter)) {
+        for (key, tag) in charges.iter().filter_map(|charge| key_and_tag(&charge.counter)) {
             self.deny_cache.invalidate(key, tag);
         }
         reverted
@@ -423,7 +440,8 @@ impl RedisStoreInner {
         for hit in &sent {
             self.deny_cache.invalidate(&hit.key, hit.tag);
         }
-        let mut outcomes = refunded?.into_iter();
+        let refunded = refunded?;
+        let mut outcomes = refunded.iter().copied();
         let outcome = |hit: &KeyedHit| match is_sent(hit) {
             true => outcomes.next().unwrap_or_else(Outcome::unknown),
             false => Outcome::unknown(),
@@ -432,15 +450,20 @@ impl RedisStoreInner {
     }
 
     /// Deletes the counters of hits. If a counter is split over several keys, all its parts are deleted.
-    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        let hits: KeyedHits =
+    async fn reset(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        let keyed: KeyedHits =
             hits.iter().flat_map(|hit| self.keyspace.keyed_hits_in_all_parts(hit)).collect();
-        let reset = maintenance::reset(&self.topology, &hits, self.new_request_deadline()).await;
-        for hit in &hits {
+        let reset = maintenance::reset(&self.topology, &keyed, self.new_request_deadline()).await;
+        for hit in &keyed {
             self.deny_cache.invalidate(&hit.key, hit.tag);
         }
-        reset
+        reset.map(|()| hits.iter().map(unused_counter_outcome).collect())
     }
+}
+
+/// Returns the outcome of a hit that requires one unit of a counter that has no units in use.
+fn unused_counter_outcome(hit: &Hit<'_>) -> Outcome {
+    internal::unused_counter_outcome(hit.key.share().unwrap_or(hit.limit))
 }
 
 /// Returns `true` if no earlier hit of the request has the same counter. The figures of a later hit of the same counter
@@ -452,38 +475,44 @@ fn is_first_hit_of_counter(hits: &KeyedHits, index: usize) -> bool {
 impl Store for RedisStore {
     type Kind = slidegate::Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        reject_too_many_hits(hits)?;
-        self.inner.decide_with_cache_or_redis(self.inner.build_keyed_hits(hits)).await
+    async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        reject_too_many_hits(call)?;
+        self.inner.decide_with_cache_or_redis(self.inner.build_keyed_hits(call)).await
     }
 
-    async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        requests.iter().try_for_each(|hits| reject_too_many_hits(hits))?;
-        let requests = requests.iter().map(|hits| self.inner.build_keyed_hits(hits));
+    async fn charge_many_async(
+        &self,
+        calls: &[&[Hit<'_>]],
+    ) -> Result<Vec<ChargeResult>, StoreError> {
+        calls.iter().try_for_each(|hits| reject_too_many_hits(hits))?;
+        let requests = calls.iter().map(|hits| self.inner.build_keyed_hits(hits));
         let results = self.inner.decide_requests_in_order_per_slot(requests).await;
-        let any_taken = results.iter().any(Result::is_ok);
-        results.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match any_taken {
+        let any_charged = results.iter().any(Result::is_ok);
+        results.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match any_charged
+        {
             true => StoreError::TimedOut(error.to_string()),
             false => error,
         })
     }
 
-    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+    async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         reject_too_many_hits(hits)?;
         self.inner.peek(hits).await
     }
 
-    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.inner.revert(receipt).await
+    async fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
+        self.inner.adjust(receipt, adjustment).await
     }
 
-    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
         reject_too_many_hits(hits)?;
-        self.inner.refund(hits).await
-    }
-
-    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        reject_too_many_hits(hits)?;
-        self.inner.reset(hits).await
+        match edit {
+            Edit::Refund => self.inner.refund(hits).await,
+            Edit::Reset => self.inner.reset(hits).await,
+        }
     }
 }

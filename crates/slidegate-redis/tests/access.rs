@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use slidegate::{Algorithm, Hit, Key, Limit, Quota, Scope, Store, StoreError, Value};
+use slidegate::{
+    Adjustment, Algorithm, Edit, Hit, Key, Limit, Quota, Scope, Store, StoreError, Value,
+};
 use slidegate_redis::{ConnectError, RedisStore, Settings};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -21,7 +23,7 @@ async fn take_one_unit(store: &RedisStore) -> Result<u64, StoreError> {
     let limit = Limit::new("10/h".parse().unwrap(), Algorithm::SlidingLog).unwrap();
     let key = Key::new(&scope, &[Value::Text("all")]);
     let hit = Hit::new(key, &limit, 1);
-    Ok(store.take(&[hit]).await?.outcomes[0].remaining())
+    Ok(store.charge_async(&[hit]).await?.outcomes[0].remaining())
 }
 
 fn settings_with_long_timeout() -> Settings {
@@ -60,15 +62,15 @@ async fn user_with_documented_rights_runs_all_operations() {
         let limits = Algorithm::ALL.map(|algorithm| Limit::new(quota, algorithm).unwrap());
         let hits = limits.each_ref().map(|limit| Hit::new(key, limit, 1));
         for hit in &hits {
-            let taken = store.take(&[*hit]).await.unwrap();
-            store.revert(&taken.receipt).await.unwrap();
-            store.peek(&[*hit]).await.unwrap();
-            store.take(&[*hit]).await.unwrap();
-            store.refund(&[*hit]).await.unwrap();
+            let taken = store.charge_async(&[*hit]).await.unwrap();
+            store.adjust_async(&taken.receipt, Adjustment::Revert).await.unwrap();
+            store.peek_async(&[*hit]).await.unwrap();
+            store.charge_async(&[*hit]).await.unwrap();
+            store.edit_async(&[*hit], Edit::Refund).await.unwrap();
         }
-        assert!(store.take(&hits).await.unwrap().allowed);
-        store.take_many(&[&hits, &hits[..1]]).await.unwrap();
-        store.reset(&hits).await.unwrap();
+        assert!(store.charge_async(&hits).await.unwrap().allowed);
+        store.charge_many_async(&[&hits, &hits[..1]]).await.unwrap();
+        store.edit_async(&hits, Edit::Reset).await.unwrap();
     }
 }
 

@@ -9,8 +9,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Hit, Key, Limit, ManualClock, MemoryStore, Outcome, Quota, Receipt, Scope, Store,
-    Timestamp, Value,
+    Adjustment, Algorithm, Edit, Hit, Key, Limit, ManualClock, MemoryStore, Outcome, Quota,
+    Receipt, Scope, Store, SyncStore, Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -148,8 +148,8 @@ impl SlidingLogPair {
         cost: u64,
     ) -> Outcome {
         let hit = change(self.new_hit(cost));
-        let store = self.store.take(&[hit]).await.unwrap();
-        let model = Store::take(&self.model, &[hit]).await.unwrap();
+        let store = self.store.charge_async(&[hit]).await.unwrap();
+        let model = self.model.charge(&[hit]);
         assert_eq!(store.outcomes, model.outcomes, "{cost} at {:?}", self.clock);
         if !model.receipt.is_empty() {
             self.receipts.push([store.receipt, model.receipt]);
@@ -160,8 +160,8 @@ impl SlidingLogPair {
     /// Evaluates a hit of this cost in Redis and in memory. Asserts that the outcomes are equal.
     async fn peek_in_both(&self, cost: u64) -> Outcome {
         let hit = self.new_hit(cost);
-        let store = self.store.peek(&[hit]).await.unwrap();
-        let model = Store::peek(&self.model, &[hit]).await.unwrap();
+        let store = self.store.peek_async(&[hit]).await.unwrap();
+        let model = self.model.peek(&[hit]);
         assert_eq!(store, model, "{cost} at {:?}", self.clock);
         model[0]
     }
@@ -169,16 +169,18 @@ impl SlidingLogPair {
     /// Subtracts units in Redis and in memory. Asserts that the outcomes are equal.
     async fn refund_in_both(&self, units: u64) {
         let hit = self.new_hit(units);
-        let store = self.store.refund(&[hit]).await.unwrap();
-        let model = Store::refund(&self.model, &[hit]).await.unwrap();
+        let store = self.store.edit_async(&[hit], Edit::Refund).await.unwrap();
+        let model = self.model.edit(&[hit], Edit::Refund);
         assert_eq!(store, model, "{units} at {:?}", self.clock);
     }
 
     /// Reverts a part of the nth charge, in Redis and in memory: `tenths` / 10 of its units.
     async fn revert_tenths_in_both(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
-        self.store.revert(&store.fraction(tenths, 10)).await.unwrap();
-        Store::revert(&self.model, &model.fraction(tenths, 10)).await.unwrap();
+        let cost = store.charges()[0].hit_cost;
+        let adjustment = Adjustment::SetCost(cost - cost * tenths / 10);
+        self.store.adjust_async(&store, adjustment).await.unwrap();
+        self.model.adjust(&model, adjustment);
     }
 
     async fn fill_sliding_log(&mut self, costs: &[u64]) {
@@ -373,7 +375,7 @@ fn build_full_sliding_log_head(head: &[u8], words: u32, total: f64, oldest_age: 
 async fn invalid_sliding_log_body_is_not_scanned() {
     let log = SlidingLogPair::open_empty_pair(MINUTE);
     let hit = |cost| log.new_hit(cost);
-    let receipt = log.store.take(&[hit(3)]).await.unwrap().receipt;
+    let receipt = log.store.charge_async(&[hit(3)]).await.unwrap().receipt;
     let key = log.redis.keys().remove(0);
     let mut connection = log.redis.connection();
     let head: Vec<u8> =
@@ -398,10 +400,12 @@ async fn invalid_sliding_log_body_is_not_scanned() {
             monitor.script_work_since_last_call(&log.redis);
             // It may fail.
             match call {
-                "take" => drop(log.store.take(&[hit(MAX_UNITS_PER_WINDOW)]).await),
-                "peek" => drop(log.store.peek(&[hit(MAX_UNITS_PER_WINDOW / 2)]).await),
-                "refund" => drop(log.store.refund(&[hit(MAX_UNITS_PER_WINDOW / 2)]).await),
-                _ => drop(log.store.revert(&receipt).await),
+                "take" => drop(log.store.charge_async(&[hit(MAX_UNITS_PER_WINDOW)]).await),
+                "peek" => drop(log.store.peek_async(&[hit(MAX_UNITS_PER_WINDOW / 2)]).await),
+                "refund" => {
+                    drop(log.store.edit_async(&[hit(MAX_UNITS_PER_WINDOW / 2)], Edit::Refund).await)
+                }
+                _ => drop(log.store.adjust_async(&receipt, Adjustment::Revert).await),
             }
             let work = monitor.script_work_since_last_call(&log.redis);
             let context = format!("{call}, head {:?}, then {:?}", &value[..48], value.last());
@@ -443,10 +447,10 @@ async fn charge_after_idle_gap_writes_buckets_once() {
             let values = [Value::Text(&client)];
             let key = Key::new(&scope, &values);
             let hit = Hit::new(key, &limit, 1);
-            store.take(&[hit]).await.unwrap();
+            store.charge_async(&[hit]).await.unwrap();
             clock.advance(gap);
             script_time_us_since_last_call(&redis);
-            store.take(&[hit]).await.unwrap();
+            store.charge_async(&[hit]).await.unwrap();
             *us += script_time_us_since_last_call(&redis);
         }
     }

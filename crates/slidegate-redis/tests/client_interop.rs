@@ -101,8 +101,8 @@ fn new_gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
 
 /// Checks a request at the gate, and returns the line that the example programs would print.
 async fn check_request_at_gate(gate: &Gate<RedisStore>, client: &str) -> String {
-    let ruling = gate.check(&Request::new("default", Descriptor::new([("client", client)]))).await;
-    let decision = ruling.decision();
+    let decision =
+        gate.check_async(&Request::new("default", Descriptor::new([("client", client)]))).await;
     assert!(!decision.is_degraded(), "must be decided by Redis");
     match decision.is_allowed() {
         true => format!("allowed, {} left", decision.remaining()),

@@ -42,7 +42,7 @@ impl CoalescingFixture {
             .await;
             let client = ["warm".into()];
             let hit = [fixture.hit(&client, &limit, 1)];
-            fixture.store.take_many(&[&hit, &hit]).await.unwrap();
+            fixture.store.charge_many_async(&[&hit, &hit]).await.unwrap();
         }
         fixture
     }
@@ -58,7 +58,7 @@ impl CoalescingFixture {
         limit: &Limit,
         cost: u64,
     ) -> Result<ChargeResult, StoreError> {
-        self.store.take(&[self.hit(&[client.into()], limit, cost)]).await
+        self.store.charge_async(&[self.hit(&[client.into()], limit, cost)]).await
     }
 
     fn script_call_count(&self) -> u64 {
@@ -66,7 +66,8 @@ impl CoalescingFixture {
     }
 
     async fn charged_units(&self, client: &str, limit: &Limit) -> u64 {
-        let outcomes = self.store.peek(&[self.hit(&[client.into()], limit, 1)]).await.unwrap();
+        let outcomes =
+            self.store.peek_async(&[self.hit(&[client.into()], limit, 1)]).await.unwrap();
         limit.quota().max() - outcomes[0].remaining()
     }
 }
@@ -97,7 +98,7 @@ async fn waiting_requests_share_one_script_call_in_order() {
         );
         for (nth, taken) in taken.into_iter().enumerate() {
             let taken = taken.unwrap();
-            let charges = taken.receipt.charges.len();
+            let charges = taken.receipt.charges().len();
             assert_eq!(
                 (taken.allowed, charges),
                 (nth < 41, usize::from(nth < 41)),
@@ -164,7 +165,7 @@ async fn wrong_redis_value_type_fails_only_its_request() {
             let requests: [&[Hit<'_>]; 7] =
                 [&hits[4..], &first, &hits[1..2], &second, &hits[3..4], &hits[2..3], &hits[4..]];
             let mut takes: Vec<_> =
-                requests.map(|hits| fixture.store.take(hits).boxed_local()).into();
+                requests.map(|hits| fixture.store.charge_async(hits).boxed_local()).into();
             for take in &mut takes {
                 assert!(poll!(take).is_pending());
             }
@@ -223,7 +224,7 @@ async fn thousand_concurrent_requests_get_exactly_limit_maximum() {
                 let (small, large) = (new_limit("150/h", algorithm), new_limit("400/d", algorithm));
                 let client = [Value::Text(["a", "b"][nth % 2])];
                 let hits = [fixture.hit(&client, &small, 1), fixture.hit(&client, &large, 1)];
-                fixture.store.take(&hits[..1 + nth % 3 % 2]).await.unwrap()
+                fixture.store.charge_async(&hits[..1 + nth % 3 % 2]).await.unwrap()
             })
         });
         let taken = join_all(callers).await;

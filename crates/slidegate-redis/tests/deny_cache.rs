@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use slidegate::{
-    Algorithm, ChargeResult, Clock, Hit, Key, Limit, ManualClock, Receipt, Scope, Store, Timestamp,
-    Value, Veto,
+    Adjustment, Algorithm, ChargeResult, Clock, Edit, Hit, Key, Limit, ManualClock, Receipt, Scope,
+    Store, Timestamp, Value, Veto,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -130,19 +130,23 @@ async fn deny_cache_changes_no_decision() {
             let client = &clients[rng.usize(..2)];
             let (_, hit) = counters.new_random_hit(&mut rng, client);
             if rng.u8(..40) == 0 {
-                cached.reset(&[hit]).await.unwrap();
-                uncached.reset(&[hit]).await.unwrap();
+                cached.edit_async(&[hit], Edit::Reset).await.unwrap();
+                uncached.edit_async(&[hit], Edit::Reset).await.unwrap();
                 continue;
             }
             if rng.u8(..30) == 0 {
-                let one = cached.refund(&[hit]).await.unwrap();
-                assert_eq!(one, uncached.refund(&[hit]).await.unwrap(), "seed {seed}, step {step}");
+                let one = cached.edit_async(&[hit], Edit::Refund).await.unwrap();
+                assert_eq!(
+                    one,
+                    uncached.edit_async(&[hit], Edit::Refund).await.unwrap(),
+                    "seed {seed}, step {step}"
+                );
                 continue;
             }
             if rng.u8(..12) == 0 && !receipts.is_empty() {
                 let (one, other) = receipts.swap_remove(rng.usize(..receipts.len()));
-                cached.revert(&one).await.unwrap();
-                uncached.revert(&other).await.unwrap();
+                cached.adjust_async(&one, Adjustment::Revert).await.unwrap();
+                uncached.adjust_async(&other, Adjustment::Revert).await.unwrap();
                 continue;
             }
             let more = rng.usize(..3);
@@ -154,8 +158,8 @@ async fn deny_cache_changes_no_decision() {
                 hits.clone_from(&last);
             }
             last.clone_from(&hits);
-            let one = cached.take(&hits).await.unwrap();
-            let other = uncached.take(&hits).await.unwrap();
+            let one = cached.charge_async(&hits).await.unwrap();
+            let other = uncached.charge_async(&hits).await.unwrap();
             assert_eq!(
                 one.allowed, other.allowed,
                 "seed {seed}, step {step}: {hits:?} {one:?} {other:?}"
@@ -200,25 +204,25 @@ async fn revert_by_other_instance_takes_effect_within_ttl() {
             let hit = Hit::new(hit.key, hit.limit, hit.cost);
             match rng.u8(..24) {
                 0 => {
-                    other_instance.reset(&[hit]).await.unwrap();
+                    other_instance.edit_async(&[hit], Edit::Reset).await.unwrap();
                     freed.insert(nth, clock.now());
                 }
                 23 => {
-                    other_instance.refund(&[hit]).await.unwrap();
+                    other_instance.edit_async(&[hit], Edit::Refund).await.unwrap();
                     freed.insert(nth, clock.now());
                 }
                 1 | 2 if !receipts.is_empty() => {
                     let (nth, receipt) = receipts.swap_remove(rng.usize(..receipts.len()));
-                    other_instance.revert(&receipt).await.unwrap();
+                    other_instance.adjust_async(&receipt, Adjustment::Revert).await.unwrap();
                     freed.insert(nth, clock.now());
                 }
                 3..6 => {
-                    let taken = other_instance.take(&[hit]).await.unwrap();
+                    let taken = other_instance.charge_async(&[hit]).await.unwrap();
                     receipts.push((nth, taken.receipt));
                 }
                 _ => {
-                    let fits = other_instance.peek(&[hit]).await.unwrap()[0].fits();
-                    let taken = this_instance.take(&[hit]).await.unwrap();
+                    let fits = other_instance.peek_async(&[hit]).await.unwrap()[0].fits();
+                    let taken = this_instance.charge_async(&[hit]).await.unwrap();
                     if taken.allowed != fits {
                         let expires_at = freed.get(&nth).map(|at| at.after(DENY_CACHE_TTL));
                         let is_stated =
@@ -251,21 +255,21 @@ async fn exhausted_limit_denies_without_script_call() {
     let (redis, clock, (scope, limit)) =
         (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
-    assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    assert!(store.charge_async(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
     let before = script_call_count(&redis);
     for _ in 0..100 {
-        let denied = store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap();
+        let denied = store.charge_async(&[new_hit(&scope, &limit, 1)]).await.unwrap();
         assert!(!denied.allowed);
         assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_secs(60)));
     }
     assert_eq!(script_call_count(&redis), before);
     // While the denial is cached, the wait shrinks with time.
     clock.advance(Duration::from_millis(999));
-    let denied = store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap();
+    let denied = store.charge_async(&[new_hit(&scope, &limit, 1)]).await.unwrap();
     assert_eq!(denied.outcomes[0].retry_after(), Some(Duration::from_millis(59_001)));
     assert_eq!(script_call_count(&redis), before);
     clock.advance(Duration::from_millis(1));
-    assert!(!store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed);
+    assert!(!store.charge_async(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed);
     assert_eq!(script_call_count(&redis), before + 1, "the denial is cached for a second");
 }
 
@@ -274,12 +278,12 @@ async fn cached_denial_does_not_deny_smaller_cost() {
     let (redis, clock, (scope, limit)) =
         (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
-    assert!(store.take(&[new_hit(&scope, &limit, 6)]).await.unwrap().allowed);
-    assert!(!store.take(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
+    assert!(store.charge_async(&[new_hit(&scope, &limit, 6)]).await.unwrap().allowed);
+    assert!(!store.charge_async(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
     let before = script_call_count(&redis);
-    assert!(!store.take(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
+    assert!(!store.charge_async(&[new_hit(&scope, &limit, 5)]).await.unwrap().allowed);
     assert_eq!(script_call_count(&redis), before, "the same cost");
-    assert!(store.take(&[new_hit(&scope, &limit, 4)]).await.unwrap().allowed);
+    assert!(store.charge_async(&[new_hit(&scope, &limit, 4)]).await.unwrap().allowed);
 }
 
 /// Tests the wait after a denial, if a smaller cost is charged afterwards. This charge makes the wait longer than the
@@ -289,7 +293,7 @@ async fn retry_after_includes_charges_since_denial() {
     let (redis, clock, (scope, limit)) =
         (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", 60 * DENY_CACHE_TTL);
-    let take = async |cost| store.take(&[new_hit(&scope, &limit, cost)]).await.unwrap();
+    let take = async |cost| store.charge_async(&[new_hit(&scope, &limit, cost)]).await.unwrap();
     assert!(take(1).await.allowed);
     clock.advance(Duration::from_secs(10));
     assert!(take(5).await.allowed);
@@ -311,21 +315,21 @@ async fn retry_after_includes_charges_of_other_counters() {
     let store = open_store(&redis, &clock, "", 60 * DENY_CACHE_TTL);
     let shared = Scope::new("deny", "shared", "limit", &["client"]);
     let hits = [new_hit(&scope, &limit, 1), new_hit(&shared, &limit, 1)];
-    assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
-    assert!(!store.take(&hits).await.unwrap().allowed);
+    assert!(store.charge_async(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    assert!(!store.charge_async(&hits).await.unwrap().allowed);
     clock.advance(Duration::from_secs(30));
-    assert!(store.take(&[new_hit(&shared, &limit, 5)]).await.unwrap().allowed);
+    assert!(store.charge_async(&[new_hit(&shared, &limit, 5)]).await.unwrap().allowed);
     let before = script_call_count(&redis);
     let wait =
         |taken: &ChargeResult| taken.outcomes.iter().map(|one| one.retry_after().unwrap()).max();
-    let denied = store.take(&hits).await.unwrap();
+    let denied = store.charge_async(&hits).await.unwrap();
     assert_eq!(wait(&denied), Some(Duration::from_secs(30)));
     assert_eq!(script_call_count(&redis), before, "the shared limit is known to have 5 units left");
-    assert!(store.take(&[new_hit(&shared, &limit, 5)]).await.unwrap().allowed);
-    let denied = store.take(&hits).await.unwrap();
+    assert!(store.charge_async(&[new_hit(&shared, &limit, 5)]).await.unwrap().allowed);
+    let denied = store.charge_async(&hits).await.unwrap();
     assert_eq!(wait(&denied), Some(Duration::from_secs(60)));
     clock.advance(Duration::from_secs(60));
-    assert!(store.take(&hits).await.unwrap().allowed);
+    assert!(store.charge_async(&hits).await.unwrap().allowed);
 }
 
 #[tokio::test]
@@ -334,10 +338,10 @@ async fn cached_denial_is_ignored_after_limit_max_changes() {
         (Redis::start(), new_clock_at_fixed_time(), new_scope_and_limit());
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     let more = Limit::new("11/min".parse().unwrap(), limit.algorithm()).unwrap();
-    assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
-    assert!(!store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed);
+    assert!(store.charge_async(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    assert!(!store.charge_async(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed);
     assert!(
-        store.take(&[new_hit(&scope, &more, 1)]).await.unwrap().allowed,
+        store.charge_async(&[new_hit(&scope, &more, 1)]).await.unwrap().allowed,
         "the policy has changed"
     );
 }
@@ -350,20 +354,20 @@ async fn deny_cache_is_unused_while_breaker_is_open() {
     let settings = Settings { deny_cache_ttl: 60 * DENY_CACHE_TTL, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     server::poll_until("all is spent", LONG, async || {
-        store.take(&[new_hit(&scope, &limit, 10)]).await.is_ok_and(|taken| !taken.allowed)
+        store.charge_async(&[new_hit(&scope, &limit, 10)]).await.is_ok_and(|taken| !taken.allowed)
     })
     .await;
     redis.kill();
     assert!(
-        !store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed,
+        !store.charge_async(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed,
         "the denial is cached"
     );
     server::poll_until("the breaker is open", LONG, async || {
-        store.take(&[new_hit(&scope, &limit, 2)]).await.unwrap_err();
+        store.charge_async(&[new_hit(&scope, &limit, 2)]).await.unwrap_err();
         store.is_breaker_open()
     })
     .await;
-    store.take(&[new_hit(&scope, &limit, 1)]).await.unwrap_err();
+    store.charge_async(&[new_hit(&scope, &limit, 1)]).await.unwrap_err();
 }
 
 #[tokio::test]
@@ -373,10 +377,10 @@ async fn reported_usage_is_charged_despite_cached_denial() {
     let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
     let debts = Scope::new("deny", "debts", "limit", &["client"]);
     let debt = new_hit(&debts, &limit, 1).reported();
-    assert!(store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
+    assert!(store.charge_async(&[new_hit(&scope, &limit, 10)]).await.unwrap().allowed);
     for left in [9, 8] {
-        let denied = store.take(&[new_hit(&scope, &limit, 1), debt]).await.unwrap();
-        assert_eq!((denied.allowed, denied.receipt.charges.len()), (false, 1));
+        let denied = store.charge_async(&[new_hit(&scope, &limit, 1), debt]).await.unwrap();
+        assert_eq!((denied.allowed, denied.receipt.charges().len()), (false, 1));
         assert_eq!(denied.outcomes[1].remaining(), left);
     }
 }
@@ -396,10 +400,10 @@ async fn revert_removes_cached_denial() {
                 loop {
                     // Costs above the maximum of the limit: these requests are always denied.
                     for cost in [11, 12, 13] {
-                        store.take(&[new_hit(&scope, &limit, cost)]).await.unwrap();
+                        store.charge_async(&[new_hit(&scope, &limit, cost)]).await.unwrap();
                     }
-                    let one = store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap();
-                    store.revert(&one.receipt).await.unwrap();
+                    let one = store.charge_async(&[new_hit(&scope, &limit, 10)]).await.unwrap();
+                    store.adjust_async(&one.receipt, Adjustment::Revert).await.unwrap();
                     // A cached denial returns without waiting for another task.
                     tokio::task::yield_now().await;
                 }
@@ -409,9 +413,9 @@ async fn revert_removes_cached_denial() {
     for _ in 0..300 {
         // Between the charges of two other tasks all units are free, so no task may be denied for long.
         server::poll_until("units are free again", Duration::from_secs(20), async || {
-            let taken = store.take(&[new_hit(&scope, &limit, 10)]).await.unwrap();
+            let taken = store.charge_async(&[new_hit(&scope, &limit, 10)]).await.unwrap();
             if taken.allowed {
-                store.refund(&[new_hit(&scope, &limit, 10)]).await.unwrap();
+                store.edit_async(&[new_hit(&scope, &limit, 10)], Edit::Refund).await.unwrap();
             }
             taken.allowed
         })

@@ -75,7 +75,7 @@ async fn charge_units_in_racing_process() {
     let key = Key::new(&scope, &[Value::Text("all")]);
     for store in &stores {
         let hit = Hit::new(key, &limit, 1);
-        store.peek(&[hit]).await.unwrap();
+        store.peek_async(&[hit]).await.unwrap();
     }
     wait_for_all_processes(&address).await;
     let mut takers = tokio::task::JoinSet::new();
@@ -86,7 +86,7 @@ async fn charge_units_in_racing_process() {
             let hit = Hit::new(key, &limit, 1);
             let mut allowed = 0;
             for _ in 0..REQUESTS_PER_CONNECTION {
-                allowed += u64::from(store.take(&[hit]).await.unwrap().allowed);
+                allowed += u64::from(store.charge_async(&[hit]).await.unwrap().allowed);
             }
             allowed
         });

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use slidegate::policy::{Match, NoMatchReason, Rule, RuleLimit};
-use slidegate::{ChargeWhen, Hit, LimitStatus, Policy, Request, Ruling, Veto};
+use slidegate::{ChargeWhen, Decision, Hit, LimitStatus, Policy, Request, Veto};
 
 use crate::durations::ceil_millis;
 use crate::policy_description::override_label;
@@ -97,10 +97,9 @@ struct CounterState {
 }
 
 impl Explanation {
-    /// Creates the explanation of the decision `ruling` about a request. The decision must come from a gate with this
+    /// Creates the explanation of the decision `decision` about a request. The decision must come from a gate with this
     /// policy, and from a check that charged nothing.
-    pub fn from_ruling(policy: &Policy, request: &Request<'_>, ruling: &Ruling) -> Self {
-        let decision = ruling.decision();
+    pub fn from_decision(policy: &Policy, request: &Request<'_>, decision: &Decision) -> Self {
         let mut match_index = 0..;
         let domain_rules = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
         let rules_per_descriptor = domain_rules.count().max(1);
@@ -109,7 +108,7 @@ impl Explanation {
                 Ok(matched) => RuleExplanation::from_match(
                     &matched,
                     match_index.next().unwrap_or_default(),
-                    ruling,
+                    decision,
                 ),
                 Err(reason) => RuleExplanation::from_no_match_reason(rule, &reason),
             };
@@ -122,7 +121,7 @@ impl Explanation {
             rules: rules.collect(),
             allowed: decision.is_allowed(),
             degraded: decision.is_degraded(),
-            summary: describe::describe_ruling(ruling),
+            summary: describe::describe_decision(decision),
             retry_after_ms: retry_after.map(ceil_millis),
             route_unmatched: path.is_some() && route.is_none(),
             route,
@@ -159,11 +158,11 @@ impl RuleExplanation {
 
     /// Creates the explanation of a rule that applies. `match_index` is the position of this match among all matches of
     /// the request.
-    fn from_match(matched: &Match<'_>, match_index: usize, ruling: &Ruling) -> Self {
+    fn from_match(matched: &Match<'_>, match_index: usize, decision: &Decision<'_>) -> Self {
         let limit_status = |limit: &RuleLimit| {
-            ruling.limits().find(|limit_status| {
+            decision.limits().find(|limit_status| {
                 limit_status.match_index() == match_index
-                    && limit_status.limit.index() == limit.index()
+                    && limit_status.limit_index() == limit.index()
             })
         };
         let limits = matched.limits().iter().zip(matched.hits());
@@ -192,7 +191,7 @@ impl LimitExplanation {
         limit_status: Option<LimitStatus<'_>>,
     ) -> Self {
         // Without the store, each instance enforces a share of the limit.
-        let limit = limit_status.map_or(rule_limit, |limit_status| limit_status.limit).limit();
+        let limit = limit_status.map_or(rule_limit.limit(), |limit_status| limit_status.limit());
         let quota = limit.quota();
         let identity = matched.identity().map(|(name, value)| (name.to_owned(), value.to_string()));
         Self {
@@ -215,7 +214,7 @@ impl LimitExplanation {
                 describe::describe_requirement(&limit_status, hit.required)
             }),
             now: limit_status.map(|limit_status| {
-                let outcome = limit_status.outcome;
+                let outcome = limit_status.outcome();
                 CounterState {
                     fits: outcome.fits(),
                     used: limit.capacity().saturating_sub(outcome.remaining()),

@@ -10,11 +10,13 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use opentelemetry::KeyValue;
 use slidegate::headers::{self, Header, Style};
-use slidegate::{Clock, Jitter, JitterSample, Problem, Ruling, WallClock};
+use slidegate::{Clock, Decision, Jitter, JitterSample, Problem, WallClock};
 
 use self::check_response::CheckResponse;
 use self::problem::{HttpProblem, PROBLEM_JSON};
-use crate::telemetry::request_result::{ClassifyResponse, RequestResult, request_result_of_ruling};
+use crate::telemetry::request_result::{
+    ClassifyResponse, RequestResult, request_result_of_decision,
+};
 
 /// Initial size of the response buffer in bytes, enough for several limits.
 const INITIAL_JSON_BUFFER_BYTES: usize = 1024;
@@ -41,12 +43,12 @@ impl ResponseRenderer {
     /// Renders the response to a check. The status is 200 if the request is allowed. A denial has the `deny_status` of
     /// its rule, 429 by default, or 503 if the store is unavailable. The JSON of all responses has the same fields.
     /// Jitter, a random increase, lengthens only the waits in headers; the JSON contains the exact waits.
-    pub fn render_check(&self, ruling: &Ruling) -> Result<CountedResponse, HttpProblem> {
-        let (status, result) = http_status_and_result_of_ruling(ruling)?;
+    pub fn render_check(&self, decision: &Decision<'_>) -> Result<CountedResponse, HttpProblem> {
+        let (status, result) = http_status_and_result_of_decision(decision)?;
         let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
-        CheckResponse::from_ruling(ruling).write(&mut json).map_err(HttpProblem::internal)?;
+        CheckResponse::from_decision(decision).write(&mut json).map_err(HttpProblem::internal)?;
         let response =
-            self.build_http_response(ruling, status, Some("application/json"), json.into())?;
+            self.build_http_response(decision, status, Some("application/json"), json.into())?;
         Ok(CountedResponse { response, result })
     }
 
@@ -55,17 +57,17 @@ impl ResponseRenderer {
     /// set.
     pub fn render_auth(
         &self,
-        ruling: &Ruling,
+        decision: &Decision<'_>,
         deny_status: Option<StatusCode>,
     ) -> Result<CountedResponse, HttpProblem> {
-        let (status, result) = http_status_and_result_of_ruling(ruling)?;
-        let response = match Problem::from_ruling(ruling) {
-            None => self.build_http_response(ruling, status, None, Body::empty())?,
+        let (status, result) = http_status_and_result_of_decision(decision)?;
+        let response = match Problem::from_decision(decision) {
+            None => self.build_http_response(decision, status, None, Body::empty())?,
             Some(denial) => {
                 let status = deny_status.unwrap_or(status);
                 let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
                 let json = json.map_err(HttpProblem::internal)?;
-                self.build_http_response(ruling, status, Some(PROBLEM_JSON), json.into())?
+                self.build_http_response(decision, status, Some(PROBLEM_JSON), json.into())?
             }
         };
         Ok(CountedResponse { response, result })
@@ -73,7 +75,7 @@ impl ResponseRenderer {
 
     fn build_http_response(
         &self,
-        ruling: &Ruling,
+        decision: &Decision<'_>,
         status: StatusCode,
         content_type: Option<&'static str>,
         body: Body,
@@ -85,7 +87,7 @@ impl ResponseRenderer {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
         let mut result = Ok(());
-        headers::for_each(self.style, ruling, &WallClock, self.draw_jitter(), |name, value| {
+        headers::for_each(self.style, decision, &WallClock, self.draw_jitter(), |name, value| {
             match HeaderValue::from_bytes(value.as_bytes()) {
                 Ok(value) => drop(headers.insert(HeaderName::from_static(name), value)),
                 Err(error) => result = Err(HttpProblem::internal(error)),
@@ -100,17 +102,17 @@ impl ResponseRenderer {
     }
 
     /// Returns the rate limit headers for a decision. `jitter` lengthens the waits in the headers.
-    pub fn rate_limit_headers(&self, ruling: &Ruling, jitter: JitterSample) -> Vec<Header> {
-        headers::write(self.style, ruling, WallClock.now(), jitter)
+    pub fn rate_limit_headers(&self, decision: &Decision<'_>, jitter: JitterSample) -> Vec<Header> {
+        headers::write(self.style, decision, WallClock.now(), jitter)
     }
 }
 
-/// Returns the HTTP status of the response to a ruling, and the result that metrics record for the response.
-fn http_status_and_result_of_ruling(
-    ruling: &Ruling,
+/// Returns the HTTP status of the response to a decision, and the result that metrics record for the response.
+fn http_status_and_result_of_decision(
+    decision: &Decision<'_>,
 ) -> Result<(StatusCode, RequestResult), HttpProblem> {
-    let result = request_result_of_ruling(ruling);
-    let status = StatusCode::from_u16(ruling.status()).map_err(HttpProblem::internal)?;
+    let result = request_result_of_decision(decision);
+    let status = StatusCode::from_u16(decision.status()).map_err(HttpProblem::internal)?;
     Ok((status, result))
 }
 
@@ -141,9 +143,9 @@ mod tests {
         let lost = Faults { unavailable: 100, ..Faults::default() };
         let store = FaultyStore::new(&ManualClock::default(), 1, lost, 1);
         let gate = Gate::new(Policy::from_yaml(&policy).unwrap(), store);
-        let ruling = gate.check(&Request::new("default", Descriptor::new([]))).await;
+        let decision = gate.check_async(&Request::new("default", Descriptor::new([]))).await;
         ResponseRenderer::new(Style::Ietf, Jitter::NONE)
-            .render_check(&ruling)
+            .render_check(&decision)
             .unwrap()
             .response
             .status()

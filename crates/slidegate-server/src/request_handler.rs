@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use quanta::Instant;
-use slidegate::{Request, Ruling};
+use slidegate::{Decision, Request};
 
 use crate::rendering::ResponseRenderer;
 use crate::service::{ActivePolicy, Service};
@@ -53,7 +53,7 @@ pub enum Operation<'p> {
 #[derive(Clone, Copy)]
 pub enum TraceHeaders<'h> {
     /// The headers of a caller. The caller is trusted: its sampled flag decides whether the request is traced.
-    Caller(&'h HeaderMap),
+    Direct(&'h HeaderMap),
     /// The headers of a request that a proxy forwards. The end client may have written these headers, so they determine
     /// sampling only with `--trust-traceparent`.
     Forwarded(&'h HeaderMap),
@@ -88,7 +88,7 @@ impl RequestHandler {
         &self,
         call: Call<'_>,
         parse: impl FnOnce() -> Result<Q, E>,
-        render: impl FnOnce(&ResponseRenderer, &Q, &Ruling) -> Result<R, E>,
+        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>) -> Result<R, E>,
     ) -> Result<R, E>
     where
         Q: ParsedRequest,
@@ -104,7 +104,7 @@ impl RequestHandler {
                 Err(error) => return (Err(error), None),
             };
             let request = parsed.to_gate_request();
-            let ruling = match operation {
+            let decision = match operation {
                 Operation::Check => self.service.check(&request).await,
                 Operation::CheckWithPolicy(policy) => {
                     self.service.check_with_policy(policy, &request).await
@@ -112,9 +112,9 @@ impl RequestHandler {
                 Operation::Peek => self.service.peek(&request).await,
                 Operation::Report => self.service.report(&request).await,
             };
-            let response = render(&self.renderer, &parsed, &ruling);
+            let response = render(&self.renderer, &parsed, &decision);
             let domain = tracer.map(|_| request.domain().to_owned());
-            (response, domain.map(|domain| TracedDecision { domain, ruling }))
+            (response, domain.map(|domain| TracedDecision { domain, decision }))
         });
         let response = trace_decision(tracer, span_name, parent, work).await;
         if let Some(timer) = &mut timer {
@@ -134,7 +134,7 @@ impl RequestHandler {
 impl TraceHeaders<'_> {
     fn read_trace_parent(self, tracer: &DecisionTracer) -> TraceParent {
         match self {
-            Self::Caller(headers) => parse_trusted_trace_parent(headers),
+            Self::Direct(headers) => parse_trusted_trace_parent(headers),
             Self::Forwarded(headers) if tracer.trusts_forwarded() => {
                 parse_trusted_trace_parent(headers)
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use axum::http::HeaderName;
-use slidegate::{Gate, Policy, Request, Ruling};
+use slidegate::{Decision, Gate, Policy, Request};
 
 use crate::explain::Explanation;
 use crate::health::{Health, Readiness};
@@ -18,6 +18,7 @@ use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
 
 /// The service that decides about requests and records the decisions in telemetry.
 pub struct Service {
+    gate: Gate<InstrumentedStore<ServerStore>>,
     active_policy: ArcSwap<ActivePolicy>,
     telemetry: Telemetry,
     health: Health,
@@ -25,10 +26,10 @@ pub struct Service {
     observe: bool,
 }
 
-/// The policy with everything that depends on it: the gate, the metrics of its limits, and the headers that it names. A
-/// reload replaces all of them together.
+/// The policy with everything that depends on it: the metrics of its limits, and the headers that it names. A reload
+/// replaces all of them together.
 pub struct ActivePolicy {
-    gate: Gate<InstrumentedStore<ServerStore>>,
+    policy: Arc<Policy>,
     policy_metrics: PolicyMetrics,
     headers: PolicyHeaders,
 }
@@ -46,50 +47,56 @@ impl Service {
         health: Health,
         observe: bool,
     ) -> Self {
-        let policy_metrics = telemetry.policy_metrics(gate.policy());
-        let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate, policy_metrics));
-        Self { active_policy, telemetry, health, observe }
+        let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate.policy(), &telemetry));
+        Self { gate, active_policy, telemetry, health, observe }
     }
 
     /// Decides about a request, and charges its cost if every limit allows the request.
-    pub async fn check(&self, request: &Request<'_>) -> Ruling {
+    pub async fn check(&self, request: &Request<'_>) -> Decision<'static> {
         self.check_with_policy(&self.active_policy.load_full(), request).await
     }
 
     /// Decides like [`check`](Self::check), with a policy that the caller has already loaded.
-    pub async fn check_with_policy(&self, policy: &ActivePolicy, request: &Request<'_>) -> Ruling {
-        let matched = policy.gate.policy().apply(request);
-        let ruling = policy.gate.check_matched(&matched).await;
-        self.telemetry.record_decision(&policy.policy_metrics, request.domain(), &matched, &ruling);
-        ruling
+    pub async fn check_with_policy(
+        &self,
+        active: &ActivePolicy,
+        request: &Request<'_>,
+    ) -> Decision<'static> {
+        let matched = active.policy.apply(request);
+        let decision = self.gate.check_matched_async(&matched).await;
+        self.telemetry.record_decision(
+            &active.policy_metrics,
+            request.domain(),
+            &matched,
+            &decision,
+        );
+        decision
     }
 
     /// Returns the decision that [`check`](Self::check) would return. Charges and records nothing.
-    pub async fn peek(&self, request: &Request<'_>) -> Ruling {
-        self.active_policy.load_full().gate.peek(request).await
+    pub async fn peek(&self, request: &Request<'_>) -> Decision<'static> {
+        self.gate.peek_async(request).await
     }
 
     /// Records units that have been consumed. Metrics of limits do not include the report, because it is not a
     /// decision.
-    pub async fn report(&self, request: &Request<'_>) -> Ruling {
-        self.active_policy.load_full().gate.report(request).await
+    pub async fn report(&self, request: &Request<'_>) -> Decision<'static> {
+        self.gate.report_async(request).await
     }
 
     /// Explains the decision that [`check`](Self::check) would return. Charges and records nothing.
     pub async fn explain(&self, request: &Request<'_>) -> Explanation {
-        let active = self.active_policy.load_full();
-        let policy = active.gate.policy();
-        let matched = policy.apply(request);
-        let ruling = active.gate.peek_matched(&matched).await;
-        Explanation::from_ruling(policy, request, &ruling)
+        let policy = self.gate.policy();
+        let decision = self.gate.peek_matched_async(&policy.apply(request)).await;
+        Explanation::from_decision(&policy, request, &decision)
     }
 
     /// Replaces the active policy. Decisions in progress complete with the previous policy.
     pub fn replace_policy(&self, policy: &Policy) {
         let policy = if self.observe { policy.observing() } else { policy.clone() };
-        let policy_metrics = self.telemetry.policy_metrics(&policy);
-        let gate = self.active_policy.load().gate.with_policy(policy);
-        self.active_policy.store(Arc::new(ActivePolicy::new(gate, policy_metrics)));
+        self.gate.replace_policy(policy);
+        let active = ActivePolicy::new(self.gate.policy(), &self.telemetry);
+        self.active_policy.store(Arc::new(active));
     }
 
     /// Records the result of a policy reload, and the error if it failed.
@@ -112,9 +119,7 @@ impl Service {
 
     /// Returns the current readiness of the server, and the reasons for it.
     pub fn readiness(&self) -> Readiness {
-        let policy = self.active_policy.load_full();
-        let store = policy.store();
-        let rules = policy.gate.policy().rules().len();
+        let (store, rules) = (self.store(), self.gate.policy().rules().len());
         self.health.readiness(rules, self.observe, store.kind(), store.is_available())
     }
 
@@ -126,23 +131,6 @@ impl Service {
     /// Returns `true` if every rule only observes, because of `--observe`.
     pub fn is_observe_only(&self) -> bool {
         self.observe
-    }
-}
-
-impl ActivePolicy {
-    fn new(gate: Gate<InstrumentedStore<ServerStore>>, policy_metrics: PolicyMetrics) -> Self {
-        let attributes = gate.policy().attribute_names();
-        let headers = attributes.iter().filter_map(|attribute| {
-            let name = attribute.strip_prefix("header.")?.parse().ok()?;
-            Some(((*attribute).into(), name))
-        });
-        let headers = headers.collect();
-        Self { gate, policy_metrics, headers }
-    }
-
-    /// Returns the HTTP headers that the policy names.
-    pub fn headers(&self) -> &PolicyHeaders {
-        &self.headers
     }
 
     /// Returns the store that holds the counters.
@@ -159,5 +147,23 @@ impl ActivePolicy {
             memory_bytes: stats.memory_bytes + self.gate.local_memory_bytes(),
             ..stats
         }
+    }
+}
+
+impl ActivePolicy {
+    fn new(policy: Arc<Policy>, telemetry: &Telemetry) -> Self {
+        let policy_metrics = telemetry.policy_metrics(&policy);
+        let attributes = policy.attribute_names();
+        let headers = attributes.iter().filter_map(|attribute| {
+            let name = attribute.strip_prefix("header.")?.parse().ok()?;
+            Some(((*attribute).into(), name))
+        });
+        let headers = headers.collect();
+        Self { policy, policy_metrics, headers }
+    }
+
+    /// Returns the HTTP headers that the policy names.
+    pub fn headers(&self) -> &PolicyHeaders {
+        &self.headers
     }
 }

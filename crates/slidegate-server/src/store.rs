@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use slidegate::store::Outcomes;
-use slidegate::{ChargeResult, DriftCorrectedClock, Hit, MemoryStore, Receipt, StoreError};
+use slidegate::{
+    Adjustment, ChargeResult, DriftCorrectedClock, Edit, Hit, MemoryStore, Receipt, StoreError,
+};
 use slidegate_cluster::ClusterStore;
 use slidegate_redis::RedisStore;
 
@@ -90,51 +92,50 @@ impl ServerStore {
 impl slidegate::Store for ServerStore {
     type Kind = slidegate::Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+    async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         match self {
-            Self::Memory(store) => store.take(hits).await,
-            Self::Redis(store) => Box::pin(store.take(hits)).await,
-            Self::Cluster(store) => store.take(hits).await,
+            Self::Memory(store) => store.charge_async(call).await,
+            Self::Redis(store) => Box::pin(store.charge_async(call)).await,
+            Self::Cluster(store) => store.charge_async(call).await,
         }
     }
 
-    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+    async fn charge_many_async(
+        &self,
+        calls: &[&[Hit<'_>]],
+    ) -> Result<Vec<ChargeResult>, StoreError> {
         match self {
-            Self::Memory(store) => store.take_many(batches).await,
-            Self::Redis(store) => Box::pin(store.take_many(batches)).await,
-            Self::Cluster(store) => store.take_many(batches).await,
+            Self::Memory(store) => store.charge_many_async(calls).await,
+            Self::Redis(store) => Box::pin(store.charge_many_async(calls)).await,
+            Self::Cluster(store) => store.charge_many_async(calls).await,
         }
     }
 
-    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+    async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         match self {
-            Self::Memory(store) => store.peek(hits).await,
-            Self::Redis(store) => Box::pin(store.peek(hits)).await,
-            Self::Cluster(store) => store.peek(hits).await,
+            Self::Memory(store) => store.peek_async(call).await,
+            Self::Redis(store) => Box::pin(store.peek_async(call)).await,
+            Self::Cluster(store) => store.peek_async(call).await,
         }
     }
 
-    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+    async fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
         match self {
-            Self::Memory(store) => store.revert(receipt).await,
-            Self::Redis(store) => Box::pin(store.revert(receipt)).await,
-            Self::Cluster(store) => store.revert(receipt).await,
+            Self::Memory(store) => store.adjust_async(receipt, adjustment).await,
+            Self::Redis(store) => Box::pin(store.adjust_async(receipt, adjustment)).await,
+            Self::Cluster(store) => store.adjust_async(receipt, adjustment).await,
         }
     }
 
-    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
         match self {
-            Self::Memory(store) => store.refund(hits).await,
-            Self::Redis(store) => Box::pin(store.refund(hits)).await,
-            Self::Cluster(store) => store.refund(hits).await,
-        }
-    }
-
-    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        match self {
-            Self::Memory(store) => store.reset(hits).await,
-            Self::Redis(store) => Box::pin(store.reset(hits)).await,
-            Self::Cluster(store) => store.reset(hits).await,
+            Self::Memory(store) => store.edit_async(hits, edit).await,
+            Self::Redis(store) => Box::pin(store.edit_async(hits, edit)).await,
+            Self::Cluster(store) => store.edit_async(hits, edit).await,
         }
     }
 }

@@ -5,52 +5,52 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use http::request::Parts;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::backend::{Backend, DecisionFuture, SealedBackend};
+use crate::backend::{BackendDecision, BoxFuture, DecisionFuture};
 use crate::extract::RequestHead;
 use crate::layer::LayerConfig;
 use crate::respond::Respond;
 use crate::service::Admission;
+use crate::settlement::Settlement;
 
 pin_project! {
     /// The future of a response: the response of the inner service, or a denial.
-    pub struct ResponseFuture<I, ReqBody, ResBody, B, R>
+    pub struct ResponseFuture<I, ReqBody, ResBody, R>
     where
         I: Service<Request<ReqBody>>,
-        B: Backend,
     {
-        config: Arc<LayerConfig<B, R>>,
+        config: Arc<LayerConfig<R>>,
         #[pin]
-        state: ResponseFutureState<I, ReqBody, ResBody, B>,
+        state: ResponseFutureState<I, ReqBody, ResBody>,
     }
 }
 
 pin_project! {
     #[project = ResponseFutureStateProjection]
-    enum ResponseFutureState<I, ReqBody, ResBody, B>
+    enum ResponseFutureState<I, ReqBody, ResBody>
     where
         I: Service<Request<ReqBody>>,
-        B: Backend,
     {
         /// The store has not yet decided the request.
         Deciding {
             #[pin]
-            future: DecisionFuture<B>,
+            future: DecisionFuture,
             pending_call: Option<PendingCall<I, ReqBody>>,
         },
         /// The request is allowed, and the inner service has not yet responded.
         Calling {
             #[pin]
             call: I::Future,
-            admission: Admission<B>,
+            admission: Admission,
         },
         /// The inner service has responded, and the store has not yet settled the charge.
         Settling {
             #[pin]
-            future: <B as SealedBackend>::SettleFuture,
+            future: BoxFuture<()>,
             response: Option<Response<ResBody>>,
         },
         /// The response is ready to be returned; `None` once it has been returned.
@@ -64,15 +64,14 @@ pub struct PendingCall<I, ReqBody> {
     pub inner: I,
 }
 
-impl<I, ReqBody, ResBody, B, R> ResponseFuture<I, ReqBody, ResBody, B, R>
+impl<I, ReqBody, ResBody, R> ResponseFuture<I, ReqBody, ResBody, R>
 where
     I: Service<Request<ReqBody>>,
-    B: Backend,
 {
     pub(crate) fn awaiting_decision(
-        future: B::DecideFuture,
+        future: BoxFuture<(Parts, BackendDecision)>,
         pending_call: PendingCall<I, ReqBody>,
-        config: Arc<LayerConfig<B, R>>,
+        config: Arc<LayerConfig<R>>,
     ) -> Self {
         let future = DecisionFuture::new(future, &config.backend, &config.options, config.on_drop);
         Self {
@@ -83,24 +82,23 @@ where
 
     pub(crate) fn awaiting_service(
         call: I::Future,
-        admission: Admission<B>,
-        config: Arc<LayerConfig<B, R>>,
+        admission: Admission,
+        config: Arc<LayerConfig<R>>,
     ) -> Self {
         Self { config, state: ResponseFutureState::Calling { call, admission } }
     }
 
     pub(crate) fn with_ready_response(
         response: Response<ResBody>,
-        config: Arc<LayerConfig<B, R>>,
+        config: Arc<LayerConfig<R>>,
     ) -> Self {
         Self { config, state: ResponseFutureState::Ready { response: Some(response) } }
     }
 }
 
-impl<I, ReqBody, ResBody, B, R> Future for ResponseFuture<I, ReqBody, ResBody, B, R>
+impl<I, ReqBody, ResBody, R> Future for ResponseFuture<I, ReqBody, ResBody, R>
 where
     I: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    B: Backend,
     R: Respond<ResBody>,
 {
     type Output = Result<Response<ResBody>, I::Error>;
@@ -128,7 +126,7 @@ where
                         Err(error) => {
                             // The charge stays: otherwise dropping the guard could revert it.
                             let guard = admission.settle_guard.take();
-                            guard.and_then(|guard| guard.settle(crate::Settlement::Keep));
+                            guard.and_then(|guard| guard.settle(Settlement::Keep));
                             return Poll::Ready(Err(error));
                         }
                     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use slidegate::headers::{self, Style};
-use slidegate::{Jitter, JitterSample, Ruling, WallClock};
+use slidegate::{Decision, Jitter, JitterSample, WallClock};
 
 /// The values of the rate-limit headers for the response to an allowed request. A value has the same index as the name
 /// of its header in the header style. A style has at most three headers for allowed requests. The last name of each
@@ -24,11 +24,11 @@ pub struct HeaderWriter {
     cache: OnceLock<PolicyHeaderCache>,
 }
 
-/// A header that lists the quotas of all limits, and the ruling for which the header was formatted. Later rulings with
+/// A header that lists the quotas of all limits, and the decision for which the header was formatted. Later decisions with
 /// the same limits use a clone of the header, because cloning a `HeaderValue` does not allocate.
 #[derive(Clone, Debug)]
 struct PolicyHeaderCache {
-    ruling: Ruling,
+    decision: Decision<'static>,
     policy_header: HeaderValue,
 }
 
@@ -51,9 +51,9 @@ impl HeaderWriter {
 
     /// Returns the values of the rate-limit headers for an allowed request.
     #[inline]
-    pub fn values(&self, ruling: &Ruling) -> HeaderValues {
+    pub fn values(&self, decision: &Decision<'_>) -> HeaderValues {
         let mut values = HeaderValues::default();
-        self.for_each_header_value(ruling, JitterSample::NONE, |index, value| {
+        self.for_each_header_value(decision, JitterSample::NONE, |index, value| {
             if let Some(slot) = values.0.get_mut(index) {
                 *slot = Some(value);
             }
@@ -71,8 +71,13 @@ impl HeaderWriter {
     }
 
     /// Writes the rate-limit headers of a denial, including `Retry-After`.
-    pub fn write_denial(&self, ruling: &Ruling, jitter: JitterSample, headers: &mut HeaderMap) {
-        self.for_each_header_value(ruling, jitter, |index, value| {
+    pub fn write_denial(
+        &self,
+        decision: &Decision<'_>,
+        jitter: JitterSample,
+        headers: &mut HeaderMap,
+    ) {
+        self.for_each_header_value(decision, jitter, |index, value| {
             self.write_header_value(index, value, headers);
         });
     }
@@ -80,14 +85,14 @@ impl HeaderWriter {
     #[inline]
     fn for_each_header_value(
         &self,
-        ruling: &Ruling,
+        decision: &Decision<'_>,
         jitter: JitterSample,
         mut on_value: impl FnMut(usize, HeaderValue),
     ) {
-        if let Some(policy_header) = self.cached_or_new_policy_header(ruling) {
+        if let Some(policy_header) = self.cached_or_new_policy_header(decision) {
             on_value(0, policy_header);
         }
-        headers::for_each_status(self.style, ruling, &WallClock, jitter, |index, text| {
+        headers::for_each_status(self.style, decision, &WallClock, jitter, |index, text| {
             // Limit names are ASCII, so that each text is a valid header value.
             if let Ok(value) = HeaderValue::from_str(text) {
                 on_value(index, value);
@@ -109,21 +114,21 @@ impl HeaderWriter {
         }
     }
 
-    fn cached_or_new_policy_header(&self, ruling: &Ruling) -> Option<HeaderValue> {
+    fn cached_or_new_policy_header(&self, decision: &Decision<'_>) -> Option<HeaderValue> {
         match self.cache.get() {
-            Some(cache) if ruling.has_same_limits(&cache.ruling) => {
+            Some(cache) if decision.has_same_limits(&cache.decision) => {
                 Some(cache.policy_header.clone())
             }
-            _ => self.format_policy_header(ruling),
+            _ => self.format_policy_header(decision),
         }
     }
 
     #[cold]
-    fn format_policy_header(&self, ruling: &Ruling) -> Option<HeaderValue> {
-        let policy_header = headers::policy_header(self.style, ruling)?;
+    fn format_policy_header(&self, decision: &Decision<'_>) -> Option<HeaderValue> {
+        let policy_header = headers::policy_header(self.style, decision)?;
         let policy_header = HeaderValue::from_str(policy_header.as_str()).ok()?;
         self.cache.get_or_init(|| PolicyHeaderCache {
-            ruling: ruling.clone(),
+            decision: decision.clone().into_owned(),
             policy_header: policy_header.clone(),
         });
         Some(policy_header)
@@ -131,8 +136,8 @@ impl HeaderWriter {
 }
 
 /// Returns the wait of a denial, including its jitter; `None` if the request can never be allowed.
-pub fn retry_after(ruling: &Ruling, jitter: JitterSample) -> Option<Duration> {
-    let wait = ruling.decision().retry_after()?;
+pub fn retry_after(decision: &Decision<'_>, jitter: JitterSample) -> Option<Duration> {
+    let wait = decision.retry_after()?;
     Some(jitter.extend(wait))
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use http::{HeaderName, header::InvalidHeaderName};
 use slidegate::headers::Style;
 use slidegate::policy::{OnStoreError, WhenMissing};
-use slidegate::{Gate, Jitter, Limiter, Ruling, Store};
+use slidegate::{Decision, Gate, Jitter, Limiter, Store};
 use tower_layer::Layer;
 
-use crate::backend::{Backend, GateBackend, LimiterBackend, adapt};
+use crate::backend::{Backend, GateBackend, LimiterBackend};
 use crate::extract::{Attributes, Extract, RequestHead};
 use crate::header_writer::HeaderWriter;
 use crate::request_options::{CostSource, NamedCost, RequestOptions};
@@ -39,14 +39,14 @@ use crate::settlement::{OnDrop, ResponseHead, Settlement};
 ///
 /// With a synchronous store, `call` makes the decision and immediately calls the inner service that was polled ready.
 /// With an asynchronous store, the response future first awaits the decision, and then calls the inner service that was
-/// polled ready; a clone of that service serves the next request. No future is boxed.
-pub struct RateLimitLayer<B, R = ProblemJson> {
-    config: Arc<LayerConfig<B, R>>,
+/// polled ready; a clone of that service serves the next request.
+pub struct RateLimitLayer<R = ProblemJson> {
+    config: Arc<LayerConfig<R>>,
 }
 
 /// The configuration of a layer, shared by all services that the layer creates.
-pub(crate) struct LayerConfig<B, R> {
-    pub(crate) backend: B,
+pub(crate) struct LayerConfig<R> {
+    pub(crate) backend: Arc<dyn Backend>,
     pub(crate) options: Arc<RequestOptions>,
     pub(crate) header_writer: HeaderWriter,
     pub(crate) respond: Arc<R>,
@@ -59,20 +59,17 @@ pub(crate) struct LayerConfig<B, R> {
 type SettleCallback = Arc<dyn Fn(&ResponseHead<'_>) -> Settlement + Send + Sync>;
 
 /// The callback that receives each ruling before the request is allowed or denied.
-type InspectCallback = Arc<dyn Fn(RequestHead<'_>, &Ruling) + Send + Sync>;
+type InspectCallback = Arc<dyn Fn(RequestHead<'_>, &Decision<'_>) + Send + Sync>;
 
-impl RateLimitLayer<()> {
+impl RateLimitLayer {
     /// Creates a layer that decides with a gate. `attributes` defines the attributes of each request, by which the
     /// policy of the gate selects and counts requests.
     ///
     /// A request may lack an attribute. A rule of the policy can define an alternative attribute, as in
     /// `per: [api_key|ip]`. Otherwise the `when_missing` of the rule determines whether the rule is skipped or denies
     /// the request.
-    pub fn new<S: Store>(
-        gate: impl Into<Arc<Gate<S>>>,
-        attributes: Attributes,
-    ) -> RateLimitLayer<impl Backend> {
-        RateLimitLayer::with_backend(adapt(GateBackend::new(gate.into(), attributes)))
+    pub fn new<S: Store>(gate: impl Into<Arc<Gate<S>>>, attributes: Attributes) -> Self {
+        Self::with_backend(GateBackend::new(gate.into(), attributes))
     }
 
     /// Creates a layer that decides with a limiter, which has one counter for each value of `key`. If a request has no
@@ -92,15 +89,13 @@ impl RateLimitLayer<()> {
         limiter: impl Into<Arc<Limiter<S>>>,
         key: impl Extract,
         when_missing: WhenMissing,
-    ) -> RateLimitLayer<impl Backend> {
-        RateLimitLayer::with_backend(adapt(LimiterBackend::new(limiter.into(), key, when_missing)))
+    ) -> Self {
+        Self::with_backend(LimiterBackend::new(limiter.into(), key, when_missing))
     }
-}
 
-impl<B: Backend> RateLimitLayer<B> {
-    fn with_backend(backend: B) -> Self {
+    fn with_backend(backend: impl Backend) -> Self {
         let config = LayerConfig {
-            backend,
+            backend: Arc::new(backend),
             options: Arc::default(),
             header_writer: HeaderWriter::default(),
             respond: Arc::new(ProblemJson),
@@ -112,7 +107,7 @@ impl<B: Backend> RateLimitLayer<B> {
     }
 }
 
-impl<B: Backend, R> RateLimitLayer<B, R> {
+impl<R> RateLimitLayer<R> {
     /// Sets the policy domain of the requests. Only the rules of this domain apply. The default is `default`.
     pub fn domain(self, domain: &str) -> Self {
         self.with_modified_options(|options| options.domain = domain.into())
@@ -206,7 +201,7 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
     /// # let _ = layer;
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
-    pub fn respond_with<Q>(self, respond: Q) -> RateLimitLayer<B, Q> {
+    pub fn respond_with<Q>(self, respond: Q) -> RateLimitLayer<Q> {
         let LayerConfig { backend, options, header_writer, settle, on_drop, inspect, .. } =
             Arc::unwrap_or_clone(self.config);
         let respond = Arc::new(respond);
@@ -255,12 +250,12 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
     /// and must be fast.
     pub fn inspect(
         self,
-        inspect: impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static,
+        inspect: impl Fn(RequestHead<'_>, &Decision<'_>) + Send + Sync + 'static,
     ) -> Self {
         self.with_modified_config(|config| config.inspect = Some(Arc::new(inspect)))
     }
 
-    fn with_modified_config(self, set: impl FnOnce(&mut LayerConfig<B, R>)) -> Self {
+    fn with_modified_config(self, set: impl FnOnce(&mut LayerConfig<R>)) -> Self {
         let mut config = Arc::unwrap_or_clone(self.config);
         set(&mut config);
         Self { config: Arc::new(config) }
@@ -271,19 +266,19 @@ impl<B: Backend, R> RateLimitLayer<B, R> {
     }
 }
 
-impl<B, R> fmt::Debug for RateLimitLayer<B, R> {
+impl<R> fmt::Debug for RateLimitLayer<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").finish_non_exhaustive()
     }
 }
 
-impl<B, R> Clone for RateLimitLayer<B, R> {
+impl<R> Clone for RateLimitLayer<R> {
     fn clone(&self) -> Self {
         Self { config: self.config.clone() }
     }
 }
 
-impl<B: Clone, R> Clone for LayerConfig<B, R> {
+impl<R> Clone for LayerConfig<R> {
     fn clone(&self) -> Self {
         let Self { backend, options, header_writer, respond, settle, on_drop, inspect } = self;
         Self {
@@ -298,8 +293,8 @@ impl<B: Clone, R> Clone for LayerConfig<B, R> {
     }
 }
 
-impl<I, B, R> Layer<I> for RateLimitLayer<B, R> {
-    type Service = RateLimit<I, B, R>;
+impl<I, R> Layer<I> for RateLimitLayer<R> {
+    type Service = RateLimit<I, R>;
 
     fn layer(&self, inner: I) -> Self::Service {
         RateLimit::new(inner, self.config.clone())

@@ -3,12 +3,12 @@
 //!
 //! ```
 //! use slidegate::{Limiter, LimiterError};
-//! use slidegate_tower::{Backend, RateLimitLayer, TrustedProxies, WhenMissing, extract};
+//! use slidegate_tower::{RateLimitLayer, TrustedProxies, WhenMissing, extract};
 //!
-//! fn limits() -> Result<RateLimitLayer<impl Backend>, LimiterError> {
+//! fn limits() -> Result<RateLimitLayer, LimiterError> {
 //!     let limiter = Limiter::new(["10/s", "300/min"])?;      // sliding windows, in memory
 //!     let ip = extract::client_ip(TrustedProxies::none());
-//!     Ok(RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Skip))
+//!     Ok(RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Deny))
 //! }
 //! # assert!(limits().is_ok());
 //! ```
@@ -37,6 +37,7 @@ mod layer;
 mod request_options;
 mod respond;
 mod service;
+mod settle_guard;
 mod settlement;
 mod trusted_proxies;
 
@@ -44,7 +45,6 @@ mod trusted_proxies;
 pub mod client;
 pub mod extract;
 
-pub use backend::Backend;
 pub use extract::{Attributes, Peer};
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;

@@ -21,7 +21,7 @@ pub struct RequestOptions {
     pub named_costs: Vec<NamedCost>,
     /// The behaviour of a limiter while its store is unavailable.
     pub on_store_error: OnStoreError,
-    /// Whether attributes and costs are kept until the response, because the charge may be settled.
+    /// Whether attributes are kept until the response, because the request's consumption may be reported.
     pub has_settle_context: bool,
 }
 
@@ -55,12 +55,10 @@ pub type MalformedDetail = Cow<'static, str>;
 /// UTF-8.
 type OwnedAttribute = (Box<str>, Box<str>, Option<Box<[u8]>>);
 
-/// Attributes and costs of a request, kept until its response because the charge may have to be settled.
+/// Attributes of a request, kept until its response because its consumption may have to be reported.
 #[derive(Debug)]
 pub struct SettleContext {
     attributes: Box<[OwnedAttribute]>,
-    cost: u64,
-    named_costs: Vec<(Box<str>, u64)>,
 }
 
 impl RequestOptions {
@@ -88,24 +86,18 @@ impl RequestOptions {
         Ok(RequestCosts { unnamed: self.read_cost(head)?, named: named.collect() })
     }
 
-    /// Copies the attributes and costs of a request for a later settlement of its charge. Returns `None` if the layer
-    /// has no settle function.
+    /// Copies the attributes of a request for a later report of its consumption. Returns `None` if the layer has no
+    /// settle function.
     #[inline]
     pub fn settle_context<'v>(
         &self,
-        costs: &RequestCosts<'_>,
         attributes: impl IntoIterator<Item = AttributeRef<'v>>,
     ) -> Option<SettleContext> {
         self.has_settle_context.then(|| {
             let attributes = attributes.into_iter();
             let attributes = attributes
                 .map(|(name, text, bytes)| (name.into(), text.into(), bytes.map(Into::into)));
-            let named_costs = costs.named.iter().map(|(name, units)| ((*name).into(), *units));
-            SettleContext {
-                attributes: attributes.collect(),
-                cost: costs.unnamed,
-                named_costs: named_costs.collect(),
-            }
+            SettleContext { attributes: attributes.collect() }
         })
     }
 }
@@ -123,16 +115,6 @@ fn describe_invalid_cost(name: &HeaderName, text: &str) -> MalformedDetail {
 }
 
 impl SettleContext {
-    /// Returns the original request, with the attributes and costs that were used for its decision.
-    pub fn request<'r>(&'r self, domain: &'r str) -> Request<'r> {
-        let named = self.named_costs.iter();
-        let descriptor = named
-            .fold(self.descriptor().cost(self.cost), |descriptor, (name, units)| {
-                descriptor.with_cost(name, *units)
-            });
-        Request::new(domain, descriptor)
-    }
-
     /// Returns a request that reports consumed units. It has the attributes of the original request, and `units` as the
     /// named cost `cost`.
     pub fn report<'r>(&'r self, domain: &'r str, cost: &'r str, units: u64) -> Request<'r> {

@@ -6,7 +6,7 @@ mod problem_json;
 use std::time::Duration;
 
 use http::{Response, StatusCode};
-use slidegate::{Problem, Ruling};
+use slidegate::{Decision, Problem};
 
 use crate::extract::RequestHead;
 
@@ -47,17 +47,17 @@ pub struct Denial<'d> {
 /// The cause of a denial: the limits denied the request, or the request is malformed.
 #[derive(Clone, Copy, Debug)]
 enum DenialReason<'d> {
-    Ruling { ruling: &'d Ruling, retry_after: Option<Duration> },
+    Limits { decision: &'d Decision<'static>, retry_after: Option<Duration> },
     Malformed(&'d str),
 }
 
 impl<'d> Denial<'d> {
-    pub(crate) fn from_ruling(
+    pub(crate) fn from_decision(
         head: RequestHead<'d>,
-        ruling: &'d Ruling,
+        decision: &'d Decision<'static>,
         retry_after: Option<Duration>,
     ) -> Self {
-        Self { head, cause: DenialReason::Ruling { ruling, retry_after } }
+        Self { head, cause: DenialReason::Limits { decision, retry_after } }
     }
 
     pub(crate) fn from_malformed_request(head: RequestHead<'d>, detail: &'d str) -> Self {
@@ -69,11 +69,11 @@ impl<'d> Denial<'d> {
         self.head
     }
 
-    /// Returns the ruling with the status of every limit; `None` if the request is malformed, which is detected before
+    /// Returns the decision with the status of every limit; `None` if the request is malformed, which is detected before
     /// the limits are checked.
-    pub fn ruling(&self) -> Option<&'d Ruling> {
+    pub fn decision(&self) -> Option<&'d Decision<'static>> {
         match self.cause {
-            DenialReason::Ruling { ruling, .. } => Some(ruling),
+            DenialReason::Limits { decision, .. } => Some(decision),
             DenialReason::Malformed(_) => None,
         }
     }
@@ -82,7 +82,7 @@ impl<'d> Denial<'d> {
     /// request can never be allowed or the wait is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.cause {
-            DenialReason::Ruling { retry_after, .. } => retry_after,
+            DenialReason::Limits { retry_after, .. } => retry_after,
             DenialReason::Malformed(_) => None,
         }
     }
@@ -90,25 +90,25 @@ impl<'d> Denial<'d> {
     /// Returns the description of the error in a malformed request; `None` if the limits denied the request.
     pub fn malformed_detail(&self) -> Option<&'d str> {
         match self.cause {
-            DenialReason::Ruling { .. } => None,
+            DenialReason::Limits { .. } => None,
             DenialReason::Malformed(detail) => Some(detail),
         }
     }
 
     /// Returns the problem details of a denial; `None` if the request is malformed.
     pub fn problem(&self) -> Option<Problem> {
-        self.ruling().and_then(Problem::from_ruling)
+        self.decision().and_then(Problem::from_decision)
     }
 
     /// Returns the reason for the denial; `None` if the request is malformed.
     pub fn reason(&self) -> Option<slidegate::Reason> {
-        self.ruling().and_then(Ruling::reason)
+        self.decision().and_then(Decision::reason)
     }
 
     /// Returns the status: the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the
     /// request is malformed.
     pub fn status(&self) -> StatusCode {
-        match self.ruling().map(|ruling| StatusCode::from_u16(ruling.status())) {
+        match self.decision().map(|decision| StatusCode::from_u16(decision.status())) {
             None => StatusCode::BAD_REQUEST,
             Some(status) => status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
         }

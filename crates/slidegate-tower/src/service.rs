@@ -9,46 +9,47 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
-use slidegate::Ruling;
+use slidegate::Decision;
 use tower_service::Service;
 
-use crate::backend::{Backend, BackendDecision, PendingCharge};
+use crate::backend::{BackendDecision, BoxFuture, PendingCharge};
 use crate::extract::RequestHead;
 use crate::future::{PendingCall, ResponseFuture};
 use crate::header_writer::{HeaderValues, retry_after};
 use crate::layer::LayerConfig;
 use crate::respond::{Denial, ProblemJson, Respond};
-use crate::settlement::{OnDrop, SettleGuard};
+use crate::settle_guard::SettleGuard;
+use crate::settlement::{OnDrop, Settlement};
 
 /// A service behind a rate limit, created by a [`RateLimitLayer`](crate::RateLimitLayer).
-pub struct RateLimit<I, B, R = ProblemJson> {
+pub struct RateLimit<I, R = ProblemJson> {
     inner: I,
-    config: Arc<LayerConfig<B, R>>,
+    config: Arc<LayerConfig<R>>,
 }
 
 /// The state of an allowed request until its response: the values of the response's rate-limit headers, and a guard of
 /// the request's charge if the charge may be settled or reverted.
-pub struct Admission<B: Backend> {
+pub struct Admission {
     pub header_values: HeaderValues,
-    pub settle_guard: Option<SettleGuard<B>>,
+    pub settle_guard: Option<SettleGuard>,
 }
 
-impl<I, B, R> RateLimit<I, B, R> {
-    pub(crate) fn new(inner: I, config: Arc<LayerConfig<B, R>>) -> Self {
+impl<I, R> RateLimit<I, R> {
+    pub(crate) fn new(inner: I, config: Arc<LayerConfig<R>>) -> Self {
         Self { inner, config }
     }
 }
 
-impl<B: Backend, R> LayerConfig<B, R> {
+impl<R> LayerConfig<R> {
     /// Returns the [`Admission`] of an allowed request, or the response to a denied or malformed request as `Err`. The
-    /// decision is passed by reference, because rulings are large. The ruling is moved out of the decision only if the
+    /// decision is passed by reference, because decisions are large. The inner decision is moved out of the decision only if the
     /// charge may be settled or reverted.
     #[inline(always)]
     pub(crate) fn admit<ResBody>(
         &self,
         decision: &mut BackendDecision,
         head: RequestHead<'_>,
-    ) -> Result<Admission<B>, Response<ResBody>>
+    ) -> Result<Admission, Response<ResBody>>
     where
         R: Respond<ResBody>,
     {
@@ -57,14 +58,14 @@ impl<B: Backend, R> LayerConfig<B, R> {
             BackendDecision::Malformed(detail) => {
                 return Err(self.respond.respond(&Denial::from_malformed_request(head, detail)));
             }
-            BackendDecision::Ruling(ruling, _) => {
+            BackendDecision::Counted(decision, _) => {
                 if let Some(inspect) = &self.inspect {
-                    inspect(head, ruling);
+                    inspect(head, decision);
                 }
-                if !ruling.decision().is_allowed() {
-                    return Err(self.new_denial_response(ruling, head));
+                if !decision.is_allowed() {
+                    return Err(self.new_denial_response(decision, head));
                 }
-                self.header_writer.values(ruling)
+                self.header_writer.values(decision)
             }
         };
         let is_settled = self.settle.is_some() || self.on_drop != OnDrop::Keep;
@@ -74,25 +75,25 @@ impl<B: Backend, R> LayerConfig<B, R> {
 
     fn new_denial_response<ResBody>(
         &self,
-        ruling: &Ruling,
+        decision: &Decision<'static>,
         head: RequestHead<'_>,
     ) -> Response<ResBody>
     where
         R: Respond<ResBody>,
     {
         let jitter = self.header_writer.draw_jitter();
-        let denial = Denial::from_ruling(head, ruling, retry_after(ruling, jitter));
+        let denial = Denial::from_decision(head, decision, retry_after(decision, jitter));
         let mut response = self.respond.respond(&denial);
-        self.header_writer.write_denial(ruling, jitter, response.headers_mut());
+        self.header_writer.write_denial(decision, jitter, response.headers_mut());
         response
     }
 
-    fn new_settle_guard(&self, decision: &mut BackendDecision) -> Option<SettleGuard<B>> {
-        let decision = mem::replace(decision, BackendDecision::Uncounted);
-        let BackendDecision::Ruling(ruling, context) = decision else {
+    fn new_settle_guard(&self, decision: &mut BackendDecision) -> Option<SettleGuard> {
+        let decided = mem::replace(decision, BackendDecision::Uncounted);
+        let BackendDecision::Counted(decision, context) = decided else {
             return None;
         };
-        let charge = PendingCharge { ruling, context };
+        let charge = PendingCharge { decision, context };
         Some(SettleGuard::new(self.backend.clone(), self.options.clone(), charge, self.on_drop))
     }
 
@@ -100,12 +101,12 @@ impl<B: Backend, R> LayerConfig<B, R> {
     /// settlement must wait for an asynchronous store, otherwise `None`.
     pub(crate) fn finish_response<ResBody>(
         &self,
-        admission: &mut Admission<B>,
+        admission: &mut Admission,
         response: &mut Response<ResBody>,
-    ) -> Option<B::SettleFuture> {
+    ) -> Option<BoxFuture<()>> {
         let future = match (&self.settle, admission.settle_guard.take()) {
             (Some(settle), Some(guard)) => guard.settle(settle(&(&*response).into())),
-            (None, Some(guard)) => guard.settle(crate::Settlement::Keep),
+            (None, Some(guard)) => guard.settle(Settlement::Keep),
             (_, None) => None,
         };
         self.header_writer.write(&mut admission.header_values, response.headers_mut());
@@ -113,15 +114,14 @@ impl<B: Backend, R> LayerConfig<B, R> {
     }
 }
 
-impl<I, B, R, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<I, B, R>
+impl<I, R, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<I, R>
 where
     I: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
-    B: Backend,
     R: Respond<ResBody>,
 {
     type Response = Response<ResBody>;
     type Error = I::Error;
-    type Future = ResponseFuture<I, ReqBody, ResBody, B, R>;
+    type Future = ResponseFuture<I, ReqBody, ResBody, R>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
         self.inner.poll_ready(context)
@@ -130,7 +130,7 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let config = self.config.clone();
         let head = RequestHead::from(&request);
-        let mut decision = config.backend.decide_now(&config.options, head);
+        let mut decision = config.backend.decide(&config.options, head);
         let Some(decision) = &mut decision else {
             return self.call_with_async_store(request, config);
         };
@@ -143,45 +143,32 @@ where
     }
 }
 
-impl<I, B, R> RateLimit<I, B, R> {
+impl<I, R> RateLimit<I, R> {
     fn call_with_async_store<ReqBody, ResBody>(
         &mut self,
         request: Request<ReqBody>,
-        config: Arc<LayerConfig<B, R>>,
-    ) -> ResponseFuture<I, ReqBody, ResBody, B, R>
+        config: Arc<LayerConfig<R>>,
+    ) -> ResponseFuture<I, ReqBody, ResBody, R>
     where
         I: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
-        B: Backend,
         R: Respond<ResBody>,
     {
         // Takes the service that was polled ready. A clone of it may not be ready.
         let clone = self.inner.clone();
-        let mut inner = mem::replace(&mut self.inner, clone);
+        let inner = mem::replace(&mut self.inner, clone);
         let (parts, body) = request.into_parts();
-        match config.backend.decide(config.options.clone(), parts) {
-            Err(future) => {
-                ResponseFuture::awaiting_decision(future, PendingCall { body, inner }, config)
-            }
-            Ok((parts, mut decision)) => {
-                match config.admit(&mut decision, RequestHead::from(&parts)) {
-                    Ok(admission) => {
-                        let call = inner.call(Request::from_parts(parts, body));
-                        ResponseFuture::awaiting_service(call, admission, config)
-                    }
-                    Err(response) => ResponseFuture::with_ready_response(response, config),
-                }
-            }
-        }
+        let future = config.backend.clone().decide_async(config.options.clone(), parts);
+        ResponseFuture::awaiting_decision(future, PendingCall { body, inner }, config)
     }
 }
 
-impl<I: fmt::Debug, B, R> fmt::Debug for RateLimit<I, B, R> {
+impl<I: fmt::Debug, R> fmt::Debug for RateLimit<I, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
-impl<I: Clone, B, R> Clone for RateLimit<I, B, R> {
+impl<I: Clone, R> Clone for RateLimit<I, R> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), config: self.config.clone() }
     }

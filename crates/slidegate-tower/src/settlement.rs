@@ -1,11 +1,6 @@
 //! Settlement of charges: the final cost of an allowed request is determined from its response.
 
-use std::sync::Arc;
-
 use http::{Extensions, HeaderMap, Response, StatusCode};
-
-use crate::backend::{PendingCharge, SealedBackend};
-use crate::request_options::RequestOptions;
 
 /// The final cost of an allowed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,51 +60,6 @@ impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
             status: response.status(),
             headers: response.headers(),
             extensions: response.extensions(),
-        }
-    }
-}
-
-/// A guard of the charge of a request in progress. If the guard is dropped before [`settle`](Self::settle) is called,
-/// the [`OnDrop`] setting determines whether the charge is reverted.
-pub struct SettleGuard<B: SealedBackend> {
-    backend: B,
-    options: Arc<RequestOptions>,
-    charge: Option<Box<PendingCharge>>,
-    on_drop: OnDrop,
-}
-
-impl<B: SealedBackend> SettleGuard<B> {
-    pub fn new(
-        backend: B,
-        options: Arc<RequestOptions>,
-        charge: PendingCharge,
-        on_drop: OnDrop,
-    ) -> Self {
-        Self { backend, options, charge: Some(Box::new(charge)), on_drop }
-    }
-
-    /// Settles the charge. Returns a future if the settlement must wait for an asynchronous store; `None` if the
-    /// settlement is complete.
-    pub fn settle(mut self, settlement: Settlement) -> Option<B::SettleFuture> {
-        let charge = self.charge.take()?;
-        match settlement {
-            Settlement::Keep => None,
-            _ => self.backend.settle(self.options.clone(), *charge, settlement).err(),
-        }
-    }
-}
-
-impl<B: SealedBackend> Drop for SettleGuard<B> {
-    fn drop(&mut self) {
-        let Some(charge) = self.charge.take_if(|_| self.on_drop == OnDrop::Revert) else {
-            return;
-        };
-        let options = self.options.clone();
-        let Err(future) = self.backend.settle(options, *charge, Settlement::Revert) else {
-            return;
-        };
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(future);
         }
     }
 }

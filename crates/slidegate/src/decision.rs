@@ -3,78 +3,138 @@
 //! The store decides whether a request is allowed; this module chooses the binding limit, which is the limit that
 //! clients see.
 
+mod limit_status;
+
+use std::fmt;
 use std::time::Duration;
 
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
+use crate::reason::Reason;
 use crate::store::{ChargeResult, Outcomes, Receipt, SingleChargeResult, admits};
 
-/// The result for a request: whether it is allowed, the binding limit, and the outcome of every limit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
+pub use limit_status::LimitStatus;
+#[cfg(feature = "policy")]
+pub(crate) use limit_status::PolicyLimits;
+pub(crate) use limit_status::{DecisionLimits, OwnedLimits};
+
+/// The result for a request: whether it is allowed, the status of every limit, and the record of the charges.
+///
+/// A decision of a [`Limiter`](crate::Limiter) borrows the limits from the limiter; [`into_owned`](Self::into_owned)
+/// ends the borrow. A decision of a [`Gate`](crate::Gate) is a `Decision<'static>`.
+///
+/// ```
+/// let limiter = slidegate::Limiter::new(["2/s", "600/min"])?.named("api");
+/// let decision = limiter.check("tenant:acme");
+/// assert!(decision.is_allowed());
+/// assert_eq!(decision.remaining(), 1);                  // of the binding limit, the one that clients see
+/// let statuses = decision.limits().map(|status| (status.policy_name(), status.remaining()));
+/// assert_eq!(statuses.collect::<Vec<_>>(), [("api.1s", 1), ("api.1m", 599)]);
+/// # Ok::<(), slidegate::LimiterError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a denial is a value: check whether the request is allowed"]
+pub struct Decision<'l> {
     is_allowed: bool,
     is_degraded: bool,
     binding: Option<u16>,
     outcomes: Outcomes,
     receipt: Receipt,
+    limits: DecisionLimits<'l>,
 }
 
-impl Decision {
-    /// Creates a decision from the result of a charge.
+/// A denial as an error. Returned by [`Decision::into_result`].
+///
+/// ```
+/// fn serve(limiter: &slidegate::Limiter) -> Result<&'static str, Box<dyn std::error::Error>> {
+///     limiter.check("acme").into_result()?;
+///     Ok("served")
+/// }
+///
+/// let limiter = slidegate::Limiter::new(["1/h"])?.named("api");
+/// assert_eq!(serve(&limiter)?, "served");
+/// let denied = serve(&limiter).map_err(|error| error.to_string());
+/// assert!(denied.is_err_and(|text| text.starts_with("denied by the limit `api` (limit_exceeded)")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Denied(Box<Decision<'static>>);
+
+impl<'l> Decision<'l> {
+    /// Creates a decision from the result of a charge. `limits` has one limit for each hit.
     #[inline(always)]
-    pub(crate) fn from_charge(hits: &[Hit<'_>], result: ChargeResult) -> Self {
+    pub(crate) fn from_charge(
+        hits: &[Hit<'_>],
+        result: ChargeResult,
+        limits: impl Into<DecisionLimits<'l>>,
+    ) -> Self {
         let binding = find_binding_hit(hits, &result.outcomes, result.allowed);
-        Self::with_binding_index(binding, result)
+        Self::with_binding_index(binding, result, limits)
     }
 
     #[inline(always)]
-    fn with_binding_index(binding: Option<u16>, result: ChargeResult) -> Self {
+    fn with_binding_index(
+        binding: Option<u16>,
+        result: ChargeResult,
+        limits: impl Into<DecisionLimits<'l>>,
+    ) -> Self {
         let ChargeResult { allowed: is_allowed, outcomes, receipt } = result;
-        Self { is_allowed, is_degraded: false, binding, outcomes, receipt }
+        // Converted in place: a `DecisionLimits` that is passed by value would be copied.
+        Self { is_allowed, is_degraded: false, binding, outcomes, receipt, limits: limits.into() }
     }
 
     /// Creates a decision from the result of charging a single hit.
     #[inline(always)]
-    pub(crate) fn from_single_charge(hit: &Hit<'_>, result: SingleChargeResult) -> Self {
-        let result = result.into_charge_result(hit);
-        Self::with_binding_index(is_single_hit_binding(hit, result.allowed).then_some(0), result)
+    pub(crate) fn from_single_charge(
+        hit: &Hit<'_>,
+        result: SingleChargeResult,
+        limits: impl Into<DecisionLimits<'l>>,
+    ) -> Self {
+        let SingleChargeResult { outcome, charge } = result;
+        let is_allowed = outcome.fits() || hit.veto == Veto::Never;
+        Self {
+            is_allowed,
+            is_degraded: false,
+            binding: is_single_hit_binding(hit, is_allowed).then_some(0),
+            outcomes: Outcomes::of_one(outcome),
+            receipt: Receipt::of_one(charge),
+            limits: limits.into(),
+        }
     }
 
     /// Creates a decision from the outcomes of a peek. The decision has no charges.
-    pub(crate) fn from_peek(hits: &[Hit<'_>], outcomes: Outcomes) -> Self {
+    pub(crate) fn from_peek(
+        hits: &[Hit<'_>],
+        outcomes: Outcomes,
+        limits: impl Into<DecisionLimits<'l>>,
+    ) -> Self {
         let allowed = admits(hits, &outcomes);
-        Self::from_charge(hits, ChargeResult { allowed, outcomes, receipt: Receipt::default() })
+        let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
+        Self::from_charge(hits, result, limits)
     }
 
     /// Creates the decision of a limit without capacity: a denial, unless `veto` is [`Veto::Never`].
-    pub(crate) fn with_zero_capacity(veto: Veto) -> Self {
-        let outcomes = Outcomes::from_slice(&[Outcome::from_used_units((0, 0), 1, 0, || 0)]);
+    pub(crate) fn with_zero_capacity(veto: Veto, limits: DecisionLimits<'l>) -> Self {
+        let outcomes = Outcomes::of_one(Outcome::from_used_units((0, 0), 1, 0, || 0));
         let allowed = veto == Veto::Never;
         let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
-        Self::with_binding_index((!allowed).then_some(0), result)
-    }
-
-    /// Creates the decision for a request to which no rule applies: allowed.
-    pub(crate) fn unlimited() -> Self {
-        let result =
-            ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() };
-        Self::from_charge(&[], result)
+        Self::with_binding_index((!allowed).then_some(0), result, limits)
     }
 
     /// Creates a degraded denial, made because the store is unavailable.
-    pub fn store_unavailable() -> Self {
+    pub(crate) fn store_unavailable(limits: DecisionLimits<'l>) -> Self {
         let result =
             ChargeResult { allowed: false, outcomes: Outcomes::new(), receipt: Receipt::default() };
-        Self::from_charge(&[], result).into_degraded()
+        Self::with_binding_index(None, result, limits).into_degraded()
     }
 
     /// Marks the decision as made without the store.
-    #[must_use]
-    pub fn into_degraded(self) -> Self {
+    pub(crate) fn into_degraded(self) -> Self {
         Self { is_degraded: true, ..self }
     }
 
     /// Returns whether the request is allowed.
+    #[inline]
     pub fn is_allowed(&self) -> bool {
         self.is_allowed
     }
@@ -84,49 +144,32 @@ impl Decision {
         self.is_degraded
     }
 
-    /// Returns whether the request was denied because the store is unavailable, and not because of a limit.
-    pub fn is_store_unavailable(&self) -> bool {
-        !self.is_allowed && self.outcomes.is_empty()
-    }
-
-    /// Returns the index in [`outcomes`](Self::outcomes) of the binding outcome, which is the outcome that clients see;
-    /// `None` if no outcome is binding.
+    /// Returns the decision as a result, for use with `?`.
     ///
-    /// If the request is denied, the binding outcome is the denial with the longest wait; the wait of a cost that never
-    /// fits counts as infinite. If the request is allowed, the binding outcome is the one with the smallest fraction of
-    /// its limit remaining. Only one outcome of all [joint](Veto::Jointly) limits is considered. If the request is
-    /// denied because none of them fits, this is the outcome with the shortest wait. If the request is allowed, this is
-    /// the outcome with the largest fraction remaining. Limits that only observe are never binding.
-    pub fn binding(&self) -> Option<usize> {
-        self.binding.map(usize::from)
+    /// # Errors
+    /// If the request is denied.
+    pub fn into_result(self) -> Result<Self, Denied> {
+        if self.is_allowed { Ok(self) } else { Err(Denied(Box::new(self.into_owned()))) }
     }
 
-    /// Returns the outcome of each limit. An outcome is [unknown](Outcome::is_known) if the store did not have to
-    /// evaluate the limit.
-    pub fn outcomes(&self) -> &[Outcome] {
-        &self.outcomes
-    }
-
-    /// Returns the record of the charges, with which the charges can be reverted or settled.
-    pub fn receipt(&self) -> &Receipt {
-        &self.receipt
-    }
-
-    fn binding_outcome(&self) -> Option<&Outcome> {
-        self.outcomes.get(self.binding()?)
+    /// Returns the same decision without borrowing from the limiter.
+    pub fn into_owned(self) -> Decision<'static> {
+        let Self { is_allowed, is_degraded, binding, outcomes, receipt, limits } = self;
+        let limits = limits.into_owned();
+        Decision { is_allowed, is_degraded, binding, outcomes, receipt, limits }
     }
 
     /// Returns the units that the binding limit still admits. Without a binding limit, returns `u64::MAX` if the
     /// request is allowed, and 0 if it is denied.
     pub fn remaining(&self) -> u64 {
         let default = if self.is_allowed { u64::MAX } else { 0 };
-        self.binding_outcome().map_or(default, Outcome::remaining)
+        self.binding_outcome().map_or(default, |outcome| outcome.remaining())
     }
 
     /// Returns the duration after which no unit of the binding limit is in use, unless further units are charged; zero
     /// if no limit is binding.
     pub fn reset_after(&self) -> Duration {
-        self.binding_outcome().map_or(Duration::ZERO, Outcome::reset_after)
+        self.binding_outcome().map_or(Duration::ZERO, |outcome| outcome.reset_after())
     }
 
     /// Returns the duration until this request would fit: zero if the request is allowed, `None` if it never fits or
@@ -137,7 +180,147 @@ impl Decision {
             None => self.is_allowed.then_some(Duration::ZERO),
         }
     }
+
+    /// Returns the reason for a denial; `None` if the request is allowed.
+    pub fn reason(&self) -> Option<Reason> {
+        if self.is_allowed {
+            return None;
+        }
+        if self.is_store_unavailable() {
+            return Some(Reason::StoreUnavailable);
+        }
+        let Some(binding) = self.binding() else { return Some(Reason::LimitExceeded) };
+        Some(match binding.retry_after() {
+            _ if binding.is_key_missing() => Reason::MissingAttribute,
+            _ if binding.limit().capacity() == 0 => Reason::Banned,
+            None => Reason::CostExceedsMax,
+            Some(_) => Reason::LimitExceeded,
+        })
+    }
+
+    /// Returns the HTTP status: 200 if the request is allowed. For a denial, the `deny_status` of the binding limit's
+    /// rule, 429 by default, or 503 if the store is unavailable.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Reason, Request};
+    ///
+    /// let policy = Policy::from_yaml("
+    /// rules:
+    ///   - { name: abuse, when: { ip: 192.0.2.0/24 }, limits: denied, deny_status: 403 }
+    /// ")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let request = Request::new("default", Descriptor::new([("ip", "192.0.2.7")]));
+    /// let decision = gate.check(&request);
+    /// assert_eq!((decision.reason(), decision.status()), (Some(Reason::Banned), 403));
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn status(&self) -> u16 {
+        if self.is_allowed {
+            return 200;
+        }
+        if self.is_store_unavailable() {
+            return 503;
+        }
+        self.binding().and_then(|binding| binding.deny_status()).unwrap_or(429)
+    }
+
+    /// Returns the status of every limit that applies, in the order of the policy or the limiter. Limits that the store
+    /// did not have to evaluate are left out.
+    pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        let known = self.outcomes.iter().enumerate().filter(|(_, outcome)| outcome.is_known());
+        known.filter_map(|(index, outcome)| self.limits.status(index, *outcome))
+    }
+
+    /// Returns the status of the binding limit, which is the limit that clients see; `None` if no limit is binding.
+    ///
+    /// If the request is denied, the binding limit is the denying limit with the longest wait; the wait of a cost that
+    /// never fits counts as infinite. If the request is allowed, the binding limit is the one with the smallest
+    /// fraction remaining. Only one of all [joint](Veto::Jointly) limits is considered. If the request is denied
+    /// because none of them fits, this is the limit with the shortest wait. If the request is allowed, this is the
+    /// limit with the largest fraction remaining. Limits that only observe are never binding.
+    #[inline]
+    pub fn binding(&self) -> Option<LimitStatus<'_>> {
+        let index = usize::from(self.binding?);
+        self.limits.status(index, *self.outcomes.get(index)?)
+    }
+
+    /// Returns the record of the charges, with which the charges can be reverted or settled.
+    pub fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// Returns `true` if another decision is known to have the same limits, and therefore the same policy header.
+    /// Returns `false` if the limits differ or cannot be compared cheaply.
+    pub fn has_same_limits(&self, other: &Self) -> bool {
+        let all_known = |decision: &Self| decision.outcomes.iter().all(Outcome::is_known);
+        self.outcomes.len() == other.outcomes.len()
+            && self.limits.are_same(&other.limits)
+            && all_known(self)
+            && all_known(other)
+    }
+
+    /// Returns whether a rule with `limits: unlimited` applies to the descriptor with this index.
+    #[cfg(feature = "policy")]
+    pub fn is_unlimited(&self, descriptor: usize) -> bool {
+        self.limits.is_unlimited(descriptor)
+    }
+
+    /// Returns the outcome of each hit. An outcome is [unknown](Outcome::is_known) if the store did not have to
+    /// evaluate the limit.
+    #[cfg(feature = "policy")]
+    pub(crate) fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// Returns the charges that are the cost of the request, and not a cost that a rule states.
+    #[cfg(feature = "policy")]
+    pub(crate) fn request_cost_receipt(&self) -> Receipt {
+        let charges = self.receipt.charges.iter();
+        let of_request =
+            charges.filter(|charge| self.limits.has_request_cost(usize::from(charge.hit_index)));
+        Receipt { charges: of_request.cloned().collect() }
+    }
+
+    /// Returns whether the request was denied because the store is unavailable, and not because of a limit.
+    fn is_store_unavailable(&self) -> bool {
+        !self.is_allowed && self.outcomes.is_empty()
+    }
+
+    #[inline]
+    fn binding_outcome(&self) -> Option<&Outcome> {
+        self.outcomes.get(usize::from(self.binding?))
+    }
 }
+
+impl Denied {
+    /// Returns the decision, which is a denial.
+    pub fn decision(&self) -> &Decision<'static> {
+        &self.0
+    }
+
+    /// Returns the duration until the request would fit; `None` if it never fits or the duration is not known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after()
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("denied")?;
+        if let Some(binding) = self.0.binding() {
+            write!(f, " by the limit `{}`", binding.policy_name())?;
+        }
+        if let Some(reason) = self.0.reason() {
+            write!(f, " ({reason})")?;
+        }
+        match self.0.retry_after() {
+            Some(wait) => write!(f, ": retry after {} s", wait.as_millis().div_ceil(1_000)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Denied {}
 
 /// Returns the index of the binding hit; `None` if no hit is binding. See [`Decision::binding`].
 #[inline]
@@ -205,43 +388,4 @@ fn has_smaller_fraction_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Ou
         (outcome.remaining().min(hit.limit.capacity())) * by.limit.capacity()
     };
     scaled(first, second.0) < scaled(second, first.0)
-}
-
-/// A [`Decision`] as an enum, for use in a `match`.
-#[derive(Clone, Debug, PartialEq)]
-#[must_use = "a denial is a value: check whether the request is allowed"]
-pub enum Verdict {
-    /// The request is allowed, and has been charged.
-    Allowed(Decision),
-    /// The request is denied, and has not been charged.
-    Denied(Decision),
-}
-
-impl Verdict {
-    /// Returns whether the request is allowed.
-    pub fn is_allowed(&self) -> bool {
-        matches!(self, Self::Allowed(_))
-    }
-
-    /// Returns the decision.
-    pub fn decision(&self) -> &Decision {
-        match self {
-            Self::Allowed(decision) | Self::Denied(decision) => decision,
-        }
-    }
-}
-
-impl From<Verdict> for Decision {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Allowed(decision) | Verdict::Denied(decision) => decision,
-        }
-    }
-}
-
-impl From<Decision> for Verdict {
-    #[inline(always)]
-    fn from(decision: Decision) -> Self {
-        if decision.is_allowed { Self::Allowed(decision) } else { Self::Denied(decision) }
-    }
 }

@@ -1,4 +1,4 @@
-//! Rate-limit headers of a response: (name, value) pairs for a ruling, in one of four styles.
+//! Rate-limit headers of a response: (name, value) pairs for a decision, in one of four styles.
 //!
 //! | style | headers for `100/min` with 99 left |
 //! |---|---|
@@ -38,7 +38,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::clock::{Clock, Timestamp};
-use crate::gate::{LimitStatus, Ruling};
+use crate::decision::{Decision, LimitStatus};
 use crate::jitter::JitterSample;
 
 pub use text::HeaderText;
@@ -88,7 +88,7 @@ struct StyleDefinition {
     header_names: &'static [&'static str],
     /// The function that returns the value of the first header, if this header contains only limits and no counts;
     /// otherwise `None`.
-    write_policies: Option<fn(&Ruling) -> HeaderText>,
+    write_policies: Option<fn(&Decision<'_>) -> HeaderText>,
     /// The function that writes the other headers, except `Retry-After`.
     write_status: fn(&HeaderContext<'_>, HeaderCallback<'_>),
 }
@@ -165,7 +165,7 @@ impl fmt::Display for Style {
     }
 }
 
-/// Returns the headers for a ruling in a style, at the time `now`. The list is empty if no rule applies or the store
+/// Returns the headers for a decision in a style, at the time `now`. The list is empty if no rule applies or the store
 /// did not evaluate any limit.
 ///
 /// ```
@@ -174,16 +174,21 @@ impl fmt::Display for Style {
 ///
 /// let policy = Policy::from_yaml("rules: [{ name: all, limits: [100/min] }]")?;
 /// let gate = Gate::new(policy, MemoryStore::new());
-/// let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
+/// let decision = gate.check(&Request::new("default", Descriptor::new([])));
 /// let now = Timestamp::from_secs(1_750_000_020);
-/// let headers = headers::write(Style::Ietf, &ruling, now, JitterSample::NONE);
+/// let headers = headers::write(Style::Ietf, &decision, now, JitterSample::NONE);
 /// assert_eq!(headers[0], ("ratelimit-policy", "\"all\";q=100;w=60".to_owned()));
 /// assert!(headers[1].1.starts_with("\"all\";r=99;t="));
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
-pub fn write(style: Style, ruling: &Ruling, now: Timestamp, jitter: JitterSample) -> Vec<Header> {
+pub fn write(
+    style: Style,
+    decision: &Decision<'_>,
+    now: Timestamp,
+    jitter: JitterSample,
+) -> Vec<Header> {
     let mut headers = Vec::new();
-    for_each(style, ruling, &FixedClock(now), jitter, |name, value| {
+    for_each(style, decision, &FixedClock(now), jitter, |name, value| {
         headers.push((name, value.to_owned()));
     });
     headers
@@ -193,35 +198,35 @@ pub fn write(style: Style, ruling: &Ruling, now: Timestamp, jitter: JitterSample
 /// read only if a header contains a date.
 pub fn for_each(
     style: Style,
-    ruling: &Ruling,
+    decision: &Decision<'_>,
     clock: &dyn Clock,
     jitter: JitterSample,
     mut on_header: impl FnMut(&'static str, &str),
 ) {
     let names = style.header_names();
-    if let Some(policies) = policy_header(style, ruling) {
+    if let Some(policies) = policy_header(style, decision) {
         on_header(names[0], policies.as_str());
     }
-    for_each_status(style, ruling, clock, jitter, |index, text| on_header(names[index], text));
+    for_each_status(style, decision, clock, jitter, |index, text| on_header(names[index], text));
 }
 
 /// Returns the value of the first header of a style, if that header contains only limits and no counts; otherwise
-/// `None`. The value is the same for all rulings with the [same limits](Ruling::has_same_limits).
-pub fn policy_header(style: Style, ruling: &Ruling) -> Option<HeaderText> {
+/// `None`. The value is the same for all decisions with the [same limits](Decision::has_same_limits).
+pub fn policy_header(style: Style, decision: &Decision<'_>) -> Option<HeaderText> {
     let write = style.definition().write_policies?;
-    ruling.binding().map(|_| write(ruling))
+    decision.binding().map(|_| write(decision))
 }
 
 /// Calls `on_header` for each header except the [`policy_header`], with the index of its name in
 /// [`Style::header_names`] and its value.
 pub fn for_each_status(
     style: Style,
-    ruling: &Ruling,
+    decision: &Decision<'_>,
     clock: &dyn Clock,
     jitter: JitterSample,
     mut on_header: impl FnMut(usize, &str),
 ) {
-    if let Some(context) = HeaderContext::new(ruling, clock, jitter) {
+    if let Some(context) = HeaderContext::new(decision, clock, jitter) {
         let definition = style.definition();
         (definition.write_status)(&context, &mut on_header);
         if let Some(seconds) = context.retry_after_seconds() {
@@ -242,7 +247,7 @@ impl Clock for FixedClock {
 
 /// The data from which the headers of every style are written.
 struct HeaderContext<'r> {
-    ruling: &'r Ruling,
+    decision: &'r Decision<'r>,
     binding: LimitStatus<'r>,
     /// The duration until the reset; `None` for a denied request that never fits.
     wait: Option<Duration>,
@@ -251,23 +256,23 @@ struct HeaderContext<'r> {
 
 impl<'r> HeaderContext<'r> {
     #[inline]
-    fn new(ruling: &'r Ruling, clock: &'r dyn Clock, jitter: JitterSample) -> Option<Self> {
-        let binding = ruling.binding()?;
-        let wait = match ruling.decision().is_allowed() {
-            true => Some(binding.outcome.reset_after()),
-            false => binding.outcome.retry_after().map(|wait| jitter.extend(wait)),
+    fn new(decision: &'r Decision<'r>, clock: &'r dyn Clock, jitter: JitterSample) -> Option<Self> {
+        let binding = decision.binding()?;
+        let wait = match decision.is_allowed() {
+            true => Some(binding.reset_after()),
+            false => binding.retry_after().map(|wait| jitter.extend(wait)),
         };
-        Some(Self { ruling, binding, wait, clock })
+        Some(Self { decision, binding, wait, clock })
     }
 
     /// Returns the max of the binding limit, limited to the largest integer of a structured field.
     fn max_units(&self) -> u64 {
-        clamp_to_field_integer(self.binding.limit.limit().quota().max())
+        clamp_to_field_integer(self.binding.limit().quota().max())
     }
 
     /// Returns the units that the binding limit still admits, limited to the largest integer of a structured field.
     fn remaining_units(&self) -> u64 {
-        clamp_to_field_integer(self.binding.outcome.remaining())
+        clamp_to_field_integer(self.binding.remaining())
     }
 
     /// Returns the seconds until the reset, rounded up; `None` for a denied request that never fits.
@@ -283,7 +288,7 @@ impl<'r> HeaderContext<'r> {
 
     /// Returns the seconds after which a denied request would fit; `None` if the request is allowed or never fits.
     fn retry_after_seconds(&self) -> Option<u64> {
-        if self.ruling.decision().is_allowed() {
+        if self.decision.is_allowed() {
             return None;
         }
         self.seconds_until_reset()
@@ -291,14 +296,16 @@ impl<'r> HeaderContext<'r> {
 }
 
 /// Returns the limits that are shown to the client: all limits except refunds and limits that only observe.
-pub(crate) fn visible_limits(ruling: &Ruling) -> impl Iterator<Item = LimitStatus<'_>> {
-    ruling.limits().filter(|status| !status.is_observed() && !status.is_refund())
+pub(crate) fn visible_limits<'d>(
+    decision: &'d Decision<'_>,
+) -> impl Iterator<Item = LimitStatus<'d>> {
+    decision.limits().filter(|status| !status.is_observed() && !status.is_refund())
 }
 
 /// Returns the window of a limit in seconds; `None` if the window is shorter than one second, which the drafts cannot
 /// express.
 fn window_seconds(status: &LimitStatus<'_>) -> Option<u64> {
-    let window = status.limit.limit().quota().window();
+    let window = status.limit().quota().window();
     (window >= Duration::from_secs(1)).then(|| ceil_seconds(window))
 }
 

@@ -58,6 +58,19 @@ pub enum ChargeWhen {
     Always,
 }
 
+impl ChargeWhen {
+    /// Returns whether a hit with this condition is charged. `allowed` is the decision on the request, and `fits`
+    /// whether the hit fits its limit.
+    #[inline]
+    pub fn is_met(self, allowed: bool, fits: bool) -> bool {
+        match self {
+            Self::IfAdmitted => allowed,
+            Self::IfAdmittedAndFits => allowed && fits,
+            Self::Always => true,
+        }
+    }
+}
+
 impl<'a> Hit<'a> {
     /// Creates a hit that denies the request if it does not fit, and is charged if the request is admitted. It requires
     /// `cost` free units, but at least one, so that a cost of 0 checks whether one unit would fit.

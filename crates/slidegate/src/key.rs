@@ -11,28 +11,21 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use fnv::FnvHasher;
-use sha2::{Digest as _, Sha256};
 
 use crate::cluster_options::ClusterOptions;
 use crate::limit::Limit;
 use crate::redis_options::RedisOptions;
 
+mod escape;
 mod value;
 
+use escape::write_escaped;
+pub(crate) use escape::write_name_value_pairs;
+use value::END_OF_TEXT_BYTE;
 pub use value::{MAX_VALUE_BYTES, ShortenedValue, Value};
 
-/// The byte that follows a text in the hash input of a key; see also [`END_OF_NETWORK_BYTE`] and
-/// [`END_OF_DIGEST_BYTE`]. None of these bytes occurs in UTF-8, so the hash input can be parsed from its end: different
-/// values never produce the same bytes.
-const END_OF_TEXT_BYTE: u8 = 0xFF;
-/// The byte that follows a network in the hash input of a key.
-const END_OF_NETWORK_BYTE: u8 = 0xFE;
-/// The byte that follows a digest in the hash input of a key.
-const END_OF_DIGEST_BYTE: u8 = 0xFD;
-
-/// Maximum length, in bytes, of the list of names and values in the text of a key. A longer list is replaced by its
-/// digest.
-const MAX_NAME_VALUE_LIST_BYTES: usize = 4096;
+/// Domain of requests and rules that do not set one.
+pub const DEFAULT_DOMAIN: &str = "default";
 
 /// The part of a key that comes from a rule: domain, rule, limit, and the names of the attributes in `per`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +81,7 @@ impl Scope {
     }
 
     /// Returns the names of the attributes in `per`.
-    pub(crate) fn attribute_names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn attribute_names(&self) -> impl Iterator<Item = &str> + Clone {
         self.per.iter().map(|name| &**name)
     }
 }
@@ -109,11 +102,21 @@ impl Scope {
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'a>(KeyRepr<'a>);
 
-/// The two forms of a key: with names and values, or as hashes only.
+/// The forms of a key: with names and values, as hashes only, or as the store's identifier of the counter.
 #[derive(Clone, Copy, Debug)]
 enum KeyRepr<'a> {
     Named { scope: &'a Scope, values: &'a [Value<'a>], part: Option<u16> },
     Hashed { digest: u64, stable_hash: u64 },
+    Counter { id: &'a CounterId, phase_us: u64 },
+}
+
+/// A store's identifier of a counter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CounterId {
+    /// A 64-bit fingerprint of the key and the limit.
+    Fingerprint(u64),
+    /// The name of the counter as text.
+    Text(Box<str>),
 }
 
 impl<'a> Key<'a> {
@@ -141,14 +144,28 @@ impl<'a> Key<'a> {
         Self(KeyRepr::Hashed { digest, stable_hash })
     }
 
+    /// Creates the key of a counter that a store has charged before. `id` and `phase_us` are from the receipt.
+    pub(crate) fn of_counter(id: &'a CounterId, phase_us: u64) -> Self {
+        Self(KeyRepr::Counter { id, phase_us })
+    }
+
+    /// Returns the identifier of the counter, if the key was created from a receipt; otherwise `None`.
+    pub fn counter_id(&self) -> Option<&'a CounterId> {
+        match self.0 {
+            KeyRepr::Counter { id, .. } => Some(id),
+            KeyRepr::Named { .. } | KeyRepr::Hashed { .. } => None,
+        }
+    }
+
     /// Returns the sub-key with this index. A policy can split the counts of a key over several sub-keys, and selects
-    /// one sub-key for each request. A hashed key is returned unchanged.
+    /// one sub-key for each request. Other keys are returned
+    /// unchanged.
     pub fn with_part(self, part: u16) -> Self {
         match self.0 {
             KeyRepr::Named { scope, values, .. } => {
                 Self(KeyRepr::Named { scope, values, part: Some(part) })
             }
-            KeyRepr::Hashed { .. } => self,
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => self,
         }
     }
 
@@ -156,7 +173,7 @@ impl<'a> Key<'a> {
     pub fn part(&self) -> Option<u16> {
         match self.0 {
             KeyRepr::Named { part, .. } => part,
-            KeyRepr::Hashed { .. } => None,
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => None,
         }
     }
 
@@ -164,7 +181,7 @@ impl<'a> Key<'a> {
     pub fn redis(&self) -> Option<&'a RedisOptions> {
         match self.0 {
             KeyRepr::Named { scope, .. } => scope.redis.as_deref(),
-            KeyRepr::Hashed { .. } => None,
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => None,
         }
     }
 
@@ -172,7 +189,18 @@ impl<'a> Key<'a> {
     pub fn cluster(&self) -> Option<&'a ClusterOptions> {
         match self.0 {
             KeyRepr::Named { scope, .. } => scope.cluster.as_ref(),
-            KeyRepr::Hashed { .. } => None,
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => None,
+        }
+    }
+
+    /// Returns the names of the attributes in `per` with their values; `None` if the key consists of hashes or of a
+    /// store's identifier.
+    pub(crate) fn name_value_pairs(
+        &self,
+    ) -> Option<impl Iterator<Item = (&'a str, &'a Value<'a>)> + Clone + use<'a>> {
+        match self.0 {
+            KeyRepr::Named { scope, values, .. } => Some(scope.attribute_names().zip(values)),
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => None,
         }
     }
 
@@ -190,7 +218,7 @@ impl<'a> Key<'a> {
                 f.write_str(":")?;
                 write_escaped(f, &scope.rule, false)
             }
-            KeyRepr::Hashed { .. } => Ok(()),
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => Ok(()),
         })
     }
 
@@ -199,7 +227,7 @@ impl<'a> Key<'a> {
         let parts = self.0;
         fmt::from_fn(move |f| match parts {
             KeyRepr::Named { scope, .. } => write_escaped(f, &scope.limit, false),
-            KeyRepr::Hashed { .. } => Ok(()),
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => Ok(()),
         })
     }
 
@@ -210,44 +238,12 @@ impl<'a> Key<'a> {
         fmt::from_fn(move |f| match parts {
             KeyRepr::Named { scope, values, .. } => {
                 f.write_str("{")?;
-                write_name_value_pairs(f, scope.per.iter().zip(values), true)?;
+                write_name_value_pairs(f, scope.attribute_names().zip(values), true)?;
                 f.write_str("}")
             }
             KeyRepr::Hashed { digest, .. } => write!(f, "#{digest:016x}"),
-        })
-    }
-
-    /// Returns the names and values as text with a hash tag for Redis Cluster: only the part in braces determines the
-    /// hash slot. `{tenant=acme},route=r` has the same slot as `{tenant=acme}`, and `{tenant=acme#3}` is a sub-key.
-    /// Without options for Redis, the text equals [`identity`](Self::identity).
-    pub fn hash_tagged_identity(&self) -> impl fmt::Display {
-        let key = *self;
-        fmt::from_fn(move |f| {
-            let KeyRepr::Named { scope, values, part } = key.0 else {
-                return write!(f, "{}", key.identity());
-            };
-            let slot_by = key.redis().map_or(&[][..], RedisOptions::slot_by);
-            let pairs = || scope.per.iter().zip(values);
-            f.write_str("{")?;
-            match slot_by {
-                [] => write_name_value_pairs(f, pairs(), true)?,
-                _ => write_name_value_pairs(
-                    f,
-                    slot_by.iter().filter_map(|&index| pairs().nth(index)),
-                    true,
-                )?,
-            }
-            if let Some(part) = part {
-                // Texts are escaped, so they do not contain `#`.
-                write!(f, "#{part}")?;
-            }
-            f.write_str("}")?;
-            if slot_by.is_empty() || slot_by.len() == values.len() {
-                return Ok(());
-            }
-            f.write_str(",")?;
-            let rest = pairs().enumerate().filter(|(index, _)| !slot_by.contains(index));
-            write_name_value_pairs(f, rest.map(|(_, pair)| pair), false)
+            KeyRepr::Counter { id: CounterId::Fingerprint(id), .. } => write!(f, "#{id:016x}"),
+            KeyRepr::Counter { id: CounterId::Text(id), .. } => f.write_str(id),
         })
     }
 
@@ -280,6 +276,7 @@ impl<'a> Key<'a> {
                 hasher.finish() ^ scope.hash ^ shape
             }
             KeyRepr::Hashed { digest, .. } => digest ^ shape,
+            KeyRepr::Counter { id, .. } => fingerprint_of_counter(id, secret, shape),
         }
     }
 
@@ -300,7 +297,17 @@ impl<'a> Key<'a> {
                 writer.0.finish()
             }
             KeyRepr::Hashed { stable_hash, .. } => stable_hash,
+            // The phase is the stable hash modulo the window.
+            KeyRepr::Counter { phase_us, .. } => phase_us,
         }
+    }
+}
+
+#[cold]
+fn fingerprint_of_counter(id: &CounterId, secret: &impl BuildHasher, shape: u64) -> u64 {
+    match id {
+        CounterId::Fingerprint(fingerprint) => *fingerprint,
+        CounterId::Text(text) => secret.hash_one(text) ^ shape,
     }
 }
 
@@ -310,97 +317,22 @@ impl fmt::Display for Key<'_> {
             KeyRepr::Named { .. } => {
                 write!(f, "{}:{}:{}", self.rule(), self.limit(), self.identity())
             }
-            KeyRepr::Hashed { .. } => self.identity().fmt(f),
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => self.identity().fmt(f),
         }
     }
 }
 
-/// Writes names and values, such as `tenant=acme,ip=192.0.2.7`, or a digest of this text if it is too long.
-fn write_name_value_pairs<'p>(
-    f: &mut fmt::Formatter<'_>,
-    pairs: impl Iterator<Item = (&'p Box<str>, &'p Value<'p>)> + Clone,
-    is_in_braces: bool,
-) -> fmt::Result {
-    let write = |f: &mut fmt::Formatter<'_>| {
-        for (index, (name, value)) in pairs.clone().enumerate() {
-            f.write_str(if index == 0 { "" } else { "," })?;
-            write_name_value_pair(f, name, value, is_in_braces)?;
-        }
-        Ok(())
-    };
-    // An escaped byte has three characters. 64 covers `=`, `,` and the text of a network or digest.
-    let max_bytes =
-        |name: &str, value: &Value<'_>| 3 * (name.len() + value.byte_count_to_escape()) + 64;
-    if pairs.clone().map(|(name, value)| max_bytes(name, value)).sum::<usize>()
-        <= MAX_NAME_VALUE_LIST_BYTES
-    {
-        return write(f);
-    }
-    let text = fmt::from_fn(write).to_string();
-    if text.len() <= MAX_NAME_VALUE_LIST_BYTES {
-        return f.write_str(&text);
-    }
-    // Texts are escaped, so they do not contain parentheses: no other key has this text.
-    let digest = Sha256::digest(&text);
-    f.write_str("(sha256-")?;
-    digest.iter().take(value::DIGEST_BYTES).try_for_each(|byte| write!(f, "{byte:02x}"))?;
-    f.write_str(")")
-}
-
-/// Writes a name and a value, such as `tenant=acme`.
-fn write_name_value_pair(
-    f: &mut fmt::Formatter<'_>,
-    name: &str,
-    value: &Value<'_>,
-    is_in_braces: bool,
-) -> fmt::Result {
-    write_escaped(f, name, is_in_braces)?;
-    f.write_str("=")?;
-    match value {
-        Value::Text(text) => write_escaped(f, text, is_in_braces),
-        Value::Ipv4(address) => write!(f, "{address}"),
-        // Parentheses distinguish a network from a text, which is escaped.
-        Value::Network(network) if is_in_braces => write!(f, "({network})"),
-        Value::Network(network) => {
-            f.write_str("(")?;
-            fmt::Write::write_fmt(&mut EscapingWriter(f), format_args!("{network}"))?;
-            f.write_str(")")
-        }
-        Value::Shortened(value) => {
-            write_escaped(f, value.prefix(), is_in_braces)?;
-            write!(f, "({})", value.digest())
+// Defined here rather than in `limit.rs`, because keys depend on limits.
+impl Limit {
+    /// Returns the phase of a key in microseconds: the offset that is added to the time of its counter. For fixed
+    /// windows with [`Align::Key`](crate::Align::Key), the phase is a stable hash of the key; for all other limits, it is 0.
+    pub fn phase_us(&self, key: &Key<'_>) -> u64 {
+        if self.has_per_key_window_offset() {
+            key.stable_hash() % self.quota().window_us()
+        } else {
+            0
         }
     }
-}
-
-/// A writer that percent-encodes text for the part of a key outside of the braces.
-struct EscapingWriter<'o, 'f>(&'o mut fmt::Formatter<'f>);
-
-impl fmt::Write for EscapingWriter<'_, '_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        write_escaped(self.0, text, false)
-    }
-}
-
-/// Writes a part of a key with percent-encoding. A colon is encoded unless the part is within the braces of the key.
-fn write_escaped(f: &mut fmt::Formatter<'_>, part: &str, is_in_braces: bool) -> fmt::Result {
-    let is_plain = |byte: u8| {
-        byte.is_ascii_alphanumeric()
-            || matches!(byte, b'.' | b'_' | b'-' | b'/' | b'@' | b'+' | b'~')
-            || (is_in_braces && byte == b':')
-    };
-    let mut rest = part;
-    while let Some(at) = rest.bytes().position(|byte| !is_plain(byte)) {
-        // `at` is a character boundary, because the bytes before it are ASCII; so is the end of the escaped character.
-        f.write_str(&rest[..at])?;
-        let after = (at + 1..=rest.len()).find(|&end| rest.is_char_boundary(end));
-        let after = after.unwrap_or(rest.len());
-        for byte in rest[at..after].bytes() {
-            write!(f, "%{byte:02X}")?;
-        }
-        rest = &rest[after..];
-    }
-    f.write_str(rest)
 }
 
 #[cfg(test)]

@@ -2,15 +2,17 @@
 //! are decided in one atomic step, and denied requests are not charged.
 //!
 //! ```
-//! use slidegate::{Limiter, Verdict::{Allowed, Denied}};
-//!
-//! let limiter = Limiter::new(["10/s", "600/min"])?;      // in memory
-//! match limiter.check("tenant:acme") {
-//!     Allowed(decision) => println!("allowed, {} left", decision.remaining()),
-//!     Denied(decision) => println!("denied, retry after {:?}", decision.retry_after()),
+//! let limiter = slidegate::Limiter::new(["10/s", "600/min"])?;      // in memory
+//! let decision = limiter.check("tenant:acme");
+//! match decision.is_allowed() {
+//!     true => println!("allowed, {} left", decision.remaining()),
+//!     false => println!("denied, retry after {:?}", decision.retry_after()),
 //! }
 //! # Ok::<(), slidegate::LimiterError>(())
 //! ```
+//!
+//! Methods with a plain name are synchronous, and exist for stores that never wait. The methods of the same names with
+//! `_async` exist for every store, for example a store in Redis.
 //!
 //! A [`Limiter`] has its limits in code and counts by any hashable key. A [`Gate`] takes its limits from a [`Policy`],
 //! a YAML file of rules. A rule states the conditions under which it applies, the attributes that it counts by, and its
@@ -25,8 +27,8 @@
 //! ")?;
 //! let gate = Gate::new(policy, MemoryStore::new());
 //! let attributes = [("path", "/login"), ("ip", "203.0.113.7")];
-//! let ruling = gate.check_now(&Request::new("default", Descriptor::new(attributes)));
-//! assert_eq!(ruling.decision().remaining(), 4);
+//! let decision = gate.check(&Request::new("default", Descriptor::new(attributes)));
+//! assert_eq!(decision.remaining(), 4);
 //! # Ok::<(), slidegate::PolicyErrors>(())
 //! ```
 //!
@@ -44,71 +46,82 @@
 //!
 //! # Features
 //!
-//! - `tokio`: [`Limiter::wait_async`](limiter::Limiter), which waits on the timer of tokio.
+//! - `policy`, on by default: [`Gate`] and [`Policy`]. Without it, a [`Limiter`] depends on no crate for YAML, routes or
+//!   networks.
+//! - `tokio`: `wait_async`, which waits on the timer of tokio.
 //! - `testkit`: test support for stores: an oracle, a reference model, a conformance suite, property tests, and a
 //!   faulty store.
 
-pub mod algorithm;
 pub mod headers;
-pub mod heap;
+#[doc(hidden)]
+pub mod internal;
 pub mod limiter;
+#[cfg(feature = "policy")]
 pub mod policy;
 pub mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 
+mod algorithm;
 mod clock;
 mod cluster_options;
 mod decision;
+#[cfg(feature = "policy")]
 mod gate;
+mod heap;
 mod hit;
+#[cfg(feature = "policy")]
 mod host;
 mod jitter;
 mod key;
 mod limit;
+#[cfg(feature = "policy")]
 mod network;
 mod outcome;
 mod problem;
 mod quota;
 mod reason;
 mod redis_options;
+#[cfg(feature = "policy")]
 mod request;
-mod settle;
+mod rule_limit;
+mod store_key;
 mod sync;
 #[cfg(test)]
 mod test_util;
 
-pub use algorithm::{Algorithm, Align};
+pub use algorithm::{Algorithm, Align, LimitParams};
 pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp, WallClock};
 pub use cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
-pub use decision::{Decision, Verdict};
-pub use gate::{Gate, LimitStatus, Ruling};
+pub use decision::{Decision, Denied, LimitStatus};
+#[cfg(feature = "policy")]
+pub use gate::{Gate, PolicyFileError};
 pub use hit::{ChargeWhen, Hit, Veto};
+#[cfg(feature = "policy")]
 pub use host::normal_host;
 pub use jitter::{Jitter, JitterError, JitterSample};
-pub use key::{Key, MAX_VALUE_BYTES, Scope, ShortenedValue, Value};
-pub use limit::{Limit, LimitError, LimitParams};
-pub use limiter::{CostExceedsMax, Limiter, LimiterError};
+pub use key::{DEFAULT_DOMAIN, Key, MAX_VALUE_BYTES, Scope, ShortenedValue, Value};
+pub use limit::{Limit, LimitError};
+pub use limiter::{Limiter, LimiterError, WaitError};
+#[cfg(feature = "policy")]
 pub use network::{Network, NetworkError};
 pub use outcome::Outcome;
+#[cfg(feature = "policy")]
 pub use policy::file::{PolicyError, PolicyErrors, PolicyWarning};
+#[cfg(feature = "policy")]
 pub use policy::{Policy, RuleCost};
 pub use problem::Problem;
 pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use reason::Reason;
 pub use redis_options::{RedisOptions, RedisOptionsError};
-pub use request::{DEFAULT_DOMAIN, Descriptor, Request};
+#[cfg(feature = "policy")]
+pub use request::{Descriptor, Request};
 pub use store::memory::MemoryStore;
 pub use store::{
-    Asynchronous, ChargeResult, Receipt, Store, StoreError, StoreKind, SyncStore, Synchronous,
+    Adjustment, Asynchronous, ChargeResult, Edit, Receipt, Store, StoreError, StoreKind, SyncStore,
+    Synchronous,
 };
-
-/// The YAML tree of policy files, for the converter in `slidegate-server`. Not public interface: it can change in any
-/// version.
-#[doc(hidden)]
-pub mod internal {
-    pub use crate::policy::file::node::{Node, NodeKind, SourceSpan};
-}
+pub use store_key::StoreKey;
 
 /// Runs the Rust examples of the README as doctests.
 #[cfg(doctest)]

@@ -13,9 +13,8 @@ use crate::algorithm::sliding_buckets::{self, SlidingBuckets};
 use crate::algorithm::sliding_log::{self, SlidingLog};
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::algorithm::{Algorithm, Align, AnyCounter, with_counter};
+use crate::algorithm::{Algorithm, Align, AnyAdditive, AnyCounter, LimitParams, with_counter};
 use crate::clock::ceil_micros;
-use crate::key::Key;
 use crate::quota::{MAX_UNITS, Quota, QuotaError, format_duration, format_window};
 
 /// A quota with the algorithm that enforces it. Plain data, so that it can be sent to a store.
@@ -33,23 +32,6 @@ use crate::quota::{MAX_UNITS, Quota, QuotaError, format_duration, format_window}
 pub struct Limit {
     counter: AnyCounter,
     shape: u64,
-}
-
-/// The parameters of a limit as numbers, for stores outside of this process. Time is divided into ticks: `now_us /
-/// tick_us`, rounded down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitParams {
-    /// The number of units that fit in a window.
-    pub max: u32,
-    /// The burst for `token_bucket`; the number of counted buckets, including the current one, for `sliding_buckets`; 0
-    /// for the other algorithms.
-    pub extra: u32,
-    /// The largest debt (units charged above the burst) for `token_bucket`; 0 for the other algorithms.
-    pub max_debt: u32,
-    /// The length of a tick in microseconds: the precision for `sliding_buckets`, 1 for `fixed_window`.
-    pub tick_us: u64,
-    /// The length of the window in ticks.
-    pub window: u64,
 }
 
 /// An invalid limit.
@@ -131,6 +113,7 @@ impl Limit {
     }
 
     /// Creates a limit with the default algorithm, which supports all quotas.
+    #[cfg(feature = "policy")]
     pub(crate) fn from_quota(quota: Quota) -> Self {
         Self::from_counter(AnyCounter::SlidingWindow(SlidingWindow::new(&quota)))
     }
@@ -218,13 +201,14 @@ impl Limit {
         with_counter!(self.counter, counter => counter.params())
     }
 
-    /// Returns the phase of a key in microseconds: the offset that is added to the time of its counter. For fixed
-    /// windows with [`Align::Key`], the phase is a stable hash of the key; for all other limits, it is 0.
-    pub fn phase_us(&self, key: &Key<'_>) -> u64 {
-        if self.has_per_key_window_offset() {
-            key.stable_hash() % self.quota().window_us()
-        } else {
-            0
+    /// Returns the counter of this limit if its algorithm is additive (the states of several nodes can be added);
+    /// otherwise `None`.
+    pub fn additive(&self) -> Option<AnyAdditive> {
+        match self.counter() {
+            AnyCounter::SlidingWindow(counter) => Some(AnyAdditive::SlidingWindow(counter)),
+            AnyCounter::SlidingBuckets(counter) => Some(AnyAdditive::SlidingBuckets(counter)),
+            AnyCounter::FixedWindow(counter) => Some(AnyAdditive::FixedWindow(counter)),
+            AnyCounter::SlidingLog(_) | AnyCounter::TokenBucket(_) => None,
         }
     }
 

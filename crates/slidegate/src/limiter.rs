@@ -1,48 +1,44 @@
 //! The limiter: limits fixed in code, counted by any hashable key, without a policy.
 //!
-//! For headers and problem details, its limits are presented as a policy with one rule.
+//! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
 
-mod any_store;
+mod asynchronous;
+mod synchronous;
 
 use std::collections::HashSet;
+use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use fnv::FnvHasher;
 use smallvec::{Array, SmallVec};
 use thiserror::Error;
 
-use crate::decision::{Decision, Verdict};
-use crate::gate::Ruling;
+use crate::decision::{Decision, Denied};
 use crate::hit::Hit;
-use crate::jitter::Jitter;
-use crate::key::{Key, Scope};
+use crate::key::{DEFAULT_DOMAIN, Key, Scope};
 use crate::limit::{Limit, LimitError};
-use crate::policy::{Mode, Rule};
-use crate::request::DEFAULT_DOMAIN;
-use crate::settle::{ChargeCorrection, extra_charge_hits};
+use crate::rule_limit::LimiterLimits;
 use crate::store::memory::MemoryStore;
-use crate::store::{Receipt, SyncStore};
-
-/// Number of keys that [`Limiter::check_many`] charges in one call to the store.
-const MAX_KEYS_PER_BATCH: usize = 16;
+use crate::store::{StoreError, SyncStore};
 
 /// A rate limiter whose limits are fixed in code. The limits apply to each key separately; a key is any hashable value.
 ///
 /// ```
-/// use slidegate::{Limiter, Verdict::{Allowed, Denied}};
-///
-/// let limiter = Limiter::new(["2/s", "600/min"])?;      // sliding windows, in memory
+/// let limiter = slidegate::Limiter::new(["2/s", "600/min"])?;      // sliding windows, in memory
 /// for _ in 0..3 {
-///     match limiter.check("tenant:acme") {
-///         Allowed(decision) => println!("{} left", decision.remaining()),
-///         Denied(decision) => println!("denied, retry after {:?}", decision.retry_after()),
+///     let decision = limiter.check("tenant:acme");
+///     match decision.is_allowed() {
+///         true => println!("{} left", decision.remaining()),
+///         false => println!("denied, retry after {:?}", decision.retry_after()),
 ///     }
 /// }
 /// # Ok::<(), slidegate::LimiterError>(())
 /// ```
+///
+/// Methods with a plain name are synchronous: they exist for stores that never wait. The methods of the same names with
+/// `_async` exist for every store. With a synchronous store, both count the same keys.
 pub struct Limiter<S = MemoryStore> {
     limits: Box<[Limit]>,
     store: S,
@@ -53,10 +49,8 @@ pub struct Limiter<S = MemoryStore> {
     has_per_key_window_offset: bool,
     /// The constant part of the limiter's keys, for a store that other processes share.
     scope: Scope,
-    /// Whether the limiter is in observe mode, in which it denies nothing.
-    is_observing: bool,
-    /// The limits, converted into a policy rule for headers and problem details. This slice has one rule.
-    rules: Arc<[Rule]>,
+    /// The limits with their names, for decisions. In the order of `limits`.
+    named_limits: Arc<LimiterLimits>,
     /// The number of instances of the service that share the store.
     instances: NonZeroU32,
 }
@@ -80,10 +74,18 @@ pub enum LimiterError {
     Duplicate(Limit),
 }
 
-/// The error of a wait that would never end, because the cost exceeds the capacity of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a cost of {0} exceeds the capacity of a limit and never fits")]
-pub struct CostExceedsMax(pub u64);
+/// The reason why a wait ended without a charge.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// The request is denied, and the time at which it would fit is not known. For example, its cost exceeds the
+    /// capacity of a limit.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// The store did not respond.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 impl Limiter {
     /// Creates a limiter with a memory store of its own. A limit is a [`Limit`], or text such as `"100/min"`.
@@ -140,20 +142,14 @@ impl<S> Limiter<S> {
         if limits.is_empty() {
             return Err(LimiterError::Empty);
         }
-        let has_per_key_window_offset = limits.iter().any(Limit::has_per_key_window_offset);
-        let secret = foldhash::quality::RandomState::default();
-        let rules = limits_as_single_rule(DEFAULT_LIMITER_NAME, &limits, Mode::Enforce);
-        let (scope, instances) = (new_limiter_scope(DEFAULT_LIMITER_NAME), NonZeroU32::MIN);
-        let is_observing = false;
         Ok(Self {
+            has_per_key_window_offset: limits.iter().any(Limit::has_per_key_window_offset),
+            named_limits: Arc::new(LimiterLimits::new(DEFAULT_LIMITER_NAME, &limits, false)),
             limits,
             store,
-            secret,
-            has_per_key_window_offset,
-            scope,
-            is_observing,
-            rules,
-            instances,
+            secret: foldhash::quality::RandomState::default(),
+            scope: new_limiter_scope(DEFAULT_LIMITER_NAME),
+            instances: NonZeroU32::MIN,
         })
     }
 
@@ -163,8 +159,8 @@ impl<S> Limiter<S> {
     /// The name also appears in headers, with `-` in place of characters other than `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let rules = limits_as_single_rule(name, &self.limits, self.rules[0].settings().mode());
-        Self { scope: new_limiter_scope(name), rules, ..self }
+        let limits = LimiterLimits::new(name, &self.limits, self.named_limits.is_observing());
+        Self { scope: new_limiter_scope(name), named_limits: Arc::new(limits), ..self }
     }
 
     /// Returns the limiter in observe mode: it charges each limit that has capacity for the request, and denies
@@ -173,38 +169,14 @@ impl<S> Limiter<S> {
     /// ```
     /// let limiter = slidegate::Limiter::new(["1/min"])?.observing();
     /// assert!(limiter.check("acme").is_allowed());
-    /// let verdict = limiter.check("acme");
-    /// assert!(verdict.is_allowed() && !verdict.decision().outcomes()[0].fits());
+    /// let decision = limiter.check("acme");
+    /// assert!(decision.is_allowed() && decision.limits().all(|status| !status.fits()));
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
     #[must_use]
     pub fn observing(self) -> Self {
-        let rules = limits_as_single_rule(self.rules[0].name(), &self.limits, Mode::Observe);
-        Self { is_observing: true, rules, ..self }
-    }
-
-    /// Combines a decision of this limiter with the names of its limits. [Headers](crate::headers) and [problem
-    /// details](crate::Problem) are written from the resulting ruling.
-    ///
-    /// ```
-    /// use slidegate::headers::{self, Style};
-    /// use slidegate::{JitterSample, Timestamp};
-    ///
-    /// let limiter = slidegate::Limiter::new(["100/min"])?.named("api");
-    /// let ruling = limiter.ruling(limiter.check("acme").into());
-    /// let headers = headers::write(Style::Ietf, &ruling, Timestamp::from_secs(0), JitterSample::NONE);
-    /// assert_eq!(headers[0], ("ratelimit-policy", "\"api\";q=100;w=60".to_owned()));
-    /// # Ok::<(), slidegate::LimiterError>(())
-    /// ```
-    #[inline]
-    pub fn ruling(&self, decision: Decision) -> Ruling {
-        Ruling::from_limiter(self.rules.clone(), decision)
-    }
-
-    /// Returns the ruling for a request that has no key although a key is required: a denial without a retry time, or,
-    /// in [observe mode](Self::observing), an admission.
-    pub fn ruling_without_key(&self) -> Ruling {
-        Ruling::without_key(self.rules.clone())
+        let limits = LimiterLimits::new(self.named_limits.name(), &self.limits, true);
+        Self { named_limits: Arc::new(limits), ..self }
     }
 
     /// Sets the number of instances that share the store, 1 by default. See [`local_share`](Self::local_share).
@@ -222,16 +194,18 @@ impl<S> Limiter<S> {
     ///
     /// let four = NonZeroU32::MIN.saturating_add(3);
     /// let limiter = slidegate::Limiter::new(["10/min"])?.with_instances(four);
-    /// assert_eq!(limiter.local_share().peek("acme", 1).decision().remaining(), 2);
+    /// assert_eq!(limiter.local_share().peek("acme", 1).remaining(), 2);
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
     #[must_use]
     pub fn local_share(&self) -> Limiter {
         let share = |limit: &Limit| limit.instance_share(self.instances);
-        let rules = self.rules.iter().map(|rule| rule.with_limits_divided(self.instances));
+        let limits: Box<[Limit]> = self.limits.iter().map(share).collect();
+        let names = &self.named_limits;
+        let named_limits = LimiterLimits::new(names.name(), &limits, names.is_observing());
         Limiter {
-            limits: self.limits.iter().map(share).collect(),
-            rules: rules.collect(),
+            limits,
+            named_limits: Arc::new(named_limits),
             ..self.with_other_store(MemoryStore::new())
         }
     }
@@ -239,29 +213,18 @@ impl<S> Limiter<S> {
     /// Returns a limiter with the same limits and settings that counts in another store.
     #[must_use]
     pub fn with_other_store<T>(&self, store: T) -> Limiter<T> {
-        let Self {
-            limits,
-            secret,
-            has_per_key_window_offset,
-            scope,
-            is_observing,
-            rules,
-            instances,
-            ..
-        } = self;
         Limiter {
-            limits: limits.clone(),
+            limits: self.limits.clone(),
             store,
-            secret: secret.clone(),
-            has_per_key_window_offset: *has_per_key_window_offset,
-            scope: scope.clone(),
-            is_observing: *is_observing,
-            rules: rules.clone(),
-            instances: *instances,
+            secret: self.secret.clone(),
+            has_per_key_window_offset: self.has_per_key_window_offset,
+            scope: self.scope.clone(),
+            named_limits: self.named_limits.clone(),
+            instances: self.instances,
         }
     }
 
-    /// Returns the limits, in the order of the outcomes of a decision.
+    /// Returns the limits, in the order of [`Decision::limits`].
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
@@ -269,6 +232,11 @@ impl<S> Limiter<S> {
     /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// Returns the limits with their names, in the order of [`limits`](Self::limits).
+    pub(crate) fn named_limits(&self) -> &Arc<LimiterLimits> {
+        &self.named_limits
     }
 
     /// Returns the hashed form of a key, for stores in this process.
@@ -284,83 +252,39 @@ impl<S> Limiter<S> {
         Key::from_hashes(self.secret.hash_one(key), stable_hash)
     }
 
-    /// Decides a request for `key` as [`decide_in_store`](Self::decide_in_store) does, and returns the decision as a
-    /// [`Verdict`].
-    #[inline]
+    /// Decides a request for `key` with the counts in `store`. Charges `cost` units if every limit has capacity for
+    /// them.
+    #[inline(always)]
     fn check_in_store<K: Hash + ?Sized, L: SyncStore + ?Sized>(
         &self,
         store: &L,
         key: &K,
         cost: u64,
-    ) -> Verdict {
-        self.decide_in_store(store, key, cost).into()
-    }
-
-    /// Decides a request for `key` with the counts in `store`, which responds without waiting. Charges `cost` units if
-    /// every limit has capacity for them.
-    #[inline(always)]
-    fn decide_in_store<K: Hash + ?Sized, L: SyncStore + ?Sized>(
-        &self,
-        store: &L,
-        key: &K,
-        cost: u64,
-    ) -> Decision {
+    ) -> Decision<'_> {
         if let [limit] = &*self.limits {
             let hit = self.new_hit(self.hash_key(key), limit, cost);
-            return Decision::from_single_charge(&hit, store.take_one_now(&hit));
+            return Decision::from_single_charge(&hit, store.charge_one(&hit), &self.named_limits);
         }
         // Filled in place: the result of `hits` would be copied.
-        let mut hits = SmallVec::<[Hit<'_>; 4]>::new();
-        self.push_hits(&mut hits, key, cost);
-        Decision::from_charge(&hits, store.take_now(&hits))
-    }
-
-    /// Corrects the charge of a request for `key` to its actual cost `cost`, with the counts in `store`; see
-    /// [`settle`](Limiter::settle).
-    fn settle_in_store<K: Hash + ?Sized>(
-        &self,
-        store: &dyn SyncStore,
-        key: &K,
-        decision: &Decision,
-        cost: u64,
-    ) {
-        match ChargeCorrection::new(decision, decision.receipt().cost_of_first_charge(), cost) {
-            ChargeCorrection::Unchanged => {}
-            ChargeCorrection::Revert { units, charged } => {
-                store.revert_now(&decision.receipt().fraction(units, charged));
-            }
-            ChargeCorrection::Charge(extra) => {
-                store.take_now(&extra_charge_hits(self.hits_for_cost(key, extra), decision));
-            }
-        }
+        let mut hits = HitList::new();
+        self.push_hits(&mut hits, self.hash_key(key), cost);
+        Decision::from_charge(&hits, store.charge(&hits), &self.named_limits)
     }
 
     /// Returns one hit of `cost` units for each limit.
     #[inline]
-    fn hits_for_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> SmallVec<[Hit<'_>; 4]> {
-        let mut hits = SmallVec::new();
+    fn hits_for_key<'l>(&'l self, key: Key<'l>, cost: u64) -> HitList<'l> {
+        let mut hits = HitList::new();
         self.push_hits(&mut hits, key, cost);
         hits
     }
 
-    /// Returns one hit of `cost` units for each limit. The hits report units that have been consumed already, so they
-    /// never deny.
-    fn hits_for_reported_usage<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-    ) -> SmallVec<[Hit<'_>; 4]> {
-        self.hits_for_cost(key, cost).into_iter().map(Hit::reported).collect()
-    }
-
     /// Appends one hit of `cost` units for each limit to `hits`.
     #[inline]
-    fn push_hits<'l, K, A>(&'l self, hits: &mut SmallVec<A>, key: &K, cost: u64)
+    fn push_hits<'l, A>(&'l self, hits: &mut SmallVec<A>, key: Key<'l>, cost: u64)
     where
-        K: Hash + ?Sized,
         A: Array<Item = Hit<'l>>,
     {
-        let key = self.hash_key(key);
         for limit in &self.limits {
             hits.push(self.new_hit(key, limit, cost));
         }
@@ -369,193 +293,28 @@ impl<S> Limiter<S> {
     #[inline(always)]
     fn new_hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
         let hit = Hit::new(key, limit, cost);
-        if self.is_observing { hit.observed() } else { hit }
+        if self.named_limits.is_observing() { hit.observed() } else { hit }
     }
 }
 
-/// Methods for a store that responds without waiting and never fails.
-impl<S: SyncStore> Limiter<S> {
-    /// Decides a request for `key`, and charges one unit if every limit has capacity for it.
-    #[inline]
-    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Verdict {
-        self.check_cost(key, 1)
-    }
-
-    /// Decides a request for `key`, and charges `cost` units if every limit has capacity for them. A cost of 0 checks
-    /// whether one unit would fit, and charges nothing.
-    #[inline]
-    pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
-        self.check_in_store(&self.store, key, cost)
-    }
-
-    /// Returns the decision that [`check_cost`](Self::check_cost) would make. Charges nothing.
-    pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Verdict {
-        let hits = self.hits_for_cost(key, cost);
-        Decision::from_peek(&hits, self.store.peek_now(&hits)).into()
-    }
-
-    /// Decides one request for each key, in order and independently of each other. Faster than separate calls of
-    /// [`check`](Self::check).
-    ///
-    /// ```
-    /// let limiter = slidegate::Limiter::new(["1/min"])?;
-    /// let verdicts = limiter.check_many(&["a", "b", "a"]);
-    /// let allowed: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_allowed()).collect();
-    /// assert_eq!(allowed, [true, true, false]);
-    /// # Ok::<(), slidegate::LimiterError>(())
-    /// ```
-    pub fn check_many<K: Hash>(&self, keys: &[K]) -> Vec<Verdict> {
-        let mut verdicts = Vec::with_capacity(keys.len());
-        if let [limit] = &*self.limits {
-            for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
-                let hit = |key| self.new_hit(key, limit, 1);
-                let mut hits = [hit(Key::from_hashes(0, 0)); MAX_KEYS_PER_BATCH];
-                for (hit, key) in hits.iter_mut().zip(keys) {
-                    hit.key = self.hash_key(key);
-                }
-                self.store.take_each_now(&hits[..keys.len()], |result| {
-                    verdicts.push(Decision::from_single_charge(&hits[0], result).into());
-                });
-            }
-            return verdicts;
-        }
-        for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
-            let mut hits: SmallVec<[Hit<'_>; MAX_KEYS_PER_BATCH]> = SmallVec::new();
-            for key in keys {
-                self.push_hits(&mut hits, key, 1);
-            }
-            let requests: SmallVec<[&[Hit<'_>]; MAX_KEYS_PER_BATCH]> =
-                hits.chunks(self.limits.len()).collect();
-            let mut charged = requests.iter();
-            self.store.take_many_now(&requests, |result| {
-                let hits = charged.next().copied().unwrap_or_default();
-                verdicts.push(Decision::from_charge(hits, result).into());
-            });
-        }
-        verdicts
-    }
-
-    /// Reverts the charges of a decision's receipt. Call this method at most once per receipt.
-    pub fn revert(&self, receipt: &Receipt) {
-        self.store.revert_now(receipt);
-    }
-
-    /// Corrects the charge of an allowed request for `key` to `cost`, the actual cost: reverts the excess, or charges
-    /// the difference, even above max. A key above max is denied until enough units have left the window. A denied
-    /// request has no cost, so its charge is not changed.
-    ///
-    /// ```
-    /// let limiter = slidegate::Limiter::new(["100/min"])?;
-    /// let verdict = limiter.check_cost("acme", 80);              // an estimate
-    /// limiter.settle("acme", verdict.decision(), 120);           // the actual cost
-    /// assert!(!limiter.peek("acme", 1).is_allowed());
-    /// # Ok::<(), slidegate::LimiterError>(())
-    /// ```
-    pub fn settle<K: Hash + ?Sized>(&self, key: &K, decision: &Decision, cost: u64) {
-        self.settle_in_store(&self.store, key, decision, cost);
-    }
-
-    /// Records units of `key` that have been consumed already. A report is never denied: units are charged even above
-    /// max, and the key is then denied until enough units have left the window.
-    ///
-    /// ```
-    /// let limiter = slidegate::Limiter::new(["100/min"])?;
-    /// assert!(limiter.report("acme", 120).is_allowed());
-    /// assert!(!limiter.check("acme").is_allowed());
-    /// # Ok::<(), slidegate::LimiterError>(())
-    /// ```
-    pub fn report<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
-        let hits = self.hits_for_reported_usage(key, cost);
-        Decision::from_charge(&hits, self.store.take_now(&hits))
-    }
-
-    /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer. No
-    /// receipt is needed.
-    ///
-    /// ```
-    /// let limiter = slidegate::Limiter::new(["100/min"])?;
-    /// assert!(limiter.check_cost("acme", 80).is_allowed()); // the maximum cost
-    /// limiter.refund("acme", 50);                           // the actual cost is 30
-    /// assert_eq!(limiter.peek("acme", 1).decision().remaining(), 70);
-    /// # Ok::<(), slidegate::LimiterError>(())
-    /// ```
-    pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        self.store.refund_now(&self.hits_for_cost(key, cost));
-    }
-
-    /// Resets all counters of a key to zero.
-    pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
-        self.store.reset_now(&self.hits_for_cost(key, 1));
-    }
-
-    /// Charges `cost` units to `key` as soon as they fit. Blocks the current thread until then, plus a random time of
-    /// up to `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is
-    /// admitted.
-    ///
-    /// # Errors
-    /// If the cost exceeds the capacity of a limit, and so never fits.
-    pub fn wait<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-        jitter: Jitter,
-    ) -> Result<Decision, CostExceedsMax> {
-        loop {
-            match self.try_charge_once(key, cost, jitter)? {
-                ChargeAttempt::Allowed(decision) => return Ok(decision),
-                ChargeAttempt::RetryAfter(wait) => std::thread::sleep(wait),
-            }
-        }
-    }
-
-    /// Charges units like [`wait`](Self::wait), and waits asynchronously, on the timer of tokio.
-    ///
-    /// # Errors
-    /// If the cost exceeds the capacity of a limit, and so never fits.
-    #[cfg(feature = "tokio")]
-    pub async fn wait_async<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-        jitter: Jitter,
-    ) -> Result<Decision, CostExceedsMax> {
-        loop {
-            match self.try_charge_once(key, cost, jitter)? {
-                ChargeAttempt::Allowed(decision) => return Ok(decision),
-                ChargeAttempt::RetryAfter(wait) => tokio::time::sleep(wait).await,
-            }
-        }
-    }
-
-    /// Tries once to charge `cost` units to `key`. Returns the time until the next attempt if the units do not fit yet.
-    fn try_charge_once<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-        jitter: Jitter,
-    ) -> Result<ChargeAttempt, CostExceedsMax> {
-        match self.check_cost(key, cost) {
-            Verdict::Allowed(decision) => Ok(ChargeAttempt::Allowed(decision)),
-            Verdict::Denied(decision) => {
-                let wait = decision.retry_after().ok_or(CostExceedsMax(cost))?;
-                Ok(ChargeAttempt::RetryAfter(jitter.draw().extend(wait)))
-            }
-        }
+impl<S> fmt::Debug for Limiter<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter")
+            .field("name", &self.named_limits.name())
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
     }
 }
 
-/// Converts limits into a policy rule with this name. The returned slice has one rule.
-fn limits_as_single_rule(name: &str, limits: &[Limit], mode: Mode) -> Arc<[Rule]> {
-    [Rule::for_limiter(name, limits, mode)].into()
+/// The hits of one request.
+type HitList<'l> = SmallVec<[Hit<'l>; 4]>;
+
+/// Returns hits that record units which have been consumed already, so that they never deny.
+fn reported<'l>(hits: HitList<'l>) -> HitList<'l> {
+    hits.into_iter().map(Hit::reported).collect()
 }
 
 /// Returns the scope of a limiter, that is, the constant part of its keys, for stores that other processes share.
 fn new_limiter_scope(name: &str) -> Scope {
     Scope::new(DEFAULT_DOMAIN, name, "", &["key"])
-}
-
-/// The result of one attempt to charge units for a waiting caller.
-enum ChargeAttempt {
-    Allowed(Decision),
-    RetryAfter(Duration),
 }

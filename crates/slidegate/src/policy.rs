@@ -1,12 +1,15 @@
 //! Policies: the rules of each domain, and the search for the rules that apply to a request.
 //!
 //! [`Policy::apply`] compares each descriptor of a request with the rules of the request's domain, and returns the
-//! rules that apply as [`MatchedRules`]. From these, [`MatchedRules::hits`] creates the hits: the charges that the
-//! store makes. A policy does not depend on a store. If a store supports only some limits, the caller reads the policy
+//! rules that apply as [`MatchedRules`]. From these, the gate creates the hits: the charges that the store makes. A policy does not depend on a store. If a store supports only some limits, the caller reads the policy
 //! with [`Policy::from_yaml_for`], which rejects the other limits.
 
+mod attributes;
 mod cost;
+mod decision_limits;
+mod error;
 pub mod file;
+mod hit_origin;
 mod index;
 mod matched;
 mod mode;
@@ -15,41 +18,48 @@ mod per;
 mod redis;
 mod route;
 mod rule;
+mod rule_sets;
 
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::host::is_host_attribute;
-use crate::key::{MAX_VALUE_BYTES, ShortenedValue, Value};
-use crate::quota::Quota;
 use crate::request::{AttributePairs, Descriptor, Request};
 
-use file::PolicyWarning;
+use attributes::DescriptorAttributes;
+use error::PolicyWarning;
 use index::RuleIndex;
 use route::Routes;
+use rule_sets::RuleSets;
 
 pub use cost::RuleCost;
-pub(crate) use cost::{ChargeSettings, DescriptorCosts};
-pub(crate) use matched::{HitOrigin, HitOrigins};
+pub(crate) use hit_origin::{HitOrigin, HitOrigins};
+pub(crate) use matched::HitList;
 pub use matched::{Match, MatchedRules};
 pub use mode::{Mode, OnStoreError, Percentage, PercentageError, WhenMissing};
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
 pub use redis::RuleRedisOptions;
 pub(crate) use rule::SettingsSource;
-pub use rule::{NoMatchReason, Override, Rule, RuleLimit, RuleSettings, When};
+pub use rule::{NoMatchReason, Override, Rule, RuleSettings, When};
+
+pub use crate::rule_limit::RuleLimit;
 
 /// The rules to enforce, grouped by domain. [`Policy::from_yaml`] reads a policy from YAML.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Policy {
-    rules: Arc<[Rule]>,
+    rules: RuleSets,
     routes: Routes,
     by_domain: HashMap<Box<str>, DomainRules>,
-    /// Whether any rule of the policy uses an attribute that contains a host name, in a condition or in `per`.
+    /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.
     uses_host_attributes: bool,
     warnings: Arc<[PolicyWarning]>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::new(Vec::new(), Routes::default())
+    }
 }
 
 /// The rules of one domain.
@@ -74,12 +84,18 @@ impl Policy {
             by_domain.iter().map(|(&domain, rules)| (domain.into(), DomainRules::new(rules)));
         let by_domain = by_domain.collect();
         let uses_host_attributes = rules.iter().any(Rule::uses_host_attributes);
-        Self { by_domain, rules: rules.into(), routes, uses_host_attributes, ..Self::default() }
+        Self {
+            by_domain,
+            rules: RuleSets::new(rules.into()),
+            routes,
+            uses_host_attributes,
+            warnings: Arc::default(),
+        }
     }
 
     /// Returns all rules of the policy, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
-        &self.rules
+        &self.rules.all
     }
 
     /// Returns warnings about valid parts of the file that probably have an unintended effect: counters that a client
@@ -95,7 +111,7 @@ impl Policy {
 
     /// Returns every limit of every rule, including the limits of its overrides. Each limit comes with its rule.
     pub fn limits(&self) -> impl Iterator<Item = (&Rule, &RuleLimit)> {
-        self.rules.iter().flat_map(|rule| rule.all_limits().map(move |limit| (rule, limit)))
+        self.rules.all.iter().flat_map(|rule| rule.all_limits().map(move |limit| (rule, limit)))
     }
 
     /// Returns the names of all attributes that the rules use, sorted and without duplicates. Other attributes of a
@@ -108,30 +124,20 @@ impl Policy {
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     pub fn attribute_names(&self) -> BTreeSet<&str> {
-        self.rules.iter().flat_map(|rule| &*rule.attribute_names).map(|name| &**name).collect()
+        self.rules.all.iter().flat_map(|rule| &*rule.attribute_names).map(|name| &**name).collect()
     }
 
     /// Returns a copy of the policy in which every rule has mode `observe`: the rules count requests and never deny
     /// them. Rules with mode `off` stay off.
     #[must_use]
     pub fn observing(&self) -> Self {
-        let observing = self.rules.iter().map(Rule::observing).collect();
+        let observing = self.rules.all.iter().map(Rule::observing).collect();
         Self { warnings: self.warnings.clone(), ..Self::new(observing, self.routes.clone()) }
     }
 
-    /// Returns the shared pointer to the rules. Each ruling keeps a clone of this pointer, because it refers to the
-    /// rules.
-    pub(crate) fn shared_rules(&self) -> &Arc<[Rule]> {
-        &self.rules
-    }
-
-    /// Returns the rules with each limit divided by the number of slidegate instances. An instance enforces these
-    /// limits in its own memory while the store is unavailable.
-    pub(crate) fn rules_with_divided_limits(&self, instances: NonZeroU32) -> Arc<[Rule]> {
-        match instances {
-            NonZeroU32::MIN => self.rules.clone(),
-            _ => self.rules.iter().map(|rule| rule.with_limits_divided(instances)).collect(),
-        }
+    /// Sets the number of instances that share the store.
+    pub(crate) fn with_instances(self, instances: NonZeroU32) -> Self {
+        Self { rules: self.rules.with_instances(instances), ..self }
     }
 
     /// Returns the route templates, such as `/users/{id}`. The template that matches the `path` of a request becomes
@@ -166,7 +172,7 @@ impl Policy {
     /// Returns the rules that match the descriptors of a request, including rules that other matching rules replace.
     #[inline]
     fn match_descriptors<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
-        let mut matched_rules = MatchedRules::new();
+        let mut matched_rules = MatchedRules::new(&self.rules);
         let Some(domain) = self.by_domain.get(request.domain) else { return matched_rules };
         for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
@@ -174,7 +180,7 @@ impl Policy {
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
             let count_before = matched_rules.len();
             for rule_index in domain.index.candidate_rules(&attributes) {
-                let rule = &self.rules[rule_index as usize];
+                let rule = &self.rules.all[rule_index as usize];
                 if let Ok(details) = rule.match_descriptor(&attributes) {
                     matched_rules.push(rule_index, rule, details, descriptor_index, descriptor);
                 }
@@ -182,7 +188,7 @@ impl Policy {
             if let (Some(rule_index), true) =
                 (domain.requested_rule, matched_rules.len() == count_before)
             {
-                let rule = &self.rules[rule_index as usize];
+                let rule = &self.rules.all[rule_index as usize];
                 if let Ok(details) = rule.match_requested_limit(&attributes) {
                     matched_rules.push(rule_index, rule, details, descriptor_index, descriptor);
                 }
@@ -212,7 +218,8 @@ impl Policy {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
-            let rules = (0..).zip(&*self.rules).filter(|(_, rule)| *rule.domain == *request.domain);
+            let rules =
+                (0..).zip(&*self.rules.all).filter(|(_, rule)| *rule.domain == *request.domain);
             let explained = rules.map(|(rule_index, rule)| {
                 let is_own = |rule_match: &&Match<'_>| {
                     rule_match.rule_index_u32() == rule_index
@@ -250,76 +257,56 @@ impl DomainRules {
     }
 }
 
-/// The names and values of the attributes of a descriptor, prepared for matching. If the descriptor has no attribute
-/// `route`, the route is derived from its attribute `path`.
-pub(crate) struct DescriptorAttributes<'r, 'd> {
-    /// Names and values of the attributes in the descriptor. A route that is derived from the path is not included.
-    pairs: &'d [(&'r str, &'r str)],
-    /// The route template that matches the attribute `path`. `None` if no template matches, or if the descriptor
-    /// contains an attribute `route`.
-    route: Option<&'r str>,
-    /// Whether the descriptor is exact. An exact descriptor matches only rules that name all of its attributes.
-    is_exact: bool,
-    /// The limit that the descriptor contains; it replaces the limits of the rules.
-    limit: Option<Quota>,
-    /// The original bytes of attribute values that are not UTF-8, by attribute name.
-    bytes: &'d [(&'r str, &'r [u8])],
-    /// Cache of shortened attribute values, by attribute name. A long value is hashed only once, even if several rules
-    /// count by it.
-    shortened: RefCell<Vec<(&'r str, ShortenedValue<'r>)>>,
-}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
 
-impl<'r, 'd> DescriptorAttributes<'r, 'd> {
-    /// Creates the attributes of a descriptor. `canonical` contains their names and values with host names in canonical
-    /// form. If it is `None`, the names and values in the descriptor are used unchanged.
-    fn new<'a: 'r>(
-        descriptor: &'d Descriptor<'a>,
-        canonical: Option<&'d [(&'r str, &'r str)]>,
-        routes: &'r Routes,
-    ) -> Self {
-        let pairs = canonical.unwrap_or(descriptor.attribute_pairs());
-        let Descriptor { is_exact, limit, .. } = *descriptor;
-        let (bytes, shortened) = (descriptor.non_utf8_attributes(), RefCell::default());
-        let mut attributes = Self { pairs, route: None, is_exact, limit, bytes, shortened };
-        if !routes.is_empty() && attributes.get("route").is_none() {
-            attributes.route = attributes.get("path").and_then(|path| routes.match_path(path));
+    use super::*;
+
+    /// Generates the text of a `when` field with up to two conditions, or an empty text.
+    fn arbitrary_when_field() -> impl Strategy<Value = String> {
+        let value =
+            "a|b|abc|a\\*|ab\\*|\\*c|10\\.0\\.0\\.0/8|10\\.1\\.0\\.0/16|10\\.1\\.0\\.1|::/16";
+        let entry = ("[xyz]", proptest::collection::vec(value, 1..3), any::<bool>());
+        proptest::collection::btree_map("[xyz]", entry, 0..3).prop_map(|entries| {
+            let entry = |(name, (_, values, negated)): (&String, &(String, Vec<String>, bool))| {
+                let values = values.iter().map(|v| format!("'{v}'")).collect::<Vec<_>>().join(", ");
+                if *negated {
+                    format!("{name}: {{ not: [{values}] }}")
+                } else {
+                    format!("{name}: [{values}]")
+                }
+            };
+            match entries.iter().map(entry).collect::<Vec<_>>().join(", ") {
+                empty if empty.is_empty() => empty,
+                conditions => format!("when: {{ {conditions} }},"),
+            }
+        })
+    }
+
+    proptest! {
+        /// Checks that a policy of several rules, which uses the index, matches the same rules as policies of one rule
+        /// each, which do not use the index.
+        #[test]
+        fn index_finds_every_matching_rule(
+            whens in proptest::collection::vec((arbitrary_when_field(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
+            values in proptest::array::uniform3("|a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"),
+        ) {
+            let rule = |(rule_index, (when, per)): (usize, &(String, String))| {
+                format!("  - {{ name: r{rule_index}, {when} per: {per}, limits: [1/s] }}\n")
+            };
+            let rules: Vec<String> = whens.iter().enumerate().map(rule).collect();
+            let all = Policy::from_yaml(&format!("rules:\n{}", rules.concat())).unwrap();
+            let attributes = ["x", "y", "z"].into_iter().zip(values.iter().map(String::as_str));
+            let attributes = attributes.filter(|(_, value)| !value.is_empty());
+            let request = Request::new("default", Descriptor::new(attributes));
+            let names = |policy: &Policy| -> Vec<String> {
+                policy.apply(&request).matches().map(|matched| matched.rule().name().to_owned()).collect()
+            };
+            let alone = rules.iter().flat_map(|rule| {
+                names(&Policy::from_yaml(&format!("rules:\n{rule}")).unwrap())
+            });
+            prop_assert_eq!(names(&all), alone.collect::<Vec<_>>());
         }
-        attributes
-    }
-
-    fn get(&self, name: &str) -> Option<&'r str> {
-        let pair = self.pairs.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
-        pair.or_else(|| self.route.filter(|_| name == "route"))
-    }
-
-    /// Returns the shortened form of an attribute value, for use in a key. Returns `None` if the value is UTF-8 and
-    /// short enough to be used unchanged.
-    #[inline]
-    fn shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
-        if self.bytes.is_empty() && text.len() <= MAX_VALUE_BYTES {
-            return None;
-        }
-        self.find_or_shorten_value(name, text)
-    }
-
-    #[cold]
-    fn find_or_shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
-        // The bytes of a host are not in canonical form.
-        let has_name = |(own, _): &&(&str, _)| *own == name && !is_host_attribute(name);
-        let bytes = self.bytes.iter().find(has_name).map(|(_, bytes)| *bytes);
-        if bytes.is_none() && text.len() <= MAX_VALUE_BYTES {
-            return None;
-        }
-        let mut shortened = self.shortened.borrow_mut();
-        let found = shortened.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
-        Some(Value::Shortened(found.unwrap_or_else(|| {
-            let value = ShortenedValue::new(text, bytes.unwrap_or(text.as_bytes()));
-            shortened.push((name, value));
-            value
-        })))
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (&'r str, &'r str)> {
-        self.pairs.iter().copied().chain(self.route.map(|route| ("route", route)))
     }
 }

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::gate::{LimitStatus, Ruling};
+use crate::decision::{Decision, LimitStatus};
 use crate::reason::Reason;
 
 /// The body of a denial. Serialize it as JSON, with the media type [`CONTENT_TYPE`](Self::CONTENT_TYPE).
@@ -13,8 +13,8 @@ use crate::reason::Reason;
 ///
 /// let policy = Policy::from_yaml("rules: [{ name: per-tenant, limits: [0/min] }]")?;
 /// let gate = Gate::new(policy, MemoryStore::new());
-/// let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
-/// let problem = Problem::from_ruling(&ruling);
+/// let decision = gate.check(&Request::new("default", Descriptor::new([])));
+/// let problem = Problem::from_decision(&decision);
 /// assert_eq!(problem.map(|problem| problem.status()), Some(429));
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
@@ -42,17 +42,17 @@ impl Problem {
     ///
     /// The problem is *quota exceeded*, with the names of the limits that deny the request, or *temporary reduced
     /// capacity*, without names, if the store is unavailable and a rule denies requests in that case.
-    pub fn from_ruling(ruling: &Ruling) -> Option<Self> {
-        let reason = ruling.reason()?;
+    pub fn from_decision(decision: &Decision<'_>) -> Option<Self> {
+        let reason = decision.reason()?;
         if reason == Reason::StoreUnavailable {
             return Some(Self::REDUCED_CAPACITY);
         }
-        let violated = ruling.limits().filter(LimitStatus::is_denying);
+        let violated = decision.limits().filter(LimitStatus::is_denying);
         let violated_policies = violated.map(|status| status.policy_name().to_owned()).collect();
-        Some(Self { violated_policies, reason, status: ruling.status(), ..Self::QUOTA_EXCEEDED })
+        Some(Self { violated_policies, reason, status: decision.status(), ..Self::QUOTA_EXCEEDED })
     }
 
-    /// Returns the HTTP status of the response, from [`Ruling::status`].
+    /// Returns the HTTP status of the response, from [`Decision::status`].
     pub fn status(&self) -> u16 {
         self.status
     }
@@ -102,7 +102,7 @@ rules:
         };
         let fits = ScriptedOutcome::Fits { remaining: 1, reset_us: 1 };
         let problem = |outcomes: [ScriptedOutcome; 3]| {
-            Problem::from_ruling(&test_util::scripted_ruling(TEST_POLICY, &outcomes)).unwrap()
+            Problem::from_decision(&test_util::scripted_decision(TEST_POLICY, &outcomes)).unwrap()
         };
         let text = serde_json::to_string(&problem([denied, fits, fits])).unwrap();
         let expected = concat!(
@@ -118,15 +118,15 @@ rules:
     #[test]
     fn allowed_request_has_no_problem() {
         let fits = [ScriptedOutcome::Fits { remaining: 0, reset_us: 1 }; 3];
-        assert_eq!(Problem::from_ruling(&test_util::scripted_ruling(TEST_POLICY, &fits)), None);
+        assert_eq!(Problem::from_decision(&test_util::scripted_decision(TEST_POLICY, &fits)), None);
     }
 
     #[test]
     fn unavailable_store_problem_is_reduced_capacity() {
         let policy = "rules: [{ name: a, limits: [1/s], on_store_error: deny }]";
-        let ruling = test_util::ruling_with_unavailable_store(policy);
+        let decision = test_util::decision_with_unavailable_store(policy);
         assert_eq!(
-            serde_json::to_value(Problem::from_ruling(&ruling).unwrap()).unwrap(),
+            serde_json::to_value(Problem::from_decision(&decision).unwrap()).unwrap(),
             json!({
                 "type":
                     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
@@ -158,19 +158,26 @@ rules:
             ([denied(1), denied(2), denied(3)], 429, Reason::LimitExceeded),
             ([never, denied(2), denied(3)], 420, Reason::CostExceedsMax),
         ] {
-            let ruling = test_util::scripted_ruling(policy, &outcomes);
-            assert_eq!((ruling.status(), ruling.reason()), (status, Some(reason)), "{outcomes:?}");
-            assert_eq!(Problem::from_ruling(&ruling).map(|problem| problem.status()), Some(status));
+            let decision = test_util::scripted_decision(policy, &outcomes);
+            assert_eq!(
+                (decision.status(), decision.reason()),
+                (status, Some(reason)),
+                "{outcomes:?}"
+            );
+            assert_eq!(
+                Problem::from_decision(&decision).map(|problem| problem.status()),
+                Some(status)
+            );
         }
-        let allowed = test_util::scripted_ruling(policy, &[fits; 3]);
+        let allowed = test_util::scripted_decision(policy, &[fits; 3]);
         assert_eq!((allowed.status(), allowed.reason()), (200, None));
     }
 
     #[test]
     fn degraded_denial_problem_is_quota_exceeded() {
-        let ruling =
-            test_util::ruling_with_unavailable_store("rules: [{ name: a, limits: [0/s] }]");
-        assert!(ruling.decision().is_degraded());
-        assert_eq!(Problem::from_ruling(&ruling).map(|problem| problem.status()), Some(429));
+        let decision =
+            test_util::decision_with_unavailable_store("rules: [{ name: a, limits: [0/s] }]");
+        assert!(decision.is_degraded());
+        assert_eq!(Problem::from_decision(&decision).map(|problem| problem.status()), Some(429));
     }
 }

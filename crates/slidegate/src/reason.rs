@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The reason for a denial, determined by the binding limit. Returned by [`Ruling::reason`](crate::Ruling::reason).
+/// The reason for a denial, determined by the binding limit. Returned by [`Decision<'static>::reason`](crate::Decision<'static>::reason).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

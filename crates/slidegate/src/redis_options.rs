@@ -1,7 +1,7 @@
 //! Options of a limit for stores that count in Redis; other stores ignore them.
 //!
-//! The options are part of the scope of a key. They do not change the identity of the key (`Key::identity`); only
-//! `Key::hash_tagged_identity` depends on hash slots and sub-keys. This module also checks whether a limit supports the
+//! The options are part of the scope of a key. They do not change the identity of the key (`Key::identity`). The store
+//! derives hash slots and the names of sub-keys from them. This module also checks whether a limit supports the
 //! options.
 
 use std::num::NonZeroU32;
@@ -21,7 +21,7 @@ use crate::limit::Limit;
 /// let scope = scope.with_redis(RedisOptions::new(&limit).with_split(8)?);
 /// let values = ["acme".into()];
 /// let key = Key::new(&scope, &values).with_part(3);
-/// assert_eq!(key.hash_tagged_identity().to_string(), "{tenant=acme#3}");
+/// assert_eq!(key.part(), Some(3));
 /// assert_eq!(key.share().unwrap().quota().max(), 13);     // 4 of the 8 have 13, the others 12
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

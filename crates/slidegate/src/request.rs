@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 use smallvec::SmallVec;
 
 use crate::host::{is_canonical_host, is_host_attribute, normal_host};
-use crate::policy::DescriptorCosts;
 use crate::quota::Quota;
 
 /// The input of one decision: a domain and one or more descriptors. A request over HTTP has one descriptor, a request
@@ -23,9 +22,6 @@ pub struct Request<'a> {
     pub(crate) descriptors: SmallVec<[Descriptor<'a>; 1]>,
 }
 
-/// Domain of requests and rules that do not set one.
-pub const DEFAULT_DOMAIN: &str = "default";
-
 impl<'a> Request<'a> {
     /// Creates a request with one descriptor.
     pub fn new(domain: &'a str, descriptor: Descriptor<'a>) -> Self {
@@ -38,15 +34,6 @@ impl<'a> Request<'a> {
         descriptors: impl IntoIterator<Item = Descriptor<'a>>,
     ) -> Self {
         Self { domain, descriptors: descriptors.into_iter().collect() }
-    }
-
-    /// Returns a copy of the request in which each descriptor has the cost `cost`.
-    pub(crate) fn with_request_cost(&self, cost: u64) -> Self {
-        let mut request = self.clone();
-        for descriptor in &mut request.descriptors {
-            descriptor.costs.plain = Some(cost);
-        }
-        request
     }
 
     /// Returns the domain. Only rules of this domain apply.
@@ -76,6 +63,26 @@ pub struct Descriptor<'a> {
     /// Canonical forms of the host attributes. Computed on first use, if the policy has conditions on hosts and a host
     /// is not canonical.
     hosts: OnceLock<Box<[Box<str>]>>,
+}
+
+/// The costs that a descriptor specifies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DescriptorCosts<'a> {
+    /// The cost for rules without a `cost` field. `None` means 1.
+    pub(crate) plain: Option<u64>,
+    pub(crate) named: Vec<(&'a str, u64)>,
+    /// The cost for every rule whose `cost` is not a constant. It takes precedence over `plain` and `named`.
+    pub(crate) any: Option<u64>,
+    /// Whether the request has consumed the units already. Then the units are charged even if the request is denied.
+    /// Rules with a constant cost are checked but charge nothing, because they charged an earlier check of the same
+    /// request.
+    pub(crate) is_consumed: bool,
+}
+
+impl DescriptorCosts<'_> {
+    pub(crate) fn get(&self, name: &str) -> Option<u64> {
+        self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
+    }
 }
 
 impl<'a> Descriptor<'a> {
@@ -127,8 +134,8 @@ impl<'a> Descriptor<'a> {
     /// ")?;
     /// let gate = Gate::new(policy, MemoryStore::new());
     /// let descriptor = Descriptor::new([("user", "ann")]).with_cost("tokens", 700);
-    /// let ruling = gate.check_now(&Request::new("default", descriptor));
-    /// assert_eq!(ruling.decision().remaining(), 300);
+    /// let decision = gate.check(&Request::new("default", descriptor));
+    /// assert_eq!(decision.remaining(), 300);
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     #[must_use]
@@ -150,11 +157,6 @@ impl<'a> Descriptor<'a> {
     pub fn consumed(mut self) -> Self {
         self.costs.is_consumed = true;
         self
-    }
-
-    /// Returns the cost that was set with [`cost`](Self::cost); 1 by default.
-    pub(crate) fn request_cost(&self) -> u64 {
-        self.costs.plain.unwrap_or(1)
     }
 
     /// Makes the descriptor a refund: its cost is subtracted from the counts, oldest units first. A refund denies

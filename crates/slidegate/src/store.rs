@@ -8,8 +8,9 @@
 //! store must return [`StoreError::Unsupported`] for limits that it cannot count.
 
 pub mod memory;
+mod outcomes;
 mod store_kind;
-pub mod table;
+pub(crate) mod table;
 
 use std::future::{Future, ready};
 
@@ -17,19 +18,20 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::clock::Timestamp;
-use crate::hit::{ChargeWhen, Hit, Veto};
+use crate::hit::{Hit, Veto};
+use crate::key::Key;
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 
+pub use crate::key::CounterId;
+pub use outcomes::Outcomes;
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 
-/// The outcomes of hits, in the order of the hits.
-pub type Outcomes = SmallVec<[Outcome; 2]>;
-
-/// A store of counters, which charges the hits of requests.
+/// A store of counters. A call is the list of the hits of one request; it is decided atomically: if one of its hits
+/// denies the request, only hits with [`ChargeWhen::Always`](crate::ChargeWhen::Always) are charged.
 ///
-/// The hits of one call are decided atomically: if one of them denies the request, only hits with
-/// [`ChargeWhen::Always`] are charged.
+/// A store has four kinds of operations: it *charges* calls, *peeks* at hits, *adjusts* the charges of a receipt, and
+/// *edits* counters.
 pub trait Store: Send + Sync + 'static {
     /// The kind of the store: [`Synchronous`] or [`Asynchronous`].
     type Kind: StoreKind;
@@ -39,76 +41,102 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Decides one request, and charges its hits unless one of them denies it. See [`Veto`] and [`ChargeWhen`].
-    fn take(
+    /// Decides one call, and charges its hits unless one of them denies it. See [`Veto`] and [`ChargeWhen`](crate::ChargeWhen).
+    fn charge_async(
         &self,
-        hits: &[Hit<'_>],
+        call: &[Hit<'_>],
     ) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send;
 
-    /// Decides several independent requests in one call, one after the other. The results have the order of the
-    /// requests.
-    fn take_many(
+    /// Decides several independent calls, one after the other. The results have the order of the calls.
+    fn charge_many_async(
         &self,
-        requests: &[&[Hit<'_>]],
+        calls: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send;
 
-    /// Returns the outcomes that [`take`](Store::take) would return, without charging.
-    fn peek(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
+    /// Returns the outcomes that [`charge_async`](Store::charge_async) would return, without charging.
+    fn peek_async(
+        &self,
+        call: &[Hit<'_>],
+    ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
 
-    /// Reverts the charges of a receipt. Units that have left their window are not affected.
+    /// Changes the charges of a receipt. Units that have left their window are not affected.
     ///
     /// The caller must not revert a receipt twice.
-    fn revert(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Subtracts the cost of each hit from its counter, oldest units first, or all units if there are fewer. The fields
-    /// `veto` and `charge` of the hits are ignored. Units that have left the window are not affected, and no counter is
-    /// created.
-    ///
-    /// Returns, for each counter, the outcome of a hit that requires one unit after the refund.
-    fn refund(&self, hits: &[Hit<'_>])
-    -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
+    /// Changes the counters of hits. The fields `veto` and `charge` of the hits are ignored, and no counter is created.
+    /// Returns, for each counter, the outcome of a hit that requires one unit after the edit.
+    fn edit_async(
+        &self,
+        hits: &[Hit<'_>],
+        edit: Edit,
+    ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
+}
 
-    /// Removes the counters of these hits, so that their keys are unused again.
-    fn reset(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send;
+/// A change of the charges of a receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adjustment {
+    /// Reverts the charges.
+    Revert,
+    /// Changes the cost of the charges to this number of units. The difference is reverted, or it is charged now, even
+    /// above max.
+    SetCost(u64),
+}
+
+/// A change of counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Subtracts the cost of each hit from its counter, oldest units first, or all units if there are fewer. Units that
+    /// have left the window are not affected.
+    Refund,
+    /// Removes the counters, so that their keys are unused again.
+    Reset,
 }
 
 /// A store that responds without waiting and never fails, such as a store in memory. Every `SyncStore` is a [`Store`].
+///
+/// Each method does the same as the method of [`Store`] with the same name and `_async`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a synchronous store, so the methods without `_async` are not available",
+    label = "this store must be awaited",
+    note = "call the method of the same name with `_async`, for example `limiter.check_async(key).await?`"
+)]
 pub trait SyncStore: Send + Sync + 'static {
-    /// Decides one request; the synchronous version of [`Store::take`].
-    fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult;
+    /// Decides one call, and charges its hits unless one of them denies it.
+    fn charge(&self, call: &[Hit<'_>]) -> ChargeResult;
 
-    /// Decides a request that has only one hit, the most common kind of request, as [`take_now`](Self::take_now) does.
-    fn take_one_now(&self, hit: &Hit<'_>) -> SingleChargeResult {
-        let ChargeResult { outcomes, mut receipt, .. } = self.take_now(std::slice::from_ref(hit));
+    /// Decides a call that has only one hit, the most common kind of call.
+    fn charge_one(&self, hit: &Hit<'_>) -> SingleChargeResult {
+        let ChargeResult { outcomes, mut receipt, .. } = self.charge(std::slice::from_ref(hit));
         SingleChargeResult { outcome: outcomes[0], charge: receipt.charges.pop() }
     }
 
-    /// Decides one request for each hit in `hits`, one after the other. Calls `on_result` with the result of each
-    /// request.
-    fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult))
+    /// Decides one call for each hit, one after the other. Calls `on_result` with the result of each call.
+    fn charge_each(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult))
     where
         Self: Sized,
     {
-        hits.iter().for_each(|hit| on_result(self.take_one_now(hit)));
+        hits.iter().for_each(|hit| on_result(self.charge_one(hit)));
     }
 
-    /// Decides several requests one after the other, and calls `on_result` with each result; the synchronous version of
-    /// [`Store::take_many`].
-    fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult))
+    /// Decides several calls one after the other. Calls `on_result` with the result of each call.
+    fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult))
     where
         Self: Sized;
 
-    /// Returns the outcomes of hits without charging them; the synchronous version of [`Store::peek`].
-    fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes;
+    /// Returns the outcomes that [`charge`](SyncStore::charge) would return, without charging.
+    fn peek(&self, call: &[Hit<'_>]) -> Outcomes;
 
-    /// Reverts the charges of a receipt; the synchronous version of [`Store::revert`].
-    fn revert_now(&self, receipt: &Receipt);
+    /// Changes the charges of a receipt.
+    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment);
 
-    /// Subtracts the costs of hits from their counters; the synchronous version of [`Store::refund`].
-    fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes;
-
-    /// Removes the counters of hits; the synchronous version of [`Store::reset`].
-    fn reset_now(&self, hits: &[Hit<'_>]);
+    /// Changes the counters of hits. Returns, for each counter, the outcome of a hit that requires one unit after the
+    /// edit.
+    fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes;
 }
 
 impl<S: SyncStore> Store for S {
@@ -118,41 +146,44 @@ impl<S: SyncStore> Store for S {
         Some(self)
     }
 
-    fn take(
+    fn charge_async(
         &self,
-        hits: &[Hit<'_>],
+        call: &[Hit<'_>],
     ) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send {
-        ready(Ok(self.take_now(hits)))
+        ready(Ok(self.charge(call)))
     }
 
-    fn take_many(
+    fn charge_many_async(
         &self,
-        requests: &[&[Hit<'_>]],
+        calls: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
-        let mut results = Vec::with_capacity(requests.len());
-        self.take_many_now(requests, |result| results.push(result));
+        let mut results = Vec::with_capacity(calls.len());
+        self.charge_many(calls, |result| results.push(result));
         ready(Ok(results))
     }
 
-    fn peek(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(Ok(self.peek_now(hits)))
+    fn peek_async(
+        &self,
+        call: &[Hit<'_>],
+    ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
+        ready(Ok(self.peek(call)))
     }
 
-    fn revert(&self, receipt: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.revert_now(receipt);
+    fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        self.adjust(receipt, adjustment);
         ready(Ok(()))
     }
 
-    fn refund(
+    fn edit_async(
         &self,
         hits: &[Hit<'_>],
+        edit: Edit,
     ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(Ok(self.refund_now(hits)))
-    }
-
-    fn reset(&self, hits: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
-        self.reset_now(hits);
-        ready(Ok(()))
+        ready(Ok(self.edit(hits, edit)))
     }
 }
 
@@ -182,12 +213,8 @@ impl SingleChargeResult {
     pub(crate) fn into_charge_result(self, hit: &Hit<'_>) -> ChargeResult {
         ChargeResult {
             allowed: self.outcome.fits() || hit.veto == Veto::Never,
-            outcomes: Outcomes::from_buf_and_len([self.outcome; 2], 1),
-            receipt: Receipt {
-                charges: self
-                    .charge
-                    .map_or_else(SmallVec::new, |charge| SmallVec::from_buf([charge])),
-            },
+            outcomes: Outcomes::of_one(self.outcome),
+            receipt: Receipt::of_one(self.charge),
         }
     }
 }
@@ -216,12 +243,14 @@ pub fn is_admitted(hits: impl IntoIterator<Item = (Veto, bool)>) -> bool {
 
 /// Returns whether a hit is charged, given the decision on the request and the outcome of the hit.
 pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
-    hit.cost > 0
-        && match hit.charge {
-            ChargeWhen::IfAdmitted => allowed,
-            ChargeWhen::IfAdmittedAndFits => allowed && outcome.fits(),
-            ChargeWhen::Always => true,
-        }
+    hit.cost > 0 && has_charge(hit, allowed, outcome)
+}
+
+/// Returns whether the receipt of a call has a charge for a hit, given the decision on the call and the outcome of the
+/// hit. A hit of cost 0 has a charge without units, so that its cost can be set later.
+#[inline]
+pub fn has_charge(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
+    hit.charge.is_met(allowed, outcome.fits())
 }
 
 /// Returns the number of units that the earlier hits of a request charge to the counter of its next hit if the request
@@ -239,45 +268,75 @@ pub fn pending_units(
         .fold(0, u64::saturating_add)
 }
 
-/// A record of charges, sufficient to revert them. Valid only for the store that created it.
+/// A record of charges, sufficient to change or revert them. Valid only for the store that created it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Receipt {
     /// The charges, one for each charged hit.
-    pub charges: SmallVec<[Charge; 1]>,
+    pub(crate) charges: SmallVec<[Charge; 1]>,
 }
 
 impl Receipt {
+    /// Creates the receipt of a call with one hit.
+    #[inline(always)]
+    pub(crate) fn of_one(charge: Option<Charge>) -> Self {
+        let charges = charge.map_or_else(SmallVec::new, |charge| SmallVec::from_buf([charge]));
+        Self { charges }
+    }
+
     /// Returns whether the receipt has no charges.
     pub fn is_empty(&self) -> bool {
         self.charges.is_empty()
     }
 
-    /// Returns the cost of the first charge, in units. All charges have the same cost, unless the store charges one
-    /// request for several requests (sampling).
-    pub(crate) fn cost_of_first_charge(&self) -> u64 {
-        self.charges.first().map_or(0, |charge| charge.cost)
+    /// Returns the charges, one for each charged hit.
+    pub fn charges(&self) -> &[Charge] {
+        &self.charges
     }
 
-    /// Returns a receipt for the fraction `units / total` of each charge. With it, a part of the charges can be
-    /// reverted if a request has cost less than it was charged.
-    ///
-    /// ```
-    /// let limiter = slidegate::Limiter::new(["100/min"])?;
-    /// let verdict = limiter.check_cost("acme", 80);                       // the estimated cost
-    /// limiter.revert(&verdict.decision().receipt().fraction(50, 80));  // the actual cost is 30
-    /// assert_eq!(limiter.peek("acme", 1).decision().remaining(), 70);
-    /// # Ok::<(), slidegate::LimiterError>(())
-    /// ```
-    pub fn fraction(&self, units: u64, total: u64) -> Self {
-        let (units, divisor) = (u128::from(units.min(total)), u128::from(total.max(1)));
-        let part = |cost: u64| u128::from(cost) * units / divisor;
-        let charges = self.charges.iter().map(|charge| Charge {
-            // A store may have charged for several requests at once, and thus a multiple of the cost.
-            cost: u64::try_from(part(charge.cost)).unwrap_or(charge.cost),
-            ..charge.clone()
-        });
-        Self { charges: charges.collect() }
+    /// Returns the charges to revert for an adjustment. The cost of each charge is the number of units to revert.
+    pub fn charges_to_revert(&self, adjustment: Adjustment) -> impl Iterator<Item = Charge> {
+        let units_to_revert = move |charge: &Charge| match adjustment {
+            Adjustment::Revert => charge.cost,
+            Adjustment::SetCost(cost) => {
+                let excess = charge.hit_cost.saturating_sub(cost);
+                multiply_and_divide(charge.cost, excess, charge.hit_cost)
+            }
+        };
+        let parts = self
+            .charges
+            .iter()
+            .map(move |charge| Charge { cost: units_to_revert(charge), ..charge.clone() });
+        parts.filter(|charge| charge.cost > 0)
     }
+
+    /// Returns the hits that charge the additional units of an adjustment. They never deny.
+    pub fn additional_hits(&self, adjustment: Adjustment) -> impl Iterator<Item = Hit<'_>> {
+        let additional_units = move |charge: &Charge| match adjustment {
+            Adjustment::Revert => 0,
+            Adjustment::SetCost(cost) => {
+                let extra = cost.saturating_sub(charge.hit_cost);
+                // A store that charges one request for several requests has charged a multiple of the hit's cost.
+                multiply_and_divide(extra, charge.cost, charge.hit_cost).max(extra)
+            }
+        };
+        let hits = self.charges.iter().map(move |charge| {
+            let key = Key::of_counter(&charge.counter, charge.phase_us);
+            Hit::new(key, &charge.limit, additional_units(charge)).reported()
+        });
+        hits.filter(|hit| hit.cost > 0)
+    }
+}
+
+impl FromIterator<Charge> for Receipt {
+    fn from_iter<I: IntoIterator<Item = Charge>>(charges: I) -> Self {
+        Self { charges: charges.into_iter().collect() }
+    }
+}
+
+/// Returns `units * factor / divisor`, rounded down, and at most `u64::MAX`.
+fn multiply_and_divide(units: u64, factor: u64, divisor: u64) -> u64 {
+    let product = u128::from(units) * u128::from(factor) / u128::from(divisor.max(1));
+    u64::try_from(product).unwrap_or(u64::MAX)
 }
 
 /// The charge of one hit.
@@ -287,20 +346,18 @@ pub struct Charge {
     pub counter: CounterId,
     /// The limit of the counter.
     pub limit: Limit,
-    /// The time at which the charge is counted. Includes the phase of the key: an offset that is added to the time of
-    /// the store's clock so that the windows of different keys begin at different times.
+    /// Index of the hit in its call.
+    pub hit_index: u16,
+    /// The phase of the key: the number of microseconds that are added to the time of the store's clock so that the
+    /// windows of different keys begin at different times.
+    pub phase_us: u64,
+    /// The time at which the charge is counted. Includes the phase. 0 for a charge without units.
     pub charged_at: Timestamp,
-    /// The charged units.
+    /// The cost of the hit, in units.
+    pub hit_cost: u64,
+    /// The charged units. They differ from the cost of the hit if the store charges one request for several requests
+    /// (sampling), or if the debt of the counter is bounded.
     pub cost: u64,
-}
-
-/// A store's identifier of a counter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum CounterId {
-    /// A 64-bit fingerprint of the key and the limit.
-    Fingerprint(u64),
-    /// The name of the counter as text.
-    Text(Box<str>),
 }
 
 /// A failure of a store. A denial is not an error.

@@ -1,17 +1,20 @@
-//! Functions for unit tests that create rulings, from scripted outcomes or with an unavailable store.
+//! Functions for unit tests that create decisions, from scripted outcomes or with an unavailable store.
 //!
 //! A scripted outcome can be one that a real store returns only after a long time, or never.
 
-use std::future::ready;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::gate::{Gate, Ruling};
+use crate::decision::Decision;
+use crate::gate::Gate;
 use crate::hit::Hit;
+use crate::key::DEFAULT_DOMAIN;
 use crate::outcome::Outcome;
 use crate::policy::Policy;
-use crate::request::{DEFAULT_DOMAIN, Descriptor, Request};
-use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
+use crate::request::{Descriptor, Request};
+use crate::store::{
+    Adjustment, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, SyncStore,
+};
 
 /// The outcome that a [`ScriptedStore`] returns for one limit.
 #[derive(Clone, Copy, Debug)]
@@ -45,50 +48,48 @@ impl ScriptedOutcome {
     }
 }
 
-/// Returns the ruling of a policy on a request, from a store that returns one of the `scripted` outcomes for each
+/// Returns the decision of a policy on a request, from a store that returns one of the `scripted` outcomes for each
 /// limit, in the order of the limits.
-pub fn scripted_ruling(policy: &str, scripted: &[ScriptedOutcome]) -> Ruling {
+pub fn scripted_decision(policy: &str, scripted: &[ScriptedOutcome]) -> Decision<'static> {
     let policy = Policy::from_yaml(policy).unwrap();
     let outcomes: Outcomes = scripted.iter().map(|scripted| scripted.to_outcome()).collect();
     let gate = Gate::new(policy, ScriptedStore(outcomes));
-    let ruling = gate.check_now(&Request::new(DEFAULT_DOMAIN, Descriptor::new([])));
-    assert_eq!(ruling.limits().count(), scripted.len());
-    ruling
+    let decision = gate.check(&Request::new(DEFAULT_DOMAIN, Descriptor::new([])));
+    assert_eq!(decision.limits().count(), scripted.len());
+    decision
 }
 
 /// A store that returns the same outcomes for every request.
 struct ScriptedStore(Outcomes);
 
 impl SyncStore for ScriptedStore {
-    fn take_now(&self, _: &[Hit<'_>]) -> ChargeResult {
+    fn charge(&self, _: &[Hit<'_>]) -> ChargeResult {
         let allowed = self.0.iter().all(Outcome::fits);
         ChargeResult { allowed, outcomes: self.0.clone(), receipt: Receipt::default() }
     }
 
-    fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
-        requests.iter().map(|hits| self.take_now(hits)).for_each(on_result);
+    fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
+        calls.iter().map(|hits| self.charge(hits)).for_each(on_result);
     }
 
-    fn peek_now(&self, _: &[Hit<'_>]) -> Outcomes {
+    fn peek(&self, _: &[Hit<'_>]) -> Outcomes {
         self.0.clone()
     }
 
-    fn revert_now(&self, _: &Receipt) {}
+    fn adjust(&self, _: &Receipt, _: Adjustment) {}
 
-    fn refund_now(&self, _: &[Hit<'_>]) -> Outcomes {
+    fn edit(&self, _: &[Hit<'_>], _: Edit) -> Outcomes {
         self.0.clone()
     }
-
-    fn reset_now(&self, _: &[Hit<'_>]) {}
 }
 
-/// Returns the ruling of a policy on a request, from a store that fails every call.
-pub fn ruling_with_unavailable_store(policy: &str) -> Ruling {
+/// Returns the decision of a policy on a request, from a store that fails every call.
+pub fn decision_with_unavailable_store(policy: &str) -> Decision<'static> {
     let gate = Gate::new(Policy::from_yaml(policy).unwrap(), UnavailableStore);
     let request = Request::new(DEFAULT_DOMAIN, Descriptor::new([]));
-    let check = pin!(gate.check(&request));
+    let check = pin!(gate.check_async(&request));
     match check.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(ruling) => ruling,
+        Poll::Ready(decision) => decision,
         Poll::Pending => unreachable!("the store fails immediately"),
     }
 }
@@ -104,30 +105,23 @@ fn new_unavailable_error<T>() -> Result<T, StoreError> {
 impl Store for UnavailableStore {
     type Kind = crate::store::Asynchronous;
 
-    fn take(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send {
-        ready(new_unavailable_error())
+    async fn charge_async(&self, _: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        new_unavailable_error()
     }
 
-    fn take_many(
-        &self,
-        _: &[&[Hit<'_>]],
-    ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
-        ready(new_unavailable_error())
+    async fn charge_many_async(&self, _: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+        new_unavailable_error()
     }
 
-    fn peek(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(new_unavailable_error())
+    async fn peek_async(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        new_unavailable_error()
     }
 
-    fn revert(&self, _: &Receipt) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(new_unavailable_error())
+    async fn adjust_async(&self, _: &Receipt, _: Adjustment) -> Result<(), StoreError> {
+        new_unavailable_error()
     }
 
-    fn refund(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(new_unavailable_error())
-    }
-
-    fn reset(&self, _: &[Hit<'_>]) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(new_unavailable_error())
+    async fn edit_async(&self, _: &[Hit<'_>], _: Edit) -> Result<Outcomes, StoreError> {
+        new_unavailable_error()
     }
 }

@@ -38,7 +38,7 @@ impl LimiterFixture {
     }
 
     fn remaining(&self) -> u64 {
-        self.limiter.peek("key", 1).decision().remaining()
+        self.limiter.peek("key", 1).remaining()
     }
 
     /// Sets the clock to [`START_TIME`] plus `elapsed`.
@@ -119,9 +119,8 @@ fn fixed_windows_admit_twice_max_at_boundary() {
 #[test]
 fn fixed_windows_of_different_keys_end_separately() {
     let fixture = LimiterFixture::new(1, MINUTE, Algorithm::FixedWindow { align: Align::Key });
-    let mut ends: Vec<Duration> = (0..50)
-        .map(|key| fixture.limiter.check(&format!("key {key}")).decision().reset_after())
-        .collect();
+    let mut ends: Vec<Duration> =
+        (0..50).map(|key| fixture.limiter.check(&format!("key {key}")).reset_after()).collect();
     ends.sort();
     ends.dedup();
     assert!(ends.len() > 45, "{} ends of 50 keys", ends.len());
@@ -155,7 +154,7 @@ fn token_bucket_refill_loses_no_fraction() {
         let due = Duration::from_micros((nth * 1_000_000).div_ceil(7));
         assert_eq!(fixture.clock.now(), START_TIME.after(due), "unit {nth}");
         assert!(fixture.check_cost(1), "unit {nth}");
-        let wait = fixture.limiter.check("key").decision().retry_after().unwrap();
+        let wait = fixture.limiter.check("key").retry_after().unwrap();
         fixture.clock.advance(wait);
     }
 }
@@ -203,7 +202,7 @@ fn counts_survive_change_of_limit_max() {
             let limit = Limit::new(Quota::new(max, MINUTE).unwrap(), algorithm).unwrap();
             let key = Key::new(&scope, &[Value::Text("key")]);
             let hit = Hit::new(key, &limit, 1);
-            (0..units).filter(|_| store.take_now(&[hit]).allowed).count()
+            (0..units).filter(|_| store.charge(&[hit]).allowed).count()
         };
         assert_eq!(allowed(10, 15), 10, "{algorithm}");
         assert_eq!(allowed(25, 50), 15, "{algorithm}: raised");
@@ -223,15 +222,15 @@ fn counter_in_debt_denies_until_retry_after() {
         let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), algorithm).unwrap();
         let key = Key::new(&scope, &[Value::Text("key")]);
         let hit = |cost| Hit::new(key, &limit, cost);
-        let report = store.take_now(&[hit(25).reported()]);
+        let report = store.charge(&[hit(25).reported()]);
         assert!(report.allowed, "{algorithm}: a report is always charged");
-        assert_eq!(report.receipt.charges[0].cost, 25);
-        let denied = store.take_now(&[hit(1)]);
+        assert_eq!(report.receipt.charges()[0].cost, 25);
+        let denied = store.charge(&[hit(1)]);
         assert!(!denied.allowed, "{algorithm}");
         let wait = denied.outcomes[0].retry_after().unwrap();
         assert!(wait > Duration::ZERO);
         clock.advance(wait);
-        assert!(store.take_now(&[hit(1)]).allowed, "{algorithm}");
+        assert!(store.charge(&[hit(1)]).allowed, "{algorithm}");
     }
 }
 
@@ -246,14 +245,14 @@ fn many_small_debts_expire_within_one_window() {
     let hit = |cost| Hit::new(key, &limit, cost);
     for _ in 0..100_000 {
         clock.advance(Duration::from_micros(10));
-        let _ = store.take_now(&[hit(1).reported()]);
+        let _ = store.charge(&[hit(1).reported()]);
     }
-    let after = store.take_now(&[hit(1)]).outcomes[0];
+    let after = store.charge(&[hit(1)]).outcomes[0];
     assert!(!after.fits());
     // Merged debt expires with its newest unit: later, but within one window.
     clock.advance(after.retry_after().unwrap());
     assert!(after.retry_after().unwrap() <= MINUTE);
-    assert!(store.take_now(&[hit(1)]).allowed);
+    assert!(store.charge(&[hit(1)]).allowed);
 }
 
 #[test]
@@ -281,6 +280,6 @@ fn millisecond_window_and_zero_max_are_enforced() {
         let fixture = LimiterFixture::new(0, MINUTE, algorithm);
         assert_eq!(fixture.count_allowed(10), 0, "{algorithm}");
         let denied = fixture.limiter.check("key");
-        assert_eq!(denied.decision().retry_after(), None, "{algorithm}: it never fits");
+        assert_eq!(denied.retry_after(), None, "{algorithm}: it never fits");
     }
 }

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Descriptor, Gate, LimitStatus, ManualClock, MemoryStore, Policy, Request, Ruling, Store,
+    Decision, Descriptor, Gate, LimitStatus, ManualClock, MemoryStore, Policy, Request, Store,
     Timestamp,
 };
 
@@ -30,57 +30,51 @@ fn acme_request() -> Request<'static> {
     Request::new("default", Descriptor::new([("tenant", "acme"), ("plan", "free")]))
 }
 
-fn check_acme_request<S: Store>(gate: &Gate<S>) -> Ruling {
-    block_on(gate.check(&acme_request()))
+fn check_acme_request<S: Store>(gate: &Gate<S>) -> Decision<'static> {
+    block_on(gate.check_async(&acme_request()))
 }
 
 fn peek_remaining_units<S: Store>(gate: &Gate<S>) -> u64 {
-    block_on(gate.peek(&acme_request())).decision().remaining()
+    block_on(gate.peek_async(&acme_request())).remaining()
 }
 
 #[test]
 fn counts_survive_policy_change() {
-    let before =
+    let gate =
         new_gate("rules: [{ name: a, per: [tenant], limits: [10/h], algorithm: sliding_log }]");
-    (0..4).for_each(|_| assert!(check_acme_request(&before).decision().is_allowed()));
-    let after = before.with_policy(parse_policy(
+    (0..4).for_each(|_| assert!(check_acme_request(&gate).is_allowed()));
+    let old_policy = gate.policy();
+    gate.replace_policy(parse_policy(
         "rules: [{ name: new, limits: [1000/s] }, { name: a, per: [tenant], limits: [5/h], algorithm: sliding_log }]",
     ));
-    assert_eq!(peek_remaining_units(&after), 1);
-    assert!(
-        check_acme_request(&before).decision().is_allowed(),
-        "the old policy continues to count"
-    );
-    assert_eq!(peek_remaining_units(&after), 0);
-    assert_eq!(
-        peek_remaining_units(
-            &after.with_policy(parse_policy("rules: [{ name: a, per: [tenant], limits: [10/m] }]"))
-        ),
-        10
-    );
+    assert_eq!(peek_remaining_units(&gate), 1);
+    let request = acme_request();
+    assert!(gate.check_matched(&old_policy.apply(&request)).is_allowed(), "a request in progress");
+    assert_eq!(peek_remaining_units(&gate), 0);
+    gate.replace_policy(parse_policy("rules: [{ name: a, per: [tenant], limits: [10/m] }]"));
+    assert_eq!(peek_remaining_units(&gate), 10);
 }
 
 #[test]
 fn charge_can_be_reverted_after_policy_change() {
-    let before = new_gate("rules: [{ name: a, per: [tenant], limits: [3/h] }]");
-    let ruling = check_acme_request(&before);
-    let after =
-        before.with_policy(parse_policy("rules: [{ name: a, per: [tenant], limits: [2/h] }]"));
-    assert_eq!(peek_remaining_units(&after), 1);
-    block_on(after.revert(ruling.decision())).unwrap();
-    assert_eq!(peek_remaining_units(&after), 2);
+    let gate = new_gate("rules: [{ name: a, per: [tenant], limits: [3/h] }]");
+    let decision = check_acme_request(&gate);
+    gate.replace_policy(parse_policy("rules: [{ name: a, per: [tenant], limits: [2/h] }]"));
+    assert_eq!(peek_remaining_units(&gate), 1);
+    gate.revert(&decision);
+    assert_eq!(peek_remaining_units(&gate), 2);
 }
 
 #[test]
 fn local_counts_and_instance_count_survive_policy_change() {
     let clock = new_clock();
     let store = FaultyStore::new(&clock, 1, ALWAYS_UNAVAILABLE, 1);
-    let before = Gate::new(parse_policy("rules: [{ name: a, limits: [8/h] }]"), store)
+    let gate = Gate::new(parse_policy("rules: [{ name: a, limits: [8/h] }]"), store)
         .with_local_clock(clock)
         .with_instances(NonZeroU32::new(2).unwrap());
-    assert_eq!((check_acme_request(&before).decision().remaining(), before.local_keys()), (3, 1));
-    let after = before.with_policy(parse_policy("rules: [{ name: a, limits: [6/h] }]"));
-    assert_eq!((check_acme_request(&after).decision().remaining(), after.local_keys()), (1, 1));
+    assert_eq!((check_acme_request(&gate).remaining(), gate.local_keys()), (3, 1));
+    gate.replace_policy(parse_policy("rules: [{ name: a, limits: [6/h] }]"));
+    assert_eq!((check_acme_request(&gate).remaining(), gate.local_keys()), (1, 1));
 }
 
 /// Checks a policy in observe mode with each cause of a denial: a limit, `limits: denied`, a missing attribute, a limit
@@ -99,18 +93,18 @@ rules:
     let clock = new_clock();
     let store = FaultyStore::new(&clock, 1, NO_FAULTS, 1);
     let enforcing = Gate::new(parse_policy(rules), store.clone());
-    assert!(!check_acme_request(&enforcing).decision().is_allowed());
-    let observing = enforcing.with_policy(enforcing.policy().observing());
-    assert!(check_acme_request(&observing).decision().is_allowed());
-    let ruling = check_acme_request(&observing);
-    assert!(ruling.decision().is_allowed() && ruling.binding().is_none());
-    assert!(ruling.limits().all(|status| status.is_observed()));
-    let exceeded = ruling.limits().filter(|status| !status.outcome.fits());
-    let exceeded: Vec<&str> = exceeded.map(|status| status.rule.name()).collect();
+    assert!(!check_acme_request(&enforcing).is_allowed());
+    let observing = Gate::new(enforcing.policy().observing(), store.clone());
+    assert!(check_acme_request(&observing).is_allowed());
+    let decision = check_acme_request(&observing);
+    assert!(decision.is_allowed() && decision.binding().is_none());
+    assert!(decision.limits().all(|status| status.is_observed()));
+    let exceeded = decision.limits().filter(|status| !status.fits());
+    let exceeded: Vec<&str> = exceeded.map(|status| status.rule_name()).collect();
     assert_eq!(exceeded, ["limited", "share", "banned", "missing"]);
     store.set_faults(ALWAYS_UNAVAILABLE);
-    assert!(!check_acme_request(&enforcing).decision().is_allowed());
-    assert!(check_acme_request(&observing).decision().is_allowed());
+    assert!(!check_acme_request(&enforcing).is_allowed());
+    assert!(check_acme_request(&observing).is_allowed());
 }
 
 #[test]
@@ -133,21 +127,22 @@ rules:
     }
 }
 
-/// Checks a request. Returns one pair for each limit of the ruling: the name of its rule, and the tenant whose requests
+/// Checks a request. Returns one pair for each limit of the decision: the name of its rule, and the tenant whose requests
 /// the limit counts.
 fn rule_and_tenant_per_limit(
     gate: &Gate<FaultyStore>,
     request: &Request<'_>,
 ) -> Vec<(String, String)> {
-    let matched = gate.policy().apply(request);
-    let ruling = block_on(gate.check_matched(&matched));
+    let policy = gate.policy();
+    let matched = policy.apply(request);
+    let decision = block_on(gate.check_matched_async(&matched));
     let rule_and_tenant = |status: LimitStatus<'_>| {
         let rule_match = status.find_match(&matched).unwrap();
-        assert_eq!(rule_match.rule().name(), status.rule.name());
+        assert_eq!(rule_match.rule().name(), status.rule_name());
         let values = rule_match.identity().map(|(_, value)| value.to_string());
-        (status.rule.name().to_owned(), values.collect::<Vec<_>>().join(","))
+        (status.rule_name().to_owned(), values.collect::<Vec<_>>().join(","))
     };
-    ruling.limits().map(rule_and_tenant).collect()
+    decision.limits().map(rule_and_tenant).collect()
 }
 
 #[test]
@@ -168,4 +163,46 @@ rules:
     store.set_faults(ALWAYS_UNAVAILABLE);
     let local_only = [pairs("acme")[1..].to_vec(), pairs("bob")[1..].to_vec()].concat();
     assert_eq!(rule_and_tenant_per_limit(&gate, &request), local_only);
+}
+
+#[test]
+fn gate_follows_policy_file_and_rejects_invalid_policy() {
+    let folder = std::env::temp_dir().join(format!("slidegate-follow-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("policy.yaml");
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    write("rules: [{ name: a, limits: [1/h] }]");
+    let (sender, reloads) = std::sync::mpsc::channel();
+    let gate = Gate::follow_policy_file(&file, MemoryStore::new(), move |reload| {
+        let reload = reload.map(|policy| policy.rules().len());
+        sender.send(reload.map_err(|error| error.to_string())).unwrap();
+    })
+    .unwrap();
+    let next_reload = || reloads.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    assert!(gate.check(&acme_request()).is_allowed());
+    write("rules: [{ name: a, limits: [3/h] }, { name: b, limits: [9/h] }]");
+    assert_eq!(next_reload(), Ok(2));
+    assert_eq!(gate.check(&acme_request()).remaining(), 1);
+    write("rules: [{ name: a, limits: [3 per hour] }]");
+    let error = next_reload().unwrap_err();
+    assert!(error.contains("policy.yaml is invalid") && error.contains("3 per hour"), "{error}");
+    std::fs::remove_file(&file).unwrap();
+    let error = next_reload().unwrap_err();
+    assert!(error.contains("policy.yaml cannot be read"), "{error}");
+    assert_eq!(gate.check(&acme_request()).remaining(), 0, "the last valid policy stays");
+    write("rules: []");
+    assert_eq!(next_reload(), Ok(0));
+    drop(gate);
+    assert!(reloads.recv_timeout(std::time::Duration::from_secs(60)).is_err(), "the thread ends");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn missing_or_invalid_policy_file_is_rejected() {
+    let follow = |path: &str| Gate::follow_policy_file(path, MemoryStore::new(), |_| {}).err();
+    let error = follow("/nonexistent/policy.yaml").unwrap().to_string();
+    assert!(
+        error.starts_with("the policy file /nonexistent/policy.yaml cannot be read"),
+        "{error}"
+    );
 }

@@ -9,8 +9,8 @@ use slidegate::testkit::conformance::{Mismatch, TraceStats, run_trace};
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::model::ModelStore;
 use slidegate::{
-    Algorithm, Asynchronous, ChargeResult, Hit, ManualClock, MemoryStore, Receipt, Store,
-    StoreError, SyncStore,
+    Adjustment, Algorithm, Asynchronous, ChargeResult, Edit, Hit, ManualClock, MemoryStore,
+    Receipt, Store, StoreError, SyncStore,
 };
 
 /// Runs random traces with each algorithm alone, and with all algorithms together. Returns the total statistics.
@@ -61,32 +61,28 @@ fn memory_store_matches_model() {
 struct StoreWithSweepBeforeCalls(MemoryStore<ManualClock>);
 
 impl SyncStore for StoreWithSweepBeforeCalls {
-    fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
+    fn charge(&self, call: &[Hit<'_>]) -> ChargeResult {
         self.0.sweep();
-        self.0.take_now(hits)
+        self.0.charge(call)
     }
 
-    fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
+    fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
         self.0.sweep();
-        self.0.take_many_now(requests, on_result);
+        self.0.charge_many(calls, on_result);
     }
 
-    fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+    fn peek(&self, call: &[Hit<'_>]) -> Outcomes {
         self.0.sweep();
-        self.0.peek_now(hits)
+        self.0.peek(call)
     }
 
-    fn revert_now(&self, receipt: &Receipt) {
-        self.0.revert_now(receipt);
+    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
+        self.0.adjust(receipt, adjustment);
     }
 
-    fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+    fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {
         self.0.sweep();
-        self.0.refund_now(hits)
-    }
-
-    fn reset_now(&self, hits: &[Hit<'_>]) {
-        self.0.reset_now(hits);
+        self.0.edit(hits, edit)
     }
 }
 
@@ -134,27 +130,23 @@ fn unsupported_limit_error<T>() -> Result<T, StoreError> {
 impl Store for StoreWithoutLimitSupport {
     type Kind = Asynchronous;
 
-    async fn take(&self, _: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+    async fn charge_async(&self, _: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         unsupported_limit_error()
     }
 
-    async fn take_many(&self, _: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+    async fn charge_many_async(&self, _: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
         unsupported_limit_error()
     }
 
-    async fn peek(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+    async fn peek_async(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         unsupported_limit_error()
     }
 
-    async fn revert(&self, _: &Receipt) -> Result<(), StoreError> {
+    async fn adjust_async(&self, _: &Receipt, _: Adjustment) -> Result<(), StoreError> {
         unsupported_limit_error()
     }
 
-    async fn refund(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        unsupported_limit_error()
-    }
-
-    async fn reset(&self, _: &[Hit<'_>]) -> Result<(), StoreError> {
+    async fn edit_async(&self, _: &[Hit<'_>], _: Edit) -> Result<Outcomes, StoreError> {
         unsupported_limit_error()
     }
 }

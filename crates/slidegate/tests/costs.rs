@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use slidegate::testkit::block_on;
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Timestamp};
 
 type TestGate = Gate<MemoryStore<ManualClock>>;
@@ -30,18 +29,18 @@ fn charge_always_rule_charges_denied_request() {
     let gate =
         gate_with_rule("per: [user], limits: [1000/min], algorithm: sliding_log, charge: always");
     let user = [("user", "u")];
-    let check = |cost: u64| gate.check_now(&new_request(&user, cost)).decision().clone();
+    let check = |cost: u64| gate.check(&new_request(&user, cost));
     assert!(check(0).is_allowed());
     assert!(check(700).is_allowed());
     let denied = check(2_500);
     assert!(!denied.is_allowed() && denied.remaining() == 0);
-    assert_eq!(denied.receipt().charges[0].cost, 2_500, "charged although denied");
+    assert_eq!(denied.receipt().charges()[0].cost, 2_500, "charged although denied");
     let wait = denied.retry_after().unwrap();
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(60), "until one unit fits");
     assert!(!check(0).is_allowed(), "in debt");
     let banned = gate_with_rule("per: [user], charge: always, limits: denied");
-    let ruling = banned.check_now(&new_request(&user, 5));
-    assert!(!ruling.decision().is_allowed() && ruling.decision().receipt().is_empty());
+    let decision = banned.check(&new_request(&user, 5));
+    assert!(!decision.is_allowed() && decision.receipt().is_empty());
 }
 
 #[test]
@@ -54,15 +53,15 @@ rules:
 ",
     );
     let user = [("user", "u")];
-    let ruling = gate.check_now(&new_request(&user, 500));
-    let left: Vec<u64> = ruling.limits().map(|limit| limit.outcome.remaining()).collect();
-    assert_eq!((ruling.decision().is_allowed(), left), (false, vec![10, 0]));
+    let decision = gate.check(&new_request(&user, 500));
+    let left: Vec<u64> = decision.limits().map(|limit| limit.remaining()).collect();
+    assert_eq!((decision.is_allowed(), left), (false, vec![10, 0]));
 }
 
 /// Returns the remaining units of each limit that applies to the descriptor.
 fn remaining_units(gate: &TestGate, descriptor: Descriptor<'_>) -> Vec<u64> {
-    let ruling = gate.peek_now(&Request::new("default", descriptor.cost(0)));
-    ruling.limits().map(|limit| limit.outcome.remaining()).collect()
+    let decision = gate.peek(&Request::new("default", descriptor.cost(0)));
+    decision.limits().map(|limit| limit.remaining()).collect()
 }
 
 const POLICY_WITH_DIFFERENT_COSTS: &str = "
@@ -77,17 +76,17 @@ rules:
 fn each_rule_charges_its_own_cost() {
     let gate = new_gate(POLICY_WITH_DIFFERENT_COSTS);
     let ann = || Descriptor::new([("user", "ann")]);
-    let check = |descriptor| gate.check_now(&Request::new("default", descriptor));
-    assert!(check(ann()).decision().is_allowed());
+    let check = |descriptor| gate.check(&Request::new("default", descriptor));
+    assert!(check(ann()).is_allowed());
     assert_eq!(
         remaining_units(&gate, ann()),
         [9, 80, 1000, 4999],
         "a named cost that is absent charges nothing"
     );
-    assert!(check(ann().cost(7).with_cost("tokens", 300)).decision().is_allowed());
+    assert!(check(ann().cost(7).with_cost("tokens", 300)).is_allowed());
     assert_eq!(remaining_units(&gate, ann()), [8, 60, 700, 4992]);
     let denied = check(ann().with_cost("tokens", 701));
-    assert!(!denied.decision().is_allowed());
+    assert!(!denied.is_allowed());
     assert_eq!(denied.binding().unwrap().policy_name(), "tokens");
     assert_eq!(
         remaining_units(&gate, ann()),
@@ -100,25 +99,25 @@ fn each_rule_charges_its_own_cost() {
 fn exhausted_rule_denies_request_without_named_cost() {
     let gate = gate_with_rule("per: [user], limits: [100/h], cost: tokens");
     let ann = || Descriptor::new([("user", "ann")]);
-    let check = |descriptor| gate.check_now(&Request::new("default", descriptor));
-    assert!(check(ann().with_cost("tokens", 100)).decision().is_allowed());
-    assert!(!check(ann()).decision().is_allowed(), "no unit is left");
-    assert!(!check(ann().with_cost("other", 5)).decision().is_allowed());
+    let check = |descriptor| gate.check(&Request::new("default", descriptor));
+    assert!(check(ann().with_cost("tokens", 100)).is_allowed());
+    assert!(!check(ann()).is_allowed(), "no unit is left");
+    assert!(!check(ann().with_cost("other", 5)).is_allowed());
 }
 
 #[test]
 fn usage_report_charges_only_costs_in_request() {
     let gate = new_gate(POLICY_WITH_DIFFERENT_COSTS);
     let ann = || Descriptor::new([("user", "ann")]);
-    let report = |descriptor| gate.report_now(&Request::new("default", descriptor));
-    let ruling = report(ann().with_cost("tokens", 1_800));
-    assert!(ruling.decision().is_allowed(), "a report never denies");
-    let charged: Vec<&str> = ruling.limits().map(|limit| limit.policy_name()).collect();
+    let report = |descriptor| gate.report(&Request::new("default", descriptor));
+    let decision = report(ann().with_cost("tokens", 1_800));
+    assert!(decision.is_allowed(), "a report never denies");
+    let charged: Vec<&str> = decision.limits().map(|limit| limit.policy_name()).collect();
     assert_eq!(charged, ["tokens"]);
-    assert!(ruling.limits().all(|limit| !limit.is_observed()));
+    assert!(decision.limits().all(|limit| !limit.is_observed()));
     assert_eq!(remaining_units(&gate, ann()), [10, 100, 0, 5000]);
-    assert!(!gate.check_now(&Request::new("default", ann())).decision().is_allowed());
-    assert!(report(ann().cost(4_000).with_cost("none", 3)).decision().is_allowed());
+    assert!(!gate.check(&Request::new("default", ann())).is_allowed());
+    assert!(report(ann().cost(4_000).with_cost("none", 3)).is_allowed());
     assert_eq!(remaining_units(&gate, ann()), [10, 100, 0, 1000]);
     assert_eq!(report(ann()).limits().count(), 0, "nothing to report");
 }
@@ -133,8 +132,8 @@ rules:
 ",
     );
     let ann = Descriptor::new([("user", "ann")]).with_cost("tokens", 1_800);
-    let ruling = gate.report_now(&Request::new("default", ann));
-    let left: Vec<u64> = ruling.limits().map(|limit| limit.outcome.remaining()).collect();
+    let decision = gate.report(&Request::new("default", ann));
+    let left: Vec<u64> = decision.limits().map(|limit| limit.remaining()).collect();
     assert_eq!(left, [98_200]);
 }
 
@@ -142,26 +141,25 @@ rules:
 fn rule_denies_unless_required_units_are_free() {
     let gate = gate_with_rule("per: [user], limits: [100/h], cost: tokens, required: 30");
     let ann = || Descriptor::new([("user", "ann")]);
-    let check =
-        |descriptor| gate.check_now(&Request::new("default", descriptor)).decision().clone();
+    let check = |descriptor| gate.check(&Request::new("default", descriptor));
     assert!(check(ann().with_cost("tokens", 70)).is_allowed());
     assert!(check(ann()).is_allowed(), "30 are free");
     assert!(!check(ann().with_cost("tokens", 31)).is_allowed());
-    gate.report_now(&Request::new("default", ann().with_cost("tokens", 1)));
+    let _ = gate.report(&Request::new("default", ann().with_cost("tokens", 1)));
     assert!(!check(ann()).is_allowed(), "29 are free");
 }
 
 #[test]
 fn rule_requiring_zero_units_denies_above_max() {
     let gate = gate_with_rule("per: [user], limits: [100/h], required: 0");
-    let check = |cost: u64| gate.check_now(&new_request(&[("user", "u")], cost)).decision().clone();
+    let check = |cost: u64| gate.check(&new_request(&[("user", "u")], cost));
     assert!(check(100).is_allowed() && check(0).is_allowed(), "at max");
     assert!(!check(1).is_allowed());
-    gate.report_now(&new_request(&[("user", "u")], 1));
+    let _ = gate.report(&new_request(&[("user", "u")], 1));
     let denied = check(0);
     assert!(!denied.is_allowed() && denied.retry_after().is_some(), "above max");
     let banned = gate_with_rule("per: [user], limits: denied, required: 0");
-    assert!(!banned.check_now(&new_request(&[("user", "u")], 0)).decision().is_allowed());
+    assert!(!banned.check(&new_request(&[("user", "u")], 0)).is_allowed());
 }
 
 #[test]
@@ -176,19 +174,19 @@ rules:
     );
     let check = |user, team| {
         let descriptor = Descriptor::new([("user", user), ("team", team)]);
-        gate.check_now(&Request::new("default", descriptor))
+        gate.check(&Request::new("default", descriptor))
     };
     for _ in 0..2 {
-        assert!(check("ann", "red").decision().is_allowed());
+        assert!(check("ann", "red").is_allowed());
     }
     let shared = check("ann", "red");
-    assert!(shared.decision().is_allowed(), "the team's quota fits");
-    let left: Vec<u64> = shared.limits().map(|limit| limit.outcome.remaining()).collect();
+    assert!(shared.is_allowed(), "the team's quota fits");
+    let left: Vec<u64> = shared.limits().map(|limit| limit.remaining()).collect();
     assert_eq!(left, [0, 0, 97], "a joint limit that does not fit is not charged");
     let denied = check("ann", "red");
-    assert!(!denied.decision().is_allowed());
+    assert!(!denied.is_allowed());
     assert_eq!(denied.binding().unwrap().policy_name(), "own", "the soonest of the joint limits");
-    assert!(check("bob", "red").decision().is_allowed(), "bob's own quota fits");
+    assert!(check("bob", "red").is_allowed(), "bob's own quota fits");
 }
 
 #[test]
@@ -197,9 +195,8 @@ fn settlement_corrects_only_unnamed_cost() {
     let ann = || Descriptor::new([("user", "ann")]);
     for (settled, expected) in [(4, [9, 80, 700, 4996]), (30, [8, 60, 400, 4966])] {
         let request = Request::new("default", ann().cost(10).with_cost("tokens", 300));
-        let ruling = gate.check_now(&request);
-        let settling = gate.settle(&request, ruling.decision(), settled);
-        block_on(settling).unwrap();
+        let decision = gate.check(&request);
+        gate.settle(&decision, settled);
         assert_eq!(remaining_units(&gate, ann()), expected);
     }
 }

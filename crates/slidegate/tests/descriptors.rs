@@ -4,7 +4,7 @@
 
 use slidegate::policy::NoMatchReason;
 use slidegate::{
-    Descriptor, Gate, ManualClock, MemoryStore, Policy, Quota, Request, Ruling, Timestamp,
+    Decision, Descriptor, Gate, ManualClock, MemoryStore, Policy, Quota, Request, Timestamp,
 };
 
 type TestGate = Gate<MemoryStore<ManualClock>>;
@@ -28,11 +28,13 @@ fn matching_rule_names(policy: &Policy, descriptor: Descriptor<'_>) -> Vec<Strin
     policy.apply(&request).matches().map(|matched| matched.rule().name().to_owned()).collect()
 }
 
-/// Returns a row for each limit of a ruling: index of the descriptor, name of the limit, max, and remaining units.
-fn descriptor_limit_max_and_remaining(ruling: &Ruling) -> Vec<(usize, &str, u64, u64)> {
-    let limits = ruling.limits().map(|status| {
-        let max = status.limit.limit().quota().max();
-        (status.descriptor(), status.policy_name(), max, status.outcome.remaining())
+/// Returns a row for each limit of a decision: index of the descriptor, name of the limit, max, and remaining units.
+fn descriptor_limit_max_and_remaining<'d>(
+    decision: &'d Decision<'_>,
+) -> Vec<(usize, &'d str, u64, u64)> {
+    let limits = decision.limits().map(|status| {
+        let max = status.limit().quota().max();
+        (status.descriptor(), status.policy_name(), max, status.remaining())
     });
     limits.collect()
 }
@@ -147,8 +149,8 @@ rules:
     let check = |names: &[&str]| {
         let descriptors: Vec<_> =
             names.iter().map(|name| new_exact_descriptor(&[(name, "1")])).collect();
-        let ruling = gate.check_now(&new_request(descriptors));
-        descriptor_limit_max_and_remaining(&ruling)
+        let decision = gate.check(&new_request(descriptors));
+        descriptor_limit_max_and_remaining(&decision)
             .iter()
             .map(|row| (row.0, row.1.to_owned(), row.3))
             .collect::<Vec<_>>()
@@ -163,8 +165,8 @@ rules:
         new_exact_descriptor(&[("read", "1")]),
         new_exact_descriptor(&[("search", "1")]),
     ]);
-    let reasons: Vec<_> =
-        gate.policy().explain(&input).filter_map(|(_, result)| result.err()).collect();
+    let policy = gate.policy();
+    let reasons: Vec<_> = policy.explain(&input).filter_map(|(_, result)| result.err()).collect();
     assert!(reasons.contains(&NoMatchReason::Replaced("search")), "{reasons:?}");
 }
 
@@ -175,11 +177,11 @@ fn denied_request_charges_none_of_its_descriptors() {
     );
     let both =
         || new_request([new_exact_descriptor(&[("a", "1")]), new_exact_descriptor(&[("b", "1")])]);
-    assert!(gate.check_now(&both()).decision().is_allowed());
+    assert!(gate.check(&both()).is_allowed());
     for _ in 0..3 {
-        let ruling = gate.check_now(&both());
-        assert!(!ruling.decision().is_allowed());
-        assert_eq!(descriptor_limit_max_and_remaining(&ruling), [(0, "a", 2, 1), (1, "b", 1, 0)]);
+        let decision = gate.check(&both());
+        assert!(!decision.is_allowed());
+        assert_eq!(descriptor_limit_max_and_remaining(&decision), [(0, "a", 2, 1), (1, "b", 1, 0)]);
     }
 }
 
@@ -194,14 +196,14 @@ fn requested_limit_replaces_max_and_keeps_counter() {
             Some(limit) => descriptor.with_limit(parse_quota(limit)),
             None => descriptor,
         };
-        let ruling = gate.check_now(&new_request([descriptor]));
-        let algorithm = ruling.limits().next().unwrap().limit.limit().algorithm().name();
+        let decision = gate.check(&new_request([descriptor]));
+        let algorithm = decision.limits().next().unwrap().limit().algorithm().name();
         assert_eq!(algorithm, "sliding_log");
-        let rows = descriptor_limit_max_and_remaining(&ruling)
+        let rows = descriptor_limit_max_and_remaining(&decision)
             .iter()
             .map(|row| (row.1.to_owned(), row.2, row.3))
             .collect();
-        (ruling.decision().is_allowed(), rows)
+        (decision.is_allowed(), rows)
     };
     let a = |max, left| vec![("a".to_owned(), max, left)];
     assert_eq!(check(Some("5/min")), (true, a(5, 4)));
@@ -227,12 +229,12 @@ rules:
             Some(limit) => descriptor.with_limit(parse_quota(limit)),
             None => descriptor,
         };
-        let ruling = gate.check_now(&new_request([descriptor]));
-        let rows: Vec<_> = descriptor_limit_max_and_remaining(&ruling)
+        let decision = gate.check(&new_request([descriptor]));
+        let rows: Vec<_> = descriptor_limit_max_and_remaining(&decision)
             .iter()
             .map(|row| (row.1.to_owned(), row.3))
             .collect();
-        (ruling.decision().is_allowed(), rows)
+        (decision.is_allowed(), rows)
     };
     let left = |name: &str, left| vec![(name.to_owned(), left)];
     let xy = [("x", "1"), ("y", "2")];
@@ -249,25 +251,23 @@ rules:
         "observed",
         [new_exact_descriptor(&xy).with_limit(parse_quota("0/s"))],
     );
-    let ruling = gate.check_now(&observed);
-    assert!(ruling.decision().is_allowed());
-    assert!(
-        ruling.limits().next().is_some_and(|status| status.is_observed() && !status.outcome.fits())
-    );
+    let decision = gate.check(&observed);
+    assert!(decision.is_allowed());
+    assert!(decision.limits().next().is_some_and(|status| status.is_observed() && !status.fits()));
 }
 
 #[test]
 fn requested_fixed_window_is_aligned_to_clock() {
     let gate = new_test_gate("rules: [{ name: own, limits: requested, algorithm: fixed_window }]");
     let with_limit = new_exact_descriptor(&[("x", "1")]).with_limit(parse_quota("9/min"));
-    let ruling = gate.check_now(&new_request([with_limit]));
+    let decision = gate.check(&new_request([with_limit]));
     // The clock is at the beginning of a minute.
-    let reset = ruling.limits().next().unwrap().outcome.reset_after();
+    let reset = decision.limits().next().unwrap().reset_after();
     assert_eq!(reset, std::time::Duration::from_secs(60));
 }
 
 #[test]
-fn ruling_reports_unlimited_descriptors() {
+fn decision_reports_unlimited_descriptors() {
     let gate = new_test_gate(
         "rules: [{ name: a, per: [a], limits: unlimited }, { name: b, per: [b], limits: [1/s] }]",
     );
@@ -276,8 +276,8 @@ fn ruling_reports_unlimited_descriptors() {
         new_exact_descriptor(&[("b", "1")]),
         new_exact_descriptor(&[("a", "1")]),
     ];
-    let ruling = gate.check_now(&new_request(descriptors));
-    assert_eq!([0, 1, 2, 3].map(|index| ruling.is_unlimited(index)), [false, false, true, false]);
+    let decision = gate.check(&new_request(descriptors));
+    assert_eq!([0, 1, 2, 3].map(|index| decision.is_unlimited(index)), [false, false, true, false]);
 }
 
 #[test]

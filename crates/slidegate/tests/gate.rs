@@ -4,7 +4,7 @@
 
 use slidegate::headers::{self, Header, Style};
 use slidegate::{
-    Descriptor, Gate, JitterSample, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp,
+    Decision, Descriptor, Gate, JitterSample, ManualClock, MemoryStore, Policy, Request, Timestamp,
 };
 
 const API_DOMAIN_POLICY: &str = "
@@ -25,29 +25,29 @@ fn api_request<const N: usize>(attributes: [(&'static str, &'static str); N]) ->
     Request::new("api", Descriptor::new(attributes))
 }
 
-fn ietf_headers(ruling: &Ruling) -> Vec<Header> {
-    headers::write(Style::Ietf, ruling, Timestamp::default(), JitterSample::NONE)
+fn ietf_headers(decision: &Decision<'_>) -> Vec<Header> {
+    headers::write(Style::Ietf, decision, Timestamp::default(), JitterSample::NONE)
 }
 
-/// Returns the names of all limits of a ruling.
-fn limit_names(ruling: &Ruling) -> Vec<String> {
-    ruling.limits().map(|limit| limit.policy_name().to_owned()).collect()
+/// Returns the names of all limits of a decision.
+fn limit_names(decision: &Decision<'_>) -> Vec<String> {
+    decision.limits().map(|limit| limit.policy_name().to_owned()).collect()
 }
 
 #[test]
 fn rule_applies_if_conditions_and_attributes_match() {
     let (_, gate) = new_gate();
-    let ruling = gate.peek_now(&api_request([("tenant", "acme")]));
-    assert_eq!(limit_names(&ruling), ["per-tenant.1m", "per-tenant.1h", "everybody"]);
+    let decision = gate.peek(&api_request([("tenant", "acme")]));
+    assert_eq!(limit_names(&decision), ["per-tenant.1m", "per-tenant.1h", "everybody"]);
     let search = [("tenant", "acme"), ("ip", "::1"), ("path", "/search/x"), ("method", "GET")];
     let all = ["per-tenant.1m", "per-tenant.1h", "search", "everybody"];
-    assert_eq!(limit_names(&gate.peek_now(&api_request(search))), all);
+    assert_eq!(limit_names(&gate.peek(&api_request(search))), all);
     let post = [("ip", "::1"), ("path", "/search/x"), ("method", "POST")];
-    assert_eq!(limit_names(&gate.peek_now(&api_request(post))), ["everybody"]);
+    assert_eq!(limit_names(&gate.peek(&api_request(post))), ["everybody"]);
     let unmatched = Request::new("elsewhere", Descriptor::new([("tenant", "acme")]));
-    let ruling = gate.check_now(&unmatched);
-    assert!(ruling.decision().is_allowed() && ruling.binding().is_none());
-    assert_eq!(ietf_headers(&ruling), []);
+    let decision = gate.check(&unmatched);
+    assert!(decision.is_allowed() && decision.binding().is_none());
+    assert_eq!(ietf_headers(&decision), []);
 }
 
 #[test]
@@ -55,14 +55,14 @@ fn denial_by_rule_charges_no_other_rule() {
     let (_, gate) = new_gate();
     let search =
         || api_request([("tenant", "acme"), ("ip", "::1"), ("path", "/search"), ("method", "GET")]);
-    assert!(gate.check_now(&search()).decision().is_allowed());
+    assert!(gate.check(&search()).is_allowed());
     for _ in 0..10 {
-        let denied = gate.check_now(&search());
-        assert_eq!(denied.binding().unwrap().rule.name(), "search");
+        let denied = gate.check(&search());
+        assert_eq!(denied.binding().unwrap().rule_name(), "search");
     }
     let remaining =
-        |ruling: &Ruling| ruling.limits().map(|l| l.outcome.remaining()).collect::<Vec<_>>();
-    assert_eq!(remaining(&gate.peek_now(&search())), [2, 4, 0, 99]);
+        |decision: &Decision<'static>| decision.limits().map(|l| l.remaining()).collect::<Vec<_>>();
+    assert_eq!(remaining(&gate.peek(&search())), [2, 4, 0, 99]);
 }
 
 #[test]
@@ -72,13 +72,13 @@ fn one_denied_descriptor_denies_whole_request() {
         let descriptors = tenants.map(|tenant| Descriptor::new([("tenant", tenant)]).cost(2));
         Request::with_descriptors("api", descriptors)
     };
-    assert!(gate.check_now(&request(["a", "b"])).decision().is_allowed());
-    let denied = gate.check_now(&request(["c", "b"]));
-    let fits: Vec<bool> = denied.limits().map(|limit| limit.outcome.fits()).collect();
+    assert!(gate.check(&request(["a", "b"])).is_allowed());
+    let denied = gate.check(&request(["c", "b"]));
+    let fits: Vec<bool> = denied.limits().map(|limit| limit.fits()).collect();
     assert_eq!(fits, [true, true, true, false, true, true], "b has one unit left");
-    assert!(gate.check_now(&request(["c", "d"])).decision().is_allowed(), "c was not charged");
+    assert!(gate.check(&request(["c", "d"])).is_allowed(), "c was not charged");
     assert!(
-        !gate.check_now(&request(["e", "e"])).decision().is_allowed(),
+        !gate.check(&request(["e", "e"])).is_allowed(),
         "the same tenant twice, with a cost of 2 each"
     );
 }
@@ -87,19 +87,19 @@ fn one_denied_descriptor_denies_whole_request() {
 fn headers_name_all_limits_and_binding_limit() {
     let (_, gate) = new_gate();
     let request = api_request([("tenant", "acme")]);
-    let allowed = gate.check_now(&request);
+    let allowed = gate.check(&request);
     let [(_, policies), (_, limit)] = &ietf_headers(&allowed)[..] else { panic!("two headers") };
     let expected =
         r#""per-tenant.1m";q=3;w=60, "per-tenant.1h";q=5;w=3600, "everybody";q=100;w=60"#;
     assert_eq!(policies, expected);
     assert!(limit.starts_with(r#""per-tenant.1m";r=2;t="#), "{limit}");
-    let (_, _) = (gate.check_now(&request), gate.check_now(&request));
-    let denied = gate.check_now(&request);
+    let (_, _) = (gate.check(&request), gate.check(&request));
+    let denied = gate.check(&request);
     let [_, (_, limit), (_, wait)] = &ietf_headers(&denied)[..] else {
         panic!("three headers, with Retry-After")
     };
     assert_eq!(*limit, format!(r#""per-tenant.1m";r=0;t={wait}"#));
-    let never = gate.check_now(&Request::new("api", Descriptor::new([("tenant", "b")]).cost(4)));
+    let never = gate.check(&Request::new("api", Descriptor::new([("tenant", "b")]).cost(4)));
     let [_, (_, limit)] = &ietf_headers(&never)[..] else {
         panic!("two headers: the cost never fits")
     };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Algorithm, CostExceedsMax, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore,
-    StoreError, Timestamp, Verdict,
+    Algorithm, Decision, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore, Reason,
+    StoreError, Timestamp, internal,
 };
 
 fn new_limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) {
@@ -35,15 +35,15 @@ fn limits_are_charged_together_or_not_at_all() {
 #[test]
 fn limit_with_longest_wait_is_binding() {
     let (_, limiter) = new_limiter(&["2/s", "2/min", "5/h"]);
-    let binding = |verdict: &Verdict| limiter.limits()[verdict.decision().binding().unwrap()];
+    let binding = |decision: &Decision<'_>| *decision.binding().unwrap().limit();
     let first = limiter.check("key");
     assert_eq!(binding(&first).to_string(), "2/1s sliding_window", "the first of two equal shares");
     let _ = limiter.check("key");
     let denied = limiter.check("key");
     assert_eq!(binding(&denied).to_string(), "2/1m sliding_window");
-    assert_eq!(denied.decision().outcomes().len(), 3);
+    assert_eq!(denied.limits().count(), 3);
     let never = limiter.check_cost("key", 6);
-    assert_eq!(never.decision().retry_after(), None);
+    assert_eq!(never.retry_after(), None);
 }
 
 #[test]
@@ -62,11 +62,12 @@ fn any_hashable_key_is_accepted() {
 #[test]
 fn revert_and_reset_free_charged_units() {
     let (_, limiter) = new_limiter(&["2/min", "5/h"]);
-    assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
-    let Verdict::Allowed(first) = limiter.check("key") else { panic!("the first fits") };
-    assert_eq!(limiter.peek("key", 1).decision().remaining(), 1);
-    limiter.revert(first.receipt());
-    assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
+    assert_eq!(limiter.peek("key", 1).remaining(), 2);
+    let first = limiter.check("key");
+    assert!(first.is_allowed());
+    assert_eq!(limiter.peek("key", 1).remaining(), 1);
+    limiter.revert(&first);
+    assert_eq!(limiter.peek("key", 1).remaining(), 2);
     assert!(limiter.check_cost("key", 2).is_allowed());
     assert!(!limiter.check("key").is_allowed());
     limiter.reset("key");
@@ -81,10 +82,10 @@ fn check_many_decides_like_single_checks() {
     let (_, single) = new_limiter(&["5/min", "20/h"]);
     let (_, batched) = new_limiter(&["5/min", "20/h"]);
     let allowed: Vec<bool> = keys.iter().map(|key| single.check(key).is_allowed()).collect();
-    let verdicts = batched.check_many(&keys);
-    assert_eq!(verdicts.iter().map(Verdict::is_allowed).collect::<Vec<_>>(), allowed);
+    let decisions = batched.check_many(&keys);
+    assert_eq!(decisions.iter().map(Decision::is_allowed).collect::<Vec<_>>(), allowed);
     assert_eq!(allowed.iter().filter(|allowed| **allowed).count(), 37 * 5);
-    assert!(verdicts.iter().all(|verdict| verdict.decision().outcomes().len() == 2));
+    assert!(decisions.iter().all(|decision| decision.limits().count() == 2));
 }
 
 #[test]
@@ -105,9 +106,10 @@ fn wait_blocks_until_cost_fits() {
     let limiter = Limiter::new(["5/50ms"]).unwrap();
     // This test runs on the real clock. At any phase of the window, the sixth request has to wait.
     for _ in 0..6 {
-        limiter.wait("key", 1, Jitter::NONE).unwrap();
+        let _ = limiter.wait("key", 1, Jitter::NONE).unwrap();
     }
-    assert_eq!(limiter.wait("key", 6, Jitter::NONE), Err(CostExceedsMax(6)));
+    let denied = limiter.wait("key", 6, Jitter::NONE).unwrap_err();
+    assert_eq!(denied.decision().reason(), Some(Reason::CostExceedsMax));
 }
 
 #[test]
@@ -116,12 +118,12 @@ fn jitter_only_lengthens_waits() {
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
         let (clock, limiter) = new_limiter(&["1/min"]);
-        let wait = limiter.check("key").decision().reset_after();
+        let wait = limiter.check("key").reset_after();
         assert!(wait > Duration::ZERO);
         for max_jitter in [Duration::ZERO, Duration::from_secs(30)] {
             limiter.reset("key");
             let _ = limiter.check("key");
-            let exact = limiter.check("key").decision().retry_after().unwrap();
+            let exact = limiter.check("key").retry_after().unwrap();
             let slack = Duration::from_millis(2);
             let before = tokio::time::Instant::now();
             let waiting = limiter.wait_async("key", 1, Jitter::up_to(max_jitter));
@@ -142,17 +144,17 @@ fn jitter_only_lengthens_waits() {
 }
 
 #[test]
-fn try_check_returns_error_only_for_store_failure() {
+fn check_async_returns_error_only_for_store_failure() {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let check_twice = |faults: Faults| {
         let store = FaultyStore::new(&clock, 1, faults, 1);
         let limiter = Limiter::with_store(["1/min"], store).unwrap();
         block_on(async {
-            let _ = limiter.try_check("key", 1).await?;
-            limiter.try_check("key", 1).await
+            let _ = limiter.check_async("key").await?;
+            limiter.check_async("key").await.map(|decision| decision.is_allowed())
         })
     };
-    assert!(matches!(check_twice(Faults::default()), Ok(Verdict::Denied(_))));
+    assert!(matches!(check_twice(Faults::default()), Ok(false)));
     let down = Faults { unavailable: 100, ..Faults::default() };
     assert!(matches!(check_twice(down), Err(StoreError::Unavailable(_))));
     let slow = Faults { lost_after: 100, ..Faults::default() };
@@ -163,21 +165,21 @@ fn try_check_returns_error_only_for_store_failure() {
 fn synchronous_and_asynchronous_methods_share_counts() {
     let limiter = Limiter::new(["3/min"]).unwrap();
     assert!(limiter.check("key").is_allowed());
-    assert!(block_on(limiter.try_check("key", 1)).unwrap().is_allowed());
-    let ruling = limiter.try_check_now("key", 1).unwrap();
-    assert_eq!(ruling.decision().remaining(), 0);
+    assert!(block_on(limiter.check_cost_async("key", 1)).unwrap().is_allowed());
+    let decision = internal::try_check_cost(&limiter, "key", 1).unwrap();
+    assert_eq!(decision.remaining(), 0);
     assert!(!limiter.check("key").is_allowed());
-    assert!(!block_on(limiter.try_peek("key", 1)).unwrap().is_allowed());
-    block_on(limiter.try_refund("key", 1)).unwrap();
+    assert!(!block_on(limiter.peek_async("key", 1)).unwrap().is_allowed());
+    block_on(limiter.refund_async("key", 1)).unwrap();
     assert!(limiter.peek("key", 1).is_allowed());
-    block_on(limiter.try_reset("key")).unwrap();
-    assert_eq!(limiter.peek("key", 1).decision().remaining(), 3);
+    block_on(limiter.reset_async("key")).unwrap();
+    assert_eq!(limiter.peek("key", 1).remaining(), 3);
 }
 
 #[test]
-fn try_check_now_needs_synchronous_store() {
+fn try_check_cost_needs_synchronous_store() {
     let store = FaultyStore::new(&ManualClock::default(), 1, Faults::default(), 1);
     let limiter = Limiter::with_store(["1/min"], store).unwrap();
-    assert!(limiter.try_check_now("key", 1).is_none());
-    assert!(block_on(limiter.try_check("key", 1)).unwrap().is_allowed());
+    assert!(internal::try_check_cost(&limiter, "key", 1).is_none());
+    assert!(block_on(limiter.check_cost_async("key", 1)).unwrap().is_allowed());
 }

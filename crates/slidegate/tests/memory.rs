@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Outcome, Scope, SyncStore,
-    Timestamp, Verdict,
+    Adjustment, Algorithm, Edit, Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Outcome,
+    Scope, SyncStore, Timestamp,
 };
 
 const MICROSECOND: Duration = Duration::from_micros(1);
@@ -42,26 +42,26 @@ impl MemoryStoreFixture {
     }
 
     /// Tries to charge one unit to the key with this number. Returns `true` if the unit was charged.
-    fn take(&self, limit: &Limit, number: u64) -> bool {
+    fn charge(&self, limit: &Limit, number: u64) -> bool {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.take_one_now(hit).charge.is_some()
+            self.store.charge_one(hit).charge.is_some()
         })
     }
 
     /// Tries to charge one unit to each key with a number in `numbers`. Returns the number of charged units.
-    fn take_from_each_key(&self, limit: &Limit, numbers: Range<u64>) -> usize {
-        numbers.filter(|&number| self.take(limit, number)).count()
+    fn charge_each_key(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+        numbers.filter(|&number| self.charge(limit, number)).count()
     }
 
     fn peek(&self, limit: &Limit, number: u64) -> Outcome {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.peek_now(std::slice::from_ref(hit))[0]
+            self.store.peek(std::slice::from_ref(hit))[0]
         })
     }
 
     fn reset(&self, limit: &Limit, number: u64) {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.reset_now(std::slice::from_ref(hit))
+            self.store.edit(std::slice::from_ref(hit), Edit::Reset)
         });
     }
 
@@ -84,10 +84,10 @@ fn expired_keys_are_removed_by_insertions() {
     for algorithm in Algorithm::ALL {
         let fixture = MemoryStoreFixture::new(1_000_000);
         let limit = Limit::new("5/s".parse().unwrap(), algorithm).unwrap();
-        assert_eq!(fixture.take_from_each_key(&limit, 0..100_000), 100_000);
+        assert_eq!(fixture.charge_each_key(&limit, 0..100_000), 100_000);
         assert_eq!(fixture.store.keys(), 100_000);
         fixture.clock.advance(HOUR);
-        assert_eq!(fixture.take_from_each_key(&limit, 100_000..300_000), 200_000);
+        assert_eq!(fixture.charge_each_key(&limit, 100_000..300_000), 200_000);
         let idle = fixture.store.keys() - 200_000;
         assert!(idle <= 100, "{algorithm}: {idle} expired keys remain");
     }
@@ -98,10 +98,10 @@ fn expired_keys_are_removed_by_insertions() {
 fn expired_keys_are_removed_while_store_grows() {
     let fixture = MemoryStoreFixture::new(1_000_000);
     let (short, long) = (parse_limit("5/s"), parse_limit("5/d"));
-    fixture.take_from_each_key(&long, 0..70_000);
-    fixture.take_from_each_key(&short, 70_000..100_000);
+    fixture.charge_each_key(&long, 0..70_000);
+    fixture.charge_each_key(&short, 70_000..100_000);
     fixture.clock.advance(HOUR);
-    fixture.take_from_each_key(&long, 100_000..300_000);
+    fixture.charge_each_key(&long, 100_000..300_000);
     let idle = fixture.store.keys() - 270_000;
     assert!(idle <= 30, "{idle} expired keys remain");
 }
@@ -116,8 +116,7 @@ fn short_lived_keys_do_not_accumulate() {
         let limit = Limit::new("5/s".parse().unwrap(), algorithm).unwrap();
         let per_second = 20_000;
         for step in 0..200 {
-            fixture
-                .take_from_each_key(&limit, step * per_second / 10..(step + 1) * per_second / 10);
+            fixture.charge_each_key(&limit, step * per_second / 10..(step + 1) * per_second / 10);
             fixture.clock.advance(SECOND / 10);
             let max_keys = 4 * per_second as usize;
             assert!(fixture.store.keys() <= max_keys, "{algorithm}: {}", fixture.store.keys());
@@ -131,10 +130,10 @@ fn short_lived_keys_do_not_accumulate() {
 fn expired_keys_are_removed_without_new_keys() {
     let fixture = MemoryStoreFixture::new(20_000);
     let limit = parse_limit("5/s");
-    fixture.take_from_each_key(&limit, 0..10_000);
+    fixture.charge_each_key(&limit, 0..10_000);
     fixture.clock.advance(HOUR);
     for _ in 0..1_000 {
-        fixture.take_from_each_key(&limit, 0..1_000);
+        fixture.charge_each_key(&limit, 0..1_000);
     }
     assert_eq!(fixture.store.keys(), 1_000, "each of the 64 shards has some of the 1,000 keys");
 }
@@ -145,9 +144,9 @@ fn sweep_removes_exactly_expired_keys() {
         let fixture = MemoryStoreFixture::new(1_000_000);
         let short = Limit::new("5/s".parse().unwrap(), algorithm).unwrap();
         let long = Limit::new("2/h".parse().unwrap(), algorithm).unwrap();
-        fixture.take_from_each_key(&short, 0..100_000);
-        fixture.take_from_each_key(&long, 0..1_000);
-        fixture.take_from_each_key(&long, 0..1_000);
+        fixture.charge_each_key(&short, 0..100_000);
+        fixture.charge_each_key(&long, 0..1_000);
+        fixture.charge_each_key(&long, 0..1_000);
         fixture.store.sweep();
         assert_eq!(fixture.store.keys(), 101_000, "{algorithm}: nothing has expired");
         fixture.clock.advance(10 * SECOND);
@@ -176,7 +175,7 @@ fn key_count_never_exceeds_max_keys() {
             let fixture = MemoryStoreFixture::new(max_keys);
             let limit = parse_limit(quota);
             for number in 0..10_000 {
-                fixture.take(&limit, number);
+                fixture.charge(&limit, number);
                 assert!(fixture.store.keys() <= max_keys, "{quota}: {}", fixture.store.keys());
             }
             assert_eq!(fixture.store.keys(), max_keys);
@@ -194,7 +193,7 @@ fn requests_with_several_hits_respect_max_keys() {
         let values = [text.as_str().into()];
         let key = Key::new(&fixture.scope, &values);
         let hits = limits.each_ref().map(|limit| Hit::new(key, limit, 1));
-        fixture.store.take_now(&hits);
+        fixture.store.charge(&hits);
         assert!(fixture.store.keys() <= 100, "{}", fixture.store.keys());
     }
 }
@@ -203,11 +202,11 @@ fn requests_with_several_hits_respect_max_keys() {
 fn evicted_key_count_excludes_expired_keys() {
     let fixture = MemoryStoreFixture::new(2_000);
     let limit = parse_limit("5/s");
-    fixture.take_from_each_key(&limit, 0..2_000);
+    fixture.charge_each_key(&limit, 0..2_000);
     fixture.clock.advance(HOUR);
-    fixture.take_from_each_key(&limit, 2_000..3_000);
+    fixture.charge_each_key(&limit, 2_000..3_000);
     assert_eq!(fixture.store.evicted_keys(), 0, "there were enough expired keys");
-    fixture.take_from_each_key(&limit, 3_000..5_000);
+    fixture.charge_each_key(&limit, 3_000..5_000);
     assert_eq!(fixture.store.keys(), 2_000);
     assert_eq!(fixture.store.evicted_keys(), 1_000);
 }
@@ -218,7 +217,7 @@ fn denied_keys_stay_while_others_are_evictable() {
         let fixture = MemoryStoreFixture::new(2_000);
         let limit = Limit::new("3/h".parse().unwrap(), algorithm).unwrap();
         for _ in 0..3 {
-            assert_eq!(fixture.take_from_each_key(&limit, 0..500), 500);
+            assert_eq!(fixture.charge_each_key(&limit, 0..500), 500);
         }
         let mut waits: Vec<(Duration, u64)> = (0..500)
             .map(|number| (fixture.peek(&limit, number).retry_after().unwrap(), number))
@@ -226,7 +225,7 @@ fn denied_keys_stay_while_others_are_evictable() {
         waits.sort_unstable();
         let mut new = 500;
         let mut flood = || {
-            assert_eq!(fixture.take_from_each_key(&limit, new..new + 20_000), 20_000);
+            assert_eq!(fixture.charge_each_key(&limit, new..new + 20_000), 20_000);
             assert_eq!(fixture.store.keys(), 2_000);
             new += 20_000;
         };
@@ -250,18 +249,18 @@ fn denied_keys_stay_while_others_are_evictable() {
 fn reverted_keys_are_evicted_before_denied_ones() {
     let fixture = MemoryStoreFixture::new(1_000);
     let (once, new) = (parse_limit("1/h"), parse_limit("1/d"));
-    assert_eq!(fixture.take_from_each_key(&once, 0..990), 990);
+    assert_eq!(fixture.charge_each_key(&once, 0..990), 990);
     let receipts: Vec<_> = (990..1_000)
         .map(|number| {
-            let take = |hit: &Hit<'_>| fixture.store.take_now(std::slice::from_ref(hit)).receipt;
+            let take = |hit: &Hit<'_>| fixture.store.charge(std::slice::from_ref(hit)).receipt;
             fixture.call_with_one_unit_hit(&once, number, take)
         })
         .collect();
     // All keys are being denied, so one of them is evicted, and the store records in every shard that all are denied.
-    assert!(fixture.take(&new, 0));
+    assert!(fixture.charge(&new, 0));
     let denied = fixture.count_denied_keys(&once, 0..990);
-    receipts.iter().for_each(|receipt| fixture.store.revert_now(receipt));
-    assert_eq!(fixture.take_from_each_key(&new, 1..9), 8);
+    receipts.iter().for_each(|receipt| fixture.store.adjust(receipt, Adjustment::Revert));
+    assert_eq!(fixture.charge_each_key(&new, 1..9), 8);
     assert_eq!(fixture.count_denied_keys(&once, 0..990), denied);
 }
 
@@ -269,18 +268,18 @@ fn reverted_keys_are_evicted_before_denied_ones() {
 fn refunded_keys_are_evicted_before_denied_ones() {
     let fixture = MemoryStoreFixture::new(1_000);
     let (once, new) = (parse_limit("1/h"), parse_limit("1/d"));
-    assert_eq!(fixture.take_from_each_key(&once, 0..1_000), 1_000);
-    assert!(fixture.take(&new, 0));
+    assert_eq!(fixture.charge_each_key(&once, 0..1_000), 1_000);
+    assert!(fixture.charge(&new, 0));
     let denied = fixture.count_denied_keys(&once, 0..990);
     for number in 990..1_000 {
         fixture.call_with_one_unit_hit(&once, number, |hit| {
-            fixture.store.refund_now(std::slice::from_ref(hit))
+            fixture.store.edit(std::slice::from_ref(hit), Edit::Refund)
         });
     }
-    assert_eq!(fixture.take_from_each_key(&new, 1..9), 8);
+    assert_eq!(fixture.charge_each_key(&new, 1..9), 8);
     assert_eq!(fixture.count_denied_keys(&once, 0..990), denied);
     fixture.call_with_one_unit_hit(&once, 5_000, |hit| {
-        fixture.store.refund_now(std::slice::from_ref(hit))
+        fixture.store.edit(std::slice::from_ref(hit), Edit::Refund)
     });
     assert_eq!(fixture.store.keys(), 1_000, "a refund creates no key");
 }
@@ -289,9 +288,9 @@ fn refunded_keys_are_evicted_before_denied_ones() {
 fn key_whose_denial_ends_first_is_evicted_first() {
     let fixture = MemoryStoreFixture::new(1_000);
     let (short, long, new) = (parse_limit("1/min"), parse_limit("1/h"), parse_limit("1/d"));
-    assert_eq!(fixture.take_from_each_key(&short, 0..500), 500);
-    assert_eq!(fixture.take_from_each_key(&long, 500..1_000), 500);
-    assert_eq!(fixture.take_from_each_key(&new, 1_000..1_500), 500);
+    assert_eq!(fixture.charge_each_key(&short, 0..500), 500);
+    assert_eq!(fixture.charge_each_key(&long, 500..1_000), 500);
+    assert_eq!(fixture.charge_each_key(&new, 1_000..1_500), 500);
     assert_eq!(fixture.store.keys(), 1_000);
     assert_eq!(fixture.count_denied_keys(&short, 0..500), 0);
     assert_eq!(fixture.count_denied_keys(&long, 500..1_000), 500);
@@ -305,16 +304,16 @@ fn flood_of_new_keys_evicts_no_exhausted_key() {
     let limit = parse_limit("100/min");
     for _ in 0..100 {
         assert_eq!(
-            fixture.take_from_each_key(&limit, 0..EXHAUSTED_KEY_COUNT),
+            fixture.charge_each_key(&limit, 0..EXHAUSTED_KEY_COUNT),
             EXHAUSTED_KEY_COUNT as usize
         );
     }
     for flood in 1..=20 {
         let new = flood * 100_000..(flood + 1) * 100_000;
-        assert_eq!(fixture.take_from_each_key(&limit, new), 100_000);
+        assert_eq!(fixture.charge_each_key(&limit, new), 100_000);
         assert_eq!(fixture.store.keys(), 40_000);
         assert_eq!(
-            fixture.take_from_each_key(&limit, 0..EXHAUSTED_KEY_COUNT),
+            fixture.charge_each_key(&limit, 0..EXHAUSTED_KEY_COUNT),
             0,
             "all are still denied"
         );
@@ -341,11 +340,11 @@ fn long_keys_with_same_prefix_have_separate_counters() {
 fn reset_removes_keys() {
     let fixture = MemoryStoreFixture::new(1_000);
     let limit = parse_limit("1/h");
-    fixture.take_from_each_key(&limit, 0..1_000);
+    fixture.charge_each_key(&limit, 0..1_000);
     (0..600).for_each(|number| fixture.reset(&limit, number));
     (0..600).for_each(|number| fixture.reset(&limit, number));
     assert_eq!(fixture.store.keys(), 400);
-    assert_eq!(fixture.take_from_each_key(&limit, 1_000..1_600), 600);
+    assert_eq!(fixture.charge_each_key(&limit, 1_000..1_600), 600);
     assert_eq!(fixture.store.keys(), 1_000);
     assert_eq!(fixture.store.evicted_keys(), 0);
     assert_eq!(fixture.count_denied_keys(&limit, 600..1_000), 400);
@@ -355,7 +354,7 @@ fn reset_removes_keys() {
 fn peek_and_denial_create_no_key() {
     let store = MemoryStore::with_clock(ManualClock::default(), 100);
     let limiter = Limiter::with_store(["2/min"], store).unwrap();
-    assert!(matches!(limiter.peek("peeked", 1), Verdict::Allowed(_)));
+    assert!(limiter.peek("peeked", 1).is_allowed());
     assert!(!limiter.check_cost("denied", 3).is_allowed());
     assert_eq!(limiter.store().keys(), 0);
 }

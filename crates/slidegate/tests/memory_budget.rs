@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore, Timestamp,
+    Adjustment, Algorithm, Edit, Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore,
+    Timestamp,
 };
 
 const MIB: usize = 1 << 20;
@@ -39,33 +40,33 @@ impl MemoryStoreFixture {
     }
 
     /// Tries to charge one unit to the key with this number. Returns `true` if the unit was charged.
-    fn take(&self, limit: &Limit, number: u64) -> bool {
+    fn charge(&self, limit: &Limit, number: u64) -> bool {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.take_one_now(hit).charge.is_some()
+            self.store.charge_one(hit).charge.is_some()
         })
     }
 
     /// Tries to charge one unit to each key with a number in `numbers`. Returns the number of charged units.
-    fn take_from_each_key(&self, limit: &Limit, numbers: Range<u64>) -> usize {
-        numbers.filter(|&number| self.take(limit, number)).count()
+    fn charge_each_key(&self, limit: &Limit, numbers: Range<u64>) -> usize {
+        numbers.filter(|&number| self.charge(limit, number)).count()
     }
 
     /// Charges `cost` units to the key with this number, even if they exceed the limit.
     fn report_usage(&self, limit: &Limit, number: u64, cost: u64) {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.take_one_now(&Hit { cost, ..*hit }.reported());
+            self.store.charge_one(&Hit { cost, ..*hit }.reported());
         });
     }
 
     fn reset(&self, limit: &Limit, number: u64) {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.reset_now(std::slice::from_ref(hit))
+            self.store.edit(std::slice::from_ref(hit), Edit::Reset)
         });
     }
 
     fn remaining(&self, limit: &Limit, number: u64) -> u64 {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.peek_now(std::slice::from_ref(hit))[0].remaining()
+            self.store.peek(std::slice::from_ref(hit))[0].remaining()
         })
     }
 
@@ -73,7 +74,7 @@ impl MemoryStoreFixture {
     fn count_denied_keys(&self, limit: &Limit, numbers: Range<u64>) -> usize {
         let is_denied = |&number: &u64| {
             self.call_with_one_unit_hit(limit, number, |hit| {
-                !self.store.peek_now(std::slice::from_ref(hit))[0].fits()
+                !self.store.peek(std::slice::from_ref(hit))[0].fits()
             })
         };
         numbers.filter(is_denied).count()
@@ -97,7 +98,7 @@ fn new_limits_of_all_algorithms(quota: &str) -> [Limit; 5] {
 #[test]
 fn key_with_one_charge_uses_at_most_120_bytes() {
     let fixture = MemoryStoreFixture::new(1 << 30);
-    fixture.take_from_each_key(&new_day_limit_with_minute_buckets(10), 0..100_000);
+    fixture.charge_each_key(&new_day_limit_with_minute_buckets(10), 0..100_000);
     let bytes = fixture.store.memory_bytes() / 100_000;
     assert!((64..=120).contains(&bytes), "{bytes}");
 }
@@ -145,9 +146,9 @@ fn max_state_bytes_matches_largest_key_state() {
 fn average_key_uses_at_most_max_state_bytes() {
     for limit in new_limits_of_all_algorithms("1/d") {
         let fixture = MemoryStoreFixture::new(1 << 30);
-        fixture.take_from_each_key(&limit, 0..250_000);
+        fixture.charge_each_key(&limit, 0..250_000);
         for keys in (300_000..=400_000).step_by(50_000) {
-            fixture.take_from_each_key(&limit, keys - 50_000..keys);
+            fixture.charge_each_key(&limit, keys - 50_000..keys);
             let bytes = fixture.store.memory_bytes() as u64 / keys;
             assert!(bytes <= limit.max_state_bytes() as u64, "{limit}: {bytes}");
         }
@@ -163,14 +164,14 @@ fn key_flood_within_budget_evicts_no_denied_key() {
         let fixture = MemoryStoreFixture::new(8 * MIB);
         for _ in 0..3 {
             assert_eq!(
-                fixture.take_from_each_key(&limit, 0..DENIED_KEY_COUNT),
+                fixture.charge_each_key(&limit, 0..DENIED_KEY_COUNT),
                 DENIED_KEY_COUNT as usize
             );
         }
         let mut peak_bytes = 0;
         for flood in 1..=14 {
             let new = flood * 25_000..(flood + 1) * 25_000;
-            assert_eq!(fixture.take_from_each_key(&limit, new), 25_000);
+            assert_eq!(fixture.charge_each_key(&limit, new), 25_000);
             peak_bytes = peak_bytes.max(fixture.store.memory_bytes());
             assert_eq!(
                 fixture.count_denied_keys(&limit, 0..DENIED_KEY_COUNT),
@@ -197,11 +198,11 @@ fn new_keys_of_other_algorithm_obtain_memory() {
             new_limits_of_all_algorithms("3/w")[second],
         );
         let fixture = MemoryStoreFixture::new(8 * MIB);
-        fixture.take_from_each_key(&first, 0..300_000);
+        fixture.charge_each_key(&first, 0..300_000);
         let keys = fixture.store.keys();
         let mut peak_bytes = 0;
         for flood in 0..15 {
-            fixture.take_from_each_key(&second, flood * 20_000..(flood + 1) * 20_000);
+            fixture.charge_each_key(&second, flood * 20_000..(flood + 1) * 20_000);
             peak_bytes = peak_bytes.max(fixture.store.memory_bytes());
         }
         assert!(peak_bytes <= 9 * MIB, "{first} then {second}: {peak_bytes}");
@@ -215,11 +216,11 @@ fn growing_sliding_log_evicts_only_other_keys() {
     let (log, once) =
         (new_limit("200000/d", Algorithm::SlidingLog), new_limit("10/d", Algorithm::SlidingLog));
     let fixture = MemoryStoreFixture::new(4 * MIB);
-    fixture.take_from_each_key(&once, 1..100_000);
+    fixture.charge_each_key(&once, 1..100_000);
     let keys = fixture.store.keys();
     for _ in 0..150_000 {
         fixture.clock.advance(Duration::from_micros(100));
-        assert!(fixture.take(&log, 0));
+        assert!(fixture.charge(&log, 0));
         assert!(
             fixture.store.memory_bytes() <= 4 * MIB + MIB / 8,
             "{}",
@@ -228,7 +229,7 @@ fn growing_sliding_log_evicts_only_other_keys() {
     }
     assert!(fixture.store.keys() < keys, "other keys were evicted");
     let remaining = fixture.call_with_one_unit_hit(&log, 0, |hit| {
-        fixture.store.peek_now(std::slice::from_ref(hit))[0].remaining()
+        fixture.store.peek(std::slice::from_ref(hit))[0].remaining()
     });
     assert_eq!(remaining, 50_000, "no unit is lost");
 }
@@ -239,9 +240,9 @@ fn sliding_log_larger_than_budget_still_counts() {
     let fixture = MemoryStoreFixture::new(MIB);
     for taken in 0..400_000 {
         fixture.clock.advance(Duration::from_micros(100));
-        assert!(fixture.take(&log, 0), "{taken}");
+        assert!(fixture.charge(&log, 0), "{taken}");
     }
-    assert!(!fixture.take(&log, 0));
+    assert!(!fixture.charge(&log, 0));
     assert_eq!(fixture.store.keys(), 1);
 }
 
@@ -249,7 +250,7 @@ fn sliding_log_larger_than_budget_still_counts() {
 fn memory_is_bounded_when_all_keys_are_denied() {
     for limit in new_limits_of_all_algorithms("1/d") {
         let fixture = MemoryStoreFixture::new(MIB);
-        fixture.take_from_each_key(&limit, 0..40_000);
+        fixture.charge_each_key(&limit, 0..40_000);
         assert!(
             fixture.store.memory_bytes() <= MIB + MIB / 8,
             "{limit}: {}",
@@ -268,7 +269,7 @@ fn removed_keys_free_all_memory() {
         let fixture = MemoryStoreFixture::new(1 << 30);
         for _ in 0..5 {
             fixture.clock.advance(Duration::from_secs(1));
-            fixture.take_from_each_key(&limit, 0..5_000);
+            fixture.charge_each_key(&limit, 0..5_000);
         }
         let full = fixture.store.memory_bytes();
         (0..2_500).for_each(|number| fixture.reset(&limit, number));
@@ -288,12 +289,12 @@ fn reverts_and_refunds_keep_reported_memory_exact() {
             for step in 0..20 {
                 fixture.clock.advance(Duration::from_secs(1));
                 let receipt = fixture.call_with_one_unit_hit(&limit, number, |hit| {
-                    fixture.store.take_now(std::slice::from_ref(hit)).receipt
+                    fixture.store.charge(std::slice::from_ref(hit)).receipt
                 });
                 match step % 3 {
-                    0 => fixture.store.revert_now(&receipt),
+                    0 => fixture.store.adjust(&receipt, Adjustment::Revert),
                     1 => drop(fixture.call_with_one_unit_hit(&limit, number, |hit| {
-                        fixture.store.refund_now(std::slice::from_ref(hit))
+                        fixture.store.edit(std::slice::from_ref(hit), Edit::Refund)
                     })),
                     _ => {}
                 }

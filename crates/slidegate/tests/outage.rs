@@ -10,7 +10,7 @@ use slidegate::headers::{self, Style};
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Descriptor, Gate, JitterSample, ManualClock, Policy, Request, Ruling, Store, Timestamp,
+    Decision, Descriptor, Edit, Gate, JitterSample, ManualClock, Policy, Request, Store, Timestamp,
 };
 
 const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
@@ -59,14 +59,13 @@ impl InstancesWithSharedStore {
         self.clock.advance(2 * DAY);
     }
 
-    fn check(&self, instance: usize) -> Ruling {
-        block_on(self.instances[instance].check(&acme_request()))
+    fn check(&self, instance: usize) -> Decision<'static> {
+        block_on(self.instances[instance].check_async(&acme_request()))
     }
 
     /// Returns, for each instance, the number of requests that the instance allows before it denies one.
     fn count_allowed_per_instance(&self) -> Vec<u64> {
-        let count =
-            |instance| (0..).take_while(|_| self.check(instance).decision().is_allowed()).count();
+        let count = |instance| (0..).take_while(|_| self.check(instance).is_allowed()).count();
         (0..self.instances.len()).map(|instance| count(instance) as u64).collect()
     }
 }
@@ -75,25 +74,25 @@ fn acme_request() -> Request<'static> {
     Request::new("default", Descriptor::new([("tenant", "acme")]))
 }
 
-fn limit_header(ruling: &Ruling) -> String {
-    headers::write(Style::X, ruling, Timestamp::default(), JitterSample::NONE)[0].1.clone()
+fn limit_header(decision: &Decision<'_>) -> String {
+    headers::write(Style::X, decision, Timestamp::default(), JitterSample::NONE)[0].1.clone()
 }
 
 #[test]
 fn instance_enforces_its_share_during_outage() {
     let fleet = InstancesWithSharedStore::with_limit(4, "10/h", "sliding_log");
     let normal = fleet.check(0);
-    assert!(!normal.decision().is_degraded());
+    assert!(!normal.is_degraded());
     assert_eq!(limit_header(&normal), "10", "the store enforces the whole limit");
     fleet.fail_store();
     let degraded = fleet.check(0);
-    assert!(degraded.decision().is_degraded());
-    assert_eq!(degraded.decision().remaining(), 1);
+    assert!(degraded.is_degraded());
+    assert_eq!(degraded.remaining(), 1);
     assert_eq!(limit_header(&degraded), "2", "headers show the enforced limit");
-    assert_eq!(degraded.binding().unwrap().limit.limit().to_string(), "2/1h sliding_log");
+    assert_eq!(degraded.binding().unwrap().limit().to_string(), "2/1h sliding_log");
     assert_eq!(fleet.count_allowed_per_instance(), [1, 2, 2, 2]);
     let denied = fleet.check(0);
-    assert_eq!((denied.decision().remaining(), limit_header(&denied)), (0, "2".to_owned()));
+    assert_eq!((denied.remaining(), limit_header(&denied)), (0, "2".to_owned()));
     assert_eq!(
         fleet.instances[0].policy().rules()[0].settings().limits()[0].limit().capacity(),
         10
@@ -139,9 +138,9 @@ rules:
         let request = Request::new("default", Descriptor::new(attributes));
         (0..200)
             .take_while(|_| {
-                let ruling = block_on(fleet.instances[0].check(&request));
-                assert!(ruling.decision().is_degraded());
-                ruling.decision().is_allowed()
+                let decision = block_on(fleet.instances[0].check_async(&request));
+                assert!(decision.is_degraded());
+                decision.is_allowed()
             })
             .count()
     };
@@ -164,7 +163,7 @@ fn local_counts_are_kept_for_whole_window() {
         "the store was not charged during the outage"
     );
     fleet.clock.advance(DAY / 2);
-    fleet.check(0);
+    let _ = fleet.check(0);
     fleet.fail_store();
     assert_eq!(
         fleet.count_allowed_per_instance(),
@@ -173,7 +172,7 @@ fn local_counts_are_kept_for_whole_window() {
     );
     fleet.restore_store();
     fleet.clock.advance(DAY / 2);
-    fleet.check(0);
+    let _ = fleet.check(0);
     assert_eq!(fleet.instances[0].local_keys(), 0);
     fleet.fail_store();
     assert_eq!(fleet.count_allowed_per_instance(), [2]);
@@ -190,7 +189,7 @@ fn local_counts_stay_within_local_max_memory() {
     for tenant in 0..20_000 {
         let tenant = tenant.to_string();
         let request = Request::new("default", Descriptor::new([("tenant", tenant.as_str())]));
-        assert!(block_on(gate.check(&request)).decision().is_allowed());
+        assert!(block_on(gate.check_async(&request)).is_allowed());
         max_bytes = max_bytes.max(gate.local_memory_bytes());
     }
     assert!((MIB / 2..=MIB + MIB / 8).contains(&max_bytes), "{max_bytes}");
@@ -205,7 +204,7 @@ fn brief_store_success_keeps_local_counts() {
     for _ in 0..10 {
         fleet.store.set_faults(NO_FAULTS);
         fleet.clock.advance(Duration::from_millis(900));
-        fleet.check(0);
+        let _ = fleet.check(0);
         fleet.fail_store();
         assert_eq!(fleet.count_allowed_per_instance(), [0], "the local counts are not empty");
     }
@@ -217,8 +216,8 @@ fn store_success_drops_expired_local_counts() {
     let gate = &fleet.instances[0];
     let charged = fleet.check(0);
     let calls: [&dyn Fn(); 3] =
-        [&|| drop(block_on(gate.peek(&acme_request()))), &|| drop(fleet.check(0)), &|| {
-            block_on(gate.revert(charged.decision())).unwrap()
+        [&|| drop(block_on(gate.peek_async(&acme_request()))), &|| drop(fleet.check(0)), &|| {
+            block_on(gate.revert_async(&charged)).unwrap()
         }];
     for call in calls {
         fleet.fail_store();
@@ -249,8 +248,8 @@ fn local_charge_is_reverted_only_locally() {
     for faults in [ALWAYS_UNAVAILABLE, Faults { lost_before: 100, ..NO_FAULTS }] {
         let fleet = InstancesWithSharedStore::with_limit(1, "2/d", "sliding_log");
         fleet.store.set_faults(faults);
-        let revert = |ruling: &Ruling| {
-            block_on(fleet.instances[0].revert(ruling.decision())).unwrap();
+        let revert = |decision: &Decision<'static>| {
+            block_on(fleet.instances[0].revert_async(decision)).unwrap();
         };
         let first = fleet.check(0);
         assert_eq!(fleet.count_allowed_per_instance(), [1]);
@@ -276,16 +275,17 @@ fn timed_out_store_call_is_not_retried() {
     let fleet = InstancesWithSharedStore::with_limit(1, "5/d", "sliding_log");
     fleet.store.set_faults(Faults { lost_after: 100, ..NO_FAULTS });
     for _ in 0..3 {
-        assert!(fleet.check(0).decision().is_degraded());
+        assert!(fleet.check(0).is_degraded());
     }
     fleet.restore_store();
     let gate = &fleet.instances[0];
-    let remaining = block_on(gate.peek(&acme_request())).decision().remaining();
+    let remaining = block_on(gate.peek_async(&acme_request())).remaining();
     assert_eq!(remaining, 2, "each call was charged once in the store");
     let policy = gate.policy();
     let (request, store) = (acme_request(), gate.store());
     let matched = policy.apply(&request);
-    block_on(store.reset(&matched.hits())).unwrap();
+    let hits: Vec<_> = matched.hits().collect();
+    block_on(store.edit_async(&hits, Edit::Reset)).unwrap();
     assert_eq!(fleet.count_allowed_per_instance(), [5]);
 }
 
@@ -320,8 +320,8 @@ proptest! {
             fleet.clock.advance(Duration::from_micros(pause));
             let now = slidegate::Clock::now(&fleet.clock).as_micros();
             for request in 0..burst * instances as usize {
-                let ruling = fleet.check((index + request) % instances as usize);
-                if ruling.decision().is_allowed() {
+                let decision = fleet.check((index + request) % instances as usize);
+                if decision.is_allowed() {
                     allowed.push(now);
                 }
             }

@@ -7,7 +7,7 @@ use slidegate::policy::NoMatchReason;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Ruling, Timestamp, Value,
+    Decision, Descriptor, Gate, ManualClock, MemoryStore, Policy, Reason, Request, Timestamp, Value,
 };
 
 type TestGate = Gate<MemoryStore<ManualClock>>;
@@ -26,25 +26,25 @@ fn new_request<'a>(attributes: &[(&'a str, &'a str)], cost: u64) -> Request<'a> 
     Request::new("default", Descriptor::new(attributes.iter().copied()).cost(cost))
 }
 
-fn check_attributes(gate: &TestGate, attributes: &[(&str, &str)]) -> Ruling {
-    gate.check_now(&new_request(attributes, 1))
+fn check_attributes(gate: &TestGate, attributes: &[(&str, &str)]) -> Decision<'static> {
+    gate.check(&new_request(attributes, 1))
 }
 
 fn is_allowed(gate: &TestGate, attributes: &[(&str, &str)]) -> bool {
-    check_attributes(gate, attributes).decision().is_allowed()
+    check_attributes(gate, attributes).is_allowed()
 }
 
-/// Returns the header name of each limit of a ruling, with the remaining units of the limit.
-fn remaining_per_limit(ruling: &Ruling) -> Vec<(String, u64)> {
-    let limits = ruling.limits();
-    limits.map(|status| (status.policy_name().to_owned(), status.outcome.remaining())).collect()
+/// Returns the header name of each limit of a decision, with the remaining units of the limit.
+fn remaining_per_limit(decision: &Decision<'_>) -> Vec<(String, u64)> {
+    let limits = decision.limits();
+    limits.map(|status| (status.policy_name().to_owned(), status.remaining())).collect()
 }
 
 /// Returns the keys that the policy creates for a request with these attributes, formatted as text.
 fn formatted_keys(gate: &TestGate, attributes: &[(&str, &str)]) -> Vec<String> {
     let request = new_request(attributes, 1);
-    let matched_rules = gate.policy().apply(&request);
-    matched_rules.hits().iter().map(|hit| hit.key.to_string()).collect()
+    let policy = gate.policy();
+    policy.apply(&request).hits().map(|hit| hit.key.to_string()).collect()
 }
 
 #[test]
@@ -235,8 +235,8 @@ fn hosts_without_name_share_empty_key() {
 fn host_spellings_select_same_sub_key() {
     let gate =
         new_gate_with_rule("per: [x], limits: [80/min], redis: { split: { by: [host], into: 8 } }");
-    let part = |host: &str| redis_identities_with_sub_key_max(&gate, &[("x", "1"), ("host", host)]);
-    assert!(HOST_SPELLINGS.iter().all(|host| part(host) == part(HOST_SPELLINGS[0])));
+    let sub_key = |host: &str| sub_keys_with_max(&gate, &[("x", "1"), ("host", host)]);
+    assert!(HOST_SPELLINGS.iter().all(|host| sub_key(host) == sub_key(HOST_SPELLINGS[0])));
 }
 
 #[test]
@@ -244,7 +244,8 @@ fn explain_reports_canonical_host() {
     let gate = new_gate_with_rule("when: { host: api.example.com }, limits: [1/min]");
     let attributes = [("host", "Other.example:80")];
     let input = new_request(&attributes, 1);
-    let (_, result) = gate.policy().explain(&input).next().unwrap();
+    let policy = gate.policy();
+    let (_, result) = policy.explain(&input).next().unwrap();
     let Err(NoMatchReason::ConditionNotMet { found, .. }) = result else {
         panic!("the rule applies")
     };
@@ -257,6 +258,7 @@ fn explain_reports_canonical_host() {
 #[test]
 fn ipv4_address_spellings_share_counter() {
     let gate = new_gate_with_rule("per: [ip], limits: [5/min]");
+    let policy = gate.policy();
     for ip in [
         "192.0.2.7",
         "::ffff:192.0.2.7",
@@ -266,7 +268,7 @@ fn ipv4_address_spellings_share_counter() {
     ] {
         let attributes = [("ip", ip)];
         let input = new_request(&attributes, 1);
-        let matched_rules = gate.policy().apply(&input);
+        let matched_rules = policy.apply(&input);
         let (_, value) = matched_rules.matches().next().unwrap().identity().next().unwrap();
         assert_eq!((value, value.to_string()), ("192.0.2.7".into(), "192.0.2.7".to_owned()));
         assert_eq!(
@@ -317,8 +319,9 @@ proptest! {
         let key = |ip: &str| {
             let attributes = [("ip", ip)];
             let request = new_request(&attributes, 1);
-            let matched_rules = gate.policy().apply(&request);
-            let hits = matched_rules.hits();
+            let policy = gate.policy();
+            let matched_rules = policy.apply(&request);
+            let hits: Vec<_> = matched_rules.hits().collect();
             let secret = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
             let key = hits[0].key;
             let shape = hits[0].limit.shape();
@@ -337,10 +340,10 @@ fn missing_attribute_skips_rule_or_denies_request() {
     let skip = new_gate_with_rule("per: [api_key], limits: [1/min]");
     assert!((0..5).all(|_| is_allowed(&skip, &[])));
     let deny = new_gate_with_rule("per: [api_key, ip], limits: [5/min], when_missing: deny");
-    let ruling = check_attributes(&deny, &[("ip", "192.0.2.7")]);
-    assert!(!ruling.decision().is_allowed());
-    assert_eq!(ruling.decision().retry_after(), None, "a retry would not help");
-    assert_eq!(ruling.binding().unwrap().limit.id(), "missing");
+    let decision = check_attributes(&deny, &[("ip", "192.0.2.7")]);
+    assert!(!decision.is_allowed());
+    assert_eq!(decision.retry_after(), None, "a retry would not help");
+    assert_eq!(decision.binding().unwrap().id(), "missing");
     assert!(is_allowed(&deny, &[("ip", "192.0.2.7"), ("api_key", "k")]));
     let observe =
         new_gate_with_rule("per: [api_key], limits: [5/min], when_missing: deny, mode: observe");
@@ -357,13 +360,13 @@ rules:
 ",
     );
     let ip = [("ip", "192.0.2.7")];
-    let rulings: Vec<Ruling> = (0..6).map(|_| check_attributes(&gate, &ip)).collect();
-    let allowed: Vec<bool> = rulings.iter().map(|ruling| ruling.decision().is_allowed()).collect();
+    let decisions: Vec<Decision<'static>> = (0..6).map(|_| check_attributes(&gate, &ip)).collect();
+    let allowed: Vec<bool> = decisions.iter().map(|decision| decision.is_allowed()).collect();
     assert_eq!(allowed, [true, true, true, true, false, false]);
-    let watched = |index: usize| rulings[index].limits().next().unwrap();
-    assert!(watched(1).outcome.fits() && !watched(2).outcome.fits());
-    assert!(watched(0).is_observed() && !rulings[0].limits().nth(1).unwrap().is_observed());
-    assert!(rulings.iter().all(|ruling| ruling.binding().unwrap().rule.name() == "all"));
+    let watched = |index: usize| decisions[index].limits().next().unwrap();
+    assert!(watched(1).fits() && !watched(2).fits());
+    assert!(watched(0).is_observed() && !decisions[0].limits().nth(1).unwrap().is_observed());
+    assert!(decisions.iter().all(|decision| decision.binding().unwrap().rule_name() == "all"));
 }
 
 #[test]
@@ -408,8 +411,8 @@ fn first_matching_override_applies() {
             { when: { plan: none }, mode: off } ]",
     );
     let of = |attributes: &[(&str, &str)]| {
-        let ruling = check_attributes(&gate, &[&[("tenant", "t")], attributes].concat());
-        (ruling.decision().is_allowed(), remaining_per_limit(&ruling))
+        let decision = check_attributes(&gate, &[&[("tenant", "t")], attributes].concat());
+        (decision.is_allowed(), remaining_per_limit(&decision))
     };
     let named = |limits: &[(&str, u64)]| {
         limits.iter().map(|(name, left)| ((*name).to_owned(), *left)).collect::<Vec<_>>()
@@ -422,8 +425,8 @@ fn first_matching_override_applies() {
     assert_eq!(of(&[("key", "live"), ("plan", "max")]), (true, named(&[])));
     assert_eq!(of(&[("plan", "none")]), (true, named(&[])));
     let evil = check_attributes(&gate, &[("tenant", "evil"), ("plan", "pro")]);
-    assert!(!evil.decision().is_allowed() && evil.decision().retry_after().is_none());
-    assert_eq!(evil.binding().unwrap().limit.id(), "denied");
+    assert!(!evil.is_allowed() && evil.retry_after().is_none());
+    assert_eq!(evil.binding().unwrap().id(), "denied");
     assert!(
         is_allowed(&gate, &[("key", "live"), ("tenant", "evil")]),
         "the first override applies"
@@ -455,9 +458,9 @@ fn strictest_on_store_error_setting_wins() {
     // Checked twice, so that a local limit denies the second request.
     let allowed = |names: &str| {
         check_request_twice(names, |request| {
-            let ruling = block_on(gate.check(request));
-            assert!(ruling.decision().is_degraded());
-            ruling.decision().is_allowed()
+            let decision = block_on(gate.check_async(request));
+            assert!(decision.is_degraded());
+            decision.is_allowed()
         })
     };
     assert_eq!(allowed("a"), [true, true]);
@@ -465,18 +468,18 @@ fn strictest_on_store_error_setting_wins() {
     assert_eq!(allowed("al"), [true, false]);
     assert_eq!(allowed("ald"), [false, false]);
     assert_eq!(allowed("ab"), [false, false], "a ban needs no store");
-    let ruling = block_on(gate.check(&new_request(&[("d", "1")], 1)));
-    assert!(ruling.decision().is_store_unavailable() && ruling.decision().retry_after().is_none());
-    assert_eq!((ruling.limits().count(), ruling.decision().remaining()), (0, 0));
-    let peeked = block_on(gate.peek(&new_request(&[("d", "1")], 1)));
-    assert!(peeked.decision().is_store_unavailable());
+    let decision = block_on(gate.check_async(&new_request(&[("d", "1")], 1)));
+    assert_eq!((decision.reason(), decision.retry_after()), (Some(Reason::StoreUnavailable), None));
+    assert_eq!((decision.limits().count(), decision.remaining()), (0, 0));
+    let peeked = block_on(gate.peek_async(&new_request(&[("d", "1")], 1)));
+    assert_eq!(peeked.reason(), Some(Reason::StoreUnavailable));
 }
 
 #[test]
 fn request_without_matching_rule_needs_no_store() {
     let gate = gate_with_failing_store(STORE_ERROR_POLICY);
-    let ruling = block_on(gate.check(&new_request(&[], 1)));
-    assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
+    let decision = block_on(gate.check_async(&new_request(&[], 1)));
+    assert!(decision.is_allowed() && !decision.is_degraded());
 }
 
 /// Calls `check` twice with the same request. The request has one attribute for each character of `names`.
@@ -499,7 +502,8 @@ rules:
 ",
     );
     let input = new_request(&[("method", "GET")], 1);
-    let explained: Vec<_> = gate.policy().explain(&input).collect();
+    let policy = gate.policy();
+    let explained: Vec<_> = policy.explain(&input).collect();
     let names: Vec<&str> = explained.iter().map(|(rule, _)| rule.name()).collect();
     assert_eq!(names, ["post", "key", "off", "all"]);
     let Err(NoMatchReason::ConditionNotMet { attribute, expected, found }) = explained[0].1.clone()
@@ -517,50 +521,42 @@ rules:
     assert_eq!(explained[2].1.as_ref().unwrap_err(), &NoMatchReason::Off);
     assert!(explained[3].1.is_ok());
     let input = new_request(&[("ip", "::1")], 1);
-    let (_, result) = gate.policy().explain(&input).nth(1).unwrap();
+    let (_, result) = policy.explain(&input).nth(1).unwrap();
     let rule_match = result.unwrap();
     assert_eq!(rule_match.active_override().unwrap().1.name(), Some("live"));
-    let Value::Network(network) = rule_match.identity().next().unwrap().1 else {
+    let Value::Network { address, prefix_bits } = rule_match.identity().next().unwrap().1 else {
         panic!("no network")
     };
-    assert_eq!(network.to_string(), "::/64");
+    assert_eq!((address, prefix_bits), (std::net::Ipv6Addr::UNSPECIFIED, 64));
 }
 
-/// Returns the identity of each key of a request, in the format of Redis keys. Braces enclose the part that determines
-/// the hash slot. If counters are split, each identity comes with the max that its sub-key enforces.
-fn redis_identities_with_sub_key_max(
+/// Returns the identity of each key of a request. If counters are split, each identity comes with the index of its
+/// sub-key and the max that the sub-key enforces.
+fn sub_keys_with_max(
     gate: &TestGate,
     attributes: &[(&str, &str)],
-) -> Vec<(String, Option<u64>)> {
+) -> Vec<(String, Option<u16>, Option<u64>)> {
     let request = new_request(attributes, 1);
-    let matched_rules = gate.policy().apply(&request);
-    let hits = matched_rules.hits();
-    let max = |hit: &slidegate::Hit<'_>| hit.key.share().map(|share| share.quota().max());
-    hits.iter().map(|hit| (hit.key.hash_tagged_identity().to_string(), max(hit))).collect()
+    let policy = gate.policy();
+    let matched_rules = policy.apply(&request);
+    let max = |key: slidegate::Key<'_>| key.share().map(|share| share.quota().max());
+    let keys = matched_rules.hits().map(|hit| hit.key);
+    keys.map(|key| (key.identity().to_string(), key.part(), max(key))).collect()
 }
 
 #[test]
-fn slot_by_selects_hash_tag_of_key() {
+fn slot_by_and_sample_set_redis_options() {
     let gate = new_gate_with_rule(
         "per: ['a | b', route], limits: [10/s, 9/m], redis: { slot_by: [a|b], sample: 50% }",
     );
-    let redis_identities_with_sub_key_max = |attributes: &[(&str, &str)]| {
-        let redis_identities_with_sub_key_max =
-            redis_identities_with_sub_key_max(&gate, attributes)
-                .into_iter()
-                .map(|(identity, _)| identity);
-        redis_identities_with_sub_key_max.collect::<Vec<_>>()
-    };
-    assert_eq!(
-        redis_identities_with_sub_key_max(&[("a", "x"), ("b", "y"), ("route", "/r")]),
-        ["{a=x},route=/r"; 2]
-    );
-    assert_eq!(
-        redis_identities_with_sub_key_max(&[("b", "y"), ("route", "/r")]),
-        ["{b=y},route=/r"; 2]
-    );
-    let redis = gate.policy().rules()[0].redis().unwrap();
+    let policy = gate.policy();
+    let redis = policy.rules()[0].redis().unwrap();
     assert_eq!((redis.slot_by(), redis.sample().get(), redis.split_into()), (&[0][..], 2, None));
+    let request = new_request(&[("b", "y"), ("route", "/r")], 1);
+    let matched_rules = policy.apply(&request);
+    let slot_by: Vec<_> =
+        matched_rules.hits().map(|hit| hit.key.redis().unwrap().slot_by()).collect();
+    assert_eq!(slot_by, [[0]; 2]);
 }
 
 const SPLIT_COUNTERS_POLICY: &str = "
@@ -580,39 +576,36 @@ rules:
 #[test]
 fn split_attributes_select_sub_key() {
     let gate = new_test_gate(SPLIT_COUNTERS_POLICY);
-    let redis_identities_with_sub_key_max = |attributes: &[(&str, &str)]| {
-        redis_identities_with_sub_key_max(&gate, &[&[("tenant", "t")], attributes].concat())
+    let sub_keys_with_max = |attributes: &[(&str, &str)]| {
+        sub_keys_with_max(&gate, &[&[("tenant", "t")], attributes].concat())
     };
     let of = |part: u16, shares: &[u64]| {
-        let identity = format!("{{tenant=t#{part}}}");
-        shares.iter().map(|share| (identity.clone(), Some(*share))).collect::<Vec<_>>()
+        let sub_key = |share: &u64| ("{tenant=t}".to_owned(), Some(part), Some(*share));
+        shares.iter().map(sub_key).collect::<Vec<_>>()
     };
     // Sub-keys computed by another program: FNV-1a of the values, folded.
-    assert_eq!(redis_identities_with_sub_key_max(&[("route", "/users/{id}")]), of(3, &[4, 13]));
-    assert_eq!(redis_identities_with_sub_key_max(&[("path", "/users/7?a")]), of(3, &[4, 13]));
-    assert_eq!(redis_identities_with_sub_key_max(&[]), of(5, &[4, 12]));
-    assert_eq!(redis_identities_with_sub_key_max(&[("route", "")]), of(2, &[4, 13]));
+    assert_eq!(sub_keys_with_max(&[("route", "/users/{id}")]), of(3, &[4, 13]));
+    assert_eq!(sub_keys_with_max(&[("path", "/users/7?a")]), of(3, &[4, 13]));
+    assert_eq!(sub_keys_with_max(&[]), of(5, &[4, 12]));
+    assert_eq!(sub_keys_with_max(&[("route", "")]), of(2, &[4, 13]));
     // Overrides use the same sub-key, with shares of their own limits.
-    assert_eq!(redis_identities_with_sub_key_max(&[("plan", "pro")]), of(5, &[11]));
-    assert_eq!(redis_identities_with_sub_key_max(&[("plan", "pro"), ("route", "")]), of(2, &[11]));
-    assert_eq!(redis_identities_with_sub_key_max(&[("plan", "evil")]), of(5, &[0]));
-    assert_eq!(redis_identities_with_sub_key_max(&[("plan", "live")]), []);
+    assert_eq!(sub_keys_with_max(&[("plan", "pro")]), of(5, &[11]));
+    assert_eq!(sub_keys_with_max(&[("plan", "pro"), ("route", "")]), of(2, &[11]));
+    assert_eq!(sub_keys_with_max(&[("plan", "evil")]), of(5, &[0]));
+    assert_eq!(sub_keys_with_max(&[("plan", "live")]), []);
     let several =
         new_gate_with_rule("limits: [1024/s], redis: { split: { by: [route, user], into: 1024 } }");
     let attributes = [("user", "ann"), ("route", "/users/{id}")];
     assert_eq!(
-        self::redis_identities_with_sub_key_max(&several, &attributes),
-        [("{#502}".to_owned(), Some(1))]
+        self::sub_keys_with_max(&several, &attributes),
+        [("{}".to_owned(), Some(502), Some(1))]
     );
 }
 
 #[test]
 fn missing_attribute_denial_ignores_redis_options() {
     let gate = new_test_gate(SPLIT_COUNTERS_POLICY);
-    assert_eq!(
-        redis_identities_with_sub_key_max(&gate, &[("route", "/x")]),
-        [("{}".to_owned(), None)]
-    );
+    assert_eq!(sub_keys_with_max(&gate, &[("route", "/x")]), [("{}".to_owned(), None, None)]);
     assert!(!is_allowed(&gate, &[("route", "/x")]));
 }
 
@@ -629,12 +622,13 @@ fn memory_store_ignores_redis_options() {
 #[test]
 fn split_distributes_requests_evenly_over_sub_keys() {
     let gate = new_gate_with_rule("limits: [100/s], redis: { split: { by: [user], into: 8 } }");
+    let policy = gate.policy();
     let mut chosen = [0; 8];
     for index in 0..8_000 {
         let user = format!("user-{index}");
         let request = new_request(&[("user", &user)], 1);
-        let matched_rules = gate.policy().apply(&request);
-        chosen[usize::from(matched_rules.hits()[0].key.part().unwrap())] += 1;
+        let matched_rules = policy.apply(&request);
+        chosen[usize::from(matched_rules.hits().next().unwrap().key.part().unwrap())] += 1;
     }
     assert!(chosen.iter().all(|requests| (900..1_100).contains(requests)), "{chosen:?}");
 }

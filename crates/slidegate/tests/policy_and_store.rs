@@ -31,8 +31,7 @@ fn keys_carry_cluster_options_of_rule() {
     let policy = Policy::from_yaml(CLUSTER_OPTIONS_POLICY).unwrap();
     let cluster_options = |request: &Request<'_>| {
         let matched_rules = policy.apply(request);
-        let hits = matched_rules.hits();
-        hits.iter().map(|hit| hit.key.cluster().copied()).collect::<Vec<_>>()
+        matched_rules.hits().map(|hit| hit.key.cluster().copied()).collect::<Vec<_>>()
     };
     let seven = ClusterOptions::new().with_max_unsynced(7).unwrap();
     let a = Some(seven.with_on_partition(OnPartition::Available));
@@ -57,7 +56,7 @@ fn keys_carry_cluster_options_of_rule() {
 fn memory_store_ignores_cluster_options() {
     let policy = "rules: [{ name: a, limits: [30/h], cluster: { max_unsynced: 1 } }]";
     let gate = Gate::new(Policy::from_yaml(policy).unwrap(), MemoryStore::new());
-    let is_allowed = || gate.check_now(&new_request(&[])).decision().is_allowed();
+    let is_allowed = || gate.check(&new_request(&[])).is_allowed();
     assert!((0..30).all(|_| is_allowed()) && !is_allowed());
 }
 

@@ -13,8 +13,8 @@ use slidegate::store::Outcomes;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Algorithm, ChargeResult, Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Receipt, Scope,
-    Store, SyncStore, Timestamp, Value, Verdict,
+    Adjustment, Algorithm, ChargeResult, Decision, Edit, Hit, Key, Limit, Limiter, ManualClock,
+    MemoryStore, Scope, Store, SyncStore, Timestamp, Value,
 };
 
 const THREAD_COUNT: u64 = 8;
@@ -119,7 +119,11 @@ impl TrackedCounters {
             assert!(result.outcomes.iter().any(|outcome| !outcome.fits()));
             return;
         }
-        assert_eq!(result.receipt.charges.len(), counters.len(), "an allowed request charges all");
+        assert_eq!(
+            result.receipt.charges().len(),
+            counters.len(),
+            "an allowed request charges all"
+        );
         for (counter, cost) in counters.iter().zip(costs) {
             let charged = counter.charged.fetch_add(*cost, Ordering::Relaxed) + cost;
             let max = counter.limit.quota().max();
@@ -172,11 +176,11 @@ fn overlapping_requests_are_atomic() {
                 let count = rng.usize(2..=4);
                 let drawn = counters.draw_random_counters(&mut rng, count);
                 let costs: Vec<u64> = drawn.iter().map(|_| rng.u64(1..=3)).collect();
-                let result = store.take_now(&counters.new_hits(&drawn, &costs));
+                let result = store.charge(&counters.new_hits(&drawn, &costs));
                 counters.record_charged_units(&drawn, &costs, &result);
             }
         });
-        shared.1.assert_store_counts_match(|hits| shared.0.peek_now(hits));
+        shared.1.assert_store_counts_match(|hits| shared.0.peek(hits));
     }
 }
 
@@ -195,16 +199,16 @@ fn overlapping_batches_charge_each_request_atomically() {
                 let is_single = rng.bool();
                 let hits = counters.new_hits(&drawn, &costs);
                 if is_single {
-                    store.take_each_now(&hits, |result| {
+                    store.charge_each(&hits, |result| {
                         results.push(ChargeResult {
                             allowed: result.charge.is_some(),
-                            outcomes: Outcomes::from_slice(&[result.outcome]),
-                            receipt: Receipt { charges: result.charge.into_iter().collect() },
+                            outcomes: Outcomes::of_one(result.outcome),
+                            receipt: result.charge.into_iter().collect(),
                         });
                     });
                 } else {
                     let requests: Vec<&[Hit<'_>]> = hits.chunks(3).collect();
-                    store.take_many_now(&requests, |result| results.push(result));
+                    store.charge_many(&requests, |result| results.push(result));
                 }
                 let hits_per_request = if is_single { 1 } else { 3 };
                 let requests = drawn.chunks(hits_per_request).zip(costs.chunks(hits_per_request));
@@ -214,7 +218,7 @@ fn overlapping_batches_charge_each_request_atomically() {
                 });
             }
         });
-        shared.1.assert_store_counts_match(|hits| shared.0.peek_now(hits));
+        shared.1.assert_store_counts_match(|hits| shared.0.peek(hits));
     }
 }
 
@@ -235,19 +239,19 @@ fn run_random_operations(
     mut rng: Rng,
 ) {
     let first_reset_key = operations.len() * 3 / 4;
-    let mut receipts: Vec<(usize, Receipt)> = Vec::new();
+    let mut charged: Vec<(usize, Decision<'_>)> = Vec::new();
     for _ in 0..1_500 {
         let key = rng.usize(..operations.len());
         let keys: Vec<usize> =
             (0..rng.usize(1..40)).map(|_| rng.usize(..operations.len())).collect();
-        let verdicts = match rng.u32(..100) {
+        let decisions = match rng.u32(..100) {
             0..40 => vec![(key, limiter.check(&key))],
             40..80 => keys.iter().copied().zip(limiter.check_many(&keys)).collect(),
             // Recorded before the revert, so that the recorded bound is never below the actual one.
             80..99 => {
-                if let Some((key, receipt)) = receipts.pop() {
+                if let Some((key, decision)) = charged.pop() {
                     operations[key].reverted.fetch_add(1, Ordering::SeqCst);
-                    limiter.revert(&receipt);
+                    limiter.revert(&decision);
                 }
                 continue;
             }
@@ -258,14 +262,16 @@ fn run_random_operations(
                 continue;
             }
         };
-        for (key, verdict) in verdicts {
-            let Verdict::Allowed(decision) = verdict else { continue };
+        for (key, decision) in decisions {
+            if !decision.is_allowed() {
+                continue;
+            }
             let counts = &operations[key];
             let allowed = counts.allowed.fetch_add(1, Ordering::SeqCst) + 1;
             let resets = counts.resets.load(Ordering::SeqCst);
             let bound = max * (1 + resets) + counts.reverted.load(Ordering::SeqCst);
             assert!(allowed <= bound, "key {key}: {allowed} of {bound}");
-            receipts.push((key, decision.receipt().clone()));
+            charged.push((key, decision));
         }
     }
 }
@@ -287,7 +293,7 @@ fn mixed_operations_never_exceed_max() {
             for (key, counts) in operations.iter().enumerate().take(30) {
                 let load = |count: &AtomicU64| count.load(Ordering::SeqCst);
                 let used = load(&counts.allowed) - load(&counts.reverted);
-                let left = limiter.peek(&key, 1).decision().remaining();
+                let left = limiter.peek(&key, 1).remaining();
                 assert_eq!(left, 50 - used, "{algorithm}, key {key}");
             }
         }
@@ -307,15 +313,16 @@ fn reverting_concurrent_charges_restores_earlier_count() {
             let (limiter, outstanding) = &*threads;
             for nth in 0..3_000 {
                 let cost = nth % 5 + 1;
-                if let Verdict::Allowed(decision) = limiter.check_cost("key", cost) {
+                let decision = limiter.check_cost("key", cost);
+                if decision.is_allowed() {
                     let total = outstanding.fetch_add(cost, Ordering::SeqCst) + cost;
                     assert!(total <= 20, "{total}");
                     outstanding.fetch_sub(cost, Ordering::SeqCst);
-                    limiter.revert(decision.receipt());
+                    limiter.revert(&decision);
                 }
             }
         });
-        assert_eq!(shared.0.peek("key", 1).decision().remaining(), 13, "{algorithm}");
+        assert_eq!(shared.0.peek("key", 1).remaining(), 13, "{algorithm}");
         assert!(shared.0.check_cost("key", 13).is_allowed());
         assert!(!shared.0.check("key").is_allowed());
     }
@@ -349,13 +356,13 @@ fn concurrent_insertions_stay_near_max_keys() {
                 })
                 .collect();
             match rng.u32(..3) {
-                0 => store.take_each_now(&hits, |_| ()),
-                1 => store.take_many_now(&[&hits], |_| ()),
+                0 => store.charge_each(&hits, |_| ()),
+                1 => store.charge_many(&[&hits], |_| ()),
                 _ => {
-                    let result = store.take_now(&hits);
+                    let result = store.charge(&hits);
                     if rng.u32(..10) == 0 {
-                        store.revert_now(&result.receipt);
-                        store.reset_now(&hits);
+                        store.adjust(&result.receipt, Adjustment::Revert);
+                        store.edit(&hits, Edit::Reset);
                     }
                 }
             }
@@ -385,12 +392,13 @@ fn interleaved_multi_slot_requests_are_atomic() {
                     let count = rng.usize(1..=4);
                     let drawn = counters.draw_random_counters(&mut rng, count);
                     let costs: Vec<u64> = drawn.iter().map(|_| rng.u64(1..=3)).collect();
-                    let result = store.take(&counters.new_hits(&drawn, &costs)).await.unwrap();
+                    let result =
+                        store.charge_async(&counters.new_hits(&drawn, &costs)).await.unwrap();
                     counters.record_charged_units(&drawn, &costs, &result);
                 }
             });
         }
         runtime.block_on(tasks);
-        shared.1.assert_store_counts_match(|hits| block_on(shared.0.peek(hits)).unwrap());
+        shared.1.assert_store_counts_match(|hits| block_on(shared.0.peek_async(hits)).unwrap());
     }
 }

@@ -8,8 +8,8 @@ use slidegate::headers::{self, Style};
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Algorithm, Descriptor, Gate, JitterSample, Limit, Limiter, ManualClock, MemoryStore, Policy,
-    Request, Ruling, Timestamp,
+    Algorithm, Decision, Descriptor, Gate, JitterSample, Limit, Limiter, ManualClock, MemoryStore,
+    Policy, Reason, Request, Timestamp,
 };
 
 const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
@@ -33,9 +33,9 @@ fn refund_descriptor(tenant: &'static str, cost: u64) -> Descriptor<'static> {
     charge_descriptor(tenant, cost).as_refund()
 }
 
-/// Returns, for each limit of a ruling, `true` if the limit was refunded, and the remaining units of the limit.
-fn refund_flags_and_remaining_units(ruling: &Ruling) -> Vec<(bool, u64)> {
-    ruling.limits().map(|status| (status.is_refund(), status.outcome.remaining())).collect()
+/// Returns, for each limit of a decision, `true` if the limit was refunded, and the remaining units of the limit.
+fn refund_flags_and_remaining_units(decision: &Decision<'_>) -> Vec<(bool, u64)> {
+    decision.limits().map(|status| (status.is_refund(), status.remaining())).collect()
 }
 
 impl MemoryAndFaultyGates {
@@ -54,27 +54,27 @@ impl MemoryAndFaultyGates {
     fn check_with_both_gates<const N: usize>(
         &self,
         descriptors: [Descriptor<'static>; N],
-    ) -> Ruling {
+    ) -> Decision<'static> {
         let request = Request::with_descriptors("default", descriptors);
-        let ruling = block_on(self.faulty.check(&request));
+        let decision = block_on(self.faulty.check_async(&request));
         assert_eq!(
-            refund_flags_and_remaining_units(&ruling),
-            refund_flags_and_remaining_units(&self.memory.check_now(&request))
+            refund_flags_and_remaining_units(&decision),
+            refund_flags_and_remaining_units(&self.memory.check(&request))
         );
-        ruling
+        decision
     }
 
     fn peek_with_both_gates<const N: usize>(
         &self,
         descriptors: [Descriptor<'static>; N],
-    ) -> Ruling {
+    ) -> Decision<'static> {
         let request = Request::with_descriptors("default", descriptors);
-        let ruling = block_on(self.faulty.peek(&request));
+        let decision = block_on(self.faulty.peek_async(&request));
         assert_eq!(
-            refund_flags_and_remaining_units(&ruling),
-            refund_flags_and_remaining_units(&self.memory.peek_now(&request))
+            refund_flags_and_remaining_units(&decision),
+            refund_flags_and_remaining_units(&self.memory.peek(&request))
         );
-        ruling
+        decision
     }
 
     fn fail_store(&self) {
@@ -95,12 +95,12 @@ fn refund_frees_at_most_charged_units() {
         [(false, 0), (false, 90)]
     );
     let refunded = gates.check_with_both_gates([refund_descriptor("acme", 4)]);
-    assert!(refunded.decision().is_allowed() && refunded.decision().receipt().is_empty());
+    assert!(refunded.is_allowed() && refunded.receipt().is_empty());
     assert_eq!(refund_flags_and_remaining_units(&refunded), [(true, 4), (true, 94)]);
     assert!(
         refunded
             .limits()
-            .all(|status| status.outcome.fits() && !status.is_observed() && !status.is_denying())
+            .all(|status| status.fits() && !status.is_observed() && !status.is_denying())
     );
     assert_eq!(
         refund_flags_and_remaining_units(
@@ -125,9 +125,9 @@ fn refund_frees_at_most_charged_units() {
 #[test]
 fn expired_units_are_not_refunded() {
     let gates = MemoryAndFaultyGates::new(PER_TENANT_POLICY);
-    gates.check_with_both_gates([charge_descriptor("acme", 6)]);
+    let _ = gates.check_with_both_gates([charge_descriptor("acme", 6)]);
     gates.clock.advance(Duration::from_secs(1_800));
-    gates.check_with_both_gates([charge_descriptor("acme", 4)]);
+    let _ = gates.check_with_both_gates([charge_descriptor("acme", 4)]);
     gates.clock.advance(Duration::from_secs(1_800));
     assert_eq!(
         refund_flags_and_remaining_units(
@@ -141,13 +141,14 @@ fn expired_units_are_not_refunded() {
 #[test]
 fn refund_precedes_charges_even_of_denied_request() {
     let gates = MemoryAndFaultyGates::new(PER_TENANT_POLICY);
-    gates.check_with_both_gates([charge_descriptor("acme", 10), charge_descriptor("other", 10)]);
+    let _ = gates
+        .check_with_both_gates([charge_descriptor("acme", 10), charge_descriptor("other", 10)]);
     let denied = gates.check_with_both_gates([
         refund_descriptor("acme", 4),
         charge_descriptor("other", 1),
         charge_descriptor("third", 1),
     ]);
-    assert!(!denied.decision().is_allowed());
+    assert!(!denied.is_allowed());
     assert_eq!(denied.binding().unwrap().descriptor(), 1);
     let expected = [(true, 4), (true, 94), (false, 0), (false, 90), (false, 10), (false, 100)];
     assert_eq!(refund_flags_and_remaining_units(&denied), expected);
@@ -157,21 +158,17 @@ fn refund_precedes_charges_even_of_denied_request() {
         charge_descriptor("acme", 2),
         charge_descriptor("other", 2),
     ]);
-    assert!(allowed.decision().is_allowed(), "the refund precedes the charge");
+    assert!(allowed.is_allowed(), "the refund precedes the charge");
     let expected = [(false, 9), (false, 99), (true, 3), (true, 93), (false, 2), (false, 92)];
     assert_eq!(refund_flags_and_remaining_units(&allowed)[..6], expected);
     assert_eq!(refund_flags_and_remaining_units(&allowed)[6..], [(false, 1), (false, 91)]);
-    assert_eq!(
-        allowed.decision().receipt().charges.len(),
-        6,
-        "two charges for each of three descriptors"
-    );
+    assert_eq!(allowed.receipt().charges().len(), 6, "two charges for each of three descriptors");
 }
 
 #[test]
 fn refunded_limit_is_never_binding() {
     let gates = MemoryAndFaultyGates::new(PER_TENANT_POLICY);
-    gates.check_with_both_gates([charge_descriptor("acme", 10)]);
+    let _ = gates.check_with_both_gates([charge_descriptor("acme", 10)]);
     let refunded = gates.check_with_both_gates([refund_descriptor("acme", 1)]);
     assert!(refunded.binding().is_none());
     assert_eq!(
@@ -181,13 +178,13 @@ fn refunded_limit_is_never_binding() {
     let allowed =
         gates.check_with_both_gates([refund_descriptor("acme", 1), charge_descriptor("other", 1)]);
     assert_eq!(allowed.binding().unwrap().descriptor(), 1, "although acme has fewer units left");
-    assert_eq!(allowed.decision().remaining(), 9);
+    assert_eq!(allowed.remaining(), 9);
 }
 
 #[test]
 fn peek_refunds_nothing() {
     let gates = MemoryAndFaultyGates::new(PER_TENANT_POLICY);
-    gates.check_with_both_gates([charge_descriptor("acme", 10)]);
+    let _ = gates.check_with_both_gates([charge_descriptor("acme", 10)]);
     for _ in 0..2 {
         let peeked = gates
             .peek_with_both_gates([refund_descriptor("acme", 5), charge_descriptor("other", 1)]);
@@ -195,10 +192,10 @@ fn peek_refunds_nothing() {
             refund_flags_and_remaining_units(&peeked),
             [(true, 0), (true, 90), (false, 10), (false, 100)]
         );
-        assert!(peeked.decision().is_allowed());
+        assert!(peeked.is_allowed());
         assert_eq!(peeked.binding().unwrap().descriptor(), 1);
     }
-    assert!(!gates.check_with_both_gates([charge_descriptor("acme", 1)]).decision().is_allowed());
+    assert!(!gates.check_with_both_gates([charge_descriptor("acme", 1)]).is_allowed());
 }
 
 #[test]
@@ -254,8 +251,8 @@ fn refund_without_required_attribute_is_allowed() {
     let gates = MemoryAndFaultyGates::new(
         "rules: [{ name: a, per: [key], when_missing: deny, limits: [10/h] }]",
     );
-    assert!(!gates.check_with_both_gates([charge_descriptor("acme", 1)]).decision().is_allowed());
-    assert!(gates.check_with_both_gates([refund_descriptor("acme", 1)]).decision().is_allowed());
+    assert!(!gates.check_with_both_gates([charge_descriptor("acme", 1)]).is_allowed());
+    assert!(gates.check_with_both_gates([refund_descriptor("acme", 1)]).is_allowed());
 }
 
 #[test]
@@ -267,13 +264,13 @@ rules:
   - { name: open, per: [tenant], limits: [5/h], on_store_error: allow }
 ",
     );
-    gates.check_with_both_gates([charge_descriptor("acme", 5)]);
+    let _ = gates.check_with_both_gates([charge_descriptor("acme", 5)]);
     gates.fail_store();
     let check_degraded = |descriptors: &[Descriptor<'static>]| {
         let request = Request::with_descriptors("default", descriptors.iter().cloned());
-        let ruling = block_on(gates.faulty.check(&request));
-        assert!(ruling.decision().is_degraded());
-        (ruling.decision().is_allowed(), refund_flags_and_remaining_units(&ruling))
+        let decision = block_on(gates.faulty.check_async(&request));
+        assert!(decision.is_degraded());
+        (decision.is_allowed(), refund_flags_and_remaining_units(&decision))
     };
     assert_eq!(
         check_degraded(&[refund_descriptor("acme", 5)]),
@@ -286,7 +283,7 @@ rules:
     assert_eq!(check_degraded(&charge_and_refund), (true, vec![(false, 2), (true, 4)]));
     gates.faulty_store.set_faults(NO_FAULTS);
     let acme = Request::new("default", charge_descriptor("acme", 1));
-    let peeked = block_on(gates.faulty.peek(&acme));
+    let peeked = block_on(gates.faulty.peek_async(&acme));
     assert_eq!(
         refund_flags_and_remaining_units(&peeked),
         [(false, 5), (false, 0)],
@@ -306,12 +303,12 @@ rules:
     gates.fail_store();
     let check = |descriptors: &[Descriptor<'static>]| {
         let request = Request::with_descriptors("default", descriptors.iter().cloned());
-        block_on(gates.faulty.check(&request))
+        block_on(gates.faulty.check_async(&request))
     };
-    assert!(check(&[refund_descriptor("strict", 1)]).decision().is_allowed());
-    assert!(check(&[charge_descriptor("here", 10)]).decision().is_allowed());
+    assert!(check(&[refund_descriptor("strict", 1)]).is_allowed());
+    assert!(check(&[charge_descriptor("here", 10)]).is_allowed());
     let denied = check(&[charge_descriptor("strict", 1), refund_descriptor("here", 4)]);
-    assert!(denied.decision().is_store_unavailable());
+    assert_eq!(denied.reason(), Some(Reason::StoreUnavailable));
     assert_eq!(
         refund_flags_and_remaining_units(&check(&[charge_descriptor("here", 1)])),
         [(false, 3)],
@@ -334,14 +331,14 @@ fn revert_after_refund_frees_at_most_receipt_units() {
         clock.advance(Duration::from_millis(1));
         limiter.refund("acme", 6);
         assert!(limiter.check_cost("acme", 10).is_allowed());
-        limiter.revert(first.decision().receipt());
-        let remaining = limiter.peek("acme", 1).decision().remaining();
+        limiter.revert(&first);
+        let remaining = limiter.peek("acme", 1).remaining();
         assert!(remaining <= 6, "{algorithm}: {remaining}");
         if algorithm == Algorithm::SlidingLog {
             assert_eq!(remaining, 0, "a log distinguishes units by their time");
         }
         // Repeated reverts never leave a key with more units than its limit.
-        limiter.revert(first.decision().receipt());
-        assert!(limiter.peek("acme", 1).decision().remaining() <= 10);
+        limiter.revert(&first);
+        assert!(limiter.peek("acme", 1).remaining() <= 10);
     }
 }

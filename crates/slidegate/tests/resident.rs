@@ -72,7 +72,7 @@ impl KeyMix {
                 let values = [text.as_str().into()];
                 let key = Key::new(&scope, &values);
                 let hit = Hit::new(key, &limit, 1);
-                assert!(store.take_one_now(&hit).charge.is_some());
+                assert!(store.charge_one(&hit).charge.is_some());
             }
         }
         println!("\nmeasured {} {}", store.memory_bytes(), read_resident_bytes() - before);

@@ -28,14 +28,14 @@ async fn remaining_units_after_settlement<S: Store>(
     actual: u64,
 ) -> Vec<u64> {
     let request = new_request(user, estimate);
-    let ruling = gate.check(&request).await;
-    gate.settle(&request, ruling.decision(), actual).await.unwrap();
+    let decision = gate.check_async(&request).await;
+    gate.settle_async(&decision, actual).await.unwrap();
     remaining_units(gate, user).await
 }
 
 async fn remaining_units<S: Store>(gate: &Gate<S>, user: &str) -> Vec<u64> {
-    let ruling = gate.peek(&new_request(user, 0)).await;
-    ruling.decision().outcomes().iter().map(|outcome| outcome.remaining()).collect()
+    let decision = gate.peek_async(&new_request(user, 0)).await;
+    decision.limits().map(|status| status.remaining()).collect()
 }
 
 fn new_policy() -> Policy {
@@ -56,7 +56,7 @@ async fn settlement_reverts_excess_and_charges_shortfall() {
     assert_eq!(remaining_units_after_settlement(&gate, "nothing", 8, 0).await, [100, 1000, 10, 50]);
     assert_eq!(remaining_units_after_settlement(&gate, "more", 8, 9).await, [91, 991, 1, 41]);
     assert_eq!(remaining_units_after_settlement(&gate, "a debt", 8, 300).await, [0, 700, 0, 0]);
-    assert!(!gate.check(&new_request("a debt", 1)).await.decision().is_allowed());
+    assert!(!gate.check_async(&new_request("a debt", 1)).await.is_allowed());
     // A rule in observe mode counts the requests that it would have admitted.
     assert_eq!(remaining_units_after_settlement(&gate, "watched", 20, 21).await, [79, 979, 10, 29]);
     assert_eq!(
@@ -86,19 +86,20 @@ proptest! {
         let limiter = Limiter::with_store(["200/min", "250/h"], MemoryStore::with_clock(ManualClock::default(), 100)).unwrap();
         let known = limiter.check_cost("known", actual);
         let estimated = limiter.check_cost("estimated", estimate);
-        limiter.settle("estimated", estimated.decision(), actual);
-        let outcomes = |key| limiter.peek(key, 0).decision().outcomes().to_vec();
+        limiter.settle(&estimated, actual);
+        let outcomes = |decision: &Decision<'_>| decision.limits().map(|status| status.outcome()).collect::<Vec<_>>();
+        let peek = |key| outcomes(&limiter.peek(key, 0));
         if known.is_allowed() {
-            prop_assert_eq!(outcomes("estimated"), outcomes("known"));
+            prop_assert_eq!(peek("estimated"), peek("known"));
         } else {
-            let remaining = outcomes("estimated").iter().map(|outcome| outcome.remaining()).min();
+            let remaining = peek("estimated").iter().map(|outcome| outcome.remaining()).min();
             prop_assert_eq!(remaining, Some(0));
         }
-        let settled: Decision = new_runtime().block_on(async {
-            let decision: Decision = limiter.try_check("estimated", estimate).await.unwrap().into();
-            limiter.try_settle("estimated", &decision, actual).await.unwrap();
-            limiter.try_peek("estimated", 0).await.unwrap().into()
+        let settled = new_runtime().block_on(async {
+            let decision = limiter.check_cost_async("estimated", estimate).await.unwrap();
+            limiter.settle_async(&decision, actual).await.unwrap();
+            limiter.peek_async("estimated", 0).await.unwrap()
         });
-        prop_assert_eq!(settled.outcomes(), outcomes("estimated"));
+        prop_assert_eq!(outcomes(&settled), peek("estimated"));
     }
 }

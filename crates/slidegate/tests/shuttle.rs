@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use slidegate::{
-    Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Scope, SyncStore, Timestamp, Value, Verdict,
+    Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Scope, SyncStore, Timestamp, Value,
 };
 
 const SCHEDULES_PER_TEST: usize = 2_000;
@@ -55,7 +55,7 @@ fn take_units(store: &TestStore, limit: &Limit, keys: &[&str]) -> bool {
             Hit::new(key, limit, 1)
         })
         .collect();
-    store.take_now(&hits).allowed
+    store.charge(&hits).allowed
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn overlapping_batches_do_not_deadlock() {
             let (single, double, allowed) = &*threads;
             let keys = [[0, 1, 2], [2, 1, 0], [1, 0, 2]][nth];
             for (limiter, allowed) in [(single, &allowed[..3]), (double, &allowed[3..])] {
-                for (key, verdict) in keys.iter().zip(limiter.check_many(&keys)) {
-                    allowed[*key].fetch_add(u64::from(verdict.is_allowed()), Ordering::SeqCst);
+                for (key, decision) in keys.iter().zip(limiter.check_many(&keys)) {
+                    allowed[*key].fetch_add(u64::from(decision.is_allowed()), Ordering::SeqCst);
                 }
             }
         });
@@ -129,11 +129,12 @@ fn concurrent_reverts_restore_full_count() {
         let limiter = Arc::new(Limiter::with_store(["2/min", "5/h"], new_store(100)).unwrap());
         let threads = limiter.clone();
         run_threads(3, move |_| {
-            if let Verdict::Allowed(decision) = threads.check("key") {
-                threads.revert(decision.receipt());
+            let decision = threads.check("key");
+            if decision.is_allowed() {
+                threads.revert(&decision);
             }
         });
-        assert_eq!(limiter.peek("key", 1).decision().remaining(), 2);
+        assert_eq!(limiter.peek("key", 1).remaining(), 2);
     });
 }
 

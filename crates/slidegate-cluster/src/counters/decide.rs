@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use slidegate::algorithm::additive::AnyAdditive;
-use slidegate::store::table::Slot;
+use slidegate::internal::AnyAdditive;
+use slidegate::internal::Slot;
 use slidegate::store::{
-    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, is_charged, pending_units,
+    Charge, ChargeResult, CounterId, Outcomes, admits, has_charge, pending_units,
 };
 use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
@@ -65,7 +65,7 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     #[inline(always)]
-    pub fn take(
+    pub fn charge_call(
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,
@@ -129,15 +129,15 @@ impl Counters {
             );
         }
         let allowed = outcome.fits() || hit.veto == Veto::Never;
-        let receipt = match is_charged(hit, allowed, &outcome) {
+        let charge = match has_charge(hit, allowed, &outcome) {
+            true if hit.cost == 0 => Some(new_charge_without_units(hit, location)),
             true => {
-                let charge =
-                    self.charge(shard, counter, slot, location, (hit, &mut outcome), context)?;
-                Receipt { charges: SmallVec::from_buf([charge]) }
+                Some(self.charge(shard, counter, slot, location, (hit, &mut outcome), context)?)
             }
-            false => Receipt::default(),
+            false => None,
         };
-        let outcomes = Outcomes::from_buf_and_len([outcome; 2], 1);
+        let receipt = charge.into_iter().collect();
+        let outcomes = Outcomes::of_one(outcome);
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
@@ -159,16 +159,26 @@ impl Counters {
             }
         }
         let allowed = admits(hits, &outcomes);
-        let mut receipt = Receipt::default();
-        for ((hit, location), outcome) in hits.iter().zip(locations).zip(&mut outcomes) {
-            if is_charged(hit, allowed, outcome) {
-                let shard = find_locked_shard(locked, location);
-                receipt.charges.push(with_counter!(location.counter, counter => {
-                    let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
-                    self.charge(shard, counter, slot, *location, (hit, outcome), context)?
-                }));
+        let mut charges = SmallVec::<[Charge; 4]>::new();
+        for (hit_index, ((hit, location), outcome)) in
+            (0..).zip(hits.iter().zip(locations).zip(&mut outcomes))
+        {
+            if !has_charge(hit, allowed, outcome) {
+                continue;
             }
+            let charge = match hit.cost {
+                0 => new_charge_without_units(hit, *location),
+                _ => {
+                    let shard = find_locked_shard(locked, location);
+                    with_counter!(location.counter, counter => {
+                        let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
+                        self.charge(shard, counter, slot, *location, (hit, outcome), context)?
+                    })
+                }
+            };
+            charges.push(Charge { hit_index, ..charge });
         }
+        let receipt = charges.into_iter().collect();
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
@@ -403,8 +413,7 @@ impl Counters {
             );
         }
         *outcome = charged.outcome.charged_after(outcome);
-        let counter = CounterId::Fingerprint(location.fingerprint);
-        Ok(Charge { counter, limit: *hit.limit, charged_at: charged.charged_at, cost: hit.cost })
+        Ok(new_charge(hit, location, charged.charged_at))
     }
 
     /// Copies the charges of a state to its replica if the current bucket of the state has ended. The next charge then
@@ -489,4 +498,17 @@ fn mark_key_changed_before_charge<C: HasStateTable>(
         let kind: CounterKindId = key_state.kind;
         shard.replicas.push_changed_key(location.fingerprint, kind);
     }
+}
+
+/// Creates the charge of a hit. Its `hit_index` is 0; the caller sets it if the call has several hits.
+fn new_charge(hit: &Hit<'_>, location: CounterLocation, charged_at: Timestamp) -> Charge {
+    let CounterLocation { fingerprint, phase_us, .. } = location;
+    let (counter, cost) = (CounterId::Fingerprint(fingerprint), hit.cost);
+    Charge { counter, limit: *hit.limit, hit_index: 0, phase_us, charged_at, hit_cost: cost, cost }
+}
+
+/// Creates the charge of a hit whose cost is 0. The state of its counter is not changed.
+#[cold]
+fn new_charge_without_units(hit: &Hit<'_>, location: CounterLocation) -> Charge {
+    new_charge(hit, location, Timestamp::from_micros(0))
 }

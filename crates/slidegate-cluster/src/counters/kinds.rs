@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use parking_lot::RwLock;
-use slidegate::algorithm::additive::AnyAdditive;
+use slidegate::internal::AnyAdditive;
 use slidegate::{Hit, StoreError};
 
 /// Index of a counter kind (an algorithm with its bucket length and its number of buckets) in [`CounterKinds`].

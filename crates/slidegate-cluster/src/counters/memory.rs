@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use slidegate::Timestamp;
-use slidegate::store::table::{CoarseTime, PINNED};
+use slidegate::internal::{CoarseTime, PINNED};
 
 use super::shard::StateTables;
 use super::{Counters, HasStateTable, Shard};

@@ -1,9 +1,9 @@
 //! Methods of the counters that collect updates for other nodes, merge received updates, and remove units (revert,
 //! refund, reset).
 
-use slidegate::algorithm::Counter;
-use slidegate::algorithm::additive::AnyAdditive;
-use slidegate::store::{CounterId, Outcomes, Receipt};
+use slidegate::internal::AnyAdditive;
+use slidegate::internal::Counter;
+use slidegate::store::{Charge, CounterId, Outcomes};
 use slidegate::{Hit, StoreError, Timestamp};
 
 use super::{CounterKindId, CounterLocation, Counters, HasStateTable, Shard};
@@ -72,9 +72,9 @@ impl Counters {
         self.add_to_state_bytes(growth_bytes);
     }
 
-    /// Reverts the charges of a receipt. Units that have left their window are not affected.
-    pub fn revert(&self, receipt: &Receipt, now: Timestamp) {
-        for charge in &receipt.charges {
+    /// Reverts charges. Units that have left their window are not affected.
+    pub fn revert(&self, charges: impl IntoIterator<Item = Charge>, now: Timestamp) {
+        for charge in charges {
             let (CounterId::Fingerprint(key), Some(counter)) =
                 (&charge.counter, charge.limit.additive())
             else {
@@ -116,7 +116,7 @@ impl Counters {
     ///
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
-    pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<(), StoreError> {
+    pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
         for (hit, location) in hits.iter().zip(&self.locate_counters(hits)?) {
             let shard = &mut *self.shards[location.shard].0.lock();
             with_counter!(location.counter, counter => {
@@ -131,7 +131,8 @@ impl Counters {
                 );
             });
         }
-        Ok(())
+        let peek = |hit: &Hit<'_>| Ok(self.peek(&[Hit { cost: 0, required: 1, ..*hit }], now)?[0]);
+        hits.iter().map(peek).collect()
     }
 
     /// Empties the lists of changed keys of all shards, and returns the keys that they contained.

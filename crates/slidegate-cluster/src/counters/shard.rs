@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use slidegate::Timestamp;
-use slidegate::algorithm::additive::Additive;
-use slidegate::algorithm::fixed_window::FixedWindow;
-use slidegate::algorithm::sliding_buckets::SlidingBuckets;
-use slidegate::algorithm::sliding_window::SlidingWindow;
-use slidegate::heap::HeapSize;
-use slidegate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
+use slidegate::internal::Additive;
+use slidegate::internal::FixedWindow;
+use slidegate::internal::HeapSize;
+use slidegate::internal::SlidingBuckets;
+use slidegate::internal::SlidingWindow;
+use slidegate::internal::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
 
 use super::kinds::CounterKindId;
 use crate::replica::KeyReplica;
@@ -43,7 +43,7 @@ pub(super) trait HasStateTable: Additive {
     fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>>;
 }
 
-type AlgorithmState<C> = <C as slidegate::algorithm::Counter>::State;
+type AlgorithmState<C> = <C as slidegate::internal::Counter>::State;
 
 /// The states and replicas of a part of the keys, which one mutex protects.
 #[derive(Default)]

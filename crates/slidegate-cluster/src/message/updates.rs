@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use slidegate::algorithm::sliding_buckets::MAX_BUCKETS;
+use slidegate::internal::MAX_BUCKETS;
 
 use super::MessageError;
 use super::varint::{ByteReader, MAX_VARINT_BYTES, decode_delta, encode_delta, write_varint};

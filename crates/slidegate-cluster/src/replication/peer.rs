@@ -63,7 +63,8 @@ pub(super) struct PeerState {
 }
 
 impl PeerState {
-    /// Creates the state of a new member. The member need not acknowledge flushes up to `acknowledged_flush`.
+    /// Creates the state of a new member. A flush is one batch of counter updates; this
+    /// node does not expect the member to acknowledge flushes up to the number `acknowledged_flush`.
     pub fn new(
         node: NodeInfo,
         silent_since: Option<Timestamp>,

@@ -137,7 +137,7 @@ impl SimNode {
     /// Decides a request and charges it if it is allowed.
     pub fn take(&self, hit: &Hit<'_>, cap_policy: CapPolicy, true_time_us: u64) -> RequestOutcome {
         let now = self.now(true_time_us);
-        match self.counters.take(std::slice::from_ref(hit), now, cap_policy).unwrap() {
+        match self.counters.charge_call(std::slice::from_ref(hit), now, cap_policy).unwrap() {
             Attempt::Decided(result) if result.allowed => RequestOutcome::Allowed(result.receipt),
             Attempt::Decided(_) => RequestOutcome::Denied,
             Attempt::Unsynced => RequestOutcome::Unsynced,

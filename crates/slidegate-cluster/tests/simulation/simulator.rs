@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::{Hit, Key, OnPartition, Receipt, Scope, Timestamp, Value};
+use slidegate::{Adjustment, Hit, Key, OnPartition, Receipt, Scope, Timestamp, Value};
 use slidegate_cluster::counters::{CapPolicy, FingerprintSecret};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
 
@@ -163,7 +163,10 @@ impl Simulator {
                     && !self.charges[key][nth].is_reverted
                     && let Some(node) = &mut self.hosts[host]
                 {
-                    node.counters.revert(&receipt, node.now(self.now_us));
+                    node.counters.revert(
+                        receipt.charges_to_revert(Adjustment::Revert),
+                        node.now(self.now_us),
+                    );
                     self.charges[key][nth].is_reverted = true;
                 }
             }
@@ -345,10 +348,11 @@ impl Simulator {
             let hit_key = Key::new(&self.scope, &value);
             let hit = Hit::new(hit_key, &limit, units);
             let now = node.now(self.now_us);
-            match is_reset {
-                true => node.counters.reset(&[hit], now).unwrap(),
-                false => drop(node.counters.refund(&[hit], now).unwrap()),
-            }
+            let edited = match is_reset {
+                true => node.counters.reset(&[hit], now),
+                false => node.counters.refund(&[hit], now),
+            };
+            assert!(edited.is_ok());
         }
         // Any earlier charge of the key may have been removed.
         self.charges[key].iter_mut().for_each(|charge| charge.is_reverted = true);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use slidegate::store::Charge;
 use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
@@ -41,12 +42,20 @@ impl RedisStoreInner {
         } else {
             self.charge_in_redis(sent_hits).await?
         };
-        let mut outcomes = result.outcomes.into_iter();
+        let sent_indexes: SmallVec<[u16; 2]> =
+            (0..).zip(&is_sent).filter(|(_, is_sent)| **is_sent).map(|(index, _)| index).collect();
+        let receipt = result.receipt.charges().iter().map(|charge| Charge {
+            hit_index: sent_indexes[usize::from(charge.hit_index)],
+            ..charge.clone()
+        });
+        let receipt = receipt.collect();
+        let mut outcomes = result.outcomes.iter().copied();
         let outcome = |is_sent: &bool| match is_sent {
             true => outcomes.next().unwrap_or_else(Outcome::unknown),
             false => Outcome::unknown(),
         };
-        Ok(ChargeResult { outcomes: is_sent.iter().map(outcome).collect(), ..result })
+        let outcomes = is_sent.iter().map(outcome).collect();
+        Ok(ChargeResult { allowed: result.allowed, outcomes, receipt })
     }
 
     /// Returns each sampled hit of a request, with its index in the request and the version of its cached figures.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use slidegate::{Clock, Descriptor, Gate, Policy, Request, SystemClock};
+use slidegate::{Clock, Descriptor, Gate, Policy, Reason, Request, SystemClock};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::task::JoinHandle;
 
@@ -107,16 +107,15 @@ impl Load {
                 turn += 1;
                 let identity = turn % IDENTITY_NAMES.len();
                 let began_us = clock.now().as_micros();
-                let ruling = gate.check(&new_request(IDENTITY_NAMES[identity])).await;
+                let decision = gate.check_async(&new_request(IDENTITY_NAMES[identity])).await;
                 let ended_us = clock.now().as_micros();
-                let decision = ruling.decision();
                 records.lock().unwrap().push(LoadRecord {
                     identity,
                     began_us,
                     ended_us,
                     allowed: decision.is_allowed(),
                     degraded: decision.is_degraded(),
-                    is_refused: decision.is_store_unavailable(),
+                    is_refused: decision.reason() == Some(Reason::StoreUnavailable),
                 });
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -135,7 +134,7 @@ impl Load {
     /// Waits until the store decides a request. Returns the time that this took.
     pub async fn wait_for_recovery(&self, when: &str) -> Duration {
         poll_until(when, MAX_RECOVERY_TIME, async || {
-            !self.gate.check(&new_request("one more")).await.decision().is_degraded()
+            !self.gate.check_async(&new_request("one more")).await.is_degraded()
         })
         .await
     }

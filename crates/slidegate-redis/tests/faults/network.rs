@@ -85,7 +85,7 @@ impl SingleCounterStore {
     }
 
     async fn charged_units(&self) -> u64 {
-        100_000 - self.store.peek(&[self.hit()]).await.unwrap()[0].remaining()
+        100_000 - self.store.peek_async(&[self.hit()]).await.unwrap()[0].remaining()
     }
 }
 
@@ -119,7 +119,7 @@ async fn call_with_lost_reply_is_not_repeated() {
     );
     let mut tally = ChargeTally::default();
     poll_until("the store responds", MAX_RECOVERY_TIME, async || {
-        let result = proxied.store.take(&[proxied.hit()]).await;
+        let result = proxied.store.charge_async(&[proxied.hit()]).await;
         let is_ok = result.is_ok();
         tally.record_call_result(result, 1);
         is_ok
@@ -136,17 +136,17 @@ async fn call_with_lost_reply_is_not_repeated() {
         for nth in 0..40 {
             let hit = proxied.hit();
             if nth % 2 == 0 {
-                tally.record_call_result(proxied.store.take(&[hit]).await, 1);
+                tally.record_call_result(proxied.store.charge_async(&[hit]).await, 1);
             } else {
                 tally.record_call_result(
-                    proxied.store.take_many(&[&[hit], &[hit], &[hit]]).await,
+                    proxied.store.charge_many_async(&[&[hit], &[hit], &[hit]]).await,
                     3,
                 );
             }
             if nth % 8 == 7 {
                 proxy.set_fault(ReplyFault::Pass);
                 poll_until("the store responds", MAX_RECOVERY_TIME, async || {
-                    let result = proxied.store.take(&[proxied.hit()]).await;
+                    let result = proxied.store.charge_async(&[proxied.hit()]).await;
                     let is_ok = result.is_ok();
                     tally.record_call_result(result, 1);
                     is_ok
@@ -158,7 +158,7 @@ async fn call_with_lost_reply_is_not_repeated() {
         }
         proxy.set_fault(ReplyFault::Pass);
         poll_until("the store responds", MAX_RECOVERY_TIME, async || {
-            let result = proxied.store.take(&[proxied.hit()]).await;
+            let result = proxied.store.charge_async(&[proxied.hit()]).await;
             let is_ok = result.is_ok();
             tally.record_call_result(result, 1);
             is_ok
@@ -190,9 +190,9 @@ async fn batch_after_script_flush_takes_one_round_trip() {
         (0..60).map(|nth| if nth % 2 == 0 { [log] } else { [window] }).collect();
     let batch: Vec<&[Hit<'_>]> = hits.iter().map(|hits| &hits[..]).collect();
     for round in 0..3 {
-        let taken = counter.store.take_many(&batch).await.unwrap();
+        let taken = counter.store.charge_many_async(&batch).await.unwrap();
         for (nth, taken) in taken.iter().enumerate() {
-            assert_eq!(taken.receipt.charges.len(), usize::from(taken.allowed));
+            assert_eq!(taken.receipt.charges().len(), usize::from(taken.allowed));
             let is_allowed = nth % 2 == 0 || (round == 0 && nth < 40);
             assert_eq!(taken.allowed, is_allowed, "round {round}, the {nth}th");
         }
@@ -201,11 +201,11 @@ async fn batch_after_script_flush_takes_one_round_trip() {
     assert_eq!(counter.charged_units().await, 90);
     // One call per round, which found no script and was repeated with its text; and one that peeked.
     assert_eq!((redis.calls_of("evalsha"), redis.calls_of("eval")), (3 + 1, 3 + 1));
-    counter.store.take_many(&batch).await.unwrap();
+    counter.store.charge_many_async(&batch).await.unwrap();
     proxy.set_fault(ReplyFault::Delay(REPLY_DELAY));
     let clock = SystemClock::new();
     let began = clock.now();
-    counter.store.take_many(&batch).await.unwrap();
+    counter.store.charge_many_async(&batch).await.unwrap();
     let took = Duration::from_micros(clock.now().as_micros() - began.as_micros());
     // The proxy delays each chunk of replies, of which there may be several.
     assert!(took < 6 * REPLY_DELAY, "{took:?}");
@@ -221,26 +221,26 @@ async fn failed_batch_reports_possible_charges() {
     let other = Scope::new("faults", "spoilt", "limit", &["client"]);
     let (good, bad) =
         (counter.hit(), Hit { key: Key::new(&other, &[Value::Text("all")]), ..counter.hit() });
-    counter.store.take(&[bad]).await.unwrap();
+    counter.store.charge_async(&[bad]).await.unwrap();
     let key = redis.keys().remove(0);
     redis.command(&["DEL", &key]);
     redis.command(&["LPUSH", &key, "x"]);
-    let error = counter.store.take_many(&[&[good], &[bad]]).await.unwrap_err();
+    let error = counter.store.charge_many_async(&[&[good], &[bad]]).await.unwrap_err();
     assert!(matches!(error, StoreError::TimedOut(_)), "{error}");
-    let error = counter.store.take_many(&[&[bad]]).await.unwrap_err();
+    let error = counter.store.charge_many_async(&[&[bad]]).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
     assert_eq!(counter.charged_units().await, 1);
     assert!(
         counter
             .store
-            .take_many(&[&[], &[good], &[]])
+            .charge_many_async(&[&[], &[good], &[]])
             .await
             .unwrap()
             .iter()
             .all(|counter| counter.allowed)
     );
-    assert_eq!(counter.store.take_many(&[&[], &[]]).await.unwrap().len(), 2);
-    assert!(counter.store.take_many(&[]).await.unwrap().is_empty());
+    assert_eq!(counter.store.charge_many_async(&[&[], &[]]).await.unwrap().len(), 2);
+    assert!(counter.store.charge_many_async(&[]).await.unwrap().is_empty());
 }
 
 /// Tests a call that takes longer than the timeout, because Redis stalls once. The circuit breaker counts one failure,
@@ -252,12 +252,12 @@ async fn slow_call_counts_as_one_breaker_failure() {
     let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
     let counter = SingleCounterStore::open(&redis.address(), settings);
     poll_until("the store responds", MAX_RECOVERY_TIME, async || {
-        counter.store.take(&[counter.hit()]).await.is_ok()
+        counter.store.charge_async(&[counter.hit()]).await.is_ok()
     })
     .await;
     let crowd = async || {
         let hits = [counter.hit()];
-        join_all((0..CONCURRENT_REQUEST_COUNT).map(|_| counter.store.take(&hits))).await
+        join_all((0..CONCURRENT_REQUEST_COUNT).map(|_| counter.store.charge_async(&hits))).await
     };
     redis.command(&["CLIENT", "PAUSE", "600"]);
     let results = crowd().await;

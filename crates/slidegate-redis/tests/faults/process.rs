@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Algorithm, Hit, Key, Limit, Scope, Store, Value};
+use slidegate::{Algorithm, Hit, Key, Limit, Reason, Scope, Store, Value};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::load::{FaultTrial, Load, new_gate, new_request, patient_settings};
@@ -87,7 +87,7 @@ async fn take_one_unit(store: &RedisStore, limit: &Limit) -> bool {
     let scope = Scope::new("faults", "rule", "limit", &["client"]);
     let key = Key::new(&scope, &[Value::Text("all")]);
     let hit = Hit::new(key, limit, 1);
-    store.take(&[hit]).await.unwrap().allowed
+    store.charge_async(&[hit]).await.unwrap().allowed
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,10 +120,11 @@ async fn store_connects_when_redis_starts_later() {
     let mut redis = Redis::start();
     redis.kill();
     let gate = new_gate(&redis.address(), "deny", patient_settings());
-    assert!(gate.check(&new_request("ann")).await.decision().is_store_unavailable());
+    let decision = gate.check_async(&new_request("ann")).await;
+    assert_eq!(decision.reason(), Some(Reason::StoreUnavailable));
     redis.restart();
     poll_until("the server is reachable", super::load::MAX_RECOVERY_TIME, async || {
-        gate.check(&new_request("ann")).await.decision().is_allowed()
+        gate.check_async(&new_request("ann")).await.is_allowed()
     })
     .await;
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp, Value,
+    Adjustment, Algorithm, Edit, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp,
+    Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -45,7 +46,7 @@ async fn charge_one_unit_and_find_key(
     limit: &Limit,
 ) -> String {
     redis.command(&["FLUSHALL"]);
-    assert!(fixture.store.take(&[fixture.hit(limit)]).await.unwrap().allowed);
+    assert!(fixture.store.charge_async(&[fixture.hit(limit)]).await.unwrap().allowed);
     redis.keys().remove(0)
 }
 
@@ -63,16 +64,16 @@ async fn wrong_redis_value_type_fails_only_its_key() {
             let bad = fixture.hit(&limit);
             let good = Hit { key: Key::new(&other, &[Value::Text("all")]), ..bad };
             for _ in 0..30 {
-                fixture.store.take(&[bad]).await.unwrap_err();
-                fixture.store.take(&[good, bad]).await.unwrap_err();
-                fixture.store.peek(&[bad]).await.unwrap_err();
-                fixture.store.refund(&[bad]).await.unwrap_err();
-                fixture.store.take_many(&[&[good], &[bad]]).await.unwrap_err();
+                fixture.store.charge_async(&[bad]).await.unwrap_err();
+                fixture.store.charge_async(&[good, bad]).await.unwrap_err();
+                fixture.store.peek_async(&[bad]).await.unwrap_err();
+                fixture.store.edit_async(&[bad], Edit::Refund).await.unwrap_err();
+                fixture.store.charge_many_async(&[&[good], &[bad]]).await.unwrap_err();
             }
             assert!(!fixture.store.is_breaker_open(), "other keys are not affected");
-            fixture.store.take(&[good]).await.unwrap();
+            fixture.store.charge_async(&[good]).await.unwrap();
             redis.command(&["DEL", &key]);
-            fixture.store.take(&[bad]).await.unwrap();
+            fixture.store.charge_async(&[bad]).await.unwrap();
         }
     }
 }
@@ -97,15 +98,15 @@ async fn invalid_string_value_fails_only_its_key() {
                     redis::cmd("SET").arg(&key).arg(&value[..]).exec(&mut connection).unwrap();
                     let context = format!("{limit}: {length} bytes, {kind}");
                     let hit = fixture.hit(&limit);
-                    fixture.store.take(&[hit]).await.expect_err(&context);
-                    fixture.store.take(&[hit, hit]).await.expect_err(&context);
+                    fixture.store.charge_async(&[hit]).await.expect_err(&context);
+                    fixture.store.charge_async(&[hit, hit]).await.expect_err(&context);
                     fixture
                         .store
-                        .take(&[hit, Hit { limit: &longer, ..hit }])
+                        .charge_async(&[hit, Hit { limit: &longer, ..hit }])
                         .await
                         .expect_err(&context);
-                    fixture.store.peek(&[hit]).await.expect_err(&context);
-                    fixture.store.refund(&[hit]).await.expect_err(&context);
+                    fixture.store.peek_async(&[hit]).await.expect_err(&context);
+                    fixture.store.edit_async(&[hit], Edit::Refund).await.expect_err(&context);
                     let stored: Vec<u8> =
                         redis::cmd("GET").arg(&key).query(&mut connection).unwrap();
                     assert_eq!(stored, value, "{context}");
@@ -114,7 +115,7 @@ async fn invalid_string_value_fails_only_its_key() {
             }
             // An empty value may be accepted, but it must expire.
             redis.command(&["SET", &key, ""]);
-            if fixture.store.take(&[fixture.hit(&limit)]).await.is_ok() {
+            if fixture.store.charge_async(&[fixture.hit(&limit)]).await.is_ok() {
                 redis.assert_all_expire();
             }
         }
@@ -126,7 +127,7 @@ async fn wrong_type_under_load_degrades_only_its_key() {
     let redis = Redis::start();
     let trial = FaultTrial::begin(&redis.address()).await;
     let gate = new_gate(&redis.address(), "local", patient_settings());
-    gate.check(&new_request("spoilt")).await;
+    let _ = gate.check_async(&new_request("spoilt")).await;
     let wrong_type = redis.keys().into_iter().filter(|key| key.contains("spoilt"));
     for key in wrong_type {
         redis.command(&["DEL", &key]);
@@ -135,7 +136,7 @@ async fn wrong_type_under_load_degrades_only_its_key() {
     }
     let mut degraded = 0;
     for _ in 0..200 {
-        degraded += u64::from(gate.check(&new_request("spoilt")).await.decision().is_degraded());
+        degraded += u64::from(gate.check_async(&new_request("spoilt")).await.is_degraded());
     }
     assert!(degraded >= 198, "{degraded}");
     assert!(!gate.store().is_breaker_open());
@@ -149,7 +150,7 @@ async fn wrong_type_under_load_degrades_only_its_key() {
 async fn key_with_wrong_type_is_counted_in_memory() {
     let redis = Redis::start();
     let gate = new_gate(&redis.address(), "local", patient_settings());
-    gate.check(&new_request("spoilt")).await;
+    let _ = gate.check_async(&new_request("spoilt")).await;
     for key in redis.keys() {
         redis.command(&["DEL", &key]);
         redis.command(&["LPUSH", &key, "x"]);
@@ -157,10 +158,10 @@ async fn key_with_wrong_type_is_counted_in_memory() {
     }
     let mut allowed = 0;
     for _ in 0..1_000 {
-        let wrong_type = gate.check(&new_request("spoilt")).await;
-        allowed += u64::from(wrong_type.decision().is_allowed());
-        let other_ruling = gate.check(&new_request("ann")).await;
-        assert!(!other_ruling.decision().is_degraded() || gate.store().is_breaker_open());
+        let wrong_type = gate.check_async(&new_request("spoilt")).await;
+        allowed += u64::from(wrong_type.is_allowed());
+        let other_decision = gate.check_async(&new_request("ann")).await;
+        assert!(!other_decision.is_degraded() || gate.store().is_breaker_open());
     }
     assert!(allowed <= 2 * MAX_PER_DAY, "{allowed} allowed");
 }
@@ -178,7 +179,7 @@ async fn every_written_key_expires() {
                 // Several times, because later charges update the value in place; then all are reverted.
                 let mut receipts = Vec::new();
                 for _ in 0..3 {
-                    let taken = fixture.store.take(&[fixture.hit(&limit)]).await.unwrap();
+                    let taken = fixture.store.charge_async(&[fixture.hit(&limit)]).await.unwrap();
                     receipts.push(taken.receipt);
                     fixture.clock.advance(window / 2);
                     let ttl_ms = redis.keys().iter().map(|key| redis.ttl_ms(key)).max().unwrap();
@@ -190,17 +191,17 @@ async fn every_written_key_expires() {
                         "{limit} expires only after {ttl_ms} ms"
                     );
                 }
-                fixture.store.refund(&[fixture.hit(&limit)]).await.unwrap();
+                fixture.store.edit_async(&[fixture.hit(&limit)], Edit::Refund).await.unwrap();
                 redis.assert_all_expire();
                 let both =
                     [fixture.hit(&limit), Hit { cost: 2, required: 2, ..fixture.hit(&limit) }];
-                fixture.store.take(&both).await.unwrap();
+                fixture.store.charge_async(&both).await.unwrap();
                 redis.assert_all_expire();
                 for receipt in receipts {
-                    fixture.store.revert(&receipt).await.unwrap();
+                    fixture.store.adjust_async(&receipt, Adjustment::Revert).await.unwrap();
                 }
                 redis.assert_all_expire();
-                fixture.store.reset(&[fixture.hit(&limit)]).await.unwrap();
+                fixture.store.edit_async(&[fixture.hit(&limit)], Edit::Reset).await.unwrap();
                 redis.assert_all_expire();
             }
         }
@@ -214,7 +215,9 @@ async fn refund_creates_no_key() {
     for algorithm in Algorithm::ALL {
         for max in [10, 1_000] {
             let limit = new_limit(max, MINUTE, algorithm);
-            let [outcome] = fixture.store.refund(&[fixture.hit(&limit)]).await.unwrap()[..] else {
+            let [outcome] =
+                fixture.store.edit_async(&[fixture.hit(&limit)], Edit::Refund).await.unwrap()[..]
+            else {
                 panic!("one for one")
             };
             assert_eq!((outcome.remaining(), outcome.reset_after()), (max, Duration::ZERO));
@@ -231,24 +234,25 @@ async fn refund_of_large_sliding_log_removes_oldest_units() {
     let limit = new_limit(10_000, MINUTE, Algorithm::SlidingLog);
     let hit = |cost| Hit { cost, required: cost, ..fixture.hit(&limit) };
     for nth in 0..500 {
-        fixture.store.take(&[hit(1 + nth % 3)]).await.unwrap();
+        fixture.store.charge_async(&[hit(1 + nth % 3)]).await.unwrap();
         fixture.clock.advance(Duration::from_millis(1));
     }
     let charged: u64 = (0..500).map(|nth| 1 + nth % 3).sum();
     let mut left = charged;
     for units in [1, 1, 1, 2, 3, 7, 100, 400] {
         left -= units;
-        let outcome = fixture.store.refund(&[hit(units)]).await.unwrap()[0];
+        let outcome = fixture.store.edit_async(&[hit(units)], Edit::Refund).await.unwrap()[0];
         assert_eq!(outcome.remaining(), 10_000 - left);
         // The oldest remaining unit leaves at its original time.
         let gone = charged - left;
         let nth = 3 * (gone / 6) + [0, 1, 1, 2, 2, 2][(gone % 6) as usize];
-        let wait = fixture.store.peek(&[hit(10_000 - left + 1)]).await.unwrap()[0].retry_after();
+        let wait =
+            fixture.store.peek_async(&[hit(10_000 - left + 1)]).await.unwrap()[0].retry_after();
         assert_eq!(wait, Some(MINUTE - Duration::from_millis(500 - nth)), "{gone} taken off");
     }
-    let all = fixture.store.refund(&[hit(u64::MAX)]).await.unwrap()[0];
+    let all = fixture.store.edit_async(&[hit(u64::MAX)], Edit::Refund).await.unwrap()[0];
     assert_eq!((all.remaining(), all.reset_after()), (10_000, Duration::ZERO));
-    assert_eq!(fixture.store.take(&[hit(3)]).await.unwrap().outcomes[0].remaining(), 9_997);
+    assert_eq!(fixture.store.charge_async(&[hit(3)]).await.unwrap().outcomes[0].remaining(), 9_997);
 }
 
 #[tokio::test]
@@ -259,7 +263,8 @@ async fn changed_limit_maximum_keeps_charged_units() {
         redis.command(&["FLUSHALL"]);
         let remaining = async |max: u64| {
             let limit = new_limit(max, MINUTE, algorithm);
-            fixture.store.take(&[fixture.hit(&limit)]).await.unwrap().outcomes[0].remaining()
+            fixture.store.charge_async(&[fixture.hit(&limit)]).await.unwrap().outcomes[0]
+                .remaining()
         };
         assert_eq!(remaining(1_000).await, 999, "{algorithm:?}");
         // A large log is written in parts, a small one as a whole.
@@ -276,14 +281,14 @@ async fn changed_algorithm_or_window_uses_new_counter() {
     for window in [MINUTE, 2 * MINUTE] {
         for algorithm in Algorithm::ALL {
             let limit = new_limit(10, window, algorithm);
-            let taken = fixture.store.take(&[fixture.hit(&limit)]).await.unwrap();
+            let taken = fixture.store.charge_async(&[fixture.hit(&limit)]).await.unwrap();
             assert_eq!(taken.outcomes[0].remaining(), 9, "{limit} has a new counter");
         }
     }
     for window in [MINUTE, 2 * MINUTE] {
         for algorithm in Algorithm::ALL {
             let limit = new_limit(10, window, algorithm);
-            let peeked = fixture.store.peek(&[fixture.hit(&limit)]).await.unwrap();
+            let peeked = fixture.store.peek_async(&[fixture.hit(&limit)]).await.unwrap();
             assert_eq!(peeked[0].remaining(), 9, "{limit} has its own count");
         }
     }
@@ -301,7 +306,7 @@ async fn request_with_too_many_hits_is_rejected() {
     let values: Vec<[Value<'_>; 1]> = names.iter().map(|name| [Value::from(&**name)]).collect();
     let hits: Vec<Hit<'_>> =
         values.iter().map(|value| Hit::new(Key::new(&scope, value), &limit, 1)).collect();
-    let error = store.take(&hits).await.unwrap_err();
+    let error = store.charge_async(&hits).await.unwrap_err();
     assert!(matches!(error, StoreError::Unsupported(_)), "{error}");
     assert_eq!(redis.keys(), [""; 0]);
 }

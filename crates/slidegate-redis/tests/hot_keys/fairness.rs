@@ -141,7 +141,7 @@ async fn split_limit_throughput_matches_documentation() {
         for ((tenant, routes), passed) in tenants.iter_mut().zip(&next).zip(passed) {
             let of_whole = routes.iter().filter(|route| {
                 let request = new_request(&tenant.name, &tenant.routes[**route]);
-                whole.check_now(&request).decision().is_allowed()
+                whole.check(&request).is_allowed()
             });
             let of_whole = of_whole.count() as u64;
             if second >= 120 {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate::{Descriptor, Gate, ManualClock, Policy, Request, Ruling};
+use slidegate::{Decision, Descriptor, Gate, ManualClock, Policy, Request};
 use slidegate_redis::{RedisStore, Settings};
 
 use crate::server::LONG;
@@ -36,14 +36,14 @@ pub fn new_request<'r>(tenant: &'r str, route: &'r str) -> Request<'r> {
 }
 
 /// Checks a request of a tenant for a route, and asserts that Redis decided.
-pub async fn check_with_redis(instance: &Instance, tenant: &str, route: &str) -> Ruling {
-    let ruling = instance.check(&new_request(tenant, route)).await;
-    assert!(!ruling.decision().is_degraded(), "must be decided by Redis");
-    ruling
+pub async fn check_with_redis(instance: &Instance, tenant: &str, route: &str) -> Decision<'static> {
+    let decision = instance.check_async(&new_request(tenant, route)).await;
+    assert!(!decision.is_degraded(), "must be decided by Redis");
+    decision
 }
 
 pub async fn is_allowed(instance: &Instance, tenant: &str, route: &str) -> bool {
-    check_with_redis(instance, tenant, route).await.decision().is_allowed()
+    check_with_redis(instance, tenant, route).await.is_allowed()
 }
 
 /// Returns the number of script calls that each master of a Cluster has run.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use slidegate::{Descriptor, Gate, ManualClock, Policy, Request};
+use slidegate::{Descriptor, Gate, ManualClock, Policy, Reason, Request};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::instance::{
@@ -22,9 +22,9 @@ fn new_sampled_policy(max: u64) -> String {
 /// Returns the number of units that Redis has charged to a tenant.
 async fn charged_units(instance: &Instance, tenant: &str, max: u64) -> u64 {
     let request = Request::new("default", Descriptor::new([("tenant", tenant)]));
-    let peeked = instance.peek(&request).await;
+    let peeked = instance.peek_async(&request).await;
     assert!(peeked.limits().count() == 1, "a peek is always sent");
-    max - peeked.decision().remaining()
+    max - peeked.remaining()
 }
 
 #[tokio::test]
@@ -45,8 +45,8 @@ async fn sampled_count_has_documented_mean_and_variance() {
         let tenant = nth.to_string();
         for _ in 0..REQUESTS_PER_TENANT {
             let descriptor = Descriptor::new([("tenant", tenant.as_str())]).cost(COST_PER_REQUEST);
-            let ruling = instance.check(&Request::new("default", descriptor)).await;
-            assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
+            let decision = instance.check_async(&Request::new("default", descriptor)).await;
+            assert!(decision.is_allowed() && !decision.is_degraded());
         }
         counts.push(charged_units(&instance, &tenant, MAX_UNITS_PER_MINUTE).await as f64);
     }
@@ -90,8 +90,8 @@ async fn sampled_refund_is_correct_on_average() {
                 true => descriptor.cost(3),
                 false => descriptor.cost(1).as_refund(),
             };
-            let ruling = instance.check(&Request::new("default", descriptor)).await;
-            assert!(ruling.decision().is_allowed() && !ruling.decision().is_degraded());
+            let decision = instance.check_async(&Request::new("default", descriptor)).await;
+            assert!(decision.is_allowed() && !decision.is_degraded());
         }
         sum += charged_units(&instance, &tenant, MAX_UNITS_PER_MINUTE).await;
     }
@@ -111,9 +111,9 @@ async fn rules_with_equal_sampling_rate_send_same_requests() {
     let instance = new_instance(rules, &redis.address(), &ManualClock::default());
     let (mut sent, mut known_counts) = (0, [0; 4]);
     for _ in 0..1_000 {
-        let ruling = check_with_redis(&instance, "acme", "").await;
-        let known: Vec<bool> =
-            ruling.decision().outcomes().iter().map(|outcome| outcome.is_known()).collect();
+        let decision = check_with_redis(&instance, "acme", "").await;
+        let is_known = |name| decision.limits().any(|status| status.policy_name() == name);
+        let known = ["a", "b.1h", "b.1d", "c"].map(is_known);
         assert!(known[0] == known[1] && known[1] == known[2], "{known:?}");
         // A request that is sent at 10 % is also sent at 50 %: one call is enough for both.
         assert!(known[3] || !known[0], "{known:?}");
@@ -168,8 +168,8 @@ async fn exhausted_sampled_limit_allows_no_request() {
         // Only Redis can decide that units are free again.
         clock.advance(HOUR);
         let calls = redis.calls_of("evalsha");
-        let ruling = check_with_redis(&instance, "acme", "").await;
-        assert!(ruling.decision().is_allowed() && ruling.binding().is_some());
+        let decision = check_with_redis(&instance, "acme", "").await;
+        assert!(decision.is_allowed() && decision.binding().is_some());
         assert_eq!(redis.calls_of("evalsha"), calls + 1);
     }
 }
@@ -181,8 +181,8 @@ async fn higher_cost_is_denied_after_sampled_denial() {
     exhaust_limit(&instance).await;
     for cost in 2..100 {
         let descriptor = Descriptor::new([("tenant", "acme")]).cost(cost);
-        let ruling = instance.check(&Request::new("default", descriptor)).await;
-        assert!(!ruling.decision().is_allowed(), "{cost}");
+        let decision = instance.check_async(&Request::new("default", descriptor)).await;
+        assert!(!decision.is_allowed(), "{cost}");
     }
 }
 
@@ -193,11 +193,11 @@ async fn one_probe_is_charged_after_sampled_denial() {
     exhaust_limit(&instance).await;
     clock.advance(Duration::from_secs(120));
     let checks = (0..200).map(|_| check_with_redis(&instance, "acme", ""));
-    let rulings = futures_util::future::join_all(checks).await;
-    let allowed = rulings.iter().filter(|ruling| ruling.decision().is_allowed()).count();
+    let decisions = futures_util::future::join_all(checks).await;
+    let allowed = decisions.iter().filter(|decision| decision.is_allowed()).count();
     assert_eq!(allowed, 1);
-    for denial in rulings.iter().filter(|ruling| !ruling.decision().is_allowed()) {
-        let wait = denial.decision().retry_after().unwrap();
+    for denial in decisions.iter().filter(|decision| !decision.is_allowed()) {
+        let wait = denial.retry_after().unwrap();
         assert!(Duration::ZERO < wait && wait < Duration::from_secs(1), "{wait:?}");
     }
     assert_eq!(charged_units(&instance, "acme", 1_000).await, SAMPLING_FACTOR);
@@ -222,10 +222,13 @@ async fn on_store_error_applies_to_unsent_sampled_requests() {
     charged_units(&instance, "acme", 1_000).await;
     redis.kill();
     while !instance.store().is_breaker_open() {
-        instance.check(&new_request("acme", "")).await;
+        let _ = instance.check_async(&new_request("acme", "")).await;
     }
     for _ in 0..1_000 {
-        let ruling = instance.check(&new_request("acme", "")).await;
-        assert!(ruling.decision().is_store_unavailable() && ruling.decision().is_degraded());
+        let decision = instance.check_async(&new_request("acme", "")).await;
+        assert_eq!(
+            (decision.reason(), decision.is_degraded()),
+            (Some(Reason::StoreUnavailable), true)
+        );
     }
 }

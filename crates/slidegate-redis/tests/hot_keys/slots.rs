@@ -3,7 +3,7 @@
 //! none.
 
 use futures_util::future::join_all;
-use slidegate::{ManualClock, Ruling};
+use slidegate::{Decision, ManualClock};
 
 use super::instance::{
     Instance, check_with_redis, is_allowed, new_instance, new_request, script_calls_per_master,
@@ -38,8 +38,8 @@ async fn count_script_calls_per_request(cluster: &Cluster, instance: &Instance) 
     script_calls_per_master(cluster).iter().sum::<u64>() - before
 }
 
-fn remaining_units_per_limit(ruling: &Ruling) -> [u64; 2] {
-    let mut limits = ruling.limits().map(|status| status.outcome.remaining());
+fn remaining_units_per_limit(decision: &Decision<'_>) -> [u64; 2] {
+    let mut limits = decision.limits().map(|status| status.remaining());
     [limits.next().unwrap(), limits.next().unwrap()]
 }
 
@@ -59,7 +59,7 @@ async fn count_allowed_concurrent_requests(instance: &Instance, tenant: &str) ->
     let mut total = 0;
     for (route_index, route) in ROUTES.iter().enumerate() {
         let allowed: u64 = each.iter().map(|allowed| allowed[route_index]).sum();
-        let peeked = instance.peek(&new_request(tenant, route)).await;
+        let peeked = instance.peek_async(&new_request(tenant, route)).await;
         assert_eq!(
             remaining_units_per_limit(&peeked)[1],
             MAX_REQUESTS_PER_ROUTE - allowed,
@@ -67,7 +67,7 @@ async fn count_allowed_concurrent_requests(instance: &Instance, tenant: &str) ->
         );
         total += allowed;
     }
-    let peeked = instance.peek(&new_request(tenant, ROUTES[0])).await;
+    let peeked = instance.peek_async(&new_request(tenant, ROUTES[0])).await;
     assert_eq!(remaining_units_per_limit(&peeked)[0], MAX_REQUESTS_PER_TENANT - total);
     total
 }
@@ -121,7 +121,7 @@ async fn exhausted_sampled_rule_denies_requests_in_two_slots() {
     while is_allowed(&instance, "acme", "/a").await {}
     for _ in 0..200 {
         let denial = check_with_redis(&instance, "acme", "/a").await;
-        assert!(!denial.decision().is_allowed());
-        assert_eq!(denial.binding().unwrap().rule.name(), "all");
+        assert!(!denial.is_allowed());
+        assert_eq!(denial.binding().unwrap().rule_name(), "all");
     }
 }

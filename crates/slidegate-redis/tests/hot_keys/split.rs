@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Store};
+use slidegate::{Descriptor, Edit, Gate, ManualClock, MemoryStore, Policy, Request, Store};
 
 use super::instance::{
     Instance, check_with_redis, is_allowed, new_instance, new_request, script_calls_per_master,
@@ -40,7 +40,7 @@ fn routes_for_all_sub_keys() -> Vec<String> {
 
 /// Returns the sub-key that a policy chooses for a route.
 fn sub_key_of_route(policy: &Policy, route: &str) -> u16 {
-    policy.apply(&new_request("acme", route)).hits()[0].key.part().unwrap()
+    policy.apply(&new_request("acme", route)).hits().next().unwrap().key.part().unwrap()
 }
 
 /// Returns one route for each sub-key.
@@ -75,7 +75,7 @@ async fn sub_keys_allow_exactly_their_shares() {
             let (instance, route) = (&instances[nth % 2], &routes[nth / 2 % routes.len()]);
             async move {
                 let allowed = is_allowed(instance, "acme", route).await;
-                (sub_key_of_route(instance.policy(), route), u64::from(allowed))
+                (sub_key_of_route(&instance.policy(), route), u64::from(allowed))
             }
         });
         let mut allowed = BTreeMap::new();
@@ -96,12 +96,9 @@ async fn equal_attributes_choose_same_sub_key() {
     let [one, other] = [(); 2].map(|()| new_instance(&policy, &redis.address(), &clock));
     for route in routes_for_all_sub_keys() {
         redis.command(&["FLUSHALL"]);
-        let remaining = check_with_redis(&one, "acme", &route).await.decision().remaining();
-        assert_eq!(
-            check_with_redis(&other, "acme", &route).await.decision().remaining(),
-            remaining - 1
-        );
-        let part = sub_key_of_route(one.policy(), &route);
+        let remaining = check_with_redis(&one, "acme", &route).await.remaining();
+        assert_eq!(check_with_redis(&other, "acme", &route).await.remaining(), remaining - 1);
+        let part = sub_key_of_route(&one.policy(), &route);
         assert_eq!(redis.keys(), [format!("slidegate:default:hot:{{tenant=acme#{part}}}")]);
     }
     // A missing attribute chooses a sub-key, too.
@@ -109,7 +106,7 @@ async fn equal_attributes_choose_same_sub_key() {
     let request = Request::new("default", Descriptor::new([("tenant", "acme")]));
     let mut remaining = Vec::new();
     for instance in [&one, &other, &one] {
-        remaining.push(instance.check(&request).await.decision().remaining());
+        remaining.push(instance.check_async(&request).await.remaining());
     }
     assert!(remaining[0] == remaining[1] + 1 && remaining[1] == remaining[2] + 1, "{remaining:?}");
     assert_eq!(redis.keys().len(), 1);
@@ -119,19 +116,17 @@ async fn equal_attributes_choose_same_sub_key() {
 async fn cost_above_sub_key_share_never_fits() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_window"), &redis.address(), &clock);
-    for (part, route) in find_route_of_each_sub_key(instance.policy()) {
+    for (part, route) in find_route_of_each_sub_key(&instance.policy()) {
         let at_cost = |cost| {
             let descriptor = Descriptor::new([("tenant", "acme"), ("route", route.as_str())]);
             Request::new("default", descriptor.cost(cost))
         };
-        let denial = instance.check(&at_cost(expected_units_of_sub_key(part) + 1)).await;
-        assert!(!denial.decision().is_allowed() && !denial.decision().is_degraded());
-        assert_eq!(denial.decision().retry_after(), None, "though {MAX_UNITS_PER_MINUTE} is more");
-        assert!(
-            instance.check(&at_cost(expected_units_of_sub_key(part))).await.decision().is_allowed()
-        );
-        let denial = instance.check(&at_cost(1)).await;
-        assert!(denial.decision().retry_after().is_some_and(|wait| wait > Duration::ZERO));
+        let denial = instance.check_async(&at_cost(expected_units_of_sub_key(part) + 1)).await;
+        assert!(!denial.is_allowed() && !denial.is_degraded());
+        assert_eq!(denial.retry_after(), None, "though {MAX_UNITS_PER_MINUTE} is more");
+        assert!(instance.check_async(&at_cost(expected_units_of_sub_key(part))).await.is_allowed());
+        let denial = instance.check_async(&at_cost(1)).await;
+        assert!(denial.retry_after().is_some_and(|wait| wait > Duration::ZERO));
     }
 }
 
@@ -139,15 +134,15 @@ async fn cost_above_sub_key_share_never_fits() {
 async fn revert_frees_units_of_charged_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_log"), &redis.address(), &clock);
-    let routes = find_route_of_each_sub_key(instance.policy());
-    let ruling = check_with_redis(&instance, "acme", &routes[&3]).await;
+    let routes = find_route_of_each_sub_key(&instance.policy());
+    let decision = check_with_redis(&instance, "acme", &routes[&3]).await;
     for (part, route) in &routes {
         assert_eq!(
             exhaust_sub_key(&instance, route).await,
             expected_units_of_sub_key(*part) - u64::from(*part == 3)
         );
     }
-    instance.revert(ruling.decision()).await.unwrap();
+    instance.revert_async(&decision).await.unwrap();
     for (part, route) in &routes {
         assert_eq!(exhaust_sub_key(&instance, route).await, u64::from(*part == 3), "{part}");
     }
@@ -157,13 +152,13 @@ async fn revert_frees_units_of_charged_sub_key() {
 async fn refund_frees_units_of_matching_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_window"), &redis.address(), &clock);
-    let routes = find_route_of_each_sub_key(instance.policy());
+    let routes = find_route_of_each_sub_key(&instance.policy());
     for (part, route) in &routes {
         assert_eq!(exhaust_sub_key(&instance, route).await, expected_units_of_sub_key(*part));
     }
     let descriptor = Descriptor::new([("tenant", "acme"), ("route", &*routes[&3])]);
     let refund = Request::new("default", descriptor.cost(4).as_refund());
-    assert_eq!(instance.check(&refund).await.limits().next().unwrap().outcome.remaining(), 4);
+    assert_eq!(instance.check_async(&refund).await.limits().next().unwrap().remaining(), 4);
     for (part, route) in &routes {
         assert_eq!(
             exhaust_sub_key(&instance, route).await,
@@ -177,7 +172,7 @@ async fn refund_frees_units_of_matching_sub_key() {
 async fn sub_keys_spread_over_masters_and_reset_together() {
     let (cluster, clock) = (Cluster::start(), ManualClock::default());
     let instance = new_instance(&new_split_policy("sliding_window"), &cluster.address(), &clock);
-    let routes = find_route_of_each_sub_key(instance.policy());
+    let routes = find_route_of_each_sub_key(&instance.policy());
     let slot = |part: &u16| cluster.slot_of(&format!("{{tenant=acme#{part}}}"));
     let slots: BTreeSet<u16> = routes.keys().map(slot).collect();
     assert_eq!(slots.len(), usize::from(SUB_KEY_COUNT));
@@ -209,8 +204,10 @@ async fn sub_keys_spread_over_masters_and_reset_together() {
     }
     // A reset covers all sub-keys, regardless of the route of the request.
     let request = new_request("acme", &routes[&0]);
-    let applied = instance.policy().apply(&request);
-    instance.store().reset(&applied.hits()).await.unwrap();
+    let policy = instance.policy();
+    let applied = policy.apply(&request);
+    let hits: Vec<_> = applied.hits().collect();
+    instance.store().edit_async(&hits, Edit::Reset).await.unwrap();
     for (part, route) in &routes {
         assert_eq!(exhaust_sub_key(&instance, route).await, expected_units_of_sub_key(*part));
     }
@@ -223,11 +220,10 @@ fn memory_store_does_not_split_limit() {
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 1_000));
         let routes = routes_for_all_sub_keys();
         let checks = (0..3 * MAX_UNITS_PER_MINUTE as usize).map(|nth| &routes[nth % 2]);
-        let passes =
-            |route: &&String| gate.check_now(&new_request("acme", route)).decision().is_allowed();
+        let passes = |route: &&String| gate.check(&new_request("acme", route)).is_allowed();
         assert_eq!(checks.filter(passes).count() as u64, MAX_UNITS_PER_MINUTE, "{algorithm}");
         let descriptor = Descriptor::new([("tenant", "other")]).cost(MAX_UNITS_PER_MINUTE);
-        let whole = gate.check_now(&Request::new("default", descriptor));
-        assert!(whole.decision().is_allowed());
+        let whole = gate.check(&Request::new("default", descriptor));
+        assert!(whole.is_allowed());
     }
 }

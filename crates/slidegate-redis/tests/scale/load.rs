@@ -47,7 +47,7 @@ impl Client {
         Self { name, limits: vec![new_limit_per_day(max, Algorithm::SlidingWindow)] }
     }
 
-    /// Adds a sliding log limit, whose counter has its own key.
+    /// Adds a sliding log limit. Its counter has a Redis key of its own; counters of other algorithms share one key.
     pub fn with_sliding_log(mut self, max: u64) -> Self {
         self.limits.push(new_limit_per_day(max, Algorithm::SlidingLog));
         self
@@ -144,7 +144,7 @@ async fn call_with_hits_of_client<T>(
 }
 
 pub async fn take_one_unit(store: &RedisStore, client: &Client) -> CallOutcome {
-    match call_with_hits_of_client(client, async |hits| store.take(hits).await).await {
+    match call_with_hits_of_client(client, async |hits| store.charge_async(hits).await).await {
         Ok(taken) if taken.allowed => CallOutcome::Allowed,
         Ok(_) => CallOutcome::Denied,
         Err(StoreError::TimedOut(_)) => CallOutcome::TimedOut,
@@ -156,7 +156,7 @@ pub async fn take_one_unit(store: &RedisStore, client: &Client) -> CallOutcome {
 /// Returns the charged units of each limit of a client.
 pub async fn charged_units_per_limit(store: &RedisStore, client: &Client) -> Vec<u64> {
     let peeked =
-        call_with_hits_of_client(client, async |hits| store.peek(hits).await).await.unwrap();
+        call_with_hits_of_client(client, async |hits| store.peek_async(hits).await).await.unwrap();
     let used =
         |(limit, outcome): (&Limit, &slidegate::Outcome)| limit.capacity() - outcome.remaining();
     client.limits.iter().zip(&peeked).map(used).collect()

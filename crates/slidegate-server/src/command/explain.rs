@@ -245,7 +245,7 @@ fn explain_with_policy(
     });
     let request = Request::with_descriptors(&args.domain, descriptors);
     let gate = Gate::new(policy.clone(), MemoryStore::new());
-    let explanation = Explanation::from_ruling(policy, &request, &gate.peek_now(&request));
+    let explanation = Explanation::from_decision(policy, &request, &gate.peek(&request));
     if explanation.has_rules() {
         return Ok(explanation);
     }

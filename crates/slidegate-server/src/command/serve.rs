@@ -124,7 +124,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     if tokio::time::timeout_at(deadline, drained).await.is_err() {
         warn!("cutting connections that were still busy after {shutdown_grace:?}");
     }
-    if let Some(node) = service.active_policy().store().cluster_node() {
+    if let Some(node) = service.store().cluster_node() {
         node.leave(time_until_deadline(deadline).max(MIN_CLUSTER_LEAVE_TIMEOUT)).await;
     }
     if let Some(traces) = service.telemetry().tracer() {

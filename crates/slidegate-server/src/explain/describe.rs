@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slidegate::policy::NoMatchReason;
-use slidegate::{Limit, LimitStatus, Ruling};
+use slidegate::{Decision, Limit, LimitStatus, Reason};
 
 use crate::policy_description::describe_expected_value;
 
@@ -49,7 +49,7 @@ pub fn describe_limit(limit: &Limit) -> String {
 /// Returns the condition under which the request will fit the limit, such as the time until enough units are free.
 /// `required` is the number of units that must be free. Returns `None` if the request fits now.
 pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Option<String> {
-    let (limit, outcome) = (limit_status.limit.limit(), limit_status.outcome);
+    let (limit, outcome) = (limit_status.limit(), limit_status.outcome());
     if outcome.fits() {
         return None;
     }
@@ -74,9 +74,8 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
 }
 
 /// Returns a sentence with the decision and the limit that determined the decision.
-pub fn describe_ruling(ruling: &Ruling) -> String {
-    let decision = ruling.decision();
-    let summary = match (decision.is_allowed(), ruling.binding()) {
+pub fn describe_decision(decision: &Decision<'_>) -> String {
+    let summary = match (decision.is_allowed(), decision.binding()) {
         (true, None) => "allowed: no enforced limit applies".into(),
         (true, Some(limit)) => format!("allowed: {} is closest to its limit", limit.policy_name()),
         (false, Some(limit)) => {
@@ -91,7 +90,7 @@ pub fn describe_ruling(ruling: &Ruling) -> String {
             "denied: the store is unavailable, and a rule denies requests without it".into()
         }
     };
-    match decision.is_degraded() && !decision.is_store_unavailable() {
+    match decision.is_degraded() && decision.reason() != Some(Reason::StoreUnavailable) {
         true => format!("{summary} (the store is unavailable: counted by this instance alone)"),
         false => summary,
     }

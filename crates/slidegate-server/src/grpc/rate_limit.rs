@@ -50,13 +50,13 @@ async fn decide_rate_limit_call(
     let call = Call {
         operation: Operation::Check,
         span_name: "slidegate.should_rate_limit",
-        trace: TraceHeaders::Caller(metadata.as_ref()),
+        trace: TraceHeaders::Direct(metadata.as_ref()),
     };
     let counted = handler
         .handle(
             call,
             || ParsedMessage::parse(message),
-            |renderer, request, ruling| Ok(rls::respond(renderer, request, ruling)),
+            |renderer, request, decision| Ok(rls::respond(renderer, request, decision)),
         )
         .await;
     let counted = counted.map_err(|error| Status::invalid_argument(error.to_string()))?;

@@ -11,7 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
-use slidegate::Ruling;
+use slidegate::Decision;
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
 use super::check_request::{CheckRequest, ReportRequest};
@@ -125,7 +125,7 @@ impl DecisionEndpoints {
         service: &Service,
     ) -> Result<CountedResponse, HttpProblem> {
         let call = |operation, trace| Call { operation, span_name: endpoint.span_name(), trace };
-        let trace = TraceHeaders::Caller(&head.headers);
+        let trace = TraceHeaders::Direct(&head.headers);
         let check = |operation| {
             self.handler.handle(call(operation, trace), || CheckRequest::parse(body), render_check)
         };
@@ -144,10 +144,11 @@ impl DecisionEndpoints {
                 );
                 let parse =
                     || ForwardAuthRequest::parse(head, peer, &self.proxy_trust, policy.headers());
-                let render =
-                    |renderer: &ResponseRenderer, request: &ForwardAuthRequest<'_>, ruling: &_| {
-                        renderer.render_auth(ruling, request.deny_status())
-                    };
+                let render = |renderer: &ResponseRenderer,
+                              request: &ForwardAuthRequest<'_>,
+                              decision: &Decision<'_>| {
+                    renderer.render_auth(decision, request.deny_status())
+                };
                 self.handler.handle(call, parse, render).await
             }
             Endpoint::Json => {
@@ -161,7 +162,7 @@ impl DecisionEndpoints {
 fn render_check<Q>(
     renderer: &ResponseRenderer,
     _: &Q,
-    ruling: &Ruling,
+    decision: &Decision<'_>,
 ) -> Result<CountedResponse, HttpProblem> {
-    renderer.render_check(ruling)
+    renderer.render_check(decision)
 }

@@ -41,7 +41,7 @@ mod tests {
     const OK_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
     #[test]
-    fn hyper_error_after_other_response_gets_problem_body() {
+    fn hyper_error_gets_problem_body_after_earlier_response() {
         let alone = with_problem_body(HYPER_ERROR_RESPONSE).unwrap();
         let after_response =
             with_problem_body(&[OK_RESPONSE, HYPER_ERROR_RESPONSE].concat()).unwrap();

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
-use slidegate::Ruling;
+use slidegate::Decision;
 
 use crate::rendering::problem::HttpProblem;
 use crate::rendering::{CountedResponse, ResponseRenderer};
@@ -19,9 +19,9 @@ pub fn parse(body: &[u8]) -> Result<ParsedMessage, HttpProblem> {
 pub fn render(
     renderer: &ResponseRenderer,
     message: &ParsedMessage,
-    ruling: &Ruling,
+    decision: &Decision<'_>,
 ) -> Result<CountedResponse, HttpProblem> {
-    let counted = rls::respond(renderer, message, ruling);
+    let counted = rls::respond(renderer, message, decision);
     let status = match counted.result {
         RequestResult::Allowed => StatusCode::OK,
         _ => StatusCode::TOO_MANY_REQUESTS,

@@ -31,8 +31,8 @@ pub fn describe_counter_changes(old: &Rule, new: &Rule) -> Option<String> {
     (!effects.is_empty()).then(|| effects.join(", "))
 }
 
-/// Returns one text for each limit of a rule and of its overrides: the name of the limit and the shape of its counter,
-/// for example `` `1s` counted as sliding_window:1s ``.
+/// Returns one text for each limit of a rule and of its overrides. The text has the name of the limit,
+/// its algorithm and its window, for example `` `1s` counted as sliding_window:1s ``.
 pub fn counter_shapes(rule: &Rule) -> Vec<String> {
     let settings =
         [rule.settings()].into_iter().chain(rule.overrides().iter().map(Override::settings));

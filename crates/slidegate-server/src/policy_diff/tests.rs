@@ -120,7 +120,7 @@ fn limit_name_and_precision_changes_are_described() {
 }
 
 #[test]
-fn key_attribute_change_resets_counters() {
+fn changed_per_attributes_reset_counters() {
     let missing = "without it the rule does not apply";
     assert_rule_change_description(
         "limits: [9/s], per: [tenant]",

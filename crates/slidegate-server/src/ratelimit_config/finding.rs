@@ -35,7 +35,7 @@ pub struct Finding {
 /// The errors and notes of a conversion, in the order in which they were found.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Errors. Any error prevents the conversion.
+    /// Errors. A file with an error is not converted into a policy.
     pub errors: Vec<Finding>,
     /// Notes about accepted settings that have no effect, or an unexpected effect.
     pub notes: Vec<Finding>,

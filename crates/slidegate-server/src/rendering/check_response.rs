@@ -7,7 +7,7 @@ use std::io;
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::{Reason, Ruling};
+use slidegate::{Decision, Reason};
 
 use crate::durations::ceil_millis;
 
@@ -73,34 +73,32 @@ struct LimitBody<'r> {
 }
 
 impl<'r> CheckResponse<'r> {
-    /// Creates the response to the request of a ruling.
-    pub fn from_ruling(ruling: &'r Ruling) -> Self {
-        let binding = ruling.binding().map(LimitStatusBody::from_status);
-        let decision = ruling.decision();
+    /// Creates the response to the request of a decision.
+    pub fn from_decision(decision: &'r Decision<'_>) -> Self {
+        let binding = decision.binding().map(LimitStatusBody::from_status);
         Self {
             allowed: decision.is_allowed(),
-            reason: ruling.reason(),
+            reason: decision.reason(),
             rule: binding.as_ref().map(|limit_status| limit_status.rule),
             remaining: binding.as_ref().map(|limit_status| limit_status.remaining),
             reset_after_ms: binding.as_ref().map(|limit_status| limit_status.reset_after_ms),
             retry_after_ms: binding.as_ref().and_then(|limit_status| limit_status.retry_after_ms),
             limit: binding.map(|limit_status| limit_status.limit),
             degraded: decision.is_degraded(),
-            limits: ruling.limits().map(LimitStatusBody::from_status).collect(),
+            limits: decision.limits().map(LimitStatusBody::from_status).collect(),
         }
     }
 }
 
 impl<'r> LimitStatusBody<'r> {
     fn from_status(limit_status: slidegate::LimitStatus<'r>) -> Self {
-        let slidegate::LimitStatus { rule, limit: rule_limit, outcome, .. } = limit_status;
-        let limit = rule_limit.limit();
+        let (limit, outcome) = (limit_status.limit(), limit_status.outcome());
         let quota = limit.quota();
         let wait = outcome.retry_after().filter(|_| !outcome.fits());
         Self {
-            rule: rule.name(),
+            rule: limit_status.rule_name(),
             limit: LimitBody {
-                name: rule_limit.id(),
+                name: limit_status.id(),
                 max: quota.max(),
                 window_ms: ceil_millis(quota.window()),
             },

@@ -130,9 +130,10 @@ impl<'a> Replay<'a> {
             )
         });
         let request = Request::new(self.domain, Descriptor::new(line.attributes()));
-        let matched_rules = gate.policy().apply(&request);
-        let ruling = gate.check_matched_now(&matched_rules);
-        self.stats.record(now, &matched_rules, &ruling);
+        let policy = gate.policy();
+        let matched_rules = policy.apply(&request);
+        let decision = gate.check_matched(&matched_rules);
+        self.stats.record(now, &matched_rules, &decision);
     }
 }
 

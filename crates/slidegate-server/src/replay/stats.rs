@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use slidegate::policy::{Match, MatchedRules, Rule, RuleLimit};
-use slidegate::{LimitStatus, Policy, Ruling, Timestamp, Value, Veto};
+use slidegate::{Decision, LimitStatus, Policy, Timestamp, Value, Veto};
 
 use super::accuracy::{Deviation, LimitAccuracy, LimitObservation};
 use super::demand::Demand;
@@ -95,10 +95,15 @@ impl ReplayStats {
     }
 
     /// Records the decision about a request at the time `at`. `matched_rules` are the rules that apply to the request.
-    pub fn record(&mut self, at: Timestamp, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
-        let allowed = ruling.decision().is_allowed();
+    pub fn record(
+        &mut self,
+        at: Timestamp,
+        matched_rules: &MatchedRules<'_>,
+        decision: &Decision<'_>,
+    ) {
+        let allowed = decision.is_allowed();
         self.counts.count_request(allowed, if allowed { LimitFit::Yes } else { LimitFit::Denied });
-        let mut statuses = ruling.limits();
+        let mut statuses = decision.limits();
         for rule_match in matched_rules.matches() {
             let rule_statuses = statuses.by_ref().take(rule_match.limits().len());
             let rule_index = rule_match.rule_index();
@@ -133,7 +138,7 @@ fn key_attributes<'a>(rule_match: &'a Match<'_>) -> impl Iterator<Item = (&'a st
 /// Returns `true` if a limit was charged for a request. `allowed` is the decision about the request. A limit that only
 /// observes is not charged if the request exceeds it.
 fn is_limit_charged(status: &LimitStatus<'_>, allowed: bool) -> bool {
-    status.rule.charges_always() || (allowed && status.outcome.fits())
+    status.rule().is_some_and(Rule::charges_always) || (allowed && status.fits())
 }
 
 /// Whether a request is within a limit or rule. The variants are in ascending order of severity.
@@ -147,7 +152,7 @@ enum LimitFit {
 
 impl LimitFit {
     fn from_status(status: &LimitStatus<'_>) -> Self {
-        match (status.outcome.fits(), status.veto) {
+        match (status.fits(), status.veto()) {
             (true, _) => Self::Yes,
             (false, Veto::Alone | Veto::Jointly) => Self::Denied,
             (false, Veto::Never) => Self::Observed,
@@ -184,8 +189,9 @@ impl RuleStats {
         let (mut fit, mut has_capacity) = (LimitFit::Yes, true);
         for status in statuses {
             fit = fit.max(LimitFit::from_status(&status));
-            has_capacity &=
-                self.get_or_create_limit_stats(status.limit).record_limit_result(&status, request);
+            has_capacity &= self
+                .get_or_create_limit_stats(status.rule_limit())
+                .record_limit_result(&status, request);
         }
         self.counts.count_request(request.allowed, fit);
         if let Some(key) = request.key {
@@ -223,10 +229,10 @@ impl LimitStats {
     /// charge, has capacity for the request. Also returns `true` if the key is not counted.
     fn record_limit_result(&mut self, status: &LimitStatus<'_>, request: DecidedRequest) -> bool {
         let DecidedRequest { at, allowed, key, cost, required } = request;
-        let fits = status.outcome.fits();
+        let fits = status.fits();
         self.counts.count_request(allowed, LimitFit::from_status(status));
         key.is_none_or(|key| {
-            let quota = status.limit.limit().quota();
+            let quota = status.limit().quota();
             let charged = if is_limit_charged(status, allowed) { cost } else { 0 };
             self.accuracy.record(key, LimitObservation { quota, at, fits, required, charged })
         })

@@ -8,7 +8,7 @@ mod request;
 mod response;
 mod unit;
 
-use slidegate::Ruling;
+use slidegate::Decision;
 
 pub use self::json::JsonError;
 pub use self::messages::{
@@ -16,7 +16,7 @@ pub use self::messages::{
 };
 pub use self::request::{MAX_DESCRIPTORS, ParsedMessage};
 use crate::rendering::ResponseRenderer;
-use crate::telemetry::request_result::{RequestResult, request_result_of_ruling};
+use crate::telemetry::request_result::{RequestResult, request_result_of_decision};
 
 /// A response message, and the result that metrics record for it.
 pub struct CountedMessage {
@@ -24,12 +24,12 @@ pub struct CountedMessage {
     pub result: RequestResult,
 }
 
-/// Builds the response to a request from its ruling.
+/// Builds the response to a request from its decision.
 pub fn respond(
     renderer: &ResponseRenderer,
     request: &ParsedMessage,
-    ruling: &Ruling,
+    decision: &Decision<'_>,
 ) -> CountedMessage {
-    let message = response::build_response(request.descriptor_count(), ruling, renderer);
-    CountedMessage { message, result: request_result_of_ruling(ruling) }
+    let message = response::build_response(request.descriptor_count(), decision, renderer);
+    CountedMessage { message, result: request_result_of_decision(decision) }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slidegate::headers::Header;
-use slidegate::{JitterSample, LimitStatus, Problem, Ruling};
+use slidegate::{Decision, JitterSample, LimitStatus, Problem, Reason};
 
 use super::messages::envoy::config::core::v3::HeaderValue;
 use super::messages::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -16,15 +16,15 @@ use crate::rendering::ResponseRenderer;
 /// Builds the response to a request. `descriptors` is the number of descriptors in the request.
 pub fn build_response(
     descriptors: usize,
-    ruling: &Ruling,
+    decision: &Decision<'_>,
     renderer: &ResponseRenderer,
 ) -> RateLimitResponse {
     // One draw, so that headers, statuses and body state the same wait.
     let jitter = renderer.draw_jitter();
-    let headers = renderer.rate_limit_headers(ruling, jitter);
+    let headers = renderer.rate_limit_headers(decision, jitter);
     // Envoy chooses the status of a denial itself, 429 by default.
-    let problem = Problem::from_ruling(ruling).map(|problem| {
-        match ruling.decision().is_store_unavailable() {
+    let problem = Problem::from_decision(decision).map(|problem| {
+        match decision.reason() == Some(Reason::StoreUnavailable) {
             true => problem,
             false => problem.with_status(429),
         }
@@ -33,8 +33,8 @@ pub fn build_response(
     // Strings and numbers always serialize. If they did not, Envoy would send its own body.
     let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());
     RateLimitResponse {
-        overall_code: to_rls_response_code(!ruling.decision().is_allowed()),
-        statuses: build_descriptor_statuses(descriptors, ruling, jitter),
+        overall_code: to_rls_response_code(!decision.is_allowed()),
+        statuses: build_descriptor_statuses(descriptors, decision, jitter),
         response_headers_to_add: headers
             .into_iter()
             .chain(content_type)
@@ -56,18 +56,17 @@ fn to_rls_header_value((key, value): Header) -> HeaderValue {
 
 fn build_descriptor_statuses(
     descriptors: usize,
-    ruling: &Ruling,
+    decision: &Decision<'_>,
     jitter: JitterSample,
 ) -> Vec<DescriptorStatus> {
-    let decision = ruling.decision();
     // A denial for lack of a store applies to all descriptors.
-    if decision.is_store_unavailable() {
+    if decision.reason() == Some(Reason::StoreUnavailable) {
         let over_limit =
             DescriptorStatus { code: to_rls_response_code(true), ..DescriptorStatus::default() };
         return vec![over_limit; descriptors];
     }
     let mut binding: Vec<Option<LimitStatus<'_>>> = vec![None; descriptors];
-    for limit_status in ruling.limits() {
+    for limit_status in decision.limits() {
         let Some(current) = binding.get_mut(limit_status.descriptor()) else { continue };
         if current.as_ref().is_none_or(|current| takes_precedence_in_status(&limit_status, current))
         {
@@ -80,7 +79,7 @@ fn build_descriptor_statuses(
         Some(limit_status) => build_descriptor_status(limit_status, jitter),
         None => DescriptorStatus {
             code: to_rls_response_code(false),
-            limit_remaining: if ruling.is_unlimited(index) { u32::MAX } else { 0 },
+            limit_remaining: if decision.is_unlimited(index) { u32::MAX } else { 0 },
             ..DescriptorStatus::default()
         },
     };
@@ -91,7 +90,7 @@ fn build_descriptor_statuses(
 /// precedence over a limit that the request fits. If the request exceeds both limits, the limit with the longer wait
 /// takes precedence. If it fits both, the limit with the smaller share of remaining units takes precedence.
 fn takes_precedence_in_status(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
-    let (fits, other_fits) = (one.outcome.fits(), other.outcome.fits());
+    let (fits, other_fits) = (one.fits(), other.fits());
     if fits != other_fits {
         return other_fits;
     }
@@ -100,25 +99,23 @@ fn takes_precedence_in_status(one: &LimitStatus<'_>, other: &LimitStatus<'_>) ->
             < multiply_remaining_by_other_capacity(other, one);
     }
     // A limit in which the request never fits has the longest wait.
-    let wait = |limit_status: &LimitStatus<'_>| {
-        limit_status.outcome.retry_after().unwrap_or(Duration::MAX)
-    };
+    let wait = |limit_status: &LimitStatus<'_>| limit_status.retry_after().unwrap_or(Duration::MAX);
     wait(one) > wait(other)
 }
 
 /// Returns the remaining units of `one`, multiplied by the capacity of `other`. The caller compares the remaining
 /// shares of two limits by these products, without division.
 fn multiply_remaining_by_other_capacity(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
-    let capacity = |limit_status: &LimitStatus<'_>| limit_status.limit.limit().capacity();
-    one.outcome.remaining().min(capacity(one)).saturating_mul(capacity(other))
+    let capacity = |limit_status: &LimitStatus<'_>| limit_status.limit().capacity();
+    one.remaining().min(capacity(one)).saturating_mul(capacity(other))
 }
 
 fn build_descriptor_status(
     limit_status: &LimitStatus<'_>,
     jitter: JitterSample,
 ) -> DescriptorStatus {
-    let LimitStatus { limit, outcome, .. } = limit_status;
-    let quota = limit.limit().quota();
+    let outcome = limit_status.outcome();
+    let quota = limit_status.limit().quota();
     let (unit, units) = unit::largest_unit_dividing(quota.window());
     let wait = match outcome.fits() {
         true => Some(outcome.reset_after()),

@@ -3,8 +3,8 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use slidegate::policy::{Match, MatchedRules};
-use slidegate::{Clock, LimitStatus, Ruling, SystemClock};
+use slidegate::policy::{Match, MatchedRules, Rule};
+use slidegate::{Clock, Decision, LimitStatus, Reason, SystemClock};
 use tracing::info;
 
 use super::limit_result::LimitResult;
@@ -31,12 +31,11 @@ impl DenialLog {
 
     /// Logs the decision if it denies the request. Also logs each exceeded limit that denied nothing, because its rule
     /// only observes.
-    pub fn record(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
-        let decision = ruling.decision();
+    pub fn record(&self, matched_rules: &MatchedRules<'_>, decision: &Decision) {
         if !decision.is_allowed() {
-            self.log_denied_request(matched_rules, ruling);
+            self.log_denied_request(matched_rules, decision);
         }
-        for status in ruling.limits().filter(LimitStatus::is_observed) {
+        for status in decision.limits().filter(LimitStatus::is_observed) {
             if LimitResult::from_status(&status, decision.is_allowed())
                 == Some(LimitResult::Observed)
             {
@@ -49,15 +48,15 @@ impl DenialLog {
         }
     }
 
-    fn log_denied_request(&self, matched_rules: &MatchedRules<'_>, ruling: &Ruling) {
+    fn log_denied_request(&self, matched_rules: &MatchedRules<'_>, decision: &Decision<'_>) {
         let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) else { return };
-        let degraded = ruling.decision().is_degraded();
-        match ruling.binding() {
+        let degraded = decision.is_degraded();
+        match decision.binding() {
             Some(status) => self.log_exceeded_limit(&status, matched_rules, degraded, unlogged),
             None => {
                 let domain = matched_rules.matches().next().map(|first| first.rule().domain());
-                let reason =
-                    ruling.decision().is_store_unavailable().then_some("the store is unavailable");
+                let is_unavailable = decision.reason() == Some(Reason::StoreUnavailable);
+                let reason = is_unavailable.then_some("the store is unavailable");
                 info!(domain, because = reason, degraded, unlogged, "denied");
             }
         }
@@ -88,13 +87,13 @@ impl DenialLog {
         let cost = rule_match.and_then(|it| it.hits().next()).map(|hit| hit.cost);
         let is_observed = status.is_observed();
         info!(
-            domain = status.rule.domain(),
-            rule = status.rule.name(),
-            limit = status.limit.id(),
+            domain = status.rule().map(Rule::domain),
+            rule = status.rule_name(),
+            limit = status.id(),
             key,
             cost,
-            retry_after_ms = status.outcome.retry_after().map(ceil_millis),
-            reset_after_ms = ceil_millis(status.outcome.reset_after()),
+            retry_after_ms = status.retry_after().map(ceil_millis),
+            reset_after_ms = ceil_millis(status.reset_after()),
             observed = is_observed,
             degraded,
             unlogged,

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use quanta::Instant;
 use slidegate::store::Outcomes;
-use slidegate::{ChargeResult, Hit, Receipt, Store, StoreError};
+use slidegate::{Adjustment, ChargeResult, Edit, Hit, Receipt, Store, StoreError};
 
 use super::metrics::StoreMetrics;
 use super::traces::StoreTracer;
@@ -48,27 +48,30 @@ impl<S> InstrumentedStore<S> {
 impl<S: Store> Store for InstrumentedStore<S> {
     type Kind = slidegate::Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        self.measure_store_call(self.store.take(hits)).await
+    async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        self.measure_store_call(self.store.charge_async(call)).await
     }
 
-    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        self.measure_store_call(self.store.take_many(batches)).await
+    async fn charge_many_async(
+        &self,
+        calls: &[&[Hit<'_>]],
+    ) -> Result<Vec<ChargeResult>, StoreError> {
+        self.measure_store_call(self.store.charge_many_async(calls)).await
     }
 
-    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.measure_store_call(self.store.peek(hits)).await
+    async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.measure_store_call(self.store.peek_async(call)).await
     }
 
-    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.measure_store_call(self.store.revert(receipt)).await
+    async fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
+        self.measure_store_call(self.store.adjust_async(receipt, adjustment)).await
     }
 
-    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.measure_store_call(self.store.refund(hits)).await
-    }
-
-    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        self.measure_store_call(self.store.reset(hits)).await
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
+        self.measure_store_call(self.store.edit_async(hits, edit)).await
     }
 }

@@ -23,8 +23,8 @@ impl LimitResult {
         if status.is_refund() {
             return None;
         }
-        let fits = status.outcome.fits();
-        match status.veto {
+        let fits = status.fits();
+        match status.veto() {
             Veto::Alone if !fits => Some(Self::Denied),
             // Another joint limit has capacity.
             Veto::Jointly if !fits && is_allowed => Some(Self::Observed),
@@ -38,7 +38,7 @@ impl LimitResult {
 }
 
 fn is_limit_nearly_used_up(status: &LimitStatus<'_>) -> bool {
-    status.outcome.remaining().saturating_mul(5) < status.limit.limit().capacity()
+    status.remaining().saturating_mul(5) < status.limit().capacity()
 }
 
 #[cfg(test)]
@@ -58,9 +58,10 @@ rules:
         let policy = Policy::from_yaml(TEST_POLICY).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         let next = || {
-            let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
-            let allowed = ruling.decision().is_allowed();
-            let results = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
+            let decision = gate.check(&Request::new("default", Descriptor::new([])));
+            let allowed = decision.is_allowed();
+            let results =
+                decision.limits().map(|status| LimitResult::from_status(&status, allowed));
             <[_; 2]>::try_from(results.collect::<Vec<_>>()).unwrap()
         };
         use LimitResult::{Allowed, Denied, Near, Observed};
@@ -85,9 +86,10 @@ rules:
         let policy = Policy::from_yaml(&policy).unwrap();
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         let next = || {
-            let ruling = gate.check_now(&Request::new("default", Descriptor::new([])));
-            let allowed = ruling.decision().is_allowed();
-            let results = ruling.limits().map(|status| LimitResult::from_status(&status, allowed));
+            let decision = gate.check(&Request::new("default", Descriptor::new([])));
+            let allowed = decision.is_allowed();
+            let results =
+                decision.limits().map(|status| LimitResult::from_status(&status, allowed));
             results.collect::<Vec<_>>()
         };
         assert_eq!(next(), [Some(LimitResult::Near), Some(LimitResult::Allowed)]);
@@ -101,10 +103,10 @@ rules:
         let gate = Gate::new(policy, MemoryStore::with_clock(ManualClock::default(), 10));
         for cost in [3, 10] {
             let refund = Descriptor::new([]).cost(cost).as_refund();
-            let ruling = gate.check_now(&Request::new("default", refund));
-            assert_eq!(ruling.limits().count(), 2);
+            let decision = gate.check(&Request::new("default", refund));
+            assert_eq!(decision.limits().count(), 2);
             assert!(
-                ruling.limits().all(|status| LimitResult::from_status(&status, true).is_none())
+                decision.limits().all(|status| LimitResult::from_status(&status, true).is_none())
             );
         }
     }

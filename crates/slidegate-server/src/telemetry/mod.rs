@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use slidegate::policy::MatchedRules;
-use slidegate::{Clock, Policy, Ruling, SystemClock, Timestamp};
+use slidegate::{Clock, Decision, Policy, SystemClock, Timestamp};
 
 pub use self::denial_log::DenialLog;
 pub use self::instrumented_store::InstrumentedStore;
@@ -129,16 +129,17 @@ impl Telemetry {
         policy_metrics: &PolicyMetrics,
         domain: &str,
         matched_rules: &MatchedRules<'_>,
-        ruling: &Ruling,
+        decision: &Decision<'_>,
     ) {
         if matched_rules.matches().next().is_none() {
             self.record_unmatched_request(policy_metrics, domain);
         }
         if let Some(collectors) = &self.collectors {
-            collectors.record_ruling(policy_metrics, matched_rules, ruling, || self.clock.now());
+            collectors
+                .record_decision(policy_metrics, matched_rules, decision, || self.clock.now());
         }
         if let Some(denial_log) = &self.denial_log {
-            denial_log.record(matched_rules, ruling);
+            denial_log.record(matched_rules, decision);
         }
     }
 
@@ -159,26 +160,25 @@ impl Telemetry {
 }
 
 impl MetricsAndTopKeys {
-    fn record_ruling(
+    fn record_decision(
         &self,
         policy_metrics: &PolicyMetrics,
         matched_rules: &MatchedRules<'_>,
-        ruling: &Ruling,
+        decision: &Decision<'_>,
         now: impl Fn() -> Timestamp,
     ) {
-        let decision = ruling.decision();
         if decision.is_degraded() {
             self.metrics.degraded_decisions.inc();
         }
         // The descriptor match and a bit set of the lists in which its key has been counted. A match is counted at most
         // once per list, even if several limits of the rule have the same result.
         let mut counted_lists = (usize::MAX, 0_u8);
-        for status in ruling.limits() {
+        for status in decision.limits() {
             let Some(limit_result) = LimitResult::from_status(&status, decision.is_allowed())
             else {
                 continue;
             };
-            if let Some(counters) = policy_metrics.limits.get(status.limit.index()) {
+            if let Some(counters) = policy_metrics.limits.get(status.limit_index()) {
                 counters.count(limit_result);
             }
             let Some(list) = top_list_for_result(limit_result) else { continue };
@@ -188,7 +188,7 @@ impl MetricsAndTopKeys {
             let is_first = counted_lists.1 & (1 << list as u8) == 0;
             counted_lists.1 |= 1 << list as u8;
             if let Some(rule_match) = status.find_match(matched_rules).filter(|_| is_first) {
-                self.top_keys.record(list, status.rule, || rule_match.identity(), 1, now());
+                self.top_keys.record(list, rule_match.rule(), || rule_match.identity(), 1, now());
             }
         }
     }

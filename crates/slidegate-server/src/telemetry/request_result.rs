@@ -1,7 +1,7 @@
 //! The classification of responses: the result under which metrics count a request, and the status for traces.
 
 use opentelemetry::KeyValue;
-use slidegate::Ruling;
+use slidegate::{Decision, Reason};
 
 /// The result of a request, for metrics and traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +42,13 @@ impl RequestResult {
     }
 }
 
-/// Returns the result that metrics record for the response to a ruling.
-pub fn request_result_of_ruling(ruling: &Ruling) -> RequestResult {
-    let decision = ruling.decision();
+/// Returns the result that metrics record for the response to a decision.
+pub fn request_result_of_decision(decision: &Decision<'_>) -> RequestResult {
     match decision.is_allowed() {
         true => RequestResult::Allowed,
-        false if decision.is_store_unavailable() => RequestResult::StoreUnavailable,
+        false if decision.reason() == Some(Reason::StoreUnavailable) => {
+            RequestResult::StoreUnavailable
+        }
         false => RequestResult::Denied,
     }
 }

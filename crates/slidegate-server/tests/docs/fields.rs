@@ -170,8 +170,8 @@ fn documented_policy_bounds_match_program() {
         ("parts of a split", RedisOptions::MAX_PARTS.into()),
         ("combinations of names", MAX_COMBINATIONS as u64),
         ("`max`, `burst`, `max_debt`, `cost`, `required`, `max_unsynced`", MAX_UNITS),
-        ("`max` of `sliding_log`", slidegate::algorithm::sliding_log::MAX_ENTRIES),
-        ("buckets", slidegate::algorithm::sliding_buckets::MAX_BUCKETS),
+        ("`max` of `sliding_log`", slidegate::internal::MAX_ENTRIES),
+        ("buckets", slidegate::internal::MAX_BUCKETS),
     ] {
         let row = format!("\n| {bound} | {} |", with_thousands_separators(value));
         assert!(section.contains(&row), "missing row:{row}");

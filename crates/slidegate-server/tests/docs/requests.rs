@@ -25,7 +25,7 @@
 use std::time::Duration;
 
 use slidegate::{
-    Descriptor, Gate, ManualClock, MemoryStore, Policy, Quota, Request, Ruling, Timestamp,
+    Decision, Descriptor, Gate, ManualClock, MemoryStore, Policy, Quota, Request, Timestamp,
 };
 
 use crate::markdown::FencedBlock;
@@ -95,8 +95,8 @@ fn check_documented_outcome(
         }
         let request = Request::new(expected.domain, descriptor);
         let found = match expected.is_report {
-            true => describe_usage_report(&gate.report_now(&request)),
-            false => describe_decision(&gate.check_now(&request)),
+            true => describe_usage_report(&gate.report(&request)),
+            false => describe_decision(&gate.check(&request)),
         };
         // The remaining units are optional. The denying rule and the wait are required.
         let omits_remaining = expected.outcome == "allowed" && found.starts_with("allowed, ");
@@ -108,14 +108,13 @@ fn check_documented_outcome(
 }
 
 /// Returns the outcome of a check in the notation of `requests` blocks, such as `allowed, 3 left`.
-fn describe_decision(ruling: &Ruling) -> String {
-    let decision = ruling.decision();
-    match (decision.is_allowed(), ruling.binding()) {
+fn describe_decision(decision: &Decision<'_>) -> String {
+    match (decision.is_allowed(), decision.binding()) {
         (true, Some(_)) => format!("allowed, {} left", decision.remaining()),
-        (true, None) if ruling.limits().next().is_some() => "allowed".to_owned(),
+        (true, None) if decision.limits().next().is_some() => "allowed".to_owned(),
         (true, None) => "not counted".to_owned(),
         (false, binding) => {
-            let rule = binding.map_or("", |limit| limit.rule.name());
+            let rule = binding.map_or("", |limit| limit.rule_name());
             match decision.retry_after() {
                 Some(wait) => {
                     let seconds = Duration::from_secs(wait.as_micros().div_ceil(1_000_000) as u64);
@@ -129,11 +128,10 @@ fn describe_decision(ruling: &Ruling) -> String {
 }
 
 /// Returns the outcome of a report in the notation of `requests` blocks, such as `reported: per-user 200 left`.
-fn describe_usage_report(ruling: &Ruling) -> String {
-    let limits = ruling.limits();
-    let limits: Vec<String> = limits
-        .map(|limit| format!("{} {} left", limit.policy_name(), limit.outcome.remaining()))
-        .collect();
+fn describe_usage_report(decision: &Decision<'_>) -> String {
+    let limits = decision.limits();
+    let limits: Vec<String> =
+        limits.map(|limit| format!("{} {} left", limit.policy_name(), limit.remaining())).collect();
     format!(
         "reported: {}",
         if limits.is_empty() { "nothing".to_owned() } else { limits.join(", ") }

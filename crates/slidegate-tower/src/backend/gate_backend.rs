@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use slidegate::{Gate, Request, Store};
+use http::request::Parts;
+use slidegate::{Gate, Request, Store, StoreKind};
 
-use super::{AsyncBackend, BackendDecision, PendingCharge};
+use super::{Backend, BackendDecision, BoxFuture, PendingCharge};
 use crate::extract::{Attributes, RequestHead};
 use crate::request_options::RequestOptions;
 use crate::settlement::Settlement;
@@ -15,46 +16,68 @@ pub struct GateBackend<S> {
     attributes: Attributes,
 }
 
-impl<S> GateBackend<S> {
+impl<S: Store> GateBackend<S> {
     pub fn new(gate: Arc<Gate<S>>, attributes: Attributes) -> Self {
         Self { gate, attributes }
     }
-}
 
-impl<S: Store> AsyncBackend for GateBackend<S> {
-    type Kind = S::Kind;
-
-    async fn decide(&self, options: &RequestOptions, head: RequestHead<'_>) -> BackendDecision {
+    async fn check(&self, options: &RequestOptions, head: RequestHead<'_>) -> BackendDecision {
         let costs = match options.read_costs(head) {
             Ok(costs) => costs,
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };
         let values = self.attributes.read_values(head);
         let descriptor = values.descriptor(&costs);
-        let context = options.settle_context(&costs, values.iter());
-        let ruling = self.gate.check(&Request::new(&options.domain, descriptor)).await;
-        BackendDecision::Ruling(ruling, context)
+        let context = options.settle_context(values.iter());
+        let decision = self.gate.check_async(&Request::new(&options.domain, descriptor)).await;
+        BackendDecision::Counted(decision, context)
     }
 
-    async fn settle(
+    async fn settle_charge(
         &self,
         options: &RequestOptions,
         charge: &PendingCharge,
         settlement: Settlement,
     ) {
-        let decision = charge.ruling.decision();
+        // After a failure of the store, the charge stays.
         let _ = match (settlement, &charge.context) {
-            (Settlement::Revert, _) => self.gate.revert(decision).await,
-            (Settlement::Cost(cost), Some(context)) => {
-                self.gate.settle(&context.request(&options.domain), decision, cost).await
-            }
+            (Settlement::Revert, _) => self.gate.revert_async(&charge.decision).await,
+            (Settlement::Cost(cost), _) => self.gate.settle_async(&charge.decision, cost).await,
             (Settlement::Report { cost, units }, Some(context)) => {
-                self.gate.report(&context.report(&options.domain, cost, units)).await;
+                let _ = self.gate.report_async(&context.report(&options.domain, cost, units)).await;
                 Ok(())
             }
-            (Settlement::Cost(_) | Settlement::Report { .. }, None) | (Settlement::Keep, _) => {
-                Ok(())
-            }
+            (Settlement::Report { .. }, None) | (Settlement::Keep, _) => Ok(()),
         };
+    }
+}
+
+impl<S: Store> Backend for GateBackend<S> {
+    #[inline]
+    fn decide(&self, options: &RequestOptions, head: RequestHead<'_>) -> Option<BackendDecision> {
+        S::Kind::begin(self.check(options, head)).ok()
+    }
+
+    fn decide_async(
+        self: Arc<Self>,
+        options: Arc<RequestOptions>,
+        parts: Parts,
+    ) -> BoxFuture<(Parts, BackendDecision)> {
+        Box::pin(async move {
+            let decision = self.check(&options, RequestHead::from(&parts)).await;
+            (parts, decision)
+        })
+    }
+
+    fn settle(
+        self: Arc<Self>,
+        options: Arc<RequestOptions>,
+        charge: PendingCharge,
+        settlement: Settlement,
+    ) -> Option<BoxFuture<()>> {
+        if S::Kind::begin(self.settle_charge(&options, &charge, settlement)).is_ok() {
+            return None;
+        }
+        Some(Box::pin(async move { self.settle_charge(&options, &charge, settlement).await }))
     }
 }

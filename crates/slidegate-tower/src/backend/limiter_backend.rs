@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use http::request::Parts;
 use slidegate::policy::{OnStoreError, WhenMissing};
-use slidegate::{Decision, Limiter, Ruling, Store};
+use slidegate::{Decision, Limiter, Store, StoreKind, internal};
 
-use super::{AsyncBackend, BackendDecision, PendingCharge};
+use super::{Backend, BackendDecision, BoxFuture, PendingCharge};
 use crate::extract::{Extract, RequestHead};
-use crate::request_options::{RequestCosts, RequestOptions};
+use crate::request_options::RequestOptions;
 use crate::settlement::Settlement;
 
 /// A limiter and the extractor of its key.
@@ -21,7 +22,7 @@ pub struct LimiterBackend<S, K> {
     when_missing: WhenMissing,
 }
 
-impl<S, K> LimiterBackend<S, K> {
+impl<S: Store, K: Extract> LimiterBackend<S, K> {
     pub fn new(limiter: Arc<Limiter<S>>, key: K, when_missing: WhenMissing) -> Self {
         let local_share = limiter.local_share();
         Self { limiter, local_share, key, when_missing }
@@ -30,7 +31,9 @@ impl<S, K> LimiterBackend<S, K> {
     fn decide_request_without_key(&self) -> BackendDecision {
         match self.when_missing {
             WhenMissing::Skip => BackendDecision::Uncounted,
-            WhenMissing::Deny => BackendDecision::Ruling(self.limiter.ruling_without_key(), None),
+            WhenMissing::Deny => {
+                BackendDecision::Counted(internal::decide_without_key(&self.limiter), None)
+            }
         }
     }
 
@@ -40,29 +43,49 @@ impl<S, K> LimiterBackend<S, K> {
         options: &RequestOptions,
         key: &str,
         cost: u64,
-    ) -> Option<Ruling> {
+    ) -> Option<Decision<'static>> {
         match options.on_store_error {
             OnStoreError::Allow => None,
-            OnStoreError::Deny => Some(self.limiter.ruling(Decision::store_unavailable())),
+            OnStoreError::Deny => Some(internal::deny_without_store(&self.limiter)),
             OnStoreError::Local => {
-                let decision = Decision::from(self.local_share.check_cost(key, cost));
-                Some(self.local_share.ruling(decision.into_degraded()))
+                let decision = self.local_share.check_cost(key, cost).into_owned();
+                Some(internal::into_degraded(decision))
             }
+        }
+    }
+
+    async fn check(&self, options: &RequestOptions, head: RequestHead<'_>) -> BackendDecision {
+        let cost = match options.read_cost(head) {
+            Ok(cost) => cost,
+            Err(malformed) => return BackendDecision::Malformed(malformed),
+        };
+        let Some(key) = self.key.extract(head) else {
+            return self.decide_request_without_key();
+        };
+        let key = key.limiter_key();
+        let decision = match self.limiter.check_cost_async(&*key, cost).await {
+            Ok(decision) => Some(decision.into_owned()),
+            Err(_) => self.decide_during_outage(options, &key, cost),
+        };
+        let context = options.settle_context([("key", &*key, None)]);
+        match decision {
+            Some(decision) => BackendDecision::Counted(decision, context),
+            None => BackendDecision::Uncounted,
+        }
+    }
+
+    async fn settle_charge(&self, charge: &PendingCharge, settlement: Settlement) {
+        match charge.decision.is_degraded() {
+            true => settle_charge_in_limiter(&self.local_share, charge, settlement).await,
+            false => settle_charge_in_limiter(&self.limiter, charge, settlement).await,
         }
     }
 }
 
-impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
-    type Kind = S::Kind;
-
-    /// Decides one request without a future, because the values of the request would have to be moved into the future.
-    /// Returns `None` if the store is asynchronous.
+impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
+    /// Decides one request without creating a future. The values of the request would have to be moved into a future.
     #[inline]
-    fn decide_now(
-        &self,
-        options: &RequestOptions,
-        head: RequestHead<'_>,
-    ) -> Option<BackendDecision> {
+    fn decide(&self, options: &RequestOptions, head: RequestHead<'_>) -> Option<BackendDecision> {
         self.limiter.store().as_sync()?;
         let cost = match options.read_cost(head) {
             Ok(cost) => cost,
@@ -72,36 +95,32 @@ impl<S: Store, K: Extract> AsyncBackend for LimiterBackend<S, K> {
             return Some(self.decide_request_without_key());
         };
         let key = key.limiter_key();
-        let costs = RequestCosts { unnamed: cost, named: Vec::new() };
-        let context = options.settle_context(&costs, [("key", &*key, None)]);
-        self.limiter
-            .try_check_now(&key, cost)
-            .map(|ruling| BackendDecision::Ruling(ruling, context))
+        let context = options.settle_context([("key", &*key, None)]);
+        let decision = internal::try_check_cost(&self.limiter, &*key, cost)?;
+        Some(BackendDecision::Counted(decision.into_owned(), context))
     }
 
-    async fn decide(&self, options: &RequestOptions, head: RequestHead<'_>) -> BackendDecision {
-        let cost = match options.read_cost(head) {
-            Ok(cost) => cost,
-            Err(malformed) => return BackendDecision::Malformed(malformed),
-        };
-        let Some(key) = self.key.extract(head) else {
-            return self.decide_request_without_key();
-        };
-        let key = key.limiter_key();
-        let ruling = match self.limiter.try_check(&key, cost).await {
-            Ok(verdict) => Some(self.limiter.ruling(verdict.into())),
-            Err(_) => self.decide_during_outage(options, &key, cost),
-        };
-        let costs = RequestCosts { unnamed: cost, named: Vec::new() };
-        let context = options.settle_context(&costs, [("key", &*key, None)]);
-        ruling.map_or(BackendDecision::Uncounted, |ruling| BackendDecision::Ruling(ruling, context))
+    fn decide_async(
+        self: Arc<Self>,
+        options: Arc<RequestOptions>,
+        parts: Parts,
+    ) -> BoxFuture<(Parts, BackendDecision)> {
+        Box::pin(async move {
+            let decision = self.check(&options, RequestHead::from(&parts)).await;
+            (parts, decision)
+        })
     }
 
-    async fn settle(&self, _: &RequestOptions, charge: &PendingCharge, settlement: Settlement) {
-        match charge.ruling.decision().is_degraded() {
-            true => settle_charge_in_limiter(&self.local_share, charge, settlement).await,
-            false => settle_charge_in_limiter(&self.limiter, charge, settlement).await,
+    fn settle(
+        self: Arc<Self>,
+        _: Arc<RequestOptions>,
+        charge: PendingCharge,
+        settlement: Settlement,
+    ) -> Option<BoxFuture<()>> {
+        if S::Kind::begin(self.settle_charge(&charge, settlement)).is_ok() {
+            return None;
         }
+        Some(Box::pin(async move { self.settle_charge(&charge, settlement).await }))
     }
 }
 
@@ -110,15 +129,13 @@ async fn settle_charge_in_limiter<S: Store>(
     charge: &PendingCharge,
     settlement: Settlement,
 ) {
-    let decision = charge.ruling.decision();
+    // After a failure of the store, the charge stays.
     let _ = match (settlement, &charge.context) {
-        (Settlement::Revert, _) => limiter.try_revert(decision.receipt()).await,
-        (Settlement::Cost(cost), Some(context)) => {
-            limiter.try_settle(context.key(), decision, cost).await
-        }
+        (Settlement::Revert, _) => limiter.revert_async(&charge.decision).await,
+        (Settlement::Cost(cost), _) => limiter.settle_async(&charge.decision, cost).await,
         (Settlement::Report { units, .. }, Some(context)) => {
-            limiter.try_report(context.key(), units).await.map(drop)
+            limiter.report_async(context.key(), units).await.map(drop)
         }
-        (Settlement::Cost(_) | Settlement::Report { .. }, None) | (Settlement::Keep, _) => Ok(()),
+        (Settlement::Report { .. }, None) | (Settlement::Keep, _) => Ok(()),
     };
 }

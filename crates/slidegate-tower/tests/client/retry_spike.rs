@@ -51,13 +51,13 @@ impl SimulatedServer {
         let elapsed = self.started.elapsed();
         self.arrivals.lock().unwrap().push(elapsed);
         self.clock.set(Timestamp::from_secs(1_750_000_000).after(elapsed));
-        let ruling = self.gate.check_now(&slidegate::Request::new("default", Descriptor::new([])));
+        let decision = self.gate.check(&slidegate::Request::new("default", Descriptor::new([])));
         let mut response = Response::new(());
-        if !ruling.decision().is_allowed() {
+        if !decision.is_allowed() {
             *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         }
         let jitter = self.retry_jitter.draw();
-        for (name, value) in headers::write(Style::Ietf, &ruling, self.clock.now(), jitter) {
+        for (name, value) in headers::write(Style::Ietf, &decision, self.clock.now(), jitter) {
             response.headers_mut().append(name, HeaderValue::from_str(&value).unwrap());
         }
         response

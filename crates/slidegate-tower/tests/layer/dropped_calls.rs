@@ -11,9 +11,10 @@ use axum::http::{Request, Response};
 use axum::routing::get;
 use slidegate::store::Outcomes;
 use slidegate::{
-    Asynchronous, ChargeResult, Hit, Limiter, MemoryStore, Receipt, Store, StoreError, SyncStore,
+    Adjustment, Asynchronous, ChargeResult, Edit, Hit, Limiter, MemoryStore, Receipt, Store,
+    StoreError, SyncStore,
 };
-use slidegate_tower::{Backend, OnDrop, RateLimitLayer, Settlement, WhenMissing, extract};
+use slidegate_tower::{OnDrop, RateLimitLayer, Settlement, WhenMissing, extract};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -32,7 +33,7 @@ impl<S: Store> ThreePerMinuteLimiter<S> {
         Self { limiter: Arc::new(fixture.limiter(3, MINUTE)), fixture }
     }
 
-    fn layer(&self) -> RateLimitLayer<impl Backend> {
+    fn layer(&self) -> RateLimitLayer {
         RateLimitLayer::keyed_by(
             self.limiter.clone(),
             extract::value(LIMITER_KEY),
@@ -41,7 +42,7 @@ impl<S: Store> ThreePerMinuteLimiter<S> {
     }
 
     async fn remaining(&self) -> u64 {
-        self.limiter.try_peek(LIMITER_KEY, 0).await.unwrap().decision().remaining()
+        self.limiter.peek_async(LIMITER_KEY, 0).await.unwrap().remaining()
     }
 
     /// Waits until other tasks have changed the remaining quota to the expected value. Panics if they do not.
@@ -204,32 +205,35 @@ struct StoreWithDelayedResults {
 impl Store for StoreWithDelayedResults {
     type Kind = Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        let result = self.store.take_now(hits);
+    async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        let result = self.store.charge(call);
         let (permit, is_permitted) = oneshot::channel();
         self.charged.send(permit).unwrap();
         is_permitted.await.unwrap();
         Ok(result)
     }
 
-    async fn take_many(&self, batches: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        self.store.take_many(batches).await
+    async fn charge_many_async(
+        &self,
+        calls: &[&[Hit<'_>]],
+    ) -> Result<Vec<ChargeResult>, StoreError> {
+        self.store.charge_many_async(calls).await
     }
 
-    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.store.peek(hits).await
+    async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.store.peek_async(call).await
     }
 
-    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.store.revert(receipt).await
+    async fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
+        self.store.adjust_async(receipt, adjustment).await
     }
 
-    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        self.store.refund(hits).await
-    }
-
-    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        self.store.reset(hits).await
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
+        self.store.edit_async(hits, edit).await
     }
 }
 
@@ -244,7 +248,7 @@ async fn charge_of_call_dropped_during_decision_is_reverted() {
     let service = layer.layer(service_fn(async |_: Request<Body>| {
         Ok::<_, Infallible>(Response::new(Body::empty()))
     }));
-    let remaining = async || limiter.try_peek(LIMITER_KEY, 0).await.unwrap().decision().remaining();
+    let remaining = async || limiter.peek_async(LIMITER_KEY, 0).await.unwrap().remaining();
     for is_dropped_first in [true, false] {
         let call = tokio::spawn(service.clone().oneshot(Request::new(Body::empty())));
         let permit = charges.recv().await.unwrap();

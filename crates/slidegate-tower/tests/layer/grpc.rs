@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use axum::Router;
 use slidegate::Store;
 use slidegate_tower::{
-    Attributes, Backend, Grpc, OnStoreError, RateLimitLayer, Settlement, TrustedProxies,
-    WhenMissing, extract,
+    Attributes, Grpc, OnStoreError, RateLimitLayer, Settlement, TrustedProxies, WhenMissing,
+    extract,
 };
 use tokio::net::TcpListener;
 use tonic::metadata::MetadataMap;
@@ -23,7 +23,7 @@ use crate::store_outage::UNREACHABLE;
 type HealthServiceClient = HealthClient<tonic::transport::Channel>;
 
 /// Starts a tonic server with a health service behind the layer.
-async fn serve_tonic_health_service(layer: RateLimitLayer<impl Backend, Grpc>) -> SocketAddr {
+async fn serve_tonic_health_service(layer: RateLimitLayer<Grpc>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_, health) = health_reporter();
@@ -54,9 +54,7 @@ async fn call_health_service(
     client.check(request).await.map(|response| response.metadata().clone())
 }
 
-fn layer_with_limit_per_ip(
-    fixture: &StoreFixture<impl Store>,
-) -> RateLimitLayer<impl Backend, Grpc> {
+fn layer_with_limit_per_ip(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<Grpc> {
     let ip = extract::client_ip(TrustedProxies::none());
     let limiter = fixture.limiter(2, MINUTE).named("per-ip");
     RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Deny).respond_with(Grpc)

@@ -1,9 +1,9 @@
-//! Tests of observe mode, in which the layer reports rulings but denies no request.
+//! Tests of observe mode, in which the layer reports decisions but denies no request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
-use slidegate::Ruling;
+use slidegate::Decision;
 use slidegate_tower::extract::RequestHead;
 use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
@@ -12,11 +12,11 @@ use crate::fixture::{MINUTE, hello_router, serve};
 /// Returns a function for `inspect` that counts the requests that an observing limit would have denied.
 fn new_observed_denial_counter(
     count: &Arc<AtomicUsize>,
-) -> impl Fn(RequestHead<'_>, &Ruling) + Send + Sync + 'static {
+) -> impl Fn(RequestHead<'_>, &Decision<'_>) + Send + Sync + 'static {
     let count = count.clone();
-    move |_, ruling| {
-        assert!(ruling.decision().is_allowed());
-        let would_deny = ruling.limits().any(|limit| limit.is_observed() && !limit.outcome.fits());
+    move |_, decision| {
+        assert!(decision.is_allowed());
+        let would_deny = decision.limits().any(|limit| limit.is_observed() && !limit.fits());
         count.fetch_add(usize::from(would_deny), Ordering::Relaxed);
     }
 }
@@ -83,7 +83,7 @@ async fn observe_mode_allows_request_without_key() {
 }
 
 #[tokio::test]
-async fn inspect_callback_receives_request_and_ruling() {
+async fn inspect_callback_receives_request_and_decision() {
     with_both_stores!(|fixture| {
         let (sender, receiver) = mpsc::channel();
         let layer = RateLimitLayer::keyed_by(
@@ -91,8 +91,8 @@ async fn inspect_callback_receives_request_and_ruling() {
             extract::value("all"),
             WhenMissing::Deny,
         )
-        .inspect(move |head, ruling| {
-            sender.send((head.uri.path().to_owned(), ruling.decision().is_allowed())).unwrap();
+        .inspect(move |head, decision| {
+            sender.send((head.uri.path().to_owned(), decision.is_allowed())).unwrap();
         });
         let http = serve(hello_router().layer(layer)).await;
         http.get("/nowhere").await;

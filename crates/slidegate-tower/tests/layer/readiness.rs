@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use slidegate::Store;
-use slidegate_tower::{Backend, RateLimitLayer, WhenMissing, extract};
+use slidegate_tower::{RateLimitLayer, WhenMissing, extract};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::fixture::{MINUTE, StoreFixture};
@@ -47,9 +47,7 @@ impl Service<Request<Body>> for CapacityReservingService {
     }
 }
 
-fn layer_with_two_requests_per_minute(
-    fixture: &StoreFixture<impl Store>,
-) -> RateLimitLayer<impl Backend> {
+fn layer_with_two_requests_per_minute(fixture: &StoreFixture<impl Store>) -> RateLimitLayer {
     RateLimitLayer::keyed_by(fixture.limiter(2, MINUTE), extract::value("all"), WhenMissing::Deny)
 }
 

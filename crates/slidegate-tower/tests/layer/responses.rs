@@ -110,7 +110,7 @@ rules:
 ";
 
 #[tokio::test]
-async fn response_headers_match_ruling_of_request() {
+async fn response_headers_match_decision_of_request() {
     with_both_stores!(|fixture| {
         for style in Style::ALL {
             let gate = fixture.gate(PLANS_AND_OBSERVED_KEYS_POLICY);
@@ -121,10 +121,10 @@ async fn response_headers_match_ruling_of_request() {
             let expected = Arc::new(Mutex::new(Vec::new()));
             let writer = expected.clone();
             let layer =
-                RateLimitLayer::new(gate, attributes).headers(style).inspect(move |_, ruling| {
+                RateLimitLayer::new(gate, attributes).headers(style).inspect(move |_, decision| {
                     let now = WallClock.now();
                     *writer.lock().unwrap() =
-                        headers::write(style, ruling, now, JitterSample::NONE);
+                        headers::write(style, decision, now, JitterSample::NONE);
                 });
             let http = serve(hello_router().layer(layer)).await;
             for nth in 0..60 {

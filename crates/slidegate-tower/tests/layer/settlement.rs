@@ -10,9 +10,7 @@ use axum::http::{Extensions, StatusCode};
 use axum::response::{Extension, IntoResponse};
 use axum::routing::{get, post};
 use slidegate::Store;
-use slidegate_tower::{
-    Attributes, Backend, RateLimitLayer, ResponseHead, Settlement, WhenMissing, extract,
-};
+use slidegate_tower::{Attributes, RateLimitLayer, ResponseHead, Settlement, WhenMissing, extract};
 
 use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, serve};
 
@@ -43,10 +41,7 @@ async fn start_servers_with_expected_cost(
     ]
 }
 
-async fn serve_with_expected_cost(
-    layer: RateLimitLayer<impl Backend>,
-    expected: u64,
-) -> TestClient {
+async fn serve_with_expected_cost(layer: RateLimitLayer, expected: u64) -> TestClient {
     let layer = layer
         .cost(move |_| expected)
         .settle(|response| settlement_for_actual_units(response.extensions));

@@ -89,7 +89,7 @@ async fn limiter_counts_in_memory_during_outage() {
     for fixture in fixtures_with_outage() {
         let limiter = fixture.limiter(2, DAY).named("all");
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
-            .inspect(|_, ruling| assert!(ruling.decision().is_degraded()));
+            .inspect(|_, decision| assert!(decision.is_degraded()));
         let http = serve(hello_router().layer(layer)).await;
         for (status, remaining) in [(200, 1), (200, 0), (429, 0)] {
             let response = http.get("/").await;

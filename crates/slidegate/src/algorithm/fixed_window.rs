@@ -5,12 +5,22 @@
 //! different keys begin at different times.
 
 use super::additive::{Additive, BucketLayout};
-use super::{Align, ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
+use super::counter::{ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
+use super::tick::LimitParams;
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
+
+/// The alignment of fixed windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Align {
+    /// Windows begin at an offset that is a stable hash of the key, so that different keys reset at different times.
+    #[default]
+    Key,
+    /// Windows follow the calendar in UTC: a minute begins at second 0, a day at midnight.
+    Clock,
+}
 
 /// A quota that is counted separately in each fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,11 +8,13 @@
 use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
+use super::counter::{
+    ChargeEffect, Counter, clamp_to_max_units, fits_in_remaining, micros_until_expiry,
+};
 use super::ring::{RingBuffer, max_heap_bytes};
-use super::{ChargeEffect, Counter, clamp_to_max_units, fits_in_remaining, micros_until_expiry};
+use super::tick::LimitParams;
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 

@@ -8,11 +8,11 @@
 //! Ticks modulo 2^31 are unambiguous: all entries lie within one window of the last charge, whose tick is stored in
 //! full, and a window has at most 2^30 ticks. Expired entries are removed before a new one is written.
 
+use super::counter::{ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
 use super::ring::{RingBuffer, max_heap_bytes};
-use super::{ChargeEffect, Counter, TickResolution, clamp_to_max_units, micros_until_expiry};
+use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 

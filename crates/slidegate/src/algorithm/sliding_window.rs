@@ -6,10 +6,10 @@
 //! window, a previous count above zero counts as at least one unit.
 
 use super::additive::{Additive, BucketLayout};
-use super::{ChargeEffect, Counter, TickResolution, clamp_to_max_units};
+use super::counter::{ChargeEffect, Counter, clamp_to_max_units};
+use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 

@@ -11,10 +11,10 @@
 //! A change of max preserves the level. Until the next charge the level leaks at the rate of the last charge, so that
 //! the expiry of a state is known when it is written.
 
-use super::{ChargeEffect, Counter, TickResolution, fits_in_remaining, micros_until_expiry};
+use super::counter::{ChargeEffect, Counter, fits_in_remaining, micros_until_expiry};
+use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::limit::LimitParams;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 

@@ -10,6 +10,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use crate::clock::{Clock, Timestamp};
 use crate::outcome::Outcome;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
+use crate::store::{Adjustment, Receipt, SyncStore};
 
 /// Minimum time for which counts are kept. It is longer than a decision takes, so that counts are not dropped during a
 /// decision that uses them.
@@ -88,6 +89,20 @@ impl InMemoryFallback {
         let longest = outcomes(&decision).iter().map(Outcome::reset_after).max();
         self.keep_counts_until(now.after(longest.unwrap_or_default()));
         decision
+    }
+
+    /// Changes charges that were made in memory. Does nothing if the fallback has no counts and no units are added.
+    pub(super) fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
+        let additional: Vec<_> = receipt.additional_hits(adjustment).collect();
+        if !additional.is_empty() {
+            let adjust = |counts: &LocalCounts| {
+                counts.adjust(receipt, adjustment);
+                counts.peek(&additional)
+            };
+            self.decide_with_local_counts(adjust, |outcomes| outcomes);
+        } else if let Some(counts) = self.local_counts() {
+            counts.adjust(receipt, adjustment);
+        }
     }
 
     fn keep_counts_until(&self, time: Timestamp) {

@@ -15,8 +15,8 @@ fn canonical_header_list(list: &str) -> String {
 }
 
 fn write_scripted_headers(style: Style, policy: &str, outcomes: &[ScriptedOutcome]) -> Vec<Header> {
-    let ruling = test_util::scripted_ruling(policy, outcomes);
-    super::write(style, &ruling, Timestamp::default(), JitterSample::NONE)
+    let decision = test_util::scripted_decision(policy, outcomes);
+    super::write(style, &decision, Timestamp::default(), JitterSample::NONE)
 }
 
 fn header_value<'h>(headers: &'h [Header], name: &str) -> Option<&'h str> {
@@ -169,13 +169,13 @@ fn draft03_examples_are_written_identically() {
 #[test]
 fn documentation_shows_headers_of_every_style() {
     let document = include_str!("../../../../docs/HTTP.md");
-    let ruling = test_util::scripted_ruling(
+    let decision = test_util::scripted_decision(
         &policy_yaml(&[("per-tenant", "100/min")]),
         &[outcome_that_fits(99, 60)],
     );
     let now = Timestamp::from_secs(1_750_000_020);
     for style in Style::ALL {
-        let headers = super::write(style, &ruling, now, JitterSample::NONE);
+        let headers = super::write(style, &decision, now, JitterSample::NONE);
         let shown: String =
             headers.iter().map(|(name, value)| format!("`{name}: {value}` ")).collect();
         let row = format!("| `{style}` | {shown}|\n");

@@ -7,15 +7,15 @@ use super::{
     HeaderCallback, HeaderContext, HeaderText, RETRY_AFTER_HEADER_NAME, clamp_to_field_integer,
     decimal, visible_limits, window_seconds,
 };
-use crate::gate::{LimitStatus, Ruling};
+use crate::decision::{Decision, LimitStatus};
 
 /// The names of the headers of this style, in the order in which they are written.
 pub const HEADER_NAMES: [&str; 3] = ["ratelimit-policy", "ratelimit", RETRY_AFTER_HEADER_NAME];
 
 /// Returns the value of the header `RateLimit-Policy`, which lists all limits that are shown to clients.
-pub fn write_policies(ruling: &Ruling) -> HeaderText {
+pub fn write_policies(decision: &Decision<'_>) -> HeaderText {
     let mut policies = HeaderText::default();
-    for (index, status) in visible_limits(ruling).enumerate() {
+    for (index, status) in visible_limits(decision).enumerate() {
         if index > 0 {
             policies.push(", ");
         }
@@ -38,7 +38,7 @@ pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) 
 /// Appends one limit to the value of `RateLimit-Policy`.
 fn push_policy(policies: &mut HeaderText, status: &LimitStatus<'_>) {
     push_name(policies, status);
-    policies.push(";q=").push(decimal!(clamp_to_field_integer(status.limit.limit().quota().max())));
+    policies.push(";q=").push(decimal!(clamp_to_field_integer(status.limit().quota().max())));
     if let Some(window) = window_seconds(status) {
         policies.push(";w=").push(decimal!(window));
     }

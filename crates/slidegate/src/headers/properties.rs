@@ -89,7 +89,7 @@ fn any_header_test_case() -> impl Strategy<Value = HeaderTestCase> {
 }
 
 impl HeaderTestCase {
-    fn scripted_ruling(&self) -> Ruling {
+    fn scripted_decision(&self) -> Decision<'static> {
         let rule = |(name, limits): &(String, Vec<GeneratedLimit>)| {
             let limit = |(index, limit): (usize, &GeneratedLimit)| {
                 format!("{{ name: l{index}, max: {}, window: {}ms }}", limit.max, limit.window_ms)
@@ -100,7 +100,7 @@ impl HeaderTestCase {
         let rules: String = self.rules.iter().map(rule).collect();
         let outcomes: Vec<ScriptedOutcome> =
             self.named_limits().map(|(_, limit)| limit.outcome).collect();
-        test_util::scripted_ruling(&format!("rules:\n{rules}"), &outcomes)
+        test_util::scripted_decision(&format!("rules:\n{rules}"), &outcomes)
     }
 
     /// Returns every limit of the test case, with the name under which headers list the limit.
@@ -202,17 +202,21 @@ fn parse_headers(headers: &[Header]) -> ParsedHeaders {
 fn write_all_styles(
     case: &HeaderTestCase,
     jitter: JitterSample,
-) -> impl Iterator<Item = (Style, Ruling, ParsedHeaders)> {
+) -> impl Iterator<Item = (Style, Decision<'static>, ParsedHeaders)> {
     Style::ALL.into_iter().map(move |style| {
-        let ruling = case.scripted_ruling();
-        let headers = super::write(style, &ruling, case.now, jitter);
-        (style, ruling, parse_headers(&headers))
+        let decision = case.scripted_decision();
+        let headers = super::write(style, &decision, case.now, jitter);
+        (style, decision, parse_headers(&headers))
     })
 }
 
-/// Returns the binding limit of a ruling, with the name under which headers list the limit.
-fn binding_limit<'c>(case: &'c HeaderTestCase, ruling: &Ruling) -> (String, &'c GeneratedLimit) {
-    case.named_limits().nth(ruling.decision().binding().unwrap()).unwrap()
+/// Returns the binding limit of a decision, with the name under which headers list the limit.
+fn binding_limit<'c>(
+    case: &'c HeaderTestCase,
+    decision: &Decision<'_>,
+) -> (String, &'c GeneratedLimit) {
+    let binding = decision.binding().unwrap();
+    case.named_limits().find(|(name, _)| name == binding.policy_name()).unwrap()
 }
 
 /// Returns the wait that the headers for an outcome must contain, in microseconds; `None` for a request that never
@@ -280,9 +284,9 @@ fn jitter_lengthens_wait_in_every_denial_header() {
 proptest! {
     #[test]
     fn every_style_writes_its_headers_in_order(case in any_header_test_case()) {
-        for (style, ruling, parsed) in write_all_styles(&case, JitterSample::NONE) {
-            let has_wait = expected_wait_us(binding_limit(&case, &ruling).1.outcome).is_some();
-            let denied = !ruling.decision().is_allowed();
+        for (style, decision, parsed) in write_all_styles(&case, JitterSample::NONE) {
+            let has_wait = expected_wait_us(binding_limit(&case, &decision).1.outcome).is_some();
+            let denied = !decision.is_allowed();
             let expected = style.header_names().iter().filter(|name| match **name {
                 "retry-after" => denied && has_wait,
                 "ratelimit-reset" | "x-ratelimit-reset" => has_wait,
@@ -310,8 +314,8 @@ proptest! {
 
     #[test]
     fn headers_contain_remaining_units_of_binding_limit(case in any_header_test_case()) {
-        for (style, ruling, parsed) in write_all_styles(&case, JitterSample::NONE) {
-            let (name, limit) = binding_limit(&case, &ruling);
+        for (style, decision, parsed) in write_all_styles(&case, JitterSample::NONE) {
+            let (name, limit) = binding_limit(&case, &decision);
             let (ScriptedOutcome::Fits { remaining, .. } | ScriptedOutcome::Denied { remaining, .. }) = limit.outcome;
             let expected = match style {
                 Style::Ietf => (Some(name), None, Some(i64::from(remaining))),
@@ -326,8 +330,8 @@ proptest! {
 
     #[test]
     fn reset_header_contains_wait_rounded_up(case in any_header_test_case()) {
-        for (style, ruling, parsed) in write_all_styles(&case, JitterSample::NONE) {
-            let wait = expected_wait_us(binding_limit(&case, &ruling).1.outcome);
+        for (style, decision, parsed) in write_all_styles(&case, JitterSample::NONE) {
+            let wait = expected_wait_us(binding_limit(&case, &decision).1.outcome);
             let expected = match style {
                 Style::Ietf | Style::Draft03 => wait.map(|wait| ceil_to_seconds(wait.into())),
                 // The reset saturates at the largest timestamp.
@@ -337,7 +341,7 @@ proptest! {
                 Style::None => None,
             };
             prop_assert_eq!(parsed.reset, expected);
-            let denied = !ruling.decision().is_allowed();
+            let denied = !decision.is_allowed();
             let retry_after = wait.filter(|_| denied).map(|wait| ceil_to_seconds(wait.into()));
             prop_assert_eq!(parsed.retry_after, retry_after);
         }
@@ -349,13 +353,13 @@ proptest! {
     ) {
         let jitter = Jitter::up_to_percent(percent).sample(lot);
         let pairs = write_all_styles(&case, JitterSample::NONE).zip(write_all_styles(&case, jitter));
-        for ((style, ruling, exact), (_, _, parsed)) in pairs {
+        for ((style, decision, exact), (_, _, parsed)) in pairs {
             prop_assert_eq!(&parsed.names, &exact.names);
-            if ruling.decision().is_allowed() {
+            if decision.is_allowed() {
                 prop_assert_eq!(parsed.reset, exact.reset);
                 continue;
             }
-            let Some(wait) = expected_wait_us(binding_limit(&case, &ruling).1.outcome) else { continue };
+            let Some(wait) = expected_wait_us(binding_limit(&case, &decision).1.outcome) else { continue };
             let max_wait = u128::from(wait) * u128::from(100 + percent) / 100;
             let retry_after = parsed.retry_after.unwrap();
             prop_assert!(retry_after >= ceil_to_seconds(wait.into()));

@@ -39,8 +39,8 @@ pub fn write_x_headers(context: &HeaderContext<'_>, on_header: HeaderCallback<'_
 fn draft03_limits(context: &HeaderContext<'_>) -> HeaderText {
     let mut limits = HeaderText::default();
     limits.push(decimal!(context.max_units()));
-    for status in visible_limits(context.ruling) {
-        let max = clamp_to_field_integer(status.limit.limit().quota().max());
+    for status in visible_limits(context.decision) {
+        let max = clamp_to_field_integer(status.limit().quota().max());
         if let Some(window) = window_seconds(&status) {
             limits.push(", ").push(decimal!(max)).push(";w=").push(decimal!(window));
         }

@@ -1,6 +1,7 @@
-use ipnet::Ipv6Net;
 use proptest::prelude::*;
+use std::net::Ipv6Addr;
 
+use super::escape::MAX_NAME_VALUE_LIST_BYTES;
 use super::*;
 
 #[test]
@@ -22,32 +23,11 @@ fn scope_with_redis_slot_by(slot_by: &[usize]) -> Scope {
 const TEST_KEY_VALUES: [Value<'_>; 3] = [
     Value::Text("a:b"),
     Value::Text("r:s"),
-    Value::Network(Ipv6Net::new_assert(std::net::Ipv6Addr::UNSPECIFIED, 64)),
+    Value::Network { address: Ipv6Addr::UNSPECIFIED, prefix_bits: 64 },
 ];
 
 #[test]
-fn hash_tag_equals_identity_of_tagged_values() {
-    let tagged = |slot_by: &[usize]| {
-        Key::new(&scope_with_redis_slot_by(slot_by), &TEST_KEY_VALUES)
-            .hash_tagged_identity()
-            .to_string()
-    };
-    assert_eq!(tagged(&[0]), "{tenant=a:b},route=r%3As,ip=(%3A%3A/64)");
-    assert_eq!(tagged(&[2]), "{ip=(::/64)},tenant=a%3Ab,route=r%3As");
-    assert_eq!(tagged(&[1, 0]), "{route=r:s,tenant=a:b},ip=(%3A%3A/64)");
-    for slot_by in [&[0][..], &[2], &[1, 0], &[0, 2], &[2, 0, 1]] {
-        let names = ["tenant", "route", "ip"];
-        let names: Vec<_> = slot_by.iter().map(|&index| names[index]).collect();
-        let values: Vec<_> = slot_by.iter().map(|&index| TEST_KEY_VALUES[index]).collect();
-        let other = Scope::new("d", "other", "1m", &names);
-        let other = Key::new(&other, &values).identity().to_string();
-        let tagged_key = tagged(slot_by);
-        assert_eq!(tagged_key.split_inclusive('}').next(), Some(&*other));
-    }
-}
-
-#[test]
-fn redis_options_change_only_hash_tags() {
+fn redis_options_do_not_change_identity() {
     let plain = Scope::new("d", "r", "1s", &["tenant", "route", "ip"]);
     let secret = std::hash::RandomState::new();
     let forms = |key: Key<'_>| {
@@ -56,24 +36,20 @@ fn redis_options_change_only_hash_tags() {
         (key.to_string(), rule, limit, identity, key.stable_hash(), key.fingerprint(&secret, 7))
     };
     let plain_key = Key::new(&plain, &TEST_KEY_VALUES);
-    assert_eq!(plain_key.hash_tagged_identity().to_string(), plain_key.identity().to_string());
-    let tagged = [
-        scope_with_redis_slot_by(&[]),
-        scope_with_redis_slot_by(&[0]),
-        scope_with_redis_slot_by(&[1, 0]),
-    ]
-    .map(|scope| {
+    for slot_by in [&[][..], &[0], &[1, 0]] {
+        let scope = scope_with_redis_slot_by(slot_by);
         let key = Key::new(&scope, &TEST_KEY_VALUES);
         assert_eq!(forms(key), forms(plain_key));
         assert_eq!(forms(key.with_part(3)), forms(plain_key));
-        [key, key.with_part(3)].map(|key| key.hash_tagged_identity().to_string())
-    });
-    assert_eq!(tagged[0][0], plain_key.identity().to_string());
-    assert_eq!(tagged[1][1], "{tenant=a:b#3},route=r%3As,ip=(%3A%3A/64)");
-    // A hashed key has neither a sub-key nor a hash tag.
+    }
+}
+
+#[test]
+fn hashed_key_has_no_names_or_sub_key() {
     let hashed = Key::from_hashes(1, 2).with_part(3);
     assert_eq!((hashed.part(), hashed.share(), hashed.redis()), (None, None, None));
-    assert_eq!(hashed.hash_tagged_identity().to_string(), hashed.identity().to_string());
+    assert!(hashed.name_value_pairs().is_none());
+    assert_eq!(hashed.identity().to_string(), "#0000000000000001");
 }
 
 #[test]
@@ -123,7 +99,7 @@ fn key_fingerprint_is_same_in_every_version() {
     let scope = Scope::new("api", "per-client", "1m", &["tenant", "ip"]);
     let texts = ["acme".into(), "203.0.113.7".into()];
     assert_eq!(fingerprint(&scope, &texts), 0xff8c_c9f0_f970_c106);
-    let site = Value::Network("2001:db8::/64".parse().unwrap());
+    let site = Value::Network { address: "2001:db8::".parse().unwrap(), prefix_bits: 64 };
     assert_eq!(fingerprint(&scope, &["é".into(), site]), 0x0ee7_adaa_9223_377c);
     assert_eq!(
         fingerprint(&Scope::new("default", "all", "1m", &[""; 0]), &[]),
@@ -143,7 +119,7 @@ fn ipv4_address_value_equals_its_text_value() {
         let keys = [address, written].map(|value| {
             let values = ["a".into(), value, value];
             let key = Key::new(&scope, &values);
-            (key.to_string(), key.hash_tagged_identity().to_string(), key.stable_hash())
+            (key.to_string(), key.stable_hash())
         });
         assert_eq!(keys[0], keys[1]);
     }
@@ -174,28 +150,11 @@ proptest! {
         fn borrow_values(values: &[(Option<String>, u128, u8); 3]) -> [Value<'_>; 3] {
             values.each_ref().map(|(text, octets, prefix)| match text {
                 Some(text) => Value::Text(text),
-                None => Value::Network(Ipv6Net::new_assert((*octets).into(), *prefix)),
+                None => Value::Network { address: (*octets).into(), prefix_bits: *prefix },
             })
         }
         let (left, right) = (borrow_values(&left), borrow_values(&right));
         prop_assert_eq!(left == right, hash_input_bytes(&left) == hash_input_bytes(&right));
-    }
-
-    #[test]
-    fn different_keys_have_different_hash_tagged_identities(
-        left in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
-        right in (proptest::array::uniform3("[ab:,={}%#/é]{0,3}"), proptest::option::of(0..3u16)),
-        slot_by in proptest::sample::subsequence(vec![0, 1, 2], 0..=3).prop_shuffle(),
-    ) {
-        let scope = scope_with_redis_slot_by(&slot_by);
-        let write = |(values, part): &([String; 3], Option<u16>)| {
-            let values = values.each_ref().map(|value| Value::Text(value));
-            let key = Key::new(&scope, &values);
-            part.map_or(key, |part| key.with_part(part)).hash_tagged_identity().to_string()
-        };
-        prop_assert_eq!(left == right, write(&left) == write(&right));
-        // Redis computes the slot from the first pair of braces; there must be only one.
-        prop_assert_eq!(write(&left).matches(['{', '}']).count(), 2);
     }
 
     #[test]
@@ -260,14 +219,12 @@ proptest! {
         let texts: Vec<String> = texts.iter().zip(repeats).map(|(text, count)| text.repeat(count)).collect();
         let values: Vec<Value<'_>> = texts.iter().map(|text| Value::from(&**text)).collect();
         let key = Key::new(&scope, &values);
-        let (identity, tagged) = (key.identity().to_string(), key.hash_tagged_identity().to_string());
+        let identity = key.identity().to_string();
         prop_assert!(identity.len() <= MAX_NAME_VALUE_LIST_BYTES + 2, "{}", identity.len());
-        prop_assert!(tagged.len() <= 2 * MAX_NAME_VALUE_LIST_BYTES + 3, "{}", tagged.len());
         let other_text = texts[changed].clone() + "!";
         let mut other_values = values.clone();
         other_values[changed] = Value::from(&*other_text);
         let other = Key::new(&scope, &other_values);
         prop_assert_ne!(identity, other.identity().to_string());
-        prop_assert_ne!(tagged, other.hash_tagged_identity().to_string());
     }
 }

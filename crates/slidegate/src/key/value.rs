@@ -3,13 +3,19 @@
 use std::fmt;
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayString;
-use ipnet::Ipv6Net;
 use sha2::{Digest, Sha256};
 
-use super::{END_OF_DIGEST_BYTE, END_OF_NETWORK_BYTE, END_OF_TEXT_BYTE};
+/// The byte that follows a text in the hash input of a key; see also [`END_OF_NETWORK_BYTE`] and
+/// [`END_OF_DIGEST_BYTE`]. None of these bytes occurs in UTF-8, so the hash input can be parsed from its end: different
+/// values never produce the same bytes.
+pub(super) const END_OF_TEXT_BYTE: u8 = 0xFF;
+/// The byte that follows a network in the hash input of a key.
+const END_OF_NETWORK_BYTE: u8 = 0xFE;
+/// The byte that follows a digest in the hash input of a key.
+const END_OF_DIGEST_BYTE: u8 = 0xFD;
 
 /// Maximum length of a text value, in bytes. A longer text is shortened.
 pub const MAX_VALUE_BYTES: usize = 1024;
@@ -28,7 +34,12 @@ pub enum Value<'a> {
     /// An IPv4 address. It equals a [`Text`](Value::Text) value with the same address.
     Ipv4(Ipv4Addr),
     /// An IPv6 network, whose addresses share one counter.
-    Network(Ipv6Net),
+    Network {
+        /// The first address of the network.
+        address: Ipv6Addr,
+        /// The length of the network's prefix in bits, at most 128.
+        prefix_bits: u8,
+    },
     /// A value that is longer than [`MAX_VALUE_BYTES`] or is not UTF-8.
     Shortened(ShortenedValue<'a>),
 }
@@ -108,7 +119,7 @@ impl<'a> Value<'a> {
     pub(super) fn byte_count_to_escape(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::Ipv4(_) | Self::Network(_) => 0,
+            Self::Ipv4(_) | Self::Network { .. } => 0,
             Self::Shortened(value) => value.prefix.len(),
         }
     }
@@ -123,9 +134,9 @@ impl<'a> Value<'a> {
                 hasher.write_u8(END_OF_TEXT_BYTE);
             }
             Self::Ipv4(address) => Value::Text(&ipv4_text(*address)).write_to_hasher(hasher),
-            Self::Network(network) => {
-                hasher.write(&network.addr().octets());
-                hasher.write_u8(network.prefix_len());
+            Self::Network { address, prefix_bits } => {
+                hasher.write(&address.octets());
+                hasher.write_u8(*prefix_bits);
                 hasher.write_u8(END_OF_NETWORK_BYTE);
             }
             Self::Shortened(value) => {
@@ -144,10 +155,13 @@ impl PartialEq for Value<'_> {
                 **text == *ipv4_text(*address)
             }
             (Self::Ipv4(left), Self::Ipv4(right)) => left == right,
-            (Self::Network(left), Self::Network(right)) => left == right,
+            (
+                Self::Network { address, prefix_bits },
+                Self::Network { address: other, prefix_bits: other_bits },
+            ) => (address, prefix_bits) == (other, other_bits),
             (Self::Shortened(left), Self::Shortened(right)) => left == right,
-            (Self::Network(_) | Self::Shortened(_), _)
-            | (_, Self::Network(_) | Self::Shortened(_)) => false,
+            (Self::Network { .. } | Self::Shortened(_), _)
+            | (_, Self::Network { .. } | Self::Shortened(_)) => false,
         }
     }
 }
@@ -184,7 +198,7 @@ impl fmt::Display for Value<'_> {
         match self {
             Self::Text(text) => f.write_str(text),
             Self::Ipv4(address) => address.fmt(f),
-            Self::Network(network) => network.fmt(f),
+            Self::Network { address, prefix_bits } => write!(f, "{address}/{prefix_bits}"),
             Self::Shortened(value) => value.fmt(f),
         }
     }

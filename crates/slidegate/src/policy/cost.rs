@@ -46,20 +46,6 @@ impl Default for ChargeSettings {
     }
 }
 
-/// The costs that a descriptor specifies.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DescriptorCosts<'a> {
-    /// The cost for rules without a `cost` field. `None` means 1.
-    pub(crate) plain: Option<u64>,
-    pub(crate) named: Vec<(&'a str, u64)>,
-    /// The cost for every rule whose `cost` is not a constant. It takes precedence over `plain` and `named`.
-    pub(crate) any: Option<u64>,
-    /// Whether the request has consumed the units already. Then the units are charged even if the request is denied.
-    /// Rules with a constant cost are checked but charge nothing, because they charged an earlier check of the same
-    /// request.
-    pub(crate) is_consumed: bool,
-}
-
 /// The charge of a rule for one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleCharge {
@@ -93,11 +79,5 @@ impl ChargeSettings {
             charges_always: self.charges_always || costs.is_consumed,
             is_in_descriptor: own_cost.is_some(),
         }
-    }
-}
-
-impl DescriptorCosts<'_> {
-    fn get(&self, name: &str) -> Option<u64> {
-        self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
     }
 }

@@ -4,12 +4,14 @@
 //! converts the tree into the types of `spec`, and `compile` creates rules from these types. The last two steps report
 //! all errors of a file, not only the first one.
 
+mod bounds;
 mod charge;
 mod compile;
+mod compiler;
 mod condition;
 mod descriptor;
 mod deserialize;
-mod error;
+mod fields;
 mod limits;
 pub(crate) mod node;
 mod overrides;
@@ -23,58 +25,19 @@ use std::convert::Infallible;
 use std::fmt;
 
 use super::Policy;
+use super::error::{Diagnostics, SourceSpan};
 use crate::limit::Limit;
-use compile::Compiler;
-use error::{Diagnostics, SourceSpan};
+use compiler::{Compiler, LimitSupportCheck};
 use node::{Node, NodeKind, YamlError};
 use spec::PolicySpec;
 
-pub use error::{PolicyError, PolicyErrors, PolicyWarning};
+pub use super::error::{PolicyError, PolicyErrors, PolicyWarning};
+pub use bounds::{
+    MAX_COMBINATIONS, MAX_DESCRIPTOR_NAMES, MAX_DOMAIN_LIMITS, MAX_LIMITS, MAX_OVERRIDES,
+    MAX_PER_ENTRIES, MAX_POLICY_BYTES, MAX_REPLACED_RULES, MAX_ROUTES, MAX_RULES, MAX_SCOPES,
+    MAX_SPLIT_ATTRIBUTES,
+};
 pub use warnings::CLIENT_CHOSEN;
-
-/// The maximum size of a policy, in bytes.
-pub const MAX_POLICY_BYTES: usize = 8 << 20;
-
-/// The maximum number of rules in a policy.
-pub const MAX_RULES: usize = 10_000;
-
-/// The maximum number of route templates in a policy.
-pub const MAX_ROUTES: usize = 10_000;
-
-/// The maximum number of limits that a rule or an override can list.
-pub const MAX_LIMITS: usize = 16;
-
-/// The maximum number of overrides in a rule.
-pub const MAX_OVERRIDES: usize = 1_000;
-
-/// The maximum number of entries in the `per` of a rule.
-pub const MAX_PER_ENTRIES: usize = 16;
-
-/// The maximum number of attribute names in the `descriptor` of a rule.
-pub const MAX_DESCRIPTOR_NAMES: usize = 32;
-
-/// The maximum number of rules that one rule can list in `replaces`.
-pub const MAX_REPLACED_RULES: usize = 1_000;
-
-/// The maximum number of attributes in `redis.split.by` of a rule.
-pub const MAX_SPLIT_ATTRIBUTES: usize = 16;
-
-/// The maximum number of combinations of attribute names in the `per` of a rule. A combination takes one name from each
-/// entry: `[a|b, c|d]` has four.
-pub const MAX_COMBINATIONS: usize = 64;
-
-/// The maximum number of key scopes in a policy. Each limit of a rule or override has one scope for each combination of
-/// attribute names in `per`.
-pub const MAX_SCOPES: usize = 500_000;
-
-/// The maximum number of limits in a domain, because a request can match all rules of its domain. Each rule contributes
-/// the number of its limits, or of the limits of an override if that is larger. The reason for the maximum is Redis: a
-/// call has 16 bits for the number of limits of a request.
-pub const MAX_DOMAIN_LIMITS: usize = 65_535;
-
-/// A function that checks whether the store supports a limit. The error contains the reason why the store does not
-/// support it.
-type LimitSupportCheck<'b> = dyn Fn(&Limit) -> Result<(), String> + 'b;
 
 impl Policy {
     /// Reads a policy from YAML text. `docs/POLICY.md` documents the format.

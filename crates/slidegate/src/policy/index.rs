@@ -16,9 +16,10 @@ use smallvec::SmallVec;
 
 use nested::NestedKeyMap;
 
+use super::attributes::DescriptorAttributes;
+use super::mode::WhenMissing;
 use super::pattern::Condition;
 use super::rule::Rule;
-use super::{DescriptorAttributes, WhenMissing};
 use crate::network::parse_address;
 
 /// The largest domain, in rules, for which no index is built. Checking so few rules is as fast as a lookup.
@@ -174,59 +175,4 @@ fn anchor_conditions(condition: &Condition) -> Vec<AnchorCondition<'_>> {
     let literals = condition.literals().iter().map(|literal| AnchorCondition::Literal(literal));
     let networks = condition.networks().iter().map(|network| AnchorCondition::Network(*network));
     literals.chain(prefixes().map(AnchorCondition::Prefix)).chain(networks).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use crate::policy::Policy;
-    use crate::request::{Descriptor, Request};
-
-    /// Generates the text of a `when` field with up to two conditions, or an empty text.
-    fn arbitrary_when_field() -> impl Strategy<Value = String> {
-        let value =
-            "a|b|abc|a\\*|ab\\*|\\*c|10\\.0\\.0\\.0/8|10\\.1\\.0\\.0/16|10\\.1\\.0\\.1|::/16";
-        let entry = ("[xyz]", proptest::collection::vec(value, 1..3), any::<bool>());
-        proptest::collection::btree_map("[xyz]", entry, 0..3).prop_map(|entries| {
-            let entry = |(name, (_, values, negated)): (&String, &(String, Vec<String>, bool))| {
-                let values = values.iter().map(|v| format!("'{v}'")).collect::<Vec<_>>().join(", ");
-                if *negated {
-                    format!("{name}: {{ not: [{values}] }}")
-                } else {
-                    format!("{name}: [{values}]")
-                }
-            };
-            match entries.iter().map(entry).collect::<Vec<_>>().join(", ") {
-                empty if empty.is_empty() => empty,
-                conditions => format!("when: {{ {conditions} }},"),
-            }
-        })
-    }
-
-    proptest! {
-        /// Checks that a policy of several rules, which uses the index, matches the same rules as policies of one rule
-        /// each, which do not use the index.
-        #[test]
-        fn index_finds_every_matching_rule(
-            whens in proptest::collection::vec((arbitrary_when_field(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
-            values in proptest::array::uniform3("|a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"),
-        ) {
-            let rule = |(rule_index, (when, per)): (usize, &(String, String))| {
-                format!("  - {{ name: r{rule_index}, {when} per: {per}, limits: [1/s] }}\n")
-            };
-            let rules: Vec<String> = whens.iter().enumerate().map(rule).collect();
-            let all = Policy::from_yaml(&format!("rules:\n{}", rules.concat())).unwrap();
-            let attributes = ["x", "y", "z"].into_iter().zip(values.iter().map(String::as_str));
-            let attributes = attributes.filter(|(_, value)| !value.is_empty());
-            let request = Request::new("default", Descriptor::new(attributes));
-            let names = |policy: &Policy| -> Vec<String> {
-                policy.apply(&request).matches().map(|matched| matched.rule().name().to_owned()).collect()
-            };
-            let alone = rules.iter().flat_map(|rule| {
-                names(&Policy::from_yaml(&format!("rules:\n{rule}")).unwrap())
-            });
-            prop_assert_eq!(names(&all), alone.collect::<Vec<_>>());
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! The rules that apply to a request, and the hits that result from them. A hit is one charge against one counter.
 //!
-//! Invariant: [`MatchedRules::hits`] and [`MatchedRules::hit_origins`] return one entry for each limit of each matched
+//! Invariant: [`MatchedRules::hits`] and `MatchedRules::hit_origins` return one entry for each limit of each matched
 //! rule, in the same order.
 
 use std::iter::repeat_n;
@@ -10,104 +10,48 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::cost::{RuleCharge, RuleCost};
+use super::cost::RuleCharge;
 use super::mode::OnStoreError;
 use super::per::KeyIdentity;
-use super::rule::{MatchDetails, Override, Rule, RuleLimit, SettingsSource};
+use super::rule::matching::MatchDetails;
+use super::rule::{Override, Rule, SettingsSource};
+use super::rule_sets::RuleSets;
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::{Key, Value};
 use crate::request::Descriptor;
+use crate::rule_limit::RuleLimit;
 
 /// The rules that apply to a request, sorted by descriptor. The rules of one descriptor are in the order of the policy.
 #[derive(Clone, Debug)]
-pub struct MatchedRules<'r>(SmallVec<[Match<'r>; 2]>);
+pub struct MatchedRules<'r> {
+    /// The rules that are enforced: the rules of the policy, or the same rules with divided limits.
+    pub(super) rules: &'r Arc<[Rule]>,
+    rule_sets: &'r RuleSets,
+    pub(super) matches: SmallVec<[Match<'r>; 2]>,
+}
 
 /// A rule that applies to a descriptor of a request, with the limits and the key for this descriptor.
 #[derive(Clone, Debug)]
 pub struct Match<'r> {
     /// Index of this match in [`MatchedRules`].
-    match_index: u32,
-    rule_index: u32,
-    rule: &'r Rule,
-    details: MatchDetails<'r>,
+    pub(super) match_index: u32,
+    pub(super) rule_index: u32,
+    pub(super) rule: &'r Rule,
+    pub(super) details: MatchDetails<'r>,
     /// Index of the descriptor in the request.
-    descriptor_index: u32,
+    pub(super) descriptor_index: u32,
     charge: RuleCharge,
-    is_refund: bool,
+    pub(super) is_refund: bool,
     /// Whether the match only records units that the request has consumed already. Such a match never denies.
-    is_reported: bool,
+    pub(super) is_reported: bool,
 }
 
-/// The rules and limits from which the hits of a request were created, one entry for each hit.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct HitOrigins {
-    pub(crate) hits: SmallVec<[HitOrigin; 3]>,
-    /// Data that few requests need: limits that descriptors contain, and descriptors that match a rule without limits.
-    /// `None` if the request has neither.
-    pub(crate) uncommon: Option<Box<UncommonHitOrigins>>,
-}
-
-/// The data of [`HitOrigins`] that few requests have: limits in descriptors, and rules without limits.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct UncommonHitOrigins {
-    /// The limits that the descriptors of the request contained.
-    pub(crate) requested: Vec<Arc<RuleLimit>>,
-    /// Indexes of the descriptors to which a rule without limits (`limits: unlimited`) applies.
-    pub(crate) unlimited: Vec<u32>,
-}
-
-/// The rule and the limit from which a hit was created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HitOrigin {
-    /// Index of the match in [`MatchedRules`].
-    pub(crate) matched: u32,
-    /// Index of the descriptor in the request.
-    pub(crate) descriptor: u32,
-    /// Index of the rule in the policy.
-    pub(crate) rule: u32,
-    pub(crate) settings_source: SettingsSource,
-    /// Index of the limit in the settings of the rule. If `is_requested` is set, the index in
-    /// [`UncommonHitOrigins::requested`].
-    pub(crate) limit: u16,
-    pub(crate) is_requested: bool,
-    pub(crate) is_refund: bool,
-    pub(crate) is_reported: bool,
-    pub(crate) veto: Veto,
-}
-
-impl HitOrigin {
-    /// Creates the origin of a hit of a [`Limiter`](crate::Limiter), which has only one rule. `limit` is the index of
-    /// the limit in this rule.
-    pub(crate) fn for_limiter(limit: u16, veto: Veto) -> Self {
-        Self {
-            matched: 0,
-            descriptor: 0,
-            rule: 0,
-            settings_source: SettingsSource::Base,
-            limit,
-            is_requested: false,
-            is_refund: false,
-            is_reported: false,
-            veto,
-        }
-    }
-
-    /// Creates the origin of a denial by a [`Limiter`](crate::Limiter) that denies a request because it has no key.
-    pub(crate) fn without_key(veto: Veto) -> Self {
-        Self { settings_source: SettingsSource::Missing, ..Self::for_limiter(0, veto) }
-    }
-}
-
-impl HitOrigins {
-    #[cold]
-    fn uncommon_origins_mut(&mut self) -> &mut UncommonHitOrigins {
-        self.uncommon.get_or_insert_default()
-    }
-}
+/// The hits of one request.
+pub(crate) type HitList<'h> = SmallVec<[Hit<'h>; 3]>;
 
 impl<'r> MatchedRules<'r> {
-    pub(super) fn new() -> Self {
-        Self(SmallVec::new())
+    pub(super) fn new(rule_sets: &'r RuleSets) -> Self {
+        Self { rules: &rule_sets.all, rule_sets, matches: SmallVec::new() }
     }
 
     /// Appends a rule that matches a descriptor, with the details of the match.
@@ -120,73 +64,67 @@ impl<'r> MatchedRules<'r> {
         descriptor_index: u32,
         descriptor: &Descriptor<'_>,
     ) {
-        let match_index = self.0.len() as u32;
-        self.0.push(Match::new(rule_index, rule, details, descriptor_index, descriptor));
-        self.0[match_index as usize].match_index = match_index;
+        let match_index = self.matches.len() as u32;
+        self.matches.push(Match::new(rule_index, rule, details, descriptor_index, descriptor));
+        self.matches[match_index as usize].match_index = match_index;
     }
 
     /// Removes each match whose rule is listed in `replaces` of another matching rule.
     #[cold]
     pub(super) fn remove_replaced(&mut self) {
-        let replaced: Vec<u32> =
-            self.0.iter().flat_map(|rule_match| &*rule_match.rule.replaces).copied().collect();
-        self.0.retain(|rule_match| !replaced.contains(&rule_match.rule_index));
-        for (match_index, rule_match) in (0..).zip(&mut self.0) {
+        let replaced: Vec<u32> = self
+            .matches
+            .iter()
+            .flat_map(|rule_match| &*rule_match.rule.replaces)
+            .copied()
+            .collect();
+        self.matches.retain(|rule_match| !replaced.contains(&rule_match.rule_index));
+        for (match_index, rule_match) in (0..).zip(&mut self.matches) {
             rule_match.match_index = match_index;
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.matches.len()
     }
 
     /// Returns the matches, sorted by descriptor. The matches of one descriptor are in the order of the rules in the
     /// policy.
     pub fn matches(&self) -> impl Iterator<Item = &Match<'r>> {
-        self.0.iter()
+        self.matches.iter()
     }
 
     /// Returns `true` if at least one match is a [refund](Match::is_refund), which subtracts units from counters.
     #[inline]
     pub(crate) fn is_refund(&self) -> bool {
-        self.0.iter().any(|rule_match| rule_match.is_refund)
+        self.matches.iter().any(|rule_match| rule_match.is_refund)
     }
 
     /// Returns one flag for each hit: `true` if the hit is a refund. A refund subtracts units from a counter.
     pub(crate) fn refund_flag_per_hit(&self) -> impl Iterator<Item = bool> {
-        self.0
+        self.matches
             .iter()
             .flat_map(|rule_match| repeat_n(rule_match.is_refund, rule_match.limits().len()))
     }
 
     /// Returns only the matches that are refunds.
     pub(crate) fn only_refunds(&self) -> Self {
-        Self(self.0.iter().filter(|rule_match| rule_match.is_refund).cloned().collect())
-    }
-
-    /// Returns one flag for each hit: `true` if the hit charges the cost of the request. The flag is `false` for a
-    /// refund and for a rule with its own `cost`.
-    pub(crate) fn request_cost_flag_per_hit(&self) -> impl Iterator<Item = bool> {
-        let has_request_cost = |rule_match: &Match<'_>| {
-            *rule_match.rule.cost() == RuleCost::Request && !rule_match.is_refund
-        };
-        self.0.iter().flat_map(move |rule_match| {
-            repeat_n(has_request_cost(rule_match), rule_match.limits().len())
-        })
+        let refunds = self.matches.iter().filter(|rule_match| rule_match.is_refund);
+        Self { matches: refunds.cloned().collect(), ..*self }
     }
 
     /// Prepares the matches for a report of consumed units: keeps the matches that can record these units, and changes
     /// them so that they never deny. Removes refunds, matches with a max of 0 (they have no counters), and matches
     /// whose cost is 0 or is not specified by the descriptor.
     pub(crate) fn into_matches_for_reported_usage(mut self) -> Self {
-        self.0.retain(|rule_match| {
+        self.matches.retain(|rule_match| {
             let has_counters = rule_match.limits().iter().all(|limit| limit.limit.capacity() > 0);
             rule_match.charge.is_in_descriptor
                 && rule_match.charge.cost > 0
                 && has_counters
                 && !rule_match.is_refund
         });
-        for (match_index, rule_match) in (0..).zip(&mut self.0) {
+        for (match_index, rule_match) in (0..).zip(&mut self.matches) {
             rule_match.match_index = match_index;
             rule_match.details.veto = Veto::Never;
             rule_match.is_reported = true;
@@ -196,60 +134,34 @@ impl<'r> MatchedRules<'r> {
 
     /// Returns `true` if at least one matched rule has a limit, so that there is at least one hit.
     pub(crate) fn has_hits(&self) -> bool {
-        self.0.iter().any(|rule_match| !rule_match.limits().is_empty())
+        self.matches.iter().any(|rule_match| !rule_match.limits().is_empty())
     }
 
     /// Returns one hit for each limit of each matched rule.
-    pub fn hits(&self) -> SmallVec<[Hit<'_>; 3]> {
-        self.0.iter().flat_map(Match::hits).collect()
-    }
-
-    /// Returns the rule and the limit of each hit, in the order of [`hits`](Self::hits).
-    pub(crate) fn hit_origins(&self) -> HitOrigins {
-        let mut origins = HitOrigins::default();
-        for rule_match in &self.0 {
-            let mut origin = rule_match.first_hit_origin();
-            let limits = rule_match.limits();
-            if limits.is_empty() {
-                origins.uncommon_origins_mut().unlimited.push(rule_match.descriptor_index);
-            } else if let Some(limit) = &rule_match.details.requested {
-                let requested = &mut origins.uncommon_origins_mut().requested;
-                origin.limit = requested.len() as u16;
-                requested.push(limit.clone());
-            }
-            for _ in limits {
-                origins.hits.push(origin);
-                origin.limit += 1;
-            }
-        }
-        origins
+    pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
+        self.matches.iter().flat_map(Match::hits)
     }
 
     /// Returns the behavior while the store is unavailable: the strictest `on_store_error` of the matched rules that
     /// can deny the request. Rules in mode `observe` are ignored, since they never deny.
     pub(crate) fn on_store_error(&self) -> OnStoreError {
-        let enforced = self.0.iter().filter(|rule_match| rule_match.is_enforced());
+        let enforced = self.matches.iter().filter(|rule_match| rule_match.is_enforced());
         enforced.map(|rule_match| rule_match.rule.on_store_error).max().unwrap_or_default()
     }
 
     /// Returns the matches that can be decided without the store: matches of rules with `on_store_error: local`, and
     /// matches with a max of 0, which deny every request. The limits of the returned matches are divided by the number
-    /// of slidegate instances. `local_rules` are the rules of the policy with limits that are divided already.
-    pub(crate) fn matches_decidable_without_store(
-        &self,
-        local_rules: &'r [Rule],
-        instances: NonZeroU32,
-    ) -> Self {
+    /// of slidegate instances.
+    pub(crate) fn matches_decidable_without_store(&self) -> Self {
+        let (local_rules, instances) = self.rule_sets.local_rules();
         let is_decidable = |rule_match: &Match<'_>| {
             rule_match.rule.on_store_error == OnStoreError::Local
                 || rule_match.limits().iter().any(|limit| limit.limit.capacity() == 0)
         };
-        let matches = self.0.iter().filter(|rule_match| is_decidable(rule_match)).cloned();
-        Self(
-            matches
-                .map(|rule_match| rule_match.with_divided_limits(local_rules, instances))
-                .collect(),
-        )
+        let matches = self.matches.iter().filter(|rule_match| is_decidable(rule_match)).cloned();
+        let divided =
+            matches.map(|rule_match| rule_match.with_divided_limits(local_rules, instances));
+        Self { rules: local_rules, rule_sets: self.rule_sets, matches: divided.collect() }
     }
 }
 
@@ -289,20 +201,6 @@ impl<'r> Match<'r> {
             Arc::make_mut(limit).limit = divided;
         }
         self
-    }
-
-    fn first_hit_origin(&self) -> HitOrigin {
-        HitOrigin {
-            matched: self.match_index,
-            descriptor: self.descriptor_index,
-            rule: self.rule_index,
-            settings_source: self.details.settings_source,
-            limit: 0,
-            is_requested: self.details.requested.is_some(),
-            is_refund: self.is_refund,
-            is_reported: self.is_reported,
-            veto: self.details.veto,
-        }
     }
 
     pub(super) fn rule_index_u32(&self) -> u32 {
@@ -371,7 +269,7 @@ impl<'r> Match<'r> {
     }
 
     /// Returns one hit for each limit of the match. If the match is a [refund](Self::is_refund), the hits must be
-    /// passed to [`Store::refund`](crate::Store::refund).
+    /// used with [`Edit::Refund`](crate::store::Edit::Refund).
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
         let KeyIdentity { values, combination, part } = &self.details.identity;
         self.limits().iter().map(|limit| Hit {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::Ipv6Net;
 use smallvec::SmallVec;
 
-use super::DescriptorAttributes;
+use super::attributes::DescriptorAttributes;
 use crate::key::Value;
 use crate::network::parse_address;
 
@@ -118,7 +118,9 @@ impl Per {
         // An address has several spellings, and an IPv6 client has very many addresses.
         match parse_address(text).filter(|_| text.contains(':')) {
             Some(IpAddr::V6(address)) => match Ipv6Net::new(address, self.ipv6_prefix) {
-                Ok(network) => Value::Network(network.trunc()),
+                Ok(network) => {
+                    Value::Network { address: network.network(), prefix_bits: network.prefix_len() }
+                }
                 Err(_) => Value::Text(text),
             },
             // IPv4-mapped IPv6, `::ffff:192.0.2.7`: the same client as 192.0.2.7.

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use fnv::FnvHasher;
 
-use super::DescriptorAttributes;
+use super::attributes::DescriptorAttributes;
 use crate::redis_options::RedisOptions;
 
 /// The `redis` options of a rule. Stores that do not count in Redis ignore these options.

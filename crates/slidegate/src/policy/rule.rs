@@ -1,11 +1,10 @@
 //! Rules: the conditions under which a rule applies, the attributes by which the rule counts, and its limits.
 
-mod fixed;
-mod matching;
+pub(super) mod matching;
 
 use std::num::NonZeroU32;
 
-use super::DescriptorAttributes;
+use super::attributes::DescriptorAttributes;
 use super::cost::{ChargeSettings, RuleCost};
 use super::mode::{Mode, OnStoreError, WhenMissing};
 use super::pattern::Condition;
@@ -15,9 +14,7 @@ use crate::algorithm::Algorithm;
 use crate::cluster_options::ClusterOptions;
 use crate::host::is_host_attribute;
 use crate::key::Scope;
-use crate::limit::Limit;
-
-pub(crate) use matching::MatchDetails;
+use crate::rule_limit::RuleLimit;
 
 /// One entry of a policy: the conditions under which the rule applies, the attributes by which the rule counts, and its
 /// limits.
@@ -71,18 +68,6 @@ pub struct Override {
     pub(super) name: Option<Box<str>>,
     pub(super) when: When,
     pub(super) settings: RuleSettings,
-}
-
-/// One limit of a rule.
-#[derive(Clone, Debug)]
-pub struct RuleLimit {
-    /// Index of the limit in [`Policy::limits`](super::Policy::limits). `Policy::new` sets it.
-    pub(super) index: u32,
-    pub(super) id: Box<str>,
-    pub(super) limit: Limit,
-    pub(super) policy_name: Box<str>,
-    /// The key scopes of the limit: one for each combination of attribute names in `per`.
-    pub(super) scopes: Box<[Scope]>,
 }
 
 /// The part of a rule whose mode and limits apply to a request: the rule itself, an override, or the denial of requests
@@ -182,28 +167,6 @@ impl Override {
     /// Returns the mode and the limits for requests that meet the conditions of the override.
     pub fn settings(&self) -> &RuleSettings {
         &self.settings
-    }
-}
-
-impl RuleLimit {
-    /// Returns the index of the limit in [`Policy::limits`](super::Policy::limits).
-    pub fn index(&self) -> usize {
-        self.index as usize
-    }
-
-    /// Returns the id of the limit in its rule: the name of the limit, or the window, such as `1m`, if it has no name.
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// Returns the quota and the algorithm of the limit.
-    pub fn limit(&self) -> &Limit {
-        &self.limit
-    }
-
-    /// Returns the name of the limit in headers: the name of the rule, or `rule.id` if the rule has several limits.
-    pub fn policy_name(&self) -> &str {
-        &self.policy_name
     }
 }
 

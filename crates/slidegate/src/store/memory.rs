@@ -18,6 +18,8 @@ mod eviction;
 mod locked_shards;
 mod shard;
 
+use std::fmt;
+
 use smallvec::SmallVec;
 
 use crate::algorithm::{AnyCounter, ChargeEffect, with_counter};
@@ -27,8 +29,8 @@ use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::store::table::{CoarseTime, slot_bytes};
 use crate::store::{
-    Charge, ChargeResult, CounterId, Outcomes, Receipt, SingleChargeResult, SyncStore, admits,
-    is_charged, pending_units,
+    Adjustment, Charge, ChargeResult, CounterId, Edit, Outcomes, Receipt, SingleChargeResult,
+    SyncStore, admits, has_charge, pending_units,
 };
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 
@@ -100,6 +102,17 @@ struct HitLocation {
     /// The phase of the key: the offset, in microseconds, that is added to the time of the store's clock so that the
     /// windows of different keys begin at different times.
     phase_us: u64,
+}
+
+impl<C> fmt::Debug for MemoryStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("keys", &self.keys.load(Ordering::Relaxed))
+            .field("max_keys", &self.max_keys)
+            .field("memory_bytes", &self.memory.load(Ordering::Relaxed))
+            .field("max_memory", &self.max_memory)
+            .finish_non_exhaustive()
+    }
 }
 
 impl MemoryStore {
@@ -224,17 +237,24 @@ impl<C: Clock> MemoryStore<C> {
         for (nth, ((hit, location), outcome)) in
             hits.iter().zip(locations).zip(&mut outcomes).enumerate()
         {
-            if is_charged(hit, allowed, outcome) {
-                let (charge, after) = self.charge_hit(
-                    locked_shards.shard_of_location(nth),
-                    hit,
-                    outcome,
-                    *location,
-                    now,
-                );
-                *outcome = after.charged_after(outcome);
-                receipt.charges.push(charge);
+            if !has_charge(hit, allowed, outcome) {
+                continue;
             }
+            let charge = match hit.cost {
+                0 => new_charge_without_units(hit, *location),
+                _ => {
+                    let (charge, after) = self.charge_hit(
+                        locked_shards.shard_of_location(nth),
+                        hit,
+                        outcome,
+                        *location,
+                        now,
+                    );
+                    *outcome = after.charged_after(outcome);
+                    charge
+                }
+            };
+            receipt.charges.push(Charge { hit_index: nth as u16, ..charge });
         }
         ChargeResult { allowed, outcomes, receipt }
     }
@@ -328,8 +348,12 @@ impl<C: Clock> MemoryStore<C> {
             let slot = shard.find(counter, location.fingerprint);
             let outcome = shard.peek_slot(counter, slot, add_key_phase_to_time(now, &location), hit.required);
             let allowed = outcome.fits() || hit.veto == Veto::Never;
-            if !is_charged(hit, allowed, &outcome) {
+            if !has_charge(hit, allowed, &outcome) {
                 return SingleChargeResult { outcome, charge: None };
+            }
+            if hit.cost == 0 {
+                let charge = new_charge_without_units(hit, location);
+                return SingleChargeResult { outcome, charge: Some(charge) };
             }
             let (effect, units) = self.charge_state_in_slot(shard, counter, slot, (hit, &outcome), location, now);
             SingleChargeResult {
@@ -420,9 +444,18 @@ fn table_slot_bytes<C: HasStateTable>(_: C) -> usize {
     slot_bytes::<C::State>()
 }
 
+/// Creates the charge of `cost` units for a hit. Its `hit_index` is 0; the caller sets it if the call has several hits.
+#[inline(always)]
 fn new_charge(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost: u64) -> Charge {
-    let counter = CounterId::Fingerprint(location.fingerprint);
-    Charge { counter, limit: *hit.limit, charged_at, cost }
+    let HitLocation { fingerprint, phase_us, .. } = location;
+    let (counter, hit_cost) = (CounterId::Fingerprint(fingerprint), hit.cost);
+    Charge { counter, limit: *hit.limit, hit_index: 0, phase_us, charged_at, hit_cost, cost }
+}
+
+/// Creates the charge of a hit whose cost is 0. The state of its counter is not changed.
+#[cold]
+fn new_charge_without_units(hit: &Hit<'_>, location: HitLocation) -> Charge {
+    new_charge(hit, location, Timestamp::from_micros(0), 0)
 }
 
 /// Returns `now` plus the phase of a counter's key. The counter counts a charge that is made at `now` as if it were
@@ -433,24 +466,23 @@ fn add_key_phase_to_time(now: Timestamp, location: &HitLocation) -> Timestamp {
 
 impl<C: Clock> SyncStore for MemoryStore<C> {
     #[inline]
-    fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
-        match hits {
-            [hit] => self.decide_hits_at_locations(hits, &[self.locate_hit(hit)], self.clock.now()),
-            _ => self.decide_hits_at_locations(hits, &self.locate_hits(hits), self.clock.now()),
+    fn charge(&self, call: &[Hit<'_>]) -> ChargeResult {
+        match call {
+            [hit] => self.decide_hits_at_locations(call, &[self.locate_hit(hit)], self.clock.now()),
+            _ => self.decide_hits_at_locations(call, &self.locate_hits(call), self.clock.now()),
         }
     }
 
     #[inline(always)]
-    fn take_one_now(&self, hit: &Hit<'_>) -> SingleChargeResult {
+    fn charge_one(&self, hit: &Hit<'_>) -> SingleChargeResult {
         let location = self.locate_hit(hit);
         let now = self.clock.now();
         let shard = &mut *self.shards[location.shard].shard.lock();
         self.decide_single_hit(shard, hit, location, now)
     }
 
-    /// Locks the shards of a batch of hits, and loads all states before the first decision, so that the memory accesses
-    /// overlap.
-    fn take_each_now(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult)) {
+    /// Locks the shards of a batch of hits and loads all states before deciding, so that the memory accesses overlap.
+    fn charge_each(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult)) {
         let now = self.clock.now();
         for hits in hits.chunks(HITS_PER_BATCH) {
             let mut locations = [HitLocation::default(); HITS_PER_BATCH];
@@ -475,64 +507,80 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         }
     }
 
-    fn take_many_now(&self, requests: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
+    fn charge_many(&self, calls: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
         let now = self.clock.now();
-        for hits in requests {
+        for hits in calls {
             on_result(self.decide_hits_at_locations(hits, &self.locate_hits(hits), now));
         }
     }
 
-    fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+    fn peek(&self, call: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
-        let locations = self.locate_hits(hits);
+        let locations = self.locate_hits(call);
         let mut locked_shards = self.lock_shards(&locations);
-        self.peek_all_hits(&mut locked_shards, hits, &locations, now)
+        self.peek_all_hits(&mut locked_shards, call, &locations, now)
     }
 
-    fn revert_now(&self, receipt: &Receipt) {
-        for charge in &receipt.charges {
-            let CounterId::Fingerprint(fingerprint) = charge.counter else {
-                continue;
-            };
-            let padded = &self.shards[self.shard_index(fingerprint)];
-            let shard = &mut *padded.shard.lock();
-            // The key is possibly not denied any more.
-            padded.all_denied_until.store(0, Ordering::Relaxed);
-            let grown = with_counter!(charge.limit.counter(), counter => {
-                shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
-            });
-            self.add_to_memory_use(grown);
+    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
+        for charge in receipt.charges_to_revert(adjustment) {
+            self.revert_charge(&charge);
+        }
+        let is_own =
+            |hit: &Hit<'_>| matches!(hit.key.counter_id(), Some(CounterId::Fingerprint(_)));
+        for hit in receipt.additional_hits(adjustment).filter(is_own) {
+            self.charge_one(&hit);
         }
     }
 
-    fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+    fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {
         let now = self.clock.now();
-        let refund = |hit: &Hit<'_>| {
-            let location = self.locate_hit(hit);
-            let padded = &self.shards[location.shard];
-            let shard = &mut *padded.shard.lock();
-            // The key is possibly not denied any more.
-            padded.all_denied_until.store(0, Ordering::Relaxed);
-            let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
-                shard.refund(counter, location.fingerprint, add_key_phase_to_time(now, &location), hit.cost)
-            });
-            self.add_to_memory_use(grown);
-            outcome
+        let edit_hit = |hit: &Hit<'_>| match edit {
+            Edit::Refund => self.refund_hit(hit, now),
+            Edit::Reset => self.reset_hit(hit, now),
         };
-        hits.iter().map(refund).collect()
+        hits.iter().map(edit_hit).collect()
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Subtracts the units of a charge from its counter.
+    fn revert_charge(&self, charge: &Charge) {
+        let CounterId::Fingerprint(fingerprint) = charge.counter else { return };
+        let padded = &self.shards[self.shard_index(fingerprint)];
+        let shard = &mut *padded.shard.lock();
+        // The key is possibly not denied any more.
+        padded.all_denied_until.store(0, Ordering::Relaxed);
+        let grown = with_counter!(charge.limit.counter(), counter => {
+            shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
+        });
+        self.add_to_memory_use(grown);
     }
 
-    fn reset_now(&self, hits: &[Hit<'_>]) {
-        for hit in hits {
-            let location = self.locate_hit(hit);
-            let shard = &mut *self.shards[location.shard].shard.lock();
-            let was_removed = with_counter!(hit.limit.counter(), counter => {
-                self.update_shard_and_memory_use(shard, |shard| shard.remove(counter, location.fingerprint))
-            });
-            if was_removed {
-                self.keys.fetch_sub(1, Ordering::Relaxed);
-            }
+    fn refund_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
+        let location = self.locate_hit(hit);
+        let padded = &self.shards[location.shard];
+        let shard = &mut *padded.shard.lock();
+        // The key is possibly not denied any more.
+        padded.all_denied_until.store(0, Ordering::Relaxed);
+        let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
+            shard.refund(counter, location.fingerprint, add_key_phase_to_time(now, &location), hit.cost)
+        });
+        self.add_to_memory_use(grown);
+        outcome
+    }
+
+    fn reset_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
+        let location = self.locate_hit(hit);
+        let shard = &mut *self.shards[location.shard].shard.lock();
+        let (was_removed, outcome) = with_counter!(hit.limit.counter(), counter => {
+            let was_removed =
+                self.update_shard_and_memory_use(shard, |shard| shard.remove(counter, location.fingerprint));
+            (was_removed, shard.peek_slot(counter, None, add_key_phase_to_time(now, &location), 1))
+        });
+        if was_removed {
+            self.keys.fetch_sub(1, Ordering::Relaxed);
         }
+        outcome
     }
 }
 

@@ -9,6 +9,7 @@
 //! Blocks are allocated in chunks, which are kept when a table grows. If a table were one allocation, each former size
 //! would leave a gap between the small allocations of states, and the process would take four times the memory in use.
 
+use std::fmt;
 use std::hint::black_box;
 
 use crate::heap::HeapSize;
@@ -35,6 +36,7 @@ const EMPTY_SLOT_FINGERPRINT: u64 = 0;
 const MIN_BLOCKS_PER_EVICTION_SAMPLE: usize = 4;
 
 /// The state of one key, with the times that determine whether it may be evicted.
+#[derive(Debug)]
 pub struct Slot<S> {
     fingerprint: u64,
     /// The time from which the state is equivalent to the state of a new key.
@@ -128,6 +130,12 @@ pub struct Table<S> {
     next_block: u32,
     /// The bytes of the heap allocations of states.
     heap_bytes: usize,
+}
+
+impl<S> fmt::Debug for Table<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("len", &self.len).finish_non_exhaustive()
+    }
 }
 
 impl<S> Default for Table<S> {

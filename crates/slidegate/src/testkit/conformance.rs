@@ -7,7 +7,9 @@ use crate::algorithm::Algorithm;
 use crate::clock::ManualClock;
 use crate::hit::Hit;
 use crate::key::{Key, Scope, Value};
-use crate::store::{ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore};
+use crate::store::{
+    Adjustment, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, SyncStore,
+};
 
 use super::model::ModelStore;
 use super::trace::{ConformanceStep, ConformanceStepGenerator, PlannedHit};
@@ -77,13 +79,13 @@ pub async fn run_trace<S: Store>(
                 clock.set(now);
                 Ok(Outcomes::new())
             }
-            ConformanceStep::Take(plans) => run.compare_take_with_model(&plans).await,
-            ConformanceStep::TakeMany(requests) => {
-                run.compare_take_many_with_model(&requests).await
+            ConformanceStep::Charge(plans) => run.compare_charge_with_model(&plans).await,
+            ConformanceStep::ChargeMany(requests) => {
+                run.compare_charge_many_with_model(&requests).await
             }
             ConformanceStep::Peek(plans) => run.compare_peek_with_model(&plans).await,
-            ConformanceStep::Revert(age, tenths) => {
-                run.compare_revert_with_model(age, tenths).await
+            ConformanceStep::Adjust(age, adjustment) => {
+                run.compare_adjust_with_model(age, adjustment).await
             }
             ConformanceStep::Refund(plans) => run.compare_refund_with_model(&plans).await,
             ConformanceStep::Reset(plans) => run.compare_reset_with_model(&plans).await,
@@ -155,12 +157,15 @@ impl<S: Store> ConformanceRun<'_, S> {
         PlannedHitsWithKeyValues { scope: &self.scope, values, plans }
     }
 
-    async fn compare_take_with_model(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
+    async fn compare_charge_with_model(
+        &mut self,
+        plans: &[PlannedHit],
+    ) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
-        match self.store.take(&hits).await {
+        match self.store.charge_async(&hits).await {
             Ok(result) => {
-                let model = self.model.take_now(&hits);
+                let model = self.model.charge(&hits);
                 self.compare_results_with_model(plans, result, model)
             }
             Err(StoreError::TimedOut(_)) => {
@@ -186,31 +191,31 @@ impl<S: Store> ConformanceRun<'_, S> {
         hits: &[Hit<'_>],
     ) -> Result<Outcomes, String> {
         let found = self.peek_with_retries(hits).await?;
-        if found != self.model.peek_now(hits) {
-            self.model.take_now(hits);
+        if found != self.model.peek(hits) {
+            self.model.charge(hits);
             check_results_are_equal(
                 &format!("{hits:?} after a timeout"),
                 &found,
-                &self.model.peek_now(hits),
+                &self.model.peek(hits),
             )?;
         }
-        while let Err(error) = self.store.reset(hits).await {
+        while let Err(error) = self.store.edit_async(hits, Edit::Reset).await {
             check_error_is_retryable(error)?;
         }
-        self.model.reset_now(hits);
+        self.model.edit(hits, Edit::Reset);
         Ok(found)
     }
 
     async fn peek_with_retries(&self, hits: &[Hit<'_>]) -> Result<Outcomes, String> {
         loop {
-            match self.store.peek(hits).await {
+            match self.store.peek_async(hits).await {
                 Ok(outcomes) => return Ok(outcomes),
                 Err(error) => check_error_is_retryable(error)?,
             }
         }
     }
 
-    async fn compare_take_many_with_model(
+    async fn compare_charge_many_with_model(
         &mut self,
         requests: &[Vec<PlannedHit>],
     ) -> Result<Outcomes, String> {
@@ -219,16 +224,16 @@ impl<S: Store> ConformanceRun<'_, S> {
         let hits: Vec<Vec<Hit<'_>>> = bound.iter().map(PlannedHitsWithKeyValues::hits).collect();
         let slices: Vec<&[Hit<'_>]> = hits.iter().map(Vec::as_slice).collect();
         // The suite requires that a failed batch has no effect, because it cannot determine a partial one.
-        let results = match self.store.take_many(&slices).await {
+        let results = match self.store.charge_many_async(&slices).await {
             Ok(results) => results,
             Err(error) => return self.count_failure(error),
         };
         let mut model = Vec::new();
-        self.model.take_many_now(&slices, |result| model.push(result));
+        self.model.charge_many(&slices, |result| model.push(result));
         check_results_are_equal("results of a batch", &results.len(), &model.len())?;
         let mut outcomes = Outcomes::new();
         for ((plans, result), model) in requests.iter().zip(results).zip(model) {
-            outcomes.extend(self.compare_results_with_model(plans, result, model)?);
+            outcomes.extend(self.compare_results_with_model(plans, result, model)?.iter().copied());
         }
         Ok(outcomes)
     }
@@ -264,30 +269,21 @@ impl<S: Store> ConformanceRun<'_, S> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
         let found = self.peek_with_retries(&hits).await?;
-        check_results_are_equal(
-            &format!("a peek, {plans:?}"),
-            &found,
-            &self.model.peek_now(&hits),
-        )?;
+        check_results_are_equal(&format!("a peek, {plans:?}"), &found, &self.model.peek(&hits))?;
         Ok(found)
     }
 
-    async fn compare_revert_with_model(
+    async fn compare_adjust_with_model(
         &mut self,
         age: usize,
-        tenths: Option<u64>,
+        adjustment: Adjustment,
     ) -> Result<Outcomes, String> {
         let Some(index) = self.receipts.len().checked_sub(age + 1) else {
             return Ok(Outcomes::new());
         };
         let (store, model) = self.receipts.swap_remove(index);
-        let part = |receipt: Receipt| match tenths {
-            Some(tenths) => receipt.fraction(tenths, 10),
-            None => receipt,
-        };
-        let (store, model) = (part(store), part(model));
-        match self.store.revert(&store).await {
-            Ok(()) => self.model.revert_now(&model),
+        match self.store.adjust_async(&store, adjustment).await {
+            Ok(()) => self.model.adjust(&model, adjustment),
             Err(error) => return self.count_failure(error),
         }
         Ok(Outcomes::new())
@@ -299,9 +295,9 @@ impl<S: Store> ConformanceRun<'_, S> {
     ) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
-        match self.store.refund(&hits).await {
+        match self.store.edit_async(&hits, Edit::Refund).await {
             Ok(outcomes) => {
-                let model = self.model.refund_now(&hits);
+                let model = self.model.edit(&hits, Edit::Refund);
                 check_results_are_equal(&format!("a refund, {plans:?}"), &outcomes, &model)?;
                 self.stats.refunds += 1;
                 Ok(outcomes)
@@ -314,10 +310,13 @@ impl<S: Store> ConformanceRun<'_, S> {
     async fn compare_reset_with_model(&mut self, plans: &[PlannedHit]) -> Result<Outcomes, String> {
         let bound = self.add_key_values(plans);
         let hits = bound.hits();
-        match self.store.reset(&hits).await {
-            Ok(()) => self.model.reset_now(&hits),
-            Err(error) => return self.count_failure(error),
+        match self.store.edit_async(&hits, Edit::Reset).await {
+            Ok(outcomes) => {
+                let model = self.model.edit(&hits, Edit::Reset);
+                check_results_are_equal(&format!("a reset, {plans:?}"), &outcomes, &model)?;
+                Ok(outcomes)
+            }
+            Err(error) => self.count_failure(error),
         }
-        Ok(Outcomes::new())
     }
 }

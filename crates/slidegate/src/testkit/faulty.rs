@@ -16,8 +16,10 @@ use parking_lot::Mutex;
 
 use crate::clock::ManualClock;
 use crate::hit::{ChargeWhen, Hit, Veto};
+use crate::key::Key;
 use crate::store::{
-    Charge, ChargeResult, Outcomes, Receipt, Store, StoreError, SyncStore, admits, is_charged,
+    Adjustment, Charge, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, SyncStore,
+    admits, has_charge,
 };
 
 use super::model::{ModelStore, counter_name};
@@ -35,7 +37,7 @@ pub struct Faults {
 
 /// A store whose calls fail at random. Clones share the counters and the faults, like several instances of a service
 /// that use the same store.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct FaultyStore {
     slots: Arc<[ModelStore]>,
     faults: Arc<Mutex<Faults>>,
@@ -49,6 +51,16 @@ struct HitsInSlot<'h> {
     hits: Vec<Hit<'h>>,
 }
 
+impl HitsInSlot<'_> {
+    /// Returns the charges of a receipt for the hits of this slot. Each charge has the index of its hit in the request.
+    fn charges_of_request(&self, receipt: Receipt) -> impl Iterator<Item = Charge> {
+        receipt.charges.into_iter().map(|charge| Charge {
+            hit_index: self.indices[usize::from(charge.hit_index)] as u16,
+            ..charge
+        })
+    }
+}
+
 /// Runs `call` for the hits of each slot, and returns the outcomes in the order of the request's hits. `hits` is the
 /// number of hits in the request.
 async fn call_for_each_slot(
@@ -59,8 +71,8 @@ async fn call_for_each_slot(
     let mut outcomes = vec![None; hits];
     for part in parts {
         YieldOnce::default().await;
-        for (&index, outcome) in part.indices.iter().zip(call(part)) {
-            outcomes[index] = Some(outcome);
+        for (&index, outcome) in part.indices.iter().zip(&call(part)) {
+            outcomes[index] = Some(*outcome);
         }
     }
     outcomes.into_iter().flatten().collect()
@@ -123,7 +135,7 @@ impl FaultyStore {
         if self.draw_true_with_probability(self.faults().lost_before) {
             return time_out();
         }
-        let result = self.slots[part.slot].take_now(&part.hits);
+        let result = self.slots[part.slot].charge(&part.hits);
         if self.draw_true_with_probability(self.faults().lost_after) {
             time_out()
         } else {
@@ -152,39 +164,39 @@ impl FaultyStore {
             for hit in hits.iter_mut().filter(|hit| hit.veto == Veto::Jointly) {
                 hit.veto = Veto::Never;
             }
-            let result = slot.take_now(&hits);
+            let result = slot.charge(&hits);
             for (&index, outcome) in part.indices.iter().zip(&result.outcomes) {
                 outcomes[index] = *outcome;
             }
-            let charged = (part.indices.iter().copied().zip(&hits).zip(&result.outcomes))
-                .filter(|((_, hit), outcome)| is_charged(hit, result.allowed, outcome))
-                .map(|((index, _), _)| index);
-            charges.extend(charged.zip(result.receipt.charges));
+            charges.extend(part.charges_of_request(result.receipt));
             allowed &= result.allowed;
         }
         allowed = allowed && admits(hits, &outcomes);
         // Receipts are in the order of the hits, as in a store without slots.
-        charges.sort_by_key(|(index, _)| *index);
-        let (kept, excess): (Vec<_>, Vec<_>) = charges.into_iter().partition(|(index, _)| {
+        charges.sort_by_key(|charge| charge.hit_index);
+        let (kept, excess): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| {
             // If another request took the capacity after the peek, the charges of earlier slots are reverted.
-            allowed || hits[*index].charge == ChargeWhen::Always
+            allowed || hits[usize::from(charge.hit_index)].charge == ChargeWhen::Always
         });
-        let receipt_of = |charges: Vec<(usize, Charge)>| Receipt {
-            charges: charges.into_iter().map(|(_, charge)| charge).collect(),
-        };
-        self.revert_in_all_slots(&receipt_of(excess)).await;
-        ChargeResult { allowed, outcomes, receipt: receipt_of(kept) }
+        self.adjust_in_all_slots(&excess.into_iter().collect(), Adjustment::Revert).await;
+        ChargeResult { allowed, outcomes, receipt: kept.into_iter().collect() }
     }
 
     async fn peek_hits_in_slots(&self, hits: usize, parts: &[HitsInSlot<'_>]) -> Outcomes {
-        call_for_each_slot(hits, parts, |part| self.slots[part.slot].peek_now(&part.hits)).await
+        call_for_each_slot(hits, parts, |part| self.slots[part.slot].peek(&part.hits)).await
     }
 
-    /// Reverts a receipt in all slots. A slot ignores charges of counters that it does not have.
-    async fn revert_in_all_slots(&self, receipt: &Receipt) {
-        for slot in &*self.slots {
+    /// Changes the charges of a receipt, each in the slot of its counter.
+    async fn adjust_in_all_slots(&self, receipt: &Receipt, adjustment: Adjustment) {
+        for charge in receipt.charges_to_revert(adjustment) {
             YieldOnce::default().await;
-            slot.revert_now(receipt);
+            let hit = Hit::new(Key::of_counter(&charge.counter, 0), &charge.limit, 0);
+            let slot = self.slot_index(&hit);
+            self.slots[slot].adjust(&std::iter::once(charge).collect(), Adjustment::Revert);
+        }
+        for hit in receipt.additional_hits(adjustment) {
+            YieldOnce::default().await;
+            self.slots[self.slot_index(&hit)].charge(&[hit]);
         }
     }
 
@@ -198,7 +210,7 @@ impl FaultyStore {
     ) {
         waiting.sort_unstable();
         for (slot, index) in waiting.drain(..) {
-            results[index] = Some(self.slots[slot].take_now(requests[index]));
+            results[index] = Some(self.slots[slot].charge(requests[index]));
         }
     }
 }
@@ -206,7 +218,7 @@ impl FaultyStore {
 impl Store for FaultyStore {
     type Kind = crate::store::Asynchronous;
 
-    async fn take(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+    async fn charge_async(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         self.fail_randomly()?;
         let parts = self.split_by_slot(hits);
         match &parts[..] {
@@ -217,7 +229,10 @@ impl Store for FaultyStore {
 
     /// Charges requests that need only one slot together. A request that needs several slots is charged after all
     /// earlier requests of the batch, and before all later ones.
-    async fn take_many(&self, requests: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+    async fn charge_many_async(
+        &self,
+        requests: &[&[Hit<'_>]],
+    ) -> Result<Vec<ChargeResult>, StoreError> {
         self.fail_randomly()?;
         let mut results: Vec<Option<ChargeResult>> = vec![None; requests.len()];
         let mut waiting = Vec::new();
@@ -234,30 +249,25 @@ impl Store for FaultyStore {
         Ok(results.into_iter().flatten().collect())
     }
 
-    async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+    async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.fail_randomly()?;
         Ok(self.peek_hits_in_slots(hits.len(), &self.split_by_slot(hits)).await)
     }
 
-    async fn revert(&self, receipt: &Receipt) -> Result<(), StoreError> {
+    async fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
         self.fail_randomly()?;
-        self.revert_in_all_slots(receipt).await;
+        self.adjust_in_all_slots(receipt, adjustment).await;
         Ok(())
     }
 
-    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
         self.fail_randomly()?;
-        let refund = |part: &HitsInSlot<'_>| self.slots[part.slot].refund_now(&part.hits);
-        Ok(call_for_each_slot(hits.len(), &self.split_by_slot(hits), refund).await)
-    }
-
-    async fn reset(&self, hits: &[Hit<'_>]) -> Result<(), StoreError> {
-        self.fail_randomly()?;
-        for part in self.split_by_slot(hits) {
-            YieldOnce::default().await;
-            self.slots[part.slot].reset_now(&part.hits);
-        }
-        Ok(())
+        let edit_slot = |part: &HitsInSlot<'_>| self.slots[part.slot].edit(&part.hits, edit);
+        Ok(call_for_each_slot(hits.len(), &self.split_by_slot(hits), edit_slot).await)
     }
 }
 
@@ -279,22 +289,25 @@ impl Future for YieldOnce {
     }
 }
 
-/// Charges the hits of a denied request that are always charged. Returns each charge with the index of its hit. Before
-/// the call, `outcomes` must contain the results of a peek at all hits. The function replaces the outcomes of the
-/// charged hits.
+/// Charges the hits of a denied request that are always charged, and returns the charges. Before the call, `outcomes`
+/// must contain the results of a peek at all hits. The function replaces the outcomes of the charged hits.
 fn charge_hits_of_denied_request(
     slot: &ModelStore,
     part: &HitsInSlot<'_>,
     outcomes: &mut Outcomes,
-) -> Vec<(usize, Charge)> {
+) -> Vec<Charge> {
     let mut charges = Vec::new();
     for (&index, hit) in part.indices.iter().zip(&part.hits) {
-        if is_charged(hit, false, &outcomes[index]) {
-            let result = slot.take_now(&[*hit]);
-            let after = slot.peek_now(&[hit.with_required(1)])[0];
-            outcomes[index] = after.charged_after(&outcomes[index]);
-            charges.extend(result.receipt.charges.into_iter().map(|charge| (index, charge)));
+        if !has_charge(hit, false, &outcomes[index]) {
+            continue;
         }
+        let result = slot.charge(&[*hit]);
+        if hit.cost > 0 {
+            let after = slot.peek(&[hit.with_required(1)])[0];
+            outcomes[index] = after.charged_after(&outcomes[index]);
+        }
+        let charge = |charge| Charge { hit_index: index as u16, ..charge };
+        charges.extend(result.receipt.charges.into_iter().map(charge));
     }
     charges
 }

@@ -12,12 +12,15 @@ use crate::algorithm::{AnyCounter, Counter, with_counter};
 use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
-use crate::store::{Charge, ChargeResult, CounterId, Outcomes, Receipt, SyncStore};
+use crate::store::{
+    Adjustment, Charge, ChargeResult, CounterId, Edit, Outcomes, Receipt, SyncStore,
+};
 
 /// A map from the full name of each counter to the state of the counter.
 type CounterStates = HashMap<Box<str>, Box<dyn Any + Send>>;
 
 /// The reference store, with which the conformance suite compares other stores.
+#[derive(Debug)]
 pub struct ModelStore {
     clock: ManualClock,
     states: Mutex<CounterStates>,
@@ -32,7 +35,10 @@ impl ModelStore {
 
 /// Returns the full name of the counter that a hit charges. Hits with different names have separate counters.
 pub(super) fn counter_name(hit: &Hit<'_>) -> Box<str> {
-    format!("{} {}", hit.key, hit.limit.shape_text()).into()
+    match hit.key.counter_id() {
+        Some(CounterId::Text(name)) => name.clone(),
+        _ => format!("{} {}", hit.key, hit.limit.shape_text()).into(),
+    }
 }
 
 /// Returns the current time plus the phase of the hit's key. The phase is an offset that is added to all times of a
@@ -106,7 +112,7 @@ impl ModelStore {
 }
 
 impl SyncStore for ModelStore {
-    fn take_now(&self, hits: &[Hit<'_>]) -> ChargeResult {
+    fn charge(&self, hits: &[Hit<'_>]) -> ChargeResult {
         let states = &mut *self.states.lock();
         let mut outcomes = self.peek_hits(states, hits);
         let fitting = |veto: Veto| {
@@ -117,17 +123,30 @@ impl SyncStore for ModelStore {
         let allowed = fitting(Veto::Alone).all(|fits| fits)
             && (!has_joint || fitting(Veto::Jointly).any(|fits| fits));
         let mut receipt = Receipt::default();
-        for (hit, outcome) in hits.iter().zip(&mut outcomes) {
+        for (hit_index, (hit, outcome)) in (0..).zip(hits.iter().zip(&mut outcomes)) {
             let is_charged = match hit.charge {
                 ChargeWhen::IfAdmitted => allowed,
                 ChargeWhen::IfAdmittedAndFits => allowed && outcome.fits(),
                 ChargeWhen::Always => true,
             };
-            if !is_charged || hit.cost == 0 {
+            if !is_charged {
                 continue;
             }
             let (counter, name) = (hit.limit.counter(), counter_name(hit));
             let now = counter_time(&self.clock, hit);
+            let charge = Charge {
+                counter: CounterId::Text(name.clone()),
+                limit: *hit.limit,
+                hit_index,
+                phase_us: hit.limit.phase_us(&hit.key),
+                charged_at: Timestamp::from_micros(0),
+                hit_cost: hit.cost,
+                cost: 0,
+            };
+            if hit.cost == 0 {
+                receipt.charges.push(charge);
+                continue;
+            }
             let (charged_at, cost) = charge_counter(states, counter, &name, now, hit.cost);
             let after = peek_counter(states, counter, &name, now, 1);
             *outcome = match (outcome.fits(), after.retry_after()) {
@@ -140,54 +159,46 @@ impl SyncStore for ModelStore {
                 ),
                 (false, _) => after,
             };
-            receipt.charges.push(Charge {
-                counter: CounterId::Text(name),
-                limit: *hit.limit,
-                charged_at,
-                cost,
-            });
+            receipt.charges.push(Charge { charged_at, cost, ..charge });
         }
         ChargeResult { allowed, outcomes, receipt }
     }
 
-    fn take_many_now(&self, requests: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
-        requests.iter().map(|hits| self.take_now(hits)).for_each(on_result);
+    fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
+        calls.iter().map(|hits| self.charge(hits)).for_each(on_result);
     }
 
-    fn peek_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+    fn peek(&self, hits: &[Hit<'_>]) -> Outcomes {
         self.peek_hits(&mut self.states.lock(), hits)
     }
 
-    fn revert_now(&self, receipt: &Receipt) {
-        let states = &mut *self.states.lock();
-        for charge in &receipt.charges {
-            let CounterId::Text(name) = &charge.counter else {
-                continue;
-            };
+    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
+        for charge in receipt.charges_to_revert(adjustment) {
+            let CounterId::Text(name) = &charge.counter else { continue };
+            let states = &mut *self.states.lock();
             with_counter!(charge.limit.counter(), counter => {
                 let state = counter_state(&counter, states, name);
                 counter.revert(state, charge.charged_at, charge.cost);
             });
         }
+        for hit in receipt.additional_hits(adjustment) {
+            self.charge(&[hit]);
+        }
     }
 
-    fn refund_now(&self, hits: &[Hit<'_>]) -> Outcomes {
+    fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {
         let states = &mut *self.states.lock();
-        let refund = |hit: &Hit<'_>| {
+        let edit_hit = |hit: &Hit<'_>| {
             let (name, now) = (counter_name(hit), counter_time(&self.clock, hit));
             with_counter!(hit.limit.counter(), counter => {
                 let state = counter_state(&counter, states, &name);
-                counter.refund(state, now, hit.cost);
+                match edit {
+                    Edit::Refund => counter.refund(state, now, hit.cost),
+                    Edit::Reset => *state = Default::default(),
+                }
                 counter.peek(state, now, 1)
             })
         };
-        hits.iter().map(refund).collect()
-    }
-
-    fn reset_now(&self, hits: &[Hit<'_>]) {
-        let states = &mut *self.states.lock();
-        for hit in hits {
-            states.remove(&counter_name(hit));
-        }
+        hits.iter().map(edit_hit).collect()
     }
 }

@@ -12,7 +12,7 @@ use crate::key::{Key, Scope, Value};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
-use crate::store::{ChargeResult, Store};
+use crate::store::{Adjustment, ChargeResult, Edit, Store};
 
 use super::oracle::Oracle;
 
@@ -79,15 +79,15 @@ impl<S: Store> TestCounter<'_, S> {
     }
 
     async fn take(&self, cost: u64) -> ChargeResult {
-        unwrap_store_response(self.store.take(&[self.hit(cost)]).await)
+        unwrap_store_response(self.store.charge_async(&[self.hit(cost)]).await)
     }
 
     async fn refund(&self, cost: u64) -> Outcome {
-        unwrap_store_response(self.store.refund(&[self.hit(cost)]).await)[0]
+        unwrap_store_response(self.store.edit_async(&[self.hit(cost)], Edit::Refund).await)[0]
     }
 
     async fn peek(&self, cost: u64) -> Outcome {
-        unwrap_store_response(self.store.peek(&[self.hit(cost)]).await)[0]
+        unwrap_store_response(self.store.peek_async(&[self.hit(cost)]).await)[0]
     }
 }
 
@@ -210,13 +210,14 @@ pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, li
     let counter = new_test_counter(store, clock, limit, 7);
     let scope = Scope::new("test", "other", "limit", &["key"]);
     let other = Hit { key: Key::new(&scope, &[Value::Text("other")]), ..counter.hit(1) };
-    assert!(unwrap_store_response(store.take(&[other]).await).allowed);
+    assert!(unwrap_store_response(store.charge_async(&[other]).await).allowed);
     assert!(counter.take(limit.capacity()).await.allowed);
-    let outcomes =
-        || async { (counter.peek(1).await, unwrap_store_response(store.peek(&[other]).await)) };
+    let outcomes = || async {
+        (counter.peek(1).await, unwrap_store_response(store.peek_async(&[other]).await))
+    };
     let before = outcomes().await;
     for hits in [[other, counter.hit(1)], [counter.hit(1), other]] {
-        let result = unwrap_store_response(store.take(&hits).await);
+        let result = unwrap_store_response(store.charge_async(&hits).await);
         assert!(!result.allowed && result.receipt.is_empty(), "{limit}");
     }
     assert!(counter.take(0).await.receipt.is_empty(), "{limit}");
@@ -245,7 +246,7 @@ pub async fn debts_are_paid_first<S: Store>(
             1 => counter.hit(cost).charged_always(),
             _ => counter.hit(if rng.bool() { 1 } else { rng.u64(1..=limit.capacity()) }),
         };
-        let result = unwrap_store_response(store.take(&[hit]).await);
+        let result = unwrap_store_response(store.charge_async(&[hit]).await);
         let charged: u64 = result.receipt.charges.iter().map(|charge| charge.cost).sum();
         oracle.charge(now, charged);
         let is_check = hit.veto == Veto::Alone;
@@ -329,7 +330,7 @@ pub async fn revert_undoes_its_charge<S: Store>(
     let before = counter.peek(1).await;
     let result = counter.take(rng.u64(1..=half)).await;
     if result.allowed {
-        unwrap_store_response(store.revert(&result.receipt).await);
+        unwrap_store_response(store.adjust_async(&result.receipt, Adjustment::Revert).await);
         let after = counter.peek(1).await;
         assert_eq!(after.remaining(), before.remaining(), "{limit}, seed {seed}");
         assert_eq!(after.fits(), before.fits(), "{limit}, seed {seed}");
@@ -339,7 +340,7 @@ pub async fn revert_undoes_its_charge<S: Store>(
     clock.advance(Duration::from_micros(2 * window_us + 1));
     assert!(counter.take(half).await.allowed);
     let before = counter.peek(1).await;
-    unwrap_store_response(store.revert(&result.receipt).await);
+    unwrap_store_response(store.adjust_async(&result.receipt, Adjustment::Revert).await);
     assert_eq!(counter.peek(1).await, before, "{limit}, seed {seed}: it had left the window");
 }
 
@@ -462,8 +463,8 @@ pub async fn order_of_hits_is_irrelevant<S: Store>(
         let mut order: Vec<usize> = (0..hits.len()).collect();
         rng.shuffle(&mut order);
         let shuffled: Vec<Hit<'_>> = order.iter().map(|&index| hits[index]).collect();
-        let result = unwrap_store_response(store.take(&hits).await);
-        let other = unwrap_store_response(other_store.take(&shuffled).await);
+        let result = unwrap_store_response(store.charge_async(&hits).await);
+        let other = unwrap_store_response(other_store.charge_async(&shuffled).await);
         assert_eq!(result.allowed, other.allowed, "seed {seed}");
         for (shuffled_index, &index) in order.iter().enumerate() {
             assert_eq!(result.outcomes[index], other.outcomes[shuffled_index], "seed {seed}");

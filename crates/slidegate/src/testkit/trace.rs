@@ -11,6 +11,7 @@ use crate::hit::{ChargeWhen, Veto};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
+use crate::store::Adjustment;
 
 /// Maximum time by which one step of a trace sets the clock back. A store must therefore keep a counter for at least
 /// this time after the counter has expired.
@@ -40,12 +41,12 @@ const WINDOW_LENGTHS_US: [u64; 12] = [
 /// One step of a trace: a call to the store, or a change of the clock.
 pub(super) enum ConformanceStep {
     SetClock(Timestamp),
-    Take(Vec<PlannedHit>),
-    TakeMany(Vec<Vec<PlannedHit>>),
+    Charge(Vec<PlannedHit>),
+    ChargeMany(Vec<Vec<PlannedHit>>),
     Peek(Vec<PlannedHit>),
-    /// Reverts an earlier receipt. The first field is the index of the receipt, where 0 is the newest one. The second
-    /// field is the part to revert in tenths; `None` reverts the whole receipt.
-    Revert(usize, Option<u64>),
+    /// Changes the charges of an earlier receipt. The first field is the index of the receipt, where 0 is the newest
+    /// one.
+    Adjust(usize, Adjustment),
     /// Refunds the cost of each hit to the counter of the hit.
     Refund(Vec<PlannedHit>),
     Reset(Vec<PlannedHit>),
@@ -106,13 +107,13 @@ impl ConformanceStepGenerator {
     pub(super) fn next_step(&mut self) -> ConformanceStep {
         match self.rng.u32(..100) {
             0..=34 => ConformanceStep::SetClock(self.draw_next_time()),
-            35..=75 => ConformanceStep::Take(self.draw_hits()),
+            35..=75 => ConformanceStep::Charge(self.draw_hits()),
             76..=79 => ConformanceStep::Refund(self.draw_hits()),
-            80..=85 => ConformanceStep::TakeMany(
+            80..=85 => ConformanceStep::ChargeMany(
                 (0..self.rng.usize(..=5)).map(|_| self.draw_hits()).collect(),
             ),
             86..=91 => ConformanceStep::Peek(self.draw_hits()),
-            92..=97 => ConformanceStep::Revert(self.rng.usize(..3), self.draw_tenths_to_revert()),
+            92..=97 => ConformanceStep::Adjust(self.rng.usize(..3), self.draw_adjustment()),
             98 => ConformanceStep::Reset(self.draw_hits()),
             _ => {
                 // A policy change: the max changes, and the counts remain.
@@ -150,8 +151,13 @@ impl ConformanceStepGenerator {
         self.now
     }
 
-    fn draw_tenths_to_revert(&mut self) -> Option<u64> {
-        self.rng.bool().then(|| self.rng.u64(..=10))
+    fn draw_adjustment(&mut self) -> Adjustment {
+        let capacity = self.limits[self.rng.usize(..self.limits.len())].capacity();
+        match self.rng.u32(..4) {
+            0 | 1 => Adjustment::Revert,
+            2 => Adjustment::SetCost(self.rng.u64(..=3)),
+            _ => Adjustment::SetCost(self.rng.u64(..=capacity)),
+        }
     }
 
     fn draw_hits(&mut self) -> Vec<PlannedHit> {

@@ -19,6 +19,7 @@ use quanta::Instant;
 use report::{BenchReport, MeasuredPart};
 
 /// A benchmark program, which measures one part of the report.
+#[derive(Debug)]
 pub struct BenchProgram {
     /// The name of the program without the prefix `bench_`. The Makefile target has the same name with the prefix
     /// `bench-`.

@@ -168,7 +168,7 @@ fn charge_all_keys(store: &impl Store, keys: &Keys, limit: &Limit) {
 }
 
 fn take_units_if_allowed(store: &impl Store, hits: &[Hit<'_>]) -> bool {
-    match pin!(store.take(hits)).poll(&mut Context::from_waker(Waker::noop())) {
+    match pin!(store.charge_async(hits)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(taken)) => taken.allowed,
         _ => false,
     }

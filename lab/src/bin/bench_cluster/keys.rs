@@ -113,7 +113,7 @@ async fn charge_keys_continuously(
             let value = [keys.get(charged % KEY_COUNT).into()];
             let key = Key::new(&scope, &value);
             let hit = Hit::new(key, limit, 1);
-            let taken = nodes[charged % nodes.len()].take(&[hit]).await;
+            let taken = nodes[charged % nodes.len()].charge_async(&[hit]).await;
             assert!(taken.is_ok_and(|taken| taken.allowed), "the limit is never reached");
             charged += 1;
         }

@@ -101,13 +101,13 @@ fn identity_has_reached_limit(identity: usize) -> bool {
 
 /// A Redis server with two clients. One client sends the time of the caller. For the other client, Redis reads its own
 /// clock.
-struct ServerWithClockBackends {
+struct ServerWithCallerAndRedisClockBackends {
     server: RedisServer,
     with_caller_clock: Arc<CallerBackend>,
     with_redis_clock: Arc<CallerBackend>,
 }
 
-impl ServerWithClockBackends {
+impl ServerWithCallerAndRedisClockBackends {
     fn backend_for_clock(&self, uses_caller_clock: bool) -> &Arc<CallerBackend> {
         if uses_caller_clock { &self.with_caller_clock } else { &self.with_redis_clock }
     }
@@ -162,13 +162,13 @@ fn measure_coalescing_with_one_limit(
     let quota = format!("{MAX_UNITS_PER_WINDOW}/d");
     let slidegate = Arc::new(SlidegateScripts::new(&[&quota], Algorithm::SlidingWindow)?);
     let mut contenders = [
-        ServerWithClockBackends::start_with_coalesced_calls(runtime, &slidegate)?,
-        ServerWithClockBackends::start_with_separate_calls(
+        ServerWithCallerAndRedisClockBackends::start_with_coalesced_calls(runtime, &slidegate)?,
+        ServerWithCallerAndRedisClockBackends::start_with_separate_calls(
             runtime,
             slidegate.clone(),
             slidegate.clone(),
         )?,
-        ServerWithClockBackends::start_with_separate_calls(
+        ServerWithCallerAndRedisClockBackends::start_with_separate_calls(
             runtime,
             Arc::new(two_keys_with_caller_clock(MAX_UNITS_PER_WINDOW)),
             Arc::new(two_keys_with_redis_clock(MAX_UNITS_PER_WINDOW)),
@@ -223,8 +223,8 @@ fn measure_coalescing_with_three_limits(
     let quotas = quotas.each_ref().map(String::as_str);
     let slidegate = Arc::new(SlidegateScripts::new(&quotas, Algorithm::SlidingWindow)?);
     let mut contenders = [
-        ServerWithClockBackends::start_with_coalesced_calls(runtime, &slidegate)?,
-        ServerWithClockBackends::start_with_separate_calls(
+        ServerWithCallerAndRedisClockBackends::start_with_coalesced_calls(runtime, &slidegate)?,
+        ServerWithCallerAndRedisClockBackends::start_with_separate_calls(
             runtime,
             slidegate.clone(),
             slidegate.clone(),
@@ -305,7 +305,7 @@ fn new_initial_two_key_commands(now: Timestamp) -> impl Iterator<Item = Cmd> {
 fn measure_contenders_in_rounds(
     scale: BenchScale,
     runtime: &Runtime,
-    contenders: &mut [ServerWithClockBackends],
+    contenders: &mut [ServerWithCallerAndRedisClockBackends],
     distribution: &KeyDistribution,
     uses_caller_clock: bool,
 ) -> Result<Vec<Vec<LoadResult>>, Box<dyn Error>> {

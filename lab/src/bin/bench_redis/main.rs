@@ -24,7 +24,7 @@ use std::error::Error;
 use lab::part::{self, Effort};
 
 /// The numbers of rounds, requests and decisions of the measurements.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct BenchScale {
     /// The number of rounds of which a measurement takes the median. There are many short rounds, so that noise affects
     /// only a few of them.

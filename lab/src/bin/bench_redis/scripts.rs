@@ -76,7 +76,7 @@ impl SlidegateScripts {
     ) -> Result<bool, StoreError> {
         let name = format_user_name(identity);
         let values = [name.as_str().into()];
-        Ok(store.take(&self.new_hits_for_values(&values)).await?.allowed)
+        Ok(store.charge_async(&self.new_hits_for_values(&values)).await?.allowed)
     }
 
     fn with_hits_for_identity<T>(&self, identity: usize, call: impl FnOnce(&[Hit<'_>]) -> T) -> T {

@@ -4,7 +4,7 @@
 use std::error::Error;
 
 use lab::policies::{SHAPES, Workload};
-use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, Timestamp, Verdict};
+use slidegate::{Algorithm, Decision, Limit, Limiter, ManualClock, MemoryStore, Timestamp};
 
 const BATCH_SIZE: usize = 16;
 
@@ -126,14 +126,14 @@ impl Case {
             let workload = Workload::with_store(SHAPES[0], rules, store)?;
             return self.warm_up_and_check_decisions(&|nth| {
                 pass_time(nth);
-                workload.check(nth).decision().is_allowed() == self.is_allowed
+                workload.check(nth).is_allowed() == self.is_allowed
             });
         }
         let limiter = Limiter::with_store(self.limits.clone(), store)?;
         let texts: Vec<String> = (0..KEY_COUNT).map(|nth| format!("tenant:{nth:013}")).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
 
-        let is_as_expected = |verdict: &Verdict| verdict.is_allowed() == self.is_allowed;
+        let is_as_expected = |decision: &Decision<'_>| decision.is_allowed() == self.is_allowed;
         self.warm_up_and_check_decisions(&|nth| {
             pass_time(nth);
             match self.decision_call {

@@ -38,8 +38,7 @@ pub async fn cluster_status(
     State(service): State<Arc<Service>>,
     uri: Uri,
 ) -> Result<Json<ClusterStatusBody>, HttpProblem> {
-    let policy = service.active_policy();
-    let store = policy.store();
+    let store = service.store();
     store
         .cluster_node()
         .and_then(ClusterStatusBody::from_cluster_node)

@@ -17,8 +17,7 @@ pub async fn metrics(
     headers: HeaderMap,
 ) -> Result<([(HeaderName, &'static str); 1], String), HttpProblem> {
     let format = negotiate_metrics_format(&headers);
-    let policy = service.active_policy();
-    let (store, cluster) = (policy.store_stats(), policy.store().cluster_stats());
+    let (store, cluster) = (service.store_stats(), service.store().cluster_stats());
     // This path exists only on the admin listener, and with that listener metrics are always collected.
     let text = service.telemetry().metrics().map(|metrics| metrics.encode(format, store, cluster));
     let text = text.transpose().map_err(HttpProblem::internal)?.unwrap_or_default();

@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn key_label_shows_network_in_cidr_form() {
         let mut label = KeyLabel::default();
-        let network = Value::Network("2001:db8::/64".parse().unwrap());
+        let network = Value::Network { address: "2001:db8::".parse().unwrap(), prefix_bits: 64 };
         label.write([("ip", network)].into_iter(), &Redactor::default());
         assert_eq!(label.pairs().collect::<Vec<_>>(), [("ip", "2001:db8::/64")]);
     }

@@ -164,7 +164,7 @@ fn top_keys_report_serializes_to_json() {
     tenant(TopList::Denied, "globex", 2);
     tenant(TopList::Near, "globex", 3);
     tenant(TopList::Denied, "initech", 1);
-    let network = Value::Network("2001:db8::/64".parse().unwrap());
+    let network = Value::Network { address: "2001:db8::".parse().unwrap(), prefix_bits: 64 };
     let login = || [("user", "eve".into()), ("ip", network)].into_iter();
     top.record(TopList::Denied, logins, login, 16, timestamp_at_seconds(30));
     assert_eq!(
@@ -218,7 +218,7 @@ fn key_counts_expire_within_five_minutes() {
 }
 
 #[test]
-fn late_denial_counts_in_earlier_minute() {
+fn denial_recorded_late_counts_in_its_own_minute() {
     let (top, policy) = (new_top_keys(8), policy_with_rules(1));
     let rule = &policy.rules()[0];
     for (value, now) in [("b", 600), ("a", 599), ("b", 601), ("old", 60)] {

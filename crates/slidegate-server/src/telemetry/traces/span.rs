@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use opentelemetry::trace::{Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
-use slidegate::Ruling;
+use slidegate::Decision;
 
 use super::{DecisionTracer, TraceParent};
 use crate::telemetry::request_result::{ClassifyResponse, RequestResult};
@@ -13,10 +13,10 @@ use crate::telemetry::request_result::{ClassifyResponse, RequestResult};
 /// The trace span of a decision. Empty if the decision is not traced.
 struct DecisionSpan(Option<Context>);
 
-/// A decision to record in a span: the domain of the request, and the ruling.
+/// A decision to record in a span: the domain of the request, and the decision.
 pub struct TracedDecision {
     pub domain: String,
-    pub ruling: Ruling,
+    pub decision: Decision<'static>,
 }
 
 /// Runs `work` within the span of a decision. Records the decision and the response of `work` in the span, and returns
@@ -32,8 +32,8 @@ pub async fn trace_decision<R: ClassifyResponse>(
 ) -> R {
     let span = DecisionSpan::begin(tracer, name, parent);
     let (response, decision) = span.run_within(work).await;
-    if let Some(TracedDecision { domain, ruling }) = decision {
-        span.record_ruling(domain, &ruling);
+    if let Some(TracedDecision { domain, decision }) = decision {
+        span.record_decision(domain, &decision);
     }
     span.finish(&response);
     response
@@ -63,16 +63,15 @@ impl DecisionSpan {
     }
 
     /// Records the decision as attributes of the span.
-    fn record_ruling(&self, domain: String, ruling: &Ruling) {
+    fn record_decision(&self, domain: String, decision: &Decision<'_>) {
         let Some(context) = &self.0 else { return };
         let span = context.span();
-        let decision = ruling.decision();
         span.set_attribute(KeyValue::new("slidegate.domain", domain));
         span.set_attribute(KeyValue::new("slidegate.degraded", decision.is_degraded()));
-        if let Some(binding) = ruling.binding() {
+        if let Some(binding) = decision.binding() {
             let remaining = i64::try_from(decision.remaining()).unwrap_or(i64::MAX);
-            span.set_attribute(KeyValue::new("slidegate.rule", binding.rule.name().to_owned()));
-            span.set_attribute(KeyValue::new("slidegate.limit", binding.limit.id().to_owned()));
+            span.set_attribute(KeyValue::new("slidegate.rule", binding.rule_name().to_owned()));
+            span.set_attribute(KeyValue::new("slidegate.limit", binding.id().to_owned()));
             span.set_attribute(KeyValue::new("slidegate.remaining", remaining));
         }
     }

@@ -1,11 +1,11 @@
 //! Compiles the fields `cost`, `required` and `charge` of a rule into its charge settings.
 
-use super::SourceSpan;
-use super::compile::Compiler;
+use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::limits::NamedLimit;
 use super::spec::{ChargeSpec, CostSpec, RuleSpec};
-use crate::policy::{ChargeSettings, RuleCost};
+use crate::policy::cost::{ChargeSettings, RuleCost};
+use crate::policy::error::SourceSpan;
 use crate::quota::MAX_UNITS;
 
 impl Compiler<'_> {

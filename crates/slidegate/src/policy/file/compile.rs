@@ -3,27 +3,21 @@
 //! Other files of this folder add methods to [`Compiler`] that compile parts of a rule.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::sync::Arc;
 
+use super::bounds::{MAX_COMBINATIONS, MAX_DOMAIN_LIMITS, MAX_PER_ENTRIES, MAX_ROUTES, MAX_RULES};
+use super::compiler::Compiler;
 use super::descriptor::FieldsWithAttributeNames;
 use super::deserialize::Field;
-use super::limits::NamedLimit;
+use super::fields::algorithm_from_field;
 use super::rule_context::RuleContext;
-use super::spec::{AlgorithmSpec, DefaultsSpec, ModeSpec, PolicySpec, RuleSpec};
-use super::suggest::format_did_you_mean;
-use super::{
-    Diagnostics, LimitSupportCheck, MAX_COMBINATIONS, MAX_DOMAIN_LIMITS, MAX_PER_ENTRIES,
-    MAX_ROUTES, MAX_RULES, MAX_SCOPES, SourceSpan,
-};
+use super::spec::{DefaultsSpec, PolicySpec, RuleSpec};
 use crate::algorithm::Algorithm;
-use crate::limit::Limit;
+use crate::policy::error::SourceSpan;
 use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
-use crate::policy::pattern::Pattern;
 use crate::policy::per::Per;
 use crate::policy::route::Routes;
-use crate::policy::rule::{Rule, RuleLimit, RuleSettings};
-use crate::request::DEFAULT_DOMAIN;
+use crate::policy::rule::{Rule, RuleSettings};
+use crate::rule_limit::RuleLimit;
 
 /// The version of the policy language that the field `version` of a policy must contain.
 const POLICY_VERSION: u64 = 1;
@@ -31,26 +25,6 @@ const POLICY_VERSION: u64 = 1;
 /// The default prefix length of IPv6 addresses, in bits. Addresses with the same prefix share a counter. A network of
 /// this size is commonly assigned to one site.
 const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
-
-/// The maximum number of comparison steps for one policy. This many steps take about one second. The comparisons find
-/// conditions that can never be met, and corrections that error messages suggest. If a policy needs more steps, some of
-/// these errors and corrections are not found.
-const MAX_COMPARISON_STEPS: usize = 200_000_000;
-
-/// A compiler that converts the specs of a policy file into rules and collects the errors.
-pub(super) struct Compiler<'s> {
-    diagnostics: &'s Diagnostics<'s>,
-    supports: &'s LimitSupportCheck<'s>,
-    routes: Routes,
-    /// Number of key scopes that the rules compiled so far need: one for each limit and each combination of attribute
-    /// names in `per`.
-    scope_count: usize,
-    /// Number of comparison steps that remain of [`MAX_COMPARISON_STEPS`].
-    remaining_steps: usize,
-    /// Whether the rule that is being compiled has the field `descriptor`. The attributes of such a rule may have any
-    /// names and values.
-    pub(super) has_descriptor: bool,
-}
 
 /// The default settings of a policy, for rules that do not specify these settings.
 #[derive(Clone, Copy, Default)]
@@ -63,49 +37,7 @@ struct RuleDefaults {
     ipv6_prefix: Option<u8>,
 }
 
-impl<'s> Compiler<'s> {
-    /// Creates a compiler that adds its errors to `diagnostics`, which already contains the errors of the
-    /// deserialization.
-    pub(super) fn new(
-        diagnostics: &'s Diagnostics<'s>,
-        supports: &'s LimitSupportCheck<'s>,
-    ) -> Self {
-        Self {
-            diagnostics,
-            supports,
-            routes: Routes::default(),
-            scope_count: 0,
-            remaining_steps: MAX_COMPARISON_STEPS,
-            has_descriptor: false,
-        }
-    }
-
-    pub(super) fn report(&mut self, at: SourceSpan, message: impl fmt::Display) {
-        self.diagnostics.push(at, message);
-    }
-
-    /// Returns the value of a result. If the result is an error, reports it at position `at` and returns `None`.
-    pub(super) fn ok_or_report<T>(
-        &mut self,
-        at: SourceSpan,
-        result: Result<T, impl fmt::Display>,
-    ) -> Option<T> {
-        result.map_err(|error| self.report(at, error)).ok()
-    }
-
-    /// Reports an error at position `at` if the store does not support the limit.
-    pub(super) fn report_unsupported_limit(&mut self, limit: &Limit, at: SourceSpan) {
-        self.ok_or_report(at, (self.supports)(limit));
-    }
-
-    /// Subtracts `steps` from the remaining comparison steps and returns `true`. Returns `false` and subtracts nothing
-    /// if fewer steps remain.
-    pub(super) fn spend_comparison_steps(&mut self, steps: usize) -> bool {
-        let remaining = self.remaining_steps.checked_sub(steps);
-        self.remaining_steps = remaining.unwrap_or(self.remaining_steps);
-        remaining.is_some()
-    }
-
+impl Compiler<'_> {
     /// Compiles the rules and the routes of a policy. The result is usable only if no error was reported.
     pub(super) fn compile_policy(
         &mut self,
@@ -266,19 +198,6 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// Returns the domain of a rule, or the default domain. Reports a name with an invalid length.
-    fn domain_from_field<'f>(&mut self, domain: &'f Field<String>) -> &'f str {
-        match domain.value_and_span() {
-            None => DEFAULT_DOMAIN,
-            Some((name, at)) => {
-                if name.is_empty() || name.len() > 128 {
-                    self.report(at, "the name of a domain has 1 to 128 bytes");
-                }
-                name
-            }
-        }
-    }
-
     /// Returns the name of a rule. Reports a missing or invalid name, and a name that another rule of the domain has.
     fn validate_rule_name<'f>(
         &mut self,
@@ -302,27 +221,6 @@ impl<'s> Compiler<'s> {
             self.report(at, message);
         }
         text
-    }
-
-    /// Reports an error if a name has an invalid length or characters that are not allowed in headers, metrics and
-    /// keys. `kind` is the kind of the named item, such as `rule`, for the error message.
-    pub(super) fn report_invalid_name(&mut self, kind: &str, name: &str, at: SourceSpan) {
-        let is_allowed =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
-        if name.is_empty() || name.len() > 128 || !name.bytes().all(is_allowed) {
-            let suggestion: String = (name.to_lowercase().chars())
-                .map(|char| if char.is_ascii() && is_allowed(char as u8) { char } else { '-' })
-                .take(128)
-                .collect();
-            let example = match suggestion.trim_matches('-') {
-                "" => String::new(),
-                _ => format!(", for example `{suggestion}`"),
-            };
-            let message = format_args!(
-                "`{name}` cannot name a {kind}: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`{example}"
-            );
-            self.report(at, message);
-        }
     }
 
     /// Compiles the field `per` of a rule into the attributes by which the rule counts.
@@ -359,41 +257,6 @@ impl<'s> Compiler<'s> {
         Per::new(entries, prefix.unwrap_or(DEFAULT_IPV6_PREFIX_BITS))
     }
 
-    /// Returns the prefix length in a field. Reports a length that is not from 1 to 128 bits.
-    fn ipv6_prefix_from_field(&mut self, prefix: &Field<u64>) -> Option<u8> {
-        let (&bits, at) = prefix.value_and_span()?;
-        let valid_bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits));
-        self.ok_or_report(at, valid_bits.ok_or("an IPv6 prefix has 1 to 128 bits"))
-    }
-
-    /// Compiles the HTTP status of denied requests. A status below 400 is an error, since a proxy would allow the
-    /// request.
-    fn deny_status_from_field(&mut self, status: &Field<u64>) -> Option<u16> {
-        let (&status, at) = status.value_and_span()?;
-        let valid_status = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
-        self.ok_or_report(
-            at,
-            valid_status.ok_or("the status of a denial is an error, from 400 to 599"),
-        )
-    }
-
-    /// Converts the field `mode` of a rule or an override. Reports an invalid percentage.
-    pub(super) fn mode_from_field(&mut self, mode: &Field<ModeSpec>) -> Option<Mode> {
-        Some(match mode.get()? {
-            ModeSpec::Enforce => Mode::Enforce,
-            ModeSpec::Jointly => Mode::Jointly,
-            ModeSpec::Observe => Mode::Observe,
-            ModeSpec::Off => Mode::Off,
-            ModeSpec::For(map) => {
-                if map.enforce.is_absent() {
-                    self.report(mode.span(), "write the share of the keys: { enforce: 5% }");
-                }
-                let (share, at) = map.enforce.value_and_span()?;
-                Mode::EnforceFor(self.ok_or_report(at, share.parse())?)
-            }
-        })
-    }
-
     /// Reports an error if a rule without `per` has `mode: { enforce: … }`. Such a rule has only one key, so no
     /// percentage of its keys can be selected.
     fn report_key_percentage_without_per(
@@ -428,72 +291,4 @@ impl<'s> Compiler<'s> {
         (when_missing == WhenMissing::Deny && !has_no_per)
             .then(|| context.new_missing_attribute_limit())
     }
-
-    /// Converts the limits of a rule or override into rule limits with key scopes. If the policy then has more than
-    /// [`MAX_SCOPES`] scopes, returns no limits, and reports an error once per policy.
-    pub(super) fn add_key_scopes(
-        &mut self,
-        limits: Vec<NamedLimit>,
-        context: &RuleContext<'_>,
-        at: SourceSpan,
-    ) -> Box<[RuleLimit]> {
-        let previous = self.scope_count;
-        self.scope_count += limits.len() * context.combinations;
-        if self.scope_count > MAX_SCOPES {
-            if previous <= MAX_SCOPES {
-                let message = format_args!(
-                    "too much to count: the limits of all rules and overrides, each times the combinations of names in `per`, are at most {MAX_SCOPES}"
-                );
-                self.report(at, message);
-            }
-            return Box::default();
-        }
-        let limits = limits.into_iter().map(|limit| {
-            let options = context.redis.map(|redis| redis.options.for_limit(&limit.limit));
-            let options = options.and_then(|options| self.ok_or_report(limit.at, options));
-            (limit, options.map(Arc::new))
-        });
-        context.to_rule_limits(limits.collect())
-    }
-
-    pub(super) fn report_invalid_attribute_name(&mut self, name: &str, at: SourceSpan) {
-        if name.is_empty() || name.len() > 128 {
-            self.report(at, "the name of an attribute has 1 to 128 bytes");
-        } else if name.starts_with("header.") && name.bytes().any(|b| b.is_ascii_uppercase()) {
-            let lower_case_name = name.to_ascii_lowercase();
-            let message = format_args!(
-                "names of headers are lower-case here: did you mean `{lower_case_name}`?"
-            );
-            self.report(at, message);
-        }
-    }
-
-    /// Reports an error if the value of a condition on `route` matches none of the policy's `routes`. Does nothing if
-    /// the policy has no `routes`, since callers then send the attribute `route` themselves.
-    pub(super) fn report_unlisted_route(&mut self, text: &str, pattern: &Pattern, at: SourceSpan) {
-        let route_count = self.routes.templates().len();
-        let bytes: usize = self.routes.templates().map(str::len).sum();
-        let (matches_route, steps): (&dyn Fn(&str) -> bool, _) = match pattern {
-            Pattern::Glob(glob) => (&|route| glob.matches(route), bytes),
-            _ => (&|route| route == text, route_count),
-        };
-        if route_count == 0 || !self.spend_comparison_steps(steps) {
-            return;
-        }
-        if self.routes.templates().any(matches_route) {
-            return;
-        }
-        // Finding more errors is worth more than a suggestion.
-        let can_suggest = self.remaining_steps > MAX_COMPARISON_STEPS / 2;
-        let hint =
-            match can_suggest && self.spend_comparison_steps(text.len().saturating_mul(bytes)) {
-                true => format_did_you_mean(text, self.routes.templates()),
-                false => String::new(),
-            };
-        self.report(at, format_args!("`{text}` is none of `routes`{hint}"));
-    }
-}
-
-pub(super) fn algorithm_from_field(name: &Field<AlgorithmSpec>) -> Option<Algorithm> {
-    name.get().map(|AlgorithmSpec(algorithm)| *algorithm)
 }

@@ -1,10 +1,10 @@
 //! Compiles the field `when` into conditions on attributes, and reports values that an attribute can never have.
 
-use super::SourceSpan;
-use super::compile::Compiler;
+use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{ConditionMap, ConditionSpec, WhenSpec};
 use crate::host::{is_host_attribute, normal_host};
+use crate::policy::error::SourceSpan;
 use crate::policy::pattern::{Condition, Pattern, PatternError};
 use crate::policy::rule::When;
 

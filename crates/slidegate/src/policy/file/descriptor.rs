@@ -2,14 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::compile::Compiler;
+use super::bounds::{MAX_DESCRIPTOR_NAMES, MAX_REPLACED_RULES};
+use super::compiler::Compiler;
 use super::deserialize::Field;
-use super::limits::NamedLimit;
 use super::spec::{LimitsSpec, PolicySpec, RuleSpec};
 use super::suggest::format_did_you_mean;
-use super::{MAX_DESCRIPTOR_NAMES, MAX_REPLACED_RULES, SourceSpan};
 use crate::algorithm::Algorithm;
 use crate::limit::Limit;
+use crate::policy::error::SourceSpan;
 use crate::policy::per::Per;
 use crate::policy::redis::RuleRedisOptions;
 use crate::policy::rule::{Override, Rule, When};
@@ -190,13 +190,5 @@ impl Compiler<'_> {
                 self.report(spec.limits.span(), message);
             }
         }
-    }
-}
-
-impl NamedLimit {
-    /// Creates the limit for `limits: requested`: a placeholder that denies every request, until a descriptor provides
-    /// the actual limit.
-    pub(super) fn placeholder_for_requested_limit(at: SourceSpan) -> Self {
-        Self { id: "requested".into(), limit: Limit::deny_all(), at }
     }
 }

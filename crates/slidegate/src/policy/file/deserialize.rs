@@ -16,7 +16,8 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 
 use super::node::{Node, NodeKind};
-use super::{Diagnostics, SourceSpan, suggest};
+use super::suggest;
+use crate::policy::error::{Diagnostics, SourceSpan};
 
 /// The newtype struct name with which a [`Field`] is deserialized. If the deserializer receives this name, it provides
 /// the source position in addition to the value.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::compile::Compiler;
+use super::bounds::MAX_LIMITS;
+use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{AlgorithmSpec, AlignSpec, LimitMap, LimitSpec, LimitsSpec};
-use super::{MAX_LIMITS, SourceSpan};
 use crate::algorithm::{Algorithm, Align};
 use crate::limit::Limit;
+use crate::policy::error::SourceSpan;
 use crate::quota::{self, Quota};
 
 /// A limit with its id, which is unique in the rule: the name of the limit, or the window if it has no name.
@@ -21,6 +22,12 @@ impl NamedLimit {
     /// Creates the limit for `limits: denied`, which denies every request.
     fn deny_all(at: SourceSpan) -> Self {
         Self { id: "denied".into(), limit: Limit::deny_all(), at }
+    }
+
+    /// Creates the limit for `limits: requested`: a placeholder that denies every request, until a descriptor provides
+    /// the actual limit.
+    fn placeholder_for_requested_limit(at: SourceSpan) -> Self {
+        Self { id: "requested".into(), limit: Limit::deny_all(), at }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-pub use super::error::SourceSpan;
+pub use crate::policy::error::SourceSpan;
 
 /// The maximum number of nodes in a YAML document. A policy with 10,000 rules has about 250,000 nodes.
 const MAX_YAML_NODES: usize = 600_000;

@@ -1,13 +1,15 @@
 //! Compiles the field `overrides` of a rule, and reports overrides that never apply.
 
-use super::compile::{Compiler, algorithm_from_field};
+use super::bounds::MAX_OVERRIDES;
+use super::compiler::Compiler;
 use super::deserialize::Field;
+use super::fields::algorithm_from_field;
 use super::limits::NamedLimit;
 use super::rule_context::RuleContext;
 use super::spec::{LimitsSpec, OverrideSpec, RuleSpec, WhenSpec};
-use super::{MAX_OVERRIDES, SourceSpan};
 use crate::algorithm::Algorithm;
-use crate::policy::ChargeSettings;
+use crate::policy::cost::ChargeSettings;
+use crate::policy::error::SourceSpan;
 use crate::policy::mode::Mode;
 use crate::policy::rule::{Override, RuleSettings, When};
 

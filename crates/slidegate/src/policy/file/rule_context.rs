@@ -3,14 +3,17 @@
 
 use std::sync::Arc;
 
+use super::bounds::MAX_SCOPES;
+use super::compiler::Compiler;
 use super::limits::NamedLimit;
 use crate::cluster_options::ClusterOptions;
 use crate::key::Scope;
 use crate::limit::Limit;
+use crate::policy::error::SourceSpan;
 use crate::policy::per::Per;
 use crate::policy::redis::RuleRedisOptions;
-use crate::policy::rule::RuleLimit;
 use crate::redis_options::RedisOptions;
+use crate::rule_limit::RuleLimit;
 
 /// The parts of a rule that all of its limits share. The key scopes of each limit are created from them.
 pub(super) struct RuleContext<'f> {
@@ -72,5 +75,34 @@ impl RuleContext<'_> {
             policy_name: self.rule.into(),
             scopes: [Scope::new(self.domain, self.rule, "missing", &no_names)].into(),
         }
+    }
+}
+
+impl Compiler<'_> {
+    /// Converts the limits of a rule or override into rule limits with key scopes. If the policy then has more than
+    /// [`MAX_SCOPES`] scopes, returns no limits, and reports an error once per policy.
+    pub(super) fn add_key_scopes(
+        &mut self,
+        limits: Vec<NamedLimit>,
+        context: &RuleContext<'_>,
+        at: SourceSpan,
+    ) -> Box<[RuleLimit]> {
+        let previous = self.scope_count;
+        self.scope_count += limits.len() * context.combinations;
+        if self.scope_count > MAX_SCOPES {
+            if previous <= MAX_SCOPES {
+                let message = format_args!(
+                    "too much to count: the limits of all rules and overrides, each times the combinations of names in `per`, are at most {MAX_SCOPES}"
+                );
+                self.report(at, message);
+            }
+            return Box::default();
+        }
+        let limits = limits.into_iter().map(|limit| {
+            let options = context.redis.map(|redis| redis.options.for_limit(&limit.limit));
+            let options = options.and_then(|options| self.ok_or_report(limit.at, options));
+            (limit, options.map(Arc::new))
+        });
+        context.to_rule_limits(limits.collect())
     }
 }

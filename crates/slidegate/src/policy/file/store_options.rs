@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::compile::Compiler;
+use super::bounds::MAX_SPLIT_ATTRIBUTES;
+use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{RuleSpec, SplitSpec};
 use super::suggest::unknown_name_message;
-use super::{MAX_SPLIT_ATTRIBUTES, SourceSpan};
 use crate::cluster_options::ClusterOptions;
 use crate::limit::Limit;
+use crate::policy::error::SourceSpan;
 use crate::policy::mode::Percentage;
 use crate::policy::per::Per;
 use crate::policy::redis::RuleRedisOptions;

@@ -13,9 +13,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::deserialize::Field;
-use super::error::{Diagnostics, PolicyWarning, SourceSpan};
 use super::spec::{PolicySpec, RuleSpec, WhenSpec};
-use crate::policy::{Policy, Rule};
+use crate::policy::Policy;
+use crate::policy::error::{Diagnostics, PolicyWarning, SourceSpan};
+use crate::policy::rule::Rule;
 
 /// Attributes whose values a client chooses freely. The `*` in `header.*` matches any name. `path` is in the list
 /// because a client can append any text to a path. `route` is not, because its values are the templates of the policy.

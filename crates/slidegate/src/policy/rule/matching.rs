@@ -3,15 +3,16 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::{NoMatchReason, Rule, RuleLimit, RuleSettings, SettingsSource};
+use super::{NoMatchReason, Rule, RuleSettings, SettingsSource};
 use crate::algorithm::{Algorithm, Align};
 use crate::hit::Veto;
 use crate::key::{Key, Scope};
 use crate::limit::Limit;
-use crate::policy::DescriptorAttributes;
+use crate::policy::attributes::DescriptorAttributes;
 use crate::policy::mode::Mode;
 use crate::policy::per::KeyIdentity;
 use crate::quota::Quota;
+use crate::rule_limit::RuleLimit;
 
 /// The limits and the counter that result if a rule matches a descriptor.
 #[derive(Clone, Debug)]

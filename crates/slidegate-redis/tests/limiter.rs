@@ -1,0 +1,80 @@
+//! Tests that a limiter over Redis gives the same results as a limiter in memory, and that waiting works over Redis.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+mod server;
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use slidegate::{Decision, Jitter, Limiter, ManualClock, MemoryStore, Timestamp, WaitError};
+use slidegate_redis::{RedisStore, Settings};
+
+use server::{LONG, Redis};
+
+const LIMITS: [&str; 2] = ["5/min", "20/h"];
+
+/// Returns whether the request is allowed, the remaining units of each limit, and the retry time.
+fn summary(decision: &Decision<'_>) -> (bool, Vec<u64>, Option<Duration>) {
+    let remaining = decision.limits().map(|status| status.remaining()).collect();
+    (decision.is_allowed(), remaining, decision.retry_after())
+}
+
+#[tokio::test]
+async fn limiter_over_redis_equals_limiter_in_memory() {
+    let redis = Redis::start();
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+    let memory = MemoryStore::with_clock(clock.clone(), 100);
+    let memory = Limiter::with_store(LIMITS, memory).unwrap();
+    // Without the denial cache, whose denials list only the limits that deny.
+    let settings =
+        Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
+    let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
+    let remote = Limiter::with_store(LIMITS, store).unwrap();
+    let key = ("customer", Ipv4Addr::LOCALHOST);
+
+    for cost in [1, 0, 2, 9] {
+        let local = memory.check_cost(&key, cost);
+        let other = remote.check_cost_async(&key, cost).await.unwrap();
+        assert_eq!(summary(&local), summary(&other), "a cost of {cost}");
+        for actual in [3, 0] {
+            let (local, other) = (memory.peek(&key, 1), remote.peek_async(&key, 1).await.unwrap());
+            assert_eq!(summary(&local), summary(&other), "before {actual}");
+        }
+        memory.settle(&local, cost + 1);
+        remote.settle_async(&other, cost + 1).await.unwrap();
+        clock.advance(Duration::from_millis(1_500));
+    }
+    let (local, other) = (memory.report(&key, 4), remote.report_async(&key, 4).await.unwrap());
+    assert_eq!(summary(&local), summary(&other), "a report");
+    memory.revert(&local);
+    remote.revert_async(&other).await.unwrap();
+    memory.refund(&key, 2);
+    remote.refund_async(&key, 2).await.unwrap();
+    let keys = ["a", "b", "a", "a"];
+    let (local, other) = (memory.check_many(&keys), remote.check_many_async(&keys).await.unwrap());
+    assert!(local.iter().map(summary).eq(other.iter().map(summary)));
+    let (local, other) = (memory.peek(&key, 5), remote.peek_async(&key, 5).await.unwrap());
+    assert_eq!(summary(&local), summary(&other), "after revert and refund");
+    memory.reset(&key);
+    remote.reset_async(&key).await.unwrap();
+    let other = remote.check_async(&key).await.unwrap();
+    assert_eq!(summary(&memory.check(&key)), summary(&other));
+    assert_eq!(other.remaining(), 4);
+}
+
+#[tokio::test]
+async fn wait_over_redis_ends_when_cost_fits() {
+    let redis = Redis::start();
+    let settings = Settings { timeout: LONG, ..Settings::default() };
+    let store = RedisStore::open(&redis.address(), settings).unwrap();
+    let limiter = Limiter::with_store(["2/300ms"], store).unwrap();
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let decision = limiter.wait_async("key", 1, Jitter::NONE).await.unwrap();
+        assert!(decision.is_allowed());
+        times.push(tokio::time::Instant::now());
+    }
+    assert!(times[4] - times[0] >= Duration::from_millis(300), "five units need three windows");
+    let error = limiter.wait_async("key", 3, Jitter::NONE).await.unwrap_err();
+    assert!(matches!(error, WaitError::Denied(_)), "{error}");
+}

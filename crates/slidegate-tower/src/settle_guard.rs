@@ -1,0 +1,51 @@
+//! The guard of a charge from the decision until the response.
+
+use std::sync::Arc;
+
+use crate::backend::{Backend, BoxFuture, PendingCharge};
+use crate::request_options::RequestOptions;
+use crate::settlement::{OnDrop, Settlement};
+
+/// A guard of the charge of a request in progress. If the guard is dropped before [`settle`](Self::settle) is called,
+/// the [`OnDrop`] setting determines whether the charge is reverted.
+pub struct SettleGuard {
+    backend: Arc<dyn Backend>,
+    options: Arc<RequestOptions>,
+    charge: Option<Box<PendingCharge>>,
+    on_drop: OnDrop,
+}
+
+impl SettleGuard {
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        options: Arc<RequestOptions>,
+        charge: PendingCharge,
+        on_drop: OnDrop,
+    ) -> Self {
+        Self { backend, options, charge: Some(Box::new(charge)), on_drop }
+    }
+
+    /// Settles the charge. Returns a future if the settlement must wait for an asynchronous store; `None` if the
+    /// settlement is complete.
+    pub fn settle(mut self, settlement: Settlement) -> Option<BoxFuture<()>> {
+        let charge = self.charge.take()?;
+        match settlement {
+            Settlement::Keep => None,
+            _ => self.backend.clone().settle(self.options.clone(), *charge, settlement),
+        }
+    }
+}
+
+impl Drop for SettleGuard {
+    fn drop(&mut self) {
+        let Some(charge) = self.charge.take_if(|_| self.on_drop == OnDrop::Revert) else {
+            return;
+        };
+        let options = self.options.clone();
+        let backend = self.backend.clone();
+        let Some(future) = backend.settle(options, *charge, Settlement::Revert) else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(future);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The interface of all algorithms, [`Counter`], and the arithmetic that several algorithms share.
+
+use std::fmt;
+
+use crate::clock::Timestamp;
+use crate::heap::HeapSize;
+use crate::outcome::Outcome;
+use crate::quota::MAX_UNITS;
+
+/// An algorithm with a quota: pure arithmetic over the state of one key.
+///
+/// A new key has the default state. The time of a key never decreases: if `now` is before the key's last charge, the
+/// time of the last charge is used instead. The durations in an outcome are nevertheless measured from `now`.
+pub trait Counter: Copy {
+    /// The state of one key.
+    type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
+
+    /// Returns the outcome of a hit that requires `required` free units at `now`. A hit that requires 0 units fits as
+    /// long as at most max units are used.
+    fn peek(&self, state: &Self::State, now: Timestamp, required: u64) -> Outcome;
+
+    /// Returns the number of units that a charge of `cost` units counts: less than `cost` only if the whole cost would
+    /// exceed the largest debt.
+    #[inline(always)]
+    fn chargeable_units(&self, _: &Self::State, _: Timestamp, cost: u64) -> u64 {
+        cost
+    }
+
+    /// Charges `cost` units without checking whether they fit. The caller must have limited `cost` to the
+    /// [chargeable](Self::chargeable_units) units.
+    fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> ChargeEffect;
+
+    /// Reverts a charge of `cost` units that was counted at the time `charged_at`. Has no effect on units that have
+    /// left the window already.
+    fn revert(&self, state: &mut Self::State, charged_at: Timestamp, cost: u64);
+
+    /// Subtracts `cost` units from the units that are in use at `now`, oldest units first, or all units in use if there
+    /// are fewer. The number of free units grows by exactly the number of subtracted units.
+    fn refund(&self, state: &mut Self::State, now: Timestamp, cost: u64);
+
+    /// Returns the time from which the state is equivalent to the default state, because none of its units are in use.
+    fn expires_at(&self, state: &Self::State) -> Timestamp;
+}
+
+/// The result of a charge: the time at which the charge is counted, and the outcome of a peek after the charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChargeEffect {
+    /// The time at which the charge is counted.
+    pub charged_at: Timestamp,
+    /// The result of a [`peek`](Counter::peek) for one unit after the charge.
+    pub outcome: Outcome,
+}
+
+/// Returns the duration from `now` until the state expires, in microseconds.
+pub(super) fn micros_until_expiry<C: Counter>(
+    counter: &C,
+    state: &C::State,
+    now: Timestamp,
+) -> u64 {
+    counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
+}
+
+/// Returns whether `required` units fit into `remaining` units. 0 units always fit, unless the counter is in debt, that
+/// is, more units are used than max.
+#[inline(always)]
+pub(super) fn fits_in_remaining(required: u64, remaining: u64, is_in_debt: bool) -> bool {
+    required.max(u64::from(is_in_debt)) <= remaining
+}
+
+/// Limits a number of units to [`MAX_UNITS`], the largest count.
+pub(super) fn clamp_to_max_units(units: u64) -> u32 {
+    units.min(MAX_UNITS) as u32
+}

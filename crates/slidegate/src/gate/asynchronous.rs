@@ -1,0 +1,208 @@
+//! Methods of a gate for all kinds of stores, including stores that respond later or fail.
+
+use super::{Gate, decide};
+use crate::decision::Decision;
+#[cfg(feature = "tokio")]
+use crate::decision::Denied;
+use crate::hit::Hit;
+#[cfg(feature = "tokio")]
+use crate::jitter::Jitter;
+use crate::outcome::Outcome;
+use crate::policy::{MatchedRules, OnStoreError};
+use crate::request::Request;
+use crate::store::{Adjustment, Edit, Receipt, Store, StoreError};
+
+use super::fallback::LocalCounts;
+
+/// Asynchronous methods, for any store. Each method does the same as the method of the same name without `_async`.
+///
+/// While the store is unavailable, decisions are degraded, that is, made without the store: the gate follows the
+/// strictest [`OnStoreError`] of all rules that apply. The bound on the units that are then admitted is described at
+/// [`with_instances`](Gate::with_instances).
+impl<S: Store> Gate<S> {
+    /// Decides a request, and charges its cost if every limit has capacity for it.
+    /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request
+    /// is then denied.
+    pub async fn check_async(&self, request: &Request<'_>) -> Decision<'static> {
+        let policy = self.policy.load();
+        self.check_matched_async(&policy.apply(request)).await
+    }
+
+    /// Decides a request like [`check_async`](Self::check_async). `matched` are the rules of a policy that apply to the
+    /// request.
+    pub async fn check_matched_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
+        if let Some(store) = self.store.as_sync() {
+            return decide::charge(store, matched);
+        }
+        if !matched.has_hits() {
+            return decide_without_limits(matched);
+        }
+        match self.notify_fallback_on_success(decide::charge_async(&self.store, matched).await) {
+            Ok(decision) => decision,
+            Err(_) => self.decide_without_store(matched, decide::charge),
+        }
+    }
+
+    /// Decides requests one after the other, as [`check_async`](Self::check_async) does, all under the same policy.
+    pub async fn check_many_async(&self, requests: &[Request<'_>]) -> Vec<Decision<'static>> {
+        let policy = self.policy.load();
+        let mut decisions = Vec::with_capacity(requests.len());
+        for request in requests {
+            decisions.push(self.check_matched_async(&policy.apply(request)).await);
+        }
+        decisions
+    }
+
+    /// Returns the decision that [`check_async`](Self::check_async) would make. Charges nothing.
+    pub async fn peek_async(&self, request: &Request<'_>) -> Decision<'static> {
+        let policy = self.policy.load();
+        self.peek_matched_async(&policy.apply(request)).await
+    }
+
+    /// Returns the decision of [`peek_async`](Self::peek_async). `matched` are the rules of a policy that apply to the
+    /// request.
+    pub async fn peek_matched_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
+        if !matched.has_hits() {
+            return decide_without_limits(matched);
+        }
+        match self.notify_fallback_on_success(decide::peek_async(&self.store, matched).await) {
+            Ok(decision) => decision,
+            Err(_) => self.decide_without_store(matched, decide::peek),
+        }
+    }
+
+    /// Records units that have been consumed already. A report is never denied.
+    pub async fn report_async(&self, request: &Request<'_>) -> Decision<'static> {
+        let policy = self.policy.load();
+        let matched = policy.apply(request).into_matches_for_reported_usage();
+        self.check_matched_async(&matched).await
+    }
+
+    /// Corrects the charges of an allowed request to `cost`, its actual cost. Call this method at most once per
+    /// decision. Charges that were made in memory, while the store was unavailable, are corrected in memory.
+    ///
+    /// # Errors
+    /// If the store did not respond.
+    pub async fn settle_async(&self, decision: &Decision<'_>, cost: u64) -> Result<(), StoreError> {
+        if !decision.is_allowed() {
+            return Ok(());
+        }
+        let receipt = decision.request_cost_receipt();
+        self.adjust_receipt(decision, &receipt, Adjustment::SetCost(cost)).await
+    }
+
+    /// Reverts the charges of a decision. Call this method at most once per decision. Charges that were made in memory,
+    /// while the store was unavailable, are reverted in memory.
+    ///
+    /// # Errors
+    /// If the store did not respond.
+    pub async fn revert_async(&self, decision: &Decision<'_>) -> Result<(), StoreError> {
+        self.adjust_receipt(decision, decision.receipt(), Adjustment::Revert).await
+    }
+
+    /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. No decision
+    /// is needed.
+    ///
+    /// # Errors
+    /// If the store did not respond.
+    pub async fn refund_async(&self, request: &Request<'_>) -> Result<(), StoreError> {
+        self.edit_counters_async(request, Edit::Refund).await
+    }
+
+    /// Resets the counters of all rules that apply to a request to zero.
+    ///
+    /// # Errors
+    /// If the store did not respond.
+    pub async fn reset_async(&self, request: &Request<'_>) -> Result<(), StoreError> {
+        self.edit_counters_async(request, Edit::Reset).await
+    }
+
+    /// Charges a request as soon as it fits. Waits until then on the timer of tokio, plus a random time of up to
+    /// `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is admitted.
+    ///
+    /// # Errors
+    /// If the request is denied and the time at which it would fit is not known, for example because its cost exceeds
+    /// the capacity of a limit, or because the store is unavailable and a rule then denies requests.
+    #[cfg(feature = "tokio")]
+    pub async fn wait_async(
+        &self,
+        request: &Request<'_>,
+        jitter: Jitter,
+    ) -> Result<Decision<'static>, Denied> {
+        loop {
+            let denied = match self.check_async(request).await.into_result() {
+                Ok(decision) => return Ok(decision),
+                Err(denied) => denied,
+            };
+            let Some(wait) = denied.retry_after() else { return Err(denied) };
+            tokio::time::sleep(jitter.draw().extend(wait)).await;
+        }
+    }
+
+    /// Changes the charges of `receipt`, which is all or a part of the receipt of `decision`.
+    async fn adjust_receipt(
+        &self,
+        decision: &Decision<'_>,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
+        if decision.is_degraded() {
+            self.fallback.adjust(receipt, adjustment);
+            return Ok(());
+        }
+        self.notify_fallback_on_success(self.store.adjust_async(receipt, adjustment).await)
+    }
+
+    async fn edit_counters_async(
+        &self,
+        request: &Request<'_>,
+        edit: Edit,
+    ) -> Result<(), StoreError> {
+        let policy = self.policy.load();
+        let matched = policy.apply(request);
+        let hits: Vec<Hit<'_>> = matched.hits().collect();
+        self.notify_fallback_on_success(self.store.edit_async(&hits, edit).await).map(drop)
+    }
+
+    /// Decides a request after a failed store call. Denies the request if one of the rules that apply has
+    /// [`OnStoreError::Deny`]; otherwise calls `decide` with the counts in memory.
+    fn decide_without_store(
+        &self,
+        matched: &MatchedRules<'_>,
+        decide: impl FnOnce(&LocalCounts, &MatchedRules<'_>) -> Decision<'static>,
+    ) -> Decision<'static> {
+        let is_denied = matched.on_store_error() == OnStoreError::Deny;
+        let mut local = matched.matches_decidable_without_store();
+        if is_denied {
+            // Refunds are applied also if the request is denied: their units have not been consumed.
+            local = local.only_refunds();
+        }
+        let decision = match local.has_hits() {
+            true => self
+                .fallback
+                .decide_with_local_counts(|counts| decide(counts, &local), Decision::outcomes),
+            false => decide_without_limits(&local),
+        };
+        match is_denied {
+            true => Decision::store_unavailable(local.no_limits()),
+            false => decision.into_degraded(),
+        }
+    }
+
+    /// Returns `result` unchanged. If the store call succeeded, notifies the fallback, which can then drop its counts.
+    fn notify_fallback_on_success<T>(
+        &self,
+        result: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if result.is_ok() {
+            self.fallback.on_store_success();
+        }
+        result
+    }
+}
+
+/// Returns the decision on a request to which no limit applies: it is allowed.
+fn decide_without_limits(matched: &MatchedRules<'_>) -> Decision<'static> {
+    let outcomes: [Outcome; 0] = [];
+    Decision::from_peek(&[], outcomes.into_iter().collect(), matched.decision_limits())
+}

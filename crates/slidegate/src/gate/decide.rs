@@ -1,0 +1,154 @@
+//! Calls of the store for the rules that apply to a request.
+//!
+//! A request with descriptors that refund units takes two calls to the store. The first call applies the refunds, even
+//! if the request is denied afterwards; the second call charges the other hits. The outcomes are merged in the order of
+//! the policy. A refund is never the binding limit of the decision.
+
+use smallvec::SmallVec;
+
+use crate::decision::Decision;
+use crate::hit::Hit;
+use crate::outcome::Outcome;
+use crate::policy::{HitList, MatchedRules};
+use crate::store::{Charge, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, SyncStore};
+
+/// The hits of a request, split into hits that refund units and hits that charge units.
+struct RefundsAndCharges<'h> {
+    all: HitList<'h>,
+    /// For each hit in `all`, whether the hit is a refund.
+    is_refund: SmallVec<[bool; 8]>,
+    refunds: HitList<'h>,
+    charges: HitList<'h>,
+}
+
+impl<'h> RefundsAndCharges<'h> {
+    fn new(matched: &'h MatchedRules<'_>) -> Self {
+        let all: HitList<'_> = matched.hits().collect();
+        let is_refund: SmallVec<_> = matched.refund_flag_per_hit().collect();
+        let select = |refunds: bool| {
+            let pairs = all.iter().zip(&is_refund);
+            pairs.filter(|(_, is_refund)| **is_refund == refunds).map(|(hit, _)| *hit).collect()
+        };
+        Self { refunds: select(true), charges: select(false), is_refund, all }
+    }
+
+    /// Merges the outcomes of the refunds and of the charges, in the order of the hits, into one decision.
+    fn merge_into_decision(
+        &self,
+        matched: &MatchedRules<'_>,
+        refunded: Outcomes,
+        charged: ChargeResult,
+    ) -> Decision<'static> {
+        let mut refunds = refunded.iter().copied();
+        let mut charges = charged.outcomes.iter().copied();
+        let outcomes = self.is_refund.iter().filter_map(|is_refund| match is_refund {
+            // A refund denies nothing, whatever the state of its counter.
+            true => refunds.next().map(Outcome::charged),
+            false => charges.next(),
+        });
+        let outcomes = outcomes.collect();
+        let charged_hits: SmallVec<[u16; 8]> = (0..)
+            .zip(&self.is_refund)
+            .filter(|(_, is_refund)| !**is_refund)
+            .map(|(at, _)| at)
+            .collect();
+        let receipt = charged.receipt.charges.into_iter().map(|charge| Charge {
+            hit_index: charged_hits.get(usize::from(charge.hit_index)).copied().unwrap_or(u16::MAX),
+            ..charge
+        });
+        let result =
+            ChargeResult { allowed: charged.allowed, outcomes, receipt: receipt.collect() };
+        Decision::from_charge(&self.all, result, matched.decision_limits())
+    }
+}
+
+/// Decides a request, and charges its hits if it is allowed.
+pub(super) async fn charge_async<S: Store>(
+    store: &S,
+    matched: &MatchedRules<'_>,
+) -> Result<Decision<'static>, StoreError> {
+    if matched.is_refund() {
+        return refund_and_charge_async(store, matched).await;
+    }
+    let hits: HitList<'_> = matched.hits().collect();
+    let result = store.charge_async(&hits).await?;
+    Ok(Decision::from_charge(&hits, result, matched.decision_limits()))
+}
+
+/// Decides a request as [`charge_async`] does, with a synchronous store.
+#[inline]
+pub(super) fn charge<S: SyncStore + ?Sized>(
+    store: &S,
+    matched: &MatchedRules<'_>,
+) -> Decision<'static> {
+    if matched.is_refund() {
+        return refund_and_charge(store, matched);
+    }
+    let hits: HitList<'_> = matched.hits().collect();
+    Decision::from_charge(&hits, store.charge(&hits), matched.decision_limits())
+}
+
+/// Returns the decision that [`charge_async`] would make. Charges nothing.
+pub(super) async fn peek_async<S: Store>(
+    store: &S,
+    matched: &MatchedRules<'_>,
+) -> Result<Decision<'static>, StoreError> {
+    let hits = hits_for_peek(matched);
+    Ok(decision_from_peek(matched, &hits, store.peek_async(&hits).await?))
+}
+
+/// Returns the decision that [`charge`] would make. Charges nothing.
+pub(super) fn peek<S: SyncStore>(store: &S, matched: &MatchedRules<'_>) -> Decision<'static> {
+    let hits = hits_for_peek(matched);
+    decision_from_peek(matched, &hits, store.peek(&hits))
+}
+
+/// Applies the refunds of a request, then decides and charges its other hits.
+async fn refund_and_charge_async<S: Store>(
+    store: &S,
+    matched: &MatchedRules<'_>,
+) -> Result<Decision<'static>, StoreError> {
+    let hits = RefundsAndCharges::new(matched);
+    let refunded = store.edit_async(&hits.refunds, Edit::Refund).await?;
+    let charged = match hits.charges.is_empty() {
+        true => {
+            ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
+        }
+        false => store.charge_async(&hits.charges).await?,
+    };
+    Ok(hits.merge_into_decision(matched, refunded, charged))
+}
+
+/// Applies refunds and charges as [`refund_and_charge_async`] does, with a synchronous store.
+#[cold]
+fn refund_and_charge<S: SyncStore + ?Sized>(
+    store: &S,
+    matched: &MatchedRules<'_>,
+) -> Decision<'static> {
+    let hits = RefundsAndCharges::new(matched);
+    let refunded = store.edit(&hits.refunds, Edit::Refund);
+    hits.merge_into_decision(matched, refunded, store.charge(&hits.charges))
+}
+
+/// Returns the hits with which a peek of a request calls the store. Each refund is replaced by a hit that requires one
+/// unit and costs nothing, so that the peek returns the present status of the refund's counter.
+fn hits_for_peek<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
+    let mut hits: HitList<'_> = matched.hits().collect();
+    let pairs = hits.iter_mut().zip(matched.refund_flag_per_hit());
+    for (hit, _) in pairs.filter(|(_, is_refund)| *is_refund) {
+        (hit.cost, hit.required) = (0, 1);
+    }
+    hits
+}
+
+/// Creates the decision of a peek. `outcomes` are the outcomes of `hits`, which [`hits_for_peek`] returned.
+fn decision_from_peek(
+    matched: &MatchedRules<'_>,
+    hits: &[Hit<'_>],
+    mut outcomes: Outcomes,
+) -> Decision<'static> {
+    let pairs = outcomes.iter_mut().zip(matched.refund_flag_per_hit());
+    let refunds = pairs.filter(|(_, is_refund)| *is_refund);
+    refunds.for_each(|(outcome, _)| *outcome = outcome.charged());
+    Decision::from_peek(hits, outcomes, matched.decision_limits())
+}

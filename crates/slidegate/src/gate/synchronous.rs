@@ -1,0 +1,165 @@
+//! Methods of a gate for stores that respond without waiting and never fail.
+
+use super::{Gate, decide};
+use crate::decision::{Decision, Denied};
+use crate::hit::Hit;
+use crate::jitter::Jitter;
+use crate::policy::MatchedRules;
+use crate::request::Request;
+use crate::store::{Adjustment, Edit, SyncStore};
+
+/// Synchronous methods, for a store that responds without waiting and never fails. The bound is on each method, so that
+/// the compiler's message for another store names the method with `_async`.
+impl<S> Gate<S> {
+    /// Decides a request, and charges its cost if every limit has capacity for it.
+    /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request
+    /// is then denied.
+    pub fn check(&self, request: &Request<'_>) -> Decision<'static>
+    where
+        S: SyncStore,
+    {
+        self.check_matched(&self.policy.load().apply(request))
+    }
+
+    /// Decides a request like [`check`](Self::check). `matched` are the rules of a policy that apply to the request.
+    pub fn check_matched(&self, matched: &MatchedRules<'_>) -> Decision<'static>
+    where
+        S: SyncStore,
+    {
+        decide::charge(&self.store, matched)
+    }
+
+    /// Decides requests one after the other, as [`check`](Self::check) does, all under the same policy.
+    pub fn check_many(&self, requests: &[Request<'_>]) -> Vec<Decision<'static>>
+    where
+        S: SyncStore,
+    {
+        let policy = self.policy.load();
+        requests.iter().map(|request| self.check_matched(&policy.apply(request))).collect()
+    }
+
+    /// Returns the decision that [`check`](Self::check) would make. Charges nothing.
+    pub fn peek(&self, request: &Request<'_>) -> Decision<'static>
+    where
+        S: SyncStore,
+    {
+        decide::peek(&self.store, &self.policy.load().apply(request))
+    }
+
+    /// Records units that have been consumed already. A report is never denied: units are charged even above max, and
+    /// the counters then deny requests until enough units have left the window.
+    ///
+    /// Rules with a constant cost are skipped. Rules with a [named cost] are charged if the descriptor has a cost with
+    /// this name. Rules without a cost of their own are charged if [`cost`] was called.
+    ///
+    /// [`cost`]: crate::Descriptor::cost
+    /// [named cost]: crate::Descriptor::with_cost
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    ///
+    /// let policy = Policy::from_yaml("
+    /// rules:
+    ///   - { name: requests, per: [user], limits: [10/s], cost: 1 }
+    ///   - { name: tokens, per: [user], limits: [1000/h], cost: tokens }
+    /// ")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let ann = || Descriptor::new([("user", "ann")]);
+    /// let check = Request::new("default", ann());
+    /// assert!(gate.check(&check).is_allowed());                     // one request, no tokens yet
+    /// let _ = gate.report(&Request::new("default", ann().with_cost("tokens", 1_800)));
+    /// let decision = gate.check(&check);
+    /// assert_eq!(decision.binding().map(|limit| limit.policy_name()), Some("tokens"));
+    /// assert!(!decision.is_allowed());
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn report(&self, request: &Request<'_>) -> Decision<'static>
+    where
+        S: SyncStore,
+    {
+        let policy = self.policy.load();
+        self.check_matched(&policy.apply(request).into_matches_for_reported_usage())
+    }
+
+    /// Corrects the charges of an allowed request to `cost`, its actual cost: reverts the excess, or charges the
+    /// difference, even above max. A key above max is denied until enough units have left the window. A denied request
+    /// has no cost, so its charges are not changed. Call this method at most once per decision.
+    ///
+    /// Charges of rules that [state their cost](crate::RuleCost) are not changed. If the request has several
+    /// descriptors, each of them is corrected to the new cost.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    ///
+    /// let policy = Policy::from_yaml("rules: [{ name: tokens, per: [user], limits: [1000/min] }]")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let request = Request::new("default", Descriptor::new([("user", "ann")]).cost(100)); // an estimate
+    /// let decision = gate.check(&request);
+    /// gate.settle(&decision, 1_500);                                                       // the actual cost
+    /// assert!(!gate.check(&request).is_allowed());
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn settle(&self, decision: &Decision<'_>, cost: u64)
+    where
+        S: SyncStore,
+    {
+        if decision.is_allowed() {
+            self.store.adjust(&decision.request_cost_receipt(), Adjustment::SetCost(cost));
+        }
+    }
+
+    /// Reverts the charges of a decision. Call this method at most once per decision.
+    pub fn revert(&self, decision: &Decision<'_>)
+    where
+        S: SyncStore,
+    {
+        self.store.adjust(decision.receipt(), Adjustment::Revert);
+    }
+
+    /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. No decision
+    /// is needed.
+    pub fn refund(&self, request: &Request<'_>)
+    where
+        S: SyncStore,
+    {
+        self.edit_counters(request, Edit::Refund);
+    }
+
+    /// Resets the counters of all rules that apply to a request to zero.
+    pub fn reset(&self, request: &Request<'_>)
+    where
+        S: SyncStore,
+    {
+        self.edit_counters(request, Edit::Reset);
+    }
+
+    /// Charges a request as soon as it fits. Blocks the current thread until then, plus a random time of up to
+    /// `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is admitted.
+    ///
+    /// # Errors
+    /// If the request is denied and the time at which it would fit is not known, for example because its cost exceeds
+    /// the capacity of a limit.
+    pub fn wait(&self, request: &Request<'_>, jitter: Jitter) -> Result<Decision<'static>, Denied>
+    where
+        S: SyncStore,
+    {
+        loop {
+            let denied = match self.check(request).into_result() {
+                Ok(decision) => return Ok(decision),
+                Err(denied) => denied,
+            };
+            let Some(wait) = denied.retry_after() else { return Err(denied) };
+            std::thread::sleep(jitter.draw().extend(wait));
+        }
+    }
+
+    fn edit_counters(&self, request: &Request<'_>, edit: Edit)
+    where
+        S: SyncStore,
+    {
+        let policy = self.policy.load();
+        let matched = policy.apply(request);
+        let hits: Vec<Hit<'_>> = matched.hits().collect();
+        self.store.edit(&hits, edit);
+    }
+}

@@ -1,0 +1,86 @@
+//! Items for the other crates of this workspace. They are not part of the public API, and may change in any version.
+
+use std::fmt;
+
+use crate::algorithm::with_counter;
+use crate::clock::Timestamp;
+use crate::decision::{Decision, DecisionLimits, OwnedLimits};
+use crate::key::{self, Key, Value};
+use crate::limit::Limit;
+use crate::limiter::Limiter;
+use crate::outcome::Outcome;
+use crate::store::Store;
+use crate::store_key::StoreKey;
+
+pub use crate::algorithm::additive::{Additive, BucketLayout};
+pub use crate::algorithm::fixed_window::FixedWindow;
+pub use crate::algorithm::sliding_buckets::{MAX_BUCKETS, SlidingBuckets};
+pub use crate::algorithm::sliding_log::MAX_ENTRIES;
+pub use crate::algorithm::sliding_window::SlidingWindow;
+pub use crate::algorithm::{AnyAdditive, Counter};
+pub use crate::heap::{HeapSize, allocated_bytes};
+#[cfg(feature = "policy")]
+pub use crate::policy::file::node::{Node, NodeKind, SourceSpan};
+pub use crate::store::table::{
+    CoarseTime, Evict, EvictionCandidate, PINNED, SLOTS_PER_BLOCK, Slot, Table,
+};
+
+/// Decides a request like [`Limiter::check_cost_async`], but without a future. Returns `None` if the store of the
+/// limiter is asynchronous.
+#[inline]
+pub fn try_check_cost<'l, S: Store, K: StoreKey + ?Sized>(
+    limiter: &'l Limiter<S>,
+    key: &K,
+    cost: u64,
+) -> Option<Decision<'l>> {
+    limiter.try_check_cost(key, cost)
+}
+
+/// Returns the decision of a limiter on a request that has no key although a key is required: a denial without a retry
+/// time, or, in [observe mode](Limiter::observing), an admission.
+pub fn decide_without_key<S>(limiter: &Limiter<S>) -> Decision<'static> {
+    let limits = owned_limiter_limits(limiter, true);
+    Decision::with_zero_capacity(limiter.named_limits().veto(), limits)
+}
+
+/// Returns a denial of a limiter whose store is unavailable.
+pub fn deny_without_store<S>(limiter: &Limiter<S>) -> Decision<'static> {
+    Decision::store_unavailable(owned_limiter_limits(limiter, false))
+}
+
+fn owned_limiter_limits<S>(limiter: &Limiter<S>, is_key_missing: bool) -> DecisionLimits<'static> {
+    let limits = limiter.named_limits().clone();
+    DecisionLimits::Owned(Box::new(OwnedLimits::Limiter { limits, is_key_missing }))
+}
+
+/// Marks a decision as made without the store.
+pub fn into_degraded(decision: Decision<'_>) -> Decision<'_> {
+    decision.into_degraded()
+}
+
+/// Returns the names of the attributes by which a key counts, with their values, in the order of `per`. Returns `None`
+/// if the key consists of hashes or of a store's identifier.
+pub fn name_value_pairs<'a>(
+    key: &Key<'a>,
+) -> Option<impl Iterator<Item = (&'a str, &'a Value<'a>)> + Clone + use<'a>> {
+    key.name_value_pairs()
+}
+
+/// Writes names and values with percent-encoding, such as `tenant=acme,ip=192.0.2.7`, or a digest of this text if it is
+/// too long. Colons are also encoded unless the text is within the braces of a key.
+pub fn write_name_value_pairs<'p>(
+    f: &mut fmt::Formatter<'_>,
+    pairs: impl Iterator<Item = (&'p str, &'p Value<'p>)> + Clone,
+    is_in_braces: bool,
+) -> fmt::Result {
+    key::write_name_value_pairs(f, pairs, is_in_braces)
+}
+
+/// Returns the outcome of a hit that requires one unit of a counter that has no units in use.
+pub fn unused_counter_outcome(limit: &Limit) -> Outcome {
+    with_counter!(limit.counter(), counter => unused_state_outcome(counter))
+}
+
+fn unused_state_outcome<C: Counter>(counter: C) -> Outcome {
+    counter.peek(&C::State::default(), Timestamp::from_micros(0), 1)
+}

@@ -1,0 +1,187 @@
+//! Methods of a limiter for stores that respond without waiting and never fail.
+
+use std::hash::Hash;
+
+use smallvec::SmallVec;
+
+use super::{Limiter, reported};
+use crate::decision::{Decision, Denied};
+use crate::hit::Hit;
+use crate::jitter::Jitter;
+use crate::key::Key;
+use crate::store::{Adjustment, Edit, SyncStore};
+
+/// Number of keys that [`Limiter::check_many`] charges in one call to the store.
+const MAX_KEYS_PER_BATCH: usize = 16;
+
+/// Synchronous methods, for a store that responds without waiting and never fails. The bound is on each method, so that
+/// the compiler's message for another store names the method with `_async`.
+impl<S> Limiter<S> {
+    /// Decides a request for `key`, and charges one unit if every limit has capacity for it.
+    #[inline]
+    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision<'_>
+    where
+        S: SyncStore,
+    {
+        self.check_cost(key, 1)
+    }
+
+    /// Decides a request for `key`, and charges `cost` units if every limit has capacity for them. A cost of 0 checks
+    /// whether one unit would fit, and charges nothing.
+    #[inline]
+    pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision<'_>
+    where
+        S: SyncStore,
+    {
+        self.check_in_store(&self.store, key, cost)
+    }
+
+    /// Returns the decision that [`check_cost`](Self::check_cost) would make. Charges nothing.
+    pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision<'_>
+    where
+        S: SyncStore,
+    {
+        let hits = self.hits_for_key(self.hash_key(key), cost);
+        Decision::from_peek(&hits, self.store.peek(&hits), &self.named_limits)
+    }
+
+    /// Decides one request for each key, in order and independently of each other. Faster than separate calls of
+    /// [`check`](Self::check).
+    ///
+    /// ```
+    /// let limiter = slidegate::Limiter::new(["1/min"])?;
+    /// let decisions = limiter.check_many(&["a", "b", "a"]);
+    /// let allowed: Vec<bool> = decisions.iter().map(|decision| decision.is_allowed()).collect();
+    /// assert_eq!(allowed, [true, true, false]);
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn check_many<K: Hash>(&self, keys: &[K]) -> Vec<Decision<'_>>
+    where
+        S: SyncStore,
+    {
+        let mut decisions = Vec::with_capacity(keys.len());
+        if let [limit] = &*self.limits {
+            for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
+                let hit = |key| self.new_hit(key, limit, 1);
+                let mut hits = [hit(Key::from_hashes(0, 0)); MAX_KEYS_PER_BATCH];
+                for (hit, key) in hits.iter_mut().zip(keys) {
+                    hit.key = self.hash_key(key);
+                }
+                self.store.charge_each(&hits[..keys.len()], |result| {
+                    let limits = &self.named_limits;
+                    decisions.push(Decision::from_single_charge(&hits[0], result, limits));
+                });
+            }
+            return decisions;
+        }
+        for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
+            let mut hits: SmallVec<[Hit<'_>; MAX_KEYS_PER_BATCH]> = SmallVec::new();
+            for key in keys {
+                self.push_hits(&mut hits, self.hash_key(key), 1);
+            }
+            let calls: SmallVec<[&[Hit<'_>]; MAX_KEYS_PER_BATCH]> =
+                hits.chunks(self.limits.len()).collect();
+            let mut charged = calls.iter();
+            self.store.charge_many(&calls, |result| {
+                let hits = charged.next().copied().unwrap_or_default();
+                decisions.push(Decision::from_charge(hits, result, &self.named_limits));
+            });
+        }
+        decisions
+    }
+
+    /// Records units of `key` that have been consumed already. A report is never denied: units are charged even above
+    /// max, and the key is then denied until enough units have left the window.
+    ///
+    /// ```
+    /// let limiter = slidegate::Limiter::new(["100/min"])?;
+    /// assert!(limiter.report("acme", 120).is_allowed());
+    /// assert!(!limiter.check("acme").is_allowed());
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn report<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision<'_>
+    where
+        S: SyncStore,
+    {
+        let hits = reported(self.hits_for_key(self.hash_key(key), cost));
+        Decision::from_charge(&hits, self.store.charge(&hits), &self.named_limits)
+    }
+
+    /// Corrects the charge of an allowed request to `cost`, the actual cost: reverts the excess, or charges the
+    /// difference, even above max. A key above max is denied until enough units have left the window. A denied request
+    /// has no cost, so its charge is not changed. Call this method at most once per decision.
+    ///
+    /// ```
+    /// let limiter = slidegate::Limiter::new(["100/min"])?;
+    /// let decision = limiter.check_cost("acme", 80);             // an estimate
+    /// limiter.settle(&decision, 120);                            // the actual cost
+    /// assert!(!limiter.check("acme").is_allowed());
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn settle(&self, decision: &Decision<'_>, cost: u64)
+    where
+        S: SyncStore,
+    {
+        if decision.is_allowed() {
+            self.store.adjust(decision.receipt(), Adjustment::SetCost(cost));
+        }
+    }
+
+    /// Reverts the charges of a decision. Call this method at most once per decision.
+    pub fn revert(&self, decision: &Decision<'_>)
+    where
+        S: SyncStore,
+    {
+        self.store.adjust(decision.receipt(), Adjustment::Revert);
+    }
+
+    /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer. No
+    /// decision is needed.
+    ///
+    /// ```
+    /// let limiter = slidegate::Limiter::new(["100/min"])?;
+    /// assert!(limiter.check_cost("acme", 80).is_allowed()); // the maximum cost
+    /// limiter.refund("acme", 50);                           // the actual cost is 30
+    /// assert_eq!(limiter.peek("acme", 1).remaining(), 70);
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64)
+    where
+        S: SyncStore,
+    {
+        self.store.edit(&self.hits_for_key(self.hash_key(key), cost), Edit::Refund);
+    }
+
+    /// Resets all counters of a key to zero.
+    pub fn reset<K: Hash + ?Sized>(&self, key: &K)
+    where
+        S: SyncStore,
+    {
+        self.store.edit(&self.hits_for_key(self.hash_key(key), 1), Edit::Reset);
+    }
+
+    /// Charges `cost` units to `key` as soon as they fit. Blocks the current thread until then, plus a random time of
+    /// up to `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is
+    /// admitted.
+    ///
+    /// # Errors
+    /// If the cost exceeds the capacity of a limit, and so never fits.
+    pub fn wait<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        jitter: Jitter,
+    ) -> Result<Decision<'_>, Denied>
+    where
+        S: SyncStore,
+    {
+        loop {
+            let denied = match self.check_cost(key, cost).into_result() {
+                Ok(decision) => return Ok(decision),
+                Err(denied) => denied,
+            };
+            let Some(wait) = denied.retry_after() else { return Err(denied) };
+            std::thread::sleep(jitter.draw().extend(wait));
+        }
+    }
+}
