@@ -278,8 +278,8 @@ impl KeyReplica {
             .map(|local| (local.bucket, local.units.charged - local.acknowledged))
     }
 
-    /// Returns the time in microseconds after which so many unacknowledged units have expired that at most `max_units`
-    /// of them remain. Assumes that no further acknowledgement arrives.
+    /// Returns the time in microseconds after which at most `max_units` unacknowledged units remain, because the others
+    /// have expired. Assumes that no further acknowledgement arrives.
     pub(crate) fn micros_until_unsynced_units_expire(&self, max_units: u64, now: Timestamp) -> u64 {
         let mut left = self.unsynced_units(now);
         for (bucket, units) in self.unsynced_units_by_bucket(now) {

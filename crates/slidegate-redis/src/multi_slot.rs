@@ -136,7 +136,7 @@ pub async fn take_parts(
             part.indexes.iter().zip(&part.request.hits).zip(reply.hits())
         {
             let is_kept = failure.is_none() && (allowed || hit.charge == ChargeWhen::Always);
-            match hit_reply.charge(*index as u16, hit) {
+            match hit_reply.charge(*index as u32, hit) {
                 Some(charge) if !is_kept => to_revert.push(charge),
                 charge => {
                     kept.extend(charge);
@@ -159,7 +159,7 @@ pub async fn take_parts(
             for part in parts {
                 for (index, hit) in part.indexes.iter().zip(&part.request.hits) {
                     kept.extend(hit.charge_without_units(
-                        *index as u16,
+                        *index as u32,
                         allowed,
                         &outcomes[*index],
                     ));

@@ -129,7 +129,7 @@ impl ScriptReply {
     /// Returns the receipt for the charged hits.
     pub fn receipt(&self, hits: &[KeyedHit]) -> Receipt {
         let allowed = self.is_admitted(hits);
-        let charge = |(index, (hit, hit_reply)): (u16, (&KeyedHit, &HitReply))| {
+        let charge = |(index, (hit, hit_reply)): (u32, (&KeyedHit, &HitReply))| {
             hit_reply
                 .charge(index, hit)
                 .or_else(|| hit.charge_without_units(index, allowed, &hit_reply.outcome))
@@ -158,7 +158,7 @@ impl HitReply {
     }
 
     /// Returns the charge of the hit with this index, or `None` if the hit was not charged.
-    pub fn charge(&self, hit_index: u16, hit: &KeyedHit) -> Option<Charge> {
+    pub fn charge(&self, hit_index: u32, hit: &KeyedHit) -> Option<Charge> {
         Some(hit.new_charge(hit_index, self.charged_at?, self.units.unwrap_or(hit.cost)))
     }
 }

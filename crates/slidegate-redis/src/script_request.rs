@@ -96,7 +96,7 @@ impl KeyedHit {
     }
 
     /// Creates the charge of this hit. `hit_index` is the index of the hit in its call.
-    pub fn new_charge(&self, hit_index: u16, charged_at: Timestamp, cost: u64) -> Charge {
+    pub fn new_charge(&self, hit_index: u32, charged_at: Timestamp, cost: u64) -> Charge {
         Charge {
             counter: counter_id(self),
             limit: self.limit,
@@ -112,7 +112,7 @@ impl KeyedHit {
     /// it is not charged. `allowed` is the decision on the request.
     pub fn charge_without_units(
         &self,
-        hit_index: u16,
+        hit_index: u32,
         allowed: bool,
         outcome: &Outcome,
     ) -> Option<Charge> {

@@ -277,7 +277,7 @@ impl<'l> Decision<'l> {
     pub(crate) fn request_cost_receipt(&self) -> Receipt {
         let charges = self.receipt.charges.iter();
         let of_request =
-            charges.filter(|charge| self.limits.has_request_cost(usize::from(charge.hit_index)));
+            charges.filter(|charge| self.limits.has_request_cost(charge.hit_index as usize));
         Receipt { charges: of_request.cloned().collect() }
     }
 

@@ -347,7 +347,7 @@ pub struct Charge {
     /// The limit of the counter.
     pub limit: Limit,
     /// Index of the hit in its call.
-    pub hit_index: u16,
+    pub hit_index: u32,
     /// The phase of the key: the number of microseconds that are added to the time of the store's clock so that the
     /// windows of different keys begin at different times.
     pub phase_us: u64,

@@ -78,7 +78,7 @@ impl<'a> ByteReader<'a> {
     }
 
     /// Reads the length of a list that follows. Each element has at least `min_item_bytes` bytes. Returns an error if
-    /// so many elements cannot fit into the unread bytes.
+    /// a list of this length does not fit into the unread bytes.
     pub(super) fn read_list_length(
         &mut self,
         min_item_bytes: usize,

@@ -34,7 +34,8 @@ pub const CONFIRMATION_BYTES: usize = MAC_BYTES;
 /// Maximum size of a node name, in bytes. Longer names are truncated.
 pub const MAX_NAME_BYTES: usize = u8::MAX as usize;
 
-/// Input of the MAC of a client's hello, so that the MAC is invalid for a message of another type.
+/// Input of the MAC of a client's hello, so that the MAC is invalid for a message of another type. The labels are a part
+/// of the protocol: nodes with other labels cannot connect to each other.
 const CLIENT_HELLO_MAC_LABEL: &[u8] = b"who dials greets";
 const SERVER_HELLO_MAC_LABEL: &[u8] = b"who answers greets";
 const CONFIRMATION_MAC_LABEL: &[u8] = b"who dials confirms";

@@ -42,10 +42,10 @@ impl RedisStoreInner {
         } else {
             self.charge_in_redis(sent_hits).await?
         };
-        let sent_indexes: SmallVec<[u16; 2]> =
+        let sent_indexes: SmallVec<[u32; 2]> =
             (0..).zip(&is_sent).filter(|(_, is_sent)| **is_sent).map(|(index, _)| index).collect();
         let receipt = result.receipt.charges().iter().map(|charge| Charge {
-            hit_index: sent_indexes[usize::from(charge.hit_index)],
+            hit_index: sent_indexes[charge.hit_index as usize],
             ..charge.clone()
         });
         let receipt = receipt.collect();

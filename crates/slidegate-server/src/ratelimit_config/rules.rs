@@ -218,7 +218,7 @@ impl<'e> LimitCollector<'_, 'e> {
     }
 
     /// Checks whether the maximum of a limit, which exceeds [`MAX_UNITS`], can be lowered to `MAX_UNITS`. Adds a note
-    /// and returns `true` if the window is short, because a client cannot realistically send so many requests in it.
+    /// and returns `true` if the window is short, because a client cannot realistically exceed `MAX_UNITS` in it.
     /// Otherwise adds an error and returns `false`.
     fn check_limit_max_can_be_lowered(
         &mut self,

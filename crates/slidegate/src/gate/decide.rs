@@ -47,13 +47,13 @@ impl<'h> RefundsAndCharges<'h> {
             false => charges.next(),
         });
         let outcomes = outcomes.collect();
-        let charged_hits: SmallVec<[u16; 8]> = (0..)
+        let charged_hits: SmallVec<[u32; 8]> = (0..)
             .zip(&self.is_refund)
             .filter(|(_, is_refund)| !**is_refund)
             .map(|(at, _)| at)
             .collect();
         let receipt = charged.receipt.charges.into_iter().map(|charge| Charge {
-            hit_index: charged_hits.get(usize::from(charge.hit_index)).copied().unwrap_or(u16::MAX),
+            hit_index: charged_hits.get(charge.hit_index as usize).copied().unwrap_or(u32::MAX),
             ..charge
         });
         let result =

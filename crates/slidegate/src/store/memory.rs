@@ -254,7 +254,7 @@ impl<C: Clock> MemoryStore<C> {
                     charge
                 }
             };
-            receipt.charges.push(Charge { hit_index: nth as u16, ..charge });
+            receipt.charges.push(Charge { hit_index: nth as u32, ..charge });
         }
         ChargeResult { allowed, outcomes, receipt }
     }

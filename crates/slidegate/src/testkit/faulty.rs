@@ -55,7 +55,7 @@ impl HitsInSlot<'_> {
     /// Returns the charges of a receipt for the hits of this slot. Each charge has the index of its hit in the request.
     fn charges_of_request(&self, receipt: Receipt) -> impl Iterator<Item = Charge> {
         receipt.charges.into_iter().map(|charge| Charge {
-            hit_index: self.indices[usize::from(charge.hit_index)] as u16,
+            hit_index: self.indices[charge.hit_index as usize] as u32,
             ..charge
         })
     }
@@ -176,7 +176,7 @@ impl FaultyStore {
         charges.sort_by_key(|charge| charge.hit_index);
         let (kept, excess): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| {
             // If another request took the capacity after the peek, the charges of earlier slots are reverted.
-            allowed || hits[usize::from(charge.hit_index)].charge == ChargeWhen::Always
+            allowed || hits[charge.hit_index as usize].charge == ChargeWhen::Always
         });
         self.adjust_in_all_slots(&excess.into_iter().collect(), Adjustment::Revert).await;
         ChargeResult { allowed, outcomes, receipt: kept.into_iter().collect() }
@@ -306,7 +306,7 @@ fn charge_hits_of_denied_request(
             let after = slot.peek(&[hit.with_required(1)])[0];
             outcomes[index] = after.charged_after(&outcomes[index]);
         }
-        let charge = |charge| Charge { hit_index: index as u16, ..charge };
+        let charge = |charge| Charge { hit_index: index as u32, ..charge };
         charges.extend(result.receipt.charges.into_iter().map(charge));
     }
     charges

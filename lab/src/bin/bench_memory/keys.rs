@@ -22,8 +22,8 @@ pub const SEQUENCE_LEN: usize = 4 * DECISIONS;
 
 type FoldhashBuildHasher = foldhash::fast::RandomState;
 
-/// The minimum number of keys in a measurement that is compared with a target. With so many keys, most keys are not in
-/// the caches of the processor.
+/// The minimum number of keys in a measurement that is compared with a target. With this number of keys, most keys
+/// are not in the caches of the processor.
 const MIN_KEYS_FOR_TARGETS: usize = 1_000_000;
 
 const REASON_FOR_SPEED_RELATIVE_TO_GOVERNOR: &str = "at a million keys a decision takes 350 to 450 instructions and \

@@ -12,7 +12,7 @@ use crate::store::table::{CoarseTime, PINNED};
 const MAX_EVICTIONS_PER_INSERT: usize = 16;
 
 /// The largest number of keys that are evicted from a small shard at a time when memory is short. In a large shard, the
-/// largest number is an eighth of the slots. After so many evictions, the tables have enough free slots to free whole
+/// largest number is an eighth of the slots. After these evictions, the tables have enough free slots to free whole
 /// blocks.
 const MIN_EVICTION_BATCH_KEYS: usize = 16;
 
