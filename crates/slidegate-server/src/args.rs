@@ -24,7 +24,7 @@ pub use self::listener::{AddressOrNone, ListenAddress, RepeatedHeaders, TlsArgs}
 pub use self::observability::{LogFormat, ObservabilityArgs};
 pub use self::policy_source::{PolicySourceArgs, parse_algorithm};
 pub use self::store::{RedisClock, StoreArgs};
-pub use self::value_parsers::DurationRange;
+pub use self::value_parsers::{DurationRange, parse_nonzero};
 
 /// The flags of `slidegate serve`.
 #[derive(Debug, clap::Args)]
@@ -137,6 +137,7 @@ pub struct ServeArgs {
         value_name = "N",
         env = "SLIDEGATE_MAX_CONNECTIONS",
         default_value = "10000",
+        value_parser = parse_nonzero::<NonZeroUsize>,
         help_heading = "Connections and shutdown"
     )]
     pub max_connections: NonZeroUsize,

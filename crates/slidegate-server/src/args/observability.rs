@@ -15,6 +15,7 @@ pub struct ObservabilityArgs {
         value_name = "LEVEL",
         env = "SLIDEGATE_LOG_LEVEL",
         default_value = "info",
+        value_parser = parse_log_level,
         help_heading = "Log"
     )]
     pub log_level: LevelFilter,
@@ -38,7 +39,7 @@ pub struct ObservabilityArgs {
         value_name = "N",
         env = "SLIDEGATE_LOG_DENIALS",
         default_value = "1",
-        value_parser = clap::value_parser!(u16).range(0..=1000),
+        value_parser = parse_log_denials,
         help_heading = "Log"
     )]
     pub log_denials: u16,
@@ -80,6 +81,15 @@ pub struct ObservabilityArgs {
     /// --otlp-endpoint.
     #[arg(long, env = "SLIDEGATE_TRUST_TRACEPARENT", help_heading = "Tracing")]
     pub trust_traceparent: bool,
+}
+
+fn parse_log_level(text: &str) -> Result<LevelFilter, &'static str> {
+    text.parse().map_err(|_| "write off, error, warn, info, debug or trace")
+}
+
+fn parse_log_denials(text: &str) -> Result<u16, &'static str> {
+    let number = text.parse().ok().filter(|number| *number <= 1000);
+    number.ok_or("write a whole number from 0 to 1000")
 }
 
 /// The format of the log.

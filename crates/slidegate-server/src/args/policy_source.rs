@@ -12,7 +12,6 @@ use crate::policy_file::PolicySource;
 
 /// The flags that select the source of the policy.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Policy")]
 #[group(skip)]
 pub struct PolicySourceArgs {
     /// YAML file with the policy
@@ -20,7 +19,8 @@ pub struct PolicySourceArgs {
         long,
         value_name = "FILE",
         env = "SLIDEGATE_POLICY",
-        required_unless_present = "ratelimit_config"
+        required_unless_present = "ratelimit_config",
+        help_heading = "Policy"
     )]
     pub policy: Option<PathBuf>,
 
@@ -28,7 +28,12 @@ pub struct PolicySourceArgs {
     ///
     /// The files (*.yaml, *.yml of a directory) are read unchanged. In the environment, this variable takes precedence
     /// over that of --policy.
-    #[arg(long, value_name = "DIR|FILE", env = "SLIDEGATE_RATELIMIT_CONFIG")]
+    #[arg(
+        long,
+        value_name = "DIR|FILE",
+        env = "SLIDEGATE_RATELIMIT_CONFIG",
+        help_heading = "Policy"
+    )]
     pub ratelimit_config: Option<PathBuf>,
 
     /// Algorithm of the limits in --ratelimit-config
@@ -40,7 +45,8 @@ pub struct PolicySourceArgs {
         value_name = "ALGORITHM",
         env = "SLIDEGATE_RATELIMIT_ALGORITHM",
         default_value = "sliding_window",
-        value_parser = parse_algorithm
+        value_parser = parse_algorithm,
+        help_heading = "Policy"
     )]
     pub ratelimit_algorithm: Algorithm,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::value_parsers::{DurationRange, parse_max_memory};
+use super::value_parsers::{DurationRange, parse_max_memory, parse_nonzero};
 
 /// The flags of the store that holds the counters.
 #[derive(Debug, clap::Args)]
@@ -40,6 +40,7 @@ pub struct StoreArgs {
         value_name = "N",
         env = "SLIDEGATE_MAX_KEYS",
         default_value = "10000000",
+        value_parser = parse_nonzero::<NonZeroUsize>,
         help_heading = "Store"
     )]
     pub max_keys: NonZeroUsize,
@@ -121,6 +122,7 @@ pub struct StoreArgs {
         value_name = "N",
         env = "SLIDEGATE_EXPECTED_INSTANCES",
         default_value = "1",
+        value_parser = parse_nonzero::<NonZeroU32>,
         help_heading = "Redis"
     )]
     pub expected_instances: NonZeroU32,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -68,6 +69,11 @@ pub fn parse_max_memory(text: &str) -> Result<usize, String> {
     let size: ByteSize = text.parse().map_err(|_| invalid())?;
     let bytes = usize::try_from(size.as_u64()).map_err(|_| invalid())?;
     if bytes < MIN_MAX_MEMORY { Err(invalid().to_owned()) } else { Ok(bytes) }
+}
+
+/// Parses a number that must not be zero, such as a [`NonZeroUsize`](std::num::NonZeroUsize).
+pub fn parse_nonzero<T: FromStr>(text: &str) -> Result<T, &'static str> {
+    text.parse().map_err(|_| "write a whole number of 1 or more")
 }
 
 /// Splits `HOST:PORT` at the colon. The host is a name, an IPv4 address, or an IPv6 address in brackets. Returns `None`

@@ -14,7 +14,7 @@ use serde_json::json;
 use slidegate::{DEFAULT_DOMAIN, MAX_UNITS, Policy, PolicyErrors};
 use thiserror::Error;
 
-use crate::args::{DurationRange, PolicySourceArgs};
+use crate::args::{DurationRange, PolicySourceArgs, parse_nonzero};
 use crate::policy_file;
 use crate::replay::exact_descriptors::ExactDescriptors;
 use crate::replay::line::ATTRIBUTE_NAMES;
@@ -75,13 +75,18 @@ pub struct ReplayArgs {
     pub json: bool,
 
     /// Number of the most denied keys in the report; 0 shows none
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = parse_top)]
     pub top: usize,
 
     /// Maximum number of keys, such as clients, that are counted at once
     ///
     /// Keys above it are missing from the most denied keys and from suggestions.
-    #[arg(long, value_name = "N", default_value = "10000000")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "10000000",
+        value_parser = parse_nonzero::<NonZeroUsize>
+    )]
     pub max_keys: NonZeroUsize,
 
     /// Maximum delay of a line in log time, from 0s to 168h; 0s sorts no lines
@@ -98,6 +103,10 @@ pub struct ReplayArgs {
     /// Access logs in the common or combined format, plain or gzip, oldest first; `-` is standard input
     #[arg(required = true, value_name = "ACCESS_LOG")]
     pub logs: Vec<PathBuf>,
+}
+
+fn parse_top(text: &str) -> Result<usize, &'static str> {
+    text.parse().map_err(|_| "write a whole number, for example 10")
 }
 
 fn parse_reorder_delay(text: &str) -> Result<Duration, String> {

@@ -63,7 +63,7 @@ fn invalid_flag_value_error_names_valid_values() {
         ("--redis-clock", "sun", "[possible values: server, client]"),
         ("--redis-prefix", "{a}", "for example `slidegate:eu:`"),
         ("--redis-prefix", "", "for example `slidegate:eu:`"),
-        ("--expected-instances", "0", "number would be zero"),
+        ("--expected-instances", "0", "write a whole number of 1 or more"),
     ] {
         let output = run_serve_command(&[flag, value]);
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");
