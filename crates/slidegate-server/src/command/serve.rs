@@ -109,6 +109,10 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     if let Some(grpc) = &grpc {
         info!("gRPC listening on {}", grpc.local_address()?);
     }
+    let cluster = service.store().cluster_node().and_then(|node| node.status());
+    if let Some(address) = cluster.and_then(|status| status.address.clone()) {
+        info!("cluster node reachable at {address}");
+    }
     let scheme = if tls.is_some() { "https" } else { "http" };
     info!(rules, %store, "listening on {scheme}://{}", http.local_address()?);
     let signal = tokio::select! {

@@ -139,7 +139,11 @@ fn ineffective_variable_error_names_variable() {
 #[test]
 fn cluster_node_listens_on_host_name() {
     let flags = ["--store", "cluster://", "--cluster-listen", "localhost:0"];
-    drop(Server::start_with(&policy_with_max(9, 1), &flags));
+    let server = Server::start_with(&policy_with_max(9, 1), &flags);
+    let log = server.startup_log().concat();
+    let is_loopback =
+        ["127.0.0.1:", "[::1]:"].map(|ip| log.contains(&format!("reachable at {ip}")));
+    assert!(is_loopback.contains(&true), "{log}");
 }
 
 #[test]
