@@ -27,7 +27,7 @@ pub struct PolicySourceArgs {
     /// File of Envoy's reference rate limit server, or directory of such files; replaces --policy
     ///
     /// The files (*.yaml, *.yml of a directory) are read unchanged. In the environment, this variable takes precedence
-    /// over that of --policy.
+    /// over SLIDEGATE_POLICY.
     #[arg(
         long,
         value_name = "DIR|FILE",

@@ -22,7 +22,7 @@ pub struct ValidateArgs {
     #[arg(long = "policy", value_name = "FILE", env = "SLIDEGATE_POLICY")]
     policy: Vec<PathBuf>,
 
-    /// YAML files with policies, checked after those of --policy
+    /// YAML files with policies, checked after the files of --policy
     #[arg(required_unless_present = "policy", value_name = "FILE")]
     files: Vec<PathBuf>,
 }
