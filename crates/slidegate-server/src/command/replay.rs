@@ -129,7 +129,8 @@ impl ReplayArgs {
         }
         source.resolve_policy_source_precedence(matches)?;
         if source.has_source() && matches.value_source("per") == Some(ValueSource::CommandLine) {
-            let message = "--per has no effect with a policy, whose rules name the attributes; remove it\n";
+            let message =
+                "--per has no effect with a policy, whose rules name the attributes; remove it\n";
             return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
         }
         Ok(())
