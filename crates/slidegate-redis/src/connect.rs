@@ -25,9 +25,6 @@ const INITIAL_RECONNECT_BACKOFF: Duration = Duration::from_millis(20);
 /// Maximum backoff between two connection attempts.
 const MAX_RECONNECT_BACKOFF: Duration = Duration::from_millis(500);
 
-/// Interval at which the Sentinels are polled for the current master.
-const SENTINEL_MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
-
 /// A shared connection that reconnects when it is lost.
 #[derive(Debug)]
 pub struct ReconnectingConnection {
@@ -156,14 +153,14 @@ impl ConnectionSource {
             Self::Sentinel(sentinels) => sentinels,
         };
         sentinels.refresh_master().await;
-        let client = sentinels.client()?;
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        match timeout(CONNECT_TIMEOUT, is_master(&mut connection)).await {
-            Ok(Ok(true)) => Ok((connection, client.get_connection_info().addr().to_string())),
-            Ok(Err(error)) => Err(error),
-            _ => {
-                Err((ErrorKind::Client, "the server that the Sentinels name is not the master yet")
-                    .into())
+        loop {
+            let client = sentinels.client()?;
+            // A server that hangs would delay the connection to its successor until the attempt times out.
+            tokio::select! {
+                connection = connect_to_master(&client, &config) => {
+                    return Ok((connection?, client.get_connection_info().addr().to_string()));
+                }
+                () = sentinels.wait_for_master_change() => {}
             }
         }
     }
@@ -172,12 +169,23 @@ impl ConnectionSource {
     async fn wait_for_master_change(&mut self) {
         match self {
             Self::Server(_) => std::future::pending().await,
-            Self::Sentinel(sentinels) => loop {
-                sleep(SENTINEL_MASTER_POLL_INTERVAL).await;
-                if sentinels.refresh_master().await {
-                    return;
-                }
-            },
+            Self::Sentinel(sentinels) => sentinels.wait_for_master_change().await,
+        }
+    }
+}
+
+/// Connects to a server that the Sentinels name as the master. Fails if the server is not a master yet.
+async fn connect_to_master(
+    client: &Client,
+    config: &AsyncConnectionConfig,
+) -> RedisResult<MultiplexedConnection> {
+    let mut connection = client.get_multiplexed_async_connection_with_config(config).await?;
+    match timeout(CONNECT_TIMEOUT, is_master(&mut connection)).await {
+        Ok(Ok(true)) => Ok(connection),
+        Ok(Err(error)) => Err(error),
+        _ => {
+            let message = "the server that the Sentinels name is not the master yet";
+            Err((ErrorKind::Client, message).into())
         }
     }
 }
