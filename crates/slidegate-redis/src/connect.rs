@@ -51,7 +51,8 @@ impl ReconnectingConnection {
     /// Creates a connection that a background task opens. `on_reconnect` is called when the first connection succeeds,
     /// when a connection to another server succeeds, and when a connection succeeds after a failed attempt.
     pub fn open(source: ConnectionSource, on_reconnect: impl Fn() + Send + 'static) -> Self {
-        let (publish, current) = watch::channel(Err("no connection has been made yet".to_owned()));
+        let (publish, current) =
+            watch::channel(Err("the first connection attempt has not finished".to_owned()));
         let (lost, lost_receiver) = watch::channel(0);
         let was_connected = Arc::<AtomicBool>::default();
         let on_reconnect = {
@@ -132,10 +133,10 @@ impl ConnectionSource {
     }
 
     /// Returns a description of the server for log messages.
-    fn server_name_for_log(&self) -> String {
+    pub fn server_name_for_log(&self) -> String {
         match self {
             Self::Server(client) => client.get_connection_info().addr().to_string(),
-            Self::Sentinel(_) => "the master that the Sentinels name".to_owned(),
+            Self::Sentinel(sentinels) => format!("Sentinel service {}", sentinels.service()),
         }
     }
 
@@ -184,8 +185,8 @@ async fn connect_to_master(
         Ok(Ok(true)) => Ok(connection),
         Ok(Err(error)) => Err(error),
         _ => {
-            let message = "the server that the Sentinels name is not the master yet";
-            Err((ErrorKind::Client, message).into())
+            let text = "the server that the Sentinels reported is not a master; a failover may be in progress";
+            Err((ErrorKind::Client, text).into())
         }
     }
 }
@@ -219,15 +220,16 @@ async fn maintain_connection(
                             return;
                         }
                     }
-                    () = source.wait_for_master_change() => tracing::info!("the Sentinels name another Redis master"),
+                    () = source.wait_for_master_change() => tracing::info!("the Sentinels reported another Redis master; reconnecting"),
                 }
-                publish.send_modify(|state| *state = Err("the connection was lost".to_owned()));
+                publish
+                    .send_modify(|state| *state = Err("connection lost; reconnecting".to_owned()));
             }
             Err(error) => {
                 // The circuit breaker reports an outage only after a request.
                 if last_address.is_empty() && !std::mem::replace(&mut has_warned, true) {
                     let address = source.server_name_for_log();
-                    tracing::warn!(%error, address, "Redis has not been reachable so far; retrying");
+                    tracing::warn!(%error, address, "Redis has not been reachable since the start; check its address; retrying");
                 }
                 log_and_publish_connect_error(&error, &publish);
                 sleep(backoff).await;
@@ -247,7 +249,7 @@ fn log_and_publish_connect_error(error: &RedisError, publish: &watch::Sender<Con
     let is_rejection =
         matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::Server(_));
     if is_rejection && !is_known {
-        tracing::warn!(%error, "Redis rejected the connection");
+        tracing::warn!(%error, "Redis rejected the connection; correct the cause, such as a wrong password; retrying");
     } else {
         tracing::debug!(%error, "no connection to Redis");
     }

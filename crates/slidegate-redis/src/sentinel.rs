@@ -64,6 +64,11 @@ impl Sentinels {
         })
     }
 
+    /// Returns the name of the service.
+    pub fn service(&self) -> &str {
+        &self.service
+    }
+
     /// Queries all Sentinels for the master. Returns `true` if they report another master than before, or report a
     /// master for the first time.
     pub async fn refresh_master(&mut self) -> bool {
@@ -91,7 +96,11 @@ impl Sentinels {
 
     /// Creates a client of the master that the Sentinels reported last. Fails if they have never reported one.
     pub fn client(&self) -> RedisResult<Client> {
-        let unknown = || RedisError::from((ErrorKind::Client, "no Sentinel names a master"));
+        let unknown = || {
+            let text =
+                "no Sentinel reported a master; check the Sentinel addresses and the service name";
+            RedisError::from((ErrorKind::Client, text))
+        };
         let latest = self.latest.as_ref().ok_or_else(unknown)?;
         self.tls_roots
             .client(&with_host_and_port(&self.login, &latest.address).ok_or_else(unknown)?)
