@@ -47,6 +47,12 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
 
+# Builds every published package from the files that it contains, and checks that each has the current licenses.
+.PHONY: package
+package:
+	for folder in crates/*; do cmp LICENSE-MIT $$folder/LICENSE-MIT && cmp LICENSE-APACHE $$folder/LICENSE-APACHE || exit 1; done
+	cargo package --locked --workspace --exclude lab --all-features
+
 doc:
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --all-features --no-deps
 
