@@ -1,17 +1,23 @@
 # The targets install their missing prerequisites. They expect Debian with a Rust toolchain.
 
-.PHONY: test test-shuttle differential fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
+.PHONY: test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
 
 # All tests: unit, integration and documentation tests, the thread schedules of `test-shuttle`, and `fuzz-http`.
-test:
+test: test-tools
+	.ci/run-tests
+
+# Installs the programs that the tests start.
+test-tools:
 	command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q curl; }
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	crates/slidegate-redis/tests/client_interop.sh
 	crates/slidegate-server/tests/deploy.sh
 	crates/slidegate-server/tests/proxies.sh
-	cargo test --workspace --all-features
-	$(MAKE) test-shuttle
-	$(MAKE) fuzz-http
+
+# The long forms of the tests, for a run each night: more seeds and cases, longer fuzzing and soaking. Takes hours.
+nightly: test-tools
+	SEEDS=20000 PROPTEST_CASES=4096 RELOAD_SECONDS=300 DIFFERENTIAL_SECONDS=1800 MAX_EXAMPLES=2000 .ci/run-tests --include-ignored
+	$(MAKE) fuzz
 
 # Tests the memory store and the circuit breaker under many thread schedules. Uses a separate build, because shuttle
 # replaces locks and atomics. The build is not optimized, because that takes longer than the tests.
