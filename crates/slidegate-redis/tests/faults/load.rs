@@ -43,7 +43,7 @@ pub struct LoadRecord {
 
 impl LoadRecord {
     pub fn waited(&self) -> Duration {
-        Duration::from_micros(self.ended_us - self.began_us)
+        Duration::from_micros(self.ended_us.saturating_sub(self.began_us))
     }
 
     /// Returns `true` if the request began and ended within a time range.
