@@ -270,7 +270,7 @@ fn config_file_errors_have_positions() {
         ("domain: a\ndescriptors: {}", "0.yaml:2:14: `descriptors` must be a list"),
         ("domain: a\ndescriptors: [a]", "0.yaml:2:15: items of this list must be maps"),
         ("domain: a\ndescriptors:\n- value: b", "0.yaml:3:3: the descriptor has no `key`"),
-        ("domain: a\ndescriptors:\n- key: ''", "0.yaml:3:8: a descriptor needs a `key`"),
+        ("domain: a\ndescriptors:\n- key: ''", "0.yaml:3:8: the descriptor has no `key`"),
         (
             "domain: a\ndescriptors:\n- ky: b",
             "0.yaml:3:3: unknown field `ky`; known fields are `domain`, ",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::report::escape_control;
 use super::source::is_stdin_path;
@@ -15,8 +15,7 @@ const MAX_LOG_NAME_CHARS: usize = 30;
 const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The template if the size of all logs is known.
-const BAR_TEMPLATE: &str =
-    "{msg} {wide_bar} {percent:>3} % {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
+const BAR_TEMPLATE: &str = "{msg} {wide_bar} {percent:>3} % {bytes}/{total_bytes}, {eta} left";
 
 /// The template if the size of a log is unknown, for example of standard input.
 const UNKNOWN_SIZE_TEMPLATE: &str = "{spinner} {msg} {bytes}, {bytes_per_sec}, {elapsed}";
@@ -34,17 +33,13 @@ pub struct ReplayProgress {
 impl ReplayProgress {
     /// Creates a progress bar for these logs.
     pub fn new(logs: &[PathBuf]) -> Self {
-        Self::with_bar(ProgressBar::no_length(), logs)
+        Self::with_draw_target(ProgressDrawTarget::stderr(), logs)
     }
 
-    fn with_bar(bar: ProgressBar, logs: &[PathBuf]) -> Self {
-        match logs.iter().map(|log| file_size(log)).sum() {
-            Some(bytes) => {
-                bar.set_length(bytes);
-                set_template(&bar, BAR_TEMPLATE);
-            }
-            None => start_spinner(&bar, UNKNOWN_SIZE_TEMPLATE),
-        }
+    fn with_draw_target(target: ProgressDrawTarget, logs: &[PathBuf]) -> Self {
+        let bytes: Option<u64> = logs.iter().map(|log| file_size(log)).sum();
+        let bar = ProgressBar::with_draw_target(bytes, target);
+        set_template(&bar, if bytes.is_some() { BAR_TEMPLATE } else { UNKNOWN_SIZE_TEMPLATE });
         Self { bar, log_count: logs.len() }
     }
 
@@ -60,25 +55,29 @@ impl ReplayProgress {
             1 => name,
             count => format!("{}/{count} {name}", index + 1),
         });
+        if self.bar.length().is_none() {
+            self.start_spinner();
+        }
     }
 
     /// Shows that all logs have been read, and that the report is being created.
     pub fn start_report(&self) {
+        set_template(&self.bar, REPORT_TEMPLATE);
+        self.bar.reset_elapsed();
         self.bar.set_message("creating the report");
-        start_spinner(&self.bar, REPORT_TEMPLATE);
+        self.start_spinner();
+    }
+
+    fn start_spinner(&self) {
+        if !self.bar.is_hidden() {
+            self.bar.enable_steady_tick(SPINNER_INTERVAL);
+        }
     }
 }
 
 impl Drop for ReplayProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
-    }
-}
-
-fn start_spinner(bar: &ProgressBar, template: &str) {
-    set_template(bar, template);
-    if !bar.is_hidden() {
-        bar.enable_steady_tick(SPINNER_INTERVAL);
     }
 }
 
@@ -113,7 +112,7 @@ mod tests {
     use std::io::{self, Read};
     use std::sync::{Arc, Mutex};
 
-    use indicatif::{ProgressDrawTarget, TermLike};
+    use indicatif::TermLike;
 
     use super::*;
 
@@ -183,9 +182,8 @@ mod tests {
     fn start_progress(logs: &[&str]) -> (RecordingTerminal, ReplayProgress) {
         let terminal = RecordingTerminal::default();
         let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
-        let bar = ProgressBar::with_draw_target(None, target);
         let logs: Vec<PathBuf> = logs.iter().map(PathBuf::from).collect();
-        (terminal, ReplayProgress::with_bar(bar, &logs))
+        (terminal, ReplayProgress::with_draw_target(target, &logs))
     }
 
     #[test]

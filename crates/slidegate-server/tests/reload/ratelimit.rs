@@ -60,7 +60,7 @@ fn invalid_ratelimit_file_keeps_current_policy() {
     let (folder, server) = start_server_and_charge_one_unit();
     fs::write(folder.path("b.yml"), "domain: other\ndescriptors: [{ kee: a }]").unwrap();
     let problem = server.wait_for_rejection();
-    assert!(problem.contains("b.yml:2:15: a descriptor needs a `key`"), "{problem}");
+    assert!(problem.contains("b.yml:2:15: the descriptor has no `key`"), "{problem}");
     assert!(problem.ends_with("(and 1 more)"), "{problem}");
     assert_eq!(server.check_remaining(), Some(3));
     fs::write(folder.path("b.yml"), ratelimit_file_content("default", 7)).unwrap();
