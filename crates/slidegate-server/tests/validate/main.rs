@@ -163,7 +163,7 @@ fn validate_command_prints_result_of_every_policy() {
     assert_eq!(output.status.code(), Some(1));
     assert!(parse_utf8(&output.stdout).starts_with(&format!("{valid}: fine, 2 rules")));
     let stderr = parse_utf8(&output.stderr);
-    assert!(stderr.starts_with(&format!("{invalid}:1:8: found `5` where a list")));
+    assert!(stderr.starts_with(&format!("{invalid}:1:8: expected a list, found `5`")));
     assert!(stderr.contains("/nowhere.yaml: cannot be read: "), "{stderr}");
 }
 
