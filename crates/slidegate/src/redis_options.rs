@@ -98,8 +98,8 @@ pub enum RedisOptionsError {
 
 fn describe_capacity(capacity: u64, parts: Option<NonZeroU32>) -> String {
     match parts {
-        None => format!("at most {capacity} fit"),
-        Some(parts) => format!("at most {capacity} fit in each of {parts} parts"),
+        None => format!("at most {capacity} units fit"),
+        Some(parts) => format!("at most {capacity} units fit in each of {parts} parts"),
     }
 }
 
@@ -306,7 +306,7 @@ mod tests {
         let sample = |limit: &Limit, one_in| RedisOptions::new(limit).with_sample(one_in);
         assert_eq!(sample(&ten, 10).unwrap().sample().get(), 10);
         let error = sample(&ten, 11).unwrap_err().to_string();
-        assert!(error.contains("at most 10 fit;"), "{error}");
+        assert!(error.contains("at most 10 units fit;"), "{error}");
         // The units that fit in a bucket at once are its burst.
         assert!(
             sample(&new_token_bucket_limit("1/s", 10), 10).is_ok()
@@ -329,7 +329,7 @@ mod tests {
         };
         assert!(both(3).is_ok());
         let error = both(4).unwrap_err().to_string();
-        assert!(error.contains("at most 3 fit in each of 3 parts;"), "{error}");
+        assert!(error.contains("at most 3 units fit in each of 3 parts;"), "{error}");
     }
 
     #[test]

@@ -306,13 +306,16 @@ fn invalid_descriptor_fields_are_reported() {
         ("per: [a], limits: requested", "counts by all of its attributes; remove `per`"),
         (
             "limits: [1/s], overrides: [{ when: { a: b }, limits: requested }]",
-            "`requested` is for a whole rule",
+            "an override cannot have `requested`",
         ),
         (
             "limits: requested }, { name: again, limits: requested",
-            "domain `default` has a rule with `limits: requested` already",
+            "domain `default` already has a rule with `limits: requested`",
         ),
-        ("when: { a: { not: x, literal: [y] } }, limits: [1/s]", "write either `not` or `literal`"),
+        (
+            "when: { a: { not: x, literal: [y] } }, limits: [1/s]",
+            "a condition has either `not` or `literal`",
+        ),
         ("when: { a: { literal: [] } }, limits: [1/s]", "the list is empty and matches nothing"),
     ] {
         let yaml = format!("rules: [{{ name: a, {fields} }}, {{ name: other, limits: [1/s] }}]");

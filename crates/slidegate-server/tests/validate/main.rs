@@ -77,7 +77,7 @@ fn files_with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
 fn broken_policies_have_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files_with_extension(&folder, "yaml");
-    assert_eq!(broken.len(), 18);
+    assert_eq!(broken.len(), 26);
     for path in broken {
         let name = path.file_name().unwrap().to_str().unwrap();
         let output =

@@ -1,6 +1,6 @@
 //! Suggests corrections of quotas and windows in other notations, such as `10 per minute` and `10rpm`.
 
-use super::{Quota, WINDOW_TIME_UNITS, parse_window};
+use super::{Quota, WINDOW_TIME_UNITS};
 
 /// Time units in the notation of policies, each with other words for it.
 const TIME_UNIT_SYNONYMS: [(&str, &[&str]); 8] = [
@@ -65,11 +65,12 @@ pub(super) fn closest_window(text: &str) -> Option<String> {
         None => return None,
     };
     let window = match &*number {
-        "" | "1" => unit.to_owned(),
+        "" => unit.to_owned(),
+        "1" if unit.starts_with(|first: char| first.is_ascii_digit()) => unit.to_owned(),
         _ if unit.starts_with(|first: char| first.is_ascii_digit()) => return None,
         _ => format!("{number}{unit}"),
     };
-    parse_window(&window).is_ok().then_some(window)
+    Quota::parse(&format!("1/{window}")).is_ok().then_some(window)
 }
 
 /// Splits a text into the digits of the number at its start and the rest. Removes `_` and `,` between the digits, and
@@ -96,7 +97,7 @@ mod tests {
             ("10/minute", "10/min"),
             ("10/Minutes", "10/min"),
             ("10 per minute", "10/min"),
-            ("10 / 1 min", "10/min"),
+            ("10 / 1 min", "10/1min"),
             ("10rpm", "10/min"),
             ("10 rps", "10/s"),
             ("10r/s", "10/s"),

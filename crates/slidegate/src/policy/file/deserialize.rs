@@ -335,7 +335,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
                 visitor.visit_enum(name)
             }
             NodeKind::Text(text) => Err(DeserializeError::unknown_variant(text, variants)),
-            _ => self.type_mismatch_error(&suggest::format_one_of(variants).as_str()),
+            _ => self.type_mismatch_error(&suggest::format_alternatives(variants).as_str()),
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) fn format_did_you_mean<'w>(
 pub(super) fn unknown_value_message(word: &str, known: &[&str]) -> String {
     match closest_word(word, known) {
         Some(closest_word) => format!("unknown value `{word}`; did you mean `{closest_word}`?"),
-        None => format!("unknown value `{word}`; write {}", format_one_of(known)),
+        None => format!("unknown value `{word}`; write {}", format_alternatives(known)),
     }
 }
 
@@ -73,12 +73,9 @@ pub(super) fn missing_field_message(example: &str) -> String {
     format!("`{name}` is missing; add it, for example `{example}`")
 }
 
-/// Formats a list of words, such as ``one of `a`, `b` or `c` ``.
-pub(super) fn format_one_of(words: &[&str]) -> String {
-    match words {
-        [only] => format!("`{only}`"),
-        _ => format!("one of {}", format_quoted_list(words, "or")),
-    }
+/// Formats a list of words, such as `` `a`, `b` or `c` ``.
+pub(super) fn format_alternatives(words: &[&str]) -> String {
+    format_quoted_list(words, "or")
 }
 
 fn format_quoted_list(words: &[&str], conjunction: &str) -> String {

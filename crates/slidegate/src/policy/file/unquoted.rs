@@ -9,7 +9,10 @@ const MAX_INDICATOR_BYTES: usize = 128;
 
 /// Describes an unquoted value at the position of an error, or around it. Returns `None` if the value there needs no
 /// quotes.
-pub(super) fn describe_unquoted_value(position: ErrorPosition<'_>) -> Option<YamlError> {
+pub(super) fn describe_unquoted_value(
+    position: ErrorPosition<'_>,
+    message: &str,
+) -> Option<YamlError> {
     let is_flow = is_in_flow(position.before);
     let first = position.after.chars().next()?;
     let before = position.line_before();
@@ -22,12 +25,17 @@ pub(super) fn describe_unquoted_value(position: ErrorPosition<'_>) -> Option<Yam
     let describe =
         |message: String| Some(YamlError { span: position.span_of(back, value), message });
     let quoted = quote(value);
+    let is_alias_error = message.contains("unknown anchor") || message.contains("anchor or alias");
+    let is_value_start = before.is_empty() || before.ends_with([' ', '[', '{', ',']);
     match first {
         ':' => describe(format!("`{value}` contains `: `; quote it: {quoted}")),
         _ if back > 0 => {
             let bracket = if value.contains('{') { '{' } else { '[' };
             describe(format!("`{value}` contains `{bracket}`; quote it: {quoted}"))
         }
+        _ if !is_value_start => None,
+        // Other errors of aliases are about their number.
+        '*' if !is_alias_error => None,
         '*' => describe(format!("YAML reads `{value}` as an alias; quote it: {quoted}")),
         '&' => describe(format!("YAML reads `{value}` as an anchor; quote it: {quoted}")),
         '!' => describe(tag_message(value, "")),
@@ -102,7 +110,9 @@ fn colon_value_start(before: &str, is_flow: bool) -> Option<usize> {
     };
     let value = before[start..].trim_start();
     let has_key = before[..start].trim_end().ends_with(':');
-    (has_key && !value.is_empty() && !value.starts_with(['"', '\''])).then_some(value.len())
+    // A collection or a value with quotes is not a plain value.
+    let is_plain = !value.is_empty() && !value.starts_with(['"', '\'', '{', '[']);
+    (has_key && is_plain).then_some(value.len())
 }
 
 /// Returns the number of bytes before the position that belong to a value with braces or brackets. The position is at

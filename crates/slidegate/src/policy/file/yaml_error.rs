@@ -32,7 +32,7 @@ pub(super) fn describe(error: &Error, source: &str) -> YamlError {
     let position = ErrorPosition::find(source, span);
     let described = position.and_then(|position| {
         describe_tab(source, span, message)
-            .or_else(|| unquoted::describe_unquoted_value(position))
+            .or_else(|| unquoted::describe_unquoted_value(position, message))
             .or_else(|| describe_missing_colon(position, message))
             .or_else(|| describe_missing_space(source, span, message))
     });
