@@ -66,8 +66,7 @@ pub struct ConfigQuota {
 pub fn parse_file(path: &Path, text: &str, findings: &mut Findings) -> Option<ConfigDomain> {
     let node = Node::parse(text)
         .map_err(|error| {
-            let message = format_args!("invalid YAML: {}", error.message);
-            findings.push_error(path, error.span.into(), message);
+            findings.push_error(path, error.span.into(), error.message);
         })
         .ok()?;
     field_names::check_fields(path, &node, findings);

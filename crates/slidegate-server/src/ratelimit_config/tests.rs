@@ -266,7 +266,7 @@ fn config_file_errors_have_positions() {
         ("domain: ''", "0.yaml:1:9: `domain` is missing or empty"),
         ("[]", "0.yaml:1:1: expected a map with `domain` and `descriptors`"),
         ("domain: [a", "0.yaml:1:9: invalid YAML"),
-        ("domain: a\ndomain: b", "0.yaml:2:1: invalid YAML"),
+        ("domain: a\ndomain: b", "0.yaml:2:1: `domain` is written twice; remove one"),
         ("domain: a\ndescriptors: {}", "0.yaml:2:14: `descriptors` must be a list"),
         ("domain: a\ndescriptors: [a]", "0.yaml:2:15: items of this list must be maps"),
         ("domain: a\ndescriptors:\n- value: b", "0.yaml:3:3: the descriptor has no `key`"),

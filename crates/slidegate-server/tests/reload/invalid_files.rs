@@ -30,7 +30,7 @@ fn invalid_policy_file_is_reported_and_not_loaded() {
         "rules:\n  - { name: A, limits: [10/s] }\n  - { name: b, limits: [1/fortnight] }\n",
     );
     let path = folder.policy_path().display().to_string();
-    let line = server.process.wait_for_log(&format!("{path}:2:13: `A` cannot name a rule"));
+    let line = server.process.wait_for_log(&format!("{path}:2:13: invalid rule name `A`"));
     assert!(line.contains("ERROR"), "{line}");
     server.process.wait_for_log(&format!("{path}:3:25: `fortnight` is not a window"));
     let problem = server.wait_for_rejection();

@@ -173,7 +173,7 @@ fn invalid_per_argument_is_quoted_in_error() {
     files.write_file("access.log", "");
     let error =
         expect_failure(files.run_replay(&["--suggest", "--per", "ip,ip", "access.log"], b""));
-    assert!(error.starts_with("--per ip,ip: `ip` is listed in `per` twice"), "{error}");
+    assert!(error.starts_with("--per ip,ip: `ip` is listed twice in `per`"), "{error}");
 }
 
 #[test]

@@ -14,12 +14,13 @@ use super::deserialize::Field;
 use crate::algorithm::Algorithm;
 use crate::cluster_options::OnPartition;
 use crate::policy::mode::{OnStoreError, WhenMissing};
+use crate::quota;
 
 /// Rate limits: rules, their defaults and route templates.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(title = "slidegate policy", extend("required" = ["rules"])))]
-#[serde(default, deny_unknown_fields, expecting = "a policy: a map with `rules`")]
+#[serde(default, deny_unknown_fields, expecting = "a map with `rules`")]
 pub(super) struct PolicySpec {
     /// The version of the policy language: 1.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1)))]
@@ -55,7 +56,7 @@ pub(super) struct DefaultsSpec {
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["name", "limits"])))]
-#[serde(default, deny_unknown_fields, expecting = "a rule: a map with `name` and `limits`")]
+#[serde(default, deny_unknown_fields, expecting = "a map with `name` and `limits`")]
 pub(super) struct RuleSpec {
     /// The name of the rule, unique in its domain. Headers, metrics and keys contain it.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
@@ -158,7 +159,7 @@ pub(super) struct SplitSpec {
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["when"])))]
-#[serde(default, deny_unknown_fields, expecting = "an override: a map with `when`")]
+#[serde(default, deny_unknown_fields, expecting = "a map with `when`")]
 pub(super) struct OverrideSpec {
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
@@ -176,7 +177,7 @@ pub(super) struct OverrideSpec {
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(extend("required" = ["max", "window"])))]
-#[serde(default, deny_unknown_fields, expecting = "a limit: a map with `max` and `window`")]
+#[serde(default, deny_unknown_fields, expecting = "a map with `max` and `window`")]
 pub(super) struct LimitMap {
     /// The name of the limit in headers, metrics and keys; the window if not given.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
@@ -373,7 +374,7 @@ fn collect_list<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
 
 impl<'de> TextListOrMap<'de> for LimitSpec {
     const EXPECTED_VALUE_DESCRIPTION: &'static str =
-        "a limit such as `100/min`, or a map with `max` and `window`,";
+        "a limit such as 100/min, or a map with `max` and `window`";
 
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         Ok(Self::Text(text.to_owned()))
@@ -386,18 +387,23 @@ impl<'de> TextListOrMap<'de> for LimitSpec {
 
 impl<'de> TextListOrMap<'de> for LimitsSpec {
     const EXPECTED_VALUE_DESCRIPTION: &'static str =
-        "a list of limits such as [100/min], or `unlimited`, `denied` or `requested`,";
+        "a list of limits such as [100/min], or `unlimited`, `denied` or `requested`";
 
     fn from_text<E: Error>(text: &str) -> Result<Self, E> {
         match text {
             "unlimited" => Ok(Self::Unlimited),
             "denied" => Ok(Self::Denied),
             "requested" => Ok(Self::Requested),
-            quota if quota.contains('/') => Err(E::custom(format_args!(
-                "found `{quota}` where {} should be: did you mean `[{quota}]`?",
-                Self::EXPECTED_VALUE_DESCRIPTION.trim_end_matches(',')
-            ))),
-            other => Err(E::unknown_variant(other, &["unlimited", "denied", "requested"])),
+            other => {
+                let is_quota = other.contains('/');
+                let quota = quota::closest_quota(other);
+                match quota.as_deref().or(is_quota.then_some(other)) {
+                    Some(quota) => Err(E::custom(format_args!(
+                        "expected a list of limits, found `{other}`; did you mean `[{quota}]`?"
+                    ))),
+                    None => Err(E::unknown_variant(other, &["unlimited", "denied", "requested"])),
+                }
+            }
         }
     }
 
@@ -436,7 +442,7 @@ impl<'de> TextListOrMap<'de> for CostSpec {
         let units = text.parse();
         units
             .map(Self::Constant)
-            .map_err(|_| E::custom(format_args!("`{text}` is too large a number")))
+            .map_err(|_| E::custom(format_args!("`{text}` is too large; write a smaller number")))
     }
 }
 
@@ -479,7 +485,7 @@ impl<'de> Deserialize<'de> for WhenSpec {
             type Value = WhenSpec;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of attributes, such as { method: POST },")
+                f.write_str("a map of attributes, such as { method: POST }")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WhenSpec, A::Error> {
