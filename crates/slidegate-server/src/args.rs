@@ -1,29 +1,30 @@
 //! The flags of `slidegate serve` and their environment variables: syntax only. `settings` interprets the values.
 //!
-//! A flag's doc comment is its help text: a noun phrase with the unit and the effect of the extreme value.
+//! A flag's doc comment is its help text. The first paragraph is the line in `-h`: a noun phrase. The second paragraph
+//! has the range and the effect of the extreme value.
 
 mod cluster;
+mod ineffective;
 mod listener;
 mod observability;
 mod policy_source;
 mod store;
 mod value_parsers;
 
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use slidegate::Jitter;
 use slidegate::headers::Style;
 use slidegate_tower::TrustedProxies;
-use tracing::level_filters::LevelFilter;
 
 pub use self::cluster::{ClusterArgs, ClusterKeyArg};
-pub use self::listener::{AddressOrNone, RepeatedHeaders, TlsArgs};
+pub use self::ineffective::reject_ineffective_flags;
+pub use self::listener::{AddressOrNone, ListenAddress, RepeatedHeaders, TlsArgs};
 pub use self::observability::{LogFormat, ObservabilityArgs};
 pub use self::policy_source::{PolicySourceArgs, parse_algorithm};
 pub use self::store::{RedisClock, StoreArgs};
-use self::value_parsers::{parse_duration, parse_max_memory};
+pub use self::value_parsers::{DurationRange, parse_nonzero};
 
 /// The flags of `slidegate serve`.
 #[derive(Debug, clap::Args)]
@@ -31,49 +32,94 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub policy_source: PolicySourceArgs,
 
-    /// Address of the HTTP listener; port 0 selects a free port, which is logged
-    #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_HTTP", default_value = "127.0.0.1:8080")]
-    pub http: SocketAddr,
+    /// Observe only: no rule denies, as with `mode: observe` in each rule
+    ///
+    /// Metrics and top keys show the requests that would have been denied.
+    #[arg(long, env = "SLIDEGATE_OBSERVE", help_heading = "Policy")]
+    pub observe: bool,
 
-    /// Address of the gRPC listener, for Envoy and other clients; none disables it
-    #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_GRPC", default_value = "127.0.0.1:8081")]
-    pub grpc: AddressOrNone,
-
-    /// Proxies whose X-Forwarded-* headers are trusted at /v1/auth: addresses and networks, separated by commas.
-    /// Requests from other addresses are rejected; none rejects all
+    /// Address of the HTTP listener
+    ///
+    /// Port 0 selects a free port. A host name is resolved at start, and the first of its addresses on which the server
+    /// can listen is used. The log has the address.
     #[arg(
         long,
-        value_name = "CIDR,…",
-        env = "SLIDEGATE_TRUSTED_PROXIES",
-        default_value = "127.0.0.1,::1"
+        value_name = "HOST:PORT",
+        env = "SLIDEGATE_HTTP",
+        default_value = "127.0.0.1:8080",
+        help_heading = "Listeners"
     )]
-    pub trusted_proxies: TrustedProxies,
+    pub http: ListenAddress,
 
-    /// Value of a client header at /v1/auth that the client repeats with different values: `first` uses the first
-    /// value, `absent` treats the header as missing
-    #[arg(long, value_name = "VALUE", env = "SLIDEGATE_REPEATED_HEADERS", default_value = "first")]
-    pub repeated_headers: RepeatedHeaders,
+    /// Address of the gRPC listener, for Envoy and other clients; none disables it
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "SLIDEGATE_GRPC",
+        default_value = "127.0.0.1:8081",
+        help_heading = "Listeners"
+    )]
+    pub grpc: AddressOrNone,
 
-    /// Address of the admin listener: metrics, top keys, explain. Keep it private; none disables it, and collects no
-    /// metrics and no top keys
-    #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_ADMIN", default_value = "127.0.0.1:6070")]
+    /// Address of the admin listener: metrics, top keys, explain; none disables it
+    ///
+    /// Keep it private. With none, no metrics and no top keys are collected.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        env = "SLIDEGATE_ADMIN",
+        default_value = "127.0.0.1:6070",
+        help_heading = "Listeners"
+    )]
     pub admin: AddressOrNone,
 
     #[command(flatten)]
     pub tls: TlsArgs,
 
-    /// Observe only: no rule denies, as with `mode: observe`; metrics and top keys show the requests that would have
-    /// been denied
-    #[arg(long, env = "SLIDEGATE_OBSERVE")]
-    pub observe: bool,
+    /// Proxies whose X-Forwarded-* headers are trusted at /v1/auth
+    ///
+    /// Addresses and networks, separated by commas. Requests from other addresses are rejected; none rejects all.
+    #[arg(
+        long,
+        value_name = "CIDR,…",
+        env = "SLIDEGATE_TRUSTED_PROXIES",
+        default_value = "127.0.0.1,::1",
+        help_heading = "Forward authentication (/v1/auth)"
+    )]
+    pub trusted_proxies: TrustedProxies,
 
-    /// Style of the rate limit headers: ietf, draft03, x or none. Every style sends Retry-After
-    #[arg(long, value_name = "STYLE", env = "SLIDEGATE_HEADERS", default_value = "ietf")]
+    /// Value of a client header at /v1/auth that occurs several times with different values
+    #[arg(
+        long,
+        value_name = "VALUE",
+        env = "SLIDEGATE_REPEATED_HEADERS",
+        default_value = "first",
+        help_heading = "Forward authentication (/v1/auth)"
+    )]
+    pub repeated_headers: RepeatedHeaders,
+
+    /// Style of the rate limit headers: ietf, draft03, x or none
+    ///
+    /// Every style sends Retry-After.
+    #[arg(
+        long,
+        value_name = "STYLE",
+        env = "SLIDEGATE_HEADERS",
+        default_value = "ietf",
+        help_heading = "Response headers"
+    )]
     pub headers: Style,
 
-    /// Maximum random increase of Retry-After and of the reset in the headers of a denial, so that denied clients do
-    /// not all retry at the same time; 0% disables it
-    #[arg(long, value_name = "PERCENT", env = "SLIDEGATE_RETRY_JITTER", default_value = "0%")]
+    /// Maximum random increase of Retry-After and of the reset of a denial; 0% disables it
+    ///
+    /// Denied clients then do not all retry at the same time.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        env = "SLIDEGATE_RETRY_JITTER",
+        default_value = "0%",
+        help_heading = "Response headers"
+    )]
     pub retry_jitter: Jitter,
 
     #[command(flatten)]
@@ -82,68 +128,62 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
 
-    /// Maximum number of keys, such as clients, that are counted in memory; when it is reached, keys that are about
-    /// to expire are evicted
-    #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_KEYS", default_value = "10000000")]
-    pub max_keys: NonZeroUsize,
-
-    /// Maximum memory of these keys, such as 512MiB, 1GiB or a number of bytes, at least 1MiB; when it is reached,
-    /// keys that are about to expire are evicted
+    /// Maximum number of open connections of each client listener, HTTP and gRPC
+    ///
+    /// When it is reached, new connections wait until others close. If the open file limit of the process is too low
+    /// for it, the server uses a lower maximum.
     #[arg(
         long,
-        value_name = "SIZE",
-        env = "SLIDEGATE_MAX_MEMORY",
-        default_value = "1GiB",
-        value_parser = parse_max_memory
+        value_name = "N",
+        env = "SLIDEGATE_MAX_CONNECTIONS",
+        default_value = "10000",
+        value_parser = parse_nonzero::<NonZeroUsize>,
+        help_heading = "Connections and shutdown"
     )]
-    pub max_memory: usize,
-
-    /// Maximum number of open connections of each client listener, HTTP and gRPC; when it is reached, new connections
-    /// wait until others close
-    #[arg(long, value_name = "N", env = "SLIDEGATE_MAX_CONNECTIONS", default_value = "10000")]
     pub max_connections: NonZeroUsize,
+
+    /// Whether the command line or the environment sets `max_connections`.
+    #[arg(skip)]
+    pub is_max_connections_given: bool,
 
     // The default exceeds the 60 s for which proxies keep idle upstream connections, so that the proxy closes them: it
     // knows whether it is about to send a request.
-    /// Maximum time to receive the head of a request, to receive its body, to send its response, and to keep an idle
-    /// connection, in seconds from 1 to 86400
+    /// Maximum wait for a client in each step of a request, and maximum idle time of a connection
+    ///
+    /// The steps are to receive the head, to receive the body, and to send the response. From 1s to 24h.
     #[arg(
         long,
-        value_name = "SECONDS",
+        value_name = "DURATION",
         env = "SLIDEGATE_CLIENT_TIMEOUT",
-        default_value = "75",
-        value_parser = clap::value_parser!(u64).range(1..=86_400)
+        default_value = "75s",
+        value_parser = parse_client_timeout,
+        help_heading = "Connections and shutdown"
     )]
-    pub client_timeout: u64,
+    pub client_timeout: Duration,
 
-    /// Maximum time for requests in flight to finish after the signal to stop, such as 10s or 500ms; 0s closes
-    /// connections immediately
+    /// Maximum time for requests in flight to finish after the signal to stop; 0s closes connections immediately
+    ///
+    /// From 0s to 10m.
     #[arg(
         long,
         value_name = "DURATION",
         env = "SLIDEGATE_SHUTDOWN_GRACE",
         default_value = "10s",
-        value_parser = parse_shutdown_grace
+        value_parser = parse_shutdown_grace,
+        help_heading = "Connections and shutdown"
     )]
     pub shutdown_grace: Duration,
-
-    /// Fail readiness (/readyz) while the store is unavailable; by default the server stays ready, since
-    /// on_store_error of the policy applies
-    #[arg(long, env = "SLIDEGATE_READY_NEEDS_STORE")]
-    pub ready_needs_store: bool,
-
-    /// Level of the log on standard error: off, error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", env = "SLIDEGATE_LOG_LEVEL", default_value = "info")]
-    pub log_level: LevelFilter,
 
     #[command(flatten)]
     pub observability: ObservabilityArgs,
 }
 
-/// The maximum of `--shutdown-grace`.
-const MAX_SHUTDOWN_GRACE: Duration = Duration::from_secs(600);
+fn parse_client_timeout(text: &str) -> Result<Duration, String> {
+    let (min, max) = (Duration::from_secs(1), Duration::from_secs(86_400));
+    DurationRange { min, max, example: "75s" }.parse(text)
+}
 
 fn parse_shutdown_grace(text: &str) -> Result<Duration, String> {
-    parse_duration(text, MAX_SHUTDOWN_GRACE)
-        .ok_or_else(|| "write it as 500ms or 10s, from 0s to 600s".to_owned())
+    let max = Duration::from_secs(600);
+    DurationRange { min: Duration::ZERO, max, example: "10s" }.parse(text)
 }

@@ -138,6 +138,11 @@ pub fn read_policy(path: &Path) -> Result<Policy, PolicyFileError> {
     parse_policy(path, &read_text(path)?, accept_any_limit)
 }
 
+/// Reads a policy from its source, for a command that has no store. Accepts every limit.
+pub fn read_policy_source(source: PolicySource) -> Result<Policy, PolicyFileError> {
+    Ok(PolicyFile::read(source, accept_any_limit)?.policy)
+}
+
 /// Reads the text of a file.
 pub fn read_text(path: &Path) -> Result<String, PolicyFileError> {
     fs::read_to_string(path).map_err(|error| unreadable_file_error(path, error))

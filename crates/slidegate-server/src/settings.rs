@@ -5,7 +5,6 @@
 mod cluster;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +18,8 @@ use tracing::level_filters::LevelFilter;
 
 use self::cluster::ClusterSettingsError;
 use crate::args::{
-    AddressOrNone, ClusterArgs, ObservabilityArgs, RedisClock, RepeatedHeaders, ServeArgs,
-    StoreArgs, TlsArgs,
+    AddressOrNone, ClusterArgs, ListenAddress, ObservabilityArgs, RedisClock, RepeatedHeaders,
+    ServeArgs, StoreArgs, TlsArgs,
 };
 use crate::bounds::{ClientBounds, StoreBounds};
 use crate::log::LogSettings;
@@ -32,11 +31,11 @@ use crate::tls::{Tls, TlsError, TlsFiles};
 
 /// The settings of `slidegate serve`.
 pub struct Settings {
-    pub http: SocketAddr,
-    pub grpc: Option<SocketAddr>,
+    pub http: ListenAddress,
+    pub grpc: Option<ListenAddress>,
     pub trusted_proxies: TrustedProxies,
     pub repeated_headers: RepeatedHeaders,
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<ListenAddress>,
     /// The TLS settings of the client listeners, or `None` for plain TCP.
     pub tls: Option<Arc<Tls>>,
     pub headers: Style,
@@ -45,6 +44,8 @@ pub struct Settings {
     pub policy_file: PolicyFile,
     pub service: ServiceSettings,
     pub clients: ClientBounds,
+    /// Whether the command line or the environment sets the maximum number of connections.
+    pub is_max_connections_given: bool,
     pub shutdown_grace: Duration,
     pub log: LogSettings,
 }
@@ -84,11 +85,13 @@ pub enum StoreSettings {
 pub enum SettingsError {
     #[error(transparent)]
     Policy(#[from] PolicyFileError),
-    #[error("--store (SLIDEGATE_STORE) is not `memory`, `cluster://` or a Redis address: {0}")]
+    #[error(
+        "--store (SLIDEGATE_STORE): this is not `memory`, `cluster://` or a Redis address: {0}"
+    )]
     Store(#[from] AddressError),
     #[error(transparent)]
     Cluster(#[from] ClusterSettingsError),
-    #[error("--otlp-endpoint (SLIDEGATE_OTLP_ENDPOINT) is not a collector URL: {0}")]
+    #[error("--otlp-endpoint (SLIDEGATE_OTLP_ENDPOINT): this is not the URL of a collector: {0}")]
     Otlp(#[from] CollectorUrlError),
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -102,11 +105,14 @@ impl Settings {
     /// Interprets the arguments, and reads the files that the arguments name.
     pub fn from_args(args: ServeArgs) -> Result<Self, SettingsError> {
         let expected_instances = args.store.expected_instances;
-        let bounds = StoreBounds { max_keys: args.max_keys.get(), max_memory: args.max_memory };
+        let ready_needs_store = args.store.ready_needs_store;
+        let bounds =
+            StoreBounds { max_keys: args.store.max_keys.get(), max_memory: args.store.max_memory };
         let store = StoreSettings::from_args(args.store, args.cluster, bounds)?;
         let policy_file =
             PolicyFile::read(args.policy_source.into_source(), store.limit_support_check())?;
         let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
+        let has_admin_listener = admin.is_some();
         Ok(Self {
             http: args.http,
             grpc,
@@ -122,30 +128,31 @@ impl Settings {
                 store,
                 expected_instances,
                 bounds,
-                ready_needs_store: args.ready_needs_store,
-                has_admin_listener: admin.is_some(),
-                max_denial_logs_per_second: max_denial_logs_per_second(
-                    &args.observability,
-                    args.log_level,
-                ),
+                ready_needs_store,
+                has_admin_listener,
+                max_denial_logs_per_second: max_denial_logs_per_second(&args.observability),
                 redact: Redactor::new(args.observability.redact_keys),
                 traces: build_trace_settings(&args.observability)?,
             },
             policy_file,
             clients: ClientBounds {
                 max_connections: args.max_connections,
-                client_timeout: Duration::from_secs(args.client_timeout),
+                client_timeout: args.client_timeout,
             },
+            is_max_connections_given: args.is_max_connections_given,
             shutdown_grace: args.shutdown_grace,
-            log: LogSettings { level: args.log_level, format: args.observability.log_format },
+            log: LogSettings {
+                level: args.observability.log_level,
+                format: args.observability.log_format,
+            },
         })
     }
 }
 
 /// Returns the maximum number of denials in the log per second. Returns 0 if the log level excludes denials. The log
 /// then does not report a number of omitted denials either.
-fn max_denial_logs_per_second(args: &ObservabilityArgs, level: LevelFilter) -> u16 {
-    if level >= LevelFilter::INFO { args.log_denials } else { 0 }
+fn max_denial_logs_per_second(args: &ObservabilityArgs) -> u16 {
+    if args.log_level >= LevelFilter::INFO { args.log_denials } else { 0 }
 }
 
 fn build_trace_settings(

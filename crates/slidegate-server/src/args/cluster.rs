@@ -9,29 +9,40 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::value_parsers::parse_duration;
+use super::listener::ListenAddress;
+use super::value_parsers::{DurationRange, split_host_and_port};
 
 /// The flags of a cluster node.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Cluster (--store cluster://)")]
 pub struct ClusterArgs {
-    /// Address on which this node listens for other nodes, over TCP and UDP (for --store cluster://). An address that
-    /// other machines can reach requires a cluster key; port 0 selects a free port
+    /// Address on which this node listens for other nodes, over TCP and UDP
+    ///
+    /// An address that other machines can reach requires a cluster key. Port 0 selects a free port. A host name is
+    /// resolved at start, and the first of its addresses that belongs to this machine is used.
     #[arg(
         long,
-        value_name = "IP:PORT",
+        value_name = "HOST:PORT",
         env = "SLIDEGATE_CLUSTER_LISTEN",
         default_value = "127.0.0.1:7946"
     )]
-    pub cluster_listen: SocketAddr,
+    pub cluster_listen: ListenAddress,
 
-    /// Address at which other nodes reach this node, if it differs from --cluster-listen; port 0 means the port of
-    /// --cluster-listen. If neither address names one machine, the local address of the connection to the first seed
-    /// is used
-    #[arg(long, value_name = "IP:PORT", env = "SLIDEGATE_CLUSTER_ADVERTISE")]
+    /// Address at which other nodes reach this node, if it differs from --cluster-listen
+    ///
+    /// Port 0 means the port of --cluster-listen. If neither address names one machine, the local address of the
+    /// connection to the first seed is used.
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "SLIDEGATE_CLUSTER_ADVERTISE",
+        value_parser = parse_advertised_address
+    )]
     pub cluster_advertise: Option<SocketAddr>,
 
-    /// Addresses of other nodes, separated by commas. Some of the nodes suffice, the list may contain this node, and
-    /// all addresses of a host name are tried
+    /// Addresses of other nodes, separated by commas
+    ///
+    /// Some of the nodes suffice, the list may contain this node, and all addresses of a host name are tried.
     #[arg(
         long,
         value_name = "HOST:PORT,…",
@@ -41,11 +52,13 @@ pub struct ClusterArgs {
     )]
     pub cluster_seeds: SeedList,
 
-    /// Name of this node in the cluster, unique and the same after a restart. By default its address
+    /// Name of this node in the cluster, by default its address
+    ///
+    /// The name is unique in the cluster, and the same after a restart.
     #[arg(long, value_name = "NAME", env = "SLIDEGATE_CLUSTER_NODE_NAME", value_parser = parse_node_name)]
     pub cluster_node_name: Option<String>,
 
-    /// Interval at which nodes replicate their counters, from 10ms to 10s, such as 50ms or 1s
+    /// Interval at which nodes replicate their counters, from 10ms to 10s
     #[arg(
         long,
         value_name = "DURATION",
@@ -55,8 +68,9 @@ pub struct ClusterArgs {
     )]
     pub cluster_sync_interval: Duration,
 
-    /// Maximum wait for acknowledgements when a key has reached max_unsynced, then the request is denied; 0ms denies
-    /// immediately
+    /// Maximum wait for acknowledgements when a key has reached max_unsynced, from 0ms to 1s
+    ///
+    /// Then the request is denied; 0ms denies immediately.
     #[arg(
         long,
         value_name = "DURATION",
@@ -66,7 +80,9 @@ pub struct ClusterArgs {
     )]
     pub cluster_sync_wait: Duration,
 
-    /// Maximum difference between the clocks of two nodes, from 0s to 60s; counters are kept longer by this duration
+    /// Maximum difference between the clocks of two nodes, from 0s to 1m
+    ///
+    /// Counters are kept longer by this duration.
     #[arg(
         long,
         value_name = "DURATION",
@@ -77,12 +93,15 @@ pub struct ClusterArgs {
     pub cluster_max_clock_skew: Duration,
 
     // The help would print the value of the variable.
-    /// Secret that all nodes of the cluster share, any text of 16 bytes or more. Set it in the environment or in a
-    /// file: every user of the machine can read a command line
+    /// Secret that all nodes of the cluster share, any text of 16 bytes or more
+    ///
+    /// Set it in the environment or in a file: every user of the machine can read a command line.
     #[arg(long, value_name = "TEXT", env = "SLIDEGATE_CLUSTER_KEY", hide_env_values = true)]
     pub cluster_key: Option<ClusterKeyArg>,
 
-    /// File with the cluster key, an alternative to --cluster-key; a line break at its end is not part of the key
+    /// File with the cluster key, an alternative to --cluster-key
+    ///
+    /// A line break at its end is not part of the key.
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_CLUSTER_KEY_FILE")]
     pub cluster_key_file: Option<PathBuf>,
 }
@@ -113,7 +132,7 @@ pub struct SeedList(pub Vec<String>);
 /// The error for an entry of the list of seeds that is not a host with a port.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{0}` is not a host with a port: write slidegate-nodes:7946, 192.0.2.7:7946 or [2001:db8::7]:7946, separated by commas"
+    "`{0}` is not a host with a port; write HOST:PORT, for example slidegate-nodes:7946,192.0.2.7:7946,[2001:db8::7]:7946, separated by commas"
 )]
 pub struct SeedListError(String);
 
@@ -133,15 +152,11 @@ impl FromStr for SeedList {
 }
 
 fn is_host_with_port(text: &str) -> bool {
-    if text.starts_with('[') {
-        return text.parse::<SocketAddr>().is_ok_and(|address| address.port() > 0);
-    }
-    let Some((host, port)) = text.split_once(':') else { return false };
-    let is_host_char = |char: char| char.is_ascii_alphanumeric() || ".-_".contains(char);
-    !host.is_empty()
-        && host.chars().all(is_host_char)
-        && port.bytes().all(|byte| byte.is_ascii_digit())
-        && port.parse::<u16>().is_ok_and(|port| port > 0)
+    split_host_and_port(text).is_some_and(|(_, port)| port > 0)
+}
+
+fn parse_advertised_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write IP:PORT, for example 192.0.2.11:7946".to_owned())
 }
 
 /// The maximum length of a node name in bytes. Every datagram to another node contains the name.
@@ -157,29 +172,19 @@ fn parse_node_name(text: &str) -> Result<String, String> {
     Err(format!("use 1 to {MAX_NODE_NAME_BYTES} printable ASCII characters without spaces"))
 }
 
-/// The minimum of `--cluster-sync-interval`.
-const MIN_REPLICATION_INTERVAL: Duration = Duration::from_millis(10);
-/// The maximum of `--cluster-sync-interval`.
-const MAX_REPLICATION_INTERVAL: Duration = Duration::from_secs(10);
-/// The maximum of `--cluster-sync-wait`, the wait for acknowledgements of other nodes.
-const MAX_ACKNOWLEDGEMENT_WAIT: Duration = Duration::from_secs(1);
-/// The maximum of `--cluster-max-clock-skew`.
-const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
-
 fn parse_replication_interval(text: &str) -> Result<Duration, String> {
-    parse_duration(text, MAX_REPLICATION_INTERVAL)
-        .filter(|interval| *interval >= MIN_REPLICATION_INTERVAL)
-        .ok_or_else(|| "write it as 250ms or 1s, from 10ms to 10s".to_owned())
+    let (min, max) = (Duration::from_millis(10), Duration::from_secs(10));
+    DurationRange { min, max, example: "250ms" }.parse(text)
 }
 
 fn parse_acknowledgement_wait(text: &str) -> Result<Duration, String> {
-    parse_duration(text, MAX_ACKNOWLEDGEMENT_WAIT)
-        .ok_or_else(|| "write it as 20ms or 1s, from 0ms to 1s".to_owned())
+    let max = Duration::from_secs(1);
+    DurationRange { min: Duration::ZERO, max, example: "20ms" }.parse(text)
 }
 
 fn parse_max_clock_skew(text: &str) -> Result<Duration, String> {
-    parse_duration(text, MAX_CLOCK_SKEW)
-        .ok_or_else(|| "write it as 500ms or 2s, from 0s to 60s".to_owned())
+    let max = Duration::from_secs(60);
+    DurationRange { min: Duration::ZERO, max, example: "2s" }.parse(text)
 }
 
 #[cfg(test)]
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_duration_bounds_match_error_messages() {
+    fn cluster_durations_have_documented_bounds() {
         let ms = |ms| Some(Duration::from_millis(ms));
         for (text, interval, wait, skew) in [
             ("0ms", None, ms(0), ms(0)),
@@ -236,7 +241,7 @@ mod tests {
             ("11s", None, None, ms(11_000)),
             ("60s", None, None, ms(60_000)),
             ("61s", None, None, None),
-            ("1m", None, None, None),
+            ("1m", None, None, ms(60_000)),
             ("", None, None, None),
         ] {
             let parsed = (

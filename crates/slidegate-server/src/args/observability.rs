@@ -4,50 +4,92 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use thiserror::Error;
+use tracing::level_filters::LevelFilter;
 
 /// The flags of the log and of tracing.
 #[derive(Debug, clap::Args)]
 pub struct ObservabilityArgs {
+    /// Level of the log on standard error: off, error, warn, info, debug or trace
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        env = "SLIDEGATE_LOG_LEVEL",
+        default_value = "info",
+        value_parser = parse_log_level,
+        help_heading = "Log"
+    )]
+    pub log_level: LevelFilter,
+
     /// Format of the log on standard error: text, or json with one object per line
     #[arg(
         long,
         value_name = "FORMAT",
         env = "SLIDEGATE_LOG_FORMAT",
         default_value = "text",
-        hide_possible_values = true
+        hide_possible_values = true,
+        help_heading = "Log"
     )]
     pub log_format: LogFormat,
 
-    /// Maximum number of denials in the log per second, from 0 to 1000; a later line has the number of omitted
-    /// denials, and 0 logs none
+    /// Maximum number of denials in the log per second, from 0 to 1000; 0 logs none
+    ///
+    /// A later line has the number of omitted denials.
     #[arg(
         long,
         value_name = "N",
         env = "SLIDEGATE_LOG_DENIALS",
         default_value = "1",
-        value_parser = clap::value_parser!(u16).range(0..=1000)
+        value_parser = parse_log_denials,
+        help_heading = "Log"
     )]
     pub log_denials: u16,
 
-    /// Show hashes in place of key values in the log and in the top keys; equal values have equal hashes until the
-    /// server stops
-    #[arg(long, env = "SLIDEGATE_REDACT_KEYS")]
+    /// Show hashes in place of key values in the log and in the top keys
+    ///
+    /// Equal values have equal hashes until the server stops.
+    #[arg(long, env = "SLIDEGATE_REDACT_KEYS", help_heading = "Log")]
     pub redact_keys: bool,
 
     // The URL may contain a password, and the help would print the value of the variable.
-    /// OTLP/HTTP collector for traces of decisions, such as http://127.0.0.1:4318; without it nothing is traced
-    #[arg(long, value_name = "URL", env = "SLIDEGATE_OTLP_ENDPOINT", hide_env_values = true)]
+    /// OTLP/HTTP collector for traces of decisions, such as http://127.0.0.1:4318
+    ///
+    /// By default nothing is traced.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "SLIDEGATE_OTLP_ENDPOINT",
+        hide_env_values = true,
+        help_heading = "Tracing"
+    )]
     pub otlp_endpoint: Option<String>,
 
-    /// Share of decisions that are traced if the request has no traceparent header; 0% traces only requests with a
-    /// sampled traceparent
-    #[arg(long, value_name = "PERCENT", env = "SLIDEGATE_TRACE_SAMPLE", default_value = "1%")]
+    /// Share of traced decisions among requests without a traceparent header
+    ///
+    /// 0% traces only requests with a sampled traceparent. Requires --otlp-endpoint.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        env = "SLIDEGATE_TRACE_SAMPLE",
+        default_value = "1%",
+        help_heading = "Tracing"
+    )]
     pub trace_sample: SampleRatio,
 
-    /// Trust the traceparent header of requests at /v1/auth. Only for proxies that replace the client's header;
-    /// without this flag, --trace-sample applies there
-    #[arg(long, env = "SLIDEGATE_TRUST_TRACEPARENT")]
+    /// Trust the traceparent header of requests at /v1/auth
+    ///
+    /// Only for proxies that replace the client's header. By default --trace-sample applies there. Requires
+    /// --otlp-endpoint.
+    #[arg(long, env = "SLIDEGATE_TRUST_TRACEPARENT", help_heading = "Tracing")]
     pub trust_traceparent: bool,
+}
+
+fn parse_log_level(text: &str) -> Result<LevelFilter, &'static str> {
+    text.parse().map_err(|_| "write off, error, warn, info, debug or trace")
+}
+
+fn parse_log_denials(text: &str) -> Result<u16, &'static str> {
+    let number = text.parse().ok().filter(|number| *number <= 1000);
+    number.ok_or("write a whole number from 0 to 1000")
 }
 
 /// The format of the log.

@@ -2,51 +2,85 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::value_parsers::parse_duration;
+use super::value_parsers::{DurationRange, parse_max_memory, parse_nonzero};
 
 /// The flags of the store that holds the counters.
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
     // The help would print the value of the variable.
-    /// Store of the counters: memory; cluster://, the replicated memory of several instances (--cluster-seeds); or a
-    /// Redis that all instances share: redis://host:6379/0, rediss://… (TLS), unix:///path,
-    /// redis+sentinel://host:26379,host:26379/service or redis+cluster://host:6379,host:6379. Set an address with a
-    /// password in the environment: every user of the machine can read a command line
+    /// Store of the counters: memory, cluster:// or the address of a Redis
+    ///
+    /// cluster:// is the replicated memory of several instances (--cluster-seeds). A Redis is shared by all instances:
+    /// redis://host:6379/0, rediss://… (TLS), unix:///path, redis+sentinel://host:26379,host:26379/service or
+    /// redis+cluster://host:6379,host:6379. Set an address with a password in the environment: every user of the
+    /// machine can read a command line.
     #[arg(
         long,
         value_name = "STORE",
         env = "SLIDEGATE_STORE",
         default_value = "memory",
-        hide_env_values = true
+        hide_env_values = true,
+        help_heading = "Store"
     )]
     pub store: StoreArg,
 
-    /// Maximum wait of a request for Redis, from 1ms to 60s, such as 15ms or 1s; then on_store_error of the policy
-    /// applies
+    /// Maximum number of keys, such as clients, that are counted in memory
+    ///
+    /// When it is reached, keys that are about to expire are evicted. With Redis, keys are counted in memory only while
+    /// Redis is unavailable.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "SLIDEGATE_MAX_KEYS",
+        default_value = "10000000",
+        value_parser = parse_nonzero::<NonZeroUsize>,
+        help_heading = "Store"
+    )]
+    pub max_keys: NonZeroUsize,
+
+    /// Maximum memory of these keys, such as 512MiB, 1GiB or a number of bytes, at least 1MiB
+    ///
+    /// When it is reached, keys that are about to expire are evicted.
+    #[arg(
+        long,
+        value_name = "SIZE",
+        env = "SLIDEGATE_MAX_MEMORY",
+        default_value = "1GiB",
+        value_parser = parse_max_memory,
+        help_heading = "Store"
+    )]
+    pub max_memory: usize,
+
+    /// Maximum wait of a request for Redis, from 1ms to 1m
+    ///
+    /// Then on_store_error of the policy applies.
     #[arg(
         long,
         value_name = "DURATION",
         env = "SLIDEGATE_REDIS_TIMEOUT",
         default_value = "15ms",
-        value_parser = parse_redis_timeout
+        value_parser = parse_redis_timeout,
+        help_heading = "Redis"
     )]
     pub redis_timeout: Duration,
 
-    /// Clock of the counters in Redis: server, the clock of Redis; or client, the clock of this machine, which is
-    /// cheaper for Redis and requires synchronized machines
+    /// Clock of the counters in Redis: server (the clock of Redis) or client (the clock of this machine)
+    ///
+    /// client is cheaper for Redis, and requires synchronized machines.
     #[arg(
         long,
         value_name = "CLOCK",
         env = "SLIDEGATE_REDIS_CLOCK",
         default_value = "server",
-        hide_possible_values = true
+        hide_possible_values = true,
+        help_heading = "Redis"
     )]
     pub redis_clock: RedisClock,
 
@@ -56,30 +90,48 @@ pub struct StoreArgs {
         value_name = "TEXT",
         env = "SLIDEGATE_REDIS_PREFIX",
         default_value = "slidegate:",
-        value_parser = parse_redis_prefix
+        value_parser = parse_redis_prefix,
+        help_heading = "Redis"
     )]
     pub redis_prefix: String,
 
-    /// Maximum age of a cached denial, from 0ms to 60s, such as 1s or 500ms; until then, or until the cost fits,
-    /// requests are denied without a call to Redis. 0ms disables the cache
+    /// Maximum age of a cached denial, from 0ms to 1m; 0ms disables the cache
+    ///
+    /// Until then, or until the cost fits, requests are denied without a call to Redis.
     #[arg(
         long,
         value_name = "DURATION",
         env = "SLIDEGATE_DENY_CACHE_TTL",
         default_value = "1s",
-        value_parser = parse_deny_cache_ttl
+        value_parser = parse_deny_cache_ttl,
+        help_heading = "Redis"
     )]
     pub deny_cache_ttl: Duration,
 
-    /// PEM file with the certificates to trust for rediss://; by default the certificate authorities that browsers
-    /// trust
-    #[arg(long, value_name = "FILE", env = "SLIDEGATE_REDIS_CA_FILE")]
+    /// PEM file with the certificates to trust for rediss://
+    ///
+    /// By default the certificate authorities that browsers trust.
+    #[arg(long, value_name = "FILE", env = "SLIDEGATE_REDIS_CA_FILE", help_heading = "Redis")]
     pub redis_ca_file: Option<PathBuf>,
 
-    /// Number of instances that share the store; while the store is unavailable, each enforces its share of every
-    /// limit, and 1 enforces the whole limit
-    #[arg(long, value_name = "N", env = "SLIDEGATE_EXPECTED_INSTANCES", default_value = "1")]
+    /// Number of instances that share the Redis
+    ///
+    /// While Redis is unavailable, each instance enforces its share of every limit; 1 enforces the whole limit.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "SLIDEGATE_EXPECTED_INSTANCES",
+        default_value = "1",
+        value_parser = parse_nonzero::<NonZeroU32>,
+        help_heading = "Redis"
+    )]
     pub expected_instances: NonZeroU32,
+
+    /// Fail readiness (/readyz) while Redis is unavailable
+    ///
+    /// By default the server stays ready, since on_store_error of the policy applies.
+    #[arg(long, env = "SLIDEGATE_READY_NEEDS_STORE", help_heading = "Redis")]
+    pub ready_needs_store: bool,
 }
 
 /// The value of `--store` as given. The value may contain a password. So the module `settings` parses it, because an
@@ -110,21 +162,16 @@ pub enum RedisClock {
     Client,
 }
 
-/// The maximum of `--redis-timeout`.
-const MAX_REDIS_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The maximum of `--deny-cache-ttl`.
-const MAX_DENY_CACHE_TTL: Duration = Duration::from_secs(60);
+/// The maximum of `--redis-timeout` and `--deny-cache-ttl`.
+const MAX_REDIS_DURATION: Duration = Duration::from_secs(60);
 
 fn parse_redis_timeout(text: &str) -> Result<Duration, String> {
-    parse_duration(text, MAX_REDIS_TIMEOUT)
-        .filter(|timeout| !timeout.is_zero())
-        .ok_or_else(|| "write it as 15ms or 1s, from 1ms to 60s".to_owned())
+    let min = Duration::from_millis(1);
+    DurationRange { min, max: MAX_REDIS_DURATION, example: "15ms" }.parse(text)
 }
 
 fn parse_deny_cache_ttl(text: &str) -> Result<Duration, String> {
-    parse_duration(text, MAX_DENY_CACHE_TTL)
-        .ok_or_else(|| "write it as 500ms or 1s, from 0ms to 60s".to_owned())
+    DurationRange { min: Duration::ZERO, max: MAX_REDIS_DURATION, example: "1s" }.parse(text)
 }
 
 /// The maximum length in bytes of the prefix of keys in Redis.
@@ -147,34 +194,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redis_timeout_requires_unit_and_valid_range() {
-        for (text, ms) in [("15ms", 15), ("1ms", 1), ("1s", 1_000), ("60s", 60_000)] {
-            assert_eq!(parse_redis_timeout(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for invalid in [
-            "",
-            "15",
-            "ms",
-            "0ms",
-            "0s",
-            "61s",
-            "1m",
-            "1.5s",
-            "-1s",
-            "+1s",
-            "15 ms",
-            "99999999999999999999s",
+    fn redis_durations_have_documented_bounds() {
+        let ms = |ms| Some(Duration::from_millis(ms));
+        for (text, timeout, ttl) in [
+            ("0ms", None, ms(0)),
+            ("1ms", ms(1), ms(1)),
+            ("1m", ms(60_000), ms(60_000)),
+            ("61s", None, None),
+            ("15", None, None),
         ] {
-            assert!(parse_redis_timeout(invalid).is_err(), "{invalid}");
+            let parsed = (parse_redis_timeout(text).ok(), parse_deny_cache_ttl(text).ok());
+            assert_eq!(parsed, (timeout, ttl), "{text}");
         }
-    }
-
-    #[test]
-    fn deny_cache_ttl_accepts_zero() {
-        for (text, ms) in [("0ms", 0), ("0s", 0), ("1s", 1_000), ("60s", 60_000)] {
-            assert_eq!(parse_deny_cache_ttl(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        assert!(parse_deny_cache_ttl("0").is_err() && parse_deny_cache_ttl("61s").is_err());
     }
 
     #[test]

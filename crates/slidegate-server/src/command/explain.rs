@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -12,33 +11,39 @@ use serde_json::Value;
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Gate, MAX_UNITS, MemoryStore, Policy, Request};
 use thiserror::Error;
 
+use crate::args::PolicySourceArgs;
 use crate::explain::Explanation;
 use crate::policy_file;
 
 /// The flags of `slidegate explain`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("policy", |policy| policy.required_unless_present("server")))]
 pub struct ExplainArgs {
-    /// YAML file with the policy, evaluated with unused limits
-    #[arg(long, value_name = "FILE", env = "SLIDEGATE_POLICY", required_unless_present = "server")]
-    pub policy: Option<PathBuf>,
+    #[command(flatten)]
+    pub policy_source: PolicySourceArgs,
 
-    /// Admin listener of a server, such as http://127.0.0.1:6070: explains with its current policy and counters, and
-    /// charges nothing; --policy is then ignored
-    #[arg(long, value_name = "URL")]
+    /// Admin listener of a server, such as http://127.0.0.1:6070, in place of a policy
+    ///
+    /// Explains with the current policy and counters of the server, and charges nothing. --policy and
+    /// --ratelimit-config are then ignored.
+    #[arg(long, value_name = "URL", help_heading = "Policy")]
     pub server: Option<String>,
 
     /// Domain of the request
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN, help_heading = "Request")]
     pub domain: String,
 
-    /// Cost of the request in units for rules that state no cost, or NAME=N for rules with a named cost; 0 only checks.
-    /// Can be repeated; 1 by default
-    #[arg(long, value_name = "[NAME=]N")]
+    /// Cost of the request in units, or NAME=N for rules with a named cost; 0 only checks
+    ///
+    /// A number without a name is the cost in rules that state no cost. Can be repeated; 1 by default.
+    #[arg(long, value_name = "[NAME=]N", help_heading = "Request")]
     pub cost: Vec<CostArg>,
 
-    /// Request of Envoy's rate limit protocol: descriptors, separated by `+`, such as plan=free user=ann + user=ann. A
-    /// rule applies to a descriptor only if it names all attributes of the descriptor
-    #[arg(long)]
+    /// Request of Envoy's rate limit protocol: descriptors, separated by `+`
+    ///
+    /// Such as plan=free user=ann + user=ann. A rule applies to a descriptor only if it names all attributes of the
+    /// descriptor.
+    #[arg(long, help_heading = "Request")]
     pub descriptors: bool,
 
     /// Attributes of the request, in order, such as method=GET ip=192.0.2.7
@@ -57,7 +62,7 @@ pub struct CostArg {
 
 /// The error for a value of `--cost` that is not a valid cost.
 #[derive(Debug, Error)]
-#[error("a cost is a number of units up to {MAX_UNITS}, or NAME=N such as tokens=1800")]
+#[error("write a number of units up to {MAX_UNITS}, or NAME=N, for example tokens=1800")]
 pub struct CostArgError;
 
 impl FromStr for CostArg {
@@ -98,7 +103,7 @@ pub enum AttributeArg {
 
 /// The error for an argument that is not an attribute `NAME=VALUE`.
 #[derive(Debug, Error)]
-#[error("an attribute is NAME=VALUE, such as ip=192.0.2.7")]
+#[error("write an attribute as NAME=VALUE, for example ip=192.0.2.7")]
 pub struct AttributeArgError;
 
 impl FromStr for AttributeArg {
@@ -160,25 +165,27 @@ struct DescriptorJson<'a> {
 /// The reason why `slidegate explain` cannot explain a request.
 #[derive(Debug, Error)]
 enum ExplainError {
-    #[error("`{0}` is given twice; a request has each attribute once")]
+    #[error("`{0}` occurs twice; write each attribute once")]
     DuplicateAttribute(String),
-    #[error("`{0}` is given twice in one descriptor; name the second one `{0}#2`")]
+    #[error("`{0}` occurs twice in one descriptor; name the second one `{0}#2`")]
     DuplicateInDescriptor(String),
     #[error("`+` separates descriptors; add `--descriptors`")]
     SeparatorWithoutFlag,
-    #[error("a descriptor without attributes: no rule applies to it")]
+    #[error("a descriptor has no attributes; write NAME=VALUE on both sides of each `+`")]
     EmptyDescriptor,
-    #[error("no rule has domain `{domain}`, so everything passes; the policy has {}", known_domains.join(", "))]
-    UnknownDomain { domain: String, known_domains: Vec<String> },
+    #[error("no rule has domain `{domain}`, so no request is denied; {remedy}")]
+    UnknownDomain { domain: String, remedy: String },
     #[error(
-        "--server needs the URL of an admin listener over plain HTTP, such as http://127.0.0.1:6070"
+        "--server: the URL of an admin listener begins with http://; write for example http://127.0.0.1:6070"
     )]
     UnsupportedUrl,
-    #[error("{url} is unreachable: {reason}")]
+    #[error("{url}: the server is unreachable: {reason}; check the address of --admin")]
     Unreachable { url: String, reason: String },
-    #[error("{url} returned status {status}: {detail}")]
+    #[error("{url}: the server returned status {status}: {detail}")]
     ErrorResponse { url: String, status: u16, detail: String },
-    #[error("{url} is not an admin listener of slidegate: {reason}")]
+    #[error(
+        "{url}: this is not an admin listener of slidegate: {reason}; use the address of --admin"
+    )]
     InvalidResponse { url: String, reason: String },
 }
 
@@ -192,10 +199,10 @@ const MAX_EXPLAIN_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 /// Runs `slidegate explain`, and returns the explanation as text.
 pub fn run(args: ExplainArgs) -> Result<String, Box<dyn Error>> {
     let descriptors = parse_descriptors(&args)?;
-    let explanation = match (&args.server, &args.policy) {
-        (Some(url), _) => explain_with_server(url, &args, descriptors)?,
-        (None, policy) => {
-            let policy = policy_file::read_policy(&policy.clone().unwrap_or_default())?;
+    let explanation = match &args.server {
+        Some(url) => explain_with_server(url, &args, descriptors)?,
+        None => {
+            let policy = policy_file::read_policy_source(args.policy_source.clone().into_source())?;
             explain_with_policy(&policy, &args, &descriptors)?
         }
     };
@@ -249,11 +256,8 @@ fn explain_with_policy(
     if explanation.has_rules() {
         return Ok(explanation);
     }
-    let mut known_domains: Vec<String> =
-        policy.rules().iter().map(|rule| format!("`{}`", rule.domain())).collect();
-    known_domains.sort_unstable();
-    known_domains.dedup();
-    Err(ExplainError::UnknownDomain { domain: args.domain.clone(), known_domains })
+    let (domain, remedy) = (args.domain.clone(), super::unknown_domain_remedy(policy));
+    Err(ExplainError::UnknownDomain { domain, remedy })
 }
 
 /// Explains the decision with the current policy and counters of a server.

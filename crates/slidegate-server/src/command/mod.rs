@@ -6,24 +6,30 @@ mod replay;
 mod serve;
 mod validate;
 
+use std::collections::BTreeSet;
 use std::error;
 use std::io::{self, Write};
+use std::string::FromUtf8Error;
 
+use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, Error, FromArgMatches, Parser};
+use clap_complete::Shell;
+use slidegate::Policy;
 use slidegate::policy::file;
 
 use self::convert::ConvertArgs;
 use self::explain::ExplainArgs;
 use self::replay::ReplayArgs;
 use self::validate::ValidateArgs;
-use crate::args::ServeArgs;
+use crate::args::{ServeArgs, reject_ineffective_flags};
 
 /// A rate limiter for APIs, with sliding windows.
 ///
 /// Write a policy file with the limits, start `slidegate serve`, and check each request before you serve it:
 /// `curl localhost:8080/v1/check -d '{"attributes":{"client":"alice"}}'`.
 #[derive(Debug, Parser)]
-#[command(name = "slidegate", version, disable_help_subcommand = true)]
+// Without a width, `-h` prints each flag on one line.
+#[command(name = "slidegate", version, disable_help_subcommand = true, term_width = 0)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -56,7 +62,17 @@ pub enum Command {
     /// # yaml-language-server: $schema=./slidegate.schema.json
     Schema,
     /// Test a policy on the requests of access logs
+    ///
+    /// With --ratelimit-config, a request has one descriptor for each rule whose keys are attributes of the log: method,
+    /// path, ip or remote_address, host, user, header.referer, header.user-agent.
     Replay(ReplayArgs),
+    /// Print a completion script for a shell
+    ///
+    /// Example: slidegate completions bash > /usr/share/bash-completion/completions/slidegate
+    Completions {
+        /// Shell for which the script is written
+        shell: Shell,
+    },
 }
 
 /// Runs a subcommand. If it fails, the program prints only the text of the returned error.
@@ -68,6 +84,7 @@ pub fn run(command: Command) -> Result<(), Box<dyn error::Error>> {
         Command::Explain(args) => Ok(print_to_stdout(&explain::run(args)?)?),
         Command::Convert(args) => Ok(print_to_stdout(&convert::run(args)?)?),
         Command::Schema => print_schema(),
+        Command::Completions { shell } => Ok(print_to_stdout(&completion_script(shell)?)?),
     }
 }
 
@@ -75,6 +92,23 @@ pub fn run(command: Command) -> Result<(), Box<dyn error::Error>> {
 fn print_schema() -> Result<(), Box<dyn error::Error>> {
     print_to_stdout(&format!("{}\n", serde_json::to_string_pretty(&file::schema())?))?;
     Ok(())
+}
+
+/// Returns the completion script of the command line for a shell.
+fn completion_script(shell: Shell) -> Result<String, FromUtf8Error> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "slidegate", &mut script);
+    String::from_utf8(script)
+}
+
+/// Returns the remedy for a domain that no rule of the policy has.
+fn unknown_domain_remedy(policy: &Policy) -> String {
+    let domains: BTreeSet<&str> = policy.domains().collect();
+    let domains: Vec<String> = domains.iter().map(|domain| format!("`{domain}`")).collect();
+    match domains.is_empty() {
+        true => "add rules to the policy".to_owned(),
+        false => format!("set --domain to one of {}", domains.join(", ")),
+    }
 }
 
 /// Writes text to standard output. Ignores a closed pipe, since programs such as `head` read only the first lines.
@@ -93,10 +127,20 @@ impl Args {
 
     fn from_clap_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let mut args = Self::from_arg_matches(matches)?;
-        if let (Command::Serve(serve_args), Some(serve_matches)) =
-            (&mut args.command, matches.subcommand_matches("serve"))
-        {
-            serve_args.policy_source.resolve_policy_source_precedence(serve_matches)?;
+        let Some((_, matches)) = matches.subcommand() else { return Ok(args) };
+        match &mut args.command {
+            Command::Serve(args) => {
+                args.policy_source.resolve_policy_source_precedence(matches)?;
+                reject_ineffective_flags(matches)?;
+                args.is_max_connections_given =
+                    matches.value_source("max_connections") != Some(ValueSource::DefaultValue);
+            }
+            Command::Explain(args) => {
+                args.policy_source.resolve_policy_source_precedence(matches)?;
+            }
+            Command::Replay(args) => args.resolve_policy_source(matches)?,
+            Command::Validate(args) => args.resolve_policy_precedence(matches),
+            Command::Convert(_) | Command::Schema | Command::Completions { .. } => {}
         }
         Ok(args)
     }
@@ -121,7 +165,19 @@ mod tests {
         assert!(parse_policy_source(&["--ratelimit-config", "b"]).unwrap().policy.is_none());
         assert!(parse_policy_source(&["--policy", "a"]).unwrap().ratelimit_config.is_none());
         let both = parse_policy_source(&["--policy", "a", "--ratelimit-config", "b"]).unwrap_err();
-        assert!(both.to_string().contains("the argument '--policy <FILE>' cannot be used with"));
+        assert!(both.to_string().contains("--policy and --ratelimit-config are two sources"));
+    }
+
+    #[test]
+    fn ratelimit_algorithm_requires_ratelimit_config() {
+        let algorithm = ["--ratelimit-algorithm", "fixed_window"];
+        let config = [&algorithm[..], &["--ratelimit-config", "a"]].concat();
+        assert!(parse_policy_source(&config).is_ok());
+        let error = parse_policy_source(&[&algorithm[..], &["--policy", "a"]].concat());
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "error: --ratelimit-algorithm has no effect without --ratelimit-config; remove it, or set --ratelimit-config\n"
+        );
     }
 
     #[test]

@@ -6,11 +6,17 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::ArgMatches;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use serde_json::json;
 use slidegate::{DEFAULT_DOMAIN, MAX_UNITS, Policy, PolicyErrors};
 use thiserror::Error;
 
+use crate::args::{DurationRange, PolicySourceArgs, parse_nonzero};
 use crate::policy_file;
+use crate::replay::exact_descriptors::ExactDescriptors;
+use crate::replay::line::ATTRIBUTE_NAMES;
 use crate::replay::progress::ReplayProgress;
 use crate::replay::report::ReplayReport;
 use crate::replay::run::{Replay, ReplayOptions, UnparsableLine};
@@ -22,17 +28,25 @@ const MAX_PRINTED_UNPARSABLE_LINES: u32 = 5;
 
 /// The flags of `slidegate replay`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("policy", |policy| policy.required_unless_present("suggest")))]
 pub struct ReplayArgs {
-    /// YAML file with the policy to test; optional with --suggest
-    #[arg(long, value_name = "FILE", required_unless_present = "suggest")]
-    pub policy: Option<PathBuf>,
+    #[command(flatten)]
+    pub policy_source: PolicySourceArgs,
 
     /// Domain of the rules to test
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_DOMAIN)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = DEFAULT_DOMAIN,
+        help_heading = "Policy"
+    )]
     pub domain: String,
 
-    /// Suggestions: for each rule, the lowest limits that would have denied at most 0.1 %, 1 % and 5 % of its clients
-    #[arg(long)]
+    /// Suggest limits for each rule, or without a policy for each value of --per
+    ///
+    /// The suggestions are the lowest limits that would have denied at most 0.1 %, 1 % and 5 % of the clients. With
+    /// --suggest, only the command line selects a policy, and the environment does not.
+    #[arg(long, help_heading = "Suggestions")]
     pub suggest: bool,
 
     /// Attributes by which suggestions without a policy count, such as ip or ip,path
@@ -42,12 +56,18 @@ pub struct ReplayArgs {
         value_delimiter = ',',
         default_value = "ip",
         requires = "suggest",
-        conflicts_with = "policy"
+        help_heading = "Suggestions"
     )]
     pub per: Vec<String>,
 
     /// Margin added to each suggested limit, which is then rounded up to a round number; 0% adds none
-    #[arg(long, value_name = "PERCENT", default_value = "20%", requires = "suggest")]
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value = "20%",
+        requires = "suggest",
+        help_heading = "Suggestions"
+    )]
     pub headroom: Headroom,
 
     /// Report as JSON
@@ -55,21 +75,65 @@ pub struct ReplayArgs {
     pub json: bool,
 
     /// Number of the most denied keys in the report; 0 shows none
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = parse_top)]
     pub top: usize,
 
-    /// Maximum number of keys, such as clients, that are counted at once; keys above it are missing from the most
-    /// denied keys and from suggestions
-    #[arg(long, value_name = "N", default_value = "10000000")]
+    /// Maximum number of keys, such as clients, that are counted at once
+    ///
+    /// Keys above it are missing from the most denied keys and from suggestions.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "10000000",
+        value_parser = parse_nonzero::<NonZeroUsize>
+    )]
     pub max_keys: NonZeroUsize,
 
-    /// Maximum delay of a line in seconds of log time; lines within it are sorted by time, and 0 sorts none
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub reorder: u64,
+    /// Maximum delay of a line in log time, from 0s to 168h; 0s sorts no lines
+    ///
+    /// Lines within it are sorted by time.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "60s",
+        value_parser = parse_reorder_delay
+    )]
+    pub reorder: Duration,
 
     /// Access logs in the common or combined format, plain or gzip, oldest first; `-` is standard input
     #[arg(required = true, value_name = "ACCESS_LOG")]
     pub logs: Vec<PathBuf>,
+}
+
+fn parse_top(text: &str) -> Result<usize, &'static str> {
+    text.parse().map_err(|_| "write a whole number, for example 10")
+}
+
+fn parse_reorder_delay(text: &str) -> Result<Duration, String> {
+    let max = Duration::from_secs(168 * 3600);
+    DurationRange { min: Duration::ZERO, max, example: "60s" }.parse(text)
+}
+
+impl ReplayArgs {
+    /// Selects the source of the policy. With `--suggest`, a policy is optional, so that a policy in the environment
+    /// must not change the suggestions.
+    ///
+    /// # Errors
+    /// If flags exclude each other.
+    pub fn resolve_policy_source(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let source = &mut self.policy_source;
+        if self.suggest {
+            let is_set = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+            source.policy.take_if(|_| !is_set("policy"));
+            source.ratelimit_config.take_if(|_| !is_set("ratelimit_config"));
+        }
+        source.resolve_policy_source_precedence(matches)?;
+        if source.has_source() && matches.value_source("per") == Some(ValueSource::CommandLine) {
+            let message = "--per has no effect with a policy, whose rules state what they count by; remove it\n";
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
+        Ok(())
+    }
 }
 
 /// An error that ends a replay.
@@ -88,17 +152,23 @@ enum ReplayError {
 
 /// Runs `slidegate replay`.
 pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
-    let policy = match &args.policy {
-        Some(file) => policy_file::read_policy(file)?,
-        None => build_policy_allowing_all_requests(&args)?,
+    let has_policy = args.policy_source.has_source();
+    let has_exact_descriptors = args.policy_source.ratelimit_config.is_some();
+    let policy = match has_policy {
+        true => policy_file::read_policy_source(args.policy_source.clone().into_source())?,
+        false => build_policy_allowing_all_requests(&args)?,
     };
     warn_if_domain_has_no_rules(&policy, &args.domain);
     let options = ReplayOptions {
         max_keys: args.max_keys.get(),
-        reorder: Duration::from_secs(args.reorder),
+        reorder: args.reorder,
         measure_demand: args.suggest,
     };
-    let mut replay = Replay::new(&policy, &args.domain, options);
+    let replay = Replay::new(&policy, &args.domain, options);
+    let mut replay = match has_exact_descriptors {
+        true => replay.with_exact_descriptors(exact_descriptors(&policy, &args.domain)),
+        false => replay,
+    };
     let progress = ReplayProgress::new(&args.logs);
     replay_access_logs(&args.logs, &mut replay, &progress)?;
     progress.start_report();
@@ -111,7 +181,7 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         true => report.with_suggestions(&policy, &args.domain, stats, args.headroom),
         false => report,
     };
-    let report = if args.policy.is_some() { report } else { report.without_policy() };
+    let report = if has_policy { report } else { report.without_policy() };
     drop(progress);
     match args.json {
         true => super::print_to_stdout(&format!("{}\n", serde_json::to_string(&report)?))?,
@@ -140,8 +210,21 @@ fn build_policy_allowing_all_requests(args: &ReplayArgs) -> Result<Policy, Repla
 
 fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
     if policy.rules().iter().all(|rule| rule.domain() != domain) {
-        eprintln!("no rule has domain `{domain}`, so nothing is limited; set --domain");
+        let remedy = super::unknown_domain_remedy(policy);
+        eprintln!("no rule has domain `{domain}`, so no request is denied; {remedy}");
     }
+}
+
+/// Returns the descriptors for the files of Envoy's reference rate limit server. Prints a warning if there are none.
+fn exact_descriptors<'a>(policy: &'a Policy, domain: &str) -> ExactDescriptors<'a> {
+    let descriptors = ExactDescriptors::from_rules(policy, domain);
+    if descriptors.is_empty() {
+        eprintln!(
+            "no rule of domain `{domain}` applies to access logs, so no request is denied; the keys of a descriptor must be among {}",
+            ATTRIBUTE_NAMES.join(", ")
+        );
+    }
+    descriptors
 }
 
 fn replay_access_logs(

@@ -16,17 +16,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::args::ServeArgs;
+use crate::args::{ListenAddress, ServeArgs};
 use crate::bounds::ClientBounds;
 use crate::connections::{ConnectionSources, ConnectionThreads, Connections, Protocol};
 use crate::grpc::protocol::GrpcProtocol;
 use crate::http::HttpProtocol;
+use crate::listen::ListenError;
 use crate::rendering::ResponseRenderer;
 use crate::service::Service;
 use crate::service::start::start_service;
 use crate::settings::Settings;
 use crate::tls::{AppProtocol, ListenerTls};
-use crate::{grpc, http, log, reload};
+use crate::{grpc, http, listen, log, reload};
 
 /// The delay before idle HTTP/1.1 connections are closed when the server stops, so that their clients can send one more
 /// request.
@@ -58,14 +59,15 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignals::register_signal_handlers()?;
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
-    let http = bind_listener(settings.http, "--http").await?;
-    let grpc = bind_optional_listener(settings.grpc, "--grpc").await?;
-    let admin = bind_optional_listener(settings.admin, "--admin").await?;
+    let http = listen::bind(&settings.http, "--http (SLIDEGATE_HTTP)").await?;
+    let grpc = bind_optional_listener(settings.grpc, "--grpc (SLIDEGATE_GRPC)").await?;
+    let admin = bind_optional_listener(settings.admin, "--admin (SLIDEGATE_ADMIN)").await?;
     let connection_sources = ConnectionSources {
         client_listeners: 1 + u64::from(grpc.is_some()),
         max_other_connections: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
     };
-    let clients = connection_sources.within_open_files(settings.clients);
+    let clients =
+        connection_sources.within_open_files(settings.clients, settings.is_max_connections_given);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
     let service = Arc::new(start_service(settings.service).await?);
@@ -107,6 +109,10 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     if let Some(grpc) = &grpc {
         info!("gRPC listening on {}", grpc.local_address()?);
     }
+    let cluster = service.store().cluster_node().and_then(|node| node.status());
+    if let Some(address) = cluster.and_then(|status| status.address.clone()) {
+        info!("cluster node reachable at {address}");
+    }
     let scheme = if tls.is_some() { "https" } else { "http" };
     info!(rules, %store, "listening on {scheme}://{}", http.local_address()?);
     let signal = tokio::select! {
@@ -122,7 +128,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
         tokio::join!(drain_http_connections(http, shutdown_grace), drain_grpc_connections(grpc))
     };
     if tokio::time::timeout_at(deadline, drained).await.is_err() {
-        warn!("cutting connections that were still busy after {shutdown_grace:?}");
+        warn!("closing connections that are still busy after --shutdown-grace {shutdown_grace:?}");
     }
     if let Some(node) = service.store().cluster_node() {
         node.leave(time_until_deadline(deadline).max(MIN_CLUSTER_LEAVE_TIMEOUT)).await;
@@ -228,21 +234,12 @@ fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: Cli
     tokio::spawn(async move { connections.accept_connections(&socket).await });
 }
 
-async fn bind_listener(address: SocketAddr, flag: &str) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await.map_err(|error| {
-        io::Error::new(
-            error.kind(),
-            format!("cannot listen on {address}, the address of {flag}: {error}"),
-        )
-    })
-}
-
 async fn bind_optional_listener(
-    address: Option<SocketAddr>,
-    flag: &str,
-) -> io::Result<Option<TcpListener>> {
+    address: Option<ListenAddress>,
+    flag: &'static str,
+) -> Result<Option<TcpListener>, ListenError> {
     match address {
-        Some(address) => bind_listener(address, flag).await.map(Some),
+        Some(address) => listen::bind(&address, flag).await.map(Some),
         None => Ok(None),
     }
 }

@@ -6,6 +6,8 @@ use std::fmt::{self, Write};
 use std::io;
 use std::path::PathBuf;
 
+use clap::ArgMatches;
+use clap::parser::ValueSource;
 use slidegate::Policy;
 use slidegate::policy::Rule;
 use thiserror::Error;
@@ -16,9 +18,23 @@ use crate::{policy_file, ratelimit_config};
 /// The flags of `slidegate validate`.
 #[derive(Debug, clap::Args)]
 pub struct ValidateArgs {
-    /// YAML files with policies
-    #[arg(required = true, value_name = "FILE")]
-    pub policies: Vec<PathBuf>,
+    /// YAML file with a policy, can be repeated; its variable applies only if the command line names no file
+    #[arg(long = "policy", value_name = "FILE", env = "SLIDEGATE_POLICY")]
+    policy: Vec<PathBuf>,
+
+    /// YAML files with policies, checked after those of --policy
+    #[arg(required_unless_present = "policy", value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+impl ValidateArgs {
+    /// Ignores the policy in the environment if the command line names files.
+    pub fn resolve_policy_precedence(&mut self, matches: &ArgMatches) {
+        let is_from_environment = matches.value_source("policy") == Some(ValueSource::EnvVariable);
+        if is_from_environment && !self.files.is_empty() {
+            self.policy.clear();
+        }
+    }
 }
 
 /// The error that is returned if policy files are invalid. Contains the errors in all files, one per line.
@@ -32,7 +48,7 @@ pub fn run(
     print: impl FnOnce(&str) -> io::Result<()>,
 ) -> Result<(), Box<dyn Error>> {
     let (mut description, mut warnings, mut errors) = (String::new(), String::new(), Vec::new());
-    for path in &args.policies {
+    for path in args.policy.iter().chain(&args.files) {
         match policy_file::read_policy(path) {
             Ok(policy) => {
                 write_policy_description(&mut description, &path.display(), &policy)?;
@@ -43,14 +59,14 @@ pub fn run(
             Err(error) if ratelimit_config::is_reference_file(path) => {
                 let path = path.display();
                 errors.push(format!(
-                    "{error}\n{path}: this looks like a file of the reference server: `slidegate convert {path}` prints the equivalent policy"
+                    "{error}\n{path}: this looks like a file of the reference server; `slidegate convert {path}` prints the equivalent policy"
                 ));
             }
             Err(error) => errors.push(error.to_string()),
         }
     }
     print(&description)?;
-    // On standard error as the errors are, but the exit status stays 0.
+    // Standard error has the warnings and the errors, but warnings do not change the exit status.
     eprint!("{warnings}");
     if errors.is_empty() { Ok(()) } else { Err(InvalidPoliciesError(errors.join("\n")).into()) }
 }
@@ -64,7 +80,7 @@ fn write_policy_description(
     for rule in policy.rules() {
         domains.entry(rule.domain()).or_default().push(rule);
     }
-    writeln!(out, "{path}: fine, {}", format_count_with_noun(policy.rules().len(), "rule"))?;
+    writeln!(out, "{path}: valid, {}", format_count_with_noun(policy.rules().len(), "rule"))?;
     for (domain, rules) in domains {
         writeln!(out, "\ndomain `{domain}`")?;
         for rule in rules {

@@ -1,9 +1,10 @@
 //! Keeps the number of client connections within the open file limit of the process, and reserves files for other
 //! purposes.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::bounds::ClientBounds;
 
@@ -24,10 +25,18 @@ pub struct ConnectionSources {
 
 impl ConnectionSources {
     /// Raises the open file limit of the process to the number of files that all connections need. If the system allows
-    /// fewer files, logs a warning and returns `bounds` with fewer connections. Otherwise client connections could use
-    /// all files, and the admin listener could not accept a health probe.
-    pub fn within_open_files(self, bounds: ClientBounds) -> ClientBounds {
-        let wanted = self.required_open_files(bounds.max_connections);
+    /// fewer files, returns `bounds` with fewer connections. Otherwise client connections could use all files, and the
+    /// admin listener could not accept a health probe.
+    ///
+    /// Logs a warning only if the user set the maximum number of connections. The default maximum is only a bound that
+    /// few servers reach.
+    pub fn within_open_files(
+        self,
+        bounds: ClientBounds,
+        is_max_connections_given: bool,
+    ) -> ClientBounds {
+        let (given, listeners) = (bounds.max_connections, CountedListeners(self.client_listeners));
+        let wanted = self.required_open_files(given);
         let allowed = rlimit::increase_nofile_limit(wanted).unwrap_or_else(|error| {
             warn!("cannot raise the open file limit to {wanted}: {error}");
             wanted
@@ -35,13 +44,18 @@ impl ConnectionSources {
         if allowed >= wanted {
             return bounds;
         }
-        let connections = self.max_connections_per_listener(allowed).min(bounds.max_connections);
-        warn!(
-            "open file limit is {allowed}; {wanted} needed for --max-connections {} on {} listeners: serving at most \
-             {connections} connections on each; raise the limit with ulimit -n, or lower --max-connections",
-            bounds.max_connections, self.client_listeners
-        );
-        ClientBounds { max_connections: connections, ..bounds }
+        let max_connections = self.max_connections_per_listener(allowed).min(given);
+        if is_max_connections_given {
+            warn!(
+                "open file limit is {allowed}; {wanted} needed for --max-connections {given} on {listeners}: the \
+                 maximum is {max_connections}; raise the limit with ulimit -n, or lower --max-connections"
+            );
+        } else {
+            info!(
+                "open file limit is {allowed}: at most {max_connections} connections on {listeners}"
+            );
+        }
+        ClientBounds { max_connections, ..bounds }
     }
 
     /// Returns the number of open files when every listener has its maximum number of connections. `connections` is
@@ -62,6 +76,18 @@ impl ConnectionSources {
 
     fn reserved_open_files(self) -> u64 {
         self.max_other_connections.saturating_add(NON_CONNECTION_OPEN_FILES)
+    }
+}
+
+/// Displays a number of listeners, each of which has its own maximum.
+struct CountedListeners(u64);
+
+impl fmt::Display for CountedListeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("1 listener"),
+            count => write!(f, "each of {count} listeners"),
+        }
     }
 }
 

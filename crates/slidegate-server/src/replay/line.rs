@@ -18,8 +18,22 @@ pub struct Line<'a> {
 }
 
 /// The attribute names for the values of a line. `/v1/auth` uses the same names.
-const ATTRIBUTE_NAMES: [&str; 7] =
+pub const ATTRIBUTE_NAMES: [&str; 7] =
     ["method", "path", "ip", "host", "header.referer", "header.user-agent", "user"];
+
+/// The name by which Envoy's descriptors call the attribute `ip`.
+const ENVOY_CLIENT_ADDRESS_NAME: &str = "remote_address";
+
+/// Returns the index of an attribute in [`ATTRIBUTE_NAMES`].
+fn attribute_index(name: &str) -> Option<usize> {
+    let name = if name == ENVOY_CLIENT_ADDRESS_NAME { "ip" } else { name };
+    ATTRIBUTE_NAMES.iter().position(|known| *known == name)
+}
+
+/// Returns `true` if lines can have a value for this attribute: one of [`ATTRIBUTE_NAMES`], or Envoy's name for `ip`.
+pub fn is_attribute_name(name: &str) -> bool {
+    attribute_index(name).is_some()
+}
 
 /// The number of values that are read from a line.
 pub const VALUE_COUNT: usize = ATTRIBUTE_NAMES.len();
@@ -80,6 +94,11 @@ impl<'a> Line<'a> {
     /// Returns all values in the order of the attribute names, `None` for missing values.
     pub fn values(&self) -> [Option<&'a str>; VALUE_COUNT] {
         self.values
+    }
+
+    /// Returns the value of an attribute, or `None` if the line lacks it.
+    pub fn value(&self, name: &str) -> Option<&'a str> {
+        self.values[attribute_index(name)?]
     }
 
     /// Returns the names and values of the attributes of the request. Missing values are omitted.

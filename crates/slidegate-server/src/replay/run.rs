@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use slidegate::{Clock, Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
+use super::exact_descriptors::ExactDescriptors;
 use super::line::{self, Line};
 use super::reorder::{LineBatch, ReorderBuffer};
 use super::source::{LogSource, NextLine};
@@ -25,6 +26,8 @@ pub struct Replay<'a> {
     /// of the log. A store measures time from its creation.
     gate: Option<Gate<MemoryStore<ManualClock>>>,
     reorder_buffer: ReorderBuffer,
+    /// The descriptors of each request, or `None` if each request is one descriptor with all attributes of its line.
+    exact_descriptors: Option<ExactDescriptors<'a>>,
     stats: ReplayStats,
 }
 
@@ -59,8 +62,14 @@ impl<'a> Replay<'a> {
             clock: ManualClock::default(),
             gate: None,
             reorder_buffer: ReorderBuffer::new(saturating_micros(reorder)),
+            exact_descriptors: None,
             stats: ReplayStats::new(policy, max_keys, measure_demand),
         }
+    }
+
+    /// Replays each line as a request with these descriptors, in place of one descriptor with all attributes.
+    pub fn with_exact_descriptors(self, descriptors: ExactDescriptors<'a>) -> Self {
+        Self { exact_descriptors: Some(descriptors), ..self }
     }
 
     /// Returns the statistics of all requests that have been replayed until now.
@@ -129,7 +138,10 @@ impl<'a> Replay<'a> {
                 MemoryStore::with_clock(self.clock.clone(), self.max_keys),
             )
         });
-        let request = Request::new(self.domain, Descriptor::new(line.attributes()));
+        let request = match &self.exact_descriptors {
+            Some(descriptors) => descriptors.request(self.domain, line),
+            None => Request::new(self.domain, Descriptor::new(line.attributes())),
+        };
         let policy = gate.policy();
         let matched_rules = policy.apply(&request);
         let decision = gate.check_matched(&matched_rules);

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::args::{ClusterArgs, ClusterKeyArg};
 use crate::bounds::StoreBounds;
+use crate::listen::{self, ListenError};
 
 /// The minimum length of a cluster key in bytes.
 const MIN_CLUSTER_KEY_BYTES: usize = 16;
@@ -16,11 +17,11 @@ const MIN_CLUSTER_KEY_BYTES: usize = 16;
 #[derive(Debug, Error)]
 pub enum ClusterSettingsError {
     #[error(
-        "--store (SLIDEGATE_STORE): `cluster://` takes no addresses; set `{0}` as --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"
+        "--store (SLIDEGATE_STORE): `cluster://` must not have addresses; set `{0}` as --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"
     )]
     AddressesInStore(String),
     #[error(
-        "--cluster-key (SLIDEGATE_CLUSTER_KEY) and --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): set only one of them"
+        "--cluster-key (SLIDEGATE_CLUSTER_KEY) and --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): both are set; set only one of them"
     )]
     ConflictingKeys,
     #[error("--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): `{0}` cannot be read: {1}")]
@@ -33,10 +34,12 @@ pub enum ClusterSettingsError {
         "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {0}; set --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE) or SLIDEGATE_CLUSTER_KEY"
     )]
     MissingKey(StartError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
 }
 
 /// Returns the settings of the node if the address of the store starts with `cluster://`. For other stores, returns
-/// `None` and ignores the cluster flags.
+/// `None`. The arguments then have no cluster flags, since such flags are rejected earlier.
 pub fn from_args(
     store: &str,
     args: ClusterArgs,
@@ -54,11 +57,13 @@ fn build_node_settings(
     bounds: StoreBounds,
 ) -> Result<Settings, ClusterSettingsError> {
     let key = read_cluster_key(args.cluster_key, args.cluster_key_file.as_deref())?;
-    if key.is_none() && !args.cluster_listen.ip().is_loopback() {
-        return Err(ClusterSettingsError::MissingKey(StartError::NoKey(args.cluster_listen)));
+    let listen =
+        listen::resolve_local(&args.cluster_listen, "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN)")?;
+    if key.is_none() && !listen.ip().is_loopback() {
+        return Err(ClusterSettingsError::MissingKey(StartError::NoKey(listen)));
     }
     Ok(Settings {
-        listen: args.cluster_listen,
+        listen,
         advertise: args.cluster_advertise,
         seeds: args.cluster_seeds.0,
         name: args.cluster_node_name,
@@ -111,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_other_than_cluster_ignore_cluster_flags() {
+    fn other_stores_have_no_cluster_settings() {
         for store in ["memory", "redis://h", "cluster", "cluster:", "redis+cluster://h"] {
             assert!(
                 parse_settings_from_flags(store, &["--cluster-key", "short"]).is_none(),

@@ -186,7 +186,7 @@ allowed: of-plan is closest to its limit
     assert_eq!(run_with_policy(&arguments), (text, String::new()));
     for (invalid, reason) in [
         (&["user=ann", "+", "user=bob"][..], "add `--descriptors`"),
-        (&["--descriptors", "user=ann", "+"], "a descriptor without attributes"),
+        (&["--descriptors", "user=ann", "+"], "a descriptor has no attributes"),
         (&["--descriptors", "user=ann", "user=bob"], "name the second one `user#2`"),
     ] {
         let (_, error) = run_with_policy(invalid);

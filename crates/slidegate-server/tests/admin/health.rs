@@ -48,7 +48,7 @@ fn shutdown_finishes_requests_and_closes_stuck_connections() {
     while TcpStream::connect(server.address()).is_ok() {}
     in_flight.write(r#"{"attributes":{}}"#);
     assert_eq!(in_flight.read_status_and_body().0, 200);
-    server.wait_for_log("cutting connections");
+    server.wait_for_log("closing connections that are still busy");
     server.wait_for_log("stopped");
     assert_eq!(server.wait_for_exit_code(), Some(0));
 }

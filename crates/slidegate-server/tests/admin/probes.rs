@@ -99,6 +99,18 @@ fn client_connections_leave_file_descriptors_for_probes() {
     assert_probes_succeed(&server);
     drop(clients);
     let startup_log = server.startup_log().join("\n");
-    assert!(startup_log.contains("open file limit is 300; 20128 needed"), "{startup_log}");
-    assert!(startup_log.contains("serving at most 86 connections on each"), "{startup_log}");
+    let expected = " INFO open file limit is 300: at most 86 connections on each of 2 listeners";
+    assert!(startup_log.contains(expected), "{startup_log}");
+}
+
+#[test]
+fn unreachable_max_connections_logs_warning() {
+    let policy = TempFile::new(".yaml", POLICY);
+    let mut command = slidegate_command();
+    command.arg("serve").arg("--policy").arg(policy.path());
+    command.args(["--http", "127.0.0.1:0", "--max-connections", "10000"]);
+    let server = Server::spawn(&mut with_open_file_limit(300, &command));
+    let startup_log = server.startup_log().join("\n");
+    let expected = " WARN open file limit is 300; 10064 needed for --max-connections 10000 on 1 listener: the maximum is 236; raise the limit with ulimit -n, or lower --max-connections";
+    assert!(startup_log.contains(expected), "{startup_log}");
 }

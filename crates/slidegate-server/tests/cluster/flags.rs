@@ -88,13 +88,14 @@ fn inconsistent_flags_fail_with_one_line_error() {
 #[test]
 fn invalid_flag_value_error_names_valid_values() {
     for (flag, value, expected) in [
-        ("--cluster-listen", "localhost:1", "invalid socket address"),
+        ("--cluster-listen", "localhost", "write IP:PORT or HOST:PORT"),
+        ("--cluster-advertise", "localhost:1", "write IP:PORT, for example 192.0.2.11:7946"),
         ("--cluster-seeds", "a", "slidegate-nodes:7946"),
         ("--cluster-seeds", "a:1,,b:1", "separated by commas"),
         ("--cluster-node-name", "two words", "printable ASCII"),
-        ("--cluster-sync-interval", "9ms", "from 10ms to 10s"),
-        ("--cluster-sync-wait", "2s", "from 0ms to 1s"),
-        ("--cluster-max-clock-skew", "2m", "from 0s to 60s"),
+        ("--cluster-sync-interval", "9ms", "a duration from 10ms to 10s"),
+        ("--cluster-sync-wait", "2s", "a duration from 0s to 1s"),
+        ("--cluster-max-clock-skew", "2m", "a duration from 0s to 1m"),
     ] {
         let output = run_serve_command(&[flag, value]);
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");
@@ -107,10 +108,42 @@ fn invalid_flag_value_error_names_valid_values() {
 }
 
 #[test]
-fn non_cluster_stores_ignore_cluster_flags() {
+fn memory_store_rejects_cluster_flags() {
     let flags =
-        ["--cluster-listen", "0.0.0.0:0", "--cluster-key", "short", "--cluster-seeds", "a:1"];
-    drop(Server::start_with(&policy_with_max(9, 1), &flags));
+        ["--cluster-listen", "0.0.0.0:0", "--cluster-key", "letters", "--cluster-seeds", "a:1"];
+    let output = run_serve_command(&flags);
+    assert_eq!(output.status.code(), Some(2));
+    let expected = "\
+error: --cluster-listen has no effect with `--store memory`; remove it, or use `--store cluster://`
+--cluster-seeds has no effect with `--store memory`; remove it, or use `--store cluster://`
+--cluster-key has no effect with `--store memory`; remove it, or use `--store cluster://`
+";
+    assert_eq!(stderr_text(&output), expected);
+}
+
+#[test]
+fn ineffective_variable_error_names_variable() {
+    let policy = TempFile::new(".yaml", policy_with_max(9, 1));
+    let mut command = slidegate_command();
+    command.arg("serve").arg("--policy").arg(policy.path()).args(SINGLE_NODE_CLUSTER_FLAGS);
+    // An empty variable, and a variable that turns a flag off, have no effect anyway.
+    command.env("SLIDEGATE_REDIS_CA_FILE", "").env("SLIDEGATE_READY_NEEDS_STORE", "false");
+    let output = command.env("SLIDEGATE_REDIS_TIMEOUT", "5ms").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        stderr_text(&output),
+        "error: --redis-timeout (SLIDEGATE_REDIS_TIMEOUT) has no effect with `--store cluster://`; unset SLIDEGATE_REDIS_TIMEOUT, or use a redis:// store\n"
+    );
+}
+
+#[test]
+fn cluster_node_listens_on_host_name() {
+    let flags = ["--store", "cluster://", "--cluster-listen", "localhost:0"];
+    let server = Server::start_with(&policy_with_max(9, 1), &flags);
+    let log = server.startup_log().concat();
+    let is_loopback =
+        ["127.0.0.1:", "[::1]:"].map(|ip| log.contains(&format!("reachable at {ip}")));
+    assert!(is_loopback.contains(&true), "{log}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use common::{TempFile, slidegate_command};
+use serde_json::{Value, json};
 use slidegate::Policy;
 
 /// Returns the folder that contains configuration files of the Envoy reference server (`*.yaml`), and for each the
@@ -18,6 +19,15 @@ use slidegate::Policy;
 fn conversion_test_files_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/convert/files")
 }
+
+/// Limits for a path and for an address, as a file of the Envoy reference server.
+const CART_LIMITS: &str = "
+domain: shop
+descriptors:
+- { key: path, value: /cart, rate_limit: { unit: minute, requests_per_unit: 2 } }
+- { key: remote_address, rate_limit: { unit: second, requests_per_unit: 3 } }
+- { key: tenant, rate_limit: { unit: second, requests_per_unit: 1 } }
+";
 
 fn run_slidegate(arguments: &[&str]) -> Output {
     slidegate_command()
@@ -144,9 +154,63 @@ fn conversion_errors_have_locations_and_suppress_output() {
 #[test]
 fn validate_command_suggests_convert_command_for_ratelimit_files() {
     let hint =
-        "mail.yaml: this looks like a file of the reference server: `slidegate convert mail.yaml`";
+        "mail.yaml: this looks like a file of the reference server; `slidegate convert mail.yaml`";
     assert!(run_slidegate_expecting_failure(&["validate", "mail.yaml"], 1).contains(hint));
     assert!(!run_slidegate_expecting_failure(&["validate", "nowhere"], 1).contains("convert"));
+}
+
+#[test]
+fn explain_command_uses_converted_policy() {
+    let file = TempFile::new(".yaml", CART_LIMITS);
+    let config = file.path().to_str().unwrap();
+    let request = ["--domain", "shop", "--descriptors", "path=/cart", "+", "remote_address=a"];
+    let explain = |flags: &[&str]| {
+        let source = ["explain", "--ratelimit-config", config];
+        run_slidegate_successfully(&[&source, flags, &request].concat())
+    };
+    let explanation = explain(&[]);
+    assert!(explanation.contains("2/1m sliding_window: fits, 0 of 2 used"), "{explanation}");
+    let fixed = explain(&["--ratelimit-algorithm", "fixed_window"]);
+    assert!(fixed.contains("3/1s fixed_window: fits, 0 of 3 used"), "{fixed}");
+    let unknown =
+        run_slidegate_expecting_failure(&["explain", "--ratelimit-config", config, "a=b"], 1);
+    assert!(unknown.ends_with("; set --domain to one of `shop`\n"), "{unknown}");
+    let none = run_slidegate_expecting_failure(&["explain", "a=b"], 2);
+    assert!(none.contains("--policy <FILE>"), "{none}");
+}
+
+#[test]
+fn replay_command_uses_converted_policy() {
+    let file = TempFile::new(".yaml", CART_LIMITS);
+    let line = |second: u32, path: &str| {
+        format!(
+            "192.0.2.7 - - [17/May/2026:10:05:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 1\n"
+        )
+    };
+    // The fourth request is denied by the limit of the path, the last one by the limit of the address.
+    let log =
+        [(1, "/cart"), (2, "/cart"), (3, "/x"), (4, "/cart")].map(|(at, path)| line(at, path));
+    let log = log.concat() + &line(9, "/x").repeat(4);
+    let log = TempFile::new(".log", log);
+    let source = ["replay", "--ratelimit-config", file.path().to_str().unwrap()];
+    let algorithm = ["--ratelimit-algorithm", "sliding_log"];
+    let rest = ["--domain", "shop", "--json", log.path().to_str().unwrap()];
+    let report = run_slidegate_successfully(&[&source[..], &algorithm, &rest].concat());
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["requests"], &report["denied"]), (&json!(8), &json!(2)), "{report}");
+    let rules = report["rules"].as_array().unwrap().iter();
+    let asked: Vec<_> = rules.map(|rule| (&rule["asked"], &rule["denied"])).take(2).collect();
+    assert_eq!(asked, [(&json!(3), &json!(1)), (&json!(8), &json!(1))], "{report}");
+}
+
+#[test]
+fn replay_without_matching_descriptors_prints_warning() {
+    let log = TempFile::new(".log", "");
+    let log = log.path().to_str().unwrap();
+    let output =
+        run_slidegate(&["replay", "--ratelimit-config", "mail.yaml", "--domain", "mail", log]);
+    let warning = parse_utf8(&output.stderr);
+    assert!(warning.contains("the keys of a descriptor must be among method, path"), "{warning}");
 }
 
 #[test]
@@ -155,7 +219,7 @@ fn serve_command_accepts_exactly_one_policy_source() {
     assert!(none.contains("--policy <FILE>"), "{none}");
     let both =
         run_slidegate_expecting_failure(&["serve", "--policy", "a", "--ratelimit-config", "b"], 2);
-    assert!(both.contains("cannot be used with"), "{both}");
+    assert!(both.contains("remove one of them"), "{both}");
     let serve_in_image = |arguments: &[&str], variable: &str| {
         let mut command = slidegate_command();
         let output =

@@ -162,13 +162,18 @@ fn config_map_policy_is_valid() {
     assert!(output.contains("per-client"), "{output}");
 }
 
+/// The store of a pod in tests. A server stays ready while its Redis is unavailable.
+const UNREACHABLE_REDIS: &str = "redis://127.0.0.1:1";
+
 #[test]
 fn server_with_pod_settings_passes_pod_probes() {
     let (container, policy) = (read_pod_container(), write_config_map_policy());
     let mut command = slidegate_command();
     for variable in array_elements(&container["env"]) {
-        command
-            .env(expect_string(&variable["name"]), variable["value"].as_str().unwrap_or("memory"));
+        command.env(
+            expect_string(&variable["name"]),
+            variable["value"].as_str().unwrap_or(UNREACHABLE_REDIS),
+        );
     }
     command.env("SLIDEGATE_POLICY", policy.path()).env("SLIDEGATE_LOG_FORMAT", "text");
     command.env("SLIDEGATE_GRPC", "127.0.0.1:0").env("SLIDEGATE_MAX_CONNECTIONS", "2");

@@ -19,7 +19,8 @@ fn read_overlay_manifest(name: &str) -> Value {
 }
 
 /// Applies a strategic merge patch to a manifest as Kubernetes does. Maps are merged by field, and null removes a
-/// field. Lists whose elements have names are merged by name, and other lists are replaced.
+/// field. Lists whose elements have names are merged by name, `$patch: delete` removes an element, and other lists are
+/// replaced.
 fn apply_kustomize_patch(manifest: &Value, patch: &Value) -> Value {
     match (manifest, patch) {
         (Value::Object(fields), Value::Object(changes)) => {
@@ -35,6 +36,9 @@ fn apply_kustomize_patch(manifest: &Value, patch: &Value) -> Value {
         (_, Value::Object(_)) => apply_kustomize_patch(&Value::Object(Map::new()), patch),
         (_, Value::Array(changes)) if changes.iter().all(|change| change["name"].is_string()) => {
             let mut merged = array_elements(manifest).to_vec();
+            let (removed, changes): (Vec<_>, Vec<_>) =
+                changes.iter().partition(|change| change["$patch"] == "delete");
+            merged.retain(|element| removed.iter().all(|other| other["name"] != element["name"]));
             for change in changes {
                 let existing = merged.iter_mut().find(|element| element["name"] == change["name"]);
                 match existing {
@@ -177,6 +181,8 @@ fn server_with_pod_settings_runs_as_cluster_node() {
 fn kustomize_patch_changes_only_listed_fields() {
     let manifest = json!({ "a": 1, "b": [{ "name": "x", "value": 1 }, { "name": "y" }], "c": [1] });
     let patch = json!({ "a": null, "b": [{ "name": "x", "value": null, "from": { "f": 2 } }, { "name": "z" }], "c": [2] });
+    let removal = json!({ "b": [{ "name": "x", "$patch": "delete" }] });
+    assert_eq!(apply_kustomize_patch(&manifest, &removal)["b"], json!([{ "name": "y" }]));
     let expected = json!({ "b": [{ "name": "x", "from": { "f": 2 } }, { "name": "y" }, { "name": "z" }], "c": [2] });
     assert_eq!(apply_kustomize_patch(&manifest, &patch), expected);
 }

@@ -136,7 +136,9 @@ impl Shell {
         let mut command = slidegate_command();
         command.current_dir(&self.folder).arg("serve").args(flags);
         command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        command.env("SLIDEGATE_REDIS_TIMEOUT", "30s");
+        if command.get_args().any(|argument| argument.to_string_lossy().starts_with("redis")) {
+            command.env("SLIDEGATE_REDIS_TIMEOUT", "30s");
+        }
         self.servers.remove(&http);
         if self.servers.values().any(|(_, others)| others[0] == admin || others[1] == grpc) {
             return Err(format!("two servers cannot both listen on {admin}, or on {grpc}"));

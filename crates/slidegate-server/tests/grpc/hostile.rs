@@ -155,7 +155,7 @@ async fn hostile_calls_are_rejected_without_memory_growth() {
 
 #[tokio::test]
 async fn invalid_http2_bytes_close_only_their_connection() {
-    let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1"]);
+    let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1s"]);
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let frames: [&[u8]; 6] = [
         b"",
@@ -180,7 +180,7 @@ async fn invalid_http2_bytes_close_only_their_connection() {
 
 #[tokio::test]
 async fn incomplete_call_times_out_without_closing_connection() {
-    let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1"]);
+    let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1s"]);
     let client = RawGrpcConnection::connect(server.grpc_address()).await;
     let silent = client.start_call(SHOULD_RATE_LIMIT_PATH).await.unwrap();
     let mut slow = client.start_call(SHOULD_RATE_LIMIT_PATH).await.unwrap();
@@ -194,7 +194,7 @@ async fn incomplete_call_times_out_without_closing_connection() {
 
 #[tokio::test]
 async fn idle_grpc_connection_stays_open() {
-    let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1"]);
+    let server = Server::start_with_grpc(POLICY, &["--client-timeout", "1s"]);
     let client = RawGrpcConnection::connect(server.grpc_address()).await;
     // No event to wait for: the test is that an idle time above the client timeout is harmless.
     sleep(Duration::from_millis(2_500)).await;

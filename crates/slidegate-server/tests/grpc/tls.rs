@@ -238,7 +238,7 @@ fn invalid_tls_file_error_names_file_and_flag() {
 #[tokio::test]
 async fn connection_without_tls_handshake_times_out() {
     let files = CertFiles::new(&CertAuthority::new().issue_certificate());
-    let flags = [&files.tls_flags()[..], &["--client-timeout", "1"]].concat();
+    let flags = [&files.tls_flags()[..], &["--client-timeout", "1s"]].concat();
     let server = Server::start_with_grpc(POLICY, &flags);
     for address in [server.address(), server.grpc_address()] {
         let mut silent = TcpStream::connect(address).await.unwrap();

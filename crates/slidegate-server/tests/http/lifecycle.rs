@@ -72,7 +72,8 @@ fn stuck_request_delays_shutdown_by_grace_period() {
     let _stuck = send_incomplete_check_request(&server);
     server.send_signal("TERM");
     server.wait_for_log("stopping");
-    assert!(server.next_log_line(Duration::from_secs(9)).unwrap().contains("cutting connections"));
+    let line = server.next_log_line(Duration::from_secs(9)).unwrap();
+    assert!(line.contains("still busy after --shutdown-grace 300ms"), "{line}");
     assert!(server.next_log_line(Duration::from_secs(1)).unwrap().contains("stopped"));
     assert_eq!(server.wait_for_exit_code(), Some(0));
 }
@@ -106,10 +107,42 @@ fn occupied_port_error_names_address_and_exits_1() {
     let address = listener.local_addr().unwrap().to_string();
     let policy = TempFile::new(".yaml", POLICY);
     let output = run_serve_command(policy.path(), &address);
-    let expected =
-        format!("cannot listen on {address}, the address of --http: Address already in use");
+    let expected = format!(
+        "--http (SLIDEGATE_HTTP): cannot listen on {address}: Address already in use (os error 98); stop the process"
+    );
     assert!(stderr_text(&output).starts_with(&expected), "{}", stderr_text(&output));
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn host_name_listener_logs_bound_address() {
+    let policy = TempFile::new(".yaml", POLICY);
+    let mut command = slidegate_command();
+    command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "localhost:0"]);
+    let server = Server::spawn(&mut command);
+    assert!(server.address().ip().is_loopback(), "{}", server.listening_log());
+    assert!(TcpStream::connect(server.address()).is_ok());
+}
+
+#[test]
+fn unresolvable_listener_name_error_exits_1() {
+    let policy = TempFile::new(".yaml", POLICY);
+    let output = run_serve_command(policy.path(), "nowhere.invalid:8080");
+    let expected = "--http (SLIDEGATE_HTTP): `nowhere.invalid:8080` does not resolve: ";
+    assert!(stderr_text(&output).starts_with(expected), "{}", stderr_text(&output));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn listener_address_without_host_exits_2() {
+    for (address, expected) in [
+        ("8080", "write IP:PORT or HOST:PORT, for example 127.0.0.1:8080"),
+        (":8080", "write 127.0.0.1:8080 to listen for this machine only, or 0.0.0.0:8080"),
+    ] {
+        let output = run_serve_command(Path::new("x"), address);
+        assert!(stderr_text(&output).contains(expected), "{}", stderr_text(&output));
+        assert_eq!(output.status.code(), Some(2));
+    }
 }
 
 #[test]

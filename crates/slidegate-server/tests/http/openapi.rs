@@ -66,7 +66,7 @@ impl OpenApiDescription {
 
 #[test]
 fn responses_match_openapi_description() {
-    let server = Server::start_with(POLICY, &["--client-timeout", "1"]);
+    let server = Server::start_with(POLICY, &["--client-timeout", "1s"]);
     let client = Client::new(&server);
     let openapi = OpenApiDescription::fetch(&client);
     let alice = r#"{"attributes":{"client":"alice"}}"#;

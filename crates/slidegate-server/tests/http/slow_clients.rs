@@ -13,7 +13,7 @@ const HEALTH_CHECK_REQUEST: &str = "GET /healthz HTTP/1.1\r\n\r\n";
 
 /// Starts a server with a client timeout (`--client-timeout`) of one second.
 fn start_server_with_short_client_timeout() -> Server {
-    Server::start_with(POLICY, &["--client-timeout", "1"])
+    Server::start_with(POLICY, &["--client-timeout", "1s"])
 }
 
 #[track_caller]
@@ -96,7 +96,7 @@ fn connection_above_maximum_waits_until_another_closes() {
 
 #[test]
 fn slow_clients_beyond_max_connections_do_not_block_others() {
-    let server = Server::start_with(POLICY, &["--max-connections", "3", "--client-timeout", "1"]);
+    let server = Server::start_with(POLICY, &["--max-connections", "3", "--client-timeout", "1s"]);
     let mut slow = [(); 6].map(|()| RawConnection::connect(server.address()));
     slow.iter_mut().for_each(|connection| connection.write("GET /heal"));
     assert_healthz_succeeds(&server);
@@ -120,9 +120,9 @@ fn server_out_of_file_descriptors_recovers() {
 
 #[test]
 fn zero_max_connections_or_client_timeout_is_rejected() {
-    for flag in ["--max-connections", "--client-timeout"] {
+    for (flag, value) in [("--max-connections", "0"), ("--client-timeout", "0s")] {
         let output =
-            slidegate_command().args(["serve", "--policy", "x", flag, "0"]).output().unwrap();
+            slidegate_command().args(["serve", "--policy", "x", flag, value]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{flag}");
     }
 }

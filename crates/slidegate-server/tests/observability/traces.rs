@@ -293,7 +293,7 @@ fn no_spans_are_exported_without_otlp_endpoint() {
     let collector = FakeCollector::with_mode(CollectorMode::Accept);
     // The standard variable of OpenTelemetry does not enable traces.
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url())];
-    let server = start_traced_server("", &["--trace-sample", "100%"], &environment);
+    let server = start_traced_server("", &[], &environment);
     send_post(
         &server,
         "/v1/check",

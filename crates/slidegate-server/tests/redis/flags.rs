@@ -25,7 +25,7 @@ fn invalid_store_address_error_names_valid_forms() {
             "",
             "unknown scheme; write redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://",
         ),
-        ("Memory", "is not `memory`, `cluster://` or a Redis address"),
+        ("Memory", "this is not `memory`, `cluster://` or a Redis address"),
         ("localhost:6379", "unknown scheme"),
         ("http://localhost", "unknown scheme"),
         ("redis://", "redis://user:password@host:6379/0"),
@@ -58,12 +58,12 @@ fn invalid_store_address_error_names_valid_forms() {
 #[test]
 fn invalid_flag_value_error_names_valid_values() {
     for (flag, value, expected) in [
-        ("--redis-timeout", "0ms", "write it as 15ms or 1s, from 1ms to 60s"),
-        ("--redis-timeout", "15", "write it as 15ms or 1s, from 1ms to 60s"),
+        ("--redis-timeout", "0ms", "write a duration from 1ms to 1m, for example 15ms"),
+        ("--redis-timeout", "15", "write a duration with its unit, for example 15ms"),
         ("--redis-clock", "sun", "[possible values: server, client]"),
         ("--redis-prefix", "{a}", "for example `slidegate:eu:`"),
         ("--redis-prefix", "", "for example `slidegate:eu:`"),
-        ("--expected-instances", "0", "number would be zero"),
+        ("--expected-instances", "0", "write a whole number of 1 or more"),
     ] {
         let output = run_serve_command(&[flag, value]);
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");

@@ -510,7 +510,7 @@ fn access_log_lines_out_of_order_are_counted() {
         "access.log",
         render_access_log(&[at(5), at(5), at(3), at(4), at(9), at(0), at(10)]),
     );
-    let report = files.replay_to_json_report(&["--reorder", "0", "access.log"]);
+    let report = files.replay_to_json_report(&["--reorder", "0s", "access.log"]);
     assert_eq!((&report["out_of_order"], &report["allowed"]), (&json!(2), &json!(7)));
     assert_eq!(report["first"], "2026-01-02T03:04:00Z");
     assert_eq!(report["last"], "2026-01-02T03:04:10Z");

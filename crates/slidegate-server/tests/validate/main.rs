@@ -7,7 +7,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use common::{TempFile, slidegate_command};
 use serde_json::Value;
@@ -102,7 +102,7 @@ fn warned_policies_are_valid_with_expected_warnings() {
         assert_eq!(output.status.code(), Some(0), "{name}");
         let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
         assert_eq!(parse_utf8(&output.stderr), expected, "{name}");
-        assert!(parse_utf8(&output.stdout).starts_with(&format!("{name}: fine, ")), "{name}");
+        assert!(parse_utf8(&output.stdout).starts_with(&format!("{name}: valid, ")), "{name}");
     }
 }
 
@@ -125,7 +125,7 @@ fn validate_command_describes_valid_policy() {
     let file = TempFile::new(".yaml", POLICY);
     let path = file.path().to_str().unwrap();
     let expected = "\
-: fine, 2 rules
+: valid, 2 rules
 
 domain `default`
   search
@@ -161,10 +161,74 @@ fn validate_command_prints_result_of_every_policy() {
     let (valid, invalid) = (valid.path().to_str().unwrap(), invalid.path().to_str().unwrap());
     let output = run_slidegate(&["validate", invalid, valid, "/nowhere.yaml"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(parse_utf8(&output.stdout).starts_with(&format!("{valid}: fine, 2 rules")));
+    assert!(parse_utf8(&output.stdout).starts_with(&format!("{valid}: valid, 2 rules")));
     let stderr = parse_utf8(&output.stderr);
     assert!(stderr.starts_with(&format!("{invalid}:1:8: expected a list, found `5`")));
     assert!(stderr.contains("/nowhere.yaml: cannot be read: "), "{stderr}");
+}
+
+#[test]
+fn validate_command_accepts_policy_flag_and_variable() {
+    let [first, second] = [(); 2].map(|()| TempFile::new(".yaml", POLICY));
+    let [first, second] = [&first, &second].map(|file| file.path().to_str().unwrap());
+    let validated = |arguments: &[&str], variable: &str| {
+        let mut command = slidegate_command();
+        command.arg("validate").args(arguments);
+        if !variable.is_empty() {
+            command.env("SLIDEGATE_POLICY", variable);
+        }
+        let output = command.output().unwrap();
+        let lines = parse_utf8(&output.stdout).lines().map(str::to_owned);
+        lines
+            .filter_map(|line| Some(line.split_once(": valid, ")?.0.to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let expected = |files: &[&str]| -> Vec<String> { files.iter().map(|&f| f.into()).collect() };
+    for (arguments, files) in [
+        (&["--policy", first][..], &[first][..]),
+        (&[first, "--policy", second], &[second, first]),
+        (&["--policy", first, "--policy", second], &[first, second]),
+    ] {
+        assert_eq!(validated(arguments, ""), expected(files), "{arguments:?}");
+        // The command line replaces the variable.
+        assert_eq!(validated(arguments, "/nowhere.yaml"), expected(files), "{arguments:?}");
+    }
+    assert_eq!(validated(&[first], second), expected(&[first]));
+    assert_eq!(validated(&[], first), expected(&[first]));
+    run_slidegate_expecting_failure(&["validate"], 2);
+}
+
+#[test]
+fn bash_completion_script_parses_and_contains_commands() {
+    let script = run_slidegate_successfully(&["completions", "bash"]);
+    assert!(script.contains("serve") && script.contains("--redis-timeout"), "{script}");
+    let file = TempFile::new(".bash", script);
+    let output = Command::new("bash").arg("-n").arg(file.path()).output().unwrap();
+    assert!(output.status.success(), "{}", parse_utf8(&output.stderr));
+}
+
+#[test]
+fn every_shell_has_completion_script() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        assert!(
+            run_slidegate_successfully(&["completions", shell]).contains("validate"),
+            "{shell}"
+        );
+    }
+    assert!(run_slidegate_expecting_failure(&["completions", "tcsh"], 2).contains("bash, elvish"));
+}
+
+#[test]
+fn short_help_has_one_line_per_flag() {
+    for command in ["serve", "validate", "explain", "convert", "replay"] {
+        let help = run_slidegate_successfully(&[command, "-h"]);
+        let (_, options) = help.split_once("Options:\n").unwrap();
+        for line in options.lines() {
+            let is_flag = line.starts_with("  -") || line.starts_with("      --");
+            let is_heading = !line.starts_with(' ') && line.ends_with(':');
+            assert!(is_flag || is_heading || line.is_empty(), "{command}: {line}");
+        }
+    }
 }
 
 #[test]
@@ -227,12 +291,16 @@ fn explain_command_errors_name_cause() {
             code,
         )
     };
-    assert!(explain(&["ip"], 2).contains("an attribute is NAME=VALUE, such as ip=192.0.2.7"));
-    assert!(explain(&["ip=a", "ip=b"], 1).starts_with("`ip` is given twice"));
+    assert!(
+        explain(&["ip"], 2).contains("write an attribute as NAME=VALUE, for example ip=192.0.2.7")
+    );
+    assert!(
+        explain(&["ip=a", "ip=b"], 1).starts_with("`ip` occurs twice; write each attribute once")
+    );
     let unknown = explain(&["--domain", "api", "ip=a"], 1);
     assert_eq!(
         unknown,
-        "no rule has domain `api`, so everything passes; the policy has `default`, `llm`\n"
+        "no rule has domain `api`, so no request is denied; set --domain to one of `default`, `llm`\n"
     );
     assert!(explain(&["--cost", "many"], 2).contains("invalid value 'many'"));
 }
