@@ -142,9 +142,9 @@ domain `default`
 
 domain `llm`
   tokens
-    counted per user; without it nothing passes; IPv6 by /56
+    counted per user; without it requests are denied; IPv6 by /56
     never more than 1000 in any 1d (1000/1d sliding_buckets)
-    5 in each 1m of the clock, up to twice that around its edge (5/1m fixed_window)
+    5 in each 1m of the clock, up to twice that across two windows (5/1m fixed_window)
     8 at once, then 5 per 1s at a steady rate (5/1s token_bucket)
     denied requests are charged too, above max
     while the store is unavailable, no request passes
@@ -267,7 +267,10 @@ denied by search, permanently
     for (attributes, reason) in [
         (["path=/x", "method=GET"], "method is `GET`, and must be `POST`"),
         (["path=/x", "a=b"], "method is missing, and must be `POST`"),
-        (["route=/v1/search", "method=POST"], "api_key or ip, listed in `per`, is missing"),
+        (
+            ["route=/v1/search", "method=POST"],
+            "attribute `api_key` or `ip`, listed in `per`, is missing",
+        ),
     ] {
         let output = explain(&attributes);
         assert!(output.contains(&format!("search: does not apply: {reason}\n")), "{output}");

@@ -18,7 +18,7 @@ mod overrides;
 mod rule_context;
 mod spec;
 mod store_options;
-mod suggest;
+pub(crate) mod suggest;
 mod synonyms;
 mod unquoted;
 mod warnings;

@@ -10,7 +10,7 @@ const MAX_SUGGESTION_WORD_BYTES: usize = 128;
 const MIN_SUGGESTION_SIMILARITY: f64 = 0.8;
 
 /// Returns the known word that is most similar to `word`; `None` if no known word is similar enough.
-pub(super) fn most_similar_word<'w>(
+pub fn most_similar_word<'w>(
     word: &str,
     known: impl IntoIterator<Item = &'w str>,
 ) -> Option<&'w str> {
