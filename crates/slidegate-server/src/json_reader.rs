@@ -185,9 +185,7 @@ impl<'b> JsonReader<'b> {
                 let comma = self.position;
                 self.position += 1;
                 match self.peek() == Some(end) {
-                    true => {
-                        Err(self.error(comma, "the last element has a comma; remove the comma"))
-                    }
+                    true => Err(self.error(comma, "a comma follows the last element; remove it")),
                     false => Ok(true),
                 }
             }

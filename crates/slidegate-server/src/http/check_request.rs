@@ -27,7 +27,8 @@ pub struct CheckRequest<'b> {
     /// The domain whose rules apply, by default `default`.
     #[schemars(default = "default_domain")]
     domain: LossyText<'b>,
-    /// The attributes of the request. Integers and booleans count as their text: 42 and "42" are the same value.
+    /// The attributes of the request. Integers, written without fraction and exponent, and booleans count as their
+    /// text: 42 and "42" are the same value.
     attributes: Attributes<'b>,
     /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit.
     #[schemars(default, with = "Cost")]
@@ -48,7 +49,8 @@ pub struct ReportRequest<'b> {
     /// The domain whose rules apply, by default `default`.
     #[schemars(default = "default_domain")]
     domain: LossyText<'b>,
-    /// The attributes of the request. Integers and booleans count as their text: 42 and "42" are the same value.
+    /// The attributes of the request. Integers, written without fraction and exponent, and booleans count as their
+    /// text: 42 and "42" are the same value.
     attributes: Attributes<'b>,
     /// Units that rules without a stated cost charge. If this field is missing, these rules are skipped.
     #[schemars(default, with = "Cost")]

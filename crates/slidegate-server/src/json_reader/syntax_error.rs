@@ -27,8 +27,9 @@ impl JsonReader<'_> {
             [b'[', ..] => "the body is a list",
             [b'"', ..] => "the body is a string",
             [b'\'', ..] => {
-                "the body begins with a single quote, which `cmd.exe` does not remove: there, \
-                 enclose the body in double quotes and write `\\\"` within it"
+                let message = "the body is enclosed in single quotes; enclose it in double quotes in \
+                               cmd.exe, for example \"{\\\"attributes\\\":{\\\"client\\\":\\\"alice\\\"}}\"";
+                return self.error(self.position, message);
             }
             [0xef, 0xbb, 0xbf, ..] => {
                 "the body begins with a byte order mark, which must be removed"
@@ -41,7 +42,7 @@ impl JsonReader<'_> {
                 "the body is form-encoded (application/x-www-form-urlencoded)"
             }
             [b'-' | b'0'..=b'9', ..] => "the body is a number",
-            _ => "the body is not JSON",
+            _ => "the body is not an object",
         };
         let message = format!("{problem}; send a JSON object such as {EXAMPLE}");
         self.error(self.position, message)

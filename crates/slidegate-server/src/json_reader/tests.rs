@@ -20,9 +20,12 @@ fn syntax_errors_contain_location_problem_and_remedy() {
         ("[]", "line 1 column 1: the body is a list; send a JSON object"),
         ("\n \"a\"", "line 2 column 2: the body is a string; send a JSON object"),
         ("7", "line 1 column 1: the body is a number; send a JSON object"),
-        ("null", "line 1 column 1: the body is not JSON; send a JSON object"),
+        ("null", "line 1 column 1: the body is not an object; send a JSON object"),
         ("client=alice&n=1", "the body is form-encoded"),
-        ("'{}'", "the body begins with a single quote"),
+        (
+            "'{}'",
+            "the body is enclosed in single quotes; enclose it in double quotes in cmd.exe, for example \"{\\\"attr",
+        ),
         ("<a>", "the body is XML"),
         ("\u{feff}{}", "byte order mark"),
         (
@@ -39,7 +42,7 @@ fn syntax_errors_contain_location_problem_and_remedy() {
         (r#"{"a":1"#, "within an object"),
         (r#"{"a":[1"#, "within a list"),
         (r#"{"a":[1,"#, "within a value"),
-        ("{\n\"a\":1,\n}", "line 2 column 6: the last element has a comma; remove the comma"),
+        ("{\n\"a\":1,\n}", "line 2 column 6: a comma follows the last element; remove it"),
         ("{'a':1}", "line 1 column 2: single quotes are not JSON; write double quotes"),
         (r#"{"a":'b'}"#, "line 1 column 6: single quotes are not JSON"),
         ("{a:1}", "line 1 column 2: field name `a` is not in double quotes; write \"a\""),

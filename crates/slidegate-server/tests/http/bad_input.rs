@@ -57,9 +57,9 @@ fn invalid_body_is_400_with_location() {
     let cases = [
         (text(""), "line 1 column 1: the body is empty; send a JSON object such as"),
         (text("[\"api\",{},1]"), "line 1 column 1: the body is a list; send a JSON object"),
-        (text("null"), "the body is not JSON; send a JSON object"),
+        (text("null"), "the body is not an object; send a JSON object"),
         (text("tenant=acme&plan=pro"), "the body is form-encoded"),
-        (text("'{\"attributes\":{}}'"), "the body begins with a single quote"),
+        (text("'{\"attributes\":{}}'"), "the body is enclosed in single quotes"),
         (
             text("{\"attributes\":{}"),
             "line 1 column 16: the body ends early, after byte 16 and within an object; send the \
@@ -87,6 +87,10 @@ fn invalid_body_is_400_with_location() {
         (
             text("{\"attributes\":{},\"expense\":{}}"),
             "unknown field `expense`; known fields are `domain`",
+        ),
+        (
+            text("{\"\\ud800\":1}"),
+            "line 1 column 2: field name with an unpaired surrogate or bytes that are not UTF-8",
         ),
         (text("{\"descriptors\":[]}"), "unknown field `descriptors`; send `attributes`"),
         (

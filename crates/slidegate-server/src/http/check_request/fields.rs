@@ -179,8 +179,16 @@ fn unknown_field_error(
     name: &JsonString<'_>,
     kind: BodyKind,
 ) -> JsonError {
-    let field = excerpt(&name.bytes);
     let fields = kind.field_names();
+    let known_fields = || {
+        let names: Vec<String> = fields.iter().map(|name| format!("`{name}`")).collect();
+        format!("known fields are {}", names.join(", "))
+    };
+    if str::from_utf8(&name.bytes).is_err() {
+        let problem = "field name with an unpaired surrogate or bytes that are not UTF-8";
+        return reader.error(name.position, format!("{problem}; {}", known_fields()));
+    }
+    let field = excerpt(&name.bytes);
     let synonym = SYNONYMS.iter().find(|(synonym, _)| *synonym == field).map(|(_, field)| *field);
     let meant = synonym.or_else(|| most_similar_word(&field, fields.iter().copied()));
     let is_scalar =
@@ -193,10 +201,7 @@ fn unknown_field_error(
         None if is_scalar => {
             format!(r#"if it is an attribute, send {{"attributes":{{"{field}":…}}}}"#)
         }
-        None => {
-            let names: Vec<String> = fields.iter().map(|name| format!("`{name}`")).collect();
-            format!("known fields are {}", names.join(", "))
-        }
+        None => known_fields(),
     };
     reader.error(name.position, format!("unknown field `{field}`; {remedy}"))
 }
