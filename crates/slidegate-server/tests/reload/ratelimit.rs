@@ -71,7 +71,7 @@ fn invalid_ratelimit_file_keeps_current_policy() {
     server.wait_for_reload();
     assert_eq!(server.check_remaining(), Some(2));
     fs::remove_file(folder.path("a.yaml")).unwrap();
-    assert!(server.wait_for_rejection().contains("there is no *.yaml or *.yml in this folder"));
+    assert!(server.wait_for_rejection().contains("the folder contains no *.yaml or *.yml file"));
     assert_eq!(server.check_remaining(), Some(1));
     fs::write(folder.path("a.yaml"), ratelimit_file_content("default", 6)).unwrap();
     server.wait_for_reload();
