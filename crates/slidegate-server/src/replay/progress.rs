@@ -91,7 +91,7 @@ fn set_template(bar: &ProgressBar, template: &str) {
 /// Returns the size of a log in bytes, or `None` if the log is not a regular file.
 fn file_size(log: &Path) -> Option<u64> {
     let metadata = log.metadata().ok().filter(|_| !is_stdin_path(log))?;
-    metadata.is_file().then(|| metadata.len())
+    metadata.is_file().then_some(metadata.len())
 }
 
 /// Returns the file name of a log. Only the end of a long name is returned, because rotated logs differ at the end.
