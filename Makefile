@@ -1,5 +1,8 @@
 # The targets install their missing prerequisites. They expect Debian with a Rust toolchain.
 
+# Valgrind finds the function whose instructions are counted by its symbol.
+export CARGO_PROFILE_RELEASE_STRIP = none
+
 .PHONY: test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
 
 # All tests: unit, integration and documentation tests, the thread schedules of `test-shuttle`, and `fuzz-http`.
