@@ -1,37 +1,45 @@
-# What a fresh Debian machine with a Rust toolchain needs beyond it, these targets install themselves.
+# The targets install their missing prerequisites. They expect Debian with a Rust toolchain.
 
-.PHONY: test test-shuttle differential fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
+# Valgrind finds the function whose instructions are counted by its symbol.
+export CARGO_PROFILE_RELEASE_STRIP = none
 
-# Every test: unit, integration and documentation tests, the explored thread schedules, and the
-# server against its own description.
-test:
+.PHONY: test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
+
+# All tests: unit, integration and documentation tests, the thread schedules of `test-shuttle`, and `fuzz-http`.
+test: test-tools
+	.ci/run-tests
+
+# Installs the programs that the tests start.
+test-tools:
 	command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q curl; }
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	crates/slidegate-redis/tests/client_interop.sh
 	crates/slidegate-server/tests/deploy.sh
 	crates/slidegate-server/tests/proxies.sh
-	cargo test --workspace --all-features
-	$(MAKE) test-shuttle
-	$(MAKE) fuzz-http
 
-# The memory store and the breaker under many thread schedules. A build of its own, since locks and atomics are
-# shuttle's; it is not optimised, since that would take longer than the tests.
+# The long forms of the tests, for a run each night: more seeds and cases, longer fuzzing and soaking. Takes hours.
+nightly: test-tools
+	SEEDS=20000 PROPTEST_CASES=4096 RELOAD_SECONDS=300 DIFFERENTIAL_SECONDS=1800 MAX_EXAMPLES=2000 .ci/run-tests --include-ignored
+	$(MAKE) fuzz
+
+# Tests the memory store and the circuit breaker under many thread schedules. Uses a separate build, because shuttle
+# replaces locks and atomics. The build is not optimized, because that takes longer than the tests.
 test-shuttle:
 	RUSTFLAGS='--cfg shuttle' cargo test --profile dev -p slidegate -p slidegate-redis --test shuttle --target-dir target/shuttle
 
-# The server against a reference in Python: ten minutes, or as many seconds as SECONDS says. `make test` takes one minute.
+# Compares the server with a reference implementation in Python for SECONDS seconds (default 600; 60 in `make test`).
 differential: SECONDS = 600
 differential:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	DIFFERENTIAL_SECONDS=$(SECONDS) cargo test --workspace --all-features --test differential -- --nocapture
 
-# The server against its own OpenAPI document, by schemathesis (in a venv under target/).
+# Tests the server against its OpenAPI document with schemathesis, which it installs under target/.
 fuzz-http:
 	crates/slidegate-server/tests/schemathesis.sh
 
-# Any text as a policy, and any bytes that reach a node of a cluster, by libFuzzer: ten minutes for each target, or as
-# many seconds as SECONDS says. It begins with the repository's own policies, good and broken, and keeps what it learns
-# in fuzz/corpus. What takes ten seconds is a finding: most take milliseconds, but the machine may have other work.
+# Fuzzes policies and cluster messages with libFuzzer, each target for SECONDS seconds (default 600). The corpus in
+# fuzz/corpus starts with the policies of the repository. An input that takes 10 s is reported as a finding; most inputs
+# take milliseconds, so a busy machine does not cause false findings.
 fuzz: SECONDS = 600
 fuzz:
 	rustup toolchain list | grep -q ^nightly || rustup toolchain install nightly --profile minimal
@@ -48,80 +56,85 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
 
+# Builds every published package from the files that it contains, and checks that each has the current licenses.
+.PHONY: package
+package:
+	for folder in crates/*; do cmp LICENSE-MIT $$folder/LICENSE-MIT && cmp LICENSE-APACHE $$folder/LICENSE-APACHE || exit 1; done
+	cargo package --locked --workspace --exclude lab --all-features
+
 doc:
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --all-features --no-deps
 
-# Instructions of the decision path, held against lab/instructions.txt.
-# After a change that is meant to move them: make instructions ARGS=--update
+# Compares the instruction counts of the decision path with lab/instructions.txt.
+# After an intended change of the counts: make instructions ARGS=--update
 instructions:
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	cargo run --release -p lab --bin instructions -- $(ARGS)
 
-# Everything beside its peers, in one report: docs/BENCHMARKS.md. Half an hour and 6 GB of memory once all is built, or
-# less than five minutes with ARGS=--quick; ARGS='memory redis' measures those parts only. The last two write to
-# target/bench instead. Each part runs alone, too, and prints what it finds: make bench-memory and so on, with
-# ARGS=--quick or the names of its sections.
+# Runs all benchmarks, with comparable limiters, and writes docs/BENCHMARKS.md. Takes 30 minutes and 6 GB of memory
+# after the build. With ARGS=--quick (less than 5 minutes) or ARGS='memory redis' (only these parts), it writes to
+# target/bench. The targets bench-memory and so on run one part and print its results; their ARGS are --quick or the
+# names of sections.
 bench: bench-peers
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	cargo build --release -p slidegate-server -p lab --bins --features lab/redis,lab/server,lab/tower,lab/cluster
 	target/release/bench $(ARGS)
 
-# Instructions that the tower layer adds to a request of axum, beside tower_governor's.
+# Instructions that the tower layer adds to an axum request, compared with tower_governor.
 bench-tower:
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	cargo run --release -p lab --features tower --bin bench_tower
 
-# The memory store beside its peers: keys, batches, limits, footprint, log, hot-key.
+# The memory store compared with other limiters. Sections: keys, batches, limits, footprint, log, hot-key.
 bench-memory:
 	cargo run --release -p lab --bin bench_memory -- $(ARGS)
 
-# Each algorithm beside an exact log: arrivals, size, edge-burst. ARRIVALS=FILE takes another recording than
-# lab/data/arrivals.txt, in the format that its head tells.
+# The accuracy of each algorithm, compared with an exact log. Sections: arrivals, size, edge-burst. ARRIVALS=FILE reads
+# a recording other than lab/data/arrivals.txt; the header of that file describes the format.
 bench-accuracy:
 	cargo run --release -p lab --bin bench_accuracy -- $(ARGS)
 
-# Policies of a thousand rules: loading, decisions, applying.
+# Policies with 1,000 rules. Sections: loading, decisions, applying.
 bench-policy:
 	cargo run --release -p lab --bin bench_policy -- $(ARGS)
 
-# The Redis scripts beside plain ones, and what a store spares Redis: log, counter, buckets, depth, callers, denials,
-# cluster.
+# The Redis scripts compared with minimal scripts, and the calls that coalescing and the denial cache save. Sections:
+# log, counter, buckets, depth, callers, denials, cluster.
 bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo run --release -p lab --features redis --bin bench_redis -- $(ARGS)
 
-# A cluster's store: decisions beside the memory store's, keys that are active, and what has slipped through three
-# servers.
+# The cluster store: decisions compared with the memory store, active keys, and the overshoot of three servers.
 bench-cluster:
 	cargo build --release
 	cargo run --release -p lab --features cluster --bin bench_cluster -- $(ARGS)
 
-# The server's HTTP and gRPC beside axum, tonic and throttlecrab, late answers at half load, and what it costs to be
-# watched: http, grpc, latency, watched.
+# HTTP and gRPC compared with axum, tonic and throttlecrab, the latency at half load, and the cost of telemetry.
+# Sections: http, grpc, latency, watched.
 bench-server: bench-peers
 	cargo build --release
 	cargo run --release -p lab --features server --bin bench_server -- $(ARGS)
 
-# What stands beside the server, and what asks it.
+# The server that slidegate is compared with, and the load generator.
 bench-peers: target/peers/bin/throttlecrab-server
 	command -v h2load >/dev/null || { apt-get update -q && apt-get install -y -q nghttp2-client; }
 
-# Built once, which takes minutes. Without protoc it does not build.
+# Built once, in a few minutes. The build needs protoc.
 target/peers/bin/throttlecrab-server:
 	command -v protoc >/dev/null || { apt-get update -q && apt-get install -y -q protobuf-compiler; }
 	cargo install --locked --root target/peers --version 0.4.40 throttlecrab-server
 
-# The tables of docs/REDIS.md: what splitting and sampling cost. `make test` holds them, too.
+# Prints the tables of docs/REDIS.md: accuracy and load with splitting and sampling. `make test` checks them.
 hot-keys:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo test -p slidegate-redis --test hot_keys -- --nocapture --test-threads 1 fairness overload
 
-# 50 million keys through room for one million.
+# Sends 50 million keys through a memory store with a capacity of one million.
 flood:
 	cargo run --release -p lab --bin flood
 
-# The picture and the table of docs/CLIENT.md: a thousand clients that come back. `make test` holds them.
+# Redraws the chart of docs/CLIENT.md and prints its table: 1,000 clients that retry. `make test` checks both.
 retry-spike:
 	DRAW=1 cargo test -p slidegate-tower --features client --test client -- --nocapture docs_match_measured_retries
 

@@ -6,6 +6,7 @@
 
 use std::env;
 use std::error::Error;
+use std::time::Duration;
 
 use slidegate::Limiter;
 use slidegate_redis::{RedisStore, Settings};
@@ -13,7 +14,9 @@ use slidegate_redis::{RedisStore, Settings};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    let store = RedisStore::open(&address, Settings::default())?;
+    // The default timeout of 15 ms suits services. The first call of this program waits for the connection.
+    let settings = Settings { timeout: Duration::from_secs(1), ..Settings::default() };
+    let store = RedisStore::open(&address, settings)?;
     // Other limiters in the same Redis have other names, and so other counters.
     let limiter = Limiter::with_store(["3/h", "10000/d"], store)?.named("example");
 

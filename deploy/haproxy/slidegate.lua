@@ -1,7 +1,7 @@
--- The action `lua.slidegate URL` of HAProxy: asks slidegate whether a request may pass, as /etc/haproxy/slidegate.lua.
+-- The action `lua.slidegate URL` for HAProxy: checks a request with slidegate. Install as /etc/haproxy/slidegate.lua.
 --
--- A request that may not pass gets its response here. Else the variable txn.slidegate is `allowed`, or `failed` if
--- slidegate did not decide. haproxy.cfg denies a request without the variable: an error in this script denies, too.
+-- A denied request gets its response here. Otherwise the variable txn.slidegate is `allowed`, or `failed` if slidegate
+-- made no decision. haproxy.cfg denies requests without the variable, so an error in this script denies the request.
 
 -- Headers that the policy counts by, in lower case. slidegate gets no other header of the client.
 local COUNTED = { "x-api-key" }
@@ -9,7 +9,7 @@ local COUNTED = { "x-api-key" }
 -- Milliseconds to wait for slidegate.
 local TIMEOUT = 1000
 
--- The values of a header, of which HAProxy counts the first as 0.
+-- Returns the values of a header. HAProxy numbers them from 0.
 local function values(list)
     local found = {}
     for nth = 0, list and #list or -1 do
@@ -22,7 +22,7 @@ local function question(txn)
     local client = txn.http:req_get_headers()
     local headers = {
         ["x-forwarded-method"] = { txn.sf:method() },
-        -- Without the query. `OPTIONS *` has no path.
+        -- The path without the query. `OPTIONS *` has no path.
         ["x-forwarded-uri"] = { txn.sf:path() or "" },
         ["x-forwarded-host"] = { txn.sf:req_fhdr("host") or "" },
         ["x-forwarded-for"] = values(client["x-forwarded-for"]),
@@ -52,7 +52,7 @@ end
 local function ask(txn, url)
     local answer = core.httpclient():get({ url = url, headers = question(txn), timeout = TIMEOUT })
     local status, headers = answer.status or 0, answer.headers or {}
-    -- HAProxy answers itself, in HTML, if it does not reach slidegate.
+    -- If slidegate is unreachable, HAProxy creates a response itself, in HTML.
     local is_problem = values(headers["content-type"])[1] == "application/problem+json"
     if is_problem and (status == 429 or status == 503) then
         deny(txn, status, answer)

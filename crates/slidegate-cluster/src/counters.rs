@@ -349,16 +349,18 @@ pub fn supports(limit: &Limit) -> Result<(), String> {
     let algorithm = limit.algorithm();
     let (reason, alternative) = match algorithm {
         Algorithm::SlidingLog => (
-            "each charge would have to be sent to every node",
-            "`sliding_buckets`, which never exceeds max either",
+            "every node would need every single charge of all nodes",
+            "`sliding_buckets`, which also never exceeds max",
         ),
         Algorithm::TokenBucket { .. } => (
-            "the levels of several buckets do not add up to the level of one",
-            "`sliding_window`, or `sliding_buckets`",
+            "the bucket levels of several nodes cannot be added up",
+            "`sliding_window` or `sliding_buckets`",
         ),
         _ => return Ok(()),
     };
-    Err(format!("a cluster cannot count by `{algorithm}`: {reason}; use {alternative}"))
+    Err(format!(
+        "algorithm `{algorithm}` is not available in a cluster, because {reason}; use {alternative}"
+    ))
 }
 
 fn unsupported_limit_error(hit: &Hit<'_>) -> StoreError {

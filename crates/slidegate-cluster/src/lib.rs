@@ -7,6 +7,8 @@
 //! why the overshoot is [bounded](bound). [`membership`] discovers the nodes, and [`transport`] carries frames that are
 //! authenticated by [`seal`].
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod bound;
 pub mod counters;
 mod hit_options;
@@ -27,3 +29,8 @@ pub use counters::supports;
 pub use node::{ClusterStatus, MemberStatus, Settings, StartError};
 pub use overshoot::{OVERSHOOT_BOUNDS_PERMILLE, OvershootHistogram};
 pub use store::ClusterStore;
+
+/// Runs the Rust example of the README as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

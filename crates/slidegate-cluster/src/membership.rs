@@ -66,10 +66,10 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The length of the node name is invalid. The length is limited, since the name is part of every datagram.
-    #[error("node name has {0} bytes: use 1 to {MAX_NAME_BYTES}")]
+    #[error("node name has {0} bytes; use 1 to {MAX_NAME_BYTES}")]
     Name(usize),
     /// The gossip task could not start.
-    #[error("gossip task cannot start: {0}")]
+    #[error("cannot start the gossip task, which detects other nodes: {0}")]
     Gossip(String),
 }
 

@@ -86,7 +86,7 @@ pub struct Ack {
 #[non_exhaustive]
 pub enum MessageError {
     /// The frame is longer than [`MAX_MESSAGE_BYTES`].
-    #[error("frame of {0} bytes is longer than {MAX_MESSAGE_BYTES}")]
+    #[error("frame of {0} bytes is longer than the maximum of {MAX_MESSAGE_BYTES}")]
     TooLong(usize),
     /// The version is not [`VERSION`].
     #[error("message version {0} is not supported")]

@@ -66,7 +66,9 @@ impl std::fmt::Debug for Settings {
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The address to listen on is in use or does not belong to this machine.
-    #[error("cannot listen on {address} for other nodes: {source}")]
+    #[error(
+        "cannot listen on {address} for other nodes: {source}; use a free port and an address of this machine"
+    )]
     Listen {
         /// The address to listen on.
         address: SocketAddr,
@@ -74,7 +76,7 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// The address to listen on is reachable from other machines, and there is no key to authenticate peers.
-    #[error("{0} is reachable from other machines: a cluster needs a key")]
+    #[error("other machines can reach {0}, so the nodes need a common cluster key")]
     NoKey(SocketAddr),
     /// The key is too short.
     #[error(transparent)]

@@ -92,7 +92,7 @@ fn parse_single_server_address(text: &str, parameters: &[&str]) -> Result<Addres
     let invalid = |problem: &str| AddressError::SingleServerForm(problem.to_owned());
     if text.contains('#') {
         // The fragment `#insecure` of the `redis` crate is not supported: certificates are always verified.
-        return Err(invalid("a fragment (`#`) is not allowed"));
+        return Err(invalid("a fragment (`#`) is not allowed: in a password, write %23"));
     }
     let query = text.split_once('?').map_or("", |(_, query)| query);
     parse_query_parameters(query, parameters).map_err(|problem| invalid(&problem))?;
@@ -119,9 +119,11 @@ fn parse_query_parameters<'t>(
 /// Parses the URL of one server. The error omits the message of the `redis` crate, which may quote a part of the URL,
 /// and with it a password.
 fn parse_server_url(text: &str) -> Result<ConnectionInfo, &'static str> {
-    let info = text.into_connection_info().map_err(|_| "cannot be parsed")?;
+    let info = text
+        .into_connection_info()
+        .map_err(|_| "the user, password, host, port or database cannot be parsed")?;
     match info.redis_settings().db() < 0 {
-        true => Err("the database must be a number from 0"),
+        true => Err("the database must be 0 or a positive number"),
         false => Ok(info),
     }
 }
@@ -135,7 +137,7 @@ fn split_login_and_hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
     let hosts: Vec<&str> = hosts.split(',').collect();
     match (hosts.iter().any(|host| host.is_empty()), hosts.len() > MAX_HOSTS_PER_ADDRESS) {
         (true, _) => Err("a host is missing".to_owned()),
-        (_, true) => Err(format!("at most {MAX_HOSTS_PER_ADDRESS} hosts are allowed")),
+        (_, true) => Err(format!("more than {MAX_HOSTS_PER_ADDRESS} hosts are not allowed")),
         _ => Ok((user, hosts)),
     }
 }
@@ -144,7 +146,7 @@ fn split_login_and_hosts(authority: &str) -> Result<(&str, Vec<&str>), String> {
 fn parse_sentinel_address(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::MultiServerForm(problem.to_owned());
     if rest.contains('#') {
-        return Err(invalid("a fragment (`#`) is not allowed"));
+        return Err(invalid("a fragment (`#`) is not allowed: in a password, write %23"));
     }
     let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
     let known = ["db", "sentinel_user", "sentinel_pass"];
@@ -183,11 +185,13 @@ fn parse_sentinel_address(scheme: &str, rest: &str) -> Result<Address, AddressEr
 fn parse_cluster_address(scheme: &str, rest: &str) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::MultiServerForm(problem.to_owned());
     if rest.contains(['#', '?']) {
-        return Err(invalid("a fragment (`#`) or parameters (`?`) are not allowed"));
+        return Err(invalid(
+            "a fragment (`#`) or parameters (`?`) are not allowed: in a password, write %23 or %3F",
+        ));
     }
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains('/') {
-        return Err(invalid("a Cluster has only one database"));
+        return Err(invalid("a Cluster has only one database, so no path can follow the hosts"));
     }
     let (user, hosts) = split_login_and_hosts(authority).map_err(|problem| invalid(&problem))?;
     let seed = |host: &&str| parse_server_url(&format!("{scheme}://{user}{host}"));
@@ -326,14 +330,14 @@ mod tests {
                 "only these parameters are allowed: db, sentinel_user, sentinel_pass",
             ),
             ("redis+sentinel://a,b/m?db=secret", "cannot be parsed"),
-            ("redis+sentinel://a,b/m?db=-1", "the database must be a number from 0"),
+            ("redis+sentinel://a,b/m?db=-1", "the database must be 0 or a positive number"),
             ("redis://", "redis://user:password@host:6379/0"),
             ("redis://ann:secret", "redis://user:password@host:6379/0"),
             ("redis://ann:sec/ret@h", "redis://user:password@host:6379/0"),
             ("redis://ann:sec#ret@h", "a fragment (`#`) is not allowed"),
             ("redis://ann:sec?ret@h", "only these parameters are allowed: protocol"),
             ("redis://h/secret", "database"),
-            ("redis://h/-1", "the database must be a number from 0"),
+            ("redis://h/-1", "the database must be 0 or a positive number"),
             ("redis://h?password=secret", "only these parameters are allowed: protocol"),
             ("rediss://ann:secret@h#insecure", "a fragment (`#`) is not allowed"),
             (

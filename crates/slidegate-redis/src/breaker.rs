@@ -258,12 +258,12 @@ impl fmt::Display for StateChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Opened(OpenReason::ConsecutiveFailures(failed)) => {
-                write!(f, "circuit breaker opened: {failed} consecutive calls failed")
+                write!(f, "circuit breaker opened after {failed} consecutive failed calls")
             }
             Self::Opened(OpenReason::FailureRate { failed, calls }) => {
                 write!(
                     f,
-                    "circuit breaker opened: {failed} of {calls} calls within a second failed"
+                    "circuit breaker opened after {failed} of {calls} calls within a second failed"
                 )
             }
             Self::Closed { after } => {

@@ -127,14 +127,17 @@ impl Cluster {
             let mut is_map_loaded = self.is_map_loaded.clone();
             let is_loaded = timeout_at(deadline, is_map_loaded.wait_for(Option::is_some)).await;
             if !matches!(is_loaded, Ok(Ok(is_loaded)) if *is_loaded == Some(true)) {
-                let text = "no node of the Cluster has returned its slot map yet";
+                let text = "no node of the Redis Cluster has returned the slot map; check the addresses, and that \
+                            the servers run in cluster mode";
                 return Err(unavailable(text.to_owned()));
             }
         }
         let map = self.nodes.map.load();
         map.master_of_slot(slot).cloned().ok_or_else(|| {
             self.request_refresh();
-            unavailable(format!("no node of the Cluster has slot {slot}"))
+            unavailable(format!(
+                "hash slot {slot} has no master in the Redis Cluster; check it with `redis-cli --cluster check`"
+            ))
         })
     }
 
@@ -146,7 +149,9 @@ impl Cluster {
             _ => address.to_owned(),
         };
         self.nodes.find_or_add_server(&target).ok_or_else(|| {
-            Failure::Server(StoreError::Unavailable(format!("`{target}` is not a node address")))
+            Failure::Server(StoreError::Unavailable(format!(
+                "the Redis Cluster redirected the call to `{target}`, which is not a valid address"
+            )))
         })
     }
 
@@ -188,7 +193,10 @@ async fn refresh_slot_map_in_loop(
         let before = *is_map_loaded.borrow();
         match (before, is_refreshed) {
             (None, false) => {
-                tracing::warn!("no node of the Redis Cluster returns its slot map; retrying");
+                tracing::warn!(
+                    addresses = nodes.seed_addresses(),
+                    "no node of the Redis Cluster returned the slot map, so Redis cannot be used; check the addresses; retrying"
+                );
                 is_map_loaded.send_replace(Some(false));
             }
             (None | Some(false), true) => {
@@ -213,6 +221,12 @@ async fn refresh_slot_map_in_loop(
 }
 
 impl ClusterNodes {
+    /// Returns the addresses of the seeds for log messages, without passwords.
+    fn seed_addresses(&self) -> String {
+        let addresses: Vec<_> = self.seeds.iter().map(|seed| host_and_port(seed.addr())).collect();
+        addresses.join(",")
+    }
+
     /// Queries one node after another for the slot map, until a node returns one: first the known servers in random
     /// order, then the seeds. Returns `true` if the map was refreshed.
     async fn refresh_slot_map(&self) -> bool {

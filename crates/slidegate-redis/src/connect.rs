@@ -25,9 +25,6 @@ const INITIAL_RECONNECT_BACKOFF: Duration = Duration::from_millis(20);
 /// Maximum backoff between two connection attempts.
 const MAX_RECONNECT_BACKOFF: Duration = Duration::from_millis(500);
 
-/// Interval at which the Sentinels are polled for the current master.
-const SENTINEL_MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
-
 /// A shared connection that reconnects when it is lost.
 #[derive(Debug)]
 pub struct ReconnectingConnection {
@@ -54,7 +51,8 @@ impl ReconnectingConnection {
     /// Creates a connection that a background task opens. `on_reconnect` is called when the first connection succeeds,
     /// when a connection to another server succeeds, and when a connection succeeds after a failed attempt.
     pub fn open(source: ConnectionSource, on_reconnect: impl Fn() + Send + 'static) -> Self {
-        let (publish, current) = watch::channel(Err("no connection has been made yet".to_owned()));
+        let (publish, current) =
+            watch::channel(Err("the first connection attempt has not finished".to_owned()));
         let (lost, lost_receiver) = watch::channel(0);
         let was_connected = Arc::<AtomicBool>::default();
         let on_reconnect = {
@@ -135,10 +133,10 @@ impl ConnectionSource {
     }
 
     /// Returns a description of the server for log messages.
-    fn server_name_for_log(&self) -> String {
+    pub fn server_name_for_log(&self) -> String {
         match self {
             Self::Server(client) => client.get_connection_info().addr().to_string(),
-            Self::Sentinel(_) => "the master that the Sentinels name".to_owned(),
+            Self::Sentinel(sentinels) => format!("Sentinel service {}", sentinels.service()),
         }
     }
 
@@ -156,14 +154,14 @@ impl ConnectionSource {
             Self::Sentinel(sentinels) => sentinels,
         };
         sentinels.refresh_master().await;
-        let client = sentinels.client()?;
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        match timeout(CONNECT_TIMEOUT, is_master(&mut connection)).await {
-            Ok(Ok(true)) => Ok((connection, client.get_connection_info().addr().to_string())),
-            Ok(Err(error)) => Err(error),
-            _ => {
-                Err((ErrorKind::Client, "the server that the Sentinels name is not the master yet")
-                    .into())
+        loop {
+            let client = sentinels.client()?;
+            // A server that hangs would delay the connection to its successor until the attempt times out.
+            tokio::select! {
+                connection = connect_to_master(&client, &config) => {
+                    return Ok((connection?, client.get_connection_info().addr().to_string()));
+                }
+                () = sentinels.wait_for_master_change() => {}
             }
         }
     }
@@ -172,12 +170,23 @@ impl ConnectionSource {
     async fn wait_for_master_change(&mut self) {
         match self {
             Self::Server(_) => std::future::pending().await,
-            Self::Sentinel(sentinels) => loop {
-                sleep(SENTINEL_MASTER_POLL_INTERVAL).await;
-                if sentinels.refresh_master().await {
-                    return;
-                }
-            },
+            Self::Sentinel(sentinels) => sentinels.wait_for_master_change().await,
+        }
+    }
+}
+
+/// Connects to a server that the Sentinels name as the master. Fails if the server is not a master yet.
+async fn connect_to_master(
+    client: &Client,
+    config: &AsyncConnectionConfig,
+) -> RedisResult<MultiplexedConnection> {
+    let mut connection = client.get_multiplexed_async_connection_with_config(config).await?;
+    match timeout(CONNECT_TIMEOUT, is_master(&mut connection)).await {
+        Ok(Ok(true)) => Ok(connection),
+        Ok(Err(error)) => Err(error),
+        _ => {
+            let text = "the server that the Sentinels reported is not a master; a failover may be in progress";
+            Err((ErrorKind::Client, text).into())
         }
     }
 }
@@ -211,15 +220,16 @@ async fn maintain_connection(
                             return;
                         }
                     }
-                    () = source.wait_for_master_change() => tracing::info!("the Sentinels name another Redis master"),
+                    () = source.wait_for_master_change() => tracing::info!("the Sentinels reported another Redis master; reconnecting"),
                 }
-                publish.send_modify(|state| *state = Err("the connection was lost".to_owned()));
+                publish
+                    .send_modify(|state| *state = Err("connection lost; reconnecting".to_owned()));
             }
             Err(error) => {
                 // The circuit breaker reports an outage only after a request.
                 if last_address.is_empty() && !std::mem::replace(&mut has_warned, true) {
                     let address = source.server_name_for_log();
-                    tracing::warn!(%error, address, "Redis has not been reachable so far; retrying");
+                    tracing::warn!(%error, address, "Redis has not been reachable since the start; check its address; retrying");
                 }
                 log_and_publish_connect_error(&error, &publish);
                 sleep(backoff).await;
@@ -239,7 +249,7 @@ fn log_and_publish_connect_error(error: &RedisError, publish: &watch::Sender<Con
     let is_rejection =
         matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::Server(_));
     if is_rejection && !is_known {
-        tracing::warn!(%error, "Redis rejected the connection");
+        tracing::warn!(%error, "Redis rejected the connection; correct the cause, such as a wrong password; retrying");
     } else {
         tracing::debug!(%error, "no connection to Redis");
     }

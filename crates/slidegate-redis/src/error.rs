@@ -1,13 +1,15 @@
 //! The error of creating a store. Its message never contains a password.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
 use crate::address::AddressError;
 
-/// The reason why no store can be created for an address.
-#[derive(Debug, Error)]
+/// The reason why no store can be created for an address. `Debug` shows the same message as `Display`, because
+/// `unwrap` and a `main` that returns a `Result` print the `Debug` form.
+#[derive(Error)]
 pub enum ConnectError {
     /// The address is invalid.
     #[error("`{address}` is not a Redis address: {source}")]
@@ -19,7 +21,7 @@ pub enum ConnectError {
         source: AddressError,
     },
     /// No client can be created for the address.
-    #[error("cannot create a client for {address}: {message}")]
+    #[error("cannot create a Redis client for {address}: {message}")]
     Client {
         /// The address without its password.
         address: String,
@@ -27,11 +29,33 @@ pub enum ConnectError {
         message: String,
     },
     /// The file of CA certificates cannot be read, or cannot be used for this address.
-    #[error("cannot trust the certificates in `{}`: {message}", path.display())]
+    #[error(
+        "cannot load the CA certificates in `{}`: {message}; use a readable file with PEM certificates",
+        path.display()
+    )]
     Ca {
         /// The path of the file.
         path: PathBuf,
         /// The cause.
         message: String,
     },
+}
+
+impl fmt::Debug for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connect_error_debug_equals_display() {
+        let source = AddressError::Scheme;
+        let error = ConnectError::Address { address: "localhost".into(), source };
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(error.to_string().starts_with("`localhost` is not a Redis address: "));
+    }
 }

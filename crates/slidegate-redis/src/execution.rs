@@ -124,13 +124,15 @@ impl ScriptExecutor {
     /// reached Redis, and thus may have charged.
     pub fn timeout_error(&self, is_sent: bool) -> StoreError {
         match is_sent {
-            true => {
-                StoreError::TimedOut(format!("no response within {:?}", self.call_settings.timeout))
-            }
+            true => StoreError::TimedOut(format!(
+                "no response from Redis within {:?}; check its latency, or increase the timeout",
+                self.call_settings.timeout
+            )),
             false => StoreError::Unavailable(match self.connection.last_error() {
-                Some(last_error) => format!("no connection: {last_error}"),
+                Some(last_error) => format!("no connection to Redis: {last_error}"),
                 None => format!(
-                    "not sent within {:?}: earlier calls are slow",
+                    "earlier calls to Redis were still running after {:?}, so the call was not sent; \
+                     check the latency of Redis, or increase the timeout",
                     self.call_settings.timeout
                 ),
             }),
@@ -220,7 +222,9 @@ impl ScriptExecutor {
     /// replies on the connection, may belong to other calls.
     fn replace_connection_after_malformed_reply(&self, handle: &ConnectionHandle) -> Failure {
         self.connection.replace(handle);
-        Failure::Server(StoreError::TimedOut("malformed script reply".to_owned()))
+        Failure::Server(StoreError::TimedOut(
+            "Redis returned an invalid reply to the script; reconnecting".to_owned(),
+        ))
     }
 }
 

@@ -63,9 +63,9 @@ impl Failure {
                 "the server is a node of a Redis Cluster; use an address that begins with redis+cluster://"
                     .to_owned(),
             ),
-            Self::Redirect(Redirect::TryAgain) => {
-                StoreError::Unavailable("the keys are being moved to another node; retry later".to_owned())
-            }
+            Self::Redirect(Redirect::TryAgain) => StoreError::Unavailable(
+                "the Redis Cluster is moving the keys to another node; retry later".to_owned(),
+            ),
         }
     }
 

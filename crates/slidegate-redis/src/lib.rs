@@ -23,6 +23,8 @@
 //! circuit breaker), `coalescing` (waiting requests share a call), `execution` (scripts and their replies), `connect`
 //! (connections).
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod breaker;
 
 mod address;
@@ -55,3 +57,8 @@ pub use address::{Address, AddressError};
 pub use error::ConnectError;
 pub use settings::Settings;
 pub use store::RedisStore;
+
+/// Runs the Rust example of the README as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -42,6 +42,8 @@ type BatchLeaderGuard = LeaderGuard<BatchKey, QueuedRequest, ScriptResult>;
 pub struct Node {
     /// `host:port` as reported by the nodes of a Cluster; empty if the server is not part of a Cluster.
     address: Box<str>,
+    /// The name of the server in log messages.
+    log_name: Box<str>,
     call_settings: CallSettings,
     executor: ScriptExecutor,
     breaker: Arc<Breaker>,
@@ -63,6 +65,7 @@ impl Node {
         let (coalescer, leader_receiver) = Coalescer::new();
         let node = Arc::new(Self {
             address: address.into(),
+            log_name: format!("Redis at {}", source.server_name_for_log()).into(),
             executor: ScriptExecutor::open(source, call_settings.clone(), on_reconnect),
             breaker,
             coalescer,
@@ -89,14 +92,6 @@ impl Node {
     /// Cluster.
     pub fn address(&self) -> &str {
         &self.address
-    }
-
-    /// Returns the name of the server for log messages.
-    fn server_name_for_log(&self) -> String {
-        match &*self.address {
-            "" => "Redis".to_owned(),
-            address => format!("Redis at {address}"),
-        }
     }
 
     /// Decides a request by `deadline` at the latest: with its own call, or with a call that it shares with other
@@ -129,7 +124,7 @@ impl Node {
                 self.wait_for_batch_result(&mut handle, deadline).await
             }
             Enqueued::Full => Err(Failure::Server(StoreError::Unavailable(
-                "too many waiting requests".to_owned(),
+                "too many requests wait for earlier calls to Redis; check its latency".to_owned(),
             ))),
         }
     }
@@ -194,9 +189,13 @@ impl Node {
         }
         match (change, server_error) {
             (Some(change @ StateChange::Opened(_)), Some(error)) => {
-                tracing::warn!(%error, "{}: {change}", self.server_name_for_log());
+                tracing::warn!(
+                    %error,
+                    "{}: {change}; requests are decided by on_store_error until Redis responds",
+                    self.log_name
+                );
             }
-            (Some(change), _) => tracing::info!("{}: {change}", self.server_name_for_log()),
+            (Some(change), _) => tracing::info!("{}: {change}", self.log_name),
             (None, _) => {}
         }
         reply

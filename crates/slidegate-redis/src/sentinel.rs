@@ -8,14 +8,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value,
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::address::{SentinelTarget, with_host_and_port};
 use crate::tls::TlsRoots;
+
+/// Interval at which each Sentinel is polled for the current master.
+const MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Timeout of a query to a Sentinel.
 const SENTINEL_QUERY_TIMEOUT: Duration = Duration::from_millis(300);
@@ -60,6 +64,11 @@ impl Sentinels {
         })
     }
 
+    /// Returns the name of the service.
+    pub fn service(&self) -> &str {
+        &self.service
+    }
+
     /// Queries all Sentinels for the master. Returns `true` if they report another master than before, or report a
     /// master for the first time.
     pub async fn refresh_master(&mut self) -> bool {
@@ -68,26 +77,56 @@ impl Sentinels {
             join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.fetch_master(service)))
                 .await;
         let newest = masters.into_iter().flatten().max_by_key(|master| master.epoch);
-        let is_newer = |newest: &ReportedMaster| match &self.latest {
-            None => true,
-            Some(latest) => newest.epoch >= latest.epoch && newest.address != latest.address,
-        };
-        match newest.filter(is_newer) {
-            None => false,
-            newest => {
-                self.latest = newest;
-                true
+        newest.is_some_and(|newest| replace_if_newer(&mut self.latest, newest))
+    }
+
+    /// Waits until a Sentinel reports another master. Each Sentinel is polled on its own, so one that hangs does not
+    /// delay the others.
+    pub async fn wait_for_master_change(&mut self) {
+        let Self { sentinels, service, latest, .. } = self;
+        let poll = |sentinel| poll_sentinel(sentinel, service);
+        let mut polls: FuturesUnordered<_> = sentinels.iter_mut().map(poll).collect();
+        while let Some((sentinel, master)) = polls.next().await {
+            if master.is_some_and(|master| replace_if_newer(latest, master)) {
+                return;
             }
+            polls.push(poll(sentinel));
         }
     }
 
     /// Creates a client of the master that the Sentinels reported last. Fails if they have never reported one.
     pub fn client(&self) -> RedisResult<Client> {
-        let unknown = || RedisError::from((ErrorKind::Client, "no Sentinel names a master"));
+        let unknown = || {
+            let text =
+                "no Sentinel reported a master; check the Sentinel addresses and the service name";
+            RedisError::from((ErrorKind::Client, text))
+        };
         let latest = self.latest.as_ref().ok_or_else(unknown)?;
         self.tls_roots
             .client(&with_host_and_port(&self.login, &latest.address).ok_or_else(unknown)?)
     }
+}
+
+/// Replaces the master that was reported last if the new report names another master and is not older. Returns `true`
+/// if it was replaced.
+fn replace_if_newer(latest: &mut Option<ReportedMaster>, reported: ReportedMaster) -> bool {
+    let is_newer = latest
+        .as_ref()
+        .is_none_or(|latest| reported.epoch >= latest.epoch && reported.address != latest.address);
+    if is_newer {
+        *latest = Some(reported);
+    }
+    is_newer
+}
+
+/// Queries a Sentinel for the master after [`MASTER_POLL_INTERVAL`]. Returns the Sentinel for the next query.
+async fn poll_sentinel<'s>(
+    sentinel: &'s mut SentinelConnection,
+    service: &str,
+) -> (&'s mut SentinelConnection, Option<ReportedMaster>) {
+    sleep(MASTER_POLL_INTERVAL).await;
+    let master = sentinel.fetch_master(service).await;
+    (sentinel, master)
 }
 
 /// Queries a server for its role. Returns `true` if the server considers itself a master.

@@ -167,7 +167,7 @@ fn reject_too_many_hits(hits: &[Hit<'_>]) -> Result<(), StoreError> {
     match hits.len() {
         0..=MAX_HITS_PER_REQUEST => Ok(()),
         count => Err(StoreError::Unsupported(format!(
-            "a request of {count} limits is too large: at most {MAX_HITS_PER_REQUEST}"
+            "the request has {count} limits, more than {MAX_HITS_PER_REQUEST}; send fewer descriptors"
         ))),
     }
 }

@@ -246,10 +246,10 @@ fn results_of_calls_before_breaker_opens_are_ignored() {
 #[test]
 fn state_change_text_contains_reason() {
     let opened = |cause| StateChange::Opened(cause).to_string();
-    let opened_text = "circuit breaker opened:";
+    let opened_text = "circuit breaker opened after";
     assert_eq!(
         opened(OpenReason::ConsecutiveFailures(5)),
-        format!("{opened_text} 5 consecutive calls failed")
+        format!("{opened_text} 5 consecutive failed calls")
     );
     let share = OpenReason::FailureRate { failed: 12, calls: 23 };
     assert_eq!(opened(share), format!("{opened_text} 12 of 23 calls within a second failed"));

@@ -17,5 +17,5 @@ rm -rf "$home"
 python3 -m venv "$home/venv"
 "$home/venv/bin/pip" install -q "redis==$PYTHON"
 npm install --silent --no-audit --no-fund --prefix "$home" "redis@$NODE"
-# Last, so that an incomplete installation is repeated.
+# Written last, so that an interrupted installation is repeated.
 touch "$installed"

@@ -9,6 +9,7 @@ mod explain;
 mod grpc;
 mod health;
 mod http;
+mod json_reader;
 mod listen;
 mod log;
 mod policy_description;

@@ -102,7 +102,7 @@ fn describe_counter_key(rule: &Rule) -> String {
     let names = entries.iter().map(|entry| entry.names().collect::<Vec<_>>().join(", or else "));
     let missing = match rule.when_missing() {
         WhenMissing::Skip => "without it the rule does not apply",
-        WhenMissing::Deny => "without it nothing passes",
+        WhenMissing::Deny => "without it requests are denied",
     };
     let prefix = match rule.per().ipv6_prefix() {
         64 => String::new(),
@@ -213,7 +213,9 @@ fn describe_limit(limit: &Limit) -> String {
                 Align::Key => "",
                 Align::Clock => " of the clock",
             };
-            format!("{max} in each {window}{alignment}, up to twice that around its edge ({limit})")
+            format!(
+                "{max} in each {window}{alignment}, up to twice that across two windows ({limit})"
+            )
         }
         Algorithm::TokenBucket { .. } => {
             let burst = limit.capacity();

@@ -62,7 +62,7 @@ fn format_rule_label(rule: &Rule) -> String {
 
 fn describe_added_rule(rule: &Rule) -> String {
     format!(
-        "{} is new: {}",
+        "{} was added: {}",
         format_rule_label(rule),
         sanitize_for_log(&policy_description::describe_rule(rule).join("; "))
     )
@@ -101,8 +101,8 @@ fn describe_list_difference(old: &[String], new: &[String]) -> Option<String> {
     };
     match (only(old, new), only(new, old)) {
         (Some(was), Some(is)) => Some(format!("was [{was}], is [{is}]")),
-        (Some(was), None) => Some(format!("was also [{was}]")),
-        (None, Some(is)) => Some(format!("is also [{is}]")),
+        (Some(was), None) => Some(format!("removed [{was}]")),
+        (None, Some(is)) => Some(format!("added [{is}]")),
         (None, None) => None,
     }
 }
@@ -133,10 +133,7 @@ fn describe_override_reordering(old: &Rule, new: &Rule) -> Option<String> {
     let new_order = intersection(&new_keys, &old_keys);
     let is_reordered = intersection(&old_keys, &new_keys) != new_order;
     is_reordered.then(|| {
-        format!(
-            "overrides are tried in a different order: {}",
-            sanitize_for_log(&new_order.join(", "))
-        )
+        format!("the order of the overrides is now {}", sanitize_for_log(&new_order.join(", ")))
     })
 }
 
@@ -154,10 +151,10 @@ fn describe_route_changes(old: &Policy, new: &Policy) -> Option<String> {
     let list = |label, routes: Vec<&str>| {
         (!routes.is_empty()).then(|| format!("{label} {}", sanitize_for_log(&routes.join(", "))))
     };
-    let new = list("new:", new.routes().filter(|route| !old_routes.contains(route)).collect());
+    let added = list("added", new.routes().filter(|route| !old_routes.contains(route)).collect());
     let removed =
-        list("removed:", old.routes().filter(|route| !new_routes.contains(route)).collect());
-    let parts: Vec<String> = [new, removed].into_iter().flatten().collect();
+        list("removed", old.routes().filter(|route| !new_routes.contains(route)).collect());
+    let parts: Vec<String> = [added, removed].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| format!("routes have changed: {}", parts.join("; ")))
 }
 
@@ -184,7 +181,7 @@ impl PolicyDiff {
     /// Returns a text with the numbers of added, changed and removed rules.
     pub fn summary(&self) -> String {
         let Self { added, changed, removed, .. } = self;
-        format!("rules: {added} new, {changed} changed, {removed} removed")
+        format!("rules: {added} added, {changed} changed, {removed} removed")
     }
 }
 

@@ -101,7 +101,9 @@ fn is_folder_or_regular_file(source: &PolicySource) -> bool {
 fn read_policy_texts(source: &PolicySource) -> PolicyReadResult {
     if source.path().exists() && !is_folder_or_regular_file(source) {
         let path = source.path().display();
-        return Err(vec![format!("{path}: cannot be reloaded: not a regular file")]);
+        return Err(vec![format!(
+            "{path}: cannot be reloaded: not a regular file; use a file or a folder, or restart the server"
+        )]);
     }
     source.read_texts().map_err(|error| error.lines())
 }
@@ -160,7 +162,7 @@ impl PolicyReloader {
             None => {
                 let path = self.current.source.path().display();
                 self.apply_policy_read_result(Err(vec![format!(
-                    "{path}: cannot be read: it is still being written"
+                    "{path}: cannot be read: it is still being written; it is read when the writer closes it"
                 )]));
             }
         }
@@ -219,7 +221,7 @@ impl PolicyReloader {
         log_at_most_max_lines(&diff.lines, |line| info!("{line}"));
         log_notes(&notes);
         if self.current.policy.rules().is_empty() {
-            warn!("the policy has no rules: everything passes");
+            warn!("the policy has no rules, so all requests are allowed");
         }
     }
 

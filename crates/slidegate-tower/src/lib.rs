@@ -30,6 +30,8 @@
 //! - `tonic`: peer addresses from tonic's connection info.
 //! - `client`: [`client::RetryLayer`](client), which waits for the time that a denial states and retries.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod backend;
 mod future;
 mod header_writer;
@@ -53,6 +55,11 @@ pub use service::RateLimit;
 pub use settlement::{OnDrop, ResponseHead, Settlement};
 pub use slidegate::policy::{OnStoreError, WhenMissing};
 pub use trusted_proxies::{TrustedProxies, TrustedProxiesError};
+
+/// Runs the Rust example of the README as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 /// Runs the code of docs/MIDDLEWARE.md as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]

@@ -20,8 +20,8 @@ pub use problem_json::ProblemJson;
 /// them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not create responses with the body `{B}`",
-    note = "`ProblemJson`, the default, needs a body that is `From<Bytes> + Default`",
-    note = "for a tonic service use `.respond_with(Grpc)`, for others a function of a `&Denial<'_>`"
+    note = "`ProblemJson`, the default, requires a body type that implements `From<Bytes> + Default`",
+    note = "for a tonic service, use `.respond_with(Grpc)`; for other bodies, pass a function that takes `&Denial<'_>`"
 )]
 pub trait Respond<B>: Send + Sync + 'static {
     /// Returns the response to a denied request.

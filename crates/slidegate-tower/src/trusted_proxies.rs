@@ -120,7 +120,7 @@ mod tests {
         assert!(error("127.0.0.1,none").starts_with("`none` is not an address or a network"));
         assert_eq!(
             error("10.0.0.7/8"),
-            "`10.0.0.7/8` has bits behind its prefix: did you mean `10.0.0.0/8`?"
+            "`10.0.0.7/8` has address bits after its prefix; did you mean `10.0.0.0/8`?"
         );
         assert!(error("::ffff:10.0.0.0/8").contains("more than the IPv4-mapped addresses"));
     }

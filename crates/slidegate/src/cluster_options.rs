@@ -49,7 +49,7 @@ pub enum ClusterOptionsError {
     )]
     MaxUnsyncedZero,
     /// The given `max_unsynced` exceeds [`MAX_UNITS`].
-    #[error("a `max_unsynced` of {0} is too large: at most {MAX_UNITS}")]
+    #[error("a `max_unsynced` of {0} is too large; the maximum is {MAX_UNITS}")]
     MaxUnsyncedTooLarge(u64),
 }
 

@@ -127,7 +127,7 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
 
 /// The error for text that is not the name of a style.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is not a style of headers: write ietf, draft03, x or none")]
+#[error("unknown header style `{0}`; use ietf, draft03, x or none")]
 pub struct StyleError(String);
 
 impl Style {

@@ -21,6 +21,8 @@ pub use crate::algorithm::{AnyAdditive, Counter};
 pub use crate::heap::{HeapSize, allocated_bytes};
 #[cfg(feature = "policy")]
 pub use crate::policy::file::node::{Node, NodeKind, SourceSpan};
+#[cfg(feature = "policy")]
+pub use crate::policy::file::suggest::most_similar_word;
 pub use crate::store::table::{
     CoarseTime, Evict, EvictionCandidate, PINNED, SLOTS_PER_BLOCK, Slot, Table,
 };

@@ -31,10 +31,10 @@ enum MaxDelayExtension {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum JitterError {
     /// The text is not a whole number with a percent sign.
-    #[error("`{0}` is not a share of the wait: write a whole percentage, for example 10%")]
+    #[error("`{0}` is not a percentage; write a whole number and %, for example 10%")]
     Malformed(String),
     /// The percentage is over 100.
-    #[error("a jitter of {0} is too large: at most 100%")]
+    #[error("a jitter of {0} is too large; the maximum is 100%")]
     TooLarge(String),
 }
 

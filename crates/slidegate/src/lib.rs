@@ -52,6 +52,8 @@
 //! - `testkit`: test support for stores: an oracle, a reference model, a conformance suite, property tests, and a
 //!   faulty store.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod headers;
 #[doc(hidden)]
 pub mod internal;

@@ -53,7 +53,7 @@ pub enum LimitError {
     },
     /// The precision makes too many buckets.
     #[error(
-        "a precision of {} makes {buckets} buckets of the window of {window}: at most {max}",
+        "a precision of {} divides the window of {window} into {buckets} buckets; the maximum is {max}",
         format_duration(*precision),
         max = sliding_buckets::MAX_BUCKETS
     )]
@@ -66,14 +66,14 @@ pub enum LimitError {
         buckets: u64,
     },
     /// The burst exceeds [`MAX_UNITS`].
-    #[error("a burst of {0} is too large: at most {MAX_UNITS}")]
+    #[error("a burst of {0} is too large; the maximum is {MAX_UNITS}")]
     Burst(u64),
     /// The largest debt, `max_debt`, exceeds [`MAX_UNITS`].
-    #[error("a max_debt of {0} is too large: at most {MAX_UNITS}")]
+    #[error("a max_debt of {0} is too large; the maximum is {MAX_UNITS}")]
     MaxDebt(u64),
     /// The max is too large for `sliding_log`.
     #[error(
-        "a max of {0} is too large for sliding_log, which records every charge: at most {max}; sliding_buckets has no such bound",
+        "a max of {0} is too large for sliding_log, which records every charge; use sliding_buckets, or a max of at most {max}",
         max = sliding_log::MAX_ENTRIES
     )]
     LogTooLong(u64),

@@ -65,7 +65,7 @@ pub enum LimiterError {
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// The list of limits is empty.
-    #[error("a limiter needs at least one limit, for example \"10/s\"")]
+    #[error("the list of limits is empty; add at least one limit, for example \"10/s\"")]
     Empty,
     /// Two limits have the same window and algorithm, and would share their counts.
     #[error(

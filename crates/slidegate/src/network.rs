@@ -34,13 +34,11 @@ pub struct Network(IpNet);
 pub enum NetworkError {
     /// The text is neither an address nor an address with a prefix.
     #[error(
-        "`{0}` is not an address or a network: write for example 192.0.2.7, 10.0.0.0/8 or fd00::/8"
+        "`{0}` is not an address or a network; write for example 192.0.2.7, 10.0.0.0/8 or fd00::/8"
     )]
     Form(String),
     /// The prefix length after the `/` is not a whole number, or larger than the number of bits of an address.
-    #[error(
-        "`{text}` is not a network: a prefix of {family} is a whole number from 0 to {max_bits}"
-    )]
+    #[error("`{text}` is not a network; an {family} prefix is a whole number from 0 to {max_bits}")]
     Prefix {
         /// The text as it was written.
         text: String,
@@ -50,7 +48,7 @@ pub enum NetworkError {
         max_bits: u8,
     },
     /// The address has bits set after the prefix, so it is not the first address of a network.
-    #[error("`{text}` has bits behind its prefix: did you mean `{suggestion}`?")]
+    #[error("`{text}` has address bits after its prefix; did you mean `{suggestion}`?")]
     HostBits {
         /// The text as it was written.
         text: String,
@@ -59,7 +57,7 @@ pub enum NetworkError {
     },
     /// The address is IPv4-mapped, but the prefix is shorter than 96 bits.
     #[error(
-        "`{0}` has more than the IPv4-mapped addresses, whose prefix has 96 bits or more: write 0.0.0.0/0 for all IPv4 addresses, ::/0 for all IPv6 addresses"
+        "`{0}` contains IPv4-mapped and other addresses; write 0.0.0.0/0 for all IPv4 addresses, ::/0 for all IPv6 addresses"
     )]
     MoreThanMapped(String),
 }
@@ -170,14 +168,20 @@ mod tests {
     fn invalid_network_is_rejected_with_reason() {
         let error = |text: &str| text.parse::<Network>().unwrap_err().to_string();
         assert!(
-            error("localhost").starts_with("`localhost` is not an address or a network: write")
+            error("localhost").starts_with("`localhost` is not an address or a network; write")
         );
-        assert!(error("10.0.0.0/33").ends_with("a prefix of IPv4 is a whole number from 0 to 32"));
-        assert!(error("::ffff:10.0.0.0/129").ends_with("IPv6 is a whole number from 0 to 128"));
-        assert!(error("::ffff:10.0.0.0/256").ends_with("IPv6 is a whole number from 0 to 128"));
+        assert!(error("10.0.0.0/33").ends_with("an IPv4 prefix is a whole number from 0 to 32"));
+        assert!(
+            error("::ffff:10.0.0.0/129")
+                .ends_with("an IPv6 prefix is a whole number from 0 to 128")
+        );
+        assert!(
+            error("::ffff:10.0.0.0/256")
+                .ends_with("an IPv6 prefix is a whole number from 0 to 128")
+        );
         assert!(error("::ffff:10.0.0.7/104").ends_with("did you mean `10.0.0.0/8`?"));
         for wide in ["::ffff:0:0/95", "::ffff:10.0.0.0/8", "::ffff:10.0.0.0/0"] {
-            assert!(error(wide).contains("has more than the IPv4-mapped addresses"), "{wide}");
+            assert!(error(wide).contains("contains IPv4-mapped and other addresses"), "{wide}");
         }
     }
 

@@ -1,11 +1,16 @@
 //! A quota: `max` units per `window`, written `100/15m`.
 
+mod closest;
+
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
 use thiserror::Error;
+
+#[cfg(feature = "policy")]
+pub(crate) use closest::closest_quota;
 
 /// The largest `max`, burst and count of one key: 2^29 units.
 ///
@@ -41,25 +46,24 @@ pub struct Quota {
 /// An invalid quota.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QuotaError {
-    /// The text has no `/`, or nothing before or after it.
-    #[error("`{0}` is not a quota; write max/window, for example 100/min or 10/15m")]
+    /// The text has no `/`, or nothing before or after it, or it is a quota in another notation, such as
+    /// `10 per minute`. The message then suggests the quota in this notation.
+    #[error("`{0}` is not a quota; {remedy}", remedy = quota_remedy(.0))]
     Malformed(String),
     /// The part before the `/` is not a whole number.
-    #[error("`{0}` is not a whole number of units; write for example 100/min")]
+    #[error("`{0}` is not a whole number of units; write max/window, for example 100/min")]
     Max(String),
     /// The part after the `/` is not a window.
-    #[error(
-        "`{0}` is not a window; write a whole number and one of ms, s, m (or min), h, d, w, for example 15m"
-    )]
+    #[error("`{0}` is not a window; {remedy}", remedy = window_remedy(.0))]
     Window(String),
     /// The maximum exceeds [`MAX_UNITS`].
-    #[error("a max of {0} is too large: at most {MAX_UNITS}")]
+    #[error("a max of {0} is too large; the maximum is {MAX_UNITS}")]
     TooMany(u64),
     /// The window is shorter than [`MIN_WINDOW`].
-    #[error("a window of {} is too short: at least 1ms", format_duration(*.0))]
+    #[error("a window of {} is too short; the minimum is 1ms", format_duration(*.0))]
     TooShort(Duration),
     /// The window is longer than [`MAX_WINDOW`].
-    #[error("a window of {} is too long: at most 366d", format_duration(*.0))]
+    #[error("a window of {} is too long; the maximum is 366d", format_duration(*.0))]
     TooLong(Duration),
     /// The window is not a whole number of microseconds.
     #[error("a window of {0:?} is not a whole number of microseconds")]
@@ -119,6 +123,19 @@ impl FromStr for Quota {
     type Err = QuotaError;
 
     fn from_str(text: &str) -> Result<Self, QuotaError> {
+        Self::parse(text).map_err(|error| match error {
+            QuotaError::Max(_) | QuotaError::Window(_)
+                if closest::closest_quota(text).is_some() =>
+            {
+                QuotaError::Malformed(text.to_owned())
+            }
+            error => error,
+        })
+    }
+}
+
+impl Quota {
+    fn parse(text: &str) -> Result<Self, QuotaError> {
         let (max, window) =
             text.split_once('/').ok_or_else(|| QuotaError::Malformed(text.to_owned()))?;
         let (max, window) = (max.trim(), window.trim());
@@ -131,6 +148,22 @@ impl FromStr for Quota {
         }
         let max = max.parse().map_err(|_| QuotaError::TooMany(u64::MAX))?;
         Self::new(max, parse_window(window)?)
+    }
+}
+
+fn quota_remedy(text: &str) -> String {
+    match closest::closest_quota(text) {
+        Some(quota) => format!("did you mean `{quota}`?"),
+        None => "write max/window, for example 100/min or 10/15m".to_owned(),
+    }
+}
+
+fn window_remedy(text: &str) -> String {
+    match closest::closest_window(text) {
+        Some(window) => format!("did you mean `{window}`?"),
+        None => {
+            "write a whole number and one of ms, s, m (or min), h, d, w, for example 15m".to_owned()
+        }
     }
 }
 
@@ -230,5 +263,13 @@ mod tests {
         assert!(matches!(error("1/54w"), QuotaError::TooLong(_)));
         assert!(matches!(error("1/99999999999999999w"), QuotaError::TooLong(_)));
         assert!(error("1/99999999999999999999w").to_string().contains("is not a window"));
+        assert_eq!(
+            error("10 per minute").to_string(),
+            "`10 per minute` is not a quota; did you mean `10/min`?"
+        );
+        assert_eq!(
+            parse_window("5 minutes").unwrap_err().to_string(),
+            "`5 minutes` is not a window; did you mean `5min`?"
+        );
     }
 }

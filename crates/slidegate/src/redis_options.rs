@@ -63,11 +63,11 @@ pub enum RedisOptionsError {
     )]
     SlotByWithSplit,
     /// The number of sub-keys is out of bounds.
-    #[error("a split is into 2 to {max} parts, not {0}", max = RedisOptions::MAX_PARTS)]
+    #[error("a counter cannot be split into {0}; write 2 to {max}", max = RedisOptions::MAX_PARTS)]
     Parts(u32),
     /// Some sub-keys would have a share of 0.
     #[error(
-        "a {quantity} of {units} cannot be split into {parts}: each part needs at least 1, so make it larger, or `into` smaller"
+        "a {quantity} of {units} cannot be split into {parts}, because each part needs at least 1; increase `{quantity}`, or decrease `into`"
     )]
     EmptyShare {
         /// The parameter of the limit that is too small for the split: `max` or `burst`.
@@ -78,12 +78,12 @@ pub enum RedisOptionsError {
         parts: NonZeroU32,
     },
     /// The sampling interval is out of bounds.
-    #[error("a sample is one request in 2 to {max}, not one in {0}", max = RedisOptions::MAX_SAMPLE)]
+    #[error("a sample of one in {0} requests is not supported; use one in 2 to one in {max}", max = RedisOptions::MAX_SAMPLE)]
     Sample(u32),
     /// The charge of a sampled request never fits. The charge includes the costs of the requests that are not sent to
     /// Redis.
     #[error(
-        "no request can ever pass: one request in {sample} is charged {sample} times its cost, and {}; make the limit larger, or `sample`",
+        "every request is denied, because one request in {sample} is charged {sample} times its cost, and {}; increase the limit, or `sample`",
         describe_capacity(*capacity, *parts)
     )]
     SampleNeverFits {
@@ -98,8 +98,8 @@ pub enum RedisOptionsError {
 
 fn describe_capacity(capacity: u64, parts: Option<NonZeroU32>) -> String {
     match parts {
-        None => format!("at most {capacity} fit"),
-        Some(parts) => format!("at most {capacity} fit in each of {parts} parts"),
+        None => format!("at most {capacity} units fit"),
+        Some(parts) => format!("at most {capacity} units fit in each of {parts} parts"),
     }
 }
 
@@ -306,7 +306,7 @@ mod tests {
         let sample = |limit: &Limit, one_in| RedisOptions::new(limit).with_sample(one_in);
         assert_eq!(sample(&ten, 10).unwrap().sample().get(), 10);
         let error = sample(&ten, 11).unwrap_err().to_string();
-        assert!(error.contains("at most 10 fit;"), "{error}");
+        assert!(error.contains("at most 10 units fit;"), "{error}");
         // The units that fit in a bucket at once are its burst.
         assert!(
             sample(&new_token_bucket_limit("1/s", 10), 10).is_ok()
@@ -329,7 +329,7 @@ mod tests {
         };
         assert!(both(3).is_ok());
         let error = both(4).unwrap_err().to_string();
-        assert!(error.contains("at most 3 fit in each of 3 parts;"), "{error}");
+        assert!(error.contains("at most 3 units fit in each of 3 parts;"), "{error}");
     }
 
     #[test]

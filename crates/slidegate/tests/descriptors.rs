@@ -283,37 +283,40 @@ fn decision_reports_unlimited_descriptors() {
 #[test]
 fn invalid_descriptor_fields_are_reported() {
     for (fields, message) in [
-        ("descriptor: [], limits: [1/s]", "a descriptor has 1 to 32 attributes"),
+        ("descriptor: [], limits: [1/s]", "`descriptor` lists 0 attributes; list 1 to 32"),
         (
             "descriptor: [a, a], limits: [1/s]",
-            "`a` is listed in `descriptor` twice: write `a#2` for the second one",
+            "`a` is listed twice in `descriptor`; write `a#2` for the second one",
         ),
         (
             "descriptor: [user], per: [uesr], limits: [1/s]",
-            "never applies: `uesr` is not listed in `descriptor`: did you mean `user`?",
+            "this rule never applies, because `uesr` is not listed in `descriptor`; did you mean `user`?",
         ),
         (
             "descriptor: [user], when: { plan: pro }, limits: [1/s]",
-            "never applies: `plan` is not listed in `descriptor`",
+            "`plan` is not listed in `descriptor`; add it there, or remove it here",
         ),
-        ("replaces: [], limits: [1/s]", "a rule replaces 1 to 1000 others"),
+        ("replaces: [], limits: [1/s]", "`replaces` lists 0 rules; list 1 to 1000"),
         ("replaces: [a], limits: [1/s]", "a rule cannot replace itself"),
-        ("replaces: [bb], limits: [1/s]", "there is no rule `bb` in domain `default`"),
+        ("replaces: [bb], limits: [1/s]", "unknown rule `bb` in domain `default`; write the name"),
         (
             "replaces: [othr], limits: [1/s]",
-            "there is no rule `othr` in domain `default`: did you mean `other`?",
+            "unknown rule `othr` in domain `default`; did you mean `other`?",
         ),
-        ("per: [a], limits: requested", "counts per all its attributes: leave `per` out"),
+        ("per: [a], limits: requested", "counts by all of its attributes; remove `per`"),
         (
             "limits: [1/s], overrides: [{ when: { a: b }, limits: requested }]",
-            "`requested` is for a whole rule",
+            "an override cannot have `requested`",
         ),
         (
             "limits: requested }, { name: again, limits: requested",
-            "domain `default` has a rule with `limits: requested` already",
+            "domain `default` already has a rule with `limits: requested`",
         ),
-        ("when: { a: { not: x, literal: [y] } }, limits: [1/s]", "write either `not` or `literal`"),
-        ("when: { a: { literal: [] } }, limits: [1/s]", "an empty list matches nothing"),
+        (
+            "when: { a: { not: x, literal: [y] } }, limits: [1/s]",
+            "a condition has either `not` or `literal`",
+        ),
+        ("when: { a: { literal: [] } }, limits: [1/s]", "the list is empty and matches nothing"),
     ] {
         let yaml = format!("rules: [{{ name: a, {fields} }}, {{ name: other, limits: [1/s] }}]");
         let errors = Policy::from_yaml(&yaml).unwrap_err();

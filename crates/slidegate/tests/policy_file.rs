@@ -137,22 +137,22 @@ rules:
 ",
     );
     let prefixes = [
-        "2:10: version 2 is not known",
-        "3:1: there is no field `default` here: did you mean `defaults`?",
-        "5:11: `Per Client` cannot name a rule: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`, for example `per-client`",
-        "6:15: `ip` is listed in `per` twice",
+        "2:10: unknown version 2",
+        "3:1: unknown field `default`; did you mean `defaults`?",
+        "5:11: invalid rule name `Per Client`; use 1 to 128 of the characters a-z, 0-9, `.`, `_` and `-`, for example `per-client`",
+        "6:15: `ip` is listed twice in `per`",
         "7:14: `10` is not a quota",
-        "8:11: `observ` is not one of `enforce`, `jointly`, `observe` or `off`: did you mean `observe`?",
-        "10:13: an empty list limits nothing",
-        "11:16: `leaky` is not one of `sliding_log`,",
-        "12:13: `yes` is not one of `if_admitted` or `always`",
-        "13:11: domain `default` already has a rule `a`, in line 9",
-        "15:42: `precision` goes with sliding_buckets",
-        "16:16: found `many` where a whole number should be",
+        "8:11: unknown value `observ`; did you mean `observe`?",
+        "10:13: the list of limits is empty",
+        "11:16: unknown value `leaky`; did you mean `token_bucket`?",
+        "12:13: unknown value `yes`; write `if_admitted` or `always`",
+        "13:11: rule `a` already exists in domain `default`, in line 9",
+        "15:42: `precision` is only for sliding_buckets",
+        "16:16: expected a whole number, found `many`",
         "17:9: a precision of 2s does not divide the window of 7s",
-        "19:9: two limits of this rule are known as `1m`",
-        "20:5: a rule needs a `name`",
-        "21:5: there is no field `whem` here: did you mean `when`?",
+        "19:9: two limits of this rule have the name `1m`",
+        "20:5: `name` is missing",
+        "21:5: unknown field `whem`; did you mean `when`?",
     ];
     assert_eq!(found.len(), prefixes.len(), "{found:#?}");
     for (found, prefix) in found.iter().zip(prefixes) {
@@ -166,7 +166,7 @@ fn error_excerpt_marks_position_in_source_line() {
         Policy::from_yaml("rules:\n  - { name: a, limits: [1/s], mode: obsrve }\n").unwrap_err();
     assert_eq!(
         errors.to_string(),
-        "2:37: `obsrve` is not one of `enforce`, `jointly`, `observe` or `off`: did you mean `observe`?\n    \
+        "2:37: unknown value `obsrve`; did you mean `observe`?\n    \
          2 |   - { name: a, limits: [1/s], mode: obsrve }\n      \
            |                                     ^^^^^^"
     );
@@ -177,14 +177,17 @@ fn every_error_suggests_correction() {
     for (fields, expected) in [
         ("limits: 10/s", "did you mean `[10/s]`?"),
         ("limits: unlimitd", "did you mean `unlimited`?"),
-        ("limits: [{ max: 5 }]", "a limit needs `max` and `window`: add `window: 1m`"),
-        ("limits: [[1/s]]", "found a list where a limit such as `100/min`"),
+        ("limits: [{ max: 5 }]", "`window` is missing; add it, for example `window: 1m`"),
+        (
+            "limits: [[1/s]]",
+            "expected a limit such as 100/min, or a map with `max` and `window`, found a list",
+        ),
         ("limits: [{ max: 5, window: 1m, burst: 9 }]", "write `algorithm: token_bucket`"),
         ("limits: [{ max: 5, window: 1m, name: 'x y' }]", "for example `x-y`"),
         ("limits: [1/s], per: ip", "did you mean `[ip]`?"),
         ("limits: [1/s], per: [header.X-Key]", "did you mean `header.x-key`?"),
-        ("limits: [1/s], per: ['a|']", "an attribute has 1 to 128 bytes"),
-        ("limits: [1/s], per: ['a|b|c|d|e', 'f|g|h|i|j', 'k|l|m']", "at most 64"),
+        ("limits: [1/s], per: ['a|']", "the attribute name is empty"),
+        ("limits: [1/s], per: ['a|b|c|d|e', 'f|g|h|i|j', 'k|l|m']", "the maximum is 64"),
         ("limits: [1/s], when: { method: post }", "did you mean `POST`?"),
         ("limits: [1/s], when: { path: 'v1/*' }", "did you mean `/v1/*`?"),
         ("limits: [1/s], when: { ip: 10.0.0.0/33 }", "a whole number from 0 to 32"),
@@ -194,38 +197,47 @@ fn every_error_suggests_correction() {
         ("limits: [1/s], when: { ip: '::ffff:10.0.0.7/104' }", "did you mean `10.0.0.0/8`?"),
         ("limits: [1/s], when: { host: ':80' }", "`:80` is not a host"),
         ("limits: [1/s], when: { host: 'https://a.example' }", "without a scheme"),
-        ("limits: [1/s], when: { host: '*.a.example:80' }", "leave its port and brackets out"),
+        ("limits: [1/s], when: { host: '*.a.example:80' }", "remove its port and brackets"),
         ("limits: [1/s], when: { header.host: '[2001:*]' }", "such as 2001:db8::/32"),
         (
             "limits: [1/s], overrides: [{ when: { host: A.example }, mode: off }, { when: { host: 'a.example:80' }, mode: off }]",
-            "never holds",
+            "this override never applies",
         ),
-        ("limits: [1/s], when: { a: [] }", "an empty list matches nothing"),
-        ("limits: [1/s], when: { a: '' }", "cannot be empty"),
+        ("limits: [1/s], when: { a: [] }", "the list is empty and matches nothing"),
+        ("limits: [1/s], when: { a: '' }", "the value is empty"),
         ("limits: [1/s], when: { a: { nto: b } }", "did you mean `not`?"),
-        ("limits: [1/s], when: { a: { not: { not: b } } }", "such as { not: [a, b] }"),
-        ("limits: [1/s], when: [a]", "found a list where a map of attributes"),
-        ("limits: [1/s], when: { a: [{ not: b }] }", "found a map where text should be"),
+        ("limits: [1/s], when: { a: { not: { not: b } } }", "`not` inside of `not`"),
+        (
+            "limits: [1/s], when: [a]",
+            "expected a map of attributes, such as { method: POST }, found a list",
+        ),
+        ("limits: [1/s], when: { a: [{ not: b }] }", "expected text, found a map"),
         ("limits: [1/s], when: {}", "`when` is empty"),
         ("limits: [1/s], per: [ip], mode: { enforce: 5 }", "did you mean `5%`?"),
         ("limits: [1/s], per: [ip], mode: { enforce: 500% }", "a number from 0% to 100%"),
-        ("limits: [1/s], per: [ip], mode: { observe: 5% }", "there is no field `observe` here"),
-        ("limits: [1/s], mode: { enforce: 5% }", "give it a `per`"),
-        ("limits: [1/s], when_missing: deny", "without `per` nothing can be missing"),
-        ("limits: [1/s], when_missing: ignore", "is not one of `skip` or `deny`"),
+        (
+            "limits: [1/s], per: [ip], mode: { observe: 5% }",
+            "unknown field `observe`; the only field here is `enforce`",
+        ),
+        ("limits: [1/s], mode: { enforce: 5% }", "add `per`"),
+        ("limits: [1/s], when_missing: deny", "`when_missing` has no effect without `per`"),
+        ("limits: [1/s], when_missing: ignore", "unknown value `ignore`; did you mean `skip`?"),
         ("limits: [1/s], on_store_error: locale", "did you mean `local`?"),
-        ("limits: [1/s], ipv6_prefix: 129", "1 to 128 bits"),
-        ("limits: [1/s], deny_status: 200", "an error, from 400 to 599"),
-        ("limits: [1/s], deny_status: 600", "an error, from 400 to 599"),
-        ("limits: [1/s], deny_status: no", "found `no` where a whole number should be"),
-        ("limits: [1/s], ipv6_prefix: /64", "found `/64` where a whole number should be"),
-        ("limits: [1/s], domain: ''", "1 to 128 bytes"),
-        ("limits: [1/s], domain:", "no value where text should be"),
-        ("limits: [1/s], overrides: [{ limits: [1/m] }]", "an override needs `when`"),
-        ("limits: [1/s], overrides: [{ when: { a: b } }]", "an override changes something"),
+        ("limits: [1/s], ipv6_prefix: 129", "129 is not an IPv6 prefix length; write 1 to 128"),
+        ("limits: [1/s], deny_status: 200", "200 is not an error status; write 400 to 599"),
+        ("limits: [1/s], deny_status: 600", "600 is not an error status; write 400 to 599"),
+        ("limits: [1/s], deny_status: no", "expected a whole number, found `no`"),
+        ("limits: [1/s], ipv6_prefix: /64", "expected a whole number, found `/64`"),
+        ("limits: [1/s], domain: ''", "the domain name is empty"),
+        ("limits: [1/s], domain:", "expected text, found no value"),
+        (
+            "limits: [1/s], overrides: [{ limits: [1/m] }]",
+            "`when` is missing; add it, for example `when: { plan: pro }`",
+        ),
+        ("limits: [1/s], overrides: [{ when: { a: b } }]", "this override changes nothing"),
         (
             "limits: [1/s], overrides: [{ when: { a: b }, limits: denied, algorithm: sliding_log }]",
-            "leave `algorithm` out",
+            "remove `algorithm`",
         ),
         (
             "limits: [1/s], overrides: [{ when: { a: b }, mode: off }, { when: { a: b }, mode: off }]",
@@ -233,7 +245,7 @@ fn every_error_suggests_correction() {
         ),
         (
             "limits: [1/s], when: { plan: free }, overrides: [{ when: { plan: pro }, mode: off }]",
-            "only for requests whose `plan` is `free`",
+            "because the rule applies only if `plan` is `free`",
         ),
     ] {
         let found = formatted_errors_of_rule(fields);
@@ -254,10 +266,13 @@ fn unlisted_route_in_condition_is_reported() {
     }
     let expected = formatted_errors(&rule("/users/{user}"));
     assert!(
-        expected[0].ends_with("is none of `routes`: did you mean `/users/{id}`?"),
+        expected[0].ends_with("is not listed in `routes`; did you mean `/users/{id}`?"),
         "{expected:?}"
     );
-    assert!(formatted_errors(&rule("/v1/*"))[0].ends_with("`/v1/*` is none of `routes`"));
+    assert!(
+        formatted_errors(&rule("/v1/*"))[0]
+            .contains("`/v1/*` is not listed in `routes`; add it there")
+    );
     // Without templates, callers send the route.
     assert!(
         Policy::from_yaml(&rule("/any").replace("routes: ['/users/{id}', /search]", "version: 1"))
@@ -271,13 +286,16 @@ fn unlisted_route_in_condition_is_reported() {
 #[test]
 fn invalid_yaml_error_has_source_position() {
     for (yaml, position) in [
-        ("rules:\n  - name: a\n    limit: [1/s]\n", "2:5: a rule needs `limits`"),
-        ("rules: 5\n", "1:8: found `5` where a list should be"),
+        (
+            "rules:\n  - name: a\n    limit: [1/s]\n",
+            "2:5: `limits` is missing; add it, for example `limits: [100/min]`",
+        ),
+        ("rules: 5\n", "1:8: expected a list, found `5`"),
         ("rules:\n  - name: [\n", "2:11: invalid YAML: "),
-        ("rules:\n  - name: a\n    name: b\n", "3:5: invalid YAML: "),
+        ("rules:\n  - name: a\n    name: b\n", "3:5: `name` is written twice; remove one"),
         ("rules:\n\t- name: a\n", "2:"),
-        ("- name: a\n", "1:1: found a list where a policy: a map with `rules` should be"),
-        ("version: 1\n", "1:1: a policy needs `rules:`"),
+        ("- name: a\n", "1:1: expected a map with `rules`, found a list"),
+        ("version: 1\n", "1:1: `rules` is missing; add `rules:` with a list of rules"),
     ] {
         let found = formatted_errors(yaml);
         assert!(found[0].starts_with(position), "{yaml} gives {found:?}");
@@ -344,7 +362,7 @@ fn at_most_1000_policy_errors_are_reported() {
     let errors = Policy::from_yaml(&text).unwrap_err().0;
     let [expected @ .., last] = &errors[..] else { panic!("no mistakes") };
     assert_eq!(expected.len(), 1_000);
-    assert_eq!(last.message, "there are more mistakes than these 1000");
+    assert_eq!(last.message, "more errors follow after these 1000; fix these first");
     let text_lines: Vec<&str> = text.lines().collect();
     errors.iter().for_each(|error| assert_error_is_within_text(error, &text_lines));
 }
@@ -370,13 +388,13 @@ fn inherited_limit_error_is_reported_once() {
 fn oversized_policy_is_rejected() {
     let no_rules = |text: String| formatted_errors(&format!("{text}\nrules: []"));
     let long = no_rules("#".repeat(MAX_POLICY_BYTES));
-    assert_eq!(long, ["1:1: a policy has at most 8388608 bytes"]);
+    assert_eq!(long, ["1:1: the policy has 8388618 bytes; the maximum is 8388608"]);
     let route = |index| format!("/{index}");
     let routes = no_rules(format!("routes:\n{}", format_yaml_list(MAX_ROUTES + 1, route)));
-    assert_eq!(routes, ["2:3: 10001 routes are too many: at most 10000"]);
+    assert_eq!(routes, ["2:3: too many routes: 10001; the maximum is 10000"]);
     let rule = |index| format!("{{ name: r{index}, limits: [1/s] }}");
     let rules = formatted_errors(&format!("rules:\n{}", format_yaml_list(MAX_RULES + 1, rule)));
-    assert_eq!(rules, ["2:3: 10001 rules are too many: at most 10000"]);
+    assert_eq!(rules, ["2:3: too many rules: 10001; the maximum is 10000"]);
     // Each rule has 64 combinations and 2 limits.
     let per = "per: [a|b, c|d, e|f, g|h, i|j, k|l]";
     let rule = |index| format!("{{ name: r{index}, {per}, limits: [1/s, 1/m] }}");
@@ -386,16 +404,19 @@ fn oversized_policy_is_rejected() {
     let scopes = formatted_errors(&format!("rules:\n{}", format_yaml_list(max_rules + 9, rule)));
     assert_eq!(scopes.len(), 1, "{scopes:?}");
     assert!(
-        scopes[0].starts_with(&format!("{}:5: too much to count", max_rules + 2)),
+        scopes[0].starts_with(&format!("{}:5: too many limits in the policy", max_rules + 2)),
         "{scopes:?}"
     );
     let names: Vec<String> = (0..100_000).map(|index| format!("a{index}")).collect();
     assert!(
         formatted_errors_of_rule(&format!("per: ['{}'], limits: [1/s]", names.join("|")))
-            .contains("at most 64")
+            .contains("the maximum is 64")
     );
     let parameters = no_rules(format!("routes: ['{}']", "/{a}".repeat(26)));
-    assert!(parameters[0].ends_with("has too many parameters: at most 25"), "{parameters:?}");
+    assert!(
+        parameters[0].ends_with("has too many parameters; the maximum is 25"),
+        "{parameters:?}"
+    );
 }
 
 /// Tests [`MAX_DOMAIN_LIMITS`]. A Redis script has 16 bits for the number of limits of a request.
@@ -412,7 +433,7 @@ fn domain_with_too_many_limits_is_rejected() {
     assert!(Policy::from_yaml(&text("other")).is_ok());
     let found = formatted_errors(&text("default"));
     assert_eq!(found.len(), 1, "{found:?}");
-    let expected = format!("{}:5: the rules of domain `default` have too many limits", rules + 2);
+    let expected = format!("{}:5: too many limits in domain `default`", rules + 2);
     assert!(found[0].starts_with(&expected), "{found:?}");
 }
 
@@ -427,7 +448,7 @@ fn route_comparison_steps_are_bounded() {
     let rules = format_yaml_list(MAX_RULES, rule);
     let found = formatted_errors(&format!("routes:\n{routes}\nrules:\n{rules}"));
     assert!((1..1_000).contains(&found.len()), "{}", found.len());
-    assert!(found.iter().all(|expected| expected.contains("is none of `routes`")));
+    assert!(found.iter().all(|expected| expected.contains("is not listed in `routes`")));
 }
 
 /// Asserts that the position of an error is inside of the text, and that its excerpt shows this position. `lines` are

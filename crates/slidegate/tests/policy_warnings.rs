@@ -65,7 +65,7 @@ fn client_chosen_key_warning_has_position_and_remedy() {
     assert_eq!(
         warning.to_string(),
         "\
-3:18: warning: the client chooses `header.x-api-key`, so each value that it invents has a count of its own, and nothing else limits these requests; add a rule for them with `per: [ip]` (`remote_address` from Envoy)
+3:18: warning: the client chooses `header.x-api-key` and can evade this limit with a new value in each request, because no other rule limits these requests; add a rule with `per: [ip]` (`remote_address` from Envoy)
     3 |     per: [route, header.x-api-key|ip]
       |                  ^^^^^^^^^^^^^^^^^^^"
     );
@@ -231,7 +231,9 @@ fn route_condition_without_routes_gives_warning() {
     let overrides = "    overrides: [{ when: { route: /log* }, limits: [1/s] }]\n";
     let found = formatted_warnings(&format!("{rules}{overrides}"));
     assert_eq!(found.len(), 2, "{found:#?}");
-    assert!(found[0].starts_with("3:27: matches only if the caller sends the attribute `route`"));
+    assert!(found[0].starts_with(
+        "3:27: this condition matches only if the caller sends the attribute `route`"
+    ));
     assert!(found[1].starts_with("5:27: "), "{found:#?}");
     assert_eq!(formatted_warnings(&format!("routes: [/login]\n{rules}")), [""; 0]);
     let with_descriptors =
@@ -258,37 +260,37 @@ fn rule_that_never_applies_gives_warning() {
         (
             "limits: [9/s], mode: { enforce: 0% }, per: [ip]",
             "{ enforce",
-            "never denies: 0% is no key at all",
+            "this rule never denies, because 0% selects no key",
         ),
         (
             "limits: [9/s], when: { method: { literal: [post] } }",
             "post",
-            "never matches: methods are upper-case; write `POST`",
+            "this value never matches, because methods are upper-case; write `POST`",
         ),
         (
             "limits: [9/s], when: { path: { not: { literal: [login] } } }",
             "login",
-            "never matches: a path begins with `/`; write `/login`",
+            "this value never matches, because a path begins with `/`; write `/login`",
         ),
         (
             "limits: [9/s], when: { ip: { literal: [10.0.0.0/8] } }",
             "10.0.0.0/8",
-            "never matches: `10.0.0.0/8` is not an address",
+            "this value never matches, because `10.0.0.0/8` is not an address",
         ),
         (
             "limits: [9/s], when: { route: { literal: [/nope] } }",
             "/nope",
-            "never matches: `/nope` is none of `routes`",
+            "this value never matches, because `/nope` is not listed in `routes`",
         ),
         (
             "limits: [9/s], when: { path: /users/7, route: /login }",
             "route:",
-            "never applies: no `path` that is `/users/7` has a `route` that is `/login`",
+            "this rule never applies, because no `path` that is `/users/7` has a `route` that is `/login`",
         ),
         (
             "limits: [9/s], when: { user: { not: '*' } }, per: [ip, user]",
             "user]",
-            "never applies: `when` requires `user` to be absent",
+            "this rule never applies, because `when` requires `user` to be absent",
         ),
     ] {
         let rule = format!("  - {{ name: a, {fields} }}");
@@ -335,7 +337,9 @@ fn override_after_wider_override_gives_warning() {
         let found = found(first, second);
         assert_eq!(found.len(), 1, "{first}, {second}: {found:#?}");
         assert!(
-            found[0].starts_with("7:9: never holds: the override in line 6 matches all"),
+            found[0].starts_with(
+                "7:9: this override never applies, because the override in line 6 matches all"
+            ),
             "{found:#?}"
         );
     }
@@ -362,7 +366,10 @@ fn always_replaced_rule_gives_warning() {
     };
     let replaced = found("per: [user]", "per: [user]");
     assert_eq!(replaced.len(), 1, "{replaced:#?}");
-    assert!(replaced[0].starts_with("2:13: never applies: rule `b` replaces it"), "{replaced:#?}");
+    assert!(
+        replaced[0].starts_with("2:13: this rule never applies, because rule `b` replaces it"),
+        "{replaced:#?}"
+    );
     for (one, other) in [
         ("per: [user]", "per: [user], when: { plan: pro }"),
         ("per: [user]", "per: [user], mode: off"),

@@ -41,7 +41,8 @@ impl CounterKinds {
         let CounterKindTable { counters, kind_by_limit_shape } = &mut *self.0.write();
         let Ok(next) = u16::try_from(counters.len()) else {
             return Err(StoreError::Unsupported(
-                "too many limits with different windows or algorithms".to_owned(),
+                "more than 65,536 combinations of algorithm and window; use fewer different windows"
+                    .to_owned(),
             ));
         };
         let kind = *kind_by_limit_shape.entry(shape).or_insert(CounterKindId(next));

@@ -44,13 +44,13 @@ impl Sockets {
 pub enum AdvertisedAddressError {
     /// The given address is unspecified: it means all interfaces, not the address of one machine.
     #[error(
-        "other nodes cannot reach this node at {0}: advertise the address of one machine, with its port"
+        "other nodes cannot reach this node at {0}; advertise the IP address and port of this machine"
     )]
     Unspecified(SocketAddr),
     /// The node listens on all addresses, and there is no route to any seed.
     #[error(
-        "the cluster listens on all addresses ({0}), and no seed is reachable to select one: \
-         listen on the address that other nodes use, or advertise it"
+        "the address to advertise is unknown: the node listens on all interfaces ({0}), and there is no route to \
+         any seed; listen on the address that other nodes use, or advertise it"
     )]
     Unknown(SocketAddr),
 }

@@ -75,7 +75,7 @@ pub(super) async fn watch_members(
     let watch_task = tokio::spawn(async move {
         tokio::select! {
             () = watch_view => {}
-            ended = gossip_ended => error!(?ended, "gossip task failed; this node no longer detects other nodes"),
+            ended = gossip_ended => error!(?ended, "gossip task failed; this node no longer detects other nodes; restart it"),
         }
     });
     (watch_task, view)
@@ -108,7 +108,7 @@ fn warn_once_about_newer_node_with_own_name(node: &ChitchatId, newest_namesake: 
     if node.generation_id > *newest_namesake {
         *newest_namesake = node.generation_id;
         let (name, address) = (&node.node_id, node.gossip_advertise_addr);
-        warn!(%name, %address, "another node uses the name of this node; give each node a unique name");
+        warn!(%name, %address, "another node has the name of this node; give each node a unique name");
     }
 }
 

@@ -124,7 +124,7 @@ impl<T: Transport> NodeDriver<T> {
         if !Arc::ptr_eq(previous, &progress) {
             if progress.has_silent() && !previous.has_silent() {
                 warn!(
-                    "cluster node is silent; unacknowledged charges are limited until it returns"
+                    "a cluster node does not respond; rules with on_partition: bounded may deny more requests until it returns"
                 );
             }
             *previous = progress;

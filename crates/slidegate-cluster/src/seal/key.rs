@@ -20,7 +20,7 @@ pub struct ClusterKey {
 
 /// An error for a key with too few bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cluster key has {bytes} bytes: use at least {MIN_KEY_BYTES}, preferably 32 random bytes")]
+#[error("cluster key has {bytes} bytes; use at least {MIN_KEY_BYTES}, preferably 32 random bytes")]
 pub struct ShortKeyError {
     /// The number of bytes of the key.
     pub bytes: usize,

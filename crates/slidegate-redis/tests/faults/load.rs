@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use slidegate::{Clock, Descriptor, Gate, Policy, Reason, Request, SystemClock};
+use slidegate::{Clock, Descriptor, Gate, Policy, Reason, Request, SystemClock, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::task::JoinHandle;
 
@@ -43,7 +43,12 @@ pub struct LoadRecord {
 
 impl LoadRecord {
     pub fn waited(&self) -> Duration {
-        Duration::from_micros(self.ended_us - self.began_us)
+        Duration::from_micros(self.ended_us.saturating_sub(self.began_us))
+    }
+
+    /// Returns `true` if the request began and ended within a time range.
+    pub fn is_within(&self, from: Timestamp, to: Timestamp) -> bool {
+        self.began_us >= from.as_micros() && self.ended_us <= to.as_micros()
     }
 }
 
@@ -154,20 +159,25 @@ impl Load {
         .await;
     }
 
-    /// Returns the number of results so far.
-    pub fn record_count(&self) -> usize {
-        self.records.lock().unwrap().len()
+    /// Returns the time by the clock of the records.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Returns the lateness of the machine so far.
+    pub fn machine_lateness(&self) -> Duration {
+        Duration::from_micros(self.max_lateness_us.load(Ordering::Relaxed))
     }
 
     /// Stops the callers, checks all results, and returns them.
     pub async fn end(self) -> Vec<LoadRecord> {
         self.stop.store(true, Ordering::Relaxed);
+        let late = self.machine_lateness();
         for caller in self.callers {
             // A caller that panicked has failed the test.
             caller.await.unwrap();
         }
         let records = self.records.lock().unwrap().clone();
-        let late = Duration::from_micros(self.max_lateness_us.load(Ordering::Relaxed));
         let longest = records.iter().map(LoadRecord::waited).max().unwrap();
         println!(
             "{}: {} decisions, {} degraded; the longest wait {longest:?}, the machine {late:?} late",
@@ -240,6 +250,15 @@ impl FaultTrial {
     ) {
         for load in &self.loads {
             load.wait_for_decisions(context, count, &is_match).await;
+        }
+    }
+
+    pub async fn wait_for_open_breakers(&self) {
+        for load in &self.loads {
+            poll_until("the breaker is open", MAX_RECOVERY_TIME, async || {
+                load.gate.store().is_breaker_open()
+            })
+            .await;
         }
     }
 

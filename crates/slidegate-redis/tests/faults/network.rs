@@ -11,7 +11,7 @@ use slidegate_redis::{RedisStore, Settings};
 
 use super::load::{FaultTrial, MAX_RECOVERY_TIME, STORE_TIMEOUT, patient_settings};
 use crate::proxy::{Proxy, ReplyFault};
-use crate::server::{LONG, Redis, poll_until};
+use crate::server::{LONG, Redis, elapsed_between, poll_until};
 
 /// Injects each of these faults into many replies under load. Asserts that decisions are made without Redis during the
 /// fault, and by Redis again after it.
@@ -206,7 +206,7 @@ async fn batch_after_script_flush_takes_one_round_trip() {
     let clock = SystemClock::new();
     let began = clock.now();
     counter.store.charge_many_async(&batch).await.unwrap();
-    let took = Duration::from_micros(clock.now().as_micros() - began.as_micros());
+    let took = elapsed_between(began, clock.now());
     // The proxy delays each chunk of replies, of which there may be several.
     assert!(took < 6 * REPLY_DELAY, "{took:?}");
 }

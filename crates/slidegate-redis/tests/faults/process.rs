@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Algorithm, Hit, Key, Limit, Reason, Scope, Store, Value};
+use slidegate::{Algorithm, Hit, Key, Limit, Reason, Scope, Store, Timestamp, Value};
 use slidegate_redis::{RedisStore, Settings};
 
-use super::load::{FaultTrial, Load, new_gate, new_request, patient_settings};
+use super::load::{FaultTrial, Load, STORE_TIMEOUT, new_gate, new_request, patient_settings};
 use crate::server::{LONG, Redis, poll_until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -27,20 +27,22 @@ async fn paused_server_delays_only_probes() {
     let redis = Redis::start();
     let trial = FaultTrial::begin(&redis.address()).await;
     redis.pause();
-    trial.wait_for_all("degraded decisions", 50, |record| record.degraded).await;
-    let counts_before: Vec<usize> = trial.loads.iter().map(Load::record_count).collect();
+    trial.wait_for_open_breakers().await;
+    let opened_at: Vec<Timestamp> = trial.loads.iter().map(Load::now).collect();
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    let counts_after: Vec<usize> = trial.loads.iter().map(Load::record_count).collect();
+    let paused_until: Vec<Timestamp> = trial.loads.iter().map(Load::now).collect();
     redis.resume();
     trial.wait_for_recovery().await;
+    let late = trial.loads.iter().map(Load::machine_lateness).max().unwrap();
     let all = trial.end(&redis, false).await;
-    for (records, (from, to)) in all.iter().zip(counts_before.into_iter().zip(counts_after)) {
-        let during_stop = &records[from..to];
+    for (records, (from, to)) in all.iter().zip(opened_at.into_iter().zip(paused_until)) {
+        // Requests that began before the breaker opened wait for their timeout, and are not probes.
+        let during_stop: Vec<_> =
+            records.iter().filter(|record| record.is_within(from, to)).collect();
         assert!(during_stop.iter().all(|record| record.degraded), "Redis decided nothing");
-        // The breaker is open: only probes wait.
-        let waited =
-            during_stop.iter().filter(|record| record.waited() > Duration::from_millis(50));
-        assert!(waited.count() <= 12, "of {}", during_stop.len());
+        let probes =
+            during_stop.iter().filter(|record| record.waited() > STORE_TIMEOUT / 2 + late).count();
+        assert!((1..=12).contains(&probes), "{probes} of {} waited", during_stop.len());
     }
 }
 

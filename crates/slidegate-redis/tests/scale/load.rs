@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::load_result::LoadResult;
 use crate::server::node::Node;
-use crate::server::{LONG, Redis, poll_until};
+use crate::server::{LONG, Redis, elapsed_between, poll_until};
 
 /// Timeout of the stores. It is longer than the default, because the tests share a machine.
 const STORE_TIMEOUT: Duration = Duration::from_millis(200);
@@ -86,7 +86,7 @@ pub struct CallRecord {
 
 impl CallRecord {
     fn call_duration(&self) -> Duration {
-        Duration::from_micros(self.ended.as_micros() - self.began.as_micros())
+        elapsed_between(self.began, self.ended)
     }
 }
 
@@ -118,8 +118,7 @@ impl Clock for ClockStartingAtNoon {
             let clock = SystemClock::new();
             (clock.clone(), clock.now())
         });
-        let passed_us = clock.now().as_micros() - began.as_micros();
-        Timestamp::from_secs(1_750_075_200).after(Duration::from_micros(passed_us))
+        Timestamp::from_secs(1_750_075_200).after(elapsed_between(*began, clock.now()))
     }
 }
 
@@ -272,8 +271,7 @@ impl CallerLoad {
     ) -> Timestamp {
         poll_until("the new master is called", LONG, async || script_calls_at(node) > calls_before)
             .await;
-        let took_us = self.clock.now().as_micros().saturating_sub(since.as_micros());
-        let (took, late) = (Duration::from_micros(took_us), self.machine_lateness());
+        let (took, late) = (elapsed_between(since, self.clock.now()), self.machine_lateness());
         println!("resumed after {took:?}, machine lateness {late:?}");
         assert!(took < within + 2 * late, "resumed only after {took:?}");
         let recovered_at = since.after(within + 2 * late);

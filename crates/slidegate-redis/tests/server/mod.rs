@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use slidegate::{Clock, SystemClock};
+use slidegate::{Clock, SystemClock, Timestamp};
 
 pub use folder::Folder;
 
@@ -205,10 +205,10 @@ pub async fn measure_lateness(
 ) {
     use std::sync::atomic::Ordering::Relaxed;
     while !stop.load(Relaxed) {
-        let began_us = clock.now().as_micros();
+        let began = clock.now();
         tokio::time::sleep(Duration::from_millis(1)).await;
-        let slept_us = clock.now().as_micros() - began_us;
-        max_lateness_us.fetch_max(slept_us.saturating_sub(1_000), Relaxed);
+        let late = elapsed_between(began, clock.now()).saturating_sub(Duration::from_millis(1));
+        max_lateness_us.fetch_max(late.as_micros() as u64, Relaxed);
     }
 }
 
@@ -225,5 +225,10 @@ pub async fn poll_until(
         assert!(clock.now() < end, "not within {within:?}: {context}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    Duration::from_micros(clock.now().as_micros() - began.as_micros())
+    elapsed_between(began, clock.now())
+}
+
+/// Returns the time between two readings of a `SystemClock`. Returns zero if a correction has set the clock back.
+pub fn elapsed_between(began: Timestamp, ended: Timestamp) -> Duration {
+    Duration::from_micros(ended.as_micros().saturating_sub(began.as_micros()))
 }

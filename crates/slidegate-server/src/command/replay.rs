@@ -9,7 +9,6 @@ use std::time::Duration;
 use clap::ArgMatches;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use indicatif::ProgressBar;
 use serde_json::json;
 use slidegate::{DEFAULT_DOMAIN, MAX_UNITS, Policy, PolicyErrors};
 use thiserror::Error;
@@ -18,9 +17,10 @@ use crate::args::{DurationRange, PolicySourceArgs, parse_nonzero};
 use crate::policy_file;
 use crate::replay::exact_descriptors::ExactDescriptors;
 use crate::replay::line::ATTRIBUTE_NAMES;
+use crate::replay::progress::ReplayProgress;
 use crate::replay::report::ReplayReport;
 use crate::replay::run::{Replay, ReplayOptions, UnparsableLine};
-use crate::replay::source::{LogSource, progress_bar};
+use crate::replay::source::LogSource;
 use crate::replay::suggest::Headroom;
 
 /// The maximum number of unparsable lines that are printed. Further unparsable lines are only counted.
@@ -170,7 +170,9 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         true => replay.with_exact_descriptors(exact_descriptors(&policy, &args.domain)),
         false => replay,
     };
-    replay_access_logs(&args.logs, &mut replay)?;
+    let progress = ReplayProgress::new(&args.logs);
+    replay_access_logs(&args.logs, &mut replay, &progress)?;
+    progress.start_report();
     let stats = replay.stats();
     if stats.counts.requests == 0 && stats.unparsable > 0 {
         return Err(ReplayError::NotAnAccessLog(stats.unparsable).into());
@@ -181,6 +183,7 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         false => report,
     };
     let report = if has_policy { report } else { report.without_policy() };
+    drop(progress);
     match args.json {
         true => super::print_to_stdout(&format!("{}\n", serde_json::to_string(&report)?))?,
         false => super::print_to_stdout(&report.to_string())?,
@@ -225,26 +228,29 @@ fn exact_descriptors<'a>(policy: &'a Policy, domain: &str) -> ExactDescriptors<'
     descriptors
 }
 
-fn replay_access_logs(logs: &[PathBuf], replay: &mut Replay<'_>) -> Result<(), ReplayError> {
-    let bar = progress_bar(logs);
+fn replay_access_logs(
+    logs: &[PathBuf],
+    replay: &mut Replay<'_>,
+    progress: &ReplayProgress,
+) -> Result<(), ReplayError> {
     let mut lines_left_to_show = MAX_PRINTED_UNPARSABLE_LINES;
-    let result = logs.iter().try_for_each(|log| {
+    for (index, log) in logs.iter().enumerate() {
+        progress.start_log(index, log);
         let unreadable = |error| ReplayError::Unreadable { log: log.clone(), error };
-        let mut source = LogSource::open(log, &bar).map_err(unreadable)?;
+        let mut source = LogSource::open(log, progress.bar()).map_err(unreadable)?;
         let on_unparsable = |line: UnparsableLine| {
             if lines_left_to_show > 0 {
                 lines_left_to_show -= 1;
-                print_unparsable_line(log, &line, &bar);
+                print_unparsable_line(log, &line, progress);
             }
         };
-        replay.replay_log(&mut source, on_unparsable).map_err(unreadable)
-    });
+        replay.replay_log(&mut source, on_unparsable).map_err(unreadable)?;
+    }
     replay.finish();
-    bar.finish_and_clear();
-    result
+    Ok(())
 }
 
 /// Prints the position of an unparsable line and the reason, without disturbing the progress bar.
-fn print_unparsable_line(log: &Path, line: &UnparsableLine, bar: &ProgressBar) {
-    bar.suspend(|| eprintln!("{}:{}: {}", log.display(), line.number, line.reason));
+fn print_unparsable_line(log: &Path, line: &UnparsableLine, progress: &ReplayProgress) {
+    progress.bar().suspend(|| eprintln!("{}:{}: {}", log.display(), line.number, line.reason));
 }

@@ -17,11 +17,11 @@ pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
             None => format!("{attribute} is missing, and {}", describe_expected_value(expected)),
         },
         NoMatchReason::MissingAttribute(entry) => {
-            let names: Vec<&str> = entry.names().collect();
-            format!("{}, listed in `per`, is missing", names.join(" or "))
+            let names: Vec<String> = entry.names().map(|name| format!("`{name}`")).collect();
+            format!("attribute {}, listed in `per`, is missing", names.join(" or "))
         }
         NoMatchReason::UnnamedAttribute(name) => {
-            format!("the descriptor has {name}, which the rule does not name")
+            format!("the descriptor has attribute `{name}`, which the rule does not mention")
         }
         NoMatchReason::OtherAttributeNames(names) => {
             format!(

@@ -57,7 +57,12 @@ impl Decoder for RateLimitCodec {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<RateLimitRequest>, Status> {
         let message = RateLimitRequest::decode(buffer);
-        message.map(Some).map_err(|error| Status::invalid_argument(error.to_string()))
+        message.map(Some).map_err(|error| {
+            Status::invalid_argument(format!(
+                "not a RateLimitRequest of envoy.service.ratelimit.v3: {error}; generate the client from \
+                 Envoy's proto files"
+            ))
+        })
     }
 
     fn buffer_settings(&self) -> BufferSettings {

@@ -40,7 +40,10 @@ impl Health for HealthService {
         let name = request.into_inner().service;
         match is_service_with_health_status(&name) {
             true => Ok(Response::new(health_response(serving_status(&self.service)))),
-            false => Err(Status::not_found(format!("unknown service `{name}`"))),
+            false => Err(Status::not_found(format!(
+                "unknown service `{name}`; send an empty name or {}",
+                rls::SERVICE_NAME
+            ))),
         }
     }
 

@@ -81,13 +81,16 @@ impl GrpcServices {
         let path = call.uri().path().strip_prefix('/').and_then(|path| path.split_once('/'));
         let Some((service, method)) = path else {
             return unimplemented_response(format!(
-                "`{}` is not the path of a method",
-                call.uri().path()
+                "path `{}` is not of the form /service/method; call {}",
+                call.uri().path(),
+                rate_limit::PATH
             ));
         };
         let Some((_, other)) = self.other_services.iter().find(|(name, _)| *name == service) else {
             return unimplemented_response(match service {
-                rls::SERVICE_NAME => format!("{service} has no method `{method}`"),
+                rls::SERVICE_NAME => {
+                    format!("{service} has no method `{method}`; call ShouldRateLimit")
+                }
                 _ => format!("unknown service `{service}`; gRPC reflection lists all services"),
             });
         };

@@ -39,7 +39,7 @@ impl Body for TimeoutBody {
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(client_timeout)));
         timer.as_mut().poll(cx).map(|()| {
             let message =
-                format!("the call did not arrive within {client_timeout:?}; send it faster");
+                format!("the message did not arrive within {client_timeout:?}; end the call after the message, or raise --client-timeout");
             Some(Err(Status::deadline_exceeded(message)))
         })
     }

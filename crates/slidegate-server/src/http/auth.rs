@@ -94,12 +94,19 @@ impl ProxyTrust {
             return Ok(ForwardedRequest::from_headers(headers, ip, policy_headers, self.repeated));
         }
         let problem = format!(
-            "{peer} is not one of --trusted-proxies ({}), so its X-Forwarded headers are not trusted",
+            "{peer} is not in --trusted-proxies ({}), so its X-Forwarded-* headers are not trusted; add \
+             {peer} if it is your proxy",
             self.proxies
         );
         // The rejection is also logged, because most proxies do not show this response to anyone.
-        if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
-            warn!(suppressed, "rejected forward-auth request from untrusted address: {problem}");
+        if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
+            warn!(
+                %peer,
+                trusted_proxies = %self.proxies,
+                unlogged,
+                "rejected forward-auth request from untrusted address; if it is your proxy, add it to \
+                 --trusted-proxies"
+            );
         }
         Err(HttpProblem::bad_request(problem))
     }
@@ -120,8 +127,11 @@ pub struct ForwardAuthQuery<'q> {
 
 impl<'q> ForwardAuthQuery<'q> {
     fn parse(uri: &'q Uri) -> Result<Self, HttpProblem> {
-        serde_urlencoded::from_str(uri.query().unwrap_or_default())
-            .map_err(|error| HttpProblem::bad_request(format!("the query: {error}")))
+        serde_urlencoded::from_str(uri.query().unwrap_or_default()).map_err(|error| {
+            HttpProblem::bad_request(format!(
+                "the query: {error}; send only domain=NAME and deny_status=N, each at most once"
+            ))
+        })
     }
 }
 

@@ -15,8 +15,8 @@ use slidegate::Decision;
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
 use super::check_request::{CheckRequest, ReportRequest};
-use super::{body, json};
-use crate::rendering::problem::{self, HttpProblem};
+use super::{body, json, paths};
+use crate::rendering::problem::HttpProblem;
 use crate::rendering::{CountedResponse, ResponseRenderer};
 use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
 use crate::service::Service;
@@ -109,7 +109,7 @@ impl DecisionEndpoints {
         let (head, body) = request.into_parts();
         let body = body::read_body(&head.headers, body, self.client_timeout).await?;
         if !endpoint.allows_method(&head.method) {
-            let problem = problem::method_not_allowed(head.method, head.uri).await;
+            let problem = paths::method_not_allowed(head.method, head.uri).await;
             return Err(problem.with_allow("POST"));
         }
         Ok((head, body))

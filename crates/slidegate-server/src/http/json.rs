@@ -44,7 +44,7 @@ impl From<InvalidRequest> for HttpProblem {
 impl From<JsonError> for HttpProblem {
     fn from(error: JsonError) -> Self {
         match error {
-            JsonError::Invalid(error) => Self::bad_request(error.to_string()),
+            JsonError::Invalid(problem) => Self::bad_request(problem),
             JsonError::Internal(_) => Self::internal(error),
         }
     }

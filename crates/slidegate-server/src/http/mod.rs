@@ -12,6 +12,7 @@ mod health;
 mod hyper_errors;
 mod json;
 mod openapi;
+mod paths;
 mod protocol;
 mod stream;
 
@@ -29,7 +30,7 @@ use hyper::body::Incoming;
 pub use self::auth::ProxyTrust;
 use self::endpoints::{DecisionEndpoints, Endpoint};
 pub use self::protocol::{HttpHandler, HttpProtocol};
-use crate::rendering::{ResponseRenderer, problem};
+use crate::rendering::ResponseRenderer;
 use crate::request_handler::RequestHandler;
 use crate::service::Service;
 use crate::telemetry::metrics::ListenerKind;
@@ -53,8 +54,8 @@ impl HttpService {
         let router = health_and_openapi_routes()
             .into_iter()
             .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
-            .method_not_allowed_fallback(problem::method_not_allowed)
-            .fallback(problem::not_found)
+            .method_not_allowed_fallback(paths::method_not_allowed)
+            .fallback(paths::http_not_found)
             .layer(from_fn_with_state(client_timeout, body::buffer_body))
             .with_state(service.clone());
         Self {

@@ -44,8 +44,9 @@ pub fn document() -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "slidegate",
-            "description": "Decides by a policy whether a request is allowed now. Invalid requests get a \
-                problem (RFC 9457): 404 for an unknown path, 405 for a method that the path does not \
+            "description": "A rate limiter. `/v1/check` decides by a policy whether a request is allowed. \
+                Invalid requests receive a problem document (RFC 9457), whose `detail` states the problem and \
+                the remedy. Its status is 404 for an unknown path, and 405 for a method that the path does not \
                 accept.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
@@ -74,28 +75,28 @@ fn build_openapi_path_items(
     json!({
         "/v1/check": { "post": build_decision_operation(
             "check",
-            "Decides about a request. If it is allowed, its cost is charged.",
+            "Decides about a request, and charges its cost if the request is allowed",
             check,
             decision,
         ) },
         "/v1/peek": { "post": build_decision_operation(
             "peek",
-            "Returns the decision of check. Charges nothing.",
+            "Returns the decision of `/v1/check`, and charges nothing",
             check,
             decision,
         ) },
         "/v1/report": { "post": {
             "operationId": "report",
-            "summary": "Records units that have been consumed, also above max. Never denies.",
-            "description": "Charges the rules whose cost is in the body: rules that state no cost by \
-                `cost`, rules with a named cost by `costs`. Rules with a constant cost are \
-                skipped. `limits` contains every limit that was charged.",
+            "summary": "Records consumed units, also above the maximum of a limit",
+            "description": "Never denies. `cost` charges the rules that state no cost, and `costs` charges the \
+                rules with a named cost. Rules with a constant cost are skipped. `limits` in the response \
+                contains every limit that was charged.",
             "requestBody": {
                 "required": true,
                 "content": { "application/json": { "schema": report, "examples": report_request_examples() } },
             },
             "responses": add_common_error_responses(json!({ "200": build_decision_response(
-                "The units are recorded. If the store was unavailable, `degraded` is true.",
+                "The units are recorded. `degraded` is true if the store was unavailable.",
                 &[],
                 decision,
                 &report_response_example(),
@@ -105,7 +106,7 @@ fn build_openapi_path_items(
         "/json": { "post": json::operation(add_common_error_responses) },
         "/v1/openapi.json": { "get": {
             "operationId": "openapi",
-            "summary": "This description.",
+            "summary": "Returns this OpenAPI document",
             "responses": add_common_error_responses(json!({ "200": {
                 "description": "An OpenAPI 3.1 document.",
                 "content": { "application/json": { "schema": { "type": "object" } } },
@@ -113,18 +114,18 @@ fn build_openapi_path_items(
         } },
         "/readyz": { "get": {
             "operationId": "readyz",
-            "summary": "Returns whether the server is ready for requests, and the reasons.",
+            "summary": "Returns whether the server is ready for requests, and the reasons",
             "responses": add_common_error_responses(json!({
                 "200": build_readiness_response("The server is ready.", readiness),
                 "503": build_readiness_response(
-                    "The server is about to stop, or needs its store, which is unavailable.",
+                    "The server is stopping, or its store is unavailable and `--ready-needs-store` is set.",
                     readiness,
                 ),
             })),
         } },
         "/healthz": { "get": {
             "operationId": "healthz",
-            "summary": "Returns whether the server is alive.",
+            "summary": "Returns whether the server is alive",
             "responses": add_common_error_responses(json!({ "200": {
                 "description": "The server is alive.",
                 "content": { "text/plain": { "schema": { "const": "ok" } } },
@@ -145,7 +146,7 @@ fn build_decision_operation(id: &str, summary: &str, request: &Value, decision: 
     json!({
         "operationId": id,
         "summary": summary,
-        "description": "The body is parsed as JSON, whatever its content type.",
+        "description": "The body is read as JSON. The header Content-Type is ignored.",
         "requestBody": {
             "required": true,
             "content": { "application/json": { "schema": request, "examples": check_request_examples() } },
@@ -158,13 +159,13 @@ fn build_decision_operation(id: &str, summary: &str, request: &Value, decision: 
                 &allowed_decision_example(),
             ),
             "429": build_decision_response(
-                "The request is denied. A rule may have another status, its `deny_status`.",
+                "The request is denied. A rule with `deny_status` has another status.",
                 &["RateLimit-Policy", "RateLimit", "Retry-After"],
                 decision,
                 &denied_decision_example(),
             ),
             "503": build_decision_response(
-                "The store is unavailable, and a rule denies requests without it.",
+                "The request is denied, because the store is unavailable and a rule denies requests without it.",
                 &[],
                 decision,
                 &store_unavailable_decision_example(),
@@ -192,10 +193,10 @@ fn build_decision_response(
 
 /// Status and description of each error response that every operation may return.
 const COMMON_ERROR_RESPONSES: [(&str, &str); 4] = [
-    ("400", "The request is invalid; the detail names the position."),
-    ("408", "The body did not arrive in time."),
-    ("413", "The body is over 1 MiB."),
-    ("431", "The head is over 64 KiB or has over 500 headers."),
+    ("400", "The request is invalid. `detail` states the position, the problem and the remedy."),
+    ("408", "The body did not arrive within `--client-timeout`."),
+    ("413", "The body is larger than 1 MiB."),
+    ("431", "The request head is larger than 64 KiB, or has more than 500 headers."),
 ];
 
 /// Extends `own`, the responses of one operation. Adds references to the error responses that every operation may
@@ -219,8 +220,8 @@ fn response_header_descriptions() -> Value {
     json!({
         "RateLimit-Policy": {
             "description": "Every limit that applies and was evaluated, in the format of \
-                draft-ietf-httpapi-ratelimit-headers. Missing if there is none, or if the server uses \
-                another style of headers.",
+                draft-ietf-httpapi-ratelimit-headers. Missing if no limit applies, or if `--headers` selects \
+                another format.",
             "schema": { "type": "string" },
             "example": r#""per-client.10s";q=5;w=10, "everybody";q=1000;w=1"#,
         },
@@ -230,7 +231,7 @@ fn response_header_descriptions() -> Value {
             "example": r#""per-client.10s";r=4;t=10"#,
         },
         "Retry-After": {
-            "description": "Seconds until this cost fits. Missing if it never can.",
+            "description": "Seconds until the request fits. Missing if it never fits.",
             "schema": { "type": "integer", "minimum": 0 },
             "example": 10,
         },
@@ -240,14 +241,14 @@ fn response_header_descriptions() -> Value {
 fn check_request_examples() -> Value {
     json!({
         "usual": {
-            "summary": "One unit for one client.",
+            "summary": "One unit of one client",
             "value": { "attributes": { "client": "alice" } },
         },
         "whole": {
-            "summary": "All fields.",
+            "summary": "All fields",
             "value": {
                 "domain": "api",
-                "attributes": { "tenant": "acme", "path": "/exports/7" },
+                "attributes": { "tenant": "acme", "path": "/exports/7", "user": 42, "beta": true },
                 "cost": 2,
                 "costs": { "tokens": 1800 },
             },
@@ -258,7 +259,7 @@ fn check_request_examples() -> Value {
 fn report_request_examples() -> Value {
     json!({
         "tokens": {
-            "summary": "1800 tokens of one client.",
+            "summary": "1800 tokens of one client",
             "value": { "attributes": { "client": "alice" }, "costs": { "tokens": 1800 } },
         },
     })

@@ -38,13 +38,13 @@ rules:
     assert_eq!(
         changes.lines,
         [
-            "rule `new` of domain `api` is new: counted per ip; without it the rule does not apply; never more than 5 in any 1m (5/1m sliding_log)",
+            "rule `new` of domain `api` was added: counted per ip; without it the rule does not apply; never more than 5 in any 1m (5/1m sliding_log)",
             "rule `other` of domain `api` has changed: was [about 1 in any 1s (1/1s sliding_window)], is [about 2 in any 1s (2/1s sliding_window)]; counters kept",
             "rule `old` was removed",
-            "routes have changed: new: /c/{id}; removed: /a",
+            "routes have changed: added /c/{id}; removed /a",
         ]
     );
-    assert_eq!(changes.summary(), "rules: 1 new, 1 changed, 1 removed");
+    assert_eq!(changes.summary(), "rules: 1 added, 1 changed, 1 removed");
     assert_eq!(diff(&new, &new), PolicyDiff::default());
 }
 
@@ -88,12 +88,12 @@ fn only_max_or_burst_change_keeps_counters() {
     assert_rule_change_description(
         "limits: [10/min]",
         "limits: [10/min, 5/s]",
-        "is also [about 5 in any 1s (5/1s sliding_window)]; counters of `1s` reset",
+        "added [about 5 in any 1s (5/1s sliding_window)]; counters of `1s` reset",
     );
     assert_rule_change_description(
         "limits: [10/min, 5/s]",
         "limits: [10/min]",
-        "was also [about 5 in any 1s (5/1s sliding_window)]",
+        "removed [about 5 in any 1s (5/1s sliding_window)]",
     );
     let bucket = |burst| {
         format!("limits: [{{ max: 9, window: 1s, algorithm: token_bucket, burst: {burst} }}]")
@@ -146,7 +146,7 @@ fn changed_per_attributes_reset_counters() {
     assert_rule_change_description(
         "limits: [9/s], per: [ip]",
         "limits: [9/s], per: [ip], redis: { split: { by: [user], into: 4 } }",
-        "is also [in Redis: each counter is split into 4, by user]; counters in Redis reset",
+        "added [in Redis: each counter is split into 4, by user]; counters in Redis reset",
     );
 }
 
@@ -160,7 +160,7 @@ fn condition_and_mode_changes_are_described() {
     assert_rule_change_description(
         "limits: [9/s], cluster: { max_unsynced: 4 }",
         "limits: [9/s], cluster: { on_partition: bounded }",
-        "was also [in a cluster: a node allows at most 4 units per counter that are not yet replicated to all nodes]",
+        "removed [in a cluster: a node allows at most 4 units per counter that are not yet replicated to all nodes]",
     );
 }
 
@@ -171,17 +171,17 @@ fn override_order_change_is_described() {
     assert_rule_change_description(
         &format!("limits: [9/s], overrides: [{pro}, {live}]"),
         &format!("limits: [9/s], overrides: [{live}, {pro}]"),
-        "overrides are tried in a different order: [key is `live`], `pro`",
+        "the order of the overrides is now [key is `live`], `pro`",
     );
     assert_rule_change_description(
         &format!("limits: [9/s], overrides: [{pro}]"),
         &format!("limits: [9/s], overrides: [{live}, {pro}]"),
-        "is also [an override, if key is `live`: everything passes]",
+        "added [an override, if key is `live`: everything passes]",
     );
     assert_rule_change_description(
         "limits: [9/s]",
         &format!("limits: [9/s], overrides: [{pro}]"),
-        "is also [override `pro`, if plan is `pro`: about 90 in any 1s (90/1s sliding_window)]; counters kept",
+        "added [override `pro`, if plan is `pro`: about 90 in any 1s (90/1s sliding_window)]; counters kept",
     );
 }
 

@@ -75,7 +75,7 @@ pub fn check_fields(path: &Path, node: &Node, findings: &mut Findings) {
         NodeKind::Null | NodeKind::Text(_) => {
             if let Some((Scalar::OtherNumber, text)) = Scalar::from_node(node) {
                 let message = format_args!(
-                    "`{text}` is not an integer, which the reference server rejects; write it in quotes"
+                    "`{text}` is not an integer, and the reference server rejects other numbers; put it in quotes"
                 );
                 findings.push_error(path, node.span.into(), message);
             }

@@ -17,7 +17,7 @@ pub fn is_config_file(name: &OsStr) -> bool {
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = list_config_files(folder)?;
     if files.is_empty() {
-        let message = "there is no *.yaml or *.yml in this folder";
+        let message = "the folder contains no *.yaml or *.yml file";
         return Err(io::Error::new(io::ErrorKind::NotFound, message));
     }
     files.sort();

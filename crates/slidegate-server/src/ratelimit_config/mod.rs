@@ -100,7 +100,7 @@ fn findings_from_policy_errors(
     let mut findings = Findings::default();
     let path = files.first().map_or_else(PathBuf::new, |file| file.path.clone());
     for error in errors {
-        let message = format_args!("cannot be expressed: the resulting policy is invalid: {error}");
+        let message = format_args!("cannot be converted: the resulting policy is invalid: {error}");
         findings.push_error(&path, FILE_START, message);
     }
     findings.errors

@@ -66,8 +66,7 @@ pub struct ConfigQuota {
 pub fn parse_file(path: &Path, text: &str, findings: &mut Findings) -> Option<ConfigDomain> {
     let node = Node::parse(text)
         .map_err(|error| {
-            let message = format_args!("invalid YAML: {}", error.message);
-            findings.push_error(path, error.span.into(), message);
+            findings.push_error(path, error.span.into(), error.message);
         })
         .ok()?;
     field_names::check_fields(path, &node, findings);
@@ -117,18 +116,18 @@ impl DescriptorParser<'_> {
         let fields = if is_null(node) {
             YamlMapFields { position: FILE_START, entries: Vec::new() }
         } else {
-            self.read_map_fields(node, FILE_FIELDS, "a file with a domain and its descriptors")?
+            self.read_map_fields(node, FILE_FIELDS, "a map with `domain` and `descriptors`")?
         };
         let name = self.read_text_field(&fields, "domain");
         let position = fields.field_position("domain");
         if name.is_empty() {
-            self.push_error(position, "a file needs a `domain` with a name");
+            self.push_error(position, "`domain` is missing or empty; write the name of the domain");
         }
         if name.len() > MAX_DOMAIN_BYTES {
             self.push_error(
                 position,
                 format_args!(
-                    "cannot be expressed: the name of a domain has at most {MAX_DOMAIN_BYTES} bytes"
+                    "cannot be converted: the domain name is longer than {MAX_DOMAIN_BYTES} bytes"
                 ),
             );
         }
@@ -150,7 +149,7 @@ impl DescriptorParser<'_> {
             match first_positions.get(&joined) {
                 Some(SourcePosition { line, .. }) if !key.is_empty() => {
                     let message = format_args!(
-                        "duplicate descriptor `{joined}`, first in line {line} (the reference server joins key and value with `_`)"
+                        "duplicate descriptor `{joined}`, first defined in line {line}; remove one of them (the reference server joins key and value with `_` and compares the result)"
                     );
                     self.push_error(*position, message);
                 }
@@ -167,7 +166,8 @@ impl DescriptorParser<'_> {
         let (key, value) =
             (self.read_text_field(&fields, "key"), self.read_text_field(&fields, "value"));
         if key.is_empty() {
-            self.push_error(fields.field_position("key"), "a descriptor needs a `key`");
+            let message = "the descriptor has no `key`; add the name of an attribute";
+            self.push_error(fields.field_position("key"), message);
         }
         let is_shadow = self.read_bool_field(&fields, "shadow_mode");
         let quota_mode_position = self
@@ -175,7 +175,7 @@ impl DescriptorParser<'_> {
             .then(|| fields.field_position("quota_mode"));
         let is_shared = self.read_bool_field(&fields, "share_threshold");
         if is_shared && !value.contains('*') && !key.contains('*') {
-            let message = "`share_threshold` needs a `value` with `*`";
+            let message = "`share_threshold` requires a wildcard; add `*` to `value`, or remove `share_threshold`";
             self.push_error(fields.field_position("share_threshold"), message);
         }
         self.note_ineffective_fields(&fields);
@@ -209,7 +209,7 @@ impl DescriptorParser<'_> {
         for field in ["detailed_metric", "value_to_metric"] {
             if self.read_bool_field(fields, field) {
                 let message = format_args!(
-                    "`{field}` is accepted and has no effect: metrics are labelled by rules, never by values"
+                    "`{field}` has no effect: the labels of metrics contain rule names, not descriptor values"
                 );
                 self.push_note(fields.field_position(field), message);
             }
@@ -219,7 +219,7 @@ impl DescriptorParser<'_> {
         };
         match metadata.kind {
             NodeKind::Map(_) => {
-                let message = "`metadata` is accepted and has no effect";
+                let message = "`metadata` has no effect";
                 self.push_note(metadata.span.into(), message);
             }
             _ => self.push_error(metadata.span.into(), "`metadata` must be a map"),
@@ -248,10 +248,11 @@ impl DescriptorParser<'_> {
                 return None;
             }
             None if !is_unlimited => {
-                let message = format_args!(
-                    "`{unit}` is not a unit of time; use one of {}",
-                    TimeUnit::list_names()
-                );
+                let problem = match &*unit {
+                    "" => "`unit` is missing".to_owned(),
+                    unit => format!("`{unit}` is not a unit of time"),
+                };
+                let message = format_args!("{problem}; use one of {}", TimeUnit::list_names());
                 self.push_error(position, message);
                 return None;
             }
@@ -260,7 +261,8 @@ impl DescriptorParser<'_> {
         let position = fields.field_position("requests_per_unit");
         let quota = unit.map(|unit| ConfigQuota { position, max: max.unwrap_or_default(), unit });
         if quota.is_some() && fields.field_value("requests_per_unit").is_none_or(is_null) {
-            let message = "without `requests_per_unit` a limit is 0: nothing passes";
+            let message =
+                "`requests_per_unit` is missing, so the limit is 0 and denies every request";
             self.push_note(fields.position, message);
         }
         Some(ConfigLimit { name, quota, replaces })
@@ -284,9 +286,11 @@ impl DescriptorParser<'_> {
             let (position, name) =
                 (fields.field_position("name"), self.read_text_field(&fields, "name"));
             if name.is_empty() {
-                self.push_error(position, "an entry of `replaces` needs the `name` of a limit");
+                let message = "the entry of `replaces` has no `name`; add the name of a limit";
+                self.push_error(position, message);
             } else if name == own_name {
-                self.push_error(position, "a limit cannot replace limits with its own name");
+                let message = "a limit cannot replace a limit with its own name; remove this entry";
+                self.push_error(position, message);
             }
             replaces.push((position, name));
         }
@@ -309,7 +313,8 @@ impl DescriptorParser<'_> {
         for (key, value) in entries {
             let Some(name) = key.text() else { continue };
             if !known_fields.contains(&name) {
-                self.push_note(key.span.into(), format_args!("`{name}` has no effect here"));
+                let message = format_args!("`{name}` has no effect in this map; move or remove it");
+                self.push_note(key.span.into(), message);
             }
             fields.push((name, value));
         }

@@ -104,7 +104,7 @@ pub fn convert_domain(
                 Some(rules) => replaces.extend(rules.iter().map(|rule| (*rule).to_owned())),
                 None => {
                     let message = format_args!(
-                        "no limit of this domain is named `{replaced}`: to replace it has no effect"
+                        "this entry of `replaces` has no effect: no limit of the domain is named `{replaced}`"
                     );
                     findings.push_note(path, *position, message);
                 }
@@ -175,7 +175,7 @@ impl<'e> LimitCollector<'_, 'e> {
             (false, Some(_)) => ConvertedMode::Jointly,
             (true, None) => ConvertedMode::Observe,
             (true, Some(position)) => {
-                let message = "cannot be expressed: with `quota_mode` and `shadow_mode`, the reference server lets each request of this descriptor pass all its quotas; write one of the two";
+                let message = "cannot be converted: with both `quota_mode` and `shadow_mode`, the reference server does not enforce any quota on a request with this descriptor; remove one of them";
                 self.findings.push_error(self.path, position, message);
                 return;
             }
@@ -185,8 +185,9 @@ impl<'e> LimitCollector<'_, 'e> {
         self.excluded_count += steps.iter().map(|step| step.excluded.value_count()).sum::<usize>();
         if self.excluded_count > MAX_EXCLUDED_VALUES_PER_DOMAIN {
             if previous_count <= MAX_EXCLUDED_VALUES_PER_DOMAIN {
-                let message =
-                    "cannot be expressed: too many values take precedence over others in this file";
+                let message = format_args!(
+                    "cannot be converted: the rules of this file would have more than {MAX_EXCLUDED_VALUES_PER_DOMAIN} exceptions for values that other descriptors match first; use fewer values"
+                );
                 self.findings.push_error(self.path, descriptor.position, message);
             }
             return;
@@ -232,7 +233,7 @@ impl<'e> LimitCollector<'_, 'e> {
             self.findings.push_note(self.path, position, message);
         } else {
             let message = format_args!(
-                "cannot be expressed: {max} exceeds the maximum of {MAX_UNITS}; write less, or `unlimited: true`"
+                "cannot be converted: {max} exceeds the maximum of {MAX_UNITS}; write a smaller number, or `unlimited: true`"
             );
             self.findings.push_error(self.path, position, message);
         }
@@ -250,17 +251,17 @@ impl<'e> LimitCollector<'_, 'e> {
         let has_counter_per_value =
             (value.is_empty() || value.contains('*')) && !descriptor.is_shared;
         let key_error = if key.contains('*') {
-            "cannot be expressed: a key cannot contain `*`; only values can"
+            "cannot be converted: a key cannot contain `*`; use the wildcard in `value`"
         } else if key.len() > MAX_DESCRIPTOR_KEY_BYTES {
-            "cannot be expressed: a key has at most 128 bytes"
+            "cannot be converted: the key is longer than 128 bytes; shorten it"
         } else if is_reserved_for_repeated_key(key) {
-            "cannot be expressed: a key cannot end in `#` and a number, which is the name of a repeated key"
+            "cannot be converted: a key cannot end in `#` and a number, because slidegate uses such names for repeated keys; rename it"
         } else if key.starts_with("header.") && key.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            "cannot be expressed: a key that begins with `header.` must be lower case"
+            "cannot be converted: a key that begins with `header.` must be in lower case"
         } else if key.trim() != key {
-            "cannot be expressed: a key cannot begin or end with a space"
+            "cannot be converted: a key cannot begin or end with a space; remove the space"
         } else if has_counter_per_value && key.contains('|') {
-            "cannot be expressed: a key with one counter per value cannot contain `|`"
+            "cannot be converted: a key with one counter per value cannot contain `|`; rename it"
         } else {
             ""
         };
@@ -269,7 +270,7 @@ impl<'e> LimitCollector<'_, 'e> {
         }
         let is_network_wildcard = value.contains('*') && wildcard::is_like_network(value);
         if is_network_wildcard {
-            let message = "cannot be expressed: a value that begins with an address and `/` is a network, which cannot contain `*`";
+            let message = "cannot be converted: a value that begins with an IP address and `/` is a network, which cannot contain `*`; write the whole network";
             self.findings.push_error(self.path, *value_position, message);
         }
         key_error.is_empty() && !is_network_wildcard
@@ -279,7 +280,7 @@ impl<'e> LimitCollector<'_, 'e> {
 impl ConversionOptions {
     /// Checks that the algorithm and the store support a quota. Returns a message for the user as the error.
     fn check_quota_is_supported(&self, max: u64, window: &str) -> Result<(), String> {
-        let inexpressible = |error: &dyn fmt::Display| format!("cannot be expressed: {error}");
+        let inexpressible = |error: &dyn fmt::Display| format!("cannot be converted: {error}");
         let quota: Quota =
             format!("{max}/{window}").parse().map_err(|error| inexpressible(&error))?;
         let limit = Limit::new(quota, self.algorithm).map_err(|error| inexpressible(&error))?;

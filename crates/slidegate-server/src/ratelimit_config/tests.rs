@@ -261,16 +261,16 @@ proptest! {
 #[test]
 fn config_file_errors_have_positions() {
     for (text, expected) in [
-        ("", "0.yaml:1:1: a file needs a `domain` with a name"),
-        ("descriptors: []", "0.yaml:1:1: a file needs a `domain` with a name"),
-        ("domain: ''", "0.yaml:1:9: a file needs a `domain` with a name"),
-        ("[]", "0.yaml:1:1: expected a file with a domain and its descriptors"),
+        ("", "0.yaml:1:1: `domain` is missing or empty"),
+        ("descriptors: []", "0.yaml:1:1: `domain` is missing or empty"),
+        ("domain: ''", "0.yaml:1:9: `domain` is missing or empty"),
+        ("[]", "0.yaml:1:1: expected a map with `domain` and `descriptors`"),
         ("domain: [a", "0.yaml:1:9: invalid YAML"),
-        ("domain: a\ndomain: b", "0.yaml:2:1: invalid YAML"),
+        ("domain: a\ndomain: b", "0.yaml:2:1: `domain` is written twice; remove one"),
         ("domain: a\ndescriptors: {}", "0.yaml:2:14: `descriptors` must be a list"),
         ("domain: a\ndescriptors: [a]", "0.yaml:2:15: items of this list must be maps"),
-        ("domain: a\ndescriptors:\n- value: b", "0.yaml:3:3: a descriptor needs a `key`"),
-        ("domain: a\ndescriptors:\n- key: ''", "0.yaml:3:8: a descriptor needs a `key`"),
+        ("domain: a\ndescriptors:\n- value: b", "0.yaml:3:3: the descriptor has no `key`"),
+        ("domain: a\ndescriptors:\n- key: ''", "0.yaml:3:8: the descriptor has no `key`"),
         (
             "domain: a\ndescriptors:\n- ky: b",
             "0.yaml:3:3: unknown field `ky`; known fields are `domain`, ",
@@ -282,11 +282,11 @@ fn config_file_errors_have_positions() {
         ),
         (
             "domain: a\ndescriptors:\n- { key: k, value: v }\n- { key: k_v }",
-            "0.yaml:4:3: duplicate descriptor `k_v`, first in line 3",
+            "0.yaml:4:3: duplicate descriptor `k_v`, first defined in line 3",
         ),
         (
             "domain: a\ndescriptors: [{ key: k, share_threshold: true, value: v }]",
-            "0.yaml:2:42: `share_threshold` needs a `value` with `*`",
+            "0.yaml:2:42: `share_threshold` requires a wildcard",
         ),
         (
             "domain: a\ndescriptors: [{ key: k, shadow_mode: 'true' }]",
@@ -307,7 +307,7 @@ fn config_file_errors_have_positions() {
 fn config_limit_errors_have_positions() {
     // The second text is the part of the limit at the reported position.
     for (limit, reported_part, expected) in [
-        ("{}", "{}", "`` is not a unit of time; use one of `second`, `minute`, `hour`, `day`, "),
+        ("{}", "{}", "`unit` is missing; use one of `second`, `minute`, `hour`, `day`, "),
         ("{ unit: fortnight }", "fortnight", "`fortnight` is not a unit of time"),
         ("{ unit: UNKNOWN }", "UNKNOWN", "`UNKNOWN` is not a unit of time"),
         ("{ unit: day, unlimited: true }", "day", "`unlimited` and `unit` exclude each other"),
@@ -316,16 +316,12 @@ fn config_limit_errors_have_positions() {
         ("{ unit: day, requests_per_unit: '1' }", "'1'", "`requests_per_unit` must be an integer"),
         ("{ unit: day, requests_per_unit: 4294967296 }", "429", "`requests_per_unit` must be"),
         ("{ unit: day, replaces: [n] }", "n]", "items of this list must be maps"),
-        (
-            "{ unit: day, replaces: [{ name: '' }] }",
-            "''",
-            "an entry of `replaces` needs the `name`",
-        ),
-        ("{ unit: day, replaces: [{}] }", "{}", "an entry of `replaces` needs the `name`"),
+        ("{ unit: day, replaces: [{ name: '' }] }", "''", "the entry of `replaces` has no `name`"),
+        ("{ unit: day, replaces: [{}] }", "{}", "the entry of `replaces` has no `name`"),
         (
             "{ name: n, unit: day, replaces: [{ name: n }] }",
             "n }]",
-            "a limit cannot replace limits",
+            "a limit cannot replace a limit with its own name",
         ),
         ("{ unit: day, max: 1 }", "max", "unknown field `max`"),
     ] {
@@ -344,15 +340,15 @@ fn descriptors_inexpressible_in_policy_are_rejected() {
         ("{ key: 'k#2' }", "a key cannot end in `#` and a number"),
         ("{ key: 'a|b' }", "a key with one counter per value cannot contain `|`"),
         ("{ key: ' a', value: b }", "a key cannot begin or end with a space"),
-        ("{ key: header.X }", "a key that begins with `header.` must be lower case"),
-        ("{ key: k, value: 10.0.0.0/* }", "a value that begins with an address"),
+        ("{ key: header.X }", "a key that begins with `header.` must be in lower case"),
+        ("{ key: k, value: 10.0.0.0/* }", "a value that begins with an IP address"),
         (
             "{ key: k, quota_mode: true, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }",
-            "with `quota_mode` and `shadow_mode`",
+            "with both `quota_mode` and `shadow_mode`",
         ),
         (
             "{ key: k, rate_limit: { unit: day, requests_per_unit: 4294967295 } }",
-            "cannot be expressed: 4294967295 exceeds the maximum of 536870912",
+            "cannot be converted: 4294967295 exceeds the maximum of 536870912",
         ),
     ] {
         let errors =
@@ -381,7 +377,7 @@ fn too_many_excluded_values_are_rejected() {
     assert_eq!(
         errors,
         [
-            "0.yaml:1003:3: cannot be expressed: too many values take precedence over others in this file"
+            "0.yaml:1003:3: cannot be converted: the rules of this file would have more than 500000 exceptions for values that other descriptors match first; use fewer values"
         ]
     );
 }
@@ -415,15 +411,15 @@ descriptors:
     let Conversion { notes, text, .. } = convert_valid_config(text);
     let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
     let expected = [
-        "0.yaml:3:1: `unit` has no effect here",
-        "0.yaml:6:20: `detailed_metric` is accepted and has no effect",
-        "0.yaml:7:13: `metadata` is accepted and has no effect",
+        "0.yaml:3:1: `unit` has no effect in this map",
+        "0.yaml:6:20: `detailed_metric` has no effect: the labels of metrics",
+        "0.yaml:7:13: `metadata` has no effect",
         "0.yaml:9:50: 4294967295 exceeds the maximum of 536870912, which is used instead",
-        "0.yaml:9:81: no limit of this domain is named `gone`",
-        "0.yaml:9:90: `key` has no effect here",
+        "0.yaml:9:81: this entry of `replaces` has no effect: no limit of the domain is named `gone`",
+        "0.yaml:9:90: `key` has no effect in this map",
         "0.yaml:10:26: `shadow_mode` has no effect without a `rate_limit` in the same descriptor",
-        "0.yaml:10:49: `value_to_metric` is accepted and has no effect",
-        "0.yaml:11:25: without `requests_per_unit` a limit is 0: nothing passes",
+        "0.yaml:10:49: `value_to_metric` has no effect: the labels of metrics",
+        "0.yaml:11:25: `requests_per_unit` is missing, so the limit is 0",
     ];
     assert_eq!(notes.len(), expected.len(), "{notes:#?}");
     for (note, expected) in notes.iter().zip(expected) {

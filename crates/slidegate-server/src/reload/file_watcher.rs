@@ -157,7 +157,7 @@ impl FileWatcher {
 
 fn log_failure_to_watch_directory(path: &Path, error: &notify::Error) {
     let path = path.display();
-    warn!("{path}: cannot be watched: {error}; it is reloaded on SIGHUP only");
+    warn!("{path}: cannot be watched: {error}; changes take effect on SIGHUP only");
 }
 
 fn is_empty_file(path: &Path) -> bool {

@@ -14,7 +14,7 @@ use crate::durations::ceil_millis;
 /// The decision. The fields outside `limits` describe the limit that determined it. They are null if no rule applies,
 /// or if no limit was evaluated, because the rules that apply evaluate only a sample of the requests.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Answer")]
+#[schemars(rename = "CheckResponse")]
 pub struct CheckResponse<'r> {
     /// Whether the request is allowed: true with status 200. A denial has the `deny_status` of its rule, 429 by
     /// default, or 503 if the store is unavailable.
@@ -40,7 +40,7 @@ pub struct CheckResponse<'r> {
 
 /// The status of one limit.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Standing")]
+#[schemars(rename = "LimitStatus")]
 struct LimitStatusBody<'r> {
     /// The rule's name.
     rule: &'r str,

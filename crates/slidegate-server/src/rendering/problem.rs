@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::bounds::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
+use crate::json_reader::excerpt;
 use crate::telemetry::request_result::RequestResult;
 
 /// The media type of error responses.
@@ -43,13 +44,17 @@ impl HttpProblem {
 
     /// Creates a problem with status 413: the body is too large.
     pub fn body_too_large() -> Self {
-        let detail = format!("the body is over {MAX_BODY_BYTES} bytes, the maximum");
+        let detail =
+            format!("the body is over {MAX_BODY_BYTES} bytes; send fewer or shorter attributes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
     /// Creates a problem with status 408: the body did not arrive within `client_timeout`.
     pub fn body_timeout(client_timeout: Duration) -> Self {
-        let detail = format!("the body did not arrive within {client_timeout:?}; send it faster");
+        let detail = format!(
+            "the body did not arrive within {client_timeout:?}; check that Content-Length is not \
+             larger than the body, or raise --client-timeout"
+        );
         Self::new(StatusCode::REQUEST_TIMEOUT, detail).closing_connection()
     }
 
@@ -61,8 +66,8 @@ impl HttpProblem {
             reason = source;
         }
         let detail = format!(
-            "the body cannot be read: {reason}; its length must equal content-length, or its \
-             chunks must be well-formed"
+            "the body cannot be read: {reason}; send as many bytes as Content-Length states, or \
+             well-formed chunks"
         );
         Self::bad_request(detail).closing_connection()
     }
@@ -72,13 +77,18 @@ impl HttpProblem {
     pub fn from_head_status(status: StatusCode) -> Option<Self> {
         let detail = match status {
             StatusCode::BAD_REQUEST => {
-                "this is not an HTTP/1.1 request: the first line, a header name \
-                or value, content-length or transfer-encoding is malformed"
+                "not an HTTP/1.1 request: the request line, a header, Content-Length or \
+                 Transfer-Encoding is malformed; send HTTP/1.1, and send gRPC to the address of --grpc"
                     .to_owned()
             }
-            StatusCode::URI_TOO_LONG => format!("the path is over {MAX_HEAD_BYTES} bytes"),
+            StatusCode::URI_TOO_LONG => {
+                format!("the path is over {MAX_HEAD_BYTES} bytes; send attributes in the body")
+            }
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                format!("the head has over {MAX_HEAD_BYTES} bytes or over {MAX_HEADERS} headers")
+                format!(
+                    "the head is over {MAX_HEAD_BYTES} bytes or has over {MAX_HEADERS} headers; \
+                     send fewer or shorter headers"
+                )
             }
             _ => return None,
         };
@@ -134,20 +144,16 @@ pub struct ProblemBody<'p> {
     detail: &'p str,
 }
 
-/// Responds with status 404 to a request for an unknown path.
-pub async fn not_found(uri: Uri) -> HttpProblem {
-    not_found_with_hint(&uri, "GET /v1/openapi.json lists all paths")
-}
-
 /// Creates a problem with status 404. `hint` describes the paths that exist.
 pub fn not_found_with_hint(uri: &Uri, hint: &str) -> HttpProblem {
-    let detail = format!("path `{}` does not exist; {hint}", uri.path());
+    let detail = format!("path `{}` does not exist; {hint}", excerpt(uri.path().as_bytes()));
     HttpProblem::new(StatusCode::NOT_FOUND, detail)
 }
 
-/// Responds with status 405 to a method that the path does not accept. axum's router adds the `Allow` header.
-pub async fn method_not_allowed(method: Method, uri: Uri) -> HttpProblem {
-    let detail = format!("`{}` does not accept {method}; see the Allow header", uri.path());
+/// Creates a problem with status 405 for a method that the path does not accept. `hint` describes the accepted methods.
+pub fn method_not_allowed_with_hint(method: &Method, uri: &Uri, hint: &str) -> HttpProblem {
+    let method = excerpt(method.as_str().as_bytes());
+    let detail = format!("`{}` does not accept {method}; {hint}", uri.path());
     HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 

@@ -50,15 +50,15 @@ struct LoggedRequestLine<'a> {
 /// The error if a line of an access log cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LineError {
-    #[error("does not begin with `ip ident user [time] \"`")]
+    #[error("line does not begin with `ip ident user [time] \"`")]
     Start,
     #[error("invalid time; expected a time such as [17/May/2015:10:05:03 +0000]")]
     Time,
-    #[error("the quoted request is not closed")]
+    #[error("missing quote after the request")]
     Quote,
     #[error("invalid request; expected a request such as \"GET /path HTTP/1.1\"")]
     Request,
-    #[error("no status after the request")]
+    #[error("missing status after the request")]
     Status,
 }
 

@@ -86,7 +86,7 @@ impl<'a> Replay<'a> {
         for number in 1.. {
             let reason = match log.next_line()? {
                 NextLine::End => break,
-                NextLine::TooLong => Err("longer than 64 KiB".to_owned()),
+                NextLine::TooLong => Err("line is longer than 64 KiB".to_owned()),
                 NextLine::Line(bytes) => self.replay_line(bytes),
             };
             if let Err(reason) = reason {

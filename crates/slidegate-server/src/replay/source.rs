@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 /// The first bytes of every gzip file (RFC 1952, section 2.3.1).
 const GZIP_MAGIC_BYTES: [u8; 2] = [0x1f, 0x8b];
@@ -82,25 +82,9 @@ impl LogSource {
     }
 }
 
-fn is_stdin_path(path: &Path) -> bool {
+/// Returns `true` if the path `-` stands for standard input.
+pub fn is_stdin_path(path: &Path) -> bool {
     path.as_os_str() == "-"
-}
-
-/// Creates a progress bar on standard error. It shows the bytes of the logs that have been read, before decompression.
-/// indicatif hides it if standard error is not a terminal.
-pub fn progress_bar(logs: &[PathBuf]) -> ProgressBar {
-    let size = |log: &PathBuf| {
-        log.metadata().ok().filter(|metadata| metadata.is_file()).map(|metadata| metadata.len())
-    };
-    let (bar, template) = match logs.iter().map(size).sum() {
-        Some(bytes) => (ProgressBar::new(bytes), "{wide_bar} {bytes}/{total_bytes} {eta}"),
-        // The size of a pipe is unknown.
-        None => (ProgressBar::no_length(), "{spinner} {bytes} {elapsed}"),
-    };
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }
 
 #[cfg(test)]

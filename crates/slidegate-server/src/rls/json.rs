@@ -7,19 +7,21 @@ use std::sync::LazyLock;
 use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage, MessageDescriptor};
 use serde::Serialize;
 use serde_json::Serializer;
+use serde_json::error::Category;
 use thiserror::Error;
 
 use self::request::{JsonObject, RequestJson};
 use super::messages::{FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse};
+use crate::json_reader;
 
 /// The reason why a message cannot be parsed from JSON or written as JSON.
 #[derive(Debug, Error)]
 pub enum JsonError {
     /// The text is not a valid message.
     #[error("{0}")]
-    Invalid(#[from] serde_json::Error),
+    Invalid(String),
     /// The server cannot convert the response message to JSON.
-    #[error("cannot convert the message to JSON: {0}")]
+    #[error("response message cannot be converted to JSON: {0}")]
     Internal(String),
 }
 
@@ -29,8 +31,35 @@ static PROTOBUF_DESCRIPTOR_POOL: LazyLock<Result<DescriptorPool, DescriptorError
 /// Parses a rate limit request. Unlike the JSON mapping of Protocol Buffers, accepts text that is not Unicode (bytes
 /// that are not UTF-8, or half of a surrogate pair), since clients choose the values.
 pub fn parse(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
-    let JsonObject(request): JsonObject<RequestJson> = serde_json::from_slice(text)?;
-    Ok(request.into())
+    match serde_json::from_slice(text) {
+        Ok(JsonObject::<RequestJson>(request)) => Ok(request.into()),
+        Err(error) => Err(JsonError::Invalid(describe_error(text, &error))),
+    }
+}
+
+/// Returns the location, the problem and a remedy for a text that is not a rate limit request.
+fn describe_error(text: &[u8], error: &serde_json::Error) -> String {
+    if let Err(syntax_error) = json_reader::check_syntax(text) {
+        return syntax_error.to_string();
+    }
+    let location = format!("line {} column {}", error.line(), error.column());
+    let problem = error.to_string();
+    let problem = problem.strip_suffix(&format!(" at {location}")).unwrap_or(&problem);
+    let remedy = match error.classify() {
+        // The syntax is valid, so the text has a value that serde_json cannot represent.
+        Category::Syntax if problem != "number out of range" => {
+            return format!(
+                "{location}: text is not Unicode, and only `domain`, `key` and `value` may contain \
+                 such text; remove unpaired surrogates such as `\\ud800`, and send UTF-8"
+            );
+        }
+        _ if problem.contains("field `attributes`") => {
+            "send attributes to /v1/check, or entries such as [{\"key\":\"client\",\"value\":\"alice\"}]"
+        }
+        _ if problem.contains("expected a string") => "write the value in double quotes",
+        _ => "send a RateLimitRequest of Envoy's rate limit service, as in docs/GRPC.md",
+    };
+    format!("{location}: {problem}; {remedy}")
 }
 
 /// Serializes a rate limit response as JSON.
@@ -38,7 +67,7 @@ pub fn serialize(response: &RateLimitResponse) -> Result<Vec<u8>, JsonError> {
     let mut message = DynamicMessage::new(find_protobuf_message_descriptor("RateLimitResponse")?);
     message.transcode_from(response).map_err(to_internal_json_error)?;
     let mut text = Vec::new();
-    message.serialize(&mut Serializer::new(&mut text))?;
+    message.serialize(&mut Serializer::new(&mut text)).map_err(to_internal_json_error)?;
     Ok(text)
 }
 
@@ -78,10 +107,25 @@ mod tests {
             .replace("hits_addend\":4", "hits_addend\":4.0")
             .replace("unit\":7", "unit\":7.0");
         assert_eq!(one, parse(&with_floats).unwrap());
-        let fraction = parse(r#"{"descriptors":[{"hitsAddend":4.5}]}"#).unwrap_err().to_string();
-        assert!(fraction.contains("line 1 column"), "{fraction}");
         for invalid in ["", "{", "[]", "{} {}", r#"{"nothing":1}"#, r#"{"domain":7}"#] {
             assert!(matches!(parse(invalid), Err(JsonError::Invalid(_))), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn invalid_json_request_has_location_and_remedy() {
+        for (text, expected) in [
+            (r#"{"descriptors":[{"hitsAddend":4.5}]}"#, "line 1 column 33: invalid value: "),
+            ("[]", "line 1 column 1: the body is a list; send a JSON object"),
+            (r#"{"domain":"a"#, "the body ends early, after byte 12 and within a string"),
+            (r#"{"attributes":{}}"#, "unknown field `attributes`, expected one of "),
+            (r#"{"attributes":{}}"#, "; send attributes to /v1/check"),
+            (r#"{"domain":7}"#, "integer `7`, expected a string; write the value in double quotes"),
+            (r#"{"domain":null,"\ud800":1}"#, "text is not Unicode, and only `domain`"),
+            (r#"{"descriptors":[{"hitsAddend":"\udc00"}]}"#, "remove unpaired surrogates"),
+        ] {
+            let error = parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with("line 1 column ") && error.contains(expected), "{error}");
         }
     }
 

@@ -62,9 +62,8 @@ impl ParsedMessage {
             return Err(InvalidRequest("the request has no descriptors; send at least one".into()));
         }
         if count > MAX_DESCRIPTORS {
-            let error = format!(
-                "the request has {count} descriptors: at most {MAX_DESCRIPTORS} are allowed"
-            );
+            let error =
+                format!("the request has {count} descriptors; send at most {MAX_DESCRIPTORS}");
             return Err(InvalidRequest(error));
         }
         let cost = match message.hits_addend {
@@ -194,17 +193,17 @@ fn append_numbers_to_repeated_names(entries: &mut [(String, String)]) {
 /// Parses the limit in the descriptor at `index`.
 fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidRequest> {
     let RateLimitOverride { requests_per_unit, unit, unit_multiplier } = limit;
-    let invalid = |problem: &str| InvalidRequest(format!("descriptors[{index}].limit {problem}"));
+    let invalid = |problem: &str| InvalidRequest(format!("descriptors[{index}].limit: {problem}"));
     let Some(window) = unit::unit_length(unit) else {
-        return Err(invalid(&format!("has unit {unit}; the units SECOND to WEEK are 1 to 7")));
+        return Err(invalid(&format!("unknown unit {unit}; send 1 (SECOND) to 7 (WEEK)")));
     };
     let units = unit_multiplier.unwrap_or(1);
     if units == 0 {
-        return Err(invalid("has unit_multiplier 0; the minimum is 1"));
+        return Err(invalid("unit_multiplier is 0; send at least 1, or omit it"));
     }
     let max = u64::from(requests_per_unit).min(MAX_UNITS);
     let window = window.checked_mul(units).unwrap_or(Duration::MAX);
-    Quota::new(max, window).map_err(|error| invalid(&format!("is invalid: {error}")))
+    Quota::new(max, window).map_err(|error| invalid(&format!("{error}")))
 }
 
 #[cfg(test)]
@@ -271,7 +270,7 @@ mod tests {
         assert_eq!(limit(0, 7).unwrap(), quota("0/w"));
         for unknown in [0, 8, -1] {
             let error = limit(1, unknown).err().unwrap().to_string();
-            assert!(error.starts_with("descriptors[0].limit has unit"), "{error}");
+            assert!(error.starts_with("descriptors[0].limit: unknown unit"), "{error}");
         }
     }
 
@@ -287,7 +286,7 @@ mod tests {
         assert_eq!(limit(1, Some(30)).unwrap(), quota("10/30s"));
         assert_eq!(limit(3, Some(1)).unwrap(), quota("10/h"));
         for (unit, units, expected) in
-            [(1, 0, "has unit_multiplier 0"), (6, u32::MAX, "is invalid")]
+            [(1, 0, "unit_multiplier is 0"), (6, u32::MAX, "descriptors[0].limit: ")]
         {
             let error = limit(unit, Some(units)).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");

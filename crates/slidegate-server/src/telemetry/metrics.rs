@@ -188,13 +188,13 @@ impl Metrics {
         let decisions = Family::default();
         registry.register(
             "decisions",
-            "Results of each limit; not counted for a limit with sufficient capacity if another limit denied the request",
+            "Decisions of each limit, by outcome; without limits that the request fits while another limit denies it",
             decisions.clone(),
         );
         let near_limit = Family::default();
         registry.register(
             "near_limit",
-            "Allowed requests that left less than 20 % of the limit",
+            "Allowed requests after which less than 20 % of the limit remains",
             near_limit.clone(),
         );
         let unmatched = Family::default();
@@ -206,7 +206,7 @@ impl Metrics {
         let unknown_domain_requests = Counter::default();
         registry.register(
             "unknown_domain_requests",
-            "Requests of domains that are not in the policy",
+            "Requests whose domain is not in the policy",
             unknown_domain_requests.clone(),
         );
         let requests = Family::default();
@@ -214,7 +214,7 @@ impl Metrics {
         let request_seconds = Family::default();
         registry.register(
             "request_seconds",
-            "Time from the complete request to the response",
+            "Time from the arrival of the whole request to the response, in seconds",
             request_seconds.clone(),
         );
         let degraded_decisions = Counter::default();
@@ -231,11 +231,11 @@ impl Metrics {
         let policy_stale = Gauge::default();
         registry.register(
             "policy_stale",
-            "1 if the last reload of the policy file failed, so that an older policy is active",
+            "1 if the last policy reload failed and an older policy is active, else 0",
             policy_stale.clone(),
         );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "Version of slidegate", build);
+        registry.register("build", "Version of the server", build);
         Self {
             store: StoreMetrics::register(&mut registry, store),
             store_stats: StoreGauges::register(&mut registry, store),
@@ -347,7 +347,11 @@ impl ListenerMetrics {
 impl StoreMetrics {
     fn register(registry: &mut Registry, store: &'static str) -> Self {
         let durations: Family<StoreLabels, DurationHistogram> = Family::default();
-        registry.register("store_seconds", "Duration of calls to the store", durations.clone());
+        registry.register(
+            "store_seconds",
+            "Duration of calls to the store in seconds",
+            durations.clone(),
+        );
         let errors: Family<StoreErrorLabels, Counter> = Family::default();
         registry.register(
             "store_errors",
@@ -381,11 +385,11 @@ impl StoreMetrics {
 impl StoreGauges {
     fn register(registry: &mut Registry, store: &'static str) -> Self {
         let keys = Gauge::default();
-        registry.register("keys", "Keys in the memory of this process", keys.clone());
+        registry.register("keys", "Keys with counters in the memory of this process", keys.clone());
         let memory_bytes = Gauge::default();
         registry.register(
             "store_memory_bytes",
-            "Bytes of memory of these keys, at most --max-memory",
+            "Memory of all keys in bytes, at most --max-memory",
             memory_bytes.clone(),
         );
         let evicted_keys = Counter::default();
@@ -397,13 +401,13 @@ impl StoreGauges {
         let breaker_open: Family<StoreLabels, Gauge> = Family::default();
         registry.register(
             "breaker_open",
-            "1 while the circuit breaker is open after repeated store failures",
+            "1 while the circuit breaker rejects calls after repeated store failures, else 0",
             breaker_open.clone(),
         );
         let deny_cache_hits = Counter::default();
         registry.register(
             "deny_cache_hits",
-            "Denials decided from the denial cache, without a call to the store",
+            "Denials from the denial cache, without a call to the store",
             deny_cache_hits.clone(),
         );
         let breaker_open = breaker_open.get_or_create(&StoreLabels { store }).clone();

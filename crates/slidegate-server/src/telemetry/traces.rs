@@ -42,7 +42,9 @@ pub struct TraceSettings {
 /// The error if tracing cannot start.
 #[derive(Debug, Error)]
 pub enum TracerError {
-    #[error("cannot export traces: no trusted system certificates: {0}")]
+    #[error(
+        "cannot export traces: the system has no trusted certificates ({0}); install them, or set SSL_CERT_FILE"
+    )]
     Certificates(std::io::Error),
     #[error("cannot export traces: {0}")]
     Exporter(#[from] ExporterBuildError),
@@ -114,7 +116,11 @@ impl DecisionTracer {
         let provider = self.provider.clone();
         let flushed = task::spawn_blocking(move || provider.shutdown_with_timeout(timeout)).await;
         if !matches!(flushed, Ok(Ok(()))) {
-            warn!("remaining traces lost: export did not finish within {timeout:?}");
+            warn!(
+                ?timeout,
+                "remaining traces lost, because the export did not finish in time; check the collector, \
+                 or raise --shutdown-grace"
+            );
         }
     }
 }

@@ -32,7 +32,9 @@ impl UnknownDomainLog {
             let domain = truncate_domain_for_log(domain);
             warn!(
                 domain,
-                unlogged, "the policy has no rule of this domain: its requests are not limited"
+                unlogged,
+                "the policy has no rule for this domain, so its requests are not limited; add a rule, or \
+                 correct the domain of the caller"
             );
         }
     }

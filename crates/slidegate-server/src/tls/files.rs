@@ -76,7 +76,9 @@ impl TlsFiles {
             tls_file_error(
                 KEY_FLAG_AND_VARIABLE,
                 &self.key,
-                format!("no private key in PEM: {error}"),
+                format!(
+                    "no private key in PEM: {error}; it must contain `-----BEGIN PRIVATE KEY-----`"
+                ),
             )
         })
     }
@@ -100,7 +102,10 @@ impl TlsFiles {
 
     /// Returns the error for a certificate and key that do not match or are not supported.
     pub(super) fn invalid_key_pair_error(&self, error: &rustls::Error) -> TlsError {
-        let problem = format!("cannot be used with --tls-key {}: {error}", self.key.display());
+        let problem = format!(
+            "cannot be used with --tls-key {}: {error}; the certificate and the key must belong together",
+            self.key.display()
+        );
         tls_file_error(CERT_FLAG_AND_VARIABLE, &self.cert, problem)
     }
 
@@ -115,7 +120,13 @@ impl TlsFiles {
 }
 
 fn read_tls_file(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|error| tls_file_error(flag, path, format!("cannot be read: {error}")))
+    fs::read(path).map_err(|error| {
+        tls_file_error(
+            flag,
+            path,
+            format!("cannot be read: {error}; check the path and its permissions"),
+        )
+    })
 }
 
 fn parse_certificates(
@@ -125,11 +136,17 @@ fn parse_certificates(
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     match found {
-        Ok(found) if found.is_empty() => {
-            Err(tls_file_error(flag, path, "no certificate in PEM".into()))
-        }
+        Ok(found) if found.is_empty() => Err(tls_file_error(
+            flag,
+            path,
+            "no certificate in PEM; it must contain `-----BEGIN CERTIFICATE-----`".into(),
+        )),
         Ok(found) => Ok(found),
-        Err(error) => Err(tls_file_error(flag, path, format!("no certificates in PEM: {error}"))),
+        Err(error) => Err(tls_file_error(
+            flag,
+            path,
+            format!("invalid PEM: {error}; check that the file is complete"),
+        )),
     }
 }
 

@@ -89,8 +89,8 @@ fn unreachable_redis_is_logged_and_shown_by_readyz() {
     for (server, status) in [(&default_server, 200), (&strict_server, 503)] {
         let ready = Client::new(server).call("GET", "/readyz");
         assert_eq!((ready.status, &ready.json()["store"]["reachable"]), (status, &json!(false)));
-        if !server.startup_log().concat().contains("Redis has not been reachable so far") {
-            server.wait_for_log("Redis has not been reachable so far");
+        if !server.startup_log().concat().contains("Redis has not been reachable since the start") {
+            server.wait_for_log("Redis has not been reachable since the start");
         }
     }
     redis.restart();

@@ -1,5 +1,6 @@
 //! Tests of `/metrics`: the metric values and the response formats.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::Stdio;
 
@@ -8,6 +9,7 @@ use ureq::http::Request;
 
 use crate::client::Client;
 use crate::common::Server;
+use crate::documented_metrics::documented_metrics;
 use crate::grpc;
 use crate::prometheus::prometheus_program;
 use crate::samples::MetricSamples;
@@ -153,6 +155,19 @@ fn metrics_format_follows_accept_header() {
         lines
     };
     assert_eq!(without_comments(&plain.body), without_comments(&open.body));
+}
+
+#[test]
+fn every_exported_metric_is_documented() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let text = Client::with_address(server.admin_address()).call("GET", "/metrics").body;
+    let exported: BTreeSet<String> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).map(str::to_owned).collect();
+    let documented: BTreeSet<String> = documented_metrics()
+        .into_iter()
+        .map(|metric| format!("{} {}", metric.name, metric.kind))
+        .collect();
+    assert_eq!(exported, documented);
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn inconsistent_flags_fail_with_one_line_error() {
         (
             &["--cluster-listen", "0.0.0.0:0"],
             "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN)",
-            "a cluster needs a key",
+            "the nodes need a common cluster key",
         ),
         (
             &["--cluster-listen", "192.0.2.1:0"],

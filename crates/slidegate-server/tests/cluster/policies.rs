@@ -26,15 +26,16 @@ fn server_start_rejects_unreplicable_limits() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     let path = policy.path().display();
-    for (location, error) in
-        [("3:25", "cannot count by `sliding_log`"), ("5:14", "cannot count by `token_bucket`")]
-    {
+    for (location, error) in [
+        ("3:25", "algorithm `sliding_log` is not available in a cluster"),
+        ("5:14", "algorithm `token_bucket` is not available in a cluster"),
+    ] {
         let prefix = format!("{path}:{location}: ");
         let line = stderr.lines().find(|line| line.starts_with(&prefix));
         assert!(line.is_some_and(|line| line.contains(error)), "{prefix}{error}\n{stderr}");
     }
     assert_eq!(
-        stderr.lines().filter(|line| line.contains("cannot count by")).count(),
+        stderr.lines().filter(|line| line.contains("not available in a cluster")).count(),
         2,
         "{stderr}"
     );
@@ -47,7 +48,7 @@ fn policy_reload_rejects_unreplicable_limits() {
     let policy = "rules: [{ name: a, limits: [3/h] }]";
     let server = Server::start_with_admin(policy, &SINGLE_NODE_CLUSTER_FLAGS);
     fs::write(server.policy_path(), POLICY_WITH_UNREPLICABLE_LIMITS).unwrap();
-    let line = server.wait_for_log("cannot count by `sliding_log`");
+    let line = server.wait_for_log("algorithm `sliding_log` is not available in a cluster");
     assert!(line.contains(":3:25: "), "{line}");
     server.wait_for_log("policy reload failed");
     let ready = Client::new(&server).call("GET", "/readyz").json();

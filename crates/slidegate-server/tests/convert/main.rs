@@ -132,9 +132,9 @@ fn conversion_errors_have_locations_and_suppress_output() {
     let wrong = run_slidegate_expecting_failure(&["convert", "mail.yaml", path], 1);
     let lines: Vec<&str> = wrong.lines().collect();
     assert_eq!(lines.len(), 3, "{wrong}");
-    assert!(lines[0].starts_with(&format!("{path}:3:3: a descriptor needs a `key`")), "{wrong}");
+    assert!(lines[0].starts_with(&format!("{path}:3:3: the descriptor has no `key`")), "{wrong}");
     assert!(lines[1].starts_with(&format!("{path}:3:5: unknown field `kay`")), "{wrong}");
-    assert!(lines[2].starts_with(&format!("{path}:4:25: `` is not a unit of time")), "{wrong}");
+    assert!(lines[2].starts_with(&format!("{path}:4:25: `unit` is missing")), "{wrong}");
     let twice = run_slidegate_expecting_failure(&["convert", "mail.yaml", "./mail.yaml"], 1);
     assert!(
         twice.starts_with("./mail.yaml:2:9: domain `mail` is already defined in mail.yaml"),
@@ -146,7 +146,7 @@ fn conversion_errors_have_locations_and_suppress_output() {
     );
     assert!(
         run_slidegate_expecting_failure(&["convert", ".."], 1)
-            .contains("there is no *.yaml or *.yml in this folder")
+            .contains("the folder contains no *.yaml or *.yml file")
     );
     run_slidegate_expecting_failure(&["convert"], 2);
 }

@@ -56,7 +56,7 @@ fn image_contains_only_binary_and_unprivileged_user() {
 }
 
 #[test]
-fn dockerfile_uses_minimum_rust_version() {
+fn dockerfile_and_ci_use_minimum_rust_version() {
     let manifest = read_project_file("Cargo.toml");
     let (_, rest) = manifest.split_once("\nrust-version = \"").unwrap();
     let version = rest.split('"').next().unwrap();
@@ -64,6 +64,11 @@ fn dockerfile_uses_minimum_rust_version() {
         dockerfile_instruction_arguments(&read_dockerfile_instructions(), "FROM")[0],
         format!("rust:{version}-bookworm AS build")
     );
+    let workflow = read_project_file(".github/workflows/ci.yml");
+    let images: Vec<&str> =
+        workflow.lines().filter_map(|line| line.trim().strip_prefix("container: ")).collect();
+    let image = format!("rust:{version}-bookworm");
+    assert!(!images.is_empty() && images.iter().all(|used| *used == image), "{images:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::redis_server::Redis;
-use crate::{policies, project_root};
+use crate::{example_programs, policies, project_root};
 
 /// Returns the paths of all files in `examples/` with this extension, sorted.
 fn example_files(extension: &str) -> Vec<PathBuf> {
@@ -100,18 +100,38 @@ fn examples_without_output_show_start_command() {
     }
 }
 
-/// Builds and runs an example program with the arguments of the command in its source, and returns its standard output.
-/// The test profile reuses dependencies that are already built.
+/// Runs an example program with the environment of the command in its source, and returns its standard output.
 fn run_example(name: &str, source: &str, redis_address: &str) -> String {
+    example_programs::check_command(documented_command(name, source)).unwrap();
+    output_of(Command::new(example_programs::built_examples().join(name)), name, redis_address)
+}
+
+/// Returns the arguments of the `cargo run` command in the source of an example.
+fn documented_command<'s>(name: &str, source: &'s str) -> &'s str {
     let command = source.lines().find_map(|line| line.split_once("cargo run ")).unwrap().1;
     assert!(command.ends_with(&format!("--example {name}")), "{name}: {command}");
-    let output = Command::new(env!("CARGO"))
-        .current_dir(project_root())
-        .env("REDIS_URL", redis_address)
-        .args(["run", "--quiet", "--profile", "test"])
-        .args(command.split_whitespace())
-        .output()
-        .unwrap();
+    command
+}
+
+fn output_of(mut program: Command, name: &str, redis_address: &str) -> String {
+    let output =
+        program.current_dir(project_root()).env("REDIS_URL", redis_address).output().unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs the command of each example as documented. Each command builds the dependencies with other features.
+#[test]
+#[ignore = "takes minutes; run by `make nightly`"]
+fn example_commands_build_with_documented_features() {
+    let redis = Redis::start();
+    for path in example_files("rs") {
+        let source = fs::read_to_string(&path).unwrap();
+        let Some(_) = documented_example_output(&source) else { continue };
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["run", "--quiet", "--profile", "test"]);
+        cargo.args(documented_command(name, &source).split_whitespace());
+        assert!(!output_of(cargo, name, &redis.address()).is_empty(), "{name}");
+    }
 }

@@ -1,10 +1,26 @@
 //! Tests that the links in documents lead to existing files and headings of the project.
 
+use std::fs;
 use std::path::Path;
 
 use pulldown_cmark::{Event, Parser, Tag};
 
 use crate::{document_paths, project_root, read_document};
+
+/// The start of links to files of the project from the READMEs of the crates, which are also shown outside of the
+/// repository.
+const PROJECT_FILES_URL: &str = "https://github.com/slidegate/slidegate/blob/main/";
+
+/// Returns the paths of all documents with links: README.md and `docs/`, the other documents of the root folder, and the
+/// READMEs of the crates.
+fn linked_document_paths() -> Vec<String> {
+    let crates = fs::read_dir(project_root().join("crates")).unwrap();
+    let readmes = crates
+        .map(|folder| format!("crates/{}/README.md", folder.unwrap().file_name().display()))
+        .filter(|readme| project_root().join(readme).exists());
+    let others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned);
+    document_paths().into_iter().chain(others).chain(readmes).collect()
+}
 
 /// Returns the targets of all links and images in a Markdown text, except for external URLs.
 fn find_links(text: &str) -> Vec<String> {
@@ -14,7 +30,7 @@ fn find_links(text: &str) -> Vec<String> {
         }
         _ => None,
     });
-    links.filter(|link| !link.contains("://")).collect()
+    links.filter(|link| !link.contains("://") || link.starts_with(PROJECT_FILES_URL)).collect()
 }
 
 /// Returns the anchor that GitHub generates for a heading: lower case, with hyphens for spaces.
@@ -26,6 +42,10 @@ fn heading_anchor(heading: &str) -> String {
 /// Returns `true` if the target of a link in a document exists. If the link also names a heading, the target file must
 /// contain that heading.
 fn link_target_exists(document: &str, link: &str) -> bool {
+    let (document, link) = match link.strip_prefix(PROJECT_FILES_URL) {
+        Some(path_from_root) => ("", path_from_root),
+        None => (document, link),
+    };
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let folder = Path::new(document).parent().unwrap_or(Path::new(""));
     let target = if file.is_empty() { document.into() } else { folder.join(file) };
@@ -43,7 +63,7 @@ fn has_heading(text: &str, wanted_anchor: &str) -> bool {
 fn every_link_target_exists() {
     let mut broken = Vec::new();
     let mut found = 0;
-    for document in document_paths() {
+    for document in linked_document_paths() {
         let links = find_links(&read_document(&document));
         found += links.len();
         let missing = links.into_iter().filter(|link| !link_target_exists(&document, link));
@@ -64,4 +84,8 @@ fn broken_links_are_detected() {
         !link_target_exists("README.md", "docs/HTTP.md#footers")
             && !link_target_exists("README.md", "HTTP.md")
     );
+    let from_readme_of_crate = |file: &str| {
+        link_target_exists("crates/x/README.md", &format!("{PROJECT_FILES_URL}{file}"))
+    };
+    assert!(from_readme_of_crate("docs/HTTP.md#headers") && !from_readme_of_crate("HTTP.md"));
 }

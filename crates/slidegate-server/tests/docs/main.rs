@@ -20,6 +20,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod example_programs;
 mod examples;
 mod fields;
 mod flags;

@@ -25,7 +25,7 @@ use crate::common::{Server, slidegate_command};
 use crate::markdown::FencedBlock;
 use crate::nodes::NodeGroup;
 use crate::redis_server::Redis;
-use crate::{output, project_root};
+use crate::{example_programs, output, project_root};
 
 /// The default HTTP address of a server, as written in documents.
 const DOCUMENTED_HTTP_ADDRESS: &str = "localhost:8080";
@@ -98,6 +98,10 @@ impl Shell {
                 ["make", target, ..] => check_make_target_exists(target)?,
                 ["make", ..] | [] => {}
                 ["git" | "cd", ..] => {}
+                ["cargo", "run", "-p", ..] => {
+                    example_programs::check_command(line)?;
+                    script = format!("{script}{line}\n");
+                }
                 ["redis-server", "--port", "6379"] => self.start_redis(),
                 ["slidegate", "serve", flags @ ..]
                 | ["cargo", "run", "--release", "--", "serve", flags @ ..] => {
@@ -211,19 +215,16 @@ impl Drop for Shell {
     }
 }
 
-/// Returns a shell script that replaces `cargo` in documents and supports only `cargo run`. Examples are built with the
-/// test profile, because the dependencies of that profile are already built.
+/// Returns a shell script that replaces `cargo` in documents and supports only `cargo run`, of the server and of example
+/// programs without arguments.
 fn cargo_replacement_script() -> String {
-    let home = std::env::var("HOME").unwrap_or_default();
-    let path = std::env::var("PATH").unwrap();
     format!(
-        "case \"$1 $2 $3\" in\n\
-         'run --release --') shift 3; exec slidegate \"$@\";;\n\
-         'run -p slidegate') shift; cd '{root}'; HOME='{home}' PATH='{path}' exec '{cargo}' run -q --profile test \"$@\";;\n\
+        "case \"$1 $2\" in\n\
+         'run --release') shift 3; exec slidegate \"$@\";;\n\
+         'run -p') for last; do :; done; exec '{examples}'/\"$last\";;\n\
          esac\n\
          echo \"cargo $*: not supported in documents\"; exit 2",
-        root = project_root().display(),
-        cargo = env!("CARGO"),
+        examples = example_programs::built_examples().display(),
     )
 }
 

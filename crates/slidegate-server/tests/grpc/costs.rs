@@ -79,7 +79,7 @@ async fn unit_multiplier_of_override_sets_window_length() {
     let invalid = RateLimitOverride { unit_multiplier: Some(0), ..limit };
     let invalid = RateLimitDescriptor { limit: Some(invalid), ..descriptor_of_user_ann(None) };
     let error = client.check_error(new_request([invalid])).await;
-    assert!(error.message().starts_with("descriptors[0].limit has unit_multiplier 0"));
+    assert!(error.message().starts_with("descriptors[0].limit: unit_multiplier is 0"));
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'
             SHOULD_RATE_LIMIT_PATH,
             frame_message(&many),
             GRPC_INVALID_ARGUMENT_CODE,
-            "1025 descriptors: at most 1024",
+            "1025 descriptors; send at most 1024",
         ),
         ("over 1 MiB", SHOULD_RATE_LIMIT_PATH, long, GRPC_OUT_OF_RANGE_CODE, "too large"),
         (
@@ -97,7 +97,7 @@ fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'
             "/",
             frame_message(&good),
             GRPC_UNIMPLEMENTED_CODE,
-            "is not the path of a method",
+            "is not of the form /service/method",
         ),
         (
             "other service",

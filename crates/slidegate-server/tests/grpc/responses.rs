@@ -172,7 +172,7 @@ async fn descriptor_override_replaces_limit() {
     assert_eq!((max, unit, remaining), (7, "DAY", 6));
     let error = client.check_error(new_request([with_override(4), with_override(0)])).await;
     assert_eq!(error.code(), tonic::Code::InvalidArgument);
-    assert!(error.message().starts_with("descriptors[1].limit has unit 0"), "{error}");
+    assert!(error.message().starts_with("descriptors[1].limit: unknown unit 0"), "{error}");
 }
 
 #[tokio::test]

@@ -321,10 +321,11 @@ fn untrusted_proxy_request_is_400_and_logged_once() {
         assert_eq!(response.status, 400);
         let problem = response.json();
         let detail = problem["detail"].as_str().unwrap();
-        assert!(detail.starts_with("127.0.0.1 is not one of --trusted-proxies (10.0.0.0/8)"));
+        assert!(detail.starts_with("127.0.0.1 is not in --trusted-proxies (10.0.0.0/8)"));
     }
     let warning = server.wait_for_log("rejected forward-auth request");
-    assert!(warning.contains("127.0.0.1 is not one of --trusted-proxies"), "{warning}");
+    let fields = "peer=127.0.0.1 trusted_proxies=10.0.0.0/8 unlogged=0";
+    assert!(warning.contains(fields), "{warning}");
     // Other endpoints need no trust.
     assert_eq!(client.check(&json!({"attributes": {"ip": "192.0.2.7"}})).status, 200);
     server.send_signal("TERM");

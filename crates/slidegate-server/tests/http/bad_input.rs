@@ -53,26 +53,64 @@ fn invalid_body_is_400_with_location() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let text = |text: &str| text.to_owned();
-    let object_expected = "the body must be a JSON object";
-    let cost_expected = "expected a whole number of units, 0 or more";
+    let cost_expected = "send a whole number of units, 0 or more";
     let cases = [
-        (text(""), object_expected),
-        (text("[\"api\",{},1]"), object_expected),
-        (text("null"), object_expected),
-        (text("tenant=acme"), object_expected),
-        (text("{\"attributes\":{}"), "EOF while parsing an object at line 1 column 16"),
-        (text("{\"attributes\":{}}}"), "trailing characters at line 1 column 18"),
-        (text("{\n \"attributes\":{\n \"a\":}}"), "expected value at line 3 column 6"),
-        (text("{\"domain\":\"api\"}"), "missing field `attributes`"),
-        (text("{\"attributes\":{},\"expense\":1}"), "unknown field `expense`"),
-        (text("{\"attributes\":{},\"attributes\":{}}"), "duplicate field `attributes`"),
-        (text("{\"attributes\":null}"), "expected an object of attributes"),
-        (text("{\"attributes\":[]}"), "expected an object of attributes"),
-        (text("{\"attributes\":{\"a\":1}}"), "integer `1`, expected a string"),
-        (text("{\"attributes\":{\"a\":null}}"), "null, expected a string"),
-        (text("{\"attributes\":{\"a\":{}}}"), "map, expected a string"),
-        (text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"), "duplicate attribute `a`"),
-        (text("{\"domain\":7,\"attributes\":{}}"), "integer `7`, expected a string"),
+        (text(""), "line 1 column 1: the body is empty; send a JSON object such as"),
+        (text("[\"api\",{},1]"), "line 1 column 1: the body is a list; send a JSON object"),
+        (text("null"), "the body is not an object; send a JSON object"),
+        (text("tenant=acme&plan=pro"), "the body is form-encoded"),
+        (text("'{\"attributes\":{}}'"), "the body is enclosed in single quotes"),
+        (
+            text("{\"attributes\":{}"),
+            "line 1 column 16: the body ends early, after byte 16 and within an object; send the \
+             whole JSON object, and check Content-Length",
+        ),
+        (text("{\"attributes\":{}}}"), "line 1 column 18: `}` follows the JSON object"),
+        (
+            text("{\n \"attributes\":{\n \"a\":}}"),
+            "line 3 column 6: a value is missing; add it, or remove its name",
+        ),
+        (text("{'attributes':{}}"), "line 1 column 2: single quotes are not JSON"),
+        (text("{attributes:{}}"), "field name `attributes` is not in double quotes"),
+        (text("{\"domain\":\"api\"}"), "field `attributes` is missing; send {\"attributes\""),
+        (
+            text("{\"attribute\":{}}"),
+            "line 1 column 2: unknown field `attribute`; did you mean `attributes`?",
+        ),
+        (text("{\"key\":\"alice\"}"), "unknown field `key`; did you mean `attributes`?"),
+        (text("{\"keys\":[\"alice\"]}"), "unknown field `keys`; did you mean `attributes`?"),
+        (text("{\"attributes\":{},\"hits\":1}"), "unknown field `hits`; did you mean `cost`?"),
+        (
+            text("{\"client\":\"alice\"}"),
+            "unknown field `client`; if it is an attribute, send {\"attributes\":{\"client\":…}}",
+        ),
+        (
+            text("{\"attributes\":{},\"expense\":{}}"),
+            "unknown field `expense`; known fields are `domain`",
+        ),
+        (
+            text("{\"\\ud800\":1}"),
+            "line 1 column 2: field name with an unpaired surrogate or bytes that are not UTF-8",
+        ),
+        (text("{\"descriptors\":[]}"), "unknown field `descriptors`; send `attributes`"),
+        (
+            text("{\"attributes\":{},\"attributes\":{}}"),
+            "duplicate field `attributes`; send it once",
+        ),
+        (text("{\"attributes\":null}"), "line 1 column 15: `attributes` is null; send an object"),
+        (text("{\"attributes\":[]}"), "`attributes` is a list; send an object such as"),
+        (text("{\"attributes\":{\"a\":null}}"), "attribute `a` is null; send a string, or omit"),
+        (text("{\"attributes\":{\"a\":{}}}"), "attribute `a` is an object; send a string"),
+        (text("{\"attributes\":{\"a\":[1]}}"), "attribute `a` is a list; send a string"),
+        (text("{\"attributes\":{\"a\":1.5}}"), "line 1 column 20: attribute `a` is the number 1.5"),
+        (text("{\"attributes\":{\"a\":1e3}}"), "send it as a string: \"1e3\""),
+        (text("{\"attributes\":{\"a\":-0}}"), "send it as a string: \"-0\""),
+        (text("{\"attributes\":{\"a\":10.0.0.1}}"), "`10.0.0.1` is not a JSON number"),
+        (
+            text("{\"attributes\":{\"a\":\"1\",\"a\":\"2\"}}"),
+            "line 1 column 24: duplicate attribute `a`",
+        ),
+        (text("{\"domain\":7,\"attributes\":{}}"), "`domain` is a number; send a string"),
         (
             body_with_attribute_count(65).replace("name-64", "name-63"),
             "duplicate attribute `name-63`",
@@ -170,8 +208,17 @@ fn content_type_is_ignored() {
 fn unknown_path_is_404() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
-    for path in ["/", "/v1", "/v1/check/", "/v2/check"] {
-        let detail = format!("path `{path}` does not exist");
+    let list = "GET /v1/openapi.json lists all paths";
+    for (path, hint) in [
+        ("/", list),
+        ("/v1", list),
+        ("/check", "did you mean POST /v1/check?"),
+        ("/v1/checks", "did you mean POST /v1/check?"),
+        ("/v1/check/", "did you mean POST /v1/check?"),
+        ("/v2/check", "did you mean POST /v1/check?"),
+        ("/metrics", "the admin listener serves it, at the address of --admin"),
+    ] {
+        let detail = format!("path `{path}` does not exist; {hint}");
         assert_problem(&client.call("GET", path), 404, "Not Found", &detail);
     }
 }
@@ -190,7 +237,9 @@ fn wrong_method_is_405_with_allow_header() {
     ];
     for (method, path, right) in cases {
         let response = client.call(method, path);
-        let detail = format!("`{path}` does not accept {method}");
+        let use_method =
+            if right == "POST" { "use POST, with a JSON object as body" } else { "use GET" };
+        let detail = format!("`{path}` does not accept {method}; {use_method}");
         assert_problem(&response, 405, "Method Not Allowed", &detail);
         assert_eq!(response.header("allow"), Some(right));
     }

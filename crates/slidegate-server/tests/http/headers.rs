@@ -209,15 +209,15 @@ fn invalid_header_style_or_jitter_error_names_valid_values() {
     for (args, message) in [
         (
             ["--headers", "foo"],
-            "invalid value 'foo' for '--headers <STYLE>': `foo` is not a style of headers: write ietf, draft03, x or none",
+            "invalid value 'foo' for '--headers <STYLE>': unknown header style `foo`; use ietf, draft03, x or none",
         ),
         (
             ["--retry-jitter", "10"],
-            "invalid value '10' for '--retry-jitter <PERCENT>': `10` is not a share of the wait: write a whole percentage, for example 10%",
+            "invalid value '10' for '--retry-jitter <PERCENT>': `10` is not a percentage; write a whole number and %, for example 10%",
         ),
         (
             ["--retry-jitter", "110%"],
-            "invalid value '110%' for '--retry-jitter <PERCENT>': a jitter of 110% is too large: at most 100%",
+            "invalid value '110%' for '--retry-jitter <PERCENT>': a jitter of 110% is too large; the maximum is 100%",
         ),
     ] {
         let output = run_serve_command(&args);

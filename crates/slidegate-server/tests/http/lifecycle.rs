@@ -158,8 +158,11 @@ fn invalid_policy_reports_every_error_and_exits_1() {
     assert!(lines[0].starts_with(&format!("{file}:2:25: ")), "{lines:?}");
     assert_eq!(lines[1], "    2 |   - { name: a, limits: [10/fortnight] }");
     assert_eq!(lines[2], "      |                         ^^^^^^^^^^^^");
-    assert!(lines[3].starts_with(&format!("{file}:3:13: `A` cannot name a rule")), "{lines:?}");
-    assert!(lines[6].starts_with(&format!("{file}:3:24: an empty list")), "{lines:?}");
+    assert!(lines[3].starts_with(&format!("{file}:3:13: invalid rule name `A`; use")), "{lines:?}");
+    assert!(
+        lines[6].starts_with(&format!("{file}:3:24: the list of limits is empty")),
+        "{lines:?}"
+    );
     assert_eq!(output.status.code(), Some(1));
 }
 

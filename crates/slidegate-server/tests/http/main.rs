@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod attribute_values;
 mod auth;
 mod bad_input;
 mod client;

@@ -11,7 +11,7 @@ use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h] }]";
 const POST_REQUEST_HEAD_START: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
-const NOT_HTTP_ERROR_DETAIL: &str = "this is not an HTTP/1.1 request";
+const NOT_HTTP_ERROR_DETAIL: &str = "not an HTTP/1.1 request";
 
 /// Asserts that the next response on the connection is a problem document with this status, title and detail, and that
 /// the server then closes the connection.

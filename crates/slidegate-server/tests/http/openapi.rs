@@ -151,7 +151,7 @@ fn server_enforces_bounds_of_openapi_schema() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let openapi = OpenApiDescription::fetch(&client);
-    let schema = json!({"$ref": "#/components/schemas/Ask"});
+    let schema = json!({"$ref": "#/components/schemas/CheckRequest"});
     let with_attributes = |count: usize| {
         let attributes = (0..count).map(|nth| (format!("name-{nth}"), "value".into()));
         json!({"attributes": serde_json::Map::from_iter(attributes)})
@@ -173,11 +173,39 @@ fn server_enforces_bounds_of_openapi_schema() {
         (json!({"attributes": {}, "costs": 1}), false),
         (json!({"domain": "api"}), false),
         (json!({"attributes": {"a": null}}), false),
+        (json!({"attributes": {"a": [], "b": "c"}}), false),
+        (json!({"attributes": {"a": 1.5}}), false),
+        (json!({"attributes": {"a": 42, "b": -7, "c": true}}), true),
+        (json!({"attributes": {"a": u64::MAX, "b": i64::MIN}}), true),
     ];
     for (request, is_valid) in cases {
         assert_eq!(openapi.is_valid_against_schema(&schema, &request), is_valid, "{request}");
         assert_eq!(client.check(&request).status != 400, is_valid, "{request}");
     }
+}
+
+#[test]
+fn openapi_schemas_have_names_of_api_types() {
+    let server = Server::start(POLICY);
+    let openapi = OpenApiDescription::fetch(&Client::new(&server));
+    let schemas = openapi.0["components"]["schemas"].as_object().unwrap();
+    let names: Vec<&str> = schemas.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "CheckRequest",
+            "CheckResponse",
+            "Denial",
+            "Limit",
+            "LimitStatus",
+            "PolicyReadiness",
+            "Problem",
+            "Readiness",
+            "Reason",
+            "ReportRequest",
+            "StoreReadiness",
+        ]
+    );
 }
 
 #[test]

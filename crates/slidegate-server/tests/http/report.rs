@@ -60,16 +60,28 @@ fn malformed_costs_are_bad_requests() {
     let many: serde_json::Map<String, Value> =
         (0..65).map(|nth| (format!("cost-{nth}"), json!(1))).collect();
     for (path, body, detail) in [
-        ("/v1/report", json!({"attributes": {}}).to_string(), "nothing to report"),
-        ("/v1/report", json!({"attributes": {}, "costs": {}}).to_string(), "nothing to report"),
-        ("/v1/report", json!({"costs": {"tokens": 1}}).to_string(), "missing field `attributes`"),
+        ("/v1/report", json!({"attributes": {}}).to_string(), "the report contains no units"),
+        (
+            "/v1/report",
+            json!({"attributes": {}, "costs": {}}).to_string(),
+            "the report contains no units",
+        ),
+        (
+            "/v1/report",
+            json!({"costs": {"tokens": 1}}).to_string(),
+            "field `attributes` is missing",
+        ),
         (
             "/v1/check",
             json!({"attributes": {}, "costs": {"tokens": -1}}).to_string(),
-            "a whole number",
+            "cost `tokens` is -1; send a whole number",
         ),
-        ("/v1/check", json!({"attributes": {}, "costs": [1]}).to_string(), "an object of costs"),
-        ("/v1/check", json!({"attributes": {}, "costs": many}).to_string(), "at most 64"),
+        (
+            "/v1/check",
+            json!({"attributes": {}, "costs": [1]}).to_string(),
+            "`costs` is a list; send an object such as {\"tokens\":1800}",
+        ),
+        ("/v1/check", json!({"attributes": {}, "costs": many}).to_string(), "more than 64 costs"),
         (
             "/v1/peek",
             r#"{"attributes":{},"costs":{"tokens":1,"tokens":2}}"#.to_owned(),

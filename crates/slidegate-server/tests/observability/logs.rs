@@ -210,7 +210,7 @@ fn stop_server_and_read_unknown_domain_lines(server: &Server) -> Vec<Value> {
     let lines =
         stop_server_and_read_log_lines(server).into_iter().map(|line| parse_json_log_line(&line));
     lines
-        .filter(|line| line["message"].as_str().unwrap().contains("no rule of this domain"))
+        .filter(|line| line["message"].as_str().unwrap().contains("no rule for this domain"))
         .collect()
 }
 

@@ -31,7 +31,7 @@ fn invalid_store_address_error_names_valid_forms() {
         ("redis://", "redis://user:password@host:6379/0"),
         ("redis://h:port", "redis://user:password@host:6379/0"),
         ("redis://h/zero", "redis://user:password@host:6379/0"),
-        ("redis://h/-1", "the database must be a number from 0"),
+        ("redis://h/-1", "the database must be 0 or a positive number"),
         ("rediss://h/#insecure", "a fragment (`#`) is not allowed"),
         ("unix://", "unix:///path"),
         ("redis+cluster://", "a host is missing"),
@@ -76,7 +76,7 @@ fn missing_certificate_file_error_names_file() {
     let flags = ["--store", "rediss://localhost", "--redis-ca-file", "/nowhere/ca.pem"];
     let output = run_serve_command(&flags);
     assert_eq!(output.status.code(), Some(1));
-    let expected = "cannot trust the certificates in `/nowhere/ca.pem`: No such file";
+    let expected = "cannot load the CA certificates in `/nowhere/ca.pem`: No such file";
     assert!(stderr_text(&output).contains(expected), "{}", stderr_text(&output));
 }
 

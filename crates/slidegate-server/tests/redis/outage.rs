@@ -43,7 +43,7 @@ fn send_check_within_timeout(client: &Client, domain: &str, id: &str) -> (u16, V
     let clock = SystemClock::new();
     let start = clock.now();
     let response = client.check(&json!({"domain": domain, "attributes": {"id": id}}));
-    let elapsed = Duration::from_micros(clock.now().as_micros() - start.as_micros());
+    let elapsed = Duration::from_micros(clock.now().as_micros().saturating_sub(start.as_micros()));
     assert!(elapsed < REDIS_TIMEOUT + MAX_EXTRA_RESPONSE_TIME, "{domain}: {elapsed:?}");
     (response.status, response.json())
 }

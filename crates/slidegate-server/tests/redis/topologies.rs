@@ -106,7 +106,7 @@ fn server_starts_with_unreachable_redis_nodes() {
     for (store, warning) in [
         (
             "redis+cluster://127.0.0.1:1,no-such-host.invalid:1",
-            "no node of the Redis Cluster returns its slot map",
+            "no node of the Redis Cluster returned the slot map",
         ),
         ("redis+sentinel://127.0.0.1:1,no-such-host.invalid:1/service", "circuit breaker opened"),
     ] {

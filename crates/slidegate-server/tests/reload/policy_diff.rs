@@ -14,9 +14,9 @@ fn reload_log_lists_changed_rules() {
         "rules: [{ name: d, limits: [2/s] }, { name: c, limits: [1/s] }, { name: a, limits: [5/h] }]",
     );
     let summary = server.process.wait_for_log("the policy has changed");
-    assert!(summary.ends_with("rules: 1 new, 1 changed, 1 removed"), "{summary}");
+    assert!(summary.ends_with("rules: 1 added, 1 changed, 1 removed"), "{summary}");
     for expected in [
-        "rule `d` is new: one counter for all requests; about 2 in any 1s (2/1s sliding_window)",
+        "rule `d` was added: one counter for all requests; about 2 in any 1s (2/1s sliding_window)",
         "rule `a` has changed: was [about 9 in any 1h (9/1h sliding_window)], is [about 5 in any 1h (5/1h sliding_window)]; counters kept",
         "rule `b` was removed",
     ] {

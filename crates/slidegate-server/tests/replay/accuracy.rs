@@ -5,7 +5,8 @@ use super::*;
 
 /// Renders a JSON report as the table that the text report contains. The table compares each limit with an exact log.
 pub fn render_comparison_table(report: &Value) -> String {
-    let mut table = "against an exact log false allows false denies worst window\n".to_owned();
+    let mut table =
+        "compared with an exact log false allows false denies worst window\n".to_owned();
     for rule in report["rules"].as_array().unwrap() {
         let exact = &rule["exact"];
         let name = rule["rule"].as_str().unwrap();
@@ -139,7 +140,7 @@ fn token_bucket_burst_counts_as_excess_over_max() {
     assert!(
         files
             .replay_to_text_report(&["access.log"])
-            .contains("burst of a token_bucket is allowed in addition to max")
+            .contains("A token_bucket allows its burst in addition to max")
     );
 }
 
@@ -167,9 +168,9 @@ fn keys_excluded_from_comparison_are_reported() {
     let report = files.replay_to_json_report(&["--max-keys", "64", "access.log"]);
     assert_ne!(report["forgotten_counts"], 0);
     let text = files.replay_to_text_report(&["--max-keys", "64", "access.log"]);
-    assert!(text.contains("of keys beyond --max-keys are not compared"), "{text}");
+    assert!(text.contains("requests are not compared, because there were more keys"), "{text}");
     assert!(
-        text.contains("counters were evicted because there were more than --max-keys"),
+        text.contains("counters were removed early, because there were more than --max-keys"),
         "{text}"
     );
     assert_eq!(files.replay_to_json_report(&["access.log"])["forgotten_counts"], 0);

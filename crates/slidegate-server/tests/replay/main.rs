@@ -360,7 +360,7 @@ fn text_and_json_reports_agree() {
         expected += &format!("{name} {}\n", json[name].to_string().replace('"', ""));
     }
     expected += &format!(
-        "out of order {}\n\nrule and its limits asked allowed denied\n",
+        "out of order {}\n\nrule and its limits requests allowed denied\n",
         json["out_of_order"]
     );
     for rule in json["rules"].as_array().unwrap() {
@@ -379,7 +379,7 @@ fn text_and_json_reports_agree() {
     expected +=
         "(Requests that a limit neither allowed nor denied were denied by another limit.)\n\n";
     expected += &accuracy::render_comparison_table(&json);
-    expected += "\nmost denied keys denied asked\n";
+    expected += "\nmost denied keys denied requests\n";
     for top in json["top_denied"].as_array().unwrap() {
         let pairs = top["key"].as_object().unwrap().iter();
         let pairs: String =
@@ -392,7 +392,7 @@ fn text_and_json_reports_agree() {
         );
     }
     // The tables are followed by explanations in parentheses. `expected` has only the explanation of the first table.
-    let (before, explanation) = text.split_once("(A false allow").unwrap();
+    let (before, explanation) = text.split_once("(The exact log keeps").unwrap();
     let text = before.to_owned() + &explanation[explanation.find("\n\n").unwrap() + 1..];
     assert_eq!(rows(&text), rows(&expected));
     assert_eq!(json["top_denied"].as_array().unwrap().len(), 3);
@@ -419,26 +419,27 @@ denied        21
 unparsable    0
 out of order  0
 
-rule and its limits         asked  allowed  denied
-per-ip                         25        4       0
-  1m: 20/1m sliding_log        25        4       0
-  5m: 45/5m sliding_log        25        4       0
-writes                         25        4      21
-  burst: 4/10s sliding_log     25        4      21
+rule and its limits         requests  allowed  denied
+per-ip                            25        4       0
+  1m: 20/1m sliding_log           25        4       0
+  5m: 45/5m sliding_log           25        4       0
+writes                            25        4      21
+  burst: 4/10s sliding_log        25        4      21
 (Requests that a limit neither allowed nor denied were denied by another limit.)
 
-against an exact log        false allows  false denies    worst window
+compared with an exact log  false allows  false denies    worst window
 per-ip                                 0             0
   1m: 20/1m sliding_log                0             0  4 of 20 (20 %)
   5m: 45/5m sliding_log                0             0   4 of 45 (9 %)
 writes                                 0             0
   burst: 4/10s sliding_log             0             0  4 of 4 (100 %)
-(A false allow: the limit allowed a request although its window was full. A false deny: it denied a
-request although there was capacity. The worst window: the most units that one key received within
-any period of the length of the limit's window, and its share of max.)
+(The exact log keeps the time of every allowed request. False allow: the limit allowed a request
+although its window was full. False deny: the limit denied a request although there was capacity.
+Worst window: the most units that one key received in any period as long as the window, and their
+share of max.)
 
-most denied keys                 denied  asked
-writes ip=192.0.2.7 path=/api/a      21     25
+most denied keys                 denied  requests
+writes ip=192.0.2.7 path=/api/a      21        25
 "
     );
 }
@@ -471,7 +472,7 @@ fn unparsable_log_lines_are_counted_and_first_is_shown() {
         shown[0].starts_with("access.log:4: invalid request; expected a request such as"),
         "{messages}"
     );
-    assert_eq!(shown[1], "access.log:5: longer than 64 KiB");
+    assert_eq!(shown[1], "access.log:5: line is longer than 64 KiB");
     assert!(shown[2].starts_with("access.log:6: ") && !messages.contains('\x1b'), "{messages}");
 }
 
@@ -553,7 +554,7 @@ fn keys_beyond_max_keys_are_reported() {
     assert!(
         files
             .replay_to_text_report(&["--max-keys", "64", "access.log"])
-            .contains("beyond --max-keys")
+            .contains("there were more keys than --max-keys")
     );
 }
 

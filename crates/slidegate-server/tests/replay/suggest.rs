@@ -100,7 +100,8 @@ fn suggested_policy_is_valid_and_accurate() {
     let report = files.replay_to_json_report(&["access.log"]);
     assert_eq!(report["denied"], 0);
     // The alternative of 5 %, which is in a comment, denies some clients, but at most 5 % per limit.
-    let limits = yaml.lines().find_map(|line| line.trim().strip_prefix("# 5 % instead of 0.1 %: "));
+    let limits =
+        yaml.lines().find_map(|line| line.trim().strip_prefix("# at most 5 % of clients denied: "));
     let rule = "name: per-ip, per: [ip], algorithm: sliding_log";
     files
         .write_file("policy.yaml", format!("rules: [ {{ {rule}, limits: {} }} ]", limits.unwrap()));
@@ -135,8 +136,9 @@ limits for per-ip, of 10 clients  max  clients denied  with 20 % headroom  clien
 1s: denying no client              10               0                  12               0
 (0.1 % or 1 % or 5 % of 10 clients is less than one client, so max is the highest demand of any client.)
 
-(max is the smallest exact limit that would have denied no more clients, once or more. Headroom is
-for days busier than this log; the sum is rounded up.)
+(max: the smallest limit with which an exact log denies no more clients than the row says. A client
+counts as denied if at least one of its requests is denied. Headroom: a margin for days with more
+requests than this log; the sum is rounded up.)
 (Windows longer than the log are omitted.)
 
 Suggested policy; replay the log with it to see which requests it would have denied:
@@ -171,7 +173,7 @@ fn invalid_per_argument_is_quoted_in_error() {
     files.write_file("access.log", "");
     let error =
         expect_failure(files.run_replay(&["--suggest", "--per", "ip,ip", "access.log"], b""));
-    assert!(error.starts_with("--per ip,ip: `ip` is listed in `per` twice"), "{error}");
+    assert!(error.starts_with("--per ip,ip: `ip` is listed twice in `per`"), "{error}");
 }
 
 #[test]
@@ -194,7 +196,7 @@ fn clients_beyond_max_keys_are_reported() {
         files.run_replay(&["--suggest", "--max-keys", "64", "access.log"], b""),
     );
     assert!(text.contains("limits for per-ip, of 64 clients"), "{text}");
-    assert!(text.contains("of keys beyond --max-keys are omitted"), "{text}");
+    assert!(text.contains("requests are not included, because there were more keys"), "{text}");
 }
 
 #[test]

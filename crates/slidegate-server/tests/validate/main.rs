@@ -77,7 +77,7 @@ fn files_with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
 fn broken_policies_have_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files_with_extension(&folder, "yaml");
-    assert_eq!(broken.len(), 18);
+    assert_eq!(broken.len(), 26);
     for path in broken {
         let name = path.file_name().unwrap().to_str().unwrap();
         let output =
@@ -142,9 +142,9 @@ domain `default`
 
 domain `llm`
   tokens
-    counted per user; without it nothing passes; IPv6 by /56
+    counted per user; without it requests are denied; IPv6 by /56
     never more than 1000 in any 1d (1000/1d sliding_buckets)
-    5 in each 1m of the clock, up to twice that around its edge (5/1m fixed_window)
+    5 in each 1m of the clock, up to twice that across two windows (5/1m fixed_window)
     8 at once, then 5 per 1s at a steady rate (5/1s token_bucket)
     denied requests are charged too, above max
     while the store is unavailable, no request passes
@@ -163,7 +163,7 @@ fn validate_command_prints_result_of_every_policy() {
     assert_eq!(output.status.code(), Some(1));
     assert!(parse_utf8(&output.stdout).starts_with(&format!("{valid}: valid, 2 rules")));
     let stderr = parse_utf8(&output.stderr);
-    assert!(stderr.starts_with(&format!("{invalid}:1:8: found `5` where a list")));
+    assert!(stderr.starts_with(&format!("{invalid}:1:8: expected a list, found `5`")));
     assert!(stderr.contains("/nowhere.yaml: cannot be read: "), "{stderr}");
 }
 
@@ -267,7 +267,10 @@ denied by search, permanently
     for (attributes, reason) in [
         (["path=/x", "method=GET"], "method is `GET`, and must be `POST`"),
         (["path=/x", "a=b"], "method is missing, and must be `POST`"),
-        (["route=/v1/search", "method=POST"], "api_key or ip, listed in `per`, is missing"),
+        (
+            ["route=/v1/search", "method=POST"],
+            "attribute `api_key` or `ip`, listed in `per`, is missing",
+        ),
     ] {
         let output = explain(&attributes);
         assert!(output.contains(&format!("search: does not apply: {reason}\n")), "{output}");

@@ -21,7 +21,7 @@ const READ_INTERVAL: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum PolicyFileError {
     /// The file cannot be read.
-    #[error("the policy file {path} cannot be read: {source}", path = path.display())]
+    #[error("cannot read the policy file {path}: {source}", path = path.display())]
     Read {
         /// The path of the file.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum PolicyFileError {
         source: PolicyErrors,
     },
     /// The thread that follows the file cannot be started.
-    #[error("the thread that follows the policy file cannot be started: {0}")]
+    #[error("cannot start the thread that reloads the policy file: {0}")]
     Thread(io::Error),
 }
 

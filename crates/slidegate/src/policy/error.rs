@@ -93,8 +93,9 @@ impl<'s> Diagnostics<'s> {
         let mut entries = self.entries.into_inner();
         entries.sort_by_key(|(at, _)| (at.line, at.column));
         if let Some(&(last, _)) = entries.last().filter(|_| self.is_truncated.get()) {
-            entries
-                .push((last, format!("there are more mistakes than these {MAX_REPORTED_ERRORS}")));
+            let message =
+                format!("more errors follow after these {MAX_REPORTED_ERRORS}; fix these first");
+            entries.push((last, message));
         }
         let errors =
             entries.into_iter().map(|(at, message)| PolicyError::new(at, message, &self.lines));

@@ -18,8 +18,11 @@ mod overrides;
 mod rule_context;
 mod spec;
 mod store_options;
-mod suggest;
+pub(crate) mod suggest;
+mod synonyms;
+mod unquoted;
 mod warnings;
+mod yaml_error;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -64,7 +67,7 @@ impl Policy {
     /// use slidegate::{Algorithm, Limit, Policy};
     ///
     /// let supports = |limit: &Limit| match limit.algorithm() {
-    ///     Algorithm::SlidingLog => Err("`sliding_log` is not counted here: take `sliding_buckets`"),
+    ///     Algorithm::SlidingLog => Err("this store does not support `sliding_log`; use `sliding_buckets`"),
     ///     _ => Ok(()),
     /// };
     /// let text = "rules: [{ name: a, limits: [10/min, 5/s], algorithm: sliding_log }]";
@@ -99,13 +102,14 @@ fn parse_and_compile_policy(
     supports: &LimitSupportCheck,
 ) -> Option<Policy> {
     if text.len() > MAX_POLICY_BYTES {
-        let message = format_args!("a policy has at most {MAX_POLICY_BYTES} bytes");
+        let message =
+            format_args!("the policy has {} bytes; the maximum is {MAX_POLICY_BYTES}", text.len());
         diagnostics.push(SourceSpan::default(), message);
         return None;
     }
     let node = Node::parse(text).map_err(|error| report_yaml_error(&error, diagnostics)).ok()?;
     if matches!(node.kind, NodeKind::Null) {
-        let message = "the policy is empty: it needs `rules:`, a list of rules";
+        let message = "the policy is empty; add `rules:` with a list of rules";
         diagnostics.push(SourceSpan::default(), message);
         return None;
     }
@@ -119,12 +123,7 @@ fn parse_and_compile_policy(
 }
 
 fn report_yaml_error(YamlError { span, message }: &YamlError, diagnostics: &Diagnostics<'_>) {
-    diagnostics.push(
-        *span,
-        format_args!(
-            "invalid YAML: {message}; look for an unclosed bracket or quote, or for wrong indentation, here or above"
-        ),
-    );
+    diagnostics.push(*span, message);
 }
 
 /// Returns the JSON Schema (draft 2020-12) of policy files, for completion and validation in editors.

@@ -35,11 +35,11 @@ pub struct Percentage(u16);
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum PercentageError {
     /// The text does not end with `%`.
-    #[error("`{0}` is not a share: did you mean `{0}%`?")]
+    #[error("`{0}` is not a percentage; did you mean `{0}%`?")]
     NoPercent(String),
     /// The text is not a number from 0 to 100 with at most two decimals.
     #[error(
-        "`{0}` is not a share: write a number from 0% to 100%, with two decimals at most, for example 5% or 0.25%"
+        "`{0}` is not a percentage; write a number from 0% to 100% with at most two decimals, for example 5% or 0.25%"
     )]
     Form(String),
 }
@@ -233,6 +233,6 @@ mod tests {
             assert!(matches!(text.parse::<Percentage>(), Err(PercentageError::Form(_))), "{text}");
         }
         let error = "5".parse::<Percentage>().unwrap_err();
-        assert_eq!(error.to_string(), "`5` is not a share: did you mean `5%`?");
+        assert_eq!(error.to_string(), "`5` is not a percentage; did you mean `5%`?");
     }
 }

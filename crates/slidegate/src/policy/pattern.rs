@@ -30,16 +30,16 @@ pub(crate) struct Glob {
 /// The reason why a text cannot be parsed as a pattern.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(crate) enum PatternError {
-    #[error("a pattern cannot be empty")]
+    #[error("the value is empty; write a value, or '*' for every value")]
     Empty,
     #[error(transparent)]
     Network(#[from] NetworkError),
     #[error(
-        "`{0}` is not a host: write it as api.example.com, without a scheme, a port and a path"
+        "`{0}` is not a host; write it as api.example.com, without a scheme, a port and a path"
     )]
     Host(String),
     #[error(
-        "`{0}` is not a pattern of hosts: leave its port and brackets out, as in *.example.com, and write a network for addresses, such as 2001:db8::/32"
+        "`{0}` is not a host pattern; remove its port and brackets, as in *.example.com, or write a network such as 2001:db8::/32 for addresses"
     )]
     HostGlob(String),
 }
@@ -336,11 +336,11 @@ mod tests {
     #[test]
     fn invalid_network_error_contains_reason() {
         let error = |text: &str| text.parse::<Pattern>().unwrap_err().to_string();
-        let prefix = "is not a network: a prefix of IPv4 is a whole number from 0 to 32";
+        let prefix = "is not a network; an IPv4 prefix is a whole number from 0 to 32";
         for text in ["10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/8/8"] {
             assert_eq!(error(text), format!("`{text}` {prefix}"));
         }
-        assert!(error("::/129").ends_with("IPv6 is a whole number from 0 to 128"));
+        assert!(error("::/129").ends_with("an IPv6 prefix is a whole number from 0 to 128"));
         assert!(error("10.1.0.0/8").ends_with("did you mean `10.0.0.0/8`?"));
         assert!("/v1/8".parse::<Pattern>().is_ok(), "a path is none");
     }

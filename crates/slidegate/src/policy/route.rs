@@ -17,22 +17,22 @@ pub(crate) struct Routes {
 /// The reason why a template cannot be added to the routes of a policy.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(crate) enum RouteError {
-    #[error("a route begins with `/`: did you mean `/{0}`?")]
+    #[error("a route begins with `/`; did you mean `/{0}`?")]
     NoLeadingSlash(String),
-    #[error("`{0}` is listed in `routes` twice: remove one")]
+    #[error("`{0}` is listed twice in `routes`; remove one")]
     Duplicate(String),
     #[error(
-        "`{0}` has a `*`: write `{{name}}` for one segment of the path, or end it with `{{*name}}` for all that follow"
+        "`{0}` contains `*`; write `{{name}}` for one segment of the path, or `{{*name}}` at the end for all remaining segments"
     )]
     InvalidWildcard(String),
-    #[error("`{0}` has too many parameters: at most {MAX_TEMPLATE_PARAMETERS}")]
+    #[error("`{0}` has too many parameters; the maximum is {MAX_TEMPLATE_PARAMETERS}")]
     TooManyParameters(String),
     #[error(
-        "some paths match both `{new}` and `{old}`: remove one, or use the same parameter names"
+        "some paths match both `{new}` and `{old}`; remove one, or use the same parameter names"
     )]
     Conflict { new: String, old: String },
     #[error(
-        "`{0}` is not a route template: write `{{name}}` for a segment of the path, or end it with `{{*name}}` for all that follow"
+        "`{0}` is not a route template; write `{{name}}` for one segment of the path, or `{{*name}}` at the end for all remaining segments"
     )]
     InvalidSyntax(String),
 }
@@ -101,13 +101,13 @@ mod tests {
         let mut routes = Routes::default();
         routes.add_template("/a/{b}").unwrap();
         let mut error = |template: &str| routes.add_template(template).unwrap_err().to_string();
-        assert_eq!(error("users"), "a route begins with `/`: did you mean `/users`?");
-        assert_eq!(error("/a/{b}"), "`/a/{b}` is listed in `routes` twice: remove one");
+        assert_eq!(error("users"), "a route begins with `/`; did you mean `/users`?");
+        assert_eq!(error("/a/{b}"), "`/a/{b}` is listed twice in `routes`; remove one");
         assert!(error("/a/{c}").starts_with("some paths match both `/a/{c}` and `/a/{b}`"));
         assert!(error("/a/*").contains("write `{name}` for one segment"));
         assert!(error("/a/{b").starts_with("`/a/{b` is not a route template"));
         assert!(error("/x/{*y}/z").starts_with("`/x/{*y}/z` is not a route template"));
-        assert!(error(&"/{a}".repeat(26)).ends_with("has too many parameters: at most 25"));
+        assert!(error(&"/{a}".repeat(26)).ends_with("has too many parameters; the maximum is 25"));
         assert!(routes.add_template(&"/{a}".repeat(25)).is_ok());
     }
 }

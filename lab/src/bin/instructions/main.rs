@@ -9,9 +9,12 @@ mod counts;
 
 use std::env;
 use std::error::Error;
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::process::ExitCode;
+use std::thread;
 
-use cases::{Case, DECISIONS};
+use cases::DECISIONS;
 use counts::{Drift, InstructionCounts};
 use lab::callgrind;
 
@@ -35,16 +38,36 @@ fn run_named_case(name: &str) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Counts the instructions of all cases, on all cores: a count does not depend on what else runs.
 fn count_all_cases() -> Result<InstructionCounts, Box<dyn Error>> {
+    let names: Vec<String> = cases::all_cases()?.into_iter().map(|case| case.name).collect();
+    let workers = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let batch_len = names.len().div_ceil(workers).max(1);
+    let results: Vec<_> = thread::scope(|scope| {
+        let count_batch =
+            |names: &[String]| names.iter().map(|name| count_case(name)).collect::<Vec<_>>();
+        let batches: Vec<_> =
+            names.chunks(batch_len).map(|batch| scope.spawn(move || count_batch(batch))).collect();
+        let join = |batch: thread::ScopedJoinHandle<'_, Vec<_>>| {
+            batch.join().unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        batches.into_iter().flat_map(join).collect()
+    });
     let mut counts = InstructionCounts::default();
-    for Case { name, .. } in cases::all_cases()? {
-        let total =
-            callgrind::measure_instructions("run_counted_decisions", &[RUN_CASE_ARGUMENT, &name])?;
-        let count = total / DECISIONS as u64;
+    for (name, count) in names.into_iter().zip(results) {
+        let count = count?;
         println!("{name} {count}");
         counts.push(name, count);
     }
     Ok(counts)
+}
+
+/// Returns the number of instructions of one decision.
+fn count_case(name: &str) -> Result<u64, String> {
+    let total =
+        callgrind::measure_instructions("run_counted_decisions", &[RUN_CASE_ARGUMENT, name])
+            .map_err(|error| error.to_string())?;
+    Ok(total / DECISIONS as u64)
 }
 
 fn compare_with_counts_file(counts: &InstructionCounts) -> Result<ExitCode, Box<dyn Error>> {

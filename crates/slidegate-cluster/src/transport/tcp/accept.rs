@@ -36,7 +36,7 @@ pub(super) async fn accept_connections(
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => acceptor.start_handshake(stream),
                 Err(error) => {
-                    warn!(%error, "cannot accept connections of other nodes");
+                    warn!(%error, "cannot accept connections of other nodes, so their counters arrive late; retrying");
                     sleep(PAUSE_AFTER_ACCEPT_ERROR).await;
                 }
             },

@@ -12,15 +12,13 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::Uri;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
 use super::check_request::ExplainRequest;
-use super::{body, health};
+use super::{body, health, paths};
 use crate::explain::Explanation;
-use crate::rendering::problem;
 use crate::rendering::problem::HttpProblem;
 use crate::service::Service;
 
@@ -33,8 +31,8 @@ pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
         .route("/v1/cluster", get(cluster::cluster_status))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
-        .fallback(not_found)
-        .method_not_allowed_fallback(problem::method_not_allowed)
+        .fallback(paths::admin_not_found)
+        .method_not_allowed_fallback(paths::method_not_allowed)
         .layer(from_fn_with_state(client_timeout, body::buffer_body))
         .with_state(service)
 }
@@ -46,13 +44,4 @@ async fn explain(
 ) -> Result<Json<Explanation>, HttpProblem> {
     let request = ExplainRequest::parse(&body)?;
     Ok(Json(service.explain(&request.to_gate_request()).await))
-}
-
-/// Responds with status 404 to a request for an unknown path.
-async fn not_found(uri: Uri) -> HttpProblem {
-    problem::not_found_with_hint(
-        &uri,
-        "this listener serves /metrics, /v1/top, /v1/explain, /v1/cluster, /healthz and /readyz; decisions are \
-         served at the address of --http",
-    )
 }

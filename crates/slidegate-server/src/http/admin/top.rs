@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 
+use crate::json_reader::excerpt;
 use crate::rendering::problem::HttpProblem;
 use crate::service::Service;
 use crate::telemetry::top::TopReport;
@@ -34,7 +35,8 @@ fn parse_top_key_count(query: &str) -> Result<usize, HttpProblem> {
     let keys = query.strip_prefix("keys=").and_then(|keys| keys.parse().ok());
     keys.filter(|keys| (1..=MAX_TOP_KEY_COUNT).contains(keys)).ok_or_else(|| {
         HttpProblem::bad_request(format!(
-            "query: only keys=N is supported, with N from 1 to {MAX_TOP_KEY_COUNT}"
+            "invalid query `{}`; send keys=N, with N from 1 to {MAX_TOP_KEY_COUNT}",
+            excerpt(query.as_bytes())
         ))
     })
 }

@@ -16,11 +16,11 @@ const OPENAPI_METHODS: [&str; 8] =
 const FORWARDED_HEADER_DESCRIPTIONS: [(&str, &str); 4] = [
     (
         "X-Forwarded-For",
-        "The addresses of the client and of all proxies but the last; each proxy appends the address of its peer.",
+        "The addresses of the client and of all proxies except the last. Each proxy appends the address of its peer.",
     ),
-    ("X-Forwarded-Method", "The method of the request; the attribute `method`."),
-    ("X-Forwarded-Uri", "The path of the request; the attribute `path` is this without the query."),
-    ("X-Forwarded-Host", "The host that the request is for; the attribute `host`."),
+    ("X-Forwarded-Method", "The method of the request, which is the attribute `method`."),
+    ("X-Forwarded-Uri", "The path and the query of the request. The path is the attribute `path`."),
+    ("X-Forwarded-Host", "The host of the request, which is the attribute `host`."),
 ];
 
 /// Returns the OpenAPI path item of `/v1/auth`, with one operation per method.
@@ -33,17 +33,17 @@ pub fn path_item(
     let parameters =
         build_query_and_header_parameters(ForwardAuthQuery::json_schema(input_schemas).as_value());
     let denied = json!({
-        "description": "The request is denied. The status is 429 by default, or 503 if it is denied only because \
-            the store is unavailable. Or the request is invalid, or its proxy is not trusted.",
+        "description": "The request is denied, with status 429 by default, or 503 if it is denied only because the \
+            store is unavailable. Status 400 means that the query is invalid, or that the proxy is not trusted.",
         "headers": references_to_openapi_headers(&["RateLimit-Policy", "RateLimit", "Retry-After"]),
         "content": { PROBLEM_JSON: { "schema": { "anyOf": [denial, problem] } } },
     });
     let operation = |method: &str| {
         json!({
             "operationId": format!("auth_{method}"),
-            "summary": "Decides about the request that a proxy describes. If it is allowed, one unit is charged.",
-            "description": "A header that the policy names, such as `header.x-api-key`, is an attribute, unless it is \
-                empty. Other headers of the client are not read.",
+            "summary": "Decides about the request that a proxy describes, and charges one unit if the request is allowed",
+            "description": "Each header that the policy names, such as `header.x-api-key`, is an attribute, unless it \
+                is empty. Other headers of the client are ignored.",
             "parameters": parameters,
             "responses": {
                 "200": {

@@ -12,16 +12,17 @@ use crate::rls::MAX_DESCRIPTORS;
 pub fn operation(add_common_error_responses: impl Fn(Value) -> Value) -> Value {
     json!({
         "operationId": "json",
-        "summary": "Envoy's rate limit service over HTTP, with JSON messages.",
-        "description": "RateLimitRequest and RateLimitResponse of envoy.service.ratelimit.v3, in the JSON of \
-            Protocol Buffers: field names may be written with underscores, and numbers as strings.",
+        "summary": "Envoy's rate limit service over HTTP, with JSON messages",
+        "description": "The messages RateLimitRequest and RateLimitResponse of envoy.service.ratelimit.v3, in the \
+            JSON mapping of Protocol Buffers. Field names may contain underscores, and numbers may be strings. \
+            Values of entries must be strings.",
         "requestBody": {
             "required": true,
             "content": { "application/json": { "schema": rls_request_schema(), "example": rls_request_example() } },
         },
         "responses": add_common_error_responses(json!({
             "200": build_openapi_rls_response("The request is allowed.", "OK"),
-            "429": build_openapi_rls_response("The request is denied; rawBody is a problem in base64.", "OVER_LIMIT"),
+            "429": build_openapi_rls_response("The request is denied. `rawBody` is a problem document in base64.", "OVER_LIMIT"),
         })),
     })
 }

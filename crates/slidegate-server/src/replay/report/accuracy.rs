@@ -78,16 +78,17 @@ pub fn write(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Resu
         }));
     }
     let head = ["false allows", "false denies", "worst window"];
-    table::write(f, "against an exact log", head, &rows)?;
+    table::write(f, "compared with an exact log", head, &rows)?;
     f.write_str(
-        "(A false allow: the limit allowed a request although its window was full. A false deny: it denied a\n\
-         request although there was capacity. The worst window: the most units that one key received within\n\
-         any period of the length of the limit's window, and its share of max.)\n",
+        "(The exact log keeps the time of every allowed request. False allow: the limit allowed a request\n\
+         although its window was full. False deny: the limit denied a request although there was capacity.\n\
+         Worst window: the most units that one key received in any period as long as the window, and their\n\
+         share of max.)\n",
     )?;
     if report.rules.iter().any(|rule| rule.limits.iter().any(|limit| limit.has_burst)) {
         writeln!(
             f,
-            "(The burst of a token_bucket is allowed in addition to max, and is included here.)"
+            "(A token_bucket allows its burst in addition to max. The worst window includes the burst.)"
         )?;
     }
     write_notes_on_uncompared_requests(f, report)
@@ -100,11 +101,18 @@ fn write_notes_on_uncompared_requests(
 ) -> fmt::Result {
     if report.uncounted_by_key > 0 {
         let omitted = report.uncounted_by_key;
-        writeln!(f, "({omitted} requests of keys beyond --max-keys are not compared.)")?;
+        writeln!(
+            f,
+            "({omitted} requests are not compared, because there were more keys than --max-keys.)"
+        )?;
     }
     if report.forgotten_counts > 0 {
         let evicted = report.forgotten_counts;
-        writeln!(f, "({evicted} counters were evicted because there were more than --max-keys.)")?;
+        writeln!(
+            f,
+            "({evicted} counters were removed early, because there were more than --max-keys. Their keys may have\n\
+             received more than max.)"
+        )?;
     }
     Ok(())
 }

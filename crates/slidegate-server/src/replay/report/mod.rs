@@ -13,7 +13,7 @@ use slidegate::{Algorithm, Policy, Timestamp};
 
 use self::accuracy::{AccuracyReport, DeviationReport};
 use self::suggestions::Suggestions;
-use self::table::escape_control;
+pub use self::table::escape_control;
 use super::key_counts::{KeyCount, RuleKey};
 use super::stats::{LimitStats, ReplayStats, RequestCounts};
 use super::suggest::Headroom;
@@ -218,13 +218,13 @@ impl ReplayReport<'_> {
             let rows = rows.into_iter().map(|(name, counts)| {
                 (name, [counts.requests, counts.allowed, counts.denied].map(|n| n.to_string()))
             });
-            table::write(f, title, ["asked", "allowed", "denied"], &rows.collect::<Vec<_>>())?;
+            table::write(f, title, ["requests", "allowed", "denied"], &rows.collect::<Vec<_>>())?;
         } else {
             let rows = rows.into_iter().map(|(name, counts)| {
                 let RequestCounts { requests, allowed, denied, observed } = *counts;
                 (name, [requests, allowed, denied, observed].map(|n| n.to_string()))
             });
-            let head = ["asked", "allowed", "denied", "observed"];
+            let head = ["requests", "allowed", "denied", "observed"];
             table::write(f, title, head, &rows.collect::<Vec<_>>())?;
             writeln!(
                 f,
@@ -245,11 +245,14 @@ impl ReplayReport<'_> {
             )
         };
         let rows: Vec<_> = self.top_denied.iter().map(row).collect();
-        table::write(f, "most denied keys", ["denied", "asked"], &rows)?;
+        table::write(f, "most denied keys", ["denied", "requests"], &rows)?;
         match self.uncounted_by_key {
             0 => Ok(()),
             omitted => {
-                writeln!(f, "({omitted} requests of keys beyond --max-keys are not in this list.)")
+                writeln!(
+                    f,
+                    "({omitted} requests are missing from this list, because there were more keys than --max-keys.)"
+                )
             }
         }
     }

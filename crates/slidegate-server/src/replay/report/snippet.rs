@@ -29,7 +29,7 @@ fn format_rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
         let per: Vec<_> = suggested.per.iter().map(|name| format_yaml_scalar(name)).collect();
         text += &format!("    per: [{}]\n", per.join(", "));
     }
-    let [first, others @ ..] = shares else { return text };
+    let [_, others @ ..] = shares else { return text };
     let lowest = suggested_limits_without_implied_ones(suggested, 0);
     text += &format!("    limits: {}\n", format_quotas(&lowest));
     let is_loggable = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
@@ -39,7 +39,8 @@ fn format_rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
     for (index, share) in (1..).zip(others) {
         let limits = suggested_limits_without_implied_ones(suggested, index);
         if limits != lowest {
-            text += &format!("    # {share} % instead of {first} %: {}\n", format_quotas(&limits));
+            text +=
+                &format!("    # at most {share} % of clients denied: {}\n", format_quotas(&limits));
         }
     }
     text

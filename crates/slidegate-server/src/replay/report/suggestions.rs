@@ -65,18 +65,23 @@ impl Suggestions<'_> {
 impl fmt::Display for Suggestions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.rules.is_empty() {
-            return writeln!(f, "\n(No rule counts any request, so no limit is suggested.)");
+            return writeln!(f, "\n(No rule applies to any request, so no limit is suggested.)");
         }
         self.rules.iter().try_for_each(|rule| self.write_rule_suggestions(f, rule))?;
         f.write_str(
-            "\n(max is the smallest exact limit that would have denied no more clients, once or more. Headroom is\n\
-             for days busier than this log; the sum is rounded up.)\n",
+            "\n(max: the smallest limit with which an exact log denies no more clients than the row says. A client\n\
+             counts as denied if at least one of its requests is denied. Headroom: a margin for days with more\n\
+             requests than this log; the sum is rounded up.)\n",
         )?;
         if self.is_short {
             writeln!(f, "(Windows longer than the log are omitted.)")?;
         }
         if self.uncounted > 0 {
-            writeln!(f, "({} requests of keys beyond --max-keys are omitted.)", self.uncounted)?;
+            writeln!(
+                f,
+                "({} requests are not included, because there were more keys than --max-keys.)",
+                self.uncounted
+            )?;
         }
         writeln!(
             f,
@@ -85,7 +90,7 @@ impl fmt::Display for Suggestions<'_> {
         if self.has_policy {
             writeln!(
                 f,
-                "(The `when` of a rule is not repeated: replace only the limits in your policy.)"
+                "(The suggested rules omit `when`. Copy only their limits into your policy.)"
             )?;
         }
         writeln!(f)?;

@@ -111,7 +111,7 @@ impl ClusterGauges {
         let lag = Gauge::default();
         registry.register(
             "cluster_lag_seconds",
-            "Age of the oldest update of this node that another node has not acknowledged",
+            "Age of the oldest update of this node that another node has not acknowledged, in seconds",
             lag.clone(),
         );
         let rejected: Family<RejectedFrameLabels, Counter> = Family::default();
@@ -126,7 +126,7 @@ impl ClusterGauges {
         let overshoot = OvershootHistogram::default();
         registry.register(
             "cluster_overshoot_ratio",
-            "Overshoot of counters beyond max, as a share of max",
+            "Units of a counter above the maximum of its limit, as a share of the maximum",
             overshoot.clone(),
         );
         let counter = |registry: &mut Registry, name, help| {
@@ -147,7 +147,7 @@ impl ClusterGauges {
             unsynced_denials: counter(
                 registry,
                 "cluster_unsynced_denials",
-                "Requests denied because too many units were not acknowledged by other nodes",
+                "Requests denied because other nodes have not acknowledged enough units, by max_unsynced",
             ),
             rejected,
             overshoot,

@@ -45,7 +45,7 @@ pub enum CollectorUrlError {
         "contains a user name or password; pass credentials in OTEL_EXPORTER_OTLP_HEADERS=name=value"
     )]
     Credentials,
-    #[error("contains a query or fragment, which collectors do not support")]
+    #[error("contains a query or fragment, which collectors do not support; remove it")]
     Query,
 }
 
@@ -111,10 +111,12 @@ impl CollectorClient {
     }
 
     fn log_failed_span_export(&self, problem: &dyn fmt::Display) {
-        if let Some(suppressed) = self.log_throttle.try_acquire(self.clock.now()) {
+        if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(
-                unlogged = suppressed,
-                "traces lost: the collector did not accept them: {problem}"
+                %problem,
+                unlogged,
+                "traces lost, because the collector did not accept them; check --otlp-endpoint and the \
+                 collector"
             );
         }
     }

@@ -30,7 +30,7 @@ impl Compiler<'_> {
             CostSpec::Constant(0) => {
                 self.report(
                     at,
-                    "a cost of 0 charges nothing: write 1 or more, or the name of a cost",
+                    "a cost of 0 charges nothing; write 1 or more, or the name of a cost",
                 );
                 None
             }
@@ -52,7 +52,7 @@ impl Compiler<'_> {
 
     /// Returns `units`, or reports an error if they exceed [`MAX_UNITS`].
     fn validate_unit_count(&mut self, units: u64, at: SourceSpan) -> Option<u64> {
-        let too_many = || format!("{units} units are too many: at most {MAX_UNITS}");
+        let too_many = || format!("{units} units are too many; the maximum is {MAX_UNITS}");
         self.ok_or_report(at, (units <= MAX_UNITS).then_some(units).ok_or_else(too_many))
     }
 
@@ -71,7 +71,7 @@ impl Compiler<'_> {
             let capacity = limit.capacity();
             if capacity > 0 && units > capacity {
                 let message = format_args!(
-                    "no request fits {limit}: the rule has `{field}: {units}`; lower it to {capacity}, or raise the limit"
+                    "every request exceeds {limit}, because the rule has `{field}: {units}`; lower it to {capacity}, or raise the limit"
                 );
                 self.report(*at, message);
             }

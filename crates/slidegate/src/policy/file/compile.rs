@@ -48,13 +48,13 @@ impl Compiler<'_> {
             spec.version.value_and_span().filter(|(version, _)| **version != POLICY_VERSION)
         {
             let message =
-                format_args!("version {version} is not known: write `version: {POLICY_VERSION}`");
+                format_args!("unknown version {version}; write `version: {POLICY_VERSION}`");
             self.report(at, message);
         }
         let templates = spec.routes.get().map_or(&[][..], |routes| routes);
         if templates.len() > MAX_ROUTES {
             let message =
-                format_args!("{} routes are too many: at most {MAX_ROUTES}", templates.len());
+                format_args!("too many routes: {}; the maximum is {MAX_ROUTES}", templates.len());
             self.report(spec.routes.span(), message);
         }
         for route in templates.iter().take(MAX_ROUTES) {
@@ -68,12 +68,12 @@ impl Compiler<'_> {
             .get()
             .map_or_else(RuleDefaults::default, |defaults| self.compile_rule_defaults(defaults));
         if spec.rules.is_absent() {
-            self.report(at, "a policy needs `rules:`, a list of rules");
+            self.report(at, "`rules` is missing; add `rules:` with a list of rules");
         }
         let rule_specs = spec.rules.get().map_or(&[][..], |rules| rules);
         if rule_specs.len() > MAX_RULES {
             let message =
-                format_args!("{} rules are too many: at most {MAX_RULES}", rule_specs.len());
+                format_args!("too many rules: {}; the maximum is {MAX_RULES}", rule_specs.len());
             self.report(spec.rules.span(), message);
         }
         let (mut names, mut domain_limits) = (HashMap::new(), HashMap::new());
@@ -106,7 +106,7 @@ impl Compiler<'_> {
         *sum += max_limits;
         if previous <= MAX_DOMAIN_LIMITS && *sum > MAX_DOMAIN_LIMITS {
             let message = format_args!(
-                "the rules of domain `{}` have too many limits together: a request is checked against at most {MAX_DOMAIN_LIMITS}, so move some of the rules to another `domain`",
+                "too many limits in domain `{}`; the maximum for all of its rules is {MAX_DOMAIN_LIMITS}, so move some rules to another `domain`",
                 rule.domain()
             );
             self.report(at, message);
@@ -151,7 +151,7 @@ impl Compiler<'_> {
             cluster,
         };
         if spec.limits.is_absent() {
-            self.report(at, "a rule needs `limits`, for example `limits: [100/min]`");
+            self.report(at, "`limits` is missing; add it, for example `limits: [100/min]`");
         }
         let charge = self.compile_charge_settings(spec, defaults.required);
         let limits = self.compile_limits(&spec.limits, default_algorithm);
@@ -208,14 +208,14 @@ impl Compiler<'_> {
     ) -> &'f str {
         let Some((text, at)) = name.value_and_span() else {
             if name.is_absent() {
-                self.report(rule_at, "a rule needs a `name`, for example `name: per-client`");
+                self.report(rule_at, "`name` is missing; add it, for example `name: per-client`");
             }
             return "";
         };
         self.report_invalid_name("rule", text, at);
         if let Some(other) = names.insert((domain, text), at) {
             let message = format_args!(
-                "domain `{domain}` already has a rule `{text}`, in line {}: choose another name",
+                "rule `{text}` already exists in domain `{domain}`, in line {}; choose another name",
                 other.line
             );
             self.report(at, message);
@@ -233,7 +233,7 @@ impl Compiler<'_> {
             for name in names.clone() {
                 self.report_invalid_attribute_name(name, at);
                 if !seen.insert(name) {
-                    self.report(at, format_args!("`{name}` is listed in `per` twice: remove one"));
+                    self.report(at, format_args!("`{name}` is listed twice in `per`; remove one"));
                 }
             }
             entries.push(names.map(Into::into).collect());
@@ -243,12 +243,15 @@ impl Compiler<'_> {
         if entries.len() > MAX_PER_ENTRIES {
             self.report(
                 spec.per.span(),
-                format_args!("at most {MAX_PER_ENTRIES} attributes in `per`"),
+                format_args!(
+                    "too many attributes in `per`: {}; the maximum is {MAX_PER_ENTRIES}",
+                    entries.len()
+                ),
             );
             entries.clear();
         } else if combinations.is_none_or(|all| all > MAX_COMBINATIONS) {
             let message = format_args!(
-                "too many combinations of names in `per`: at most {MAX_COMBINATIONS}, and `[a|b, c|d]` has four"
+                "too many combinations of names in `per`; the maximum is {MAX_COMBINATIONS} (`[a|b, c|d]` has four)"
             );
             self.report(spec.per.span(), message);
             entries.clear();
@@ -271,7 +274,7 @@ impl Compiler<'_> {
             let at = if spec.mode.is_absent() { at } else { spec.mode.span() };
             self.report(
                 at,
-                "{ enforce: … } picks some of the keys, but without `per` a rule has only one: give it a `per`",
+                "{ enforce: … } selects a percentage of the keys, but without `per` the rule has only one key; add `per`",
             );
         }
     }
@@ -285,7 +288,8 @@ impl Compiler<'_> {
         let when_missing = spec.when_missing.get().copied().unwrap_or(defaults.when_missing);
         let has_no_per = context.per.entries().is_empty() && spec.per.is_absent();
         if has_no_per && spec.when_missing.get() == Some(&WhenMissing::Deny) {
-            let message = "without `per` nothing can be missing: add `per`, or leave it out";
+            let message =
+                "`when_missing` has no effect without `per`; add `per`, or remove `when_missing`";
             self.report(spec.when_missing.span(), message);
         }
         (when_missing == WhenMissing::Deny && !has_no_per)

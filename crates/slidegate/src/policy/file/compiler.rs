@@ -95,11 +95,14 @@ impl<'s> Compiler<'s> {
         }
         // Finding more errors is worth more than a suggestion.
         let can_suggest = self.remaining_steps > MAX_COMPARISON_STEPS / 2;
-        let hint =
+        let mut remedy =
             match can_suggest && self.spend_comparison_steps(text.len().saturating_mul(bytes)) {
                 true => format_did_you_mean(text, self.routes.templates()),
                 false => String::new(),
             };
-        self.report(at, format_args!("`{text}` is none of `routes`{hint}"));
+        if remedy.is_empty() {
+            remedy.push_str("; add it there, or write one of `routes`");
+        }
+        self.report(at, format_args!("`{text}` is not listed in `routes`{remedy}"));
     }
 }

@@ -12,7 +12,7 @@ impl Compiler<'_> {
     pub(super) fn compile_when_field(&mut self, when: &Field<WhenSpec>) -> When {
         let Some((WhenSpec(entries), at)) = when.value_and_span() else { return When::default() };
         if entries.is_empty() {
-            self.report(at, "`when` is empty: write an attribute and its value, or leave it out");
+            self.report(at, "`when` is empty; add an attribute and its value, or remove `when`");
         }
         let conditions = entries.iter().filter_map(|(name, condition)| {
             let (name, at) = name.value_and_span()?;
@@ -67,8 +67,14 @@ impl Compiler<'_> {
                 Some(Condition::new(negated, patterns.collect()))
             }
             _ => {
-                let message =
-                    "write either `not` or `literal`, with values, such as { not: [a, b] }";
+                let message = match negated && map.literal.is_absent() {
+                    true => {
+                        "`not` inside of `not` is not supported; write the values, for example { not: [a, b] }"
+                    }
+                    false => {
+                        "a condition has either `not` or `literal`; write for example { not: [a, b] }"
+                    }
+                };
                 self.report(at, message);
                 None
             }
@@ -83,7 +89,7 @@ impl Compiler<'_> {
         at: SourceSpan,
     ) -> impl Iterator<Item = (&'l String, SourceSpan)> + use<'l> {
         if list.is_empty() {
-            self.report(at, "an empty list matches nothing: write the allowed values");
+            self.report(at, "the list is empty and matches nothing; add at least one value");
         }
         list.iter().filter_map(Field::value_and_span)
     }
@@ -106,15 +112,15 @@ impl Compiler<'_> {
             "method" if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
                 let closest_match = text.to_ascii_uppercase();
                 let message =
-                    format_args!("methods are upper-case: did you mean `{closest_match}`?");
+                    format_args!("methods are upper-case; did you mean `{closest_match}`?");
                 self.report(at, message);
             }
             "path" if !text.starts_with(['/', '*']) => {
-                self.report(at, format_args!("a path begins with `/`: did you mean `/{text}`?"));
+                self.report(at, format_args!("a path begins with `/`; did you mean `/{text}`?"));
             }
             "ip" if matches!(pattern, Pattern::Literal(_)) => {
                 let message = format_args!(
-                    "`{text}` is not an address or a network: write for example 192.0.2.7 or 10.0.0.0/8"
+                    "`{text}` is not an address or a network; write for example 192.0.2.7 or 10.0.0.0/8"
                 );
                 self.report(at, message);
             }

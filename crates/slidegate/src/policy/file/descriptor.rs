@@ -52,7 +52,10 @@ impl Compiler<'_> {
         if names.is_empty() || names.len() > MAX_DESCRIPTOR_NAMES {
             self.report(
                 at,
-                format_args!("a descriptor has 1 to {MAX_DESCRIPTOR_NAMES} attributes"),
+                format_args!(
+                    "`descriptor` lists {} attributes; list 1 to {MAX_DESCRIPTOR_NAMES}",
+                    names.len()
+                ),
             );
             return None;
         }
@@ -63,7 +66,7 @@ impl Compiler<'_> {
             *count += 1;
             if *count > 1 {
                 let message = format_args!(
-                    "`{name}` is listed in `descriptor` twice: write `{name}#2` for the second one"
+                    "`{name}` is listed twice in `descriptor`; write `{name}#2` for the second one"
                 );
                 self.report(at, message);
             }
@@ -82,9 +85,13 @@ impl Compiler<'_> {
         for (name, at) in required {
             let is_route_of_path = name == "route" && known.contains("path");
             if !known.contains(name.trim()) && !is_route_of_path {
-                let hint = format_did_you_mean(name, known.iter().copied());
-                let message =
-                    format_args!("never applies: `{name}` is not listed in `descriptor`{hint}");
+                let mut remedy = format_did_you_mean(name, known.iter().copied());
+                if remedy.is_empty() {
+                    remedy.push_str("; add it there, or remove it here");
+                }
+                let message = format_args!(
+                    "this rule never applies, because `{name}` is not listed in `descriptor`{remedy}"
+                );
                 self.report(at, message);
             }
         }
@@ -108,7 +115,7 @@ impl Compiler<'_> {
         ];
         if is_requested && let Some((field, _)) = fields.iter().find(|(_, is_absent)| !is_absent) {
             let message = format_args!(
-                "`limits: requested` is for every descriptor that brings a limit along and that no other rule applies to, and counts per all its attributes: leave `{field}` out"
+                "a rule with `limits: requested` applies to every descriptor that contains a limit and that no other rule matches, and counts by all of its attributes; remove `{field}`"
             );
             self.report(at, message);
         }
@@ -137,7 +144,11 @@ impl Compiler<'_> {
         for (rule_index, (rule, spec)) in (0..).zip(rules.iter_mut().zip(rule_specs)) {
             let Some((names, at)) = spec.replaces.value_and_span() else { continue };
             if names.is_empty() || names.len() > MAX_REPLACED_RULES {
-                self.report(at, format_args!("a rule replaces 1 to {MAX_REPLACED_RULES} others"));
+                let message = format_args!(
+                    "`replaces` lists {} rules; list 1 to {MAX_REPLACED_RULES}",
+                    names.len()
+                );
+                self.report(at, message);
                 continue;
             }
             let names = names.iter().filter_map(Field::value_and_span);
@@ -145,7 +156,7 @@ impl Compiler<'_> {
                 let index = index_by_name.get(&(rule.domain.clone(), name.as_str().into()));
                 match index {
                     Some(&index) if index == rule_index => {
-                        self.report(at, "a rule cannot replace itself")
+                        self.report(at, "a rule cannot replace itself; remove it from `replaces`")
                     }
                     Some(&index) => return Some(index),
                     None => self.report_unknown_rule(name, &rule.domain, at, index_by_name.keys()),
@@ -166,11 +177,14 @@ impl Compiler<'_> {
         let rule_count = known.len();
         let names =
             known.filter(|(other_domain, _)| **other_domain == *domain).map(|(_, name)| &**name);
-        let hint = match self.spend_comparison_steps(rule_count.saturating_mul(name.len())) {
+        let mut remedy = match self.spend_comparison_steps(rule_count.saturating_mul(name.len())) {
             true => format_did_you_mean(name, names),
             false => String::new(),
         };
-        self.report(at, format_args!("there is no rule `{name}` in domain `{domain}`{hint}"));
+        if remedy.is_empty() {
+            remedy.push_str("; write the name of a rule of this domain");
+        }
+        self.report(at, format_args!("unknown rule `{name}` in domain `{domain}`{remedy}"));
     }
 
     /// Reports each rule with `limits: requested` in a domain that already has such a rule.
@@ -184,7 +198,7 @@ impl Compiler<'_> {
         for (rule, (spec, _)) in rules.iter().zip(rule_specs) {
             if rule.is_for_requested_limits && !seen_domains.insert(&rule.domain) {
                 let message = format_args!(
-                    "domain `{}` has a rule with `limits: requested` already, and one is enough",
+                    "domain `{}` already has a rule with `limits: requested`; remove one of them",
                     rule.domain
                 );
                 self.report(spec.limits.span(), message);

@@ -128,7 +128,7 @@ impl fmt::Display for DeserializeError {
         match self {
             Self::Message(message) => f.write_str(message),
             Self::UnknownName(word, known) => {
-                f.write_str(&suggest::unknown_name_message(word, known))
+                f.write_str(&suggest::unknown_value_message(word, known))
             }
             Self::AlreadyReported => f.write_str("already reported"),
         }
@@ -141,7 +141,7 @@ impl Error for DeserializeError {
     }
 
     fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Self::custom(format_args!("found {unexpected} where {expected} should be"))
+        Self::custom(format_args!("expected {expected}, found {unexpected}"))
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
@@ -180,14 +180,21 @@ impl<'n, 'm> NodeDeserializer<'n, 'm> {
         })
     }
 
+    /// Returns an error if a tag or an anchor, which is probably meant as text, is written before the node.
+    fn tag_or_anchor_error(self) -> Option<DeserializeError> {
+        let message = self.node.misreading.as_deref()?;
+        let is_map = matches!(self.node.kind, NodeKind::Map(_));
+        (!is_map).then(|| DeserializeError::custom(message))
+    }
+
     /// Returns an error with the message that the node does not have the type `expected`.
     fn type_mismatch_error<T>(self, expected: &dyn Expected) -> Result<T, DeserializeError> {
         Err(match &self.node.kind {
             NodeKind::Null => DeserializeError::custom(format_args!(
-                "no value where {expected} should be: write one, or leave the field out"
+                "expected {expected}, found no value; write a value, or remove the field"
             )),
             NodeKind::Text(text) => {
-                DeserializeError::custom(format_args!("found `{text}` where {expected} should be"))
+                DeserializeError::custom(format_args!("expected {expected}, found `{text}`"))
             }
             NodeKind::List(_) => {
                 DeserializeError::invalid_type(Unexpected::Other("a list"), expected)
@@ -228,7 +235,10 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
             NodeKind::Null => self.type_mismatch_error(&visitor),
             NodeKind::Text(text) => visitor.visit_str(text),
             NodeKind::List(_) => self.deserialize_seq(visitor),
-            NodeKind::Map(_) => visitor.visit_newtype_struct(self),
+            NodeKind::Map(_) => match &self.node.misreading {
+                Some(message) => Err(DeserializeError::custom(message)),
+                None => visitor.visit_newtype_struct(self),
+            },
         }
     }
 
@@ -236,8 +246,11 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
         match &self.node.kind {
             // `parse` would also accept a plus sign.
             NodeKind::Text(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-                let large =
-                    |_| DeserializeError::custom(format_args!("`{text}` is too large a number"));
+                let large = |_| {
+                    DeserializeError::custom(format_args!(
+                        "`{text}` is too large; write a smaller number"
+                    ))
+                };
                 visitor.visit_u64(text.parse().map_err(large)?)
             }
             _ => self.type_mismatch_error(&"a whole number"),
@@ -255,7 +268,10 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
     fn deserialize_str<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
             NodeKind::Text(text) => visitor.visit_str(text),
-            _ => self.type_mismatch_error(&"text"),
+            _ => match &self.node.misreading {
+                Some(message) => Err(DeserializeError::custom(message)),
+                None => self.type_mismatch_error(&"text"),
+            },
         }
     }
 
@@ -276,9 +292,9 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
                 visitor.visit_seq(ListItemAccess { deserializer: self, items: items.iter() })
             }
             NodeKind::Text(text) => Err(DeserializeError::custom(format_args!(
-                "found `{text}` where a list should be: did you mean `[{text}]`?"
+                "expected a list, found `{text}`; did you mean `[{text}]`?"
             ))),
-            _ => self.type_mismatch_error(&"a list, such as [a, b],"),
+            _ => self.type_mismatch_error(&"a list such as [a, b]"),
         }
     }
 
@@ -319,7 +335,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
                 visitor.visit_enum(name)
             }
             NodeKind::Text(text) => Err(DeserializeError::unknown_variant(text, variants)),
-            _ => self.type_mismatch_error(&suggest::format_one_of(variants).as_str()),
+            _ => self.type_mismatch_error(&suggest::format_alternatives(variants).as_str()),
         }
     }
 
@@ -365,7 +381,11 @@ impl<'n> SeqAccess<'n> for FieldSpanAndValueAccess<'n, '_> {
                 seed.deserialize(number).map(Some)
             }
             None => {
-                self.deserializer.report_if_error(seed.deserialize(self.deserializer)).map(Some)
+                let value = match self.deserializer.tag_or_anchor_error() {
+                    Some(error) => Err(error),
+                    None => seed.deserialize(self.deserializer),
+                };
+                self.deserializer.report_if_error(value).map(Some)
             }
         }
     }

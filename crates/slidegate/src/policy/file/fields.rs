@@ -3,6 +3,7 @@
 use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{AlgorithmSpec, ModeSpec};
+use super::suggest::missing_field_message;
 use crate::algorithm::Algorithm;
 use crate::key::DEFAULT_DOMAIN;
 use crate::policy::error::SourceSpan;
@@ -15,7 +16,7 @@ impl Compiler<'_> {
             None => DEFAULT_DOMAIN,
             Some((name, at)) => {
                 if name.is_empty() || name.len() > 128 {
-                    self.report(at, "the name of a domain has 1 to 128 bytes");
+                    self.report_invalid_name_length("domain", name, at);
                 }
                 name
             }
@@ -37,20 +38,27 @@ impl Compiler<'_> {
                 _ => format!(", for example `{suggestion}`"),
             };
             let message = format_args!(
-                "`{name}` cannot name a {kind}: use 1 to 128 of a-z, 0-9, `.`, `_` and `-`{example}"
+                "invalid {kind} name `{name}`; use 1 to 128 of the characters a-z, 0-9, `.`, `_` and `-`{example}"
             );
             self.report(at, message);
         }
     }
 
+    fn report_invalid_name_length(&mut self, kind: &str, name: &str, at: SourceSpan) {
+        let message = match name {
+            "" => format!("the {kind} name is empty; write 1 to 128 bytes"),
+            _ => format!("the {kind} name has {} bytes; the maximum is 128", name.len()),
+        };
+        self.report(at, message);
+    }
+
     pub(super) fn report_invalid_attribute_name(&mut self, name: &str, at: SourceSpan) {
         if name.is_empty() || name.len() > 128 {
-            self.report(at, "the name of an attribute has 1 to 128 bytes");
+            self.report_invalid_name_length("attribute", name, at);
         } else if name.starts_with("header.") && name.bytes().any(|b| b.is_ascii_uppercase()) {
             let lower_case_name = name.to_ascii_lowercase();
-            let message = format_args!(
-                "names of headers are lower-case here: did you mean `{lower_case_name}`?"
-            );
+            let message =
+                format_args!("header names are lower-case; did you mean `{lower_case_name}`?");
             self.report(at, message);
         }
     }
@@ -59,7 +67,8 @@ impl Compiler<'_> {
     pub(super) fn ipv6_prefix_from_field(&mut self, prefix: &Field<u64>) -> Option<u8> {
         let (&bits, at) = prefix.value_and_span()?;
         let valid_bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits));
-        self.ok_or_report(at, valid_bits.ok_or("an IPv6 prefix has 1 to 128 bits"))
+        let message = || format!("{bits} is not an IPv6 prefix length; write 1 to 128");
+        self.ok_or_report(at, valid_bits.ok_or_else(message))
     }
 
     /// Compiles the HTTP status of denied requests. A status below 400 is an error, since a proxy would allow the
@@ -67,10 +76,8 @@ impl Compiler<'_> {
     pub(super) fn deny_status_from_field(&mut self, status: &Field<u64>) -> Option<u16> {
         let (&status, at) = status.value_and_span()?;
         let valid_status = u16::try_from(status).ok().filter(|status| (400..=599).contains(status));
-        self.ok_or_report(
-            at,
-            valid_status.ok_or("the status of a denial is an error, from 400 to 599"),
-        )
+        let message = || format!("{status} is not an error status; write 400 to 599");
+        self.ok_or_report(at, valid_status.ok_or_else(message))
     }
 
     /// Converts the field `mode` of a rule or an override. Reports an invalid percentage.
@@ -82,7 +89,7 @@ impl Compiler<'_> {
             ModeSpec::Off => Mode::Off,
             ModeSpec::For(map) => {
                 if map.enforce.is_absent() {
-                    self.report(mode.span(), "write the share of the keys: { enforce: 5% }");
+                    self.report(mode.span(), missing_field_message("enforce: 5%"));
                 }
                 let (share, at) = map.enforce.value_and_span()?;
                 Mode::EnforceFor(self.ok_or_report(at, share.parse())?)

@@ -6,6 +6,7 @@ use super::bounds::MAX_LIMITS;
 use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{AlgorithmSpec, AlignSpec, LimitMap, LimitSpec, LimitsSpec};
+use super::suggest::missing_field_message;
 use crate::algorithm::{Algorithm, Align};
 use crate::limit::Limit;
 use crate::policy::error::SourceSpan;
@@ -48,11 +49,13 @@ impl Compiler<'_> {
         };
         if specs.is_empty() {
             let message =
-                "an empty list limits nothing: write a limit such as [100/min], or `unlimited`";
+                "the list of limits is empty; add a limit such as 100/min, or write `unlimited`";
             self.report(at, message);
         }
         if specs.len() > MAX_LIMITS {
-            self.report(at, format_args!("at most {MAX_LIMITS} limits in a rule"));
+            let message =
+                format_args!("too many limits: {}; the maximum is {MAX_LIMITS}", specs.len());
+            self.report(at, message);
         }
         let mut named_limits: Vec<NamedLimit> = Vec::new();
         for spec in specs.iter().take(MAX_LIMITS) {
@@ -64,7 +67,7 @@ impl Compiler<'_> {
             let Some(limit) = compiled else { continue };
             if named_limits.iter().any(|other| other.id == limit.id) {
                 let message = format_args!(
-                    "two limits of this rule are known as `{}`: give one a `name`, or keep the smaller",
+                    "two limits of this rule have the name `{}`; give one of them another `name`, or remove it",
                     limit.id
                 );
                 self.report(at, message);
@@ -115,7 +118,7 @@ impl Compiler<'_> {
             [(map.max.is_absent(), "max: 100"), (map.window.is_absent(), "window: 1m")]
         {
             if is_absent {
-                self.report(at, format_args!("a limit needs `max` and `window`: add `{field}`"));
+                self.report(at, missing_field_message(field));
             }
         }
         let algorithm = match map.algorithm.get() {
@@ -172,7 +175,7 @@ impl Compiler<'_> {
         for (field, is_absent, at, algorithm_name) in parameters {
             if !is_absent && compiled.name() != algorithm_name {
                 let message = format_args!(
-                    "`{field}` goes with {algorithm_name}, but this limit is a {compiled}: take `{field}` away, or write `algorithm: {algorithm_name}`"
+                    "`{field}` is only for {algorithm_name}, but this limit uses {compiled}; remove `{field}`, or write `algorithm: {algorithm_name}`"
                 );
                 self.report(at, message);
                 is_valid = false;

@@ -6,10 +6,12 @@ use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
+use super::{unquoted, yaml_error};
+
 pub use crate::policy::error::SourceSpan;
 
 /// The maximum number of nodes in a YAML document. A policy with 10,000 rules has about 250,000 nodes.
-const MAX_YAML_NODES: usize = 600_000;
+pub(super) const MAX_YAML_NODES: usize = 600_000;
 
 /// One value of a YAML document, with its position in the source text.
 #[derive(Debug)]
@@ -20,6 +22,9 @@ pub struct Node {
     pub kind: NodeKind,
     /// Whether a scalar is written without quotes. Has no meaning for lists and maps.
     pub is_plain: bool,
+    /// The error message for a value that YAML probably reads differently from what its author means, because it is not
+    /// quoted: a tag such as `!free`, an anchor without a value, or a map such as `{id}`.
+    pub misreading: Option<Box<str>>,
 }
 
 /// The value of a [`Node`]. The type of a scalar is not determined: that depends on the reader.
@@ -40,7 +45,7 @@ pub enum NodeKind {
 pub struct YamlError {
     /// The position of the error in the source text.
     pub span: SourceSpan,
-    /// The message of the YAML parser, without the position.
+    /// The problem and its remedy, without the position.
     pub message: String,
 }
 
@@ -61,7 +66,7 @@ impl Node {
         let parsed = serde_saphyr::from_str_with_options::<Spanned<YamlValue>>(source, options);
         parsed
             .map(|raw| node_from_yaml_value(raw, source))
-            .map_err(|error| YamlError::from_parser_error(&error))
+            .map_err(|error| yaml_error::describe(&error, source))
     }
 
     /// Returns the text of a scalar, or `None` for other values. The key of a map always has a text.
@@ -73,22 +78,8 @@ impl Node {
     }
 }
 
-impl YamlError {
-    fn from_parser_error(error: &serde_saphyr::Error) -> Self {
-        let error = error.without_snippet();
-        let span = error
-            .location()
-            .map_or(SourceSpan::default(), |location| SourceSpan::from_location(&location));
-        let message = error.to_string();
-        // The span already contains the position.
-        let suffix = format!(" at line {}, column {}", span.line, span.column);
-        let message = message.strip_suffix(&suffix).unwrap_or(&message).to_owned();
-        Self { span, message }
-    }
-}
-
 impl SourceSpan {
-    fn from_location(location: &Location) -> Self {
+    pub(super) fn from_location(location: &Location) -> Self {
         let width = location.span().len();
         Self { line: location.line(), column: location.column(), width }
     }
@@ -110,13 +101,43 @@ fn node_from_yaml_value(raw: Spanned<YamlValue>, source: &str) -> Node {
         YamlValue::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| {
                 let (span, text) = (SourceSpan::from_location(&key.referenced), key.value.into());
-                let key = Node { span, kind: NodeKind::Text(text), is_plain: false };
+                let kind = NodeKind::Text(text);
+                let key = Node { span, kind, is_plain: false, misreading: None };
                 (key, node_from_yaml_value(value, source))
             });
             NodeKind::Map(entries.collect())
         }
     };
-    Node { span, kind, is_plain }
+    let (span, misreading) = match describe_misreading(&raw.defined, &kind, span, source) {
+        Some((span, message)) => (span, Some(message.into())),
+        None => (span, None),
+    };
+    Node { span, kind, is_plain, misreading }
+}
+
+/// Returns the error message for a value that YAML probably reads differently from what its author means, with the
+/// position of the text that it misreads.
+fn describe_misreading(
+    at: &Location,
+    kind: &NodeKind,
+    span: SourceSpan,
+    source: &str,
+) -> Option<(SourceSpan, String)> {
+    let start = usize::try_from(at.span().byte_offset()?).ok()?;
+    let (before, value) = source.split_at_checked(start)?;
+    if let NodeKind::Map(entries) = kind {
+        let [(_, Node { kind: NodeKind::Null, .. })] = &entries[..] else { return None };
+        return Some((span, unquoted::describe_word_in_braces(value)?));
+    }
+    let value = match kind {
+        NodeKind::Text(text) => Some(&**text),
+        NodeKind::List(_) => Some("[…]"),
+        NodeKind::Null | NodeKind::Map(_) => None,
+    };
+    let (indicator, message) = unquoted::describe_indicator(before, value)?;
+    let distance = before.len() - before.trim_end_matches(' ').len() + indicator.chars().count();
+    let column = span.column.saturating_sub(distance as u64).max(1);
+    Some((SourceSpan { column, width: indicator.chars().count() as u64, ..span }, message))
 }
 
 /// Returns the source text of a value, because the parser converts numbers and booleans. For example, it converts `1.10`

@@ -23,7 +23,11 @@ impl Compiler<'_> {
     ) -> Vec<Override> {
         let override_specs = spec.overrides.get().map_or(&[][..], |overrides| overrides);
         if override_specs.len() > MAX_OVERRIDES {
-            self.report(spec.overrides.span(), format_args!("at most {MAX_OVERRIDES} overrides"));
+            let message = format_args!(
+                "too many overrides: {}; the maximum is {MAX_OVERRIDES}",
+                override_specs.len()
+            );
+            self.report(spec.overrides.span(), message);
         }
         let mut overrides: Vec<(Override, SourceSpan)> = Vec::new();
         for override_spec in override_specs.iter().take(MAX_OVERRIDES) {
@@ -38,7 +42,7 @@ impl Compiler<'_> {
                 && let Some((_, other)) = overrides.iter().find(same)
             {
                 let message = format_args!(
-                    "never holds: the override in line {} has the same `when`, and the first that matches holds",
+                    "this override never applies, because the override in line {} has the same `when` and comes first; remove one of them",
                     other.line
                 );
                 self.report(at, message);
@@ -61,7 +65,7 @@ impl Compiler<'_> {
         rule_when: &When,
     ) -> When {
         if spec.when.is_absent() {
-            self.report(at, "an override needs `when`, for example `when: { plan: pro }`");
+            self.report(at, "`when` is missing; add it, for example `when: { plan: pro }`");
         }
         let when = self.compile_when_field(&spec.when);
         let conditions = spec.when.get().map_or(&[][..], |WhenSpec(conditions)| conditions);
@@ -77,7 +81,7 @@ impl Compiler<'_> {
                 && condition.excludes(expected)
             {
                 let message = format_args!(
-                    "never holds: the rule itself is only for requests whose `{attribute}` is {expected}"
+                    "this override never applies, because the rule applies only if `{attribute}` is {expected}; change one of the two conditions"
                 );
                 self.report(key.span(), message);
             }
@@ -93,16 +97,19 @@ impl Compiler<'_> {
         default_algorithm: Algorithm,
     ) -> Vec<NamedLimit> {
         if spec.limits.is_absent() && spec.algorithm.is_absent() && spec.mode.is_absent() {
-            let message = "an override changes something: give it `limits`, `algorithm` or `mode`";
+            let message = "this override changes nothing; add `limits`, `algorithm` or `mode`";
             self.report(at, message);
         }
         if let Some((LimitsSpec::Requested, at)) = spec.limits.value_and_span() {
-            self.report(at, "`requested` is for a whole rule: give it a rule of its own");
+            self.report(at, "an override cannot have `requested`; write a separate rule with `limits: requested`");
         }
         let has_no_counts =
             matches!(spec.limits.get(), Some(LimitsSpec::Unlimited | LimitsSpec::Denied));
         if has_no_counts && let Some((_, at)) = spec.algorithm.value_and_span() {
-            self.report(at, "there is nothing to count here: leave `algorithm` out");
+            self.report(
+                at,
+                "`algorithm` has no effect with `unlimited` or `denied`; remove `algorithm`",
+            );
         }
         let inherits = spec.limits.is_absent();
         let limits = if inherits { rule_limits } else { &spec.limits };

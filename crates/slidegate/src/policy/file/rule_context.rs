@@ -92,7 +92,7 @@ impl Compiler<'_> {
         if self.scope_count > MAX_SCOPES {
             if previous <= MAX_SCOPES {
                 let message = format_args!(
-                    "too much to count: the limits of all rules and overrides, each times the combinations of names in `per`, are at most {MAX_SCOPES}"
+                    "too many limits in the policy; the maximum is {MAX_SCOPES}, where each limit of a rule or override counts once for each combination of names in `per`"
                 );
                 self.report(at, message);
             }

@@ -7,7 +7,7 @@ use super::bounds::MAX_SPLIT_ATTRIBUTES;
 use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{RuleSpec, SplitSpec};
-use super::suggest::unknown_name_message;
+use super::suggest::{missing_field_message, unknown_value_message};
 use crate::cluster_options::ClusterOptions;
 use crate::limit::Limit;
 use crate::policy::error::SourceSpan;
@@ -23,7 +23,7 @@ impl Compiler<'_> {
         let (spec, at) = rule.cluster.value_and_span()?;
         if spec.max_unsynced.is_absent() && spec.on_partition.is_absent() {
             let message =
-                "`cluster` is empty: give it `max_unsynced` or `on_partition`, or leave it out";
+                "`cluster` is empty; add `max_unsynced` or `on_partition`, or remove `cluster`";
             self.report(at, message);
         }
         let on_partition = spec.on_partition.get().copied().unwrap_or_default();
@@ -41,8 +41,7 @@ impl Compiler<'_> {
     ) -> Option<RuleRedisOptions> {
         let (spec, at) = rule.redis.value_and_span()?;
         if spec.slot_by.is_absent() && spec.split.is_absent() && spec.sample.is_absent() {
-            let message =
-                "`redis` is empty: give it `slot_by`, `split` or `sample`, or leave it out";
+            let message = "`redis` is empty; add `slot_by`, `split` or `sample`, or remove `redis`";
             self.report(at, message);
         }
         // A limit that denies everything accepts any split and sample.
@@ -76,7 +75,7 @@ impl Compiler<'_> {
             if rule.per.get().is_none_or(Vec::is_empty) && !entries.is_empty() {
                 self.report(
                     at,
-                    "`slot_by` chooses entries of `per`, and this rule has none: give it a `per`",
+                    "`slot_by` selects entries of `per`, but the rule has no `per`; add `per`",
                 );
             }
             return None;
@@ -92,7 +91,7 @@ impl Compiler<'_> {
                 if index.is_none() {
                     // The closest match is searched only if the error is reported.
                     let message =
-                        fmt::from_fn(|f| f.write_str(&unknown_name_message(&text, &known)));
+                        fmt::from_fn(|f| f.write_str(&unknown_value_message(&text, &known)));
                     self.report(at, message);
                 }
                 index
@@ -108,7 +107,7 @@ impl Compiler<'_> {
             [(spec.by.is_absent(), "by: [route]"), (spec.into.is_absent(), "into: 8")]
         {
             if is_absent {
-                self.report(at, format_args!("a split needs `by` and `into`: add `{field}`"));
+                self.report(at, missing_field_message(field));
             }
         }
         let (&into, at) = spec.into.value_and_span()?;
@@ -119,21 +118,25 @@ impl Compiler<'_> {
     fn attribute_names_of_split(&mut self, split: &SplitSpec, per: &Per) -> Box<[Box<str>]> {
         let Some((names, at)) = split.by.value_and_span() else { return Box::default() };
         if names.is_empty() || names.len() > MAX_SPLIT_ATTRIBUTES {
-            self.report(at, format_args!("a split is by 1 to {MAX_SPLIT_ATTRIBUTES} attributes"));
+            let message = format_args!(
+                "`by` lists {} attributes; list 1 to {MAX_SPLIT_ATTRIBUTES}",
+                names.len()
+            );
+            self.report(at, message);
             return Box::default();
         }
         let mut seen = HashSet::new();
         for (name, at) in names.iter().filter_map(Field::value_and_span) {
             self.report_invalid_attribute_name(name, at);
             if !seen.insert(name.as_str()) {
-                self.report(at, format_args!("`{name}` is listed in `by` twice: remove one"));
+                self.report(at, format_args!("`{name}` is listed twice in `by`; remove one"));
             }
         }
         // If the first of several names is present, the others are not used.
         let counted_names: HashSet<&str> =
             per.entries().iter().filter_map(|alternatives| alternatives.names().next()).collect();
         if seen.len() == names.len() && seen.is_subset(&counted_names) {
-            let message = "each counter would have only one part, with its share of the limit: `by` needs an attribute that is not in `per`";
+            let message = "all attributes of `by` are in `per`, so each counter would use only one part and its share of the limit; add an attribute that is not in `per`";
             self.report(at, message);
         }
         names.iter().filter_map(Field::get).map(|name| name.as_str().into()).collect()
@@ -145,7 +148,7 @@ impl Compiler<'_> {
         let percentage: Percentage = self.ok_or_report(at, text.parse())?;
         let ratio = percentage.to_one_in_n(RedisOptions::MAX_SAMPLE).map_err(|(nearest, ratio)| {
             format!(
-                "a sample is one in n requests, n from 2 to {}: the nearest to {percentage} is {nearest}, one in {ratio}",
+                "{percentage} is not one in n requests, with n from 2 to {}; the nearest percentage is {nearest}, one in {ratio}",
                 RedisOptions::MAX_SAMPLE
             )
         });

@@ -1,4 +1,6 @@
-//! Suggests corrections of misspelt names in a policy, and formats lists of names for error messages.
+//! Suggests corrections of unknown names in a policy, and formats lists of names for error messages.
+
+use super::synonyms::{place_of_field, synonym_of};
 
 /// The maximum length of a word for which a correction is searched, in bytes. The time to compare two words is
 /// proportional to the product of their lengths.
@@ -8,7 +10,7 @@ const MAX_SUGGESTION_WORD_BYTES: usize = 128;
 const MIN_SUGGESTION_SIMILARITY: f64 = 0.8;
 
 /// Returns the known word that is most similar to `word`; `None` if no known word is similar enough.
-pub(super) fn most_similar_word<'w>(
+pub fn most_similar_word<'w>(
     word: &str,
     known: impl IntoIterator<Item = &'w str>,
 ) -> Option<&'w str> {
@@ -27,40 +29,53 @@ pub(super) fn most_similar_word<'w>(
     (closest.1 >= MIN_SUGGESTION_SIMILARITY).then_some(closest.0)
 }
 
-/// Formats the end of an error message that suggests a correction, ``: did you mean `x`?``. Returns an empty text if no
+/// Returns the known word that `word` probably means: a word with the same meaning, or the most similar one.
+fn closest_word<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+    synonym_of(word, known).or_else(|| most_similar_word(word, known.iter().copied()))
+}
+
+/// Formats the end of an error message that suggests a correction, ``; did you mean `x`?``. Returns an empty text if no
 /// known word is similar enough.
 pub(super) fn format_did_you_mean<'w>(
     word: &str,
     known: impl IntoIterator<Item = &'w str>,
 ) -> String {
     most_similar_word(word, known).map_or_else(String::new, |most_similar_word| {
-        format!(": did you mean `{most_similar_word}`?")
+        format!("; did you mean `{most_similar_word}`?")
     })
 }
 
-pub(super) fn unknown_name_message(word: &str, known: &[&str]) -> String {
-    let hint = format_did_you_mean(word, known.iter().copied());
-    match hint.is_empty() {
-        true => format!("`{word}` is not {}", format_one_of(known)),
-        false => format!("`{word}` is not {}{hint}", format_one_of(known)),
+pub(super) fn unknown_value_message(word: &str, known: &[&str]) -> String {
+    match closest_word(word, known) {
+        Some(closest_word) => format!("unknown value `{word}`; did you mean `{closest_word}`?"),
+        None => format!("unknown value `{word}`; write {}", format_alternatives(known)),
     }
 }
 
 pub(super) fn unknown_field_message(word: &str, fields: &[&str]) -> String {
-    match most_similar_word(word, fields.iter().copied()) {
-        Some(most_similar_word) => {
-            format!("there is no field `{word}` here: did you mean `{most_similar_word}`?")
+    let closest_word = closest_word(word, fields);
+    match (closest_word, place_of_field(word, fields), fields) {
+        (Some(closest_word), _, _) => {
+            format!("unknown field `{word}`; did you mean `{closest_word}`?")
         }
-        None => format!(
-            "there is no field `{word}` here: there is {}",
+        (None, Some(place), _) => format!("unknown field `{word}`; write {place}"),
+        (None, None, [only]) => format!("unknown field `{word}`; the only field here is `{only}`"),
+        (None, None, _) => format!(
+            "unknown field `{word}`; the fields here are {}",
             format_quoted_list(fields, "and")
         ),
     }
 }
 
-/// Formats a list of words, such as ``one of `a`, `b` or `c` ``.
-pub(super) fn format_one_of(words: &[&str]) -> String {
-    format!("one of {}", format_quoted_list(words, "or"))
+/// Returns the error message for a missing field. `example` is the field with a value, such as `max: 100`.
+pub(super) fn missing_field_message(example: &str) -> String {
+    let name = example.split(':').next().unwrap_or(example);
+    format!("`{name}` is missing; add it, for example `{example}`")
+}
+
+/// Formats a list of words, such as `` `a`, `b` or `c` ``.
+pub(super) fn format_alternatives(words: &[&str]) -> String {
+    format_quoted_list(words, "or")
 }
 
 fn format_quoted_list(words: &[&str], conjunction: &str) -> String {

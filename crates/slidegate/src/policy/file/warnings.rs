@@ -130,7 +130,7 @@ impl WarningCollector<'_> {
             if name == "route" {
                 self.add_warning(
                     at,
-                    "matches only if the caller sends the attribute `route`, since the policy has no `routes:`; list the paths in `routes:`, unless the caller sends it",
+                    "this condition matches only if the caller sends the attribute `route`, because the policy has no `routes`; list the paths in `routes`, unless the caller sends it",
                 );
             }
         }

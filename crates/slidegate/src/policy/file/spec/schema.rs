@@ -40,7 +40,7 @@ schema!(LimitSpec, "Limit", |generator| json_schema!({
 }));
 
 schema!(LimitsSpec, "Limits", |generator| json_schema!({
-    "description": "Limits, all of which must fit; or `unlimited` (every request passes), `denied` (no request passes), or `requested` (the limit that a descriptor brings along).",
+    "description": "Limits; a request must fit all of them. Or `unlimited` (every request passes), `denied` (no request passes), or `requested` (the limit that a descriptor contains).",
     "anyOf": [
         {
             "type": "array",
@@ -53,7 +53,7 @@ schema!(LimitsSpec, "Limits", |generator| json_schema!({
 }));
 
 schema!(ModeSpec, "Mode", |generator| json_schema!({
-    "description": "`enforce` denies requests that do not fit; `jointly` denies if no limit in this mode fits; `observe` counts and never denies; `off` does not apply; { enforce: 5% } enforces for a percentage of the keys.",
+    "description": "`enforce` denies requests that exceed a limit; `jointly` denies a request only if it exceeds all limits in this mode; `observe` counts and never denies; `off` disables the rule; { enforce: 5% } enforces for a percentage of the keys.",
     "anyOf": [{ "enum": MODE_NAMES }, generator.subschema_for::<EnforceMap>()],
 }));
 

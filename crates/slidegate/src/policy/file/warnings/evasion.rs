@@ -42,7 +42,7 @@ impl WarningCollector<'_> {
                     _ => "",
                 };
                 let message = format_args!(
-                    "the client chooses `{name}`, so each value that it invents has a count of its own, and nothing else limits these requests; {route_remedy}add a rule for them with `per: [ip]` (`remote_address` from Envoy)"
+                    "the client chooses `{name}` and can evade this limit with a new value in each request, because no other rule limits these requests; {route_remedy}add a rule with `per: [ip]` (`remote_address` from Envoy)"
                 );
                 self.add_warning(per_entry_span(source, name), message);
             }

@@ -33,7 +33,7 @@ impl WarningCollector<'_> {
             let at = if source.spec.mode.is_absent() { source.at } else { source.spec.mode.span() };
             self.add_warning(
                 at,
-                "never denies: 0% is no key at all; write `observe`, or a larger share",
+                "this rule never denies, because 0% selects no key; write `mode: observe`, or a larger percentage",
             );
         }
     }
@@ -52,7 +52,10 @@ impl WarningCollector<'_> {
             let literals = map.literal.get().into_iter().chain(not).flatten();
             for (literal, at) in literals.filter_map(Field::value_and_span) {
                 if let Some(reason) = self.impossible_value_reason(name, literal) {
-                    self.add_warning(at, format_args!("never matches: {reason}"));
+                    self.add_warning(
+                        at,
+                        format_args!("this value never matches, because {reason}"),
+                    );
                 }
             }
         }
@@ -68,12 +71,12 @@ impl WarningCollector<'_> {
                 Some(format!("a path begins with `/`; write `/{value}`"))
             }
             "ip" if value.parse::<IpAddr>().is_err() => {
-                Some(format!("`{value}` is not an address; leave `literal` out for a network"))
+                Some(format!("`{value}` is not an address; write a network without `literal`"))
             }
             "route"
                 if !self.policy.routes.is_empty() && !self.policy.routes().any(|r| r == value) =>
             {
-                Some(format!("`{value}` is none of `routes`; add it there"))
+                Some(format!("`{value}` is not listed in `routes`; add it there"))
             }
             _ => None,
         }
@@ -97,7 +100,7 @@ impl WarningCollector<'_> {
             return;
         }
         let message = format_args!(
-            "never applies: no `path` that is {path} has a `route` that is {route}; write one of the two"
+            "this rule never applies, because no `path` that is {path} has a `route` that is {route}; remove one of the two conditions"
         );
         self.add_warning(
             attribute_name_span(&source.spec.when, "route").unwrap_or(source.at),
@@ -121,7 +124,7 @@ impl WarningCollector<'_> {
                 source.spec.per.get().into_iter().flatten().filter_map(Field::value_and_span);
             let at = texts.zip(rule.per.entries()).find(|(_, own)| *own == entry);
             let message = format_args!(
-                "never applies: `when` requires `{entry}` to be absent, but `per` counts by it; remove it from one of them"
+                "this rule never applies, because `when` requires `{entry}` to be absent, but `per` counts by it; remove it from one of them"
             );
             self.add_warning(at.map_or(source.at, |((_, at), _)| at), message);
         }
@@ -140,7 +143,7 @@ impl WarningCollector<'_> {
                 }
                 if conditions_imply(&source.rule.when, &later.when, &earlier.when) {
                     let message = format_args!(
-                        "never holds: the override in line {} matches all that this one does, and the first that matches holds; put this one before it",
+                        "this override never applies, because the override in line {} matches all of its requests and comes first; move this override before it",
                         earlier_at.line
                     );
                     self.add_warning(*at, message);
@@ -170,7 +173,7 @@ impl WarningCollector<'_> {
                 }
                 if always_replaces(replacing.rule, replaced.rule) {
                     let message = format_args!(
-                        "never applies: rule `{}` replaces it, and applies to all that it does; take one of them away",
+                        "this rule never applies, because rule `{}` replaces it and applies to all of its requests; remove one of them",
                         replacing.rule.name()
                     );
                     self.add_warning(replaced.spec.name.span(), message);

@@ -1,0 +1,112 @@
+use proptest::collection::btree_map;
+use proptest::prelude::*;
+
+use super::*;
+
+/// Returns the names and values of the attributes in the body of a check.
+fn parse_attributes(body: &str) -> Vec<(String, String)> {
+    let request = CheckRequest::parse(body.as_bytes()).unwrap();
+    let request = request.to_gate_request();
+    let pairs = request.descriptors()[0].iter();
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Returns a strategy for attribute values: each is a JSON value and the text as which it counts.
+fn attribute_value() -> impl Strategy<Value = (String, String)> {
+    let same = |text: String| (text.clone(), text);
+    prop_oneof![
+        any::<String>().prop_map(|text| (serde_json::to_string(&text).unwrap(), text)),
+        any::<i64>().prop_map(move |number| same(number.to_string())),
+        "-?[1-9][0-9]{0,60}".prop_map(same),
+        any::<bool>().prop_map(move |value| same(value.to_string())),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_attribute_value_counts_as_its_text(
+        attributes in btree_map("[a-z\u{e9}\n\"]{0,8}", attribute_value(), 0..24),
+    ) {
+        let members = attributes.iter().map(|(name, (json, _))| {
+            format!("{} :\t{json}", serde_json::to_string(name).unwrap())
+        });
+        let body = format!("{{ \"attributes\":\n{{{}}}}}", members.collect::<Vec<_>>().join(" ,"));
+        let mut found = parse_attributes(&body);
+        found.sort();
+        let expected: Vec<_> = attributes.into_iter().map(|(name, (_, text))| (name, text)).collect();
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn any_body_is_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let body = [&b"{\"attributes\":{\"a\":"[..], &bytes].concat();
+        let _ = CheckRequest::parse(&body);
+        let _ = ReportRequest::parse(&bytes);
+        let _ = ExplainRequest::parse(&[&b"{\"descriptors\":[{\"attributes\":"[..], &bytes].concat());
+    }
+}
+
+#[test]
+fn every_prefix_of_body_ends_early() {
+    let body =
+        r#"{"domain":"a\u00e9","attributes":{"b":"c","d":42,"e":true},"cost":1,"costs":{"f":2}}"#;
+    CheckRequest::parse(body.as_bytes()).unwrap();
+    for length in 1..body.len() {
+        let problem = CheckRequest::parse(&body.as_bytes()[..length]).err().unwrap();
+        let expected = format!("the body ends early, after byte {length} and within ");
+        let text = String::from_utf8(problem.json()).unwrap();
+        assert!(text.contains(&expected), "{}: {text}", &body[..length]);
+    }
+}
+
+#[test]
+fn explain_body_errors_name_conflicting_field() {
+    for (body, expected) in [
+        ("{}", "neither `attributes` nor `descriptors`"),
+        (r#"{"descriptors":[]}"#, "`descriptors` is empty; send"),
+        (r#"{"descriptors":{}}"#, "`descriptors` is an object; send a list"),
+        (r#"{"descriptors":[7]}"#, "a descriptor is a number; send an object"),
+        (
+            r#"{"descriptors":[{}]}"#,
+            "line 1 column 17: field `attributes` of a descriptor is missing",
+        ),
+        (r#"{"descriptors":[{"domain":"a"}]}"#, "unknown field `domain`"),
+        (
+            r#"{"attributes":{},"descriptors":[]}"#,
+            "`attributes` and `descriptors` exclude each other",
+        ),
+        (r#"{"descriptors":[{"attributes":{}}],"cost":1}"#, "have no effect beside `descriptors`"),
+    ] {
+        let problem = ExplainRequest::parse(body.as_bytes()).err().unwrap();
+        let text = String::from_utf8(problem.json()).unwrap();
+        assert!(text.contains(expected), "{body}: {text}");
+    }
+    let body =
+        br#"{"descriptors":[{"attributes":{"user":42}},{"attributes":{"ok":true},"cost":2}]}"#;
+    let request = ExplainRequest::parse(body).unwrap();
+    let values = request.to_gate_request();
+    let values = values.descriptors().iter().map(|descriptor| descriptor.iter().next().unwrap().1);
+    assert_eq!(values.collect::<Vec<_>>(), ["42", "true"]);
+}
+
+#[test]
+fn whole_costs_are_accepted_in_every_notation() {
+    for (cost, units) in [
+        ("0", Some(0)),
+        ("-0", Some(0)),
+        ("2.0", Some(2)),
+        ("20e-1", Some(2)),
+        ("18446744073709551615", Some(u64::MAX)),
+        ("18446744073709551616", Some(u64::MAX)),
+        ("1e300", Some(u64::MAX)),
+        ("1e999", Some(u64::MAX)),
+        ("-1", None),
+        ("-1e999", None),
+        ("0.5", None),
+    ] {
+        let body = format!(r#"{{"attributes":{{}},"cost":{cost}}}"#);
+        let request = CheckRequest::parse(body.as_bytes());
+        let found = request.ok().map(|request| request.cost.map_or(7, |Cost(units)| units));
+        assert_eq!(found, units, "{cost}");
+    }
+}

@@ -1,0 +1,166 @@
+//! Names that other rate limiters use, with their counterparts in policies.
+
+/// Names of a vocabulary, each with other names for the same thing.
+type Synonyms = [(&'static str, &'static [&'static str])];
+
+const MODES: &Synonyms = &[
+    (
+        "observe",
+        &[
+            "shadow",
+            "shadow_mode",
+            "dry_run",
+            "dryrun",
+            "log",
+            "log_only",
+            "monitor",
+            "report",
+            "report_only",
+        ],
+    ),
+    ("enforce", &["block", "enforced", "enforcing", "on", "true", "enabled"]),
+    ("off", &["disabled", "disable", "none", "false"]),
+];
+
+const STORE_ERRORS: &Synonyms = &[
+    ("allow", &["fail_open", "open", "pass", "ignore"]),
+    ("deny", &["fail_closed", "fail_close", "closed", "reject", "block"]),
+    ("local", &["memory", "in_memory", "fallback"]),
+];
+
+const MISSING_ATTRIBUTES: &Synonyms =
+    &[("skip", &["ignore", "allow"]), ("deny", &["reject", "block"])];
+
+const ALGORITHMS: &Synonyms = &[
+    ("token_bucket", &["leaky", "leaky_bucket", "gcra", "bucket", "token", "tokens"]),
+    ("sliding_log", &["log", "sliding_window_log", "sliding_log_window", "exact"]),
+    (
+        "sliding_window",
+        &[
+            "sliding",
+            "sliding_window_counter",
+            "sliding_counter",
+            "rolling",
+            "rolling_window",
+            "approximate",
+        ],
+    ),
+    (
+        "fixed_window",
+        &["fixed", "fixed_window_counter", "fixed_counter", "tumbling", "tumbling_window"],
+    ),
+];
+
+const LIMIT_WORDS: &Synonyms = &[
+    ("denied", &["deny", "banned", "ban", "block", "blocked", "forbidden"]),
+    ("unlimited", &["infinite", "infinity", "no_limit", "nolimit", "allow", "allowed", "off"]),
+];
+
+const WINDOW_STARTS: &Synonyms =
+    &[("clock", &["calendar", "utc", "wall_clock"]), ("key", &["first_request", "hash"])];
+
+const FIELDS: &Synonyms = &[
+    ("rules", &["limits", "rate_limits", "ratelimits", "policies", "descriptors"]),
+    ("name", &["id"]),
+    ("domain", &["namespace"]),
+    ("when", &["match", "matches", "matching", "if", "where", "condition", "conditions", "filter"]),
+    ("per", &["key", "keys", "by", "group_by", "count_by", "key_by", "identifier", "dimensions"]),
+    (
+        "limits",
+        &["limit", "rate", "rates", "rate_limit", "rate_limits", "quota", "quotas", "throttle"],
+    ),
+    ("max", &["limit", "rate", "count", "requests", "max_requests", "requests_per_unit", "amount"]),
+    (
+        "window",
+        &[
+            "window_size",
+            "window_length",
+            "period",
+            "interval",
+            "duration",
+            "unit",
+            "every",
+            "per",
+            "time",
+        ],
+    ),
+    ("burst", &["burst_size", "max_burst", "burst_limit", "capacity", "bucket_size"]),
+    ("precision", &["bucket", "bucket_length", "granularity", "resolution"]),
+    ("algorithm", &["type", "strategy", "kind"]),
+    ("mode", &["action", "enforcement", "dry_run", "shadow_mode", "enabled"]),
+    ("on_store_error", &["on_error", "on_failure", "failure_mode", "fail_mode", "fail_open"]),
+    ("deny_status", &["status", "status_code", "http_status", "response_code"]),
+    ("cost", &["weight", "hits_addend"]),
+    ("overrides", &["exceptions", "except", "exemptions"]),
+    ("not", &["exclude", "except", "is_not", "not_in", "ne"]),
+    ("literal", &["exact", "equals", "eq"]),
+    ("into", &["parts", "shards"]),
+    ("sample", &["sampling", "sample_rate"]),
+];
+
+const VOCABULARIES: [&Synonyms; 7] =
+    [MODES, STORE_ERRORS, MISSING_ATTRIBUTES, ALGORITHMS, LIMIT_WORDS, WINDOW_STARTS, FIELDS];
+
+/// Attributes that are often written as fields of a rule. They belong into `when`.
+const ATTRIBUTES: [&str; 9] =
+    ["path", "route", "method", "host", "ip", "header", "headers", "user", "tenant"];
+
+/// Fields of a limit that are often written as fields of a rule.
+const LIMIT_FIELDS: [&str; 7] =
+    ["max", "window", "window_size", "burst", "burst_size", "requests", "period"];
+
+/// Returns the known name that has the same meaning as `word`; `None` if there is none.
+pub(super) fn synonym_of<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+    let word = normal_spelling(word);
+    let mut entries = VOCABULARIES.into_iter().flatten();
+    // A name of another vocabulary is no correction here.
+    entries.find_map(|(name, synonyms)| {
+        let name = known.iter().find(|known| *known == name)?;
+        synonyms.contains(&&*word).then_some(*name)
+    })
+}
+
+/// Returns the place where a policy has the field `word`, if it is not a field of a rule or override but belongs into
+/// one. `fields` are the fields at the place where it is written.
+pub(super) fn place_of_field(word: &str, fields: &[&str]) -> Option<String> {
+    if !fields.contains(&"when") || !fields.contains(&"limits") {
+        return None;
+    }
+    let name = normal_spelling(word);
+    if ATTRIBUTES.contains(&&*name) {
+        return Some(format!("it in `when`, for example `when: {{ {name}: … }}`"));
+    }
+    let place = "it in a limit, for example `limits: [{ max: 100, window: 1m }]`";
+    LIMIT_FIELDS.contains(&&*name).then(|| place.to_owned())
+}
+
+fn normal_spelling(word: &str) -> String {
+    word.to_lowercase().replace(['-', ' '], "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn synonyms_depend_on_known_names() {
+        let modes = ["enforce", "jointly", "observe", "off"];
+        assert_eq!(synonym_of("Dry-Run", &modes), Some("observe"));
+        assert_eq!(synonym_of("block", &modes), Some("enforce"));
+        assert_eq!(synonym_of("block", &["allow", "local", "deny"]), Some("deny"));
+        assert_eq!(synonym_of("limit", &["name", "limits"]), Some("limits"));
+        assert_eq!(synonym_of("limit", &["max", "window"]), Some("max"));
+        assert_eq!(synonym_of("fortnightly", &modes), None);
+    }
+
+    #[test]
+    fn no_synonym_is_name_of_same_vocabulary() {
+        for vocabulary in
+            VOCABULARIES.into_iter().filter(|vocabulary| !std::ptr::eq(*vocabulary, FIELDS))
+        {
+            for (name, _) in vocabulary {
+                assert!(vocabulary.iter().all(|(_, synonyms)| !synonyms.contains(name)), "{name}");
+            }
+        }
+    }
+}

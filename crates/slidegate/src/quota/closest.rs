@@ -1,0 +1,149 @@
+//! Suggests corrections of quotas and windows in other notations, such as `10 per minute` and `10rpm`.
+
+use super::{Quota, WINDOW_TIME_UNITS};
+
+/// Time units in the notation of policies, each with other words for it.
+const TIME_UNIT_SYNONYMS: [(&str, &[&str]); 8] = [
+    ("ms", &["msec", "msecs", "milli", "millis", "millisecond", "milliseconds"]),
+    ("s", &["sec", "secs", "second", "seconds"]),
+    ("min", &["mins", "minute", "minutes"]),
+    ("h", &["hr", "hrs", "hour", "hours", "hourly"]),
+    ("d", &["day", "days", "daily"]),
+    ("w", &["wk", "week", "weeks", "weekly"]),
+    ("30d", &["month", "monthly"]),
+    ("365d", &["year", "yearly"]),
+];
+
+/// Abbreviations of rates, each with the time unit in the notation of policies.
+const RATE_ABBREVIATIONS: [(&str, &str); 7] = [
+    ("rps", "s"),
+    ("qps", "s"),
+    ("tps", "s"),
+    ("rpm", "min"),
+    ("qpm", "min"),
+    ("rph", "h"),
+    ("rpd", "d"),
+];
+
+/// Names of what a quota counts, which policies do not write.
+const COUNTED_NAMES: [&str; 12] = [
+    "r", "req", "reqs", "request", "requests", "call", "calls", "hit", "hits", "unit", "units",
+    "times",
+];
+
+/// Words between the maximum and the window of a quota.
+const SEPARATORS: [&str; 6] = ["/", "per", "every", "each", "in", "a"];
+
+/// Returns the quota that a text in another notation probably means, in the notation of policies: `10/min` for
+/// `10 requests per minute`. Returns `None` if the meaning is not clear.
+pub(crate) fn closest_quota(text: &str) -> Option<String> {
+    let text = text.to_lowercase().replace('/', " / ");
+    let (max, rest) = split_number(&text);
+    let mut words = rest.split_whitespace().peekable();
+    words.next_if(|word| COUNTED_NAMES.contains(word));
+    let word = words.next()?;
+    let abbreviation = RATE_ABBREVIATIONS.iter().find(|(abbreviation, _)| *abbreviation == word);
+    let window = match abbreviation {
+        Some((_, unit)) if words.peek().is_none() => (*unit).to_owned(),
+        None if SEPARATORS.contains(&word) => closest_window(&words.collect::<Vec<_>>().join(" "))?,
+        _ => return None,
+    };
+    let quota = format!("{max}/{window}");
+    Quota::parse(&quota).is_ok().then_some(quota)
+}
+
+/// Returns the window that a text in another notation probably means, in the notation of policies: `5min` for
+/// `5 minutes`. Returns `None` if the meaning is not clear.
+pub(super) fn closest_window(text: &str) -> Option<String> {
+    let text = text.to_lowercase();
+    let (number, unit) = split_number(&text);
+    let unit = unit.trim();
+    let is_known = |known: &str| known == unit;
+    let unit = match TIME_UNIT_SYNONYMS.iter().find(|(_, words)| words.contains(&unit)) {
+        Some((unit, _)) => unit,
+        None if unit == "min" || WINDOW_TIME_UNITS.iter().any(|(name, _)| is_known(name)) => unit,
+        None => return None,
+    };
+    let window = match &*number {
+        "" => unit.to_owned(),
+        "1" if unit.starts_with(|first: char| first.is_ascii_digit()) => unit.to_owned(),
+        _ if unit.starts_with(|first: char| first.is_ascii_digit()) => return None,
+        _ => format!("{number}{unit}"),
+    };
+    Quota::parse(&format!("1/{window}")).is_ok().then_some(window)
+}
+
+/// Splits a text into the digits of the number at its start and the rest. Removes `_` and `,` between the digits, and
+/// converts the suffix of `10k`.
+fn split_number(text: &str) -> (String, &str) {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '_' && c != ',');
+    let (number, rest) = text.split_at(end.unwrap_or(text.len()));
+    let digits = number.replace(['_', ','], "");
+    let mut after_k = rest.strip_prefix('k').unwrap_or("x").chars();
+    match after_k.next() {
+        None | Some(' ') if !digits.is_empty() => (format!("{digits}000"), &rest[1..]),
+        _ => (digits, rest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_quota_notation_has_closest_quota() {
+        for (text, expected) in [
+            ("10/minute", "10/min"),
+            ("10/Minutes", "10/min"),
+            ("10 per minute", "10/min"),
+            ("10 / 1 min", "10/1min"),
+            ("10rpm", "10/min"),
+            ("10 rps", "10/s"),
+            ("10r/s", "10/s"),
+            ("10 requests per hour", "10/h"),
+            ("10 every 5 minutes", "10/5min"),
+            ("10/15 minutes", "10/15min"),
+            ("10/sec", "10/s"),
+            ("10/secs", "10/s"),
+            ("10/hrs", "10/h"),
+            ("10/days", "10/d"),
+            ("10/week", "10/w"),
+            ("10/month", "10/30d"),
+            ("10/500 millis", "10/500ms"),
+            ("10_000/min", "10000/min"),
+            ("10,000/h", "10000/h"),
+            ("10k/day", "10000/d"),
+            ("10k per day", "10000/d"),
+        ] {
+            assert_eq!(closest_quota(text).as_deref(), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn unclear_quota_has_no_closest_quota() {
+        for text in [
+            "",
+            "10",
+            "ten/min",
+            "/min",
+            "10/",
+            "10/fortnight",
+            "10/60",
+            "10/min/ip",
+            "10/2 months",
+            "10 minutes",
+            "-1/s",
+            "1.5/s",
+            "10/min per ip",
+            "k/s",
+            "99999999999/s",
+            "10/0s",
+            "10 kk/s",
+            "10ö/s",
+            "10/ö",
+        ] {
+            assert_eq!(closest_quota(text), None, "{text}");
+        }
+    }
+}
