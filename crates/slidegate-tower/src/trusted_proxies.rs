@@ -115,7 +115,7 @@ mod tests {
         let error = |text: &str| text.parse::<TrustedProxies>().unwrap_err().to_string();
         assert!(error("").contains("or `none`"));
         assert!(error("10.0.0.0/8,").starts_with("`` is not an address or a network"));
-        assert!(error("10.0.0.0/33").starts_with("`10.0.0.0/33` is not a network: a prefix"));
+        assert!(error("10.0.0.0/33").starts_with("`10.0.0.0/33` is not a network; an IPv4 prefix"));
         assert!(error("localhost").starts_with("`localhost` is not an address or a network"));
         assert!(error("127.0.0.1,none").starts_with("`none` is not an address or a network"));
         assert_eq!(

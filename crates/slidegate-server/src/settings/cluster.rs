@@ -152,7 +152,7 @@ mod tests {
                 .unwrap()
                 .unwrap_err();
             assert!(error.starts_with(&format!(
-                "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {listen} is reachable from other machines"
+                "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): other machines can reach {listen}"
             )));
             let key = ["--cluster-listen", listen, "--cluster-key", "sixteen letters."];
             assert!(parse_settings_from_flags("cluster://", &key).unwrap().is_ok());

@@ -210,7 +210,7 @@ fn failed_explain_command_prints_failure_cause() {
         assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
         String::from_utf8(output.stderr).unwrap()
     };
-    assert!(error("https://127.0.0.1:1", &["a=b"]).contains("over plain HTTP, such as http://"));
+    assert!(error("https://127.0.0.1:1", &["a=b"]).contains("begins with http://; write"));
     assert!(error("http://127.0.0.1:1", &["a=b"]).contains("is unreachable: "));
     let http_url = format!("http://{}", server.address());
     assert!(
