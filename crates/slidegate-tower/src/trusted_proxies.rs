@@ -122,6 +122,6 @@ mod tests {
             error("10.0.0.7/8"),
             "`10.0.0.7/8` has address bits after its prefix; did you mean `10.0.0.0/8`?"
         );
-        assert!(error("::ffff:10.0.0.0/8").contains("more than the IPv4-mapped addresses"));
+        assert!(error("::ffff:10.0.0.0/8").contains("contains IPv4-mapped and other addresses"));
     }
 }
