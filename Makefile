@@ -3,7 +3,7 @@
 # Valgrind finds the function whose instructions are counted by its symbol.
 export CARGO_PROFILE_RELEASE_STRIP = none
 
-.PHONY: test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
+.PHONY: test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions instructions-build bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
 
 # All tests: unit, integration and documentation tests, the thread schedules of `test-shuttle`, and `fuzz-http`.
 test: test-tools
@@ -67,9 +67,12 @@ doc:
 
 # Compares the instruction counts of the decision path with lab/instructions.txt.
 # After an intended change of the counts: make instructions ARGS=--update
-instructions:
+instructions: instructions-build
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	cargo run --release -p lab --bin instructions -- $(ARGS)
+	target/release/instructions $(ARGS)
+
+instructions-build:
+	cargo build --release -p lab --bin instructions
 
 # Runs all benchmarks, with comparable limiters, and writes docs/BENCHMARKS.md. Takes 30 minutes and 6 GB of memory
 # after the build. With ARGS=--quick (less than 5 minutes) or ARGS='memory redis' (only these parts), it writes to

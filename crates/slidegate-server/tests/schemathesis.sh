@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../../.."
 
 VERSION=4.32.5
 # The number of requests that are generated for each operation. More are sent at night.
-EXAMPLES=${MAX_EXAMPLES:-200}
+EXAMPLES=${MAX_EXAMPLES:-100}
 target=${CARGO_TARGET_DIR:-target}
 venv=$target/schemathesis-$VERSION
 
