@@ -1,13 +1,21 @@
 //! Load tests of a Sentinel service that fails over.
 
-use slidegate::Timestamp;
+use std::ops::Range;
+use std::time::Duration;
+
+use slidegate::{Clock, Timestamp};
 
 use super::load::{
-    CallerLoad, Client, LATE_DENIED_CLIENT, MAX_PROMOTION_RECOVERY, acquire_load_permit,
-    bytes_per_charge, make_replica_lag, new_client, script_calls_at,
+    CallerLoad, Client, LATE_DENIED_CLIENT, acquire_load_permit, bytes_per_charge,
+    make_replica_lag, new_client, script_calls_at,
 };
 use super::load_result::Loss;
-use crate::server::sentinel::Service;
+use crate::server::sentinel::{Service, master_named_by};
+use crate::server::wait_until;
+
+/// Maximum time from the report of a new master until the stores call it: the interval at which they poll the Sentinels,
+/// a query to a Sentinel that hangs, and connecting.
+const MAX_RECOVERY_AFTER_REPORT: Duration = Duration::from_millis(1_500);
 
 const MAX_TIMESTAMP: Timestamp = Timestamp::from_micros(u64::MAX);
 
@@ -30,12 +38,17 @@ impl SentinelLoadTest {
         Self { service, load, bytes_per_charge }
     }
 
-    /// Waits until the replica has become the master and the stores have called it. Returns the time from which all
-    /// requests must succeed.
-    async fn wait_for_failover(&self) -> Timestamp {
+    /// Waits until one of these Sentinels reports the replica as the master, and the stores have called it. Returns the
+    /// time from which all requests must succeed. A Sentinel reports the new master up to a second after the promotion.
+    async fn wait_for_failover(&self, sentinels: Range<usize>) -> Timestamp {
         let replica = self.service.replica();
-        let promoted = replica.wait_until_promoted(&self.load.clock);
-        self.load.wait_for_recovery(replica, 0, promoted, MAX_PROMOTION_RECOVERY).await
+        wait_until("a Sentinel reports the new master", || {
+            self.service.sentinels[sentinels.clone()]
+                .iter()
+                .any(|sentinel| master_named_by(sentinel) == Some(replica.port()))
+        });
+        let reported_at = self.load.clock.now();
+        self.load.wait_for_recovery(replica, 0, reported_at, MAX_RECOVERY_AFTER_REPORT).await
     }
 
     /// Ends the load once the old master is a replica. Asserts that at most `lost_bytes` of replication data were lost,
@@ -71,7 +84,7 @@ async fn requested_failover_loses_only_unreplicated_charges() {
     let trial = SentinelLoadTest::start_under_load().await;
     trial.service.master().clear_log();
     trial.service.request_failover();
-    let recovered_at = trial.wait_for_failover().await;
+    let recovered_at = trial.wait_for_failover(0..1).await;
     // Sentinel leaves the old master in its role for a while, and everything that is written to it is lost.
     let calls_of_old = script_calls_at(trial.service.master());
     trial.load.wait_for_decisions().await;
@@ -89,7 +102,7 @@ async fn failover_succeeds_after_master_and_sentinel_kill() {
     let mut trial = SentinelLoadTest::start_under_load().await;
     trial.service.sentinels[0].kill();
     let end = trial.service.master_mut().kill_at_known_offset();
-    let recovered_at = trial.wait_for_failover().await;
+    let recovered_at = trial.wait_for_failover(1..3).await;
     let lost = end - trial.service.replica().offset_at_promotion();
     trial.load.wait_for_decisions().await;
     trial.service.sentinels[0].restart();
@@ -104,7 +117,7 @@ async fn failover_succeeds_after_master_and_sentinel_pause() {
     trial.service.master().clear_log();
     trial.service.sentinels[0].pause();
     trial.service.master().pause();
-    let recovered_at = trial.wait_for_failover().await;
+    let recovered_at = trial.wait_for_failover(1..3).await;
     trial.service.sentinels[0].resume();
     trial.service.master().resume();
     trial.load.wait_for_decisions().await;
@@ -128,7 +141,7 @@ async fn killed_master_with_lagging_replica_loses_unreplicated_charges() {
     trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
     let end = trial.service.master_mut().kill_at_known_offset();
     trial.service.replica().resume();
-    let recovered_at = trial.wait_for_failover().await;
+    let recovered_at = trial.wait_for_failover(0..3).await;
     let lost_bytes = end - trial.service.replica().offset_at_promotion() - skipped_bytes;
     trial.load.wait_for_denial(LATE_DENIED_CLIENT).await;
     trial.service.master_mut().restart();
