@@ -69,7 +69,7 @@ doc:
 # After an intended change of the counts: make instructions ARGS=--update
 instructions: instructions-build
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	target/release/instructions $(ARGS)
+	cargo run --release -p lab --bin instructions -- $(ARGS)
 
 instructions-build:
 	cargo build --release -p lab --bin instructions
