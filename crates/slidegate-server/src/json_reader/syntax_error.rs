@@ -162,7 +162,7 @@ impl JsonReader<'_> {
             }
             [b'/' | b'#', ..] => "comments are not JSON; remove the comment".into(),
             [b'\\', ..] => {
-                "a backslash outside of a string; remove it, and check how the shell quotes the body".into()
+                "a backslash outside of a string; remove it, and check the quotes of the shell command".into()
             }
             _ => format!("`{}` is not JSON; write text in double quotes", self.next_character()),
         }

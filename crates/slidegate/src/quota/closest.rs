@@ -25,7 +25,7 @@ const RATE_ABBREVIATIONS: [(&str, &str); 7] = [
     ("rpd", "d"),
 ];
 
-/// Names of what a quota counts, which policies do not write.
+/// Names of the counted units. A quota in a policy has no such name.
 const COUNTED_NAMES: [&str; 12] = [
     "r", "req", "reqs", "request", "requests", "call", "calls", "hit", "hits", "unit", "units",
     "times",

@@ -75,7 +75,10 @@ fn explain_body_errors_name_conflicting_field() {
             r#"{"attributes":{},"descriptors":[]}"#,
             "`attributes` and `descriptors` exclude each other",
         ),
-        (r#"{"descriptors":[{"attributes":{}}],"cost":1}"#, "have no effect beside `descriptors`"),
+        (
+            r#"{"descriptors":[{"attributes":{}}],"cost":1}"#,
+            "have no effect together with `descriptors`",
+        ),
     ] {
         let problem = ExplainRequest::parse(body.as_bytes()).err().unwrap();
         let text = String::from_utf8(problem.json()).unwrap();

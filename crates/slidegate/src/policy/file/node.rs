@@ -22,8 +22,8 @@ pub struct Node {
     pub kind: NodeKind,
     /// Whether a scalar is written without quotes. Has no meaning for lists and maps.
     pub is_plain: bool,
-    /// The error message for a value that YAML probably reads differently from what its author means, because it is not
-    /// quoted: a tag such as `!free`, an anchor without a value, or a map such as `{id}`.
+    /// The error message for a value that probably has another meaning in YAML than its author intends, because it is
+    /// not quoted: a tag such as `!free`, an anchor without a value, or a map such as `{id}`.
     pub misreading: Option<Box<str>>,
 }
 
@@ -115,7 +115,7 @@ fn node_from_yaml_value(raw: Spanned<YamlValue>, source: &str) -> Node {
     Node { span, kind, is_plain, misreading }
 }
 
-/// Returns the error message for a value that YAML probably reads differently from what its author means, with the
+/// Returns the error message for a value that probably has another meaning in YAML than its author intends, with the
 /// position of the text that it misreads.
 fn describe_misreading(
     at: &Location,
