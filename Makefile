@@ -22,10 +22,9 @@ nightly: test-tools
 	SEEDS=20000 PROPTEST_CASES=4096 RELOAD_SECONDS=300 DIFFERENTIAL_SECONDS=1800 MAX_EXAMPLES=2000 .ci/run-tests --include-ignored
 	$(MAKE) fuzz
 
-# Tests the memory store and the circuit breaker under many thread schedules. Uses a separate build, because shuttle
-# replaces locks and atomics. The build is not optimized, because that takes longer than the tests.
+# Tests the memory store and the circuit breaker under many thread schedules. shuttle replaces their locks and atomics.
 test-shuttle:
-	RUSTFLAGS='--cfg shuttle' cargo test --profile dev -p slidegate -p slidegate-redis --test shuttle --target-dir target/shuttle
+	RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/.ci/rustc-shuttle cargo test --workspace --all-features --test shuttle $(ARGS)
 
 # Compares the server with a reference implementation in Python for SECONDS seconds (default 600; 60 in `make test`).
 differential: SECONDS = 600
