@@ -7,19 +7,24 @@
 
 pub mod accuracy;
 pub mod arrivals;
+pub mod block_limiters;
 pub mod callgrind;
 pub mod chart;
 pub mod exact_log;
+pub mod key_blocks;
 pub mod key_distribution;
 pub mod keys;
 pub mod limiters;
 pub mod logs;
 pub mod measure;
 pub mod part;
+pub mod peer_comparison;
 pub mod policies;
 pub mod progress;
 pub mod recording;
 pub mod rss;
 pub mod server;
+#[cfg(feature = "cluster")]
+pub mod simulated_node;
 pub mod table;
 pub mod targets;

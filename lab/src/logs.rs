@@ -85,7 +85,24 @@ pub struct QueueLog {
 impl QueueLog {
     /// Creates an empty log for this number of keys.
     pub fn new(keys: usize) -> Self {
-        Self { queues: DashMap::default(), window_us: window_us_for_key_count(keys) }
+        Self::with_window(window_us_for_key_count(keys))
+    }
+
+    /// Creates an empty log for windows of `window_us` microseconds.
+    pub fn with_window(window_us: u64) -> Self {
+        Self { queues: DashMap::default(), window_us }
+    }
+
+    /// Charges one unit to a key if the limit allows it. Returns `true` if the unit was charged.
+    #[inline]
+    pub fn try_charge_at(&self, key: u64, now_us: u64) -> bool {
+        let expired_us = now_us.saturating_sub(self.window_us);
+        match self.queues.get(&key) {
+            Some(queue) => push_if_below_max(&mut queue.lock(), expired_us, now_us),
+            None => {
+                push_if_below_max(self.queues.entry(key).or_default().get_mut(), expired_us, now_us)
+            }
+        }
     }
 }
 
@@ -95,13 +112,7 @@ impl LogContender for QueueLog {
     }
 
     fn try_charge(&self, key: u64, now_us: u64) -> bool {
-        let expired_us = now_us.saturating_sub(self.window_us);
-        match self.queues.get(&key) {
-            Some(queue) => push_if_below_max(&mut queue.lock(), expired_us, now_us),
-            None => {
-                push_if_below_max(self.queues.entry(key).or_default().get_mut(), expired_us, now_us)
-            }
-        }
+        self.try_charge_at(key, now_us)
     }
 }
 

@@ -2,6 +2,7 @@
 //! equally, and the result is the median of the rounds.
 
 use std::hint::black_box;
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -32,10 +33,47 @@ pub type TurnFn<'a> = dyn Fn(u64) -> usize + Sync + 'a;
 /// Measures all contenders in rounds. In a round, all contenders receive the same seeds and thus sample the same keys.
 /// Returns one result for each contender, in the order of `contenders`.
 pub fn run_interleaved(plan: MeasurePlan, contenders: &[&TurnFn<'_>]) -> Vec<Timing> {
+    interleave_rounds(plan, contenders, |round, contender| {
+        measure_round_of_contender(plan, round, contender)
+    })
+}
+
+/// A function that runs one turn of a contender in one thread and measures the time of its decisions itself, so that
+/// it can prepare them without being measured. The arguments are the number of the round and the number of the thread.
+pub type TimedTurnFn<'a> = dyn Fn(u64, usize) -> Timing + Sync + 'a;
+
+/// Measures all contenders in rounds, as [`run_interleaved`] does. The result of a round is the mean of the threads.
+pub fn run_timed_turns_interleaved(
+    plan: MeasurePlan,
+    contenders: &[&TimedTurnFn<'_>],
+) -> Vec<Timing> {
+    interleave_rounds(plan, contenders, |round, turn| {
+        let turns: Vec<Timing> = thread::scope(|scope| {
+            let spawn = |thread| scope.spawn(move || turn(round, thread));
+            let threads: Vec<_> = (0..plan.threads).map(spawn).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        let threads = turns.len() as f64;
+        Timing {
+            ns: turns.iter().map(|turn| turn.ns).sum::<f64>() / threads,
+            denied: turns.iter().map(|turn| turn.denied).sum::<f64>() / threads,
+        }
+    })
+}
+
+/// Measures each contender once in each round. Returns one result for each contender, in the order of `contenders`.
+fn interleave_rounds<T: Copy>(
+    plan: MeasurePlan,
+    contenders: &[T],
+    measure_round: impl Fn(u64, T) -> Timing,
+) -> Vec<Timing> {
     let mut rounds = vec![Vec::new(); contenders.len()];
     for round in 0..plan.rounds {
         for (timings, contender) in rounds.iter_mut().zip(contenders) {
-            timings.push(measure_round_of_contender(plan, round as u64, contender));
+            timings.push(measure_round(round as u64, *contender));
         }
     }
     rounds.into_iter().map(summarize_rounds).collect()

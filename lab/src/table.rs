@@ -32,3 +32,11 @@ impl fmt::Display for MarkdownTable {
         Ok(())
     }
 }
+
+/// Formats a number with commas between groups of three digits: 10000 becomes 10,000.
+pub fn format_with_thousands_separators(count: usize) -> String {
+    match count {
+        0..1_000 => count.to_string(),
+        _ => format!("{},{:03}", format_with_thousands_separators(count / 1_000), count % 1_000),
+    }
+}

