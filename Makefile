@@ -88,9 +88,10 @@ bench-tower:
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	cargo run --release -p lab --features tower --bin bench_tower
 
-# The memory store compared with other limiters. Sections: keys, batches, limits, footprint, log, hot-key.
+# The memory store compared with other limiters. Sections: keys, uncached-keys, batches, limits, footprint, log,
+# hot-key, cluster-of-one.
 bench-memory:
-	cargo run --release -p lab --bin bench_memory -- $(ARGS)
+	cargo run --release -p lab --features cluster --bin bench_memory -- $(ARGS)
 
 # The accuracy of each algorithm, compared with an exact log. Sections: arrivals, size, edge-burst. ARRIVALS=FILE reads
 # a recording other than lab/data/arrivals.txt; the header of that file describes the format.

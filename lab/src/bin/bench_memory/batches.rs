@@ -10,7 +10,7 @@ use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 
-use crate::keys::{DECISIONS, SEQUENCE_LEN, fill_keys};
+use crate::uncached_keys::{DECISIONS, SEQUENCE_LEN, fill_keys};
 
 const MIN_BATCH_SPEED_RELATIVE_TO_SINGLE_CHECKS: BenchTarget = BenchTarget {
     text: "check_many of 16 and of 64, 10 million keys, speed relative to check",

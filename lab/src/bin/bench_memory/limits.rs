@@ -13,7 +13,7 @@ use lab::part::{Effort, ReportPart};
 use lab::table::MarkdownTable;
 use slidegate::Limiter;
 
-use crate::keys::{DECISIONS, SEQUENCE_LEN};
+use crate::uncached_keys::{DECISIONS, SEQUENCE_LEN};
 
 const KEY_COUNT: usize = 100_000;
 

@@ -4,11 +4,13 @@
 //! the named sections. A full run needs 6 GB of memory.
 
 mod batches;
+mod cached_keys;
+mod cluster_of_one;
 mod footprint;
 mod hot_key;
-mod keys;
 mod limits;
 mod log;
+mod uncached_keys;
 
 use std::env;
 use std::error::Error;
@@ -24,12 +26,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         [log::CHILD_ARGUMENT, name] => log::run_child(name),
         _ => part::main(&[
-            ("keys", keys::run),
+            ("keys", cached_keys::run),
+            ("uncached-keys", uncached_keys::run),
             ("batches", batches::run),
             ("limits", limits::run),
             ("footprint", footprint::run),
             ("log", log::run),
             ("hot-key", hot_key::run),
+            ("cluster-of-one", cluster_of_one::run),
         ]),
     }
 }

@@ -1,5 +1,5 @@
-//! Measures the decision time with different numbers of keys. The keys are strings or numbers, and are sampled
-//! uniformly or by Zipf's law.
+//! Measures the decision time with different numbers of keys, whose bytes are read from memory. The keys are strings or
+//! numbers, and are sampled uniformly or by Zipf's law.
 
 use std::error::Error;
 use std::hash::RandomState;
@@ -11,7 +11,7 @@ use lab::keys::{KEY_LEN, KeySequence, Keys};
 use lab::limiters::{BareMap, BenchLimiter, GovernorLimiter, KeyKind, MAX, SlidegateLimiter};
 use lab::measure::{MeasurePlan, Timing, TurnFn, read_clock, run_interleaved};
 use lab::part::{Effort, ReportPart};
-use lab::table::MarkdownTable;
+use lab::table::{MarkdownTable, format_with_thousands_separators};
 use lab::targets::{BenchTarget, TargetBound};
 
 /// The number of decisions per thread and round.
@@ -114,10 +114,12 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         }
     }
     part.add_text(
-        "### Decision time by the number of keys\n\nThe time of a `sliding_window` decision in its thread in \
-            nanoseconds, and relative to slidegate in parentheses. Every other key is full, so about half of the \
-            requests are denied. \"bare map\" is the minimum work of an in-memory limiter: 64 locked maps, and an \
-            incremented count. The text keys of governor are `String`s, looked up with one reused `String`.",
+        "### Decision time with keys that are read from memory\n\nThe keys are in one long buffer and are requested in \
+            another order, so with many keys each request also waits for the bytes of its key. The time of a \
+            `sliding_window` decision in its thread in nanoseconds, and relative to slidegate in parentheses. Every \
+            other key is full, so about half of the requests are denied. \"bare map\" is the minimum work of an \
+            in-memory limiter: 64 locked maps, and an incremented count. The text keys of governor are `String`s, \
+            looked up with one reused `String`.",
     );
     for (setting, result) in KEY_BENCH_SETTINGS.iter().zip(&results) {
         part.add_text(format!("#### {}", capitalize_first_letter(&setting.name())));
@@ -219,14 +221,6 @@ fn new_timing_table(key_counts: &[usize], result: &KeyBenchTimings) -> MarkdownT
         table.add_row([(*name).to_owned()].into_iter().chain(cells));
     }
     table
-}
-
-/// Formats a number with commas between groups of three digits: 10000 becomes 10,000.
-fn format_with_thousands_separators(count: usize) -> String {
-    match count {
-        0..1_000 => count.to_string(),
-        _ => format!("{},{:03}", format_with_thousands_separators(count / 1_000), count % 1_000),
-    }
 }
 
 /// Compares results with the targets. Only results for uniformly sampled string keys are compared, and only with at

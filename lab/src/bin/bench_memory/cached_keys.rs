@@ -1,0 +1,83 @@
+//! Measures the decision time of the default algorithm compared with governor, with keys whose bytes are in the cache.
+
+use std::error::Error;
+
+use lab::block_limiters::{BoxedLimiters, new_governor};
+use lab::key_blocks::BlockKey;
+use lab::part::{Effort, ReportPart};
+use lab::peer_comparison::{ComparisonCase, NewLimitersFn, PeerComparison};
+use lab::targets::{BenchTarget, TargetBound};
+use slidegate::{Algorithm, Limit, Limiter, Quota};
+
+const KEY_COUNTS: [u32; 3] = [1_000, 100_000, 1_000_000];
+
+const LIMITS: [u32; 2] = [1, 100];
+
+/// The number of keys up to which [`MAX_TIME_OF_FEW_TEXT_KEYS`] applies.
+const MAX_FEW_KEYS: u32 = 1_000;
+
+const MAX_TIME_OF_TEXT_KEYS: BenchTarget = BenchTarget {
+    text: "default algorithm, text keys in cache, 100,000 and 1 million, time relative to governor with foldhash",
+    bound: TargetBound::AtMost(0.55),
+    limited_by: "",
+};
+
+const MAX_TIME_OF_FEW_TEXT_KEYS: BenchTarget = BenchTarget {
+    text: "default algorithm, text keys in cache, 1,000, time relative to governor with foldhash",
+    bound: TargetBound::AtMost(1.15),
+    limited_by: "",
+};
+
+const MAX_TIME_OF_NUMBER_KEYS: BenchTarget = BenchTarget {
+    text: "default algorithm, u64 keys, time relative to governor with foldhash",
+    bound: TargetBound::AtMost(1.5),
+    limited_by: "",
+};
+
+/// The names of the limiters that [`new_limiters`] creates.
+const NAMES: [&str; 2] = ["governor keyed, foldhash", "slidegate"];
+
+/// Measures text keys and number keys, and adds a table for each to the report.
+pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
+    part.progress.add_steps(2 * KEY_COUNTS.len() * 2 * LIMITS.len());
+    part.add_text(
+        "### Decision time with keys in the cache\n\nA server has just parsed the key of a request. So each thread \
+            writes a block of at most 1,024 keys into reused buffers, and only the decisions about the block are \
+            measured: the time of a decision in its thread in nanoseconds (the median of the blocks), and relative to \
+            governor. Each thread \
+            requests its part of the keys in passes; a pass contains every key once, in a random order. **denied**: \
+            all keys are full, and max units per week do not become available again (for governor a burst of max, and \
+            a week divided by max as the period). **allowed**: the window (for governor max times the period) is so \
+            short that a key is never full. For max 1 and for 1,000 keys the threads wait for the end of the window \
+            after max passes. With max 1 the charge of every key has thus expired at its next request; slidegate \
+            removes expired keys, and governor keeps all keys.",
+    );
+    run_with_keys::<String>(effort, part, &NAMES, new_limiters, |keys| {
+        if keys <= MAX_FEW_KEYS { &MAX_TIME_OF_FEW_TEXT_KEYS } else { &MAX_TIME_OF_TEXT_KEYS }
+    })?;
+    run_with_keys::<u64>(effort, part, &NAMES, new_limiters, |_| &MAX_TIME_OF_NUMBER_KEYS)
+}
+
+fn run_with_keys<K: BlockKey>(
+    effort: Effort,
+    part: &mut ReportPart,
+    names: &[&'static str],
+    new_limiters: NewLimitersFn<K>,
+    target_for_key_count: fn(u32) -> &'static BenchTarget,
+) -> Result<(), Box<dyn Error>> {
+    let mut comparison = PeerComparison::new(names, new_limiters);
+    for keys in KEY_COUNTS {
+        for case in ComparisonCase::all_for_limits(keys, &LIMITS) {
+            comparison.measure(effort, &case, target_for_key_count(keys), part)?;
+        }
+    }
+    part.add_text(format!("#### Default algorithm, {}", K::NAME));
+    part.add_table(&comparison.into_table());
+    Ok(())
+}
+
+fn new_limiters<K: BlockKey>(case: &ComparisonCase) -> Result<BoxedLimiters<K>, Box<dyn Error>> {
+    let quota = Quota::new(case.max.into(), case.window)?;
+    let limit = Limit::new(quota, Algorithm::default())?;
+    Ok(vec![Box::new(new_governor::<K>(case.max, case.window)?), Box::new(Limiter::new([limit])?)])
+}
