@@ -124,6 +124,14 @@ pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
     Some(text.parse::<IpAddr>().ok()?.to_canonical())
 }
 
+/// Parses an address in IPv6 notation; `::ffff:192.0.2.7` becomes 192.0.2.7. Returns `None` if the text is not an
+/// address, or an address in IPv4 notation.
+pub(crate) fn parse_ipv6_notation(text: &str) -> Option<IpAddr> {
+    // Rejects most values cheaply: the first group of an IPv6 address has at most four digits.
+    let has_colon = text.bytes().take(5).any(|byte| byte == b':');
+    if has_colon { parse_address(text) } else { None }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
@@ -209,6 +217,17 @@ mod tests {
         fn all_address_spellings_parse_to_same_address(ip in arbitrary_ipv6_address()) {
             for text in address_spellings(ip) {
                 prop_assert_eq!(parse_address(&text), Some(IpAddr::V6(ip).to_canonical()), "{}", text);
+            }
+        }
+
+        #[test]
+        fn ipv6_notation_is_any_address_with_colon(
+            text in "[0-9a-fA-F:.]{0,12}|[0-9a-f]{0,5}::?[0-9a-f]{0,5}(:[0-9a-f]{1,4}){0,6}|(::ffff:)?[0-9]{1,3}(\\.[0-9]{1,3}){3}:?:?",
+            ip in arbitrary_ipv6_address(),
+        ) {
+            for text in address_spellings(ip).into_iter().chain([text]) {
+                let expected = parse_address(&text).filter(|_| text.contains(':'));
+                prop_assert_eq!(parse_ipv6_notation(&text), expected, "{}", text);
             }
         }
 

@@ -28,7 +28,7 @@ use crate::request::{AttributePairs, Descriptor, Request};
 
 use attributes::DescriptorAttributes;
 use error::PolicyWarning;
-use index::RuleIndex;
+use index::{FixedSeedHashMap, RuleIndex};
 use route::Routes;
 use rule_sets::RuleSets;
 
@@ -50,7 +50,7 @@ pub use crate::rule_limit::RuleLimit;
 pub struct Policy {
     rules: RuleSets,
     routes: Routes,
-    by_domain: HashMap<Box<str>, DomainRules>,
+    by_domain: FixedSeedHashMap<Box<str>, DomainRules>,
     /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.
     uses_host_attributes: bool,
     warnings: Arc<[PolicyWarning]>,
@@ -179,9 +179,11 @@ impl Policy {
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
             let count_before = matched_rules.len();
-            for rule_index in domain.index.candidate_rules(&attributes) {
-                let rule = &self.rules.all[rule_index as usize];
-                if let Ok(details) = rule.match_descriptor(&attributes) {
+            for candidate in domain.index.candidate_rules(&attributes) {
+                let rule = &self.rules.all[candidate.rule_index as usize];
+                let details = rule.match_descriptor(&attributes, candidate.met_condition);
+                if let Ok(details) = details {
+                    let rule_index = candidate.rule_index;
                     matched_rules.push(rule_index, rule, details, descriptor_index, descriptor);
                 }
             }
@@ -232,7 +234,7 @@ impl Policy {
                     (Some(_), Some(other)) => Err(NoMatchReason::Replaced(other.rule().name())),
                     (Some(rule_match), None) => Ok(rule_match.clone()),
                     (None, _) => {
-                        let details = rule.match_descriptor(&attributes);
+                        let details = rule.match_descriptor(&attributes, None);
                         details.map(|details| {
                             Match::new(rule_index, rule, details, descriptor_index, descriptor)
                         })
@@ -263,12 +265,13 @@ mod tests {
 
     use super::*;
 
-    /// Generates the text of a `when` field with up to two conditions, or an empty text.
-    fn arbitrary_when_field() -> impl Strategy<Value = String> {
+    /// Generates the text of a `when` field with up to two conditions, or an empty text. `attributes` is the pattern of
+    /// the attribute names.
+    fn arbitrary_when_field(attributes: &'static str) -> impl Strategy<Value = String> {
         let value =
             "a|b|abc|a\\*|ab\\*|\\*c|10\\.0\\.0\\.0/8|10\\.1\\.0\\.0/16|10\\.1\\.0\\.1|::/16";
-        let entry = ("[xyz]", proptest::collection::vec(value, 1..3), any::<bool>());
-        proptest::collection::btree_map("[xyz]", entry, 0..3).prop_map(|entries| {
+        let entry = (attributes, proptest::collection::vec(value, 1..3), any::<bool>());
+        proptest::collection::btree_map(attributes, entry, 0..3).prop_map(|entries| {
             let entry = |(name, (_, values, negated)): (&String, &(String, Vec<String>, bool))| {
                 let values = values.iter().map(|v| format!("'{v}'")).collect::<Vec<_>>().join(", ");
                 if *negated {
@@ -284,29 +287,55 @@ mod tests {
         })
     }
 
+    /// Checks that a policy of several rules, which uses the index, matches the same rules as policies of one rule each,
+    /// which do not use the index. `rule_fields` contains the fields `when` and `per` of each rule.
+    fn check_index_against_single_rules(
+        rule_fields: &[(String, String)],
+        attributes: &[(&str, &str)],
+    ) -> Result<(), TestCaseError> {
+        let rule = |(rule_index, (when, per)): (usize, &(String, String))| {
+            format!("  - {{ name: r{rule_index}, {when} per: {per}, limits: [1/s] }}\n")
+        };
+        let rules: Vec<String> = rule_fields.iter().enumerate().map(rule).collect();
+        let all = Policy::from_yaml(&format!("rules:\n{}", rules.concat())).unwrap();
+        let request = Request::new("default", Descriptor::new(attributes.iter().copied()));
+        let names = |policy: &Policy| -> Vec<String> {
+            let applied = policy.apply(&request);
+            applied.matches().map(|matched| matched.rule().name().to_owned()).collect()
+        };
+        let alone = rules
+            .iter()
+            .flat_map(|rule| names(&Policy::from_yaml(&format!("rules:\n{rule}")).unwrap()));
+        prop_assert_eq!(names(&all), alone.collect::<Vec<_>>());
+        Ok(())
+    }
+
     proptest! {
-        /// Checks that a policy of several rules, which uses the index, matches the same rules as policies of one rule
-        /// each, which do not use the index.
         #[test]
         fn index_finds_every_matching_rule(
-            whens in proptest::collection::vec((arbitrary_when_field(), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12),
+            rule_fields in proptest::collection::vec(
+                (arbitrary_when_field("[xyz]"), "(\\[\\])|(\\[x\\])|(\\['y\\|z'\\])"), 5..12,
+            ),
             values in proptest::array::uniform3("|a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"),
         ) {
-            let rule = |(rule_index, (when, per)): (usize, &(String, String))| {
-                format!("  - {{ name: r{rule_index}, {when} per: {per}, limits: [1/s] }}\n")
-            };
-            let rules: Vec<String> = whens.iter().enumerate().map(rule).collect();
-            let all = Policy::from_yaml(&format!("rules:\n{}", rules.concat())).unwrap();
             let attributes = ["x", "y", "z"].into_iter().zip(values.iter().map(String::as_str));
-            let attributes = attributes.filter(|(_, value)| !value.is_empty());
-            let request = Request::new("default", Descriptor::new(attributes));
-            let names = |policy: &Policy| -> Vec<String> {
-                policy.apply(&request).matches().map(|matched| matched.rule().name().to_owned()).collect()
-            };
-            let alone = rules.iter().flat_map(|rule| {
-                names(&Policy::from_yaml(&format!("rules:\n{rule}")).unwrap())
-            });
-            prop_assert_eq!(names(&all), alone.collect::<Vec<_>>());
+            let attributes: Vec<_> = attributes.filter(|(_, value)| !value.is_empty()).collect();
+            check_index_against_single_rules(&rule_fields, &attributes)?;
+        }
+
+        /// Names of attributes can occur twice in the request. Rules use the first.
+        #[test]
+        fn index_of_many_attributes_finds_every_matching_rule(
+            rule_fields in proptest::collection::vec(
+                (arbitrary_when_field("[s-z]"), "(\\[\\])|(\\[[s-z]\\])|(\\['y\\|z'\\])"), 10..20,
+            ),
+            attributes in proptest::collection::vec(
+                ("[s-z]", "a|b|ab|abc|10\\.1\\.0\\.[12]|10\\.2\\.0\\.1|::1"), 0..10,
+            ),
+        ) {
+            let attributes: Vec<_> =
+                attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            check_index_against_single_rules(&rule_fields, &attributes)?;
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// Creates a request with one descriptor.
     pub fn new(domain: &'a str, descriptor: Descriptor<'a>) -> Self {
-        Self { domain, descriptors: SmallVec::from_iter([descriptor]) }
+        Self { domain, descriptors: SmallVec::from_buf([descriptor]) }
     }
 
     /// Creates a request with several descriptors, which are decided together.

@@ -3,7 +3,8 @@
 //!
 //! A value that is too long for a key is hashed at most once per descriptor.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
+use std::iter;
 
 use super::route::Routes;
 use crate::host::is_host_attribute;
@@ -11,14 +12,18 @@ use crate::key::{MAX_VALUE_BYTES, ShortenedValue, Value};
 use crate::quota::Quota;
 use crate::request::Descriptor;
 
+/// Name of the attribute that is derived from the attribute `path` if a descriptor does not contain it.
+const ROUTE_ATTRIBUTE: &str = "route";
+
 /// The names and values of the attributes of a descriptor, prepared for matching. If the descriptor has no attribute
 /// `route`, the route is derived from its attribute `path`.
 pub(crate) struct DescriptorAttributes<'r, 'd> {
     /// Names and values of the attributes in the descriptor. A route that is derived from the path is not included.
     pub(super) pairs: &'d [(&'r str, &'r str)],
-    /// The route template that matches the attribute `path`. `None` if no template matches, or if the descriptor
-    /// contains an attribute `route`.
-    route: Option<&'r str>,
+    routes: &'r Routes,
+    /// The route template that matches the attribute `path`; `None` if no template matches. Searched on first use,
+    /// because not every request is compared with a rule that uses the route.
+    route: OnceCell<Option<&'r str>>,
     /// Whether the descriptor is exact. An exact descriptor matches only rules that name all of its attributes.
     pub(super) is_exact: bool,
     /// The limit that the descriptor contains; it replaces the limits of the rules.
@@ -41,16 +46,26 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
         let pairs = canonical.unwrap_or(descriptor.attribute_pairs());
         let Descriptor { is_exact, limit, .. } = *descriptor;
         let (bytes, shortened) = (descriptor.non_utf8_attributes(), RefCell::default());
-        let mut attributes = Self { pairs, route: None, is_exact, limit, bytes, shortened };
-        if !routes.is_empty() && attributes.get("route").is_none() {
-            attributes.route = attributes.get("path").and_then(|path| routes.match_path(path));
-        }
-        attributes
+        Self { pairs, routes, route: OnceCell::new(), is_exact, limit, bytes, shortened }
     }
 
+    /// Returns the value of an attribute; `None` if the descriptor does not have the attribute.
+    #[inline]
     pub(super) fn get(&self, name: &str) -> Option<&'r str> {
-        let pair = self.pairs.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
-        pair.or_else(|| self.route.filter(|_| name == "route"))
+        match self.find_in_pairs(name) {
+            None if name == ROUTE_ATTRIBUTE && !self.routes.is_empty() => self.derived_route(),
+            value => value,
+        }
+    }
+
+    #[inline]
+    fn find_in_pairs(&self, name: &str) -> Option<&'r str> {
+        self.pairs.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
+    }
+
+    /// Returns the route template that matches the attribute `path`.
+    fn derived_route(&self) -> Option<&'r str> {
+        *self.route.get_or_init(|| self.routes.match_path(self.find_in_pairs("path")?))
     }
 
     /// Returns the shortened form of an attribute value, for use in a key. Returns `None` if the value is UTF-8 and
@@ -80,7 +95,10 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
         })))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&'r str, &'r str)> {
-        self.pairs.iter().copied().chain(self.route.map(|route| ("route", route)))
+    /// Returns the names of the attributes for which [`get`](Self::get) may return a value. A name can occur several
+    /// times.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'r str> {
+        let route = iter::once(ROUTE_ATTRIBUTE).filter(|_| !self.routes.is_empty());
+        self.pairs.iter().map(|(name, _)| *name).chain(route)
     }
 }

@@ -3,7 +3,10 @@
 //! The index stores each rule under one or more *anchors*. An anchor is a condition on one attribute, and the rule
 //! applies only to requests that meet at least one of its anchors. If several sets of anchors are possible for a rule,
 //! the index selects the set that the rule shares with as few other rules as possible. One lookup for each attribute of
-//! a request finds the anchors that the request meets. Only the rules of these anchors are checked completely.
+//! a request finds the anchors that the request meets. Only the rules of these anchors are checked.
+//!
+//! An anchor that is equivalent to a pattern of a condition in the `when` of the rule proves that the request meets the
+//! condition. A candidate rule comes with this condition, so that it is not checked a second time.
 
 mod nested;
 
@@ -23,30 +26,47 @@ use super::rule::Rule;
 use crate::network::parse_address;
 
 /// The largest domain, in rules, for which no index is built. Checking so few rules is as fast as a lookup.
-const MAX_RULES_WITHOUT_INDEX: usize = 4;
+const MAX_RULES_WITHOUT_INDEX: usize = 2;
+
+/// The largest number of indexed attributes for which each of them is looked up in the request. If more attributes are
+/// indexed, each attribute of the request is looked up in the index.
+const MAX_ATTRIBUTES_WITHOUT_MAP: usize = 4;
 
 /// A hash map whose hash function has a fixed seed. The keys come from the policy, so a client cannot choose keys that
 /// collide.
-type FixedSeedHashMap<K, V> = HashMap<K, V, FixedState>;
+pub(super) type FixedSeedHashMap<K, V> = HashMap<K, V, FixedState>;
 
 /// The rules of one domain, grouped by anchor. An anchor is a condition on one attribute. A rule applies only to
 /// requests that meet at least one of its anchors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleIndex {
-    /// Indexes of the rules without an anchor. They are candidates for every request.
-    unanchored: Vec<u32>,
-    by_attribute: FixedSeedHashMap<Box<str>, AttributeIndex>,
+    /// The rules without an anchor. They are candidates for every request.
+    unanchored: Vec<CandidateRule>,
+    attributes: Vec<AttributeIndex>,
+    /// Positions in `attributes` by attribute name. Empty if there are at most [`MAX_ATTRIBUTES_WITHOUT_MAP`].
+    positions: FixedSeedHashMap<Box<str>, usize>,
+}
+
+/// A rule that may apply to a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CandidateRule {
+    /// Index of the rule in the policy.
+    pub(crate) rule_index: u32,
+    /// Index of a condition in the `when` of the rule that the descriptor is known to meet; `None` if no condition is
+    /// known to be met.
+    pub(crate) met_condition: Option<u16>,
 }
 
 /// The rules whose anchors are conditions on the same attribute, grouped by the value that the condition requires.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct AttributeIndex {
+    attribute: Box<str>,
     /// Rules that require the attribute to be present, with any value.
-    present: Vec<u32>,
-    literals: FixedSeedHashMap<Box<str>, Vec<u32>>,
+    present: Vec<CandidateRule>,
+    literals: FixedSeedHashMap<Box<str>, Vec<CandidateRule>>,
     /// Rules whose condition contains a glob, by the text of the glob before its first `*`.
-    prefixes: NestedKeyMap<Box<str>>,
-    networks: NestedKeyMap<IpNet>,
+    prefixes: NestedKeyMap<Box<str>, CandidateRule>,
+    networks: NestedKeyMap<IpNet, CandidateRule>,
 }
 
 /// A condition on one attribute by which a rule is indexed. A rule applies only to requests that meet at least one of
@@ -65,39 +85,56 @@ enum AnchorCondition<'p> {
     Network(IpNet),
 }
 
+/// An anchor of a rule. `met_condition` is the index of the condition in the `when` of the rule that every request that
+/// meets the anchor also meets.
+struct AnchorOfRule<'p> {
+    anchor: RuleAnchor<'p>,
+    met_condition: Option<u16>,
+}
+
 impl RuleIndex {
     /// Creates an index of the rules of one domain. Each rule in `rules` comes with its index in the policy.
     pub(crate) fn new(rules: &[(u32, &Rule)]) -> Self {
         let mut index = Self::default();
         if rules.len() <= MAX_RULES_WITHOUT_INDEX {
-            index.unanchored = rules.iter().map(|(rule_index, _)| *rule_index).collect();
+            let unanchored = rules.iter().map(|(rule_index, _)| CandidateRule::new(*rule_index));
+            index.unanchored = unanchored.collect();
             return index;
         }
         let choices: Vec<_> = rules.iter().map(|(_, rule)| possible_anchor_sets(rule)).collect();
         let mut rules_per_anchor: HashMap<&RuleAnchor<'_>, usize> = HashMap::new();
-        for anchor in choices.iter().flatten().flatten() {
+        for AnchorOfRule { anchor, .. } in choices.iter().flatten().flatten() {
             *rules_per_anchor.entry(anchor).or_default() += 1;
         }
         for ((rule_index, _), choices) in rules.iter().zip(&choices) {
-            let max_sharing_rules = |anchors: &&Vec<RuleAnchor<'_>>| {
-                anchors.iter().map(|anchor| rules_per_anchor[anchor]).max()
+            let max_sharing_rules = |anchors: &&Vec<AnchorOfRule<'_>>| {
+                anchors.iter().map(|of_rule| rules_per_anchor[&of_rule.anchor]).max()
             };
             match choices.iter().min_by_key(max_sharing_rules) {
-                Some(anchors) => {
-                    anchors.iter().for_each(|anchor| index.insert(anchor, *rule_index))
-                }
-                None => index.unanchored.push(*rule_index),
+                Some(anchors) => anchors.iter().for_each(|of_rule| {
+                    let met_condition = of_rule.met_condition;
+                    let rule = CandidateRule { rule_index: *rule_index, met_condition };
+                    index.insert(&of_rule.anchor, rule);
+                }),
+                None => index.unanchored.push(CandidateRule::new(*rule_index)),
             }
         }
-        for index in index.by_attribute.values_mut() {
-            index.prefixes.sort_and_link_keys::<str>();
-            index.networks.sort_and_link_keys::<IpNet>();
+        for attribute in &mut index.attributes {
+            attribute.prefixes.sort_and_link_keys::<str>();
+            attribute.networks.sort_and_link_keys::<IpNet>();
+        }
+        if index.attributes.len() <= MAX_ATTRIBUTES_WITHOUT_MAP {
+            index.positions = FixedSeedHashMap::default();
         }
         index
     }
 
-    fn insert(&mut self, anchor: &RuleAnchor<'_>, rule: u32) {
-        let index = self.by_attribute.entry(anchor.attribute.into()).or_default();
+    fn insert(&mut self, anchor: &RuleAnchor<'_>, rule: CandidateRule) {
+        let position = *self.positions.entry(anchor.attribute.into()).or_insert_with(|| {
+            self.attributes.push(AttributeIndex::new(anchor.attribute));
+            self.attributes.len() - 1
+        });
+        let index = &mut self.attributes[position];
         match anchor.condition {
             AnchorCondition::Present => index.present.push(rule),
             AnchorCondition::Literal(text) => {
@@ -108,34 +145,74 @@ impl RuleIndex {
         }
     }
 
-    /// Returns the indexes of the rules that may apply to a descriptor with these attributes, in the order of the
-    /// policy.
+    /// Returns the rules that may apply to a descriptor with these attributes, in the order of the policy.
+    #[inline]
     pub(crate) fn candidate_rules(
         &self,
         attributes: &DescriptorAttributes<'_, '_>,
-    ) -> SmallVec<[u32; 16]> {
+    ) -> SmallVec<[CandidateRule; 16]> {
         let mut found = SmallVec::from_slice(&self.unanchored);
-        if self.by_attribute.is_empty() {
-            return found;
-        }
-        for (name, value) in attributes.iter() {
-            if let Some(index) = self.by_attribute.get(name) {
-                index.collect_matching_rules(value, &mut found);
+        if self.positions.is_empty() {
+            for index in &self.attributes {
+                index.collect_matching_rules(attributes, &mut found);
+            }
+        } else {
+            for position in attributes.names().filter_map(|name| self.positions.get(name)) {
+                self.attributes[*position].collect_matching_rules(attributes, &mut found);
             }
         }
-        // A rule is found several times if several of its patterns match.
-        found.sort_unstable();
-        found.dedup();
+        if found.len() > 1 {
+            sort_and_merge(&mut found);
+        }
         found
     }
 }
 
+/// Sorts candidate rules in the order of the policy, and merges equal rules. A rule is found several times if several of
+/// its patterns match.
+fn sort_and_merge(found: &mut SmallVec<[CandidateRule; 16]>) {
+    found.sort_unstable_by_key(|candidate| candidate.rule_index);
+    found.dedup_by(|next, previous| {
+        let is_same = next.rule_index == previous.rule_index;
+        if is_same {
+            // All anchors of a rule result from the same condition.
+            previous.met_condition = previous.met_condition.or(next.met_condition);
+        }
+        is_same
+    });
+}
+
+impl CandidateRule {
+    /// Creates a candidate of which no condition is known to be met.
+    fn new(rule_index: u32) -> Self {
+        Self { rule_index, met_condition: None }
+    }
+}
+
 impl AttributeIndex {
-    fn collect_matching_rules(&self, value: &str, found: &mut SmallVec<[u32; 16]>) {
+    fn new(attribute: &str) -> Self {
+        Self {
+            attribute: attribute.into(),
+            present: Vec::new(),
+            literals: FixedSeedHashMap::default(),
+            prefixes: NestedKeyMap::default(),
+            networks: NestedKeyMap::default(),
+        }
+    }
+
+    /// Appends the rules with an anchor that the attribute of a descriptor meets.
+    fn collect_matching_rules(
+        &self,
+        attributes: &DescriptorAttributes<'_, '_>,
+        found: &mut SmallVec<[CandidateRule; 16]>,
+    ) {
+        let Some(value) = attributes.get(&self.attribute) else { return };
         found.extend_from_slice(&self.present);
         found.extend_from_slice(self.literals.get(value).map_or(&[], |rules| rules));
         self.prefixes.for_each_containing_key(value, |rules| found.extend_from_slice(rules));
-        if let Some(address) = parse_address(value).filter(|_| !self.networks.is_empty()) {
+        if !self.networks.is_empty()
+            && let Some(address) = parse_address(value)
+        {
             self.networks.for_each_containing_key(&IpNet::from(address), |rules| {
                 found.extend_from_slice(rules)
             });
@@ -145,34 +222,36 @@ impl AttributeIndex {
 
 /// Returns the sets of anchors under which a rule can be indexed. Every request that the rule applies to meets at least
 /// one anchor of each set, so one set is enough for the index.
-fn possible_anchor_sets(rule: &Rule) -> Vec<Vec<RuleAnchor<'_>>> {
-    let conditions = rule.when().conditions().filter(|(_, condition)| !condition.is_negated());
-    let when_choices = conditions.map(|(attribute, condition)| {
-        anchor_conditions(condition)
-            .into_iter()
-            .map(|condition| RuleAnchor { attribute, condition })
-            .collect()
+fn possible_anchor_sets(rule: &Rule) -> Vec<Vec<AnchorOfRule<'_>>> {
+    let conditions = rule.when().conditions().enumerate();
+    let conditions = conditions.filter(|(_, (_, condition))| !condition.is_negated());
+    let when_choices = conditions.map(|(index, (attribute, condition))| {
+        let of_rule = |(condition, is_exact): (_, bool)| AnchorOfRule {
+            anchor: RuleAnchor { attribute, condition },
+            met_condition: u16::try_from(index).ok().filter(|_| is_exact),
+        };
+        anchor_conditions(condition).into_iter().map(of_rule).collect()
     });
+    let present = |attribute| AnchorOfRule {
+        anchor: RuleAnchor { attribute, condition: AnchorCondition::Present },
+        met_condition: None,
+    };
     let per_is_required = rule.when_missing() == WhenMissing::Skip && rule.always_counts();
     let per = rule.per().entries().iter().filter(|_| per_is_required);
-    let per_choices = per.map(|alternatives| {
-        alternatives
-            .names()
-            .map(|attribute| RuleAnchor { attribute, condition: AnchorCondition::Present })
-            .collect()
-    });
+    let per_choices = per.map(|alternatives| alternatives.names().map(present).collect());
     let names = rule.descriptor().into_iter().flatten();
-    let descriptor_choices =
-        names.map(|attribute| vec![RuleAnchor { attribute, condition: AnchorCondition::Present }]);
+    let descriptor_choices = names.map(|attribute| vec![present(attribute)]);
     when_choices.chain(per_choices).chain(descriptor_choices).collect()
 }
 
-fn anchor_conditions(condition: &Condition) -> Vec<AnchorCondition<'_>> {
-    let prefixes = || condition.globs().iter().map(|glob| glob.prefix());
-    if prefixes().any(str::is_empty) {
-        return vec![AnchorCondition::Present];
+/// Returns the anchors of a condition. An anchor is exact if every value that meets the anchor meets the condition.
+fn anchor_conditions(condition: &Condition) -> Vec<(AnchorCondition<'_>, bool)> {
+    let globs = condition.globs();
+    if globs.iter().any(|glob| glob.prefix().is_empty()) {
+        return vec![(AnchorCondition::Present, condition.matches_every_value())];
     }
     let literals = condition.literals().iter().map(|literal| AnchorCondition::Literal(literal));
     let networks = condition.networks().iter().map(|network| AnchorCondition::Network(*network));
-    literals.chain(prefixes().map(AnchorCondition::Prefix)).chain(networks).collect()
+    let prefixes = globs.iter().map(|glob| (AnchorCondition::Prefix(glob.prefix()), glob.is_prefix()));
+    literals.chain(networks).map(|anchor| (anchor, true)).chain(prefixes).collect()
 }

@@ -94,6 +94,11 @@ impl Glob {
         &self.prefix
     }
 
+    /// Returns `true` if the glob matches every value that begins with its [`prefix`](Self::prefix).
+    pub(crate) fn is_prefix(&self) -> bool {
+        self.middle.is_empty() && self.suffix.is_empty()
+    }
+
     /// Returns the glob as text. Consecutive stars in the source text are merged into one.
     pub(crate) fn text(&self) -> String {
         let middle = self.middle.iter().map(|part| format!("{part}*"));

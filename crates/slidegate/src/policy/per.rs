@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::attributes::DescriptorAttributes;
 use crate::key::Value;
-use crate::network::parse_address;
+use crate::network::parse_ipv6_notation;
 
 /// The `per` of a rule: the attributes by which the rule counts. Each entry contributes one value to the key of a
 /// counter: the value of the first attribute in the entry that is present.
@@ -116,7 +116,7 @@ impl Per {
 
     fn to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
         // An address has several spellings, and an IPv6 client has very many addresses.
-        match parse_address(text).filter(|_| text.contains(':')) {
+        match parse_ipv6_notation(text) {
             Some(IpAddr::V6(address)) => match Ipv6Net::new(address, self.ipv6_prefix) {
                 Ok(network) => {
                     Value::Network { address: network.network(), prefix_bits: network.prefix_len() }

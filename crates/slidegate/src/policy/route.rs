@@ -62,7 +62,8 @@ impl Routes {
     /// Returns the template that matches a path; `None` if no template matches. A `?` or `#` in `path` and the text
     /// after it are ignored.
     pub(crate) fn match_path(&self, path: &str) -> Option<&str> {
-        let path = path.find(['?', '#']).map_or(path, |end| &path[..end]);
+        let path_end = path.bytes().position(|byte| matches!(byte, b'?' | b'#'));
+        let path = path_end.map_or(path, |end| &path[..end]);
         let found = self.router.at(path).ok()?;
         self.templates.get(*found.value as usize).map(|template| &**template)
     }

@@ -120,11 +120,17 @@ impl When {
         self.0.iter().all(|(name, condition)| condition.matches(attributes.get(name)))
     }
 
+    /// Checks all conditions except the condition with the index `met`, which is known to be met.
+    #[inline]
     fn check_conditions<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
+        met: Option<u16>,
     ) -> Result<(), NoMatchReason<'r>> {
-        for (attribute, expected) in &self.0 {
+        for (index, (attribute, expected)) in self.0.iter().enumerate() {
+            if met.is_some_and(|met| usize::from(met) == index) {
+                continue;
+            }
             let found = attributes.get(attribute);
             if !expected.matches(found) {
                 return Err(NoMatchReason::ConditionNotMet { attribute, expected, found });

@@ -27,32 +27,32 @@ impl Containment for IpNet {
     }
 }
 
-/// A sorted map from prefixes or networks to the indexes of rules.
+/// A sorted map from prefixes or networks to rules.
 #[derive(Clone, Debug)]
-pub(super) struct NestedKeyMap<K>(Vec<NestedEntry<K>>);
+pub(super) struct NestedKeyMap<K, V>(Vec<NestedEntry<K, V>>);
 
 #[derive(Clone, Debug)]
-struct NestedEntry<K> {
+struct NestedEntry<K, V> {
     key: K,
     /// Index of the entry with the smallest key that contains this key; `None` if no key contains this key.
     parent: Option<usize>,
-    rules: Vec<u32>,
+    rules: Vec<V>,
 }
 
-impl<K> Default for NestedKeyMap<K> {
+impl<K, V> Default for NestedKeyMap<K, V> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<K: Ord> NestedKeyMap<K> {
+impl<K: Ord, V> NestedKeyMap<K, V> {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Adds a rule with its key. Lookups find the rule only after the next call of
     /// [`sort_and_link_keys`](Self::sort_and_link_keys).
-    pub(super) fn insert(&mut self, key: K, rule: u32) {
+    pub(super) fn insert(&mut self, key: K, rule: V) {
         self.0.push(NestedEntry { key, parent: None, rules: vec![rule] });
     }
 
@@ -75,12 +75,12 @@ impl<K: Ord> NestedKeyMap<K> {
         }
     }
 
-    /// Calls `on_rules` once for each key that contains the value, with the indexes of the rules of this key.
+    /// Calls `on_rules` once for each key that contains the value, with the rules of this key.
     #[inline]
     pub(super) fn for_each_containing_key<Q: Containment + ?Sized>(
         &self,
         value: &Q,
-        mut on_rules: impl FnMut(&[u32]),
+        mut on_rules: impl FnMut(&[V]),
     ) where
         K: Borrow<Q>,
     {

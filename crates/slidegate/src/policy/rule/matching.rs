@@ -28,16 +28,20 @@ pub(crate) struct MatchDetails<'r> {
 impl Rule {
     /// Checks whether the rule applies to a descriptor. Returns the limits and the values of the key.
     ///
+    /// `met_condition` is the index of a condition of `when` that the descriptor is known to meet.
+    ///
     /// # Errors
     /// Returns the reason why the rule does not apply.
+    #[inline]
     pub(crate) fn match_descriptor<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
+        met_condition: Option<u16>,
     ) -> Result<MatchDetails<'r>, NoMatchReason<'r>> {
         if self.is_for_requested_limits {
             return Err(NoMatchReason::RequestedLimitsOnly);
         }
-        self.when.check_conditions(attributes)?;
+        self.when.check_conditions(attributes, met_condition)?;
         if let Some(names) = &self.descriptor {
             check_attribute_names(attributes.pairs, names)?;
         }
