@@ -28,7 +28,7 @@ use crate::request::{AttributePairs, Descriptor, Request};
 
 use attributes::DescriptorAttributes;
 use error::PolicyWarning;
-use index::{FixedSeedHashMap, RuleIndex};
+use index::{CandidateRules, FixedSeedHashMap, RuleIndex};
 use route::Routes;
 use rule_sets::RuleSets;
 
@@ -161,42 +161,50 @@ impl Policy {
 
     /// Returns the rules that apply to a request, with the keys of their counters. A rule does not apply if another
     /// matching rule lists it in `replaces`.
+    #[inline]
     pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
-        let mut matched_rules = self.match_descriptors(request);
+        let mut matched_rules = MatchedRules::new(&self.rules);
+        self.match_descriptors(request, &mut matched_rules);
         if matched_rules.matches().any(|rule_match| !rule_match.rule().replaces.is_empty()) {
             matched_rules.remove_replaced();
         }
         matched_rules
     }
 
-    /// Returns the rules that match the descriptors of a request, including rules that other matching rules replace.
-    #[inline]
-    fn match_descriptors<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
-        let mut matched_rules = MatchedRules::new(&self.rules);
-        let Some(domain) = self.by_domain.get(request.domain) else { return matched_rules };
+    /// Appends the rules that match the descriptors of a request, including rules that other matching rules replace.
+    fn match_descriptors<'r>(
+        &'r self,
+        request: &'r Request<'_>,
+        matched_rules: &mut MatchedRules<'r>,
+    ) {
+        let Some(domain) = self.by_domain.get(request.domain) else { return };
         for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
             let count_before = matched_rules.len();
-            for candidate in domain.index.candidate_rules(&attributes) {
+            let new_match = |rule_index: u32| {
+                let rule = &self.rules.all[rule_index as usize];
+                Match::new(rule_index, rule, descriptor_index, descriptor)
+            };
+            let mut candidates = CandidateRules::default();
+            for candidate in domain.index.find_candidates(&attributes, &mut candidates) {
                 let rule = &self.rules.all[candidate.rule_index as usize];
-                let details = rule.match_descriptor(&attributes, candidate.met_condition);
-                if let Ok(details) = details {
-                    let rule_index = candidate.rule_index;
-                    matched_rules.push(rule_index, rule, details, descriptor_index, descriptor);
+                if rule.check_descriptor(&attributes, candidate.met_condition).is_ok() {
+                    matched_rules.push(new_match(candidate.rule_index), |rule_match| {
+                        rule.complete_match(&attributes, rule_match)
+                    });
                 }
             }
             if let (Some(rule_index), true) =
                 (domain.requested_rule, matched_rules.len() == count_before)
             {
                 let rule = &self.rules.all[rule_index as usize];
-                if let Ok(details) = rule.match_requested_limit(&attributes) {
-                    matched_rules.push(rule_index, rule, details, descriptor_index, descriptor);
-                }
+                matched_rules.push(new_match(rule_index), |rule_match| {
+                    rule.complete_requested_match(&attributes, rule_match)
+                });
             }
         }
-        matched_rules
     }
 
     /// Returns the attributes of a descriptor with all host names in canonical form. Returns `None` if all host names
@@ -215,7 +223,8 @@ impl Policy {
         &'r self,
         request: &'r Request<'_>,
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
-        let matched_rules = self.match_descriptors(request);
+        let mut matched_rules = MatchedRules::new(&self.rules);
+        self.match_descriptors(request, &mut matched_rules);
         (0..).zip(&request.descriptors).flat_map(move |(descriptor_index, descriptor)| {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
@@ -234,10 +243,9 @@ impl Policy {
                     (Some(_), Some(other)) => Err(NoMatchReason::Replaced(other.rule().name())),
                     (Some(rule_match), None) => Ok(rule_match.clone()),
                     (None, _) => {
-                        let details = rule.match_descriptor(&attributes, None);
-                        details.map(|details| {
-                            Match::new(rule_index, rule, details, descriptor_index, descriptor)
-                        })
+                        let mut own = Match::new(rule_index, rule, descriptor_index, descriptor);
+                        let checked = rule.check_descriptor(&attributes, None);
+                        checked.and_then(|()| rule.complete_match(&attributes, &mut own)).map(|()| own)
                     }
                 };
                 (rule, details)

@@ -2,21 +2,20 @@
 //!
 //! Invariant: the origins have one entry for each hit of [`MatchedRules::hits`], in the same order.
 
-use super::cost::RuleCost;
-use super::hit_origin::{HitOrigin, HitOrigins};
-use super::matched::{Match, MatchedRules};
+use super::hit_origin::HitOrigins;
+use super::matched::MatchedRules;
 use crate::decision::{DecisionLimits, OwnedLimits, PolicyLimits};
 
 impl MatchedRules<'_> {
-    /// Returns the rule and the limit of each hit, in the order of [`hits`](Self::hits).
-    fn hit_origins(&self) -> HitOrigins {
-        let mut origins = HitOrigins::default();
+    /// Appends the rule and the limit of each hit, in the order of [`hits`](Self::hits).
+    #[inline]
+    fn append_hit_origins(&self, origins: &mut HitOrigins) {
         for rule_match in &self.matches {
-            let mut origin = rule_match.first_hit_origin();
+            let mut origin = rule_match.origin;
             let limits = rule_match.limits();
             if limits.is_empty() {
-                origins.push_unlimited_descriptor(rule_match.descriptor_index);
-            } else if let Some(limit) = &rule_match.details.requested {
+                origins.push_unlimited_descriptor(origin.descriptor);
+            } else if let Some(limit) = &rule_match.requested {
                 origin.limit = origins.push_requested_limit(limit.clone());
             }
             for _ in limits {
@@ -24,35 +23,26 @@ impl MatchedRules<'_> {
                 origin.limit += 1;
             }
         }
-        origins
     }
 
     /// Returns the rules and limits of the hits, for the decision on the request.
     pub(crate) fn decision_limits(&self) -> DecisionLimits<'static> {
-        let limits = PolicyLimits { rules: self.rules.clone(), origins: self.hit_origins() };
-        DecisionLimits::Owned(Box::new(OwnedLimits::Policy(limits)))
+        let mut limits = self.new_policy_limits();
+        // Written into the box, because a copy of all origins takes more instructions than a usual request has origins.
+        if let OwnedLimits::Policy(limits) = &mut *limits {
+            self.append_hit_origins(&mut limits.origins);
+        }
+        DecisionLimits::Owned(limits)
     }
 
     /// Returns the limits of a decision that is not based on any limit.
     pub(crate) fn no_limits(&self) -> DecisionLimits<'static> {
-        let limits = PolicyLimits { rules: self.rules.clone(), origins: HitOrigins::default() };
-        DecisionLimits::Owned(Box::new(OwnedLimits::Policy(limits)))
+        DecisionLimits::Owned(self.new_policy_limits())
     }
-}
 
-impl Match<'_> {
-    fn first_hit_origin(&self) -> HitOrigin {
-        HitOrigin {
-            matched: self.match_index,
-            descriptor: self.descriptor_index,
-            rule: self.rule_index,
-            settings_source: self.details.settings_source,
-            limit: 0,
-            is_requested: self.details.requested.is_some(),
-            is_refund: self.is_refund,
-            is_reported: self.is_reported,
-            has_request_cost: *self.rule.cost() == RuleCost::Request && !self.is_refund,
-            veto: self.details.veto,
-        }
+    #[inline]
+    fn new_policy_limits(&self) -> Box<OwnedLimits> {
+        let (rules, origins) = (self.rules.clone(), HitOrigins::default());
+        Box::new(OwnedLimits::Policy(PolicyLimits { rules, origins }))
     }
 }

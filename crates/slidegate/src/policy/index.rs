@@ -57,6 +57,15 @@ pub(crate) struct CandidateRule {
     pub(crate) met_condition: Option<u16>,
 }
 
+/// The candidate rules of one descriptor. Usually they are one list of the index, which is not copied.
+#[derive(Debug, Default)]
+pub(crate) struct CandidateRules<'c> {
+    /// The first list that was found.
+    first: &'c [CandidateRule],
+    /// The rules of all lists. Empty if at most one list was found.
+    merged: SmallVec<[CandidateRule; 16]>,
+}
+
 /// The rules whose anchors are conditions on the same attribute, grouped by the value that the condition requires.
 #[derive(Clone, Debug)]
 struct AttributeIndex {
@@ -71,13 +80,13 @@ struct AttributeIndex {
 
 /// A condition on one attribute by which a rule is indexed. A rule applies only to requests that meet at least one of
 /// its anchors.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct RuleAnchor<'p> {
     attribute: &'p str,
     condition: AnchorCondition<'p>,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum AnchorCondition<'p> {
     Present,
     Literal(&'p str),
@@ -145,41 +154,70 @@ impl RuleIndex {
         }
     }
 
-    /// Returns the rules that may apply to a descriptor with these attributes, in the order of the policy.
+    /// Returns the rules that may apply to a descriptor with these attributes, in the order of the policy. `found` must
+    /// be empty; it holds the rules if they are from several lists of the index.
     #[inline]
-    pub(crate) fn candidate_rules(
-        &self,
+    pub(crate) fn find_candidates<'c>(
+        &'c self,
         attributes: &DescriptorAttributes<'_, '_>,
-    ) -> SmallVec<[CandidateRule; 16]> {
-        let mut found = SmallVec::from_slice(&self.unanchored);
+        found: &'c mut CandidateRules<'c>,
+    ) -> &'c [CandidateRule] {
+        found.add(&self.unanchored);
         if self.positions.is_empty() {
             for index in &self.attributes {
-                index.collect_matching_rules(attributes, &mut found);
+                index.collect_matching_rules(attributes, found);
             }
         } else {
             for position in attributes.names().filter_map(|name| self.positions.get(name)) {
-                self.attributes[*position].collect_matching_rules(attributes, &mut found);
+                self.attributes[*position].collect_matching_rules(attributes, found);
             }
         }
-        if found.len() > 1 {
-            sort_and_merge(&mut found);
-        }
-        found
+        found.sorted()
     }
 }
 
-/// Sorts candidate rules in the order of the policy, and merges equal rules. A rule is found several times if several of
-/// its patterns match.
-fn sort_and_merge(found: &mut SmallVec<[CandidateRule; 16]>) {
-    found.sort_unstable_by_key(|candidate| candidate.rule_index);
-    found.dedup_by(|next, previous| {
-        let is_same = next.rule_index == previous.rule_index;
-        if is_same {
-            // All anchors of a rule result from the same condition.
-            previous.met_condition = previous.met_condition.or(next.met_condition);
+impl<'c> CandidateRules<'c> {
+    /// Adds a list of the index.
+    #[inline]
+    fn add(&mut self, rules: &'c [CandidateRule]) {
+        if rules.is_empty() {
+            return;
         }
-        is_same
-    });
+        if self.first.is_empty() {
+            self.first = rules;
+        } else {
+            self.add_to_merged(rules);
+        }
+    }
+
+    #[cold]
+    fn add_to_merged(&mut self, rules: &[CandidateRule]) {
+        if self.merged.is_empty() {
+            self.merged.extend_from_slice(self.first);
+        }
+        self.merged.extend_from_slice(rules);
+    }
+
+    /// Returns the rules in the order of the policy, without duplicates.
+    #[inline]
+    fn sorted(&mut self) -> &[CandidateRule] {
+        if self.merged.is_empty() { self.first } else { self.sort_and_merge() }
+    }
+
+    /// Sorts the merged rules, and merges equal rules. A rule is found several times if several of its patterns match.
+    #[cold]
+    fn sort_and_merge(&mut self) -> &[CandidateRule] {
+        self.merged.sort_unstable_by_key(|candidate| candidate.rule_index);
+        self.merged.dedup_by(|next, previous| {
+            let is_same = next.rule_index == previous.rule_index;
+            if is_same {
+                // All anchors of a rule result from the same condition.
+                previous.met_condition = previous.met_condition.or(next.met_condition);
+            }
+            is_same
+        });
+        &self.merged
+    }
 }
 
 impl CandidateRule {
@@ -201,21 +239,21 @@ impl AttributeIndex {
     }
 
     /// Appends the rules with an anchor that the attribute of a descriptor meets.
-    fn collect_matching_rules(
-        &self,
+    fn collect_matching_rules<'c>(
+        &'c self,
         attributes: &DescriptorAttributes<'_, '_>,
-        found: &mut SmallVec<[CandidateRule; 16]>,
+        found: &mut CandidateRules<'c>,
     ) {
         let Some(value) = attributes.get(&self.attribute) else { return };
-        found.extend_from_slice(&self.present);
-        found.extend_from_slice(self.literals.get(value).map_or(&[], |rules| rules));
-        self.prefixes.for_each_containing_key(value, |rules| found.extend_from_slice(rules));
+        found.add(&self.present);
+        if let Some(rules) = self.literals.get(value) {
+            found.add(rules);
+        }
+        self.prefixes.for_each_containing_key(value, |rules| found.add(rules));
         if !self.networks.is_empty()
             && let Some(address) = parse_address(value)
         {
-            self.networks.for_each_containing_key(&IpNet::from(address), |rules| {
-                found.extend_from_slice(rules)
-            });
+            self.networks.for_each_containing_key(&IpNet::from(address), |rules| found.add(rules));
         }
     }
 }
@@ -241,7 +279,21 @@ fn possible_anchor_sets(rule: &Rule) -> Vec<Vec<AnchorOfRule<'_>>> {
     let per_choices = per.map(|alternatives| alternatives.names().map(present).collect());
     let names = rule.descriptor().into_iter().flatten();
     let descriptor_choices = names.map(|attribute| vec![present(attribute)]);
-    when_choices.chain(per_choices).chain(descriptor_choices).collect()
+    let mut choices: Vec<_> = when_choices.chain(per_choices).chain(descriptor_choices).collect();
+    choices.iter_mut().for_each(merge_equal_anchors);
+    choices
+}
+
+/// Merges equal anchors of a rule, so that each list of the index contains the rule at most once.
+fn merge_equal_anchors(anchors: &mut Vec<AnchorOfRule<'_>>) {
+    anchors.sort_by(|left, right| left.anchor.cmp(&right.anchor));
+    anchors.dedup_by(|next, previous| {
+        let is_same = next.anchor == previous.anchor;
+        if is_same {
+            previous.met_condition = previous.met_condition.or(next.met_condition);
+        }
+        is_same
+    });
 }
 
 /// Returns the anchors of a condition. An anchor is exact if every value that meets the anchor meets the condition.

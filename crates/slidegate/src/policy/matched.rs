@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::cost::RuleCharge;
+use super::cost::{RuleCharge, RuleCost};
+use super::hit_origin::HitOrigin;
 use super::mode::OnStoreError;
 use super::per::KeyIdentity;
-use super::rule::matching::MatchDetails;
-use super::rule::{Override, Rule, SettingsSource};
+use super::rule::{NoMatchReason, Override, Rule, SettingsSource};
 use super::rule_sets::RuleSets;
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::{Key, Value};
@@ -33,17 +33,14 @@ pub struct MatchedRules<'r> {
 /// A rule that applies to a descriptor of a request, with the limits and the key for this descriptor.
 #[derive(Clone, Debug)]
 pub struct Match<'r> {
-    /// Index of this match in [`MatchedRules`].
-    pub(super) match_index: u32,
-    pub(super) rule_index: u32,
     pub(super) rule: &'r Rule,
-    pub(super) details: MatchDetails<'r>,
-    /// Index of the descriptor in the request.
-    pub(super) descriptor_index: u32,
+    /// The origin of the hit of the first limit. It contains what all hits of the match have in common.
+    pub(super) origin: HitOrigin,
+    pub(super) limits: &'r [RuleLimit],
+    /// The limit that the descriptor contains. If it is `Some`, it replaces `limits`.
+    pub(super) requested: Option<Arc<RuleLimit>>,
+    pub(super) identity: KeyIdentity<'r>,
     charge: RuleCharge,
-    pub(super) is_refund: bool,
-    /// Whether the match only records units that the request has consumed already. Such a match never denies.
-    pub(super) is_reported: bool,
 }
 
 /// The hits of one request.
@@ -54,19 +51,18 @@ impl<'r> MatchedRules<'r> {
         Self { rules: &rule_sets.all, rule_sets, matches: SmallVec::new() }
     }
 
-    /// Appends a rule that matches a descriptor, with the details of the match.
+    /// Appends a match, and completes it in place with `complete`. Removes it again if this fails.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
-        rule_index: u32,
-        rule: &'r Rule,
-        details: MatchDetails<'r>,
-        descriptor_index: u32,
-        descriptor: &Descriptor<'_>,
+        mut rule_match: Match<'r>,
+        complete: impl FnOnce(&mut Match<'r>) -> Result<(), NoMatchReason<'r>>,
     ) {
-        let match_index = self.matches.len() as u32;
-        let rule_match = Match::new(rule_index, rule, details, descriptor_index, descriptor);
-        self.matches.push(Match { match_index, ..rule_match });
+        rule_match.origin.matched = self.matches.len() as u32;
+        self.matches.push(rule_match);
+        if self.matches.last_mut().is_some_and(|rule_match| complete(rule_match).is_err()) {
+            self.matches.pop();
+        }
     }
 
     /// Removes each match whose rule is listed in `replaces` of another matching rule.
@@ -78,9 +74,9 @@ impl<'r> MatchedRules<'r> {
             .flat_map(|rule_match| &*rule_match.rule.replaces)
             .copied()
             .collect();
-        self.matches.retain(|rule_match| !replaced.contains(&rule_match.rule_index));
+        self.matches.retain(|rule_match| !replaced.contains(&rule_match.origin.rule));
         for (match_index, rule_match) in (0..).zip(&mut self.matches) {
-            rule_match.match_index = match_index;
+            rule_match.origin.matched = match_index;
         }
     }
 
@@ -97,19 +93,19 @@ impl<'r> MatchedRules<'r> {
     /// Returns `true` if at least one match is a [refund](Match::is_refund), which subtracts units from counters.
     #[inline]
     pub(crate) fn is_refund(&self) -> bool {
-        self.matches.iter().any(|rule_match| rule_match.is_refund)
+        self.matches.iter().any(Match::is_refund)
     }
 
     /// Returns one flag for each hit: `true` if the hit is a refund. A refund subtracts units from a counter.
     pub(crate) fn refund_flag_per_hit(&self) -> impl Iterator<Item = bool> {
         self.matches
             .iter()
-            .flat_map(|rule_match| repeat_n(rule_match.is_refund, rule_match.limits().len()))
+            .flat_map(|rule_match| repeat_n(rule_match.is_refund(), rule_match.limits().len()))
     }
 
     /// Returns only the matches that are refunds.
     pub(crate) fn only_refunds(&self) -> Self {
-        let refunds = self.matches.iter().filter(|rule_match| rule_match.is_refund);
+        let refunds = self.matches.iter().filter(|rule_match| rule_match.is_refund());
         Self { matches: refunds.cloned().collect(), ..*self }
     }
 
@@ -122,12 +118,12 @@ impl<'r> MatchedRules<'r> {
             rule_match.charge.is_in_descriptor
                 && rule_match.charge.cost > 0
                 && has_counters
-                && !rule_match.is_refund
+                && !rule_match.is_refund()
         });
         for (match_index, rule_match) in (0..).zip(&mut self.matches) {
-            rule_match.match_index = match_index;
-            rule_match.details.veto = Veto::Never;
-            rule_match.is_reported = true;
+            rule_match.origin.matched = match_index;
+            rule_match.origin.veto = Veto::Never;
+            rule_match.origin.is_reported = true;
         }
         self
     }
@@ -191,37 +187,56 @@ impl<'h> Iterator for HitsOfMatches<'h, '_> {
 }
 
 impl<'r> Match<'r> {
+    /// Creates a match without limits.
     #[inline(always)]
     pub(super) fn new(
         rule_index: u32,
         rule: &'r Rule,
-        mut details: MatchDetails<'r>,
         descriptor_index: u32,
         descriptor: &Descriptor<'_>,
     ) -> Self {
-        if descriptor.is_refund {
-            // A refund denies nothing and does not affect the decision.
-            details.veto = Veto::Never;
-        }
-        let (charge, is_refund) = (rule.charge.charge_for(descriptor), descriptor.is_refund);
-        Self {
-            match_index: 0,
-            rule_index,
+        let mut rule_match = Self {
             rule,
-            details,
-            descriptor_index,
-            charge,
-            is_refund,
-            is_reported: false,
-        }
+            origin: HitOrigin {
+                matched: 0,
+                descriptor: descriptor_index,
+                rule: rule_index,
+                settings_source: SettingsSource::Base,
+                limit: 0,
+                is_requested: false,
+                is_refund: descriptor.is_refund,
+                is_reported: false,
+                has_request_cost: matches!(rule.cost(), RuleCost::Request) && !descriptor.is_refund,
+                veto: Veto::Alone,
+            },
+            limits: &[],
+            requested: None,
+            identity: KeyIdentity::default(),
+            charge: rule.charge.charge_for(descriptor),
+        };
+        rule_match.set_veto(Veto::Alone);
+        rule_match
+    }
+
+    /// Sets the veto of the rule's mode.
+    #[inline(always)]
+    pub(super) fn set_veto(&mut self, veto: Veto) {
+        // A refund denies nothing and does not affect the decision.
+        self.origin.veto = if self.is_refund() { Veto::Never } else { veto };
+    }
+
+    /// Sets the limit that the descriptor contains.
+    pub(super) fn set_requested_limit(&mut self, limit: Arc<RuleLimit>) {
+        self.requested = Some(limit);
+        self.origin.is_requested = true;
     }
 
     /// Divides the limits of the match by the number of slidegate instances. `rules` are the rules of the policy with
     /// limits that are divided already.
     fn with_divided_limits(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
-        self.rule = &rules[self.rule_index as usize];
-        self.details.limits = self.rule.limits(self.details.settings_source);
-        if let Some(limit) = &mut self.details.requested {
+        self.rule = &rules[self.rule_index()];
+        self.limits = self.rule.limits(self.origin.settings_source);
+        if let Some(limit) = &mut self.requested {
             let divided = limit.limit.instance_share(instances);
             Arc::make_mut(limit).limit = divided;
         }
@@ -229,7 +244,7 @@ impl<'r> Match<'r> {
     }
 
     pub(super) fn rule_index_u32(&self) -> u32 {
-        self.rule_index
+        self.origin.rule
     }
 
     /// Returns the rule that applies.
@@ -239,17 +254,17 @@ impl<'r> Match<'r> {
 
     /// Returns the index of the rule in [`Policy::rules`](super::Policy::rules).
     pub fn rule_index(&self) -> usize {
-        self.rule_index as usize
+        self.origin.rule as usize
     }
 
     /// Returns the index of the descriptor in the request.
     pub fn descriptor_index(&self) -> usize {
-        self.descriptor_index as usize
+        self.origin.descriptor as usize
     }
 
     /// Returns the override that applies, with its index in [`Rule::overrides`]; `None` if no override applies.
     pub fn active_override(&self) -> Option<(usize, &'r Override)> {
-        match self.details.settings_source {
+        match self.origin.settings_source {
             SettingsSource::Override(index) => {
                 let index = usize::from(index);
                 Some((index, &self.rule.overrides[index]))
@@ -261,32 +276,32 @@ impl<'r> Match<'r> {
     /// Returns `true` if an attribute of `per` is absent from the request, and the rule denies such requests
     /// (`when_missing: deny`).
     pub fn is_attribute_missing(&self) -> bool {
-        self.details.settings_source == SettingsSource::Missing
+        self.origin.settings_source == SettingsSource::Missing
     }
 
     /// Returns `true` if the rule can deny the request: it has a limit, is not in mode `observe`, and the match is
     /// not a refund.
     pub fn is_enforced(&self) -> bool {
-        !self.limits().is_empty() && self.details.veto != Veto::Never
+        !self.limits().is_empty() && self.origin.veto != Veto::Never
     }
 
     /// Returns `true` if the cost is subtracted from the counters instead of added; see [`Descriptor::as_refund`].
     pub fn is_refund(&self) -> bool {
-        self.is_refund
+        self.origin.is_refund
     }
 
     /// Returns the limits that apply to the request. The list is empty if the rule allows every request.
     pub fn limits(&self) -> &[RuleLimit] {
-        match &self.details.requested {
+        match &self.requested {
             Some(limit) => slice::from_ref(limit),
-            None => self.details.limits,
+            None => self.limits,
         }
     }
 
     /// Returns the names and values of the attributes that identify the counter of the request, in the order of `per`.
     pub fn identity(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
-        let KeyIdentity { values, combination, .. } = &self.details.identity;
-        let scope = match &self.details.requested {
+        let KeyIdentity { values, combination, .. } = &self.identity;
+        let scope = match &self.requested {
             Some(limit) => &limit.scopes[0],
             None => &self.rule.identity_scopes[usize::from(*combination)],
         };
@@ -302,21 +317,21 @@ impl<'r> Match<'r> {
     /// Returns the hit of one limit of the match.
     #[inline]
     fn hit<'h>(&'h self, limit: &'h RuleLimit) -> Hit<'h> {
-        let KeyIdentity { values, combination, part } = &self.details.identity;
+        let KeyIdentity { values, combination, part } = &self.identity;
         let scope = &limit.scopes[usize::from(*combination)];
         Hit {
             key: Key::with_optional_sub_key(scope, values, *part),
             limit: &limit.limit,
             cost: self.charge.cost,
             required: self.required_units(limit),
-            veto: self.details.veto,
+            veto: self.origin.veto,
             charge: self.charge_when(limit),
         }
     }
 
     fn required_units(&self, limit: &RuleLimit) -> u64 {
         match self.charge.required {
-            _ if self.is_reported => 0,
+            _ if self.origin.is_reported => 0,
             // A max of 0 denies everything.
             0 if limit.limit.capacity() == 0 => 1,
             required => required,
@@ -325,9 +340,9 @@ impl<'r> Match<'r> {
 
     fn charge_when(&self, limit: &RuleLimit) -> ChargeWhen {
         // A max of 0 has no counter.
-        let always = self.charge.charges_always || self.is_reported;
-        match self.details.veto {
-            _ if always && !self.is_refund && limit.limit.capacity() > 0 => ChargeWhen::Always,
+        let always = self.charge.charges_always || self.origin.is_reported;
+        match self.origin.veto {
+            _ if always && !self.is_refund() && limit.limit.capacity() > 0 => ChargeWhen::Always,
             Veto::Alone => ChargeWhen::IfAdmitted,
             Veto::Jointly | Veto::Never => ChargeWhen::IfAdmittedAndFits,
         }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::attributes::DescriptorAttributes;
 use crate::key::Value;
-use crate::network::parse_ipv6_notation;
+use crate::network::{may_be_ipv6_notation, parse_address};
 
 /// The `per` of a rule: the attributes by which the rule counts. Each entry contributes one value to the key of a
 /// counter: the value of the first attribute in the entry that is present.
@@ -80,15 +80,17 @@ impl Per {
         })
     }
 
-    /// Returns the values that identify the counter of a descriptor with these attributes.
+    /// Appends the values that identify the counter of a descriptor with these attributes to `identity`, which must be
+    /// empty.
     ///
     /// # Errors
-    /// Returns the first entry of `per` of which no attribute is present.
+    /// Returns the first entry of `per` of which no attribute is present. `identity` then has some of the values.
+    #[inline]
     pub(crate) fn identify_key<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
-    ) -> Result<KeyIdentity<'r>, &'r Alternatives> {
-        let mut identity = KeyIdentity::default();
+        identity: &mut KeyIdentity<'r>,
+    ) -> Result<(), &'r Alternatives> {
         for alternatives in &self.entries {
             let mut present = (0..)
                 .zip(&alternatives.0)
@@ -98,7 +100,7 @@ impl Per {
             let shortened = attributes.shorten_value(name, text);
             identity.values.push(shortened.unwrap_or_else(|| self.to_key_value(text)));
         }
-        Ok(identity)
+        Ok(())
     }
 
     /// Returns the values of all attributes of a descriptor as the identity of its counter. Ignores the entries of
@@ -114,9 +116,19 @@ impl Per {
         KeyIdentity { values, ..KeyIdentity::default() }
     }
 
+    #[inline]
     fn to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
+        match may_be_ipv6_notation(text) {
+            true => self.address_to_key_value(text),
+            false => Value::Text(text),
+        }
+    }
+
+    /// Returns the value of a text that may be an address in IPv6 notation.
+    #[cold]
+    fn address_to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
         // An address has several spellings, and an IPv6 client has very many addresses.
-        match parse_ipv6_notation(text) {
+        match parse_address(text) {
             Some(IpAddr::V6(address)) => match Ipv6Net::new(address, self.ipv6_prefix) {
                 Ok(network) => {
                     Value::Network { address: network.network(), prefix_bits: network.prefix_len() }

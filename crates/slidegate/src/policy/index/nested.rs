@@ -77,10 +77,10 @@ impl<K: Ord, V> NestedKeyMap<K, V> {
 
     /// Calls `on_rules` once for each key that contains the value, with the rules of this key.
     #[inline]
-    pub(super) fn for_each_containing_key<Q: Containment + ?Sized>(
-        &self,
+    pub(super) fn for_each_containing_key<'c, Q: Containment + ?Sized>(
+        &'c self,
         value: &Q,
-        mut on_rules: impl FnMut(&[V]),
+        mut on_rules: impl FnMut(&'c [V]),
     ) where
         K: Borrow<Q>,
     {

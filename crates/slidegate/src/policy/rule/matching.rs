@@ -5,39 +5,29 @@ use std::sync::Arc;
 
 use super::{NoMatchReason, Rule, RuleSettings, SettingsSource};
 use crate::algorithm::{Algorithm, Align};
-use crate::hit::Veto;
 use crate::key::{Key, Scope};
 use crate::limit::Limit;
 use crate::policy::attributes::DescriptorAttributes;
+use crate::policy::matched::Match;
 use crate::policy::mode::Mode;
 use crate::policy::per::KeyIdentity;
 use crate::quota::Quota;
 use crate::rule_limit::RuleLimit;
 
-/// The limits and the counter that result if a rule matches a descriptor.
-#[derive(Clone, Debug)]
-pub(crate) struct MatchDetails<'r> {
-    pub(crate) settings_source: SettingsSource,
-    pub(crate) limits: &'r [RuleLimit],
-    /// The limit that the descriptor contains. If it is `Some`, it replaces `limits`.
-    pub(crate) requested: Option<Arc<RuleLimit>>,
-    pub(crate) identity: KeyIdentity<'r>,
-    pub(crate) veto: Veto,
-}
-
 impl Rule {
-    /// Checks whether the rule applies to a descriptor. Returns the limits and the values of the key.
+    /// Checks the conditions of the rule on a descriptor. The rule applies if they are met and
+    /// [`complete_match`](Self::complete_match) succeeds.
     ///
     /// `met_condition` is the index of a condition of `when` that the descriptor is known to meet.
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply.
     #[inline]
-    pub(crate) fn match_descriptor<'r>(
+    pub(crate) fn check_descriptor<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
         met_condition: Option<u16>,
-    ) -> Result<MatchDetails<'r>, NoMatchReason<'r>> {
+    ) -> Result<(), NoMatchReason<'r>> {
         if self.is_for_requested_limits {
             return Err(NoMatchReason::RequestedLimitsOnly);
         }
@@ -48,73 +38,89 @@ impl Rule {
         if attributes.is_exact {
             self.check_exact_descriptor(attributes)?;
         }
+        Ok(())
+    }
+
+    /// Sets the limits, the values of the key and the veto of a new match of the rule with a descriptor, which meets the
+    /// conditions of the rule.
+    ///
+    /// # Errors
+    /// Returns the reason why the rule does not apply. The match is then incomplete.
+    #[inline]
+    pub(crate) fn complete_match<'r>(
+        &'r self,
+        attributes: &DescriptorAttributes<'r, '_>,
+        rule_match: &mut Match<'r>,
+    ) -> Result<(), NoMatchReason<'r>> {
         let (settings_source, settings) = self.select_settings(attributes);
         if settings.mode == Mode::Off {
             return Err(NoMatchReason::Off);
         }
+        rule_match.origin.settings_source = settings_source;
         // Without limits no key is needed.
         if settings.limits.is_empty() && attributes.limit.is_none() {
             if attributes.is_exact {
-                self.per.identify_key(attributes).map_err(NoMatchReason::MissingAttribute)?;
+                let checked = self.per.identify_key(attributes, &mut KeyIdentity::default());
+                checked.map_err(NoMatchReason::MissingAttribute)?;
             }
-            return Ok(MatchDetails {
-                settings_source,
-                limits: &[],
-                requested: None,
-                identity: KeyIdentity::default(),
-                veto: Veto::Alone,
-            });
+            return Ok(());
         }
-        let mut identity = match (self.per.identify_key(attributes), &self.missing) {
-            (Ok(identity), _) => identity,
-            (Err(_), Some(missing)) if !attributes.is_exact => {
-                return self.match_missing_attribute(missing, settings);
-            }
-            (Err(alternatives), _) => return Err(NoMatchReason::MissingAttribute(alternatives)),
-        };
+        let identity = &mut rule_match.identity;
+        if let Err(alternatives) = self.per.identify_key(attributes, identity) {
+            return match &self.missing {
+                Some(limit) if !attributes.is_exact => {
+                    self.complete_match_without_attribute(limit, settings, rule_match)
+                }
+                _ => Err(NoMatchReason::MissingAttribute(alternatives)),
+            };
+        }
         let scope = &self.identity_scopes[usize::from(identity.combination)];
         let veto = settings.mode.veto_for_key(&Key::new(scope, &identity.values));
-        let requested = attributes.limit.map(|quota| {
-            let names: Vec<&str> = scope.attribute_names().collect();
-            identity.combination = 0;
-            self.new_requested_limit(quota, &settings.limits, &names)
-        });
-        if let (Some(redis), None) = (&self.redis, &requested) {
-            identity.part = redis.sub_key_index(attributes);
+        match (attributes.limit, &self.redis) {
+            (Some(quota), _) => {
+                let names: Vec<&str> = scope.attribute_names().collect();
+                identity.combination = 0;
+                let limit = self.new_requested_limit(quota, &settings.limits, &names);
+                rule_match.set_requested_limit(limit);
+            }
+            (None, Some(redis)) => identity.part = redis.sub_key_index(attributes),
+            (None, None) => {}
         }
-        let veto = veto.ok_or(NoMatchReason::Off)?;
-        Ok(MatchDetails { settings_source, limits: &settings.limits, requested, identity, veto })
+        rule_match.limits = &settings.limits;
+        rule_match.set_veto(veto.ok_or(NoMatchReason::Off)?);
+        Ok(())
     }
 
-    /// Returns the match that denies a descriptor that lacks an attribute of `per`. `settings` contains the mode that
-    /// applies.
+    /// Completes a match that denies a descriptor because it lacks an attribute of `per`. `limit` denies everything,
+    /// and `settings` contains the mode that applies.
     ///
     /// # Errors
     /// Returns [`NoMatchReason::Off`] if the mode is `off`.
-    fn match_missing_attribute<'r>(
+    fn complete_match_without_attribute<'r>(
         &'r self,
-        missing: &'r RuleLimit,
+        limit: &'r RuleLimit,
         settings: &RuleSettings,
-    ) -> Result<MatchDetails<'r>, NoMatchReason<'r>> {
-        let veto = settings.mode.veto_for_key(&Key::new(&missing.scopes[0], &[]));
-        Ok(MatchDetails {
-            settings_source: SettingsSource::Missing,
-            limits: slice::from_ref(missing),
-            requested: None,
-            identity: KeyIdentity::default(),
-            veto: veto.ok_or(NoMatchReason::Off)?,
-        })
+        rule_match: &mut Match<'r>,
+    ) -> Result<(), NoMatchReason<'r>> {
+        let veto = settings.mode.veto_for_key(&Key::new(&limit.scopes[0], &[]));
+        rule_match.origin.settings_source = SettingsSource::Missing;
+        rule_match.limits = slice::from_ref(limit);
+        rule_match.identity = KeyIdentity::default();
+        rule_match.set_veto(veto.ok_or(NoMatchReason::Off)?);
+        Ok(())
     }
 
-    /// Checks whether the rule has `limits: requested` and the descriptor contains a limit. Returns a match with this
-    /// limit. The caller must have found that no other rule applies to the descriptor.
+    /// Checks whether the rule has `limits: requested` and the descriptor contains a limit. Completes a new match with
+    /// this limit. The caller must have found that no other rule applies to the descriptor.
     ///
     /// # Errors
-    /// Returns the reason why the rule does not apply.
-    pub(crate) fn match_requested_limit<'r>(
+    /// Returns the reason why the rule does not apply. The match is then incomplete.
+    #[cold]
+    pub(crate) fn complete_requested_match<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
-    ) -> Result<MatchDetails<'r>, NoMatchReason<'r>> {
+        rule_match: &mut Match<'r>,
+    ) -> Result<(), NoMatchReason<'r>> {
         let pairs = attributes.pairs;
         let quota = attributes
             .limit
@@ -124,13 +130,11 @@ impl Rule {
         let limit = self.new_requested_limit(quota, &[], &names);
         let identity = self.per.identify_by_all_attributes(attributes);
         let veto = self.settings.mode.veto_for_key(&Key::new(&limit.scopes[0], &identity.values));
-        Ok(MatchDetails {
-            settings_source: SettingsSource::Base,
-            limits: &self.settings.limits,
-            requested: Some(limit),
-            identity,
-            veto: veto.ok_or(NoMatchReason::Off)?,
-        })
+        rule_match.limits = &self.settings.limits;
+        rule_match.set_requested_limit(limit);
+        rule_match.identity = identity;
+        rule_match.set_veto(veto.ok_or(NoMatchReason::Off)?);
+        Ok(())
     }
 
     /// Checks an exact descriptor, which matches only rules that name all of its attributes. Returns an error if the
