@@ -125,15 +125,12 @@ pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
 }
 
 /// Returns `false` if a text is certainly not an address in IPv6 notation, such as `2001:db8::1` or `::ffff:192.0.2.7`.
-/// Every decision calls this function, so it examines only the first bytes.
+/// Examines only the first bytes, so that most values are rejected cheaply.
 #[inline]
 pub(crate) fn may_be_ipv6_notation(text: &str) -> bool {
     // The first group has at most four digits. If it has none, the text begins with two colons.
     let bytes = text.as_bytes();
-    matches!(
-        bytes,
-        [_, b':', ..] | [_, _, b':', ..] | [_, _, _, b':', ..] | [_, _, _, _, b':', ..]
-    )
+    matches!(bytes, [_, b':', ..] | [_, _, b':', ..] | [_, _, _, b':', ..] | [_, _, _, _, b':', ..])
 }
 
 #[cfg(test)]
@@ -226,7 +223,7 @@ mod tests {
 
         #[test]
         fn no_address_with_colon_is_excluded_from_ipv6_notation(
-            text in "[0-9a-fA-F:.]{0,12}|[0-9a-f]{0,5}::?[0-9a-f]{0,5}(:[0-9a-f]{1,4}){0,6}|(::ffff:)?[0-9]{1,3}(\\.[0-9]{1,3}){3}:?:?",
+            text in "[0-9a-fA-F:.]{0,12}|[0-9a-f]{0,5}::?[0-9a-f]{0,5}(:[0-9a-f]{1,4}){0,6}",
             ip in arbitrary_ipv6_address(),
         ) {
             for text in address_spellings(ip).into_iter().chain([text]) {

@@ -13,6 +13,7 @@ mod hit_origin;
 mod index;
 mod matched;
 mod mode;
+mod name_map;
 mod pattern;
 mod per;
 mod redis;
@@ -20,7 +21,7 @@ mod route;
 mod rule;
 mod rule_sets;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -28,7 +29,8 @@ use crate::request::{AttributePairs, Descriptor, Request};
 
 use attributes::DescriptorAttributes;
 use error::PolicyWarning;
-use index::{CandidateRules, FixedSeedHashMap, RuleIndex};
+use index::{CandidateRules, RuleIndex};
+use name_map::NameMap;
 use route::Routes;
 use rule_sets::RuleSets;
 
@@ -50,7 +52,7 @@ pub use crate::rule_limit::RuleLimit;
 pub struct Policy {
     rules: RuleSets,
     routes: Routes,
-    by_domain: FixedSeedHashMap<Box<str>, DomainRules>,
+    by_domain: NameMap<DomainRules>,
     /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.
     uses_host_attributes: bool,
     warnings: Arc<[PolicyWarning]>,
@@ -76,13 +78,14 @@ impl Policy {
         for (index, limit) in (0..).zip(rules.iter_mut().flat_map(Rule::all_limits_mut)) {
             limit.index = index;
         }
-        let mut by_domain: HashMap<&str, Vec<(u32, &Rule)>> = HashMap::new();
+        let mut rules_by_domain: NameMap<Vec<(u32, &Rule)>> = NameMap::default();
         for (rule_index, rule) in (0..).zip(&rules) {
-            by_domain.entry(&rule.domain).or_default().push((rule_index, rule));
+            rules_by_domain.get_or_insert_with(&rule.domain, Vec::new).push((rule_index, rule));
         }
-        let by_domain =
-            by_domain.iter().map(|(&domain, rules)| (domain.into(), DomainRules::new(rules)));
-        let by_domain = by_domain.collect();
+        let mut by_domain = NameMap::default();
+        for (domain, rules) in rules_by_domain.iter() {
+            by_domain.get_or_insert_with(domain, || DomainRules::new(rules));
+        }
         let uses_host_attributes = rules.iter().any(Rule::uses_host_attributes);
         Self {
             by_domain,
@@ -106,7 +109,7 @@ impl Policy {
 
     /// Returns the domains that have rules.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
-        self.by_domain.keys().map(|domain| &**domain)
+        self.by_domain.iter().map(|(domain, _)| domain)
     }
 
     /// Returns every limit of every rule, including the limits of its overrides. Each limit comes with its rule.
@@ -163,12 +166,29 @@ impl Policy {
     /// matching rule lists it in `replaces`.
     #[inline]
     pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
-        let mut matched_rules = MatchedRules::new(&self.rules);
-        self.match_descriptors(request, &mut matched_rules);
+        let mut matched_rules = self.new_matched_rules();
+        self.apply_to(request, &mut matched_rules);
+        matched_rules
+    }
+
+    /// Creates a list of matched rules, which is still empty.
+    #[inline]
+    pub(crate) fn new_matched_rules(&self) -> MatchedRules<'_> {
+        MatchedRules::new(&self.rules)
+    }
+
+    /// Appends the rules that apply to a request to the empty list `matched_rules`, as [`apply`](Self::apply) does. The
+    /// list is large, and a returned list is copied.
+    #[inline]
+    pub(crate) fn apply_to<'r>(
+        &'r self,
+        request: &'r Request<'_>,
+        matched_rules: &mut MatchedRules<'r>,
+    ) {
+        self.match_descriptors(request, matched_rules);
         if matched_rules.matches().any(|rule_match| !rule_match.rule().replaces.is_empty()) {
             matched_rules.remove_replaced();
         }
-        matched_rules
     }
 
     /// Appends the rules that match the descriptors of a request, including rules that other matching rules replace.
@@ -183,15 +203,13 @@ impl Policy {
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
             let count_before = matched_rules.len();
-            let new_match = |rule_index: u32| {
-                let rule = &self.rules.all[rule_index as usize];
-                Match::new(rule_index, rule, descriptor_index, descriptor)
-            };
+            let new_match =
+                |rule_index, rule| Match::new(rule_index, rule, descriptor_index, descriptor);
             let mut candidates = CandidateRules::default();
             for candidate in domain.index.find_candidates(&attributes, &mut candidates) {
                 let rule = &self.rules.all[candidate.rule_index as usize];
                 if rule.check_descriptor(&attributes, candidate.met_condition).is_ok() {
-                    matched_rules.push(new_match(candidate.rule_index), |rule_match| {
+                    matched_rules.push(new_match(candidate.rule_index, rule), |rule_match| {
                         rule.complete_match(&attributes, rule_match)
                     });
                 }
@@ -200,7 +218,7 @@ impl Policy {
                 (domain.requested_rule, matched_rules.len() == count_before)
             {
                 let rule = &self.rules.all[rule_index as usize];
-                matched_rules.push(new_match(rule_index), |rule_match| {
+                matched_rules.push(new_match(rule_index, rule), |rule_match| {
                     rule.complete_requested_match(&attributes, rule_match)
                 });
             }
@@ -223,7 +241,7 @@ impl Policy {
         &'r self,
         request: &'r Request<'_>,
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
-        let mut matched_rules = MatchedRules::new(&self.rules);
+        let mut matched_rules = self.new_matched_rules();
         self.match_descriptors(request, &mut matched_rules);
         (0..).zip(&request.descriptors).flat_map(move |(descriptor_index, descriptor)| {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
@@ -245,7 +263,9 @@ impl Policy {
                     (None, _) => {
                         let mut own = Match::new(rule_index, rule, descriptor_index, descriptor);
                         let checked = rule.check_descriptor(&attributes, None);
-                        checked.and_then(|()| rule.complete_match(&attributes, &mut own)).map(|()| own)
+                        checked
+                            .and_then(|()| rule.complete_match(&attributes, &mut own))
+                            .map(|()| own)
                     }
                 };
                 (rule, details)
@@ -295,8 +315,8 @@ mod tests {
         })
     }
 
-    /// Checks that a policy of several rules, which uses the index, matches the same rules as policies of one rule each,
-    /// which do not use the index. `rule_fields` contains the fields `when` and `per` of each rule.
+    /// Checks that a policy of several rules, which uses the index, matches the same rules as policies of one rule
+    /// each, which do not use the index. `rule_fields` contains the fields `when` and `per` of each rule.
     fn check_index_against_single_rules(
         rule_fields: &[(String, String)],
         attributes: &[(&str, &str)],

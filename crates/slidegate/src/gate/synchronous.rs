@@ -18,7 +18,10 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        self.check_matched(&self.policy.load().apply(request))
+        let policy = self.policy.load();
+        let mut matched = policy.new_matched_rules();
+        policy.apply_to(request, &mut matched);
+        self.check_matched(&matched)
     }
 
     /// Decides a request like [`check`](Self::check). `matched` are the rules of a policy that apply to the request.

@@ -3,7 +3,7 @@
 //!
 //! A value that is too long for a key is hashed at most once per descriptor.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::iter;
 
 use super::route::Routes;
@@ -21,9 +21,9 @@ pub(crate) struct DescriptorAttributes<'r, 'd> {
     /// Names and values of the attributes in the descriptor. A route that is derived from the path is not included.
     pub(super) pairs: &'d [(&'r str, &'r str)],
     routes: &'r Routes,
-    /// The route template that matches the attribute `path`; `None` if no template matches. Searched on first use,
-    /// because not every request is compared with a rule that uses the route.
-    route: OnceCell<Option<&'r str>>,
+    /// Cache of the route template that matches the attribute `path`. The inner `None` means that no template matches.
+    /// Searched on first use, because not every request is compared with a rule that uses the route.
+    route: Cell<Option<Option<&'r str>>>,
     /// Whether the descriptor is exact. An exact descriptor matches only rules that name all of its attributes.
     pub(super) is_exact: bool,
     /// The limit that the descriptor contains; it replaces the limits of the rules.
@@ -46,7 +46,7 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
         let pairs = canonical.unwrap_or(descriptor.attribute_pairs());
         let Descriptor { is_exact, limit, .. } = *descriptor;
         let (bytes, shortened) = (descriptor.non_utf8_attributes(), RefCell::default());
-        Self { pairs, routes, route: OnceCell::new(), is_exact, limit, bytes, shortened }
+        Self { pairs, routes, route: Cell::new(None), is_exact, limit, bytes, shortened }
     }
 
     /// Returns the value of an attribute; `None` if the descriptor does not have the attribute.
@@ -65,7 +65,12 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
 
     /// Returns the route template that matches the attribute `path`.
     fn derived_route(&self) -> Option<&'r str> {
-        *self.route.get_or_init(|| self.routes.match_path(self.find_in_pairs("path")?))
+        if let Some(route) = self.route.get() {
+            return route;
+        }
+        let route = self.find_in_pairs("path").and_then(|path| self.routes.match_path(path));
+        self.route.set(Some(route));
+        route
     }
 
     /// Returns the shortened form of an attribute value, for use in a key. Returns `None` if the value is UTF-8 and

@@ -13,7 +13,6 @@ mod nested;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use foldhash::fast::FixedState;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
@@ -21,6 +20,7 @@ use nested::NestedKeyMap;
 
 use super::attributes::DescriptorAttributes;
 use super::mode::WhenMissing;
+use super::name_map::{MAX_ENTRIES_WITHOUT_HASH, NameMap};
 use super::pattern::Condition;
 use super::rule::Rule;
 use crate::network::parse_address;
@@ -28,23 +28,13 @@ use crate::network::parse_address;
 /// The largest domain, in rules, for which no index is built. Checking so few rules is as fast as a lookup.
 const MAX_RULES_WITHOUT_INDEX: usize = 2;
 
-/// The largest number of indexed attributes for which each of them is looked up in the request. If more attributes are
-/// indexed, each attribute of the request is looked up in the index.
-const MAX_ATTRIBUTES_WITHOUT_MAP: usize = 4;
-
-/// A hash map whose hash function has a fixed seed. The keys come from the policy, so a client cannot choose keys that
-/// collide.
-pub(super) type FixedSeedHashMap<K, V> = HashMap<K, V, FixedState>;
-
 /// The rules of one domain, grouped by anchor. An anchor is a condition on one attribute. A rule applies only to
 /// requests that meet at least one of its anchors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleIndex {
     /// The rules without an anchor. They are candidates for every request.
     unanchored: Vec<CandidateRule>,
-    attributes: Vec<AttributeIndex>,
-    /// Positions in `attributes` by attribute name. Empty if there are at most [`MAX_ATTRIBUTES_WITHOUT_MAP`].
-    positions: FixedSeedHashMap<Box<str>, usize>,
+    by_attribute: NameMap<AttributeIndex>,
 }
 
 /// A rule that may apply to a descriptor.
@@ -67,12 +57,11 @@ pub(crate) struct CandidateRules<'c> {
 }
 
 /// The rules whose anchors are conditions on the same attribute, grouped by the value that the condition requires.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct AttributeIndex {
-    attribute: Box<str>,
     /// Rules that require the attribute to be present, with any value.
     present: Vec<CandidateRule>,
-    literals: FixedSeedHashMap<Box<str>, Vec<CandidateRule>>,
+    literals: NameMap<Vec<CandidateRule>>,
     /// Rules whose condition contains a glob, by the text of the glob before its first `*`.
     prefixes: NestedKeyMap<Box<str>, CandidateRule>,
     networks: NestedKeyMap<IpNet, CandidateRule>,
@@ -128,26 +117,19 @@ impl RuleIndex {
                 None => index.unanchored.push(CandidateRule::new(*rule_index)),
             }
         }
-        for attribute in &mut index.attributes {
+        for attribute in index.by_attribute.values_mut() {
             attribute.prefixes.sort_and_link_keys::<str>();
             attribute.networks.sort_and_link_keys::<IpNet>();
-        }
-        if index.attributes.len() <= MAX_ATTRIBUTES_WITHOUT_MAP {
-            index.positions = FixedSeedHashMap::default();
         }
         index
     }
 
     fn insert(&mut self, anchor: &RuleAnchor<'_>, rule: CandidateRule) {
-        let position = *self.positions.entry(anchor.attribute.into()).or_insert_with(|| {
-            self.attributes.push(AttributeIndex::new(anchor.attribute));
-            self.attributes.len() - 1
-        });
-        let index = &mut self.attributes[position];
+        let index = self.by_attribute.get_or_insert_with(anchor.attribute, AttributeIndex::default);
         match anchor.condition {
             AnchorCondition::Present => index.present.push(rule),
             AnchorCondition::Literal(text) => {
-                index.literals.entry(text.into()).or_default().push(rule)
+                index.literals.get_or_insert_with(text, Vec::new).push(rule)
             }
             AnchorCondition::Prefix(text) => index.prefixes.insert(text.into(), rule),
             AnchorCondition::Network(network) => index.networks.insert(network, rule),
@@ -163,13 +145,16 @@ impl RuleIndex {
         found: &'c mut CandidateRules<'c>,
     ) -> &'c [CandidateRule] {
         found.add(&self.unanchored);
-        if self.positions.is_empty() {
-            for index in &self.attributes {
-                index.collect_matching_rules(attributes, found);
+        // A lookup in a larger index hashes the name, so only the names of the request are looked up.
+        if self.by_attribute.len() <= MAX_ENTRIES_WITHOUT_HASH {
+            for (name, index) in self.by_attribute.iter() {
+                index.collect_matching_rules(attributes.get(name), found);
             }
         } else {
-            for position in attributes.names().filter_map(|name| self.positions.get(name)) {
-                self.attributes[*position].collect_matching_rules(attributes, found);
+            for name in attributes.names() {
+                if let Some(index) = self.by_attribute.get(name) {
+                    index.collect_matching_rules(attributes.get(name), found);
+                }
             }
         }
         found.sorted()
@@ -190,7 +175,7 @@ impl<'c> CandidateRules<'c> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn add_to_merged(&mut self, rules: &[CandidateRule]) {
         if self.merged.is_empty() {
             self.merged.extend_from_slice(self.first);
@@ -205,7 +190,7 @@ impl<'c> CandidateRules<'c> {
     }
 
     /// Sorts the merged rules, and merges equal rules. A rule is found several times if several of its patterns match.
-    #[cold]
+    #[inline(never)]
     fn sort_and_merge(&mut self) -> &[CandidateRule] {
         self.merged.sort_unstable_by_key(|candidate| candidate.rule_index);
         self.merged.dedup_by(|next, previous| {
@@ -228,23 +213,9 @@ impl CandidateRule {
 }
 
 impl AttributeIndex {
-    fn new(attribute: &str) -> Self {
-        Self {
-            attribute: attribute.into(),
-            present: Vec::new(),
-            literals: FixedSeedHashMap::default(),
-            prefixes: NestedKeyMap::default(),
-            networks: NestedKeyMap::default(),
-        }
-    }
-
-    /// Appends the rules with an anchor that the attribute of a descriptor meets.
-    fn collect_matching_rules<'c>(
-        &'c self,
-        attributes: &DescriptorAttributes<'_, '_>,
-        found: &mut CandidateRules<'c>,
-    ) {
-        let Some(value) = attributes.get(&self.attribute) else { return };
+    /// Appends the rules with an anchor that the value of the attribute meets. `None` is an absent attribute.
+    fn collect_matching_rules<'c>(&'c self, value: Option<&str>, found: &mut CandidateRules<'c>) {
+        let Some(value) = value else { return };
         found.add(&self.present);
         if let Some(rules) = self.literals.get(value) {
             found.add(rules);
@@ -304,6 +275,7 @@ fn anchor_conditions(condition: &Condition) -> Vec<(AnchorCondition<'_>, bool)> 
     }
     let literals = condition.literals().iter().map(|literal| AnchorCondition::Literal(literal));
     let networks = condition.networks().iter().map(|network| AnchorCondition::Network(*network));
-    let prefixes = globs.iter().map(|glob| (AnchorCondition::Prefix(glob.prefix()), glob.is_prefix()));
+    let prefixes =
+        globs.iter().map(|glob| (AnchorCondition::Prefix(glob.prefix()), glob.is_prefix()));
     literals.chain(networks).map(|anchor| (anchor, true)).chain(prefixes).collect()
 }

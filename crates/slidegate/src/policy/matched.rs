@@ -34,7 +34,7 @@ pub struct MatchedRules<'r> {
 #[derive(Clone, Debug)]
 pub struct Match<'r> {
     pub(super) rule: &'r Rule,
-    /// The origin of the hit of the first limit. It contains what all hits of the match have in common.
+    /// The origin of the hit of the first limit. The origins of other hits differ only in the index of the limit.
     pub(super) origin: HitOrigin,
     pub(super) limits: &'r [RuleLimit],
     /// The limit that the descriptor contains. If it is `Some`, it replaces `limits`.
@@ -162,7 +162,8 @@ impl<'r> MatchedRules<'r> {
     }
 }
 
-/// An iterator over the hits of all matches. It takes fewer instructions per decision than `flat_map`.
+/// An iterator over the hits of all matches. It takes fewer instructions than `flat_map`, which also iterates from the
+/// end.
 struct HitsOfMatches<'h, 'r> {
     matches: slice::Iter<'h, Match<'r>>,
     /// The match whose limits are converted into hits now, and its remaining limits.
@@ -286,11 +287,13 @@ impl<'r> Match<'r> {
     }
 
     /// Returns `true` if the cost is subtracted from the counters instead of added; see [`Descriptor::as_refund`].
+    #[inline]
     pub fn is_refund(&self) -> bool {
         self.origin.is_refund
     }
 
     /// Returns the limits that apply to the request. The list is empty if the rule allows every request.
+    #[inline]
     pub fn limits(&self) -> &[RuleLimit] {
         match &self.requested {
             Some(limit) => slice::from_ref(limit),

@@ -80,8 +80,8 @@ impl Per {
         })
     }
 
-    /// Appends the values that identify the counter of a descriptor with these attributes to `identity`, which must be
-    /// empty.
+    /// Appends the values that identify the counter of a descriptor with these attributes to the empty `identity`. The
+    /// identity is a parameter, because it is large and a returned value is copied.
     ///
     /// # Errors
     /// Returns the first entry of `per` of which no attribute is present. `identity` then has some of the values.

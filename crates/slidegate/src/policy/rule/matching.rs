@@ -41,8 +41,8 @@ impl Rule {
         Ok(())
     }
 
-    /// Sets the limits, the values of the key and the veto of a new match of the rule with a descriptor, which meets the
-    /// conditions of the rule.
+    /// Sets the limits, the values of the key and the veto of a new match of the rule with a descriptor. The descriptor
+    /// meets the conditions of the rule; see [`check_descriptor`](Self::check_descriptor).
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply. The match is then incomplete.
