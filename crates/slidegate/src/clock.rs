@@ -2,10 +2,18 @@
 //!
 //! All other code receives a [`Timestamp`] or a [`Clock`], so that tests control the time.
 
+#[cfg(all(feature = "coarse-clock", target_os = "linux"))]
+mod coarse;
+mod corrected;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
+
+#[cfg(all(feature = "coarse-clock", target_os = "linux"))]
+pub use coarse::CoarseClock;
+use corrected::{CorrectedClock, ProcessorCounter};
 
 /// A point in time, in whole microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,12 +74,12 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// at most 500 µs per second. Calendar windows therefore begin at the right time, and an adjustment of the wall clock
 /// by a minute neither opens nor closes a window. A correction may set the clock back by up to 25 µs.
 #[derive(Clone, Debug)]
-pub struct SystemClock(CorrectedClock<WallClock>);
+pub struct SystemClock(CorrectedClock<ProcessorCounter, WallClock>);
 
 impl SystemClock {
     /// Creates a clock that starts at the current wall time.
     pub fn new() -> Self {
-        Self(CorrectedClock::new(quanta::Clock::new(), WallClock))
+        Self(CorrectedClock::new(ProcessorCounter::new(quanta::Clock::new()), WallClock))
     }
 }
 
@@ -85,80 +93,6 @@ impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
         self.0.now()
-    }
-}
-
-/// A fast clock that is slowly corrected towards a wall clock.
-#[derive(Debug)]
-struct CorrectedClock<W> {
-    fast_clock: quanta::Clock,
-    wall_clock: W,
-    /// The counter value of the fast clock when the corrected clock was created.
-    start_raw: u64,
-    /// The time of the wall clock when the corrected clock was created, in microseconds since the Unix epoch.
-    start_us: u64,
-    /// The time of the last correction, in microseconds since the corrected clock was created.
-    corrected_at_us: AtomicU64,
-    /// The sum of all corrections, in microseconds, which is added to the time of the fast clock.
-    correction_us: AtomicI64,
-}
-
-/// The interval between two corrections, in microseconds.
-const CORRECTION_INTERVAL_US: u64 = 50_000;
-
-/// The minimum number of microseconds that must pass for each microsecond of correction.
-const MIN_ELAPSED_US_PER_CORRECTED_US: u64 = 2_000;
-
-impl<W: Clock> CorrectedClock<W> {
-    fn new(fast_clock: quanta::Clock, wall_clock: W) -> Self {
-        let (start_raw, start_us) = (fast_clock.raw(), wall_clock.now().0);
-        let (corrected_at_us, correction_us) = (AtomicU64::new(0), AtomicI64::new(0));
-        Self { fast_clock, wall_clock, start_raw, start_us, corrected_at_us, correction_us }
-    }
-
-    #[inline]
-    fn now(&self) -> Timestamp {
-        let elapsed_us =
-            self.fast_clock.delta_as_nanos(self.start_raw, self.fast_clock.raw()) / 1_000;
-        let corrected_at_us = self.corrected_at_us.load(Ordering::Relaxed);
-        if elapsed_us >= corrected_at_us + CORRECTION_INTERVAL_US {
-            self.correct_towards_wall_clock(elapsed_us, corrected_at_us);
-        }
-        self.corrected_time(elapsed_us)
-    }
-
-    fn corrected_time(&self, elapsed_us: u64) -> Timestamp {
-        let uncorrected_us = self.start_us + elapsed_us;
-        let correction_us = self.correction_us.load(Ordering::Relaxed);
-        Timestamp(uncorrected_us.saturating_add_signed(correction_us))
-    }
-
-    #[cold]
-    fn correct_towards_wall_clock(&self, elapsed_us: u64, corrected_at_us: u64) {
-        let (relaxed, wall_us) = (Ordering::Relaxed, self.wall_clock.now().0);
-        let exchanged =
-            self.corrected_at_us.compare_exchange(corrected_at_us, elapsed_us, relaxed, relaxed);
-        if exchanged.is_err() {
-            return;
-        }
-        let max_us =
-            i64::try_from((elapsed_us - corrected_at_us) / MIN_ELAPSED_US_PER_CORRECTED_US)
-                .unwrap_or(i64::MAX);
-        let behind_us = wall_us.wrapping_sub(self.corrected_time(elapsed_us).0) as i64;
-        self.correction_us.fetch_add(behind_us.clamp(-max_us, max_us), relaxed);
-    }
-}
-
-impl<W: Clone> Clone for CorrectedClock<W> {
-    fn clone(&self) -> Self {
-        Self {
-            fast_clock: self.fast_clock.clone(),
-            wall_clock: self.wall_clock.clone(),
-            start_raw: self.start_raw,
-            start_us: self.start_us,
-            corrected_at_us: AtomicU64::new(self.corrected_at_us.load(Ordering::Relaxed)),
-            correction_us: AtomicI64::new(self.correction_us.load(Ordering::Relaxed)),
-        }
     }
 }
 
@@ -250,65 +184,5 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::Relaxed))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const START_TIME: Timestamp = Timestamp::from_secs(1_750_000_020);
-    const MONTH_SECONDS: u64 = 30 * 86_400;
-
-    /// Advances the wall clock by `duration`, and the fast clock by `duration` plus a drift of `ppm` millionths.
-    fn advance_clocks_with_drift(
-        mock: &quanta::Mock,
-        wall: &ManualClock,
-        duration: Duration,
-        ppm: i64,
-    ) {
-        wall.advance(duration);
-        let drift_ns = duration.as_micros() as i64 * ppm / 1_000;
-        mock.increment((duration.as_nanos() as u64).wrapping_add_signed(drift_ns));
-    }
-
-    #[test]
-    fn drifting_fast_clock_follows_wall_clock() {
-        for ppm in [18, -18, 200, -200] {
-            for interval_s in [1, 3_600] {
-                let (clock, mock) = quanta::Clock::mock();
-                let wall = ManualClock::at(START_TIME);
-                let slewed = CorrectedClock::new(clock, wall.clone());
-                for _ in 0..MONTH_SECONDS.min(100_000 * interval_s) / interval_s {
-                    advance_clocks_with_drift(&mock, &wall, Duration::from_secs(interval_s), ppm);
-                    let difference = slewed.now().0.abs_diff(wall.now().0);
-                    assert!(
-                        difference <= 1,
-                        "{ppm} ppm, read every {interval_s} s: {difference} µs"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn wall_clock_adjustment_is_followed_slowly() {
-        for step_s in [3_600, -3_600] {
-            let (clock, mock) = quanta::Clock::mock();
-            let wall = ManualClock::at(START_TIME);
-            let slewed = CorrectedClock::new(clock, wall.clone());
-            let stepped = START_TIME.0.saturating_add_signed(1_000_000 * step_s);
-            wall.set(Timestamp(stepped));
-            let mut last = slewed.now().0;
-            for _ in 0..100_000 {
-                advance_clocks_with_drift(&mock, &wall, Duration::from_millis(10), 0);
-                let now = slewed.now().0;
-                let elapsed = now as i64 - last as i64;
-                assert!((10_000 - 25..=10_000 + 25).contains(&elapsed), "{elapsed} µs in 10 ms");
-                last = now;
-            }
-            let difference = last.abs_diff(wall.now().0);
-            assert!(difference.abs_diff(3_600_000_000 - 500_000) < 1_000, "{difference}");
-        }
     }
 }

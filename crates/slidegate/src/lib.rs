@@ -49,6 +49,8 @@
 //! - `policy`, on by default: [`Gate`] and [`Policy`]. Without it, a [`Limiter`] depends on no crate for YAML, routes or
 //!   networks.
 //! - `tokio`: `wait_async`, which waits on the timer of tokio.
+//! - `coarse-clock`: `CoarseClock`, which takes half the time of the default clock to read, and is precise to a tick of
+//!   the Linux kernel.
 //! - `testkit`: test support for stores: an oracle, a reference model, a conformance suite, property tests, and a
 //!   faulty store.
 
@@ -93,6 +95,8 @@ mod sync;
 mod test_util;
 
 pub use algorithm::{Algorithm, Align, LimitParams};
+#[cfg(all(feature = "coarse-clock", target_os = "linux"))]
+pub use clock::CoarseClock;
 pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp, WallClock};
 pub use cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
 pub use decision::{Decision, Denied, LimitStatus};

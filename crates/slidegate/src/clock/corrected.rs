@@ -1,0 +1,167 @@
+//! A clock that is cheap to read, and follows the wall clock.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use super::{Clock, Timestamp};
+
+/// A clock that is cheap to read, and may drift.
+pub(super) trait FastClock {
+    /// Returns the time since the clock was started, in microseconds.
+    fn elapsed_us(&self) -> u64;
+}
+
+/// The processor's counter.
+#[derive(Clone, Debug)]
+pub(super) struct ProcessorCounter {
+    clock: quanta::Clock,
+    /// The value of the counter at the start of the clock.
+    start_raw: u64,
+}
+
+impl ProcessorCounter {
+    /// Starts a clock.
+    pub(super) fn new(clock: quanta::Clock) -> Self {
+        Self { start_raw: clock.raw(), clock }
+    }
+}
+
+impl FastClock for ProcessorCounter {
+    #[inline(always)]
+    fn elapsed_us(&self) -> u64 {
+        self.clock.delta_as_nanos(self.start_raw, self.clock.raw()) / 1_000
+    }
+}
+
+/// A fast clock that is slowly corrected towards a wall clock.
+#[derive(Debug)]
+pub(super) struct CorrectedClock<F, W> {
+    fast_clock: F,
+    wall_clock: W,
+    /// The time of the wall clock when the corrected clock was created, in microseconds since the Unix epoch.
+    start_us: u64,
+    /// The time of the last correction, in microseconds since the corrected clock was created.
+    corrected_at_us: AtomicU64,
+    /// The sum of all corrections, in microseconds, which is added to the time of the fast clock.
+    correction_us: AtomicI64,
+}
+
+/// The interval between two corrections, in microseconds.
+const CORRECTION_INTERVAL_US: u64 = 50_000;
+
+/// The minimum number of microseconds that must pass for each microsecond of correction.
+const MIN_ELAPSED_US_PER_CORRECTED_US: u64 = 2_000;
+
+impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
+    /// Creates a clock. `fast_clock` must have been started just before.
+    pub(super) fn new(fast_clock: F, wall_clock: W) -> Self {
+        let start_us = wall_clock.now().0;
+        let (corrected_at_us, correction_us) = (AtomicU64::new(0), AtomicI64::new(0));
+        Self { fast_clock, wall_clock, start_us, corrected_at_us, correction_us }
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> Timestamp {
+        let elapsed_us = self.fast_clock.elapsed_us();
+        let corrected_at_us = self.corrected_at_us.load(Ordering::Relaxed);
+        if elapsed_us >= corrected_at_us + CORRECTION_INTERVAL_US {
+            self.correct_towards_wall_clock(elapsed_us, corrected_at_us);
+        }
+        self.corrected_time(elapsed_us)
+    }
+
+    fn corrected_time(&self, elapsed_us: u64) -> Timestamp {
+        let uncorrected_us = self.start_us + elapsed_us;
+        let correction_us = self.correction_us.load(Ordering::Relaxed);
+        Timestamp(uncorrected_us.saturating_add_signed(correction_us))
+    }
+
+    #[cold]
+    fn correct_towards_wall_clock(&self, elapsed_us: u64, corrected_at_us: u64) {
+        let (relaxed, wall_us) = (Ordering::Relaxed, self.wall_clock.now().0);
+        let exchanged =
+            self.corrected_at_us.compare_exchange(corrected_at_us, elapsed_us, relaxed, relaxed);
+        if exchanged.is_err() {
+            return;
+        }
+        let max_us =
+            i64::try_from((elapsed_us - corrected_at_us) / MIN_ELAPSED_US_PER_CORRECTED_US)
+                .unwrap_or(i64::MAX);
+        let behind_us = wall_us.wrapping_sub(self.corrected_time(elapsed_us).0) as i64;
+        self.correction_us.fetch_add(behind_us.clamp(-max_us, max_us), relaxed);
+    }
+}
+
+impl<F: Clone, W: Clone> Clone for CorrectedClock<F, W> {
+    fn clone(&self) -> Self {
+        Self {
+            fast_clock: self.fast_clock.clone(),
+            wall_clock: self.wall_clock.clone(),
+            start_us: self.start_us,
+            corrected_at_us: AtomicU64::new(self.corrected_at_us.load(Ordering::Relaxed)),
+            correction_us: AtomicI64::new(self.correction_us.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::ManualClock;
+
+    const START_TIME: Timestamp = Timestamp::from_secs(1_750_000_020);
+    const MONTH_SECONDS: u64 = 30 * 86_400;
+
+    /// Advances the wall clock by `duration`, and the fast clock by `duration` plus a drift of `ppm` millionths.
+    fn advance_clocks_with_drift(
+        mock: &quanta::Mock,
+        wall: &ManualClock,
+        duration: Duration,
+        ppm: i64,
+    ) {
+        wall.advance(duration);
+        let drift_ns = duration.as_micros() as i64 * ppm / 1_000;
+        mock.increment((duration.as_nanos() as u64).wrapping_add_signed(drift_ns));
+    }
+
+    #[test]
+    fn drifting_fast_clock_follows_wall_clock() {
+        for ppm in [18, -18, 200, -200] {
+            for interval_s in [1, 3_600] {
+                let (clock, mock) = quanta::Clock::mock();
+                let wall = ManualClock::at(START_TIME);
+                let slewed = CorrectedClock::new(ProcessorCounter::new(clock), wall.clone());
+                for _ in 0..MONTH_SECONDS.min(100_000 * interval_s) / interval_s {
+                    advance_clocks_with_drift(&mock, &wall, Duration::from_secs(interval_s), ppm);
+                    let difference = slewed.now().0.abs_diff(wall.now().0);
+                    assert!(
+                        difference <= 1,
+                        "{ppm} ppm, read every {interval_s} s: {difference} µs"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn wall_clock_adjustment_is_followed_slowly() {
+        for step_s in [3_600, -3_600] {
+            let (clock, mock) = quanta::Clock::mock();
+            let wall = ManualClock::at(START_TIME);
+            let slewed = CorrectedClock::new(ProcessorCounter::new(clock), wall.clone());
+            let stepped = START_TIME.0.saturating_add_signed(1_000_000 * step_s);
+            wall.set(Timestamp(stepped));
+            let mut last = slewed.now().0;
+            for _ in 0..100_000 {
+                advance_clocks_with_drift(&mock, &wall, Duration::from_millis(10), 0);
+                let now = slewed.now().0;
+                let elapsed = now as i64 - last as i64;
+                assert!((10_000 - 25..=10_000 + 25).contains(&elapsed), "{elapsed} µs in 10 ms");
+                last = now;
+            }
+            let difference = last.abs_diff(wall.now().0);
+            assert!(difference.abs_diff(3_600_000_000 - 500_000) < 1_000, "{difference}");
+        }
+    }
+}
