@@ -33,7 +33,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip::SipHasher13;
 use slidegate::internal::AnyAdditive;
-use slidegate::internal::CoarseTime;
+use slidegate::internal::{CoarseTime, SlotIndex};
 use slidegate::{Algorithm, Hit, Limit, StoreError, Timestamp};
 use smallvec::SmallVec;
 
@@ -261,7 +261,7 @@ impl Counters {
         key: u64,
         kind: CounterKindId,
         now: Timestamp,
-    ) -> usize {
+    ) -> SlotIndex {
         self.increment_key_count_and_evict_if_full(shard, now);
         self.evict_until_new_key_fits::<C>(shard, key, now);
         // Other nodes may have sent updates of this key before.

@@ -186,9 +186,9 @@ impl<C: Clock> Store for ClusterStore<C> {
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
         self.counters.revert(receipt.charges_to_revert(adjustment), now);
-        for hit in receipt.additional_hits(adjustment) {
+        for charge in receipt.additional_charges(adjustment) {
             // Never waits, because the hit never denies.
-            self.counters.charge_call(&[hit], now, CapPolicy::Deny)?;
+            self.counters.charge_call(&[charge.reported_hit()], now, CapPolicy::Deny)?;
         }
         Ok(())
     }

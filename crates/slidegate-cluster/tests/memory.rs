@@ -68,7 +68,7 @@ fn new_keys_respect_memory_limit_without_evicting_denied_keys()
             (0..200).for_each(|number| charge(&counters, &limit, number));
         }
         let mut max_bytes = 0;
-        for number in 200..400_000 {
+        for number in 200..600_000 {
             charge(&counters, &limit, number);
             max_bytes = max_bytes.max(counters.memory_bytes());
         }

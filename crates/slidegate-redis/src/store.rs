@@ -410,9 +410,10 @@ impl RedisStoreInner {
         if !reverted.is_empty() {
             self.revert(&reverted).await?;
         }
-        let is_own = |hit: &Hit<'_>| hit.key.counter_id().and_then(key_and_tag).is_some();
-        let additional = receipt.additional_hits(adjustment).filter(is_own);
-        let hits: KeyedHits = additional.map(|hit| self.keyspace.keyed_hit(&hit)).collect();
+        let is_own = |charge: &Charge| key_and_tag(&charge.counter).is_some();
+        let additional = receipt.additional_charges(adjustment).filter(is_own);
+        let hits: KeyedHits =
+            additional.map(|charge| self.keyspace.keyed_hit(&charge.reported_hit())).collect();
         self.decide_with_cache_or_redis(hits).await.map(drop)
     }
 

@@ -11,7 +11,9 @@ use std::time::Duration;
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 use crate::reason::Reason;
-use crate::store::{ChargeResult, Outcomes, Receipt, SingleChargeResult, admits};
+#[cfg(feature = "policy")]
+use crate::store::Charge;
+use crate::store::{ChargeResult, Outcomes, Receipt, SingleCharge, SingleChargeResult, admits};
 
 pub use limit_status::LimitStatus;
 #[cfg(feature = "policy")]
@@ -39,8 +41,15 @@ pub struct Decision<'l> {
     is_degraded: bool,
     binding: Option<u16>,
     outcomes: Outcomes,
-    receipt: Receipt,
+    charges: DecisionCharges,
     limits: DecisionLimits<'l>,
+}
+
+/// The charges of a decision. The receipt of a single charge is created when it is read, because few callers read it.
+#[derive(Clone, Debug)]
+enum DecisionCharges {
+    Single(Option<SingleCharge>),
+    Receipt(Receipt),
 }
 
 /// A denial as an error. Returned by [`Decision::into_result`].
@@ -80,7 +89,8 @@ impl<'l> Decision<'l> {
     ) -> Self {
         let ChargeResult { allowed: is_allowed, outcomes, receipt } = result;
         // Converted in place: a `DecisionLimits` that is passed by value would be copied.
-        Self { is_allowed, is_degraded: false, binding, outcomes, receipt, limits: limits.into() }
+        let charges = DecisionCharges::Receipt(receipt);
+        Self { is_allowed, is_degraded: false, binding, outcomes, charges, limits: limits.into() }
     }
 
     /// Creates a decision from the result of charging a single hit.
@@ -97,7 +107,7 @@ impl<'l> Decision<'l> {
             is_degraded: false,
             binding: is_single_hit_binding(hit, is_allowed).then_some(0),
             outcomes: Outcomes::of_one(outcome),
-            receipt: Receipt::of_one(charge),
+            charges: DecisionCharges::Single(charge),
             limits: limits.into(),
         }
     }
@@ -154,9 +164,9 @@ impl<'l> Decision<'l> {
 
     /// Returns the same decision without borrowing from the limiter.
     pub fn into_owned(self) -> Decision<'static> {
-        let Self { is_allowed, is_degraded, binding, outcomes, receipt, limits } = self;
+        let Self { is_allowed, is_degraded, binding, outcomes, charges, limits } = self;
         let limits = limits.into_owned();
-        Decision { is_allowed, is_degraded, binding, outcomes, receipt, limits }
+        Decision { is_allowed, is_degraded, binding, outcomes, charges, limits }
     }
 
     /// Returns the units that the binding limit still admits. Without a binding limit, returns `u64::MAX` if the
@@ -245,8 +255,18 @@ impl<'l> Decision<'l> {
     }
 
     /// Returns the record of the charges, with which the charges can be reverted or settled.
-    pub fn receipt(&self) -> &Receipt {
-        &self.receipt
+    pub fn receipt(&self) -> Receipt {
+        match &self.charges {
+            DecisionCharges::Receipt(receipt) => receipt.clone(),
+            DecisionCharges::Single(charge) => {
+                let status = self.outcomes.first().and_then(|first| self.limits.status(0, *first));
+                let charge = charge.clone().zip(status);
+                charge
+                    .map(|(charge, status)| charge.into_charge(*status.limit()))
+                    .into_iter()
+                    .collect()
+            }
+        }
     }
 
     /// Returns `true` if another decision is known to have the same limits, and therefore the same policy header.
@@ -275,10 +295,9 @@ impl<'l> Decision<'l> {
     /// Returns the charges that are the cost of the request, and not a cost that a rule states.
     #[cfg(feature = "policy")]
     pub(crate) fn request_cost_receipt(&self) -> Receipt {
-        let charges = self.receipt.charges.iter();
-        let of_request =
-            charges.filter(|charge| self.limits.has_request_cost(charge.hit_index as usize));
-        Receipt { charges: of_request.cloned().collect() }
+        let is_request_cost =
+            |charge: &Charge| self.limits.has_request_cost(charge.hit_index as usize);
+        self.receipt().charges().filter(is_request_cost).collect()
     }
 
     /// Returns whether the request was denied because the store is unavailable, and not because of a limit.

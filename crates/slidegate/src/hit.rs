@@ -112,4 +112,15 @@ impl<'a> Hit<'a> {
     pub fn reported(self) -> Self {
         Self { required: 0, veto: Veto::Never, charge: ChargeWhen::Always, ..self }
     }
+
+    /// Returns whether the hit, if it is the only one of its request, is charged if it fits, and not otherwise.
+    #[inline(always)]
+    pub fn is_charged_only_if_it_fits(&self) -> bool {
+        let is_charged_only_if_it_fits = match self.charge {
+            ChargeWhen::IfAdmitted => self.veto != Veto::Never,
+            ChargeWhen::IfAdmittedAndFits => true,
+            ChargeWhen::Always => false,
+        };
+        is_charged_only_if_it_fits && self.cost > 0 && self.cost == self.required
+    }
 }

@@ -24,7 +24,7 @@ pub use crate::policy::file::node::{Node, NodeKind, SourceSpan};
 #[cfg(feature = "policy")]
 pub use crate::policy::file::suggest::most_similar_word;
 pub use crate::store::table::{
-    CoarseTime, Evict, EvictionCandidate, PINNED, SLOTS_PER_BLOCK, Slot, Table,
+    CoarseTime, Evict, EvictionCandidate, PINNED, SLOTS_PER_GROUP, Slot, SlotIndex, Table,
 };
 
 /// Decides a request like [`Limiter::check_cost_async`], but without a future. Returns `None` if the store of the

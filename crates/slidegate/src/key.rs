@@ -116,7 +116,7 @@ pub enum CounterId {
     /// A 64-bit fingerprint of the key and the limit.
     Fingerprint(u64),
     /// The name of the counter as text.
-    Text(Box<str>),
+    Text(Arc<str>),
 }
 
 impl<'a> Key<'a> {

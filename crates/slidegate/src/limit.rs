@@ -237,6 +237,11 @@ impl Limit {
         self.counter
     }
 
+    #[inline(always)]
+    pub(crate) fn counter_ref(&self) -> &AnyCounter {
+        &self.counter
+    }
+
     /// Returns whether the windows begin at an offset that depends on the key (the phase).
     pub(crate) fn has_per_key_window_offset(&self) -> bool {
         matches!(self.counter, AnyCounter::FixedWindow(counter) if counter.align() == Align::Key)

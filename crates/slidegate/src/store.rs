@@ -7,24 +7,23 @@
 //! To add a store, implement one of the traits, and run the conformance suite and the properties of `testkit` on it. A
 //! store must return [`StoreError::Unsupported`] for limits that it cannot count.
 
+mod few;
 pub mod memory;
 mod outcomes;
+mod receipt;
 mod store_kind;
 pub(crate) mod table;
 
 use std::future::{Future, ready};
 
-use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::clock::Timestamp;
 use crate::hit::{Hit, Veto};
-use crate::key::Key;
-use crate::limit::Limit;
 use crate::outcome::Outcome;
 
 pub use crate::key::CounterId;
 pub use outcomes::Outcomes;
+pub use receipt::{Charge, Receipt, SingleCharge};
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 
 /// A store of counters. A call is the list of the hits of one request; it is decided atomically: if one of its hits
@@ -111,8 +110,9 @@ pub trait SyncStore: Send + Sync + 'static {
 
     /// Decides a call that has only one hit, the most common kind of call.
     fn charge_one(&self, hit: &Hit<'_>) -> SingleChargeResult {
-        let ChargeResult { outcomes, mut receipt, .. } = self.charge(std::slice::from_ref(hit));
-        SingleChargeResult { outcome: outcomes[0], charge: receipt.charges.pop() }
+        let ChargeResult { outcomes, receipt, .. } = self.charge(std::slice::from_ref(hit));
+        let charge = receipt.charges().next().map(SingleCharge::from);
+        SingleChargeResult { outcome: outcomes[0], charge }
     }
 
     /// Decides one call for each hit, one after the other. Calls `on_result` with the result of each call.
@@ -204,17 +204,17 @@ pub struct SingleChargeResult {
     /// The outcome of the hit.
     pub outcome: Outcome,
     /// The charge; `None` if the hit was not charged.
-    pub charge: Option<Charge>,
+    pub charge: Option<SingleCharge>,
 }
 
 impl SingleChargeResult {
-    /// Converts the result into a [`ChargeResult`], which has any number of hits.
+    /// Converts the result into a [`ChargeResult`], which has any number of hits. `hit` is the hit that was decided.
     #[inline(always)]
-    pub(crate) fn into_charge_result(self, hit: &Hit<'_>) -> ChargeResult {
+    pub fn into_charge_result(self, hit: &Hit<'_>) -> ChargeResult {
         ChargeResult {
             allowed: self.outcome.fits() || hit.veto == Veto::Never,
             outcomes: Outcomes::of_one(self.outcome),
-            receipt: Receipt::of_one(self.charge),
+            receipt: self.charge.map(|charge| charge.into_charge(*hit.limit)).into_iter().collect(),
         }
     }
 }
@@ -266,98 +266,6 @@ pub fn pending_units(
         .filter(|(nth, (hit, outcome))| is_same(*nth) && is_charged(hit, true, outcome))
         .map(|(_, (hit, _))| hit.cost)
         .fold(0, u64::saturating_add)
-}
-
-/// A record of charges, sufficient to change or revert them. Valid only for the store that created it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Receipt {
-    /// The charges, one for each charged hit.
-    pub(crate) charges: SmallVec<[Charge; 1]>,
-}
-
-impl Receipt {
-    /// Creates the receipt of a call with one hit.
-    #[inline(always)]
-    pub(crate) fn of_one(charge: Option<Charge>) -> Self {
-        let charges = charge.map_or_else(SmallVec::new, |charge| SmallVec::from_buf([charge]));
-        Self { charges }
-    }
-
-    /// Returns whether the receipt has no charges.
-    pub fn is_empty(&self) -> bool {
-        self.charges.is_empty()
-    }
-
-    /// Returns the charges, one for each charged hit.
-    pub fn charges(&self) -> &[Charge] {
-        &self.charges
-    }
-
-    /// Returns the charges to revert for an adjustment. The cost of each charge is the number of units to revert.
-    pub fn charges_to_revert(&self, adjustment: Adjustment) -> impl Iterator<Item = Charge> {
-        let units_to_revert = move |charge: &Charge| match adjustment {
-            Adjustment::Revert => charge.cost,
-            Adjustment::SetCost(cost) => {
-                let excess = charge.hit_cost.saturating_sub(cost);
-                multiply_and_divide(charge.cost, excess, charge.hit_cost)
-            }
-        };
-        let parts = self
-            .charges
-            .iter()
-            .map(move |charge| Charge { cost: units_to_revert(charge), ..charge.clone() });
-        parts.filter(|charge| charge.cost > 0)
-    }
-
-    /// Returns the hits that charge the additional units of an adjustment. They never deny.
-    pub fn additional_hits(&self, adjustment: Adjustment) -> impl Iterator<Item = Hit<'_>> {
-        let additional_units = move |charge: &Charge| match adjustment {
-            Adjustment::Revert => 0,
-            Adjustment::SetCost(cost) => {
-                let extra = cost.saturating_sub(charge.hit_cost);
-                // A store that charges one request for several requests has charged a multiple of the hit's cost.
-                multiply_and_divide(extra, charge.cost, charge.hit_cost).max(extra)
-            }
-        };
-        let hits = self.charges.iter().map(move |charge| {
-            let key = Key::of_counter(&charge.counter, charge.phase_us);
-            Hit::new(key, &charge.limit, additional_units(charge)).reported()
-        });
-        hits.filter(|hit| hit.cost > 0)
-    }
-}
-
-impl FromIterator<Charge> for Receipt {
-    fn from_iter<I: IntoIterator<Item = Charge>>(charges: I) -> Self {
-        Self { charges: charges.into_iter().collect() }
-    }
-}
-
-/// Returns `units * factor / divisor`, rounded down, and at most `u64::MAX`.
-fn multiply_and_divide(units: u64, factor: u64, divisor: u64) -> u64 {
-    let product = u128::from(units) * u128::from(factor) / u128::from(divisor.max(1));
-    u64::try_from(product).unwrap_or(u64::MAX)
-}
-
-/// The charge of one hit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Charge {
-    /// The identifier by which the store finds the charged counter.
-    pub counter: CounterId,
-    /// The limit of the counter.
-    pub limit: Limit,
-    /// Index of the hit in its call.
-    pub hit_index: u32,
-    /// The phase of the key: the number of microseconds that are added to the time of the store's clock so that the
-    /// windows of different keys begin at different times.
-    pub phase_us: u64,
-    /// The time at which the charge is counted. Includes the phase. 0 for a charge without units.
-    pub charged_at: Timestamp,
-    /// The cost of the hit, in units.
-    pub hit_cost: u64,
-    /// The charged units. They differ from the cost of the hit if the store charges one request for several requests
-    /// (sampling), or if the debt of the counter is bounded.
-    pub cost: u64,
 }
 
 /// A failure of a store. A denial is not an error.

@@ -107,7 +107,7 @@ fn key_with_one_charge_uses_at_most_120_bytes() {
 fn max_state_bytes_matches_largest_key_state() {
     const KEY_COUNT: u64 = 20;
     // The larger kind of slot, its part of a chunk's overhead, and a quarter for free slots.
-    const HASH_TABLE_SLOT_BYTES: usize = 66 + 66 / 4;
+    const HASH_TABLE_SLOT_BYTES: usize = 62 + 62 / 4;
     for limit in new_limits_of_all_algorithms("500/d")
         .into_iter()
         .chain([new_day_limit_with_minute_buckets(500)])

@@ -119,11 +119,7 @@ impl TrackedCounters {
             assert!(result.outcomes.iter().any(|outcome| !outcome.fits()));
             return;
         }
-        assert_eq!(
-            result.receipt.charges().len(),
-            counters.len(),
-            "an allowed request charges all"
-        );
+        assert_eq!(result.receipt.len(), counters.len(), "an allowed request charges all");
         for (counter, cost) in counters.iter().zip(costs) {
             let charged = counter.charged.fetch_add(*cost, Ordering::Relaxed) + cost;
             let max = counter.limit.quota().max();
@@ -199,12 +195,10 @@ fn overlapping_batches_charge_each_request_atomically() {
                 let is_single = rng.bool();
                 let hits = counters.new_hits(&drawn, &costs);
                 if is_single {
+                    let mut decided = hits.iter();
                     store.charge_each(&hits, |result| {
-                        results.push(ChargeResult {
-                            allowed: result.charge.is_some(),
-                            outcomes: Outcomes::of_one(result.outcome),
-                            receipt: result.charge.into_iter().collect(),
-                        });
+                        let hit = decided.next().expect("there is one result for each hit");
+                        results.push(result.into_charge_result(hit));
                     });
                 } else {
                     let requests: Vec<&[Hit<'_>]> = hits.chunks(3).collect();

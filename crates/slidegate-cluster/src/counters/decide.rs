@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use slidegate::internal::AnyAdditive;
-use slidegate::internal::Slot;
+use slidegate::internal::{Slot, SlotIndex};
 use slidegate::store::{
-    Charge, ChargeResult, CounterId, Outcomes, admits, has_charge, pending_units,
+    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, has_charge, pending_units,
 };
 use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
@@ -114,6 +114,13 @@ impl Counters {
             now: location.to_counter_time(context.now),
         };
         let slot = self.find_or_restore_state(shard, counter, hit, location, context.now)?;
+        if let Some(slot) = slot
+            && self.is_usual_hit(shard, counter, slot, pending_hit, context)
+        {
+            let result =
+                self.charge_state_if_hit_fits(shard, counter, slot, hit, location, context);
+            return Ok(Attempt::Decided(result));
+        }
         let (mut outcome, exceeds_max_unsynced_units) =
             self.evaluate_hit(shard, counter, slot, location, pending_hit, context);
         if exceeds_max_unsynced_units {
@@ -139,6 +146,74 @@ impl Counters {
         let receipt = charge.into_iter().collect();
         let outcomes = Outcomes::of_one(outcome);
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
+    }
+
+    /// Returns whether a hit can be decided by its state alone: the state is up to date, its current bucket has not
+    /// ended, a charge does not exceed the maximum of unacknowledged units, and the hit is charged only if it fits.
+    #[inline(always)]
+    fn is_usual_hit<C: HasStateTable>(
+        &self,
+        shard: &mut Shard,
+        counter: C,
+        slot: SlotIndex,
+        pending_hit: HitInEvaluation<'_>,
+        context: DecisionContext,
+    ) -> bool {
+        let HitInEvaluation { hit, required, now } = pending_hit;
+        let key_state = &C::state_table(&mut shard.states).slot(slot).state;
+        let bucket_us = counter.layout().bucket_us;
+        let bucket_ends_us =
+            (counter.current_bucket(&key_state.state) + 1).saturating_mul(bucket_us);
+        hit.is_charged_only_if_it_fits()
+            && !key_state.is_stale
+            && now.as_micros() < bucket_ends_us
+            && (context.is_alone
+                || key_state.unsynced == 0
+                || HitOptions::new(hit).allows_unsynced_units(
+                    required.saturating_add(key_state.unsynced.into()),
+                    self.progress.nodes(),
+                ))
+    }
+
+    /// Charges a state if a [usual hit](Self::is_usual_hit) fits.
+    #[inline(always)]
+    fn charge_state_if_hit_fits<C: HasStateTable>(
+        &self,
+        shard: &mut Shard,
+        counter: C,
+        slot: SlotIndex,
+        hit: &Hit<'_>,
+        location: CounterLocation,
+        context: DecisionContext,
+    ) -> ChargeResult {
+        let now = location.to_counter_time(context.now);
+        let (charged, growth_bytes) = C::state_table(&mut shard.states).update(slot, |slot| {
+            let charged = counter.charge_if_fits(&mut slot.state.state, now, hit.cost)?;
+            self.update_key_expiry(slot, &charged.outcome, context.now);
+            Ok(charged)
+        });
+        let charged = match charged {
+            Ok(charged) => charged,
+            Err(outcome) => {
+                let allowed = hit.veto == Veto::Never;
+                let outcomes = Outcomes::of_one(outcome);
+                return ChargeResult { allowed, outcomes, receipt: Receipt::default() };
+            }
+        };
+        if !context.is_alone {
+            mark_key_changed::<C>(shard, slot, location, hit.cost);
+        }
+        if growth_bytes != 0 {
+            self.count_key_growth_and_evict_other_keys::<C>(
+                shard,
+                location.fingerprint,
+                growth_bytes,
+                context.now,
+            );
+        }
+        let charge = new_charge(hit, location, charged.charged_at);
+        let outcomes = Outcomes::of_one(charged.outcome.charged());
+        ChargeResult { allowed: true, outcomes, receipt: Receipt::from_iter([charge]) }
     }
 
     /// Decides one request. The caller has locked the shards of all hits.
@@ -193,7 +268,7 @@ impl Counters {
         locations: &[CounterLocation],
         context: DecisionContext,
     ) -> Result<(Outcomes, SmallVec<[(usize, Outcome); 1]>), StoreError> {
-        let mut outcomes = Outcomes::with_capacity(hits.len());
+        let mut outcomes = Outcomes::new();
         let mut over_cap = SmallVec::new();
         for (index, (hit, location)) in hits.iter().zip(locations).enumerate() {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
@@ -243,7 +318,7 @@ impl Counters {
         hit: &Hit<'_>,
         location: CounterLocation,
         now: Timestamp,
-    ) -> Result<Option<usize>, StoreError> {
+    ) -> Result<Option<SlotIndex>, StoreError> {
         let slot = C::state_table(&mut shard.states).find(location.fingerprint);
         if slot.is_none()
             && !shard.replicas.is_empty()
@@ -262,7 +337,7 @@ impl Counters {
         &self,
         shard: &mut Shard,
         counter: C,
-        slot: Option<usize>,
+        slot: Option<SlotIndex>,
         location: CounterLocation,
         pending_hit: HitInEvaluation<'_>,
         context: DecisionContext,
@@ -305,7 +380,7 @@ impl Counters {
         &self,
         shard: &mut Shard,
         counter: C,
-        slot: usize,
+        slot: SlotIndex,
         location: CounterLocation,
         pending_hit: HitInEvaluation<'_>,
     ) {
@@ -346,7 +421,7 @@ impl Counters {
         &self,
         shard: &mut Shard,
         counter: C,
-        slot: usize,
+        slot: SlotIndex,
         location: CounterLocation,
         pending_hit: HitInEvaluation<'_>,
         context: DecisionContext,
@@ -380,7 +455,7 @@ impl Counters {
         &self,
         shard: &mut Shard,
         counter: C,
-        slot: Option<usize>,
+        slot: Option<SlotIndex>,
         location: CounterLocation,
         (hit, outcome): (&Hit<'_>, &mut Outcome),
         context: DecisionContext,
@@ -397,7 +472,7 @@ impl Counters {
             }
         };
         if !context.is_alone {
-            mark_key_changed_before_charge::<C>(shard, slot, location, hit.cost);
+            mark_key_changed::<C>(shard, slot, location, hit.cost);
         }
         let (charged, growth_bytes) = C::state_table(&mut shard.states).update(slot, |slot| {
             let charged = counter.charge(&mut slot.state.state, now, hit.cost);
@@ -424,7 +499,7 @@ impl Counters {
         &self,
         shard: &mut Shard,
         counter: C,
-        slot: usize,
+        slot: SlotIndex,
         location: CounterLocation,
         now: Timestamp,
     ) {
@@ -482,12 +557,12 @@ impl Counters {
     }
 }
 
-/// Marks a key that is about to be charged as changed, and adds the cost of the charge to the unacknowledged units of
+/// Marks a key that is charged as changed, and adds the cost of the charge to the unacknowledged units of
 /// the key.
 #[inline(always)]
-fn mark_key_changed_before_charge<C: HasStateTable>(
+fn mark_key_changed<C: HasStateTable>(
     shard: &mut Shard,
-    slot: usize,
+    slot: SlotIndex,
     location: CounterLocation,
     cost: u64,
 ) {

@@ -121,7 +121,7 @@ impl Counters {
         }
     }
 
-    /// Evicts the key that `evict` selects, and frees unused blocks of the tables if the memory limit is exceeded.
+    /// Evicts the key that `evict` selects, and frees unused groups of the tables if the memory limit is exceeded.
     /// Returns `true` if a key was evicted.
     pub(super) fn evict_selected_key(
         &self,
@@ -132,7 +132,7 @@ impl Counters {
         let expires = self.change_states_and_count_memory(states, |states| {
             let expires = evict(states);
             if !self.has_memory_for_state_growth(0) {
-                states.free_unused_blocks();
+                states.free_unused_groups();
             }
             expires
         });

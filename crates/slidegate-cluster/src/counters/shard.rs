@@ -9,7 +9,7 @@ use slidegate::internal::FixedWindow;
 use slidegate::internal::HeapSize;
 use slidegate::internal::SlidingBuckets;
 use slidegate::internal::SlidingWindow;
-use slidegate::internal::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
+use slidegate::internal::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_GROUP, Slot, Table};
 
 use super::kinds::CounterKindId;
 use crate::replica::KeyReplica;
@@ -98,7 +98,7 @@ impl StateTables {
         std::iter::once(first).chain(others)
     }
 
-    /// Removes expired keys in the next block of each table. Returns the number of removed keys.
+    /// Removes expired keys in the next group of each table. Returns the number of removed keys.
     pub(super) fn sweep_expired_keys(&mut self, now: CoarseTime) -> usize {
         self.all_tables().map(|table| table.sweep(now)).sum()
     }
@@ -117,14 +117,14 @@ impl StateTables {
         self.evict_soonest_expiring_candidate(|table| table.eviction_candidate(now))
     }
 
-    /// Frees blocks of tables with many unused slots.
-    pub(super) fn free_unused_blocks(&mut self) {
+    /// Frees groups of tables with many unused slots.
+    pub(super) fn free_unused_groups(&mut self) {
         self.all_tables().for_each(|table| table.trim());
     }
 
     /// Returns the number of slots of all tables, including unused slots.
     pub(super) fn slot_count(&mut self) -> usize {
-        self.all_tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
+        self.all_tables().map(|table| table.group_count() * SLOTS_PER_GROUP).sum()
     }
 
     /// Returns the memory of all tables and their states in bytes.

@@ -83,7 +83,8 @@ fn key_without_names_has_no_hash_tag() {
             cost: 1,
         };
         let receipt = Receipt::from_iter([charge]);
-        let key = receipt.additional_hits(Adjustment::SetCost(2)).next().unwrap().key.with_part(3);
+        let additional = receipt.additional_charges(Adjustment::SetCost(2)).next().unwrap();
+        let key = additional.reported_hit().key.with_part(3);
         assert_eq!((key.part(), key.share(), key.redis()), (None, None, None));
         assert_eq!(key.identity().to_string(), text);
         assert_eq!(write_key(key), text);

@@ -30,6 +30,22 @@ pub trait Counter: Copy {
     /// [chargeable](Self::chargeable_units) units.
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> ChargeEffect;
 
+    /// Decides a hit that requires and costs `cost` units: charges it if it fits, as [`charge`](Self::charge) does, and
+    /// returns its outcome otherwise. An algorithm overrides this method if the two steps have a part in common.
+    #[inline(always)]
+    fn charge_if_fits(
+        &self,
+        state: &mut Self::State,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<ChargeEffect, Outcome> {
+        let outcome = self.peek(state, now, cost);
+        match outcome.fits() {
+            true => Ok(self.charge(state, now, cost)),
+            false => Err(outcome),
+        }
+    }
+
     /// Reverts a charge of `cost` units that was counted at the time `charged_at`. Has no effect on units that have
     /// left the window already.
     fn revert(&self, state: &mut Self::State, charged_at: Timestamp, cost: u64);
@@ -47,6 +63,8 @@ pub trait Counter: Copy {
 pub struct ChargeEffect {
     /// The time at which the charge is counted.
     pub charged_at: Timestamp,
+    /// The time from which the state is equivalent to the default state, unless it is charged again.
+    pub expires_at: Timestamp,
     /// The result of a [`peek`](Counter::peek) for one unit after the charge.
     pub outcome: Outcome,
 }

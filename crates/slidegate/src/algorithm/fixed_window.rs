@@ -88,7 +88,11 @@ impl Counter for FixedWindow {
         let count = clamp_to_max_units(self.count_in_window(state, now).saturating_add(cost));
         *state = State { last_us: now.as_micros().max(state.last_us), count };
         let charged_at = Timestamp::from_micros(state.last_us);
-        ChargeEffect { charged_at, outcome: self.peek(state, now, 1) }
+        ChargeEffect {
+            charged_at,
+            expires_at: self.expires_at(state),
+            outcome: self.peek(state, now, 1),
+        }
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

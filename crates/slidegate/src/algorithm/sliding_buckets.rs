@@ -262,7 +262,11 @@ impl Counter for SlidingBuckets {
         self.add_units(state, newest, cost);
         let charged_at = Timestamp::from_micros(now_us);
         // Expired units have been removed from the total above.
-        ChargeEffect { charged_at, outcome: self.outcome(state, state.total, now, 1) }
+        ChargeEffect {
+            charged_at,
+            expires_at: self.expires_at(state),
+            outcome: self.outcome(state, state.total, now, 1),
+        }
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

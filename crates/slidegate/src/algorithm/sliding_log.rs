@@ -129,9 +129,13 @@ impl State {
     }
 
     /// Removes the charges before `tick`.
-    #[inline(always)]
     fn remove_charges_before(&mut self, tick: u64) {
-        let (words, units) = self.sum_charges_before(tick);
+        self.remove_first_charges(self.sum_charges_before(tick));
+    }
+
+    /// Removes the first charges, which take `words` words and have `units` units.
+    #[inline(always)]
+    fn remove_first_charges(&mut self, (words, units): (usize, u64)) {
         if words > 0 {
             self.words.remove_first(words);
             self.total -= units;
@@ -274,18 +278,17 @@ impl SlidingLog {
     }
 }
 
-impl Counter for SlidingLog {
-    type State = State;
-
-    fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let tick = self.resolution.tick_at(now).max(state.last);
-        let (index, expired_units) = state.sum_charges_before(self.window_start_tick(tick));
-        self.outcome(state, index, state.total - expired_units, now, required)
-    }
-
-    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let last = self.resolution.tick_at(now).max(state.last);
-        state.remove_charges_before(self.window_start_tick(last));
+impl SlidingLog {
+    /// Charges a state at the tick `last`. `expired` are the words and units of the charges that have left the window.
+    #[inline(always)]
+    fn charge_at_tick(
+        &self,
+        state: &mut State,
+        (last, expired): (u64, (usize, u64)),
+        now: Timestamp,
+        cost: u64,
+    ) -> ChargeEffect {
+        state.remove_first_charges(expired);
         state.last = last;
         let is_exact =
             self.resolution.tick_us == 1 || now.as_micros() == self.resolution.tick_start_us(last);
@@ -303,7 +306,41 @@ impl Counter for SlidingLog {
         }
         ChargeEffect {
             charged_at: Timestamp::from_micros(self.resolution.tick_start_us(charge_tick)),
+            expires_at: self.expires_at(state),
             outcome: self.outcome(state, 0, state.total, now, 1),
+        }
+    }
+}
+
+impl Counter for SlidingLog {
+    type State = State;
+
+    fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
+        let tick = self.resolution.tick_at(now).max(state.last);
+        let (index, expired_units) = state.sum_charges_before(self.window_start_tick(tick));
+        self.outcome(state, index, state.total - expired_units, now, required)
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
+        let last = self.resolution.tick_at(now).max(state.last);
+        let expired = state.sum_charges_before(self.window_start_tick(last));
+        self.charge_at_tick(state, (last, expired), now, cost)
+    }
+
+    #[inline(always)]
+    fn charge_if_fits(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<ChargeEffect, Outcome> {
+        let last = self.resolution.tick_at(now).max(state.last);
+        let (index, expired_units) = state.sum_charges_before(self.window_start_tick(last));
+        let used = state.total - expired_units;
+        if u64::from(self.max).checked_sub(used).is_some_and(|free| cost <= free) {
+            Ok(self.charge_at_tick(state, (last, (index, expired_units)), now, cost))
+        } else {
+            Err(self.outcome(state, index, used, now, cost))
         }
     }
 

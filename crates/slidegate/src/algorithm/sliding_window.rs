@@ -10,7 +10,7 @@ use super::counter::{ChargeEffect, Counter, clamp_to_max_units};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, OutcomeTimes};
 use crate::quota::Quota;
 
 /// The largest number of ticks in a window. With this bound, the product of a count and a window is at most 2^53, so
@@ -92,14 +92,18 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns the first tick at which the `previous` units of the previous window are weighted as at most `free`
-    /// units. `start` is the first tick of the current window.
-    fn first_tick_when_previous_count_fits(&self, free: u64, previous: u64, start: u64) -> u64 {
-        start + self.resolution.window_ticks() - (free * self.resolution.window_ticks()) / previous
+    /// Returns the time from which the counts have no weight. `start` is the first tick of the current window.
+    #[inline(always)]
+    fn counts_expiry(&self, start: u64, previous: u64, current: u64) -> Timestamp {
+        let windows = match (current, previous) {
+            (1.., _) => 2,
+            (0, 1..) => 1,
+            (0, 0) => return Timestamp::default(),
+        };
+        let expires = start + windows * self.resolution.window_ticks();
+        Timestamp::from_micros(self.resolution.tick_start_us(expires))
     }
-}
 
-impl SlidingWindow {
     /// Returns the units used: the current count plus the weighted previous count.
     #[inline(always)]
     fn used_units(&self, counts: &WindowCounts) -> u64 {
@@ -107,32 +111,93 @@ impl SlidingWindow {
         counts.current + (counts.previous * (window - counts.elapsed)).div_ceil(window)
     }
 
-    /// Returns the outcome of a hit that requires `required` free units, for a key with these counts.
+    /// Returns the outcome of a hit that requires `required` free units, for a key with these counts, of which `used`
+    /// units are in use.
     #[inline(always)]
-    fn outcome_of_counts(&self, counts: &WindowCounts, now: Timestamp, required: u64) -> Outcome {
-        let WindowCounts { start, previous, current, .. } = *counts;
-        let (max, window) = (self.max_units(), self.resolution.window_ticks());
-        let reset_after_us = self.counts_expiry_us(counts).saturating_sub(now.as_micros());
-        Outcome::from_used_units((self.used_units(counts), max), required, reset_after_us, || {
-            let free = max - required;
-            let fits_at = if current <= free {
-                self.first_tick_when_previous_count_fits(free - current, previous, start)
-            } else {
-                // Not before the current window has become the previous one.
-                self.first_tick_when_previous_count_fits(free, current, start + window)
-            };
-            self.resolution.tick_start_us(fits_at) - now.as_micros()
-        })
+    fn outcome_of_counts(
+        &self,
+        (counts, used): (&WindowCounts, u64),
+        now: Timestamp,
+        required: u64,
+    ) -> Outcome {
+        let free = self.max_units().checked_sub(used);
+        let fits = free.is_some_and(|free| required <= free);
+        let times = WindowTimes {
+            now_us: now.as_micros(),
+            start: counts.start,
+            // Counts are limited when they are charged.
+            previous: counts.previous as u32,
+            current: counts.current as u32,
+            required: u32::try_from(required).unwrap_or(u32::MAX),
+            counter: *self,
+        };
+        Outcome::with_times(fits, free.unwrap_or_default(), OutcomeTimes::Windows(times))
     }
 
-    /// Returns the time from which the counts no longer have any weight, in microseconds; 0 if both counts are 0.
-    fn counts_expiry_us(&self, counts: &WindowCounts) -> u64 {
-        let windows = match counts {
-            WindowCounts { current: 1.., .. } => 2,
-            WindowCounts { previous: 1.., .. } => 1,
-            _ => return 0,
+    /// Charges a state. `counts` are its counts at `now`, of which `used` units are in use.
+    #[inline(always)]
+    fn charge_counts(
+        &self,
+        state: &mut State,
+        (mut counts, used): (WindowCounts, u64),
+        now: Timestamp,
+        cost: u64,
+    ) -> ChargeEffect {
+        let current = counts.current;
+        counts.current = u64::from(clamp_to_max_units(current.saturating_add(cost)));
+        *state = State {
+            last: counts.start + counts.elapsed,
+            previous: counts.previous as u32,
+            current: counts.current as u32,
         };
-        self.resolution.tick_start_us(counts.start + windows * self.resolution.window_ticks())
+        let used = used - current + counts.current;
+        let expires_at = self.counts_expiry(counts.start, counts.previous, counts.current);
+        ChargeEffect {
+            expires_at,
+            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(state.last)),
+            outcome: self.outcome_of_counts((&counts, used), now, 1),
+        }
+    }
+}
+
+/// The counts of a key at a given time, from which the times of an outcome are computed.
+#[derive(Clone, Copy)]
+pub(crate) struct WindowTimes {
+    now_us: u64,
+    /// The first tick of the current window.
+    start: u64,
+    previous: u32,
+    current: u32,
+    /// The units that must be free.
+    required: u32,
+    counter: SlidingWindow,
+}
+
+impl WindowTimes {
+    /// Returns the duration until the required units are free, in microseconds; `None` if they never fit. Must be
+    /// called only if they are not free now.
+    pub(crate) fn retry_after_us(&self) -> Option<u64> {
+        let window = self.counter.resolution.window_ticks();
+        let free = u64::from(self.counter.max.checked_sub(self.required)?);
+        let (previous, current) = (u64::from(self.previous), u64::from(self.current));
+        let start = self.start;
+        // The first tick at which `count` units weigh at most `free` units, if they have no weight from `end` on.
+        let fits_at =
+            |free: u64, count: u64, end: u64| end.saturating_sub((free * window) / count.max(1));
+        let fits_at = match free.checked_sub(current) {
+            Some(free) => fits_at(free, previous, start + window),
+            // Not before the current window has become the previous one.
+            None => fits_at(free, current, start + 2 * window),
+        };
+        Some(self.counter.resolution.tick_start_us(fits_at).saturating_sub(self.now_us))
+    }
+
+    /// Returns the duration until the counts no longer have any weight, in microseconds.
+    #[inline(always)]
+    pub(crate) fn reset_after_us(&self) -> u64 {
+        let (previous, current) = (self.previous.into(), self.current.into());
+        let expires_at = self.counter.counts_expiry(self.start, previous, current);
+        expires_at.as_micros().saturating_sub(self.now_us)
     }
 }
 
@@ -141,22 +206,29 @@ impl Counter for SlidingWindow {
 
     #[inline(always)]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        self.outcome_of_counts(&self.counts_at(state, now), now, required)
+        let counts = self.counts_at(state, now);
+        self.outcome_of_counts((&counts, self.used_units(&counts)), now, required)
     }
 
     #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let mut counts = self.counts_at(state, now);
-        counts.previous = u64::from(clamp_to_max_units(counts.previous));
-        counts.current = u64::from(clamp_to_max_units(counts.current.saturating_add(cost)));
-        *state = State {
-            last: counts.start + counts.elapsed,
-            previous: counts.previous as u32,
-            current: counts.current as u32,
-        };
-        ChargeEffect {
-            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(state.last)),
-            outcome: self.outcome_of_counts(&counts, now, 1),
+        let counts = self.counts_at(state, now);
+        self.charge_counts(state, (counts, self.used_units(&counts)), now, cost)
+    }
+
+    #[inline(always)]
+    fn charge_if_fits(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<ChargeEffect, Outcome> {
+        let counts = self.counts_at(state, now);
+        let used = self.used_units(&counts);
+        let outcome = self.outcome_of_counts((&counts, used), now, cost);
+        match outcome.fits() {
+            true => Ok(self.charge_counts(state, (counts, used), now, cost)),
+            false => Err(outcome),
         }
     }
 
@@ -199,9 +271,7 @@ impl Counter for SlidingWindow {
 
     fn expires_at(&self, state: &State) -> Timestamp {
         let start = state.last - state.last % self.resolution.window_ticks();
-        let (previous, current) = (state.previous.into(), state.current.into());
-        let counts = WindowCounts { start, elapsed: state.last - start, previous, current };
-        Timestamp::from_micros(self.counts_expiry_us(&counts))
+        self.counts_expiry(start, state.previous.into(), state.current.into())
     }
 }
 

@@ -11,11 +11,11 @@
 //! A change of max preserves the level. Until the next charge the level leaks at the rate of the last charge, so that
 //! the expiry of a state is known when it is written.
 
-use super::counter::{ChargeEffect, Counter, fits_in_remaining, micros_until_expiry};
+use super::counter::{ChargeEffect, Counter};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, OutcomeTimes};
 use crate::quota::{MAX_UNITS, Quota};
 
 /// The largest number of ticks in a window. With this bound, a level is at most 2^53, so that Lua in Redis computes it
@@ -83,38 +83,88 @@ impl TokenBucket {
     #[inline(always)]
     fn outcome(
         &self,
-        state: &State,
-        (tick, level): (u64, u64),
+        (tick, level, rate): (u64, u64, u32),
         now: Timestamp,
         required: u64,
     ) -> Outcome {
+        let window = self.resolution.window_ticks();
         // With a max of 0 nothing fits, regardless of the burst.
         let burst = if self.max == 0 { 0 } else { self.burst() };
-        let capacity = burst * self.resolution.window_ticks();
-        let remaining = capacity.saturating_sub(level) / self.resolution.window_ticks();
-        let fits = fits_in_remaining(required, remaining, level > capacity);
-        let reset_after_us = micros_until_expiry(self, state, now);
-        Outcome::from_fit_and_remaining((fits, remaining, burst), required, reset_after_us, || {
-            let excess = level - (burst - required) * self.resolution.window_ticks();
-            self.resolution.tick_start_us(tick + state.ticks_to_leak(excess)) - now.as_micros()
-        })
+        let fitting_level = burst.checked_sub(required).map(|units| units * window);
+        let fits = fitting_level.is_some_and(|fitting| level <= fitting);
+        let remaining = (burst * window).saturating_sub(level) / window;
+        let (now_us, resolution) = (now.as_micros(), self.resolution);
+        let times = LevelTimes { now_us, tick, level, fitting_level, rate, resolution };
+        Outcome::with_times(fits, remaining, OutcomeTimes::Level(times))
+    }
+
+    /// Charges a state. `level` is its level at `tick`.
+    #[inline(always)]
+    fn charge_level(
+        &self,
+        state: &mut State,
+        (tick, level): (u64, u64),
+        now: Timestamp,
+        cost: u64,
+    ) -> ChargeEffect {
+        let window = self.resolution.window_ticks();
+        let level = (level + cost.min(MAX_UNITS) * window).min(MAX_UNITS * window);
+        *state = State { last: tick, level, rate: self.max.max(1) };
+        ChargeEffect {
+            expires_at: self.expires_at(state),
+            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(tick)),
+            outcome: self.outcome((tick, level, state.rate), now, 1),
+        }
     }
 }
 
-impl State {
-    /// Returns the number of ticks in which the level falls by `excess`, given in `1/window` of a unit like the level.
-    fn ticks_to_leak(&self, excess: u64) -> u64 {
-        // The rate is 0 only in a state without charges, whose level is 0.
-        excess.div_ceil(u64::from(self.rate.max(1)))
+/// The level of a token bucket at a given time, from which the times of an outcome are computed.
+#[derive(Clone, Copy)]
+pub(crate) struct LevelTimes {
+    now_us: u64,
+    tick: u64,
+    /// The level at `tick`, in `1/window` of a unit.
+    level: u64,
+    /// The highest level at which the required units fit; `None` if they never fit.
+    fitting_level: Option<u64>,
+    /// The decrease of the level per tick.
+    rate: u32,
+    resolution: TickResolution,
+}
+
+impl LevelTimes {
+    /// Returns the duration until the required units fit, in microseconds; `None` if they never fit.
+    pub(crate) fn retry_after_us(&self) -> Option<u64> {
+        self.fitting_level.map(|level| self.micros_until_level(level))
     }
+
+    /// Returns the duration until the level is 0, in microseconds.
+    #[inline(always)]
+    pub(crate) fn reset_after_us(&self) -> u64 {
+        if self.level == 0 { 0 } else { self.micros_until_level(0) }
+    }
+
+    #[inline(always)]
+    fn micros_until_level(&self, level: u64) -> u64 {
+        let ticks = ticks_to_leak(self.level.saturating_sub(level), self.rate);
+        let reached_at = self.tick.saturating_add(ticks);
+        self.resolution.tick_start_us(reached_at).saturating_sub(self.now_us)
+    }
+}
+
+/// Returns the number of ticks in which a level falls by `excess`, given in `1/window` of a unit, at `rate` per tick.
+fn ticks_to_leak(excess: u64, rate: u32) -> u64 {
+    // The rate is 0 only in a state without charges, whose level is 0.
+    excess.div_ceil(u64::from(rate.max(1)))
 }
 
 impl Counter for TokenBucket {
     type State = State;
 
+    #[inline]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.resolution.tick_at(now).max(state.last);
-        self.outcome(state, (tick, self.level_at_tick(state, tick)), now, required)
+        self.outcome((tick, self.level_at_tick(state, tick), state.rate), now, required)
     }
 
     fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
@@ -128,18 +178,25 @@ impl Counter for TokenBucket {
         }
     }
 
+    #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let tick = self.resolution.tick_at(now).max(state.last);
-        let level =
-            self.level_at_tick(state, tick) + cost.min(MAX_UNITS) * self.resolution.window_ticks();
-        *state = State {
-            last: tick,
-            level: level.min(MAX_UNITS * self.resolution.window_ticks()),
-            rate: self.max.max(1),
-        };
-        ChargeEffect {
-            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(tick)),
-            outcome: self.outcome(state, (tick, state.level), now, 1),
+        self.charge_level(state, (tick, self.level_at_tick(state, tick)), now, cost)
+    }
+
+    #[inline(always)]
+    fn charge_if_fits(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<ChargeEffect, Outcome> {
+        let tick = self.resolution.tick_at(now).max(state.last);
+        let level = self.level_at_tick(state, tick);
+        let outcome = self.outcome((tick, level, state.rate), now, cost);
+        match outcome.fits() {
+            true => Ok(self.charge_level(state, (tick, level), now, cost)),
+            false => Err(outcome),
         }
     }
 
@@ -163,7 +220,7 @@ impl Counter for TokenBucket {
             0 => Timestamp::default(),
             level => Timestamp::from_micros(
                 self.resolution
-                    .tick_start_us(state.last.saturating_add(state.ticks_to_leak(level))),
+                    .tick_start_us(state.last.saturating_add(ticks_to_leak(level, state.rate))),
             ),
         }
     }

@@ -97,7 +97,7 @@ impl<S: Store> Gate<S> {
     /// # Errors
     /// If the store did not respond.
     pub async fn revert_async(&self, decision: &Decision<'_>) -> Result<(), StoreError> {
-        self.adjust_receipt(decision, decision.receipt(), Adjustment::Revert).await
+        self.adjust_receipt(decision, &decision.receipt(), Adjustment::Revert).await
     }
 
     /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. No decision

@@ -52,7 +52,7 @@ impl<'h> RefundsAndCharges<'h> {
             .filter(|(_, is_refund)| !**is_refund)
             .map(|(at, _)| at)
             .collect();
-        let receipt = charged.receipt.charges.into_iter().map(|charge| Charge {
+        let receipt = charged.receipt.charges().map(|charge| Charge {
             hit_index: charged_hits.get(charge.hit_index as usize).copied().unwrap_or(u32::MAX),
             ..charge
         });
@@ -85,7 +85,12 @@ pub(super) fn charge<S: SyncStore + ?Sized>(
         return refund_and_charge(store, matched);
     }
     let hits: HitList<'_> = matched.hits().collect();
-    Decision::from_charge(&hits, store.charge(&hits), matched.decision_limits())
+    match &*hits {
+        [hit] => {
+            Decision::from_single_charge(hit, store.charge_one(hit), matched.decision_limits())
+        }
+        hits => Decision::from_charge(hits, store.charge(hits), matched.decision_limits()),
+    }
 }
 
 /// Returns the decision that [`charge_async`] would make. Charges nothing.

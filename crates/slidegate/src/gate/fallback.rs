@@ -10,7 +10,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use crate::clock::{Clock, Timestamp};
 use crate::outcome::Outcome;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
-use crate::store::{Adjustment, Receipt, SyncStore};
+use crate::store::{Adjustment, Charge, Receipt, SyncStore};
 
 /// Minimum time for which counts are kept. It is longer than a decision takes, so that counts are not dropped during a
 /// decision that uses them.
@@ -93,11 +93,12 @@ impl InMemoryFallback {
 
     /// Changes charges that were made in memory. Does nothing if the fallback has no counts and no units are added.
     pub(super) fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
-        let additional: Vec<_> = receipt.additional_hits(adjustment).collect();
+        let additional: Vec<_> = receipt.additional_charges(adjustment).collect();
         if !additional.is_empty() {
+            let hits: Vec<_> = additional.iter().map(Charge::reported_hit).collect();
             let adjust = |counts: &LocalCounts| {
                 counts.adjust(receipt, adjustment);
-                counts.peek(&additional)
+                counts.peek(&hits)
             };
             self.decide_with_local_counts(adjust, |outcomes| outcomes);
         } else if let Some(counts) = self.local_counts() {

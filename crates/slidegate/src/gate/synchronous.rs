@@ -116,7 +116,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        self.store.adjust(decision.receipt(), Adjustment::Revert);
+        self.store.adjust(&decision.receipt(), Adjustment::Revert);
     }
 
     /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. No decision

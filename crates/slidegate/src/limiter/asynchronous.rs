@@ -122,7 +122,7 @@ impl<S: Store> Limiter<S> {
     /// If the store did not respond.
     pub async fn settle_async(&self, decision: &Decision<'_>, cost: u64) -> Result<(), StoreError> {
         match decision.is_allowed() {
-            true => self.store.adjust_async(decision.receipt(), Adjustment::SetCost(cost)).await,
+            true => self.store.adjust_async(&decision.receipt(), Adjustment::SetCost(cost)).await,
             false => Ok(()),
         }
     }
@@ -132,7 +132,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not respond.
     pub async fn revert_async(&self, decision: &Decision<'_>) -> Result<(), StoreError> {
-        self.store.adjust_async(decision.receipt(), Adjustment::Revert).await
+        self.store.adjust_async(&decision.receipt(), Adjustment::Revert).await
     }
 
     /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer.

@@ -123,7 +123,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            self.store.adjust(decision.receipt(), Adjustment::SetCost(cost));
+            self.store.adjust(&decision.receipt(), Adjustment::SetCost(cost));
         }
     }
 
@@ -132,7 +132,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.store.adjust(decision.receipt(), Adjustment::Revert);
+        self.store.adjust(&decision.receipt(), Adjustment::Revert);
     }
 
     /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer. No

@@ -2,13 +2,12 @@
 
 use std::ops::{Deref, DerefMut};
 
-use smallvec::SmallVec;
-
+use super::few::Few;
 use crate::outcome::Outcome;
 
-/// The outcomes of the hits of one call, in the order of the hits. Up to two outcomes are stored without an allocation.
+/// The outcomes of the hits of one call, in the order of the hits. Up to four outcomes are stored without an allocation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcomes(SmallVec<[Outcome; 2]>);
+pub struct Outcomes(Few<Outcome>);
 
 impl Outcomes {
     /// Creates an empty list.
@@ -16,16 +15,12 @@ impl Outcomes {
         Self::default()
     }
 
-    /// Creates an empty list with space for this number of outcomes.
-    #[inline]
-    pub fn with_capacity(capacity: usize) -> Self {
-        Self(SmallVec::with_capacity(capacity))
-    }
-
     /// Creates a list of one outcome.
     #[inline(always)]
     pub fn of_one(outcome: Outcome) -> Self {
-        Self(SmallVec::from_buf_and_len([outcome; 2], 1))
+        let mut outcomes = Few::default();
+        outcomes.push(outcome);
+        Self(outcomes)
     }
 
     /// Appends an outcome.
@@ -38,14 +33,14 @@ impl Outcomes {
 impl Deref for Outcomes {
     type Target = [Outcome];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[Outcome] {
         &self.0
     }
 }
 
 impl DerefMut for Outcomes {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [Outcome] {
         &mut self.0
     }

@@ -53,8 +53,8 @@ struct HitsInSlot<'h> {
 
 impl HitsInSlot<'_> {
     /// Returns the charges of a receipt for the hits of this slot. Each charge has the index of its hit in the request.
-    fn charges_of_request(&self, receipt: Receipt) -> impl Iterator<Item = Charge> {
-        receipt.charges.into_iter().map(|charge| Charge {
+    fn charges_of_request(&self, receipt: &Receipt) -> impl Iterator<Item = Charge> {
+        receipt.charges().map(|charge| Charge {
             hit_index: self.indices[charge.hit_index as usize] as u32,
             ..charge
         })
@@ -168,7 +168,7 @@ impl FaultyStore {
             for (&index, outcome) in part.indices.iter().zip(&result.outcomes) {
                 outcomes[index] = *outcome;
             }
-            charges.extend(part.charges_of_request(result.receipt));
+            charges.extend(part.charges_of_request(&result.receipt));
             allowed &= result.allowed;
         }
         allowed = allowed && admits(hits, &outcomes);
@@ -194,7 +194,8 @@ impl FaultyStore {
             let slot = self.slot_index(&hit);
             self.slots[slot].adjust(&std::iter::once(charge).collect(), Adjustment::Revert);
         }
-        for hit in receipt.additional_hits(adjustment) {
+        for charge in receipt.additional_charges(adjustment) {
+            let hit = charge.reported_hit();
             YieldOnce::default().await;
             self.slots[self.slot_index(&hit)].charge(&[hit]);
         }
@@ -307,7 +308,7 @@ fn charge_hits_of_denied_request(
             outcomes[index] = after.charged_after(&outcomes[index]);
         }
         let charge = |charge| Charge { hit_index: index as u32, ..charge };
-        charges.extend(result.receipt.charges.into_iter().map(charge));
+        charges.extend(result.receipt.charges().map(charge));
     }
     charges
 }

@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,7 +18,7 @@ use crate::store::{
 };
 
 /// A map from the full name of each counter to the state of the counter.
-type CounterStates = HashMap<Box<str>, Box<dyn Any + Send>>;
+type CounterStates = HashMap<Arc<str>, Box<dyn Any + Send>>;
 
 /// The reference store, with which the conformance suite compares other stores.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl ModelStore {
 }
 
 /// Returns the full name of the counter that a hit charges. Hits with different names have separate counters.
-pub(super) fn counter_name(hit: &Hit<'_>) -> Box<str> {
+pub(super) fn counter_name(hit: &Hit<'_>) -> Arc<str> {
     match hit.key.counter_id() {
         Some(CounterId::Text(name)) => name.clone(),
         _ => format!("{} {}", hit.key, hit.limit.shape_text()).into(),
@@ -89,7 +90,7 @@ impl ModelStore {
     /// Returns the outcome of each hit. Units that earlier hits of the same request would charge to the same counter
     /// are treated as used.
     fn peek_hits(&self, states: &mut CounterStates, hits: &[Hit<'_>]) -> Outcomes {
-        let mut pending: HashMap<Box<str>, u64> = HashMap::new();
+        let mut pending: HashMap<Arc<str>, u64> = HashMap::new();
         let mut outcomes = Outcomes::new();
         for hit in hits {
             let name = counter_name(hit);
@@ -144,7 +145,7 @@ impl SyncStore for ModelStore {
                 cost: 0,
             };
             if hit.cost == 0 {
-                receipt.charges.push(charge);
+                receipt.push(charge);
                 continue;
             }
             let (charged_at, cost) = charge_counter(states, counter, &name, now, hit.cost);
@@ -159,7 +160,7 @@ impl SyncStore for ModelStore {
                 ),
                 (false, _) => after,
             };
-            receipt.charges.push(Charge { charged_at, cost, ..charge });
+            receipt.push(Charge { charged_at, cost, ..charge });
         }
         ChargeResult { allowed, outcomes, receipt }
     }
@@ -181,8 +182,8 @@ impl SyncStore for ModelStore {
                 counter.revert(state, charge.charged_at, charge.cost);
             });
         }
-        for hit in receipt.additional_hits(adjustment) {
-            self.charge(&[hit]);
+        for charge in receipt.additional_charges(adjustment) {
+            self.charge(&[charge.reported_hit()]);
         }
     }
 

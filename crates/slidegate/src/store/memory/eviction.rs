@@ -5,7 +5,7 @@ use crate::sync::Ordering;
 
 use super::shard::{HasStateTable, Shard};
 use super::{HitLocation, MemoryStore};
-use crate::store::table::{CoarseTime, PINNED};
+use crate::store::table::{CoarseTime, PINNED, SlotIndex};
 
 /// The largest number of keys of a shard that are evicted to free memory for a new key. If the memory is then still not
 /// enough, one more key is evicted, from the table of the new key, which frees a slot for the new key.
@@ -13,7 +13,7 @@ const MAX_EVICTIONS_PER_INSERT: usize = 16;
 
 /// The largest number of keys that are evicted from a small shard at a time when memory is short. In a large shard, the
 /// largest number is an eighth of the slots. After these evictions, the tables have enough free slots to free whole
-/// blocks.
+/// groups.
 const MIN_EVICTION_BATCH_KEYS: usize = 16;
 
 /// The largest number of denied keys that are evicted per charge when memory is short and all keys are being denied.
@@ -30,7 +30,7 @@ impl<C: Clock> MemoryStore<C> {
         counter: K,
         location: HitLocation,
         now: Timestamp,
-    ) -> usize {
+    ) -> SlotIndex {
         let now = self.to_coarse_time(now);
         self.add_key_and_evict_if_full(shard, location.shard, now);
         self.evict_to_free_slot(shard, counter, location, now);
@@ -159,7 +159,7 @@ impl<C: Clock> MemoryStore<C> {
         })
     }
 
-    /// Evicts a key by calling `evict`, and frees the blocks that are no longer needed. Returns `true` if a key was
+    /// Evicts a key by calling `evict`, and frees the groups that are no longer needed. Returns `true` if a key was
     /// evicted.
     fn evict_one_key(
         &self,

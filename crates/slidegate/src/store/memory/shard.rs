@@ -10,7 +10,9 @@ use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
 
-use crate::store::table::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_BLOCK, Slot, Table};
+use crate::store::table::{
+    CoarseTime, Evict, EvictionCandidate, SLOTS_PER_GROUP, Slot, SlotIndex, Table,
+};
 
 /// The number of decisions of a shard between two sweeps. A sweep removes expired keys.
 const DECISIONS_PER_SWEEP: u8 = 64;
@@ -36,6 +38,9 @@ struct NonDefaultTables {
 
 /// A counter whose states have a table in every shard.
 pub(super) trait HasStateTable: Counter {
+    /// Whether the windows may begin at an offset that depends on the key (the phase).
+    const HAS_PHASE: bool = false;
+
     /// Returns the table of this algorithm in a shard.
     fn table(shard: &mut Shard) -> &mut Table<Self::State>;
 }
@@ -49,8 +54,10 @@ impl HasStateTable for SlidingWindow {
 
 /// Implements [`HasStateTable`] for the counters whose tables are in [`NonDefaultTables`].
 macro_rules! impl_has_table {
-    ($($counter:ty => $table:ident),+ $(,)?) => {
+    ($($counter:ty => $table:ident $(, HAS_PHASE = $has_phase:literal)?);+ $(;)?) => {
         $(impl HasStateTable for $counter {
+            $(const HAS_PHASE: bool = $has_phase;)?
+
             #[inline]
             fn table(shard: &mut Shard) -> &mut Table<Self::State> {
                 &mut shard.other_tables.get_or_insert_default().$table
@@ -70,10 +77,10 @@ macro_rules! impl_has_table {
 }
 
 impl_has_table! {
-    SlidingLog => sliding_log,
-    SlidingBuckets => sliding_buckets,
-    FixedWindow => fixed_window,
-    TokenBucket => token_bucket,
+    SlidingLog => sliding_log;
+    SlidingBuckets => sliding_buckets;
+    FixedWindow => fixed_window, HAS_PHASE = true;
+    TokenBucket => token_bucket;
 }
 
 impl Shard {
@@ -91,7 +98,7 @@ impl Shard {
 
     /// Returns the number of slots of all tables, including free slots.
     pub(super) fn slot_count(&mut self) -> usize {
-        self.tables().map(|table| table.blocks() * SLOTS_PER_BLOCK).sum()
+        self.tables().map(|table| table.group_count() * SLOTS_PER_GROUP).sum()
     }
 
     /// Returns the number of bytes by which the table of `C` would grow if the fingerprint were inserted.
@@ -99,16 +106,16 @@ impl Shard {
         C::table(self).growth_bytes(fingerprint)
     }
 
-    /// Removes the expired keys in the next block of each table, and returns the number of removed keys.
+    /// Removes the expired keys in the next group of each table, and returns the number of removed keys.
     pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
         self.tables().map(|table| table.sweep(now)).sum()
     }
 
-    /// Removes the expired keys in all blocks, and returns the number of removed keys. A table that shrinks during the
-    /// sweep reorders its blocks, so some expired keys may be missed; another call removes them.
+    /// Removes the expired keys in all groups, and returns the number of removed keys. A table that shrinks during the
+    /// sweep reorders its groups, so some expired keys may be missed; another call removes them.
     pub(super) fn sweep_all(&mut self, now: CoarseTime) -> usize {
         self.tables()
-            .map(|table| (0..table.blocks()).map(|_| table.sweep(now)).sum::<usize>())
+            .map(|table| (0..table.group_count()).map(|_| table.sweep(now)).sum::<usize>())
             .sum()
     }
 
@@ -133,7 +140,7 @@ impl Shard {
         Some(candidate.expires)
     }
 
-    /// Frees blocks of tables that have enough free slots.
+    /// Frees groups of tables that have enough free slots.
     pub(super) fn trim(&mut self) {
         self.tables().for_each(|table| table.trim());
     }
@@ -176,11 +183,11 @@ impl Shard {
     }
 
     #[inline(always)]
-    pub(super) fn find<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> Option<usize> {
+    pub(super) fn find<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> Option<SlotIndex> {
         C::table(self).find(fingerprint)
     }
 
-    pub(super) fn insert<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> usize {
+    pub(super) fn insert<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> SlotIndex {
         C::table(self).insert(fingerprint)
     }
 
@@ -188,7 +195,7 @@ impl Shard {
     pub(super) fn peek_slot<C: HasStateTable>(
         &mut self,
         counter: C,
-        slot: Option<usize>,
+        slot: Option<SlotIndex>,
         now: Timestamp,
         required: u64,
     ) -> Outcome {
@@ -198,44 +205,63 @@ impl Shard {
         }
     }
 
-    /// Returns the number of units of a cost that can be charged to the state in a slot.
-    #[inline(always)]
+    /// Returns the number of units of a cost that can be charged to the state in a slot, or to a new state if `slot` is
+    /// `None`.
     pub(super) fn chargeable_units<C: HasStateTable>(
         &mut self,
         counter: C,
-        slot: usize,
+        slot: Option<SlotIndex>,
         now: Timestamp,
         cost: u64,
     ) -> u64 {
-        counter.chargeable_units(&C::table(self).slot(slot).state, now, cost)
+        match slot {
+            Some(slot) => counter.chargeable_units(&C::table(self).slot(slot).state, now, cost),
+            None => counter.chargeable_units(&C::State::default(), now, cost),
+        }
     }
 
-    /// Charges the state in a slot. Sets `grown` to the bytes by which the heap allocations of the state have grown.
+    /// Charges the state in a slot. Returns the effect, and the bytes by which the heap allocations of the state have
+    /// grown. `coarse` converts the times of the effect to coarse time.
     #[inline(always)]
     pub(super) fn charge<C: HasStateTable>(
         &mut self,
         counter: C,
-        slot: usize,
+        slot: SlotIndex,
         now: Timestamp,
         cost: u64,
         coarse: impl Fn(Timestamp) -> CoarseTime,
-        grown: &mut isize,
-    ) -> ChargeEffect {
+    ) -> (ChargeEffect, isize) {
         // Does not use `Table::update`, since a closure of this size is not inlined.
         let table = C::table(self);
         let slot = table.slot_mut(slot);
         let before = slot.state.heap_bytes();
         let effect = counter.charge(&mut slot.state, now, cost);
-        let outcome = &effect.outcome;
-        slot.expires = coarse(now.after_us(outcome.reset_after_us()));
-        slot.denied_until = if outcome.fits() {
-            0
-        } else {
-            coarse(now.after_us(outcome.retry_after_us().min(outcome.reset_after_us())))
+        set_expiry(slot, &effect, now, coarse);
+        let after = slot.state.heap_bytes();
+        (effect, table.record_heap_change(before, after))
+    }
+
+    /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of
+    /// the hit as an error. Returns `None` if there is no such key.
+    #[inline(always)]
+    pub(super) fn charge_if_fits<C: HasStateTable>(
+        &mut self,
+        counter: &C,
+        fingerprint: u64,
+        now: Timestamp,
+        cost: u64,
+        coarse: impl Fn(Timestamp) -> CoarseTime,
+    ) -> Option<Result<(ChargeEffect, isize), Outcome>> {
+        let table = C::table(self);
+        let slot = table.find_mut(fingerprint)?;
+        let before = slot.state.heap_bytes();
+        let effect = match counter.charge_if_fits(&mut slot.state, now, cost) {
+            Ok(effect) => effect,
+            Err(outcome) => return Some(Err(outcome)),
         };
-        let heap_bytes = slot.state.heap_bytes();
-        *grown = table.record_heap_change(before, heap_bytes);
-        effect
+        set_expiry(slot, &effect, now, coarse);
+        let after = slot.state.heap_bytes();
+        Some(Ok((effect, table.record_heap_change(before, after))))
     }
 
     /// Reverts a charge if the key exists. Returns the bytes by which the heap allocations of the key's state have
@@ -282,6 +308,25 @@ impl Shard {
         let slot = table.find(fingerprint);
         slot.inspect(|&slot| table.remove(slot)).is_some()
     }
+}
+
+/// Sets the time at which a key expires, and the time until which it is denied, after a charge at `now`.
+#[inline(always)]
+fn set_expiry<S>(
+    slot: &mut Slot<S>,
+    effect: &ChargeEffect,
+    now: Timestamp,
+    coarse: impl Fn(Timestamp) -> CoarseTime,
+) {
+    // A state without units also keeps its time for a moment, in case the clock steps back.
+    slot.expires = coarse(effect.expires_at.max(now));
+    slot.denied_until = match effect.outcome.fits() {
+        true => 0,
+        false => {
+            let fits_at = now.after_us(effect.outcome.retry_after_us());
+            coarse(fits_at.min(effect.expires_at.max(now)))
+        }
+    };
 }
 
 /// Removes the candidate that expires first. Each candidate is paired with its table. Returns the time at which this

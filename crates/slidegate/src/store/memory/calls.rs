@@ -1,0 +1,140 @@
+//! The calls of the store.
+
+use crate::algorithm::with_counter;
+use crate::clock::{Clock, Timestamp};
+use crate::hit::Hit;
+use crate::outcome::Outcome;
+use crate::store::{
+    Adjustment, Charge, ChargeResult, CounterId, Edit, Outcomes, Receipt, SingleChargeResult,
+    SyncStore,
+};
+use crate::sync::Ordering;
+
+use super::single::add_key_phase_to_time;
+use super::{HITS_PER_BATCH, HitLocation, MemoryStore};
+
+impl<C: Clock> SyncStore for MemoryStore<C> {
+    #[inline]
+    fn charge(&self, call: &[Hit<'_>]) -> ChargeResult {
+        match call {
+            [hit] => self.decide_hits_at_locations(call, &[self.locate_hit(hit)], self.clock.now()),
+            _ => self.decide_hits_at_locations(call, &self.locate_hits(call), self.clock.now()),
+        }
+    }
+
+    #[inline(always)]
+    fn charge_one(&self, hit: &Hit<'_>) -> SingleChargeResult {
+        let location = self.locate_hit(hit);
+        if hit.is_charged_only_if_it_fits() {
+            with_counter!(hit.limit.counter_ref(), counter => {
+                self.lock_and_charge_if_fits(counter, location.fingerprint, location.phase_us, hit.cost)
+            })
+            .into_charge_result(hit, location)
+        } else {
+            let now = self.clock.now();
+            let shard = &mut *self.shards[location.shard].shard.lock();
+            self.decide_unusual_hit(shard, hit, location, now)
+        }
+    }
+
+    /// Locks the shards of a batch of hits and loads all states before deciding, so that the memory accesses overlap.
+    fn charge_each(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult)) {
+        let now = self.clock.now();
+        for hits in hits.chunks(HITS_PER_BATCH) {
+            let mut locations = [HitLocation::default(); HITS_PER_BATCH];
+            for (location, hit) in locations.iter_mut().zip(hits) {
+                *location = self.locate_hit(hit);
+            }
+            let locations = &locations[..hits.len()];
+            let mut locked_shards = self.lock_shards(locations);
+            for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
+                with_counter!(hit.limit.counter(), counter => {
+                    locked_shards.shard_of_location(nth).prefetch(counter, location.fingerprint)
+                });
+            }
+            for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
+                on_result(self.decide_single_hit(
+                    locked_shards.shard_of_location(nth),
+                    hit,
+                    *location,
+                    now,
+                ));
+            }
+        }
+    }
+
+    fn charge_many(&self, calls: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
+        let now = self.clock.now();
+        for hits in calls {
+            on_result(self.decide_hits_at_locations(hits, &self.locate_hits(hits), now));
+        }
+    }
+
+    fn peek(&self, call: &[Hit<'_>]) -> Outcomes {
+        let now = self.clock.now();
+        let locations = self.locate_hits(call);
+        let mut locked_shards = self.lock_shards(&locations);
+        self.peek_all_hits(&mut locked_shards, call, &locations, now, |_| ())
+    }
+
+    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
+        for charge in receipt.charges_to_revert(adjustment) {
+            self.revert_charge(&charge);
+        }
+        let is_own = |charge: &Charge| matches!(charge.counter, CounterId::Fingerprint(_));
+        for charge in receipt.additional_charges(adjustment).filter(is_own) {
+            self.charge_one(&charge.reported_hit());
+        }
+    }
+
+    fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {
+        let now = self.clock.now();
+        let edit_hit = |hit: &Hit<'_>| match edit {
+            Edit::Refund => self.refund_hit(hit, now),
+            Edit::Reset => self.reset_hit(hit, now),
+        };
+        hits.iter().map(edit_hit).collect()
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Subtracts the units of a charge from its counter.
+    fn revert_charge(&self, charge: &Charge) {
+        let CounterId::Fingerprint(fingerprint) = charge.counter else { return };
+        let padded = &self.shards[self.shard_index(fingerprint)];
+        let shard = &mut *padded.shard.lock();
+        // The key is possibly not denied any more.
+        padded.mark_not_denied();
+        let grown = with_counter!(charge.limit.counter(), counter => {
+            shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
+        });
+        self.add_to_memory_use(grown);
+    }
+
+    fn refund_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
+        let location = self.locate_hit(hit);
+        let padded = &self.shards[location.shard];
+        let shard = &mut *padded.shard.lock();
+        // The key is possibly not denied any more.
+        padded.mark_not_denied();
+        let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
+            shard.refund(counter, location.fingerprint, add_key_phase_to_time(now, &location), hit.cost)
+        });
+        self.add_to_memory_use(grown);
+        outcome
+    }
+
+    fn reset_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
+        let location = self.locate_hit(hit);
+        let shard = &mut *self.shards[location.shard].shard.lock();
+        let (was_removed, outcome) = with_counter!(hit.limit.counter(), counter => {
+            let was_removed =
+                self.update_shard_and_memory_use(shard, |shard| shard.remove(counter, location.fingerprint));
+            (was_removed, shard.peek_slot(counter, None, add_key_phase_to_time(now, &location), 1))
+        });
+        if was_removed {
+            self.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+}

@@ -1,0 +1,44 @@
+//! The memory that the state of one key takes.
+
+use crate::algorithm::{AnyCounter, with_counter};
+use crate::limit::Limit;
+use crate::store::table::slot_bytes;
+
+use super::shard::HasStateTable;
+
+impl Limit {
+    /// Returns the largest number of bytes that one key of this limit takes in a [`MemoryStore`]: its slot, its share
+    /// of the free slots of the table, and the largest heap allocation of its state. The share of the free slots is at
+    /// most a quarter of a slot in growing tables with several hundred keys.
+    ///
+    /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log`
+    /// when charges without a check, such as reported ones, have filled the log to twice its max. Most keys take far
+    /// less.
+    ///
+    /// ```
+    /// use slidegate::{Algorithm, Limit};
+    /// use std::time::Duration;
+    ///
+    /// let window: Limit = "100/min".parse()?;
+    /// assert_eq!(window.max_state_bytes(), 42);
+    /// let precision = Some(Duration::from_secs(60));
+    /// let buckets = Limit::new("10000/d".parse()?, Algorithm::SlidingBuckets { precision })?;
+    /// assert_eq!(buckets.max_state_bytes(), 11_613);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn max_state_bytes(&self) -> usize {
+        let heap_bytes = match self.counter() {
+            AnyCounter::SlidingLog(counter) => counter.max_heap_bytes(),
+            AnyCounter::SlidingBuckets(counter) => counter.max_heap_bytes(),
+            AnyCounter::SlidingWindow(_)
+            | AnyCounter::FixedWindow(_)
+            | AnyCounter::TokenBucket(_) => 0,
+        };
+        let slot_bytes = with_counter!(self.counter(), counter => table_slot_bytes(counter));
+        slot_bytes + slot_bytes / 4 + heap_bytes
+    }
+}
+
+fn table_slot_bytes<C: HasStateTable>(_: C) -> usize {
+    slot_bytes::<C::State>()
+}
