@@ -181,7 +181,7 @@ impl SlidingLogPair {
     /// Reverts a part of the nth charge, in Redis and in memory: `tenths` / 10 of its units.
     async fn revert_tenths_in_both(&mut self, nth: usize, tenths: u64) {
         let [store, model] = self.receipts.remove(nth);
-        let cost = store.charges().map(|charge| charge.hit_cost).sum::<u64>();
+        let cost = store.charges()[0].hit_cost;
         let adjustment = Adjustment::SetCost(cost - cost * tenths / 10);
         self.store.adjust_async(&store, adjustment).await.unwrap();
         self.model.adjust(&model, adjustment);

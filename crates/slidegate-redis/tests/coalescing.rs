@@ -98,7 +98,7 @@ async fn waiting_requests_share_one_script_call_in_order() {
         );
         for (nth, taken) in taken.into_iter().enumerate() {
             let taken = taken.unwrap();
-            let charges = taken.receipt.len();
+            let charges = taken.receipt.charges().len();
             assert_eq!(
                 (taken.allowed, charges),
                 (nth < 41, usize::from(nth < 41)),

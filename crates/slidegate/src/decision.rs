@@ -297,7 +297,7 @@ impl<'l> Decision<'l> {
     pub(crate) fn request_cost_receipt(&self) -> Receipt {
         let is_request_cost =
             |charge: &Charge| self.limits.has_request_cost(charge.hit_index as usize);
-        self.receipt().charges().filter(is_request_cost).collect()
+        self.receipt().into_iter().filter(is_request_cost).collect()
     }
 
     /// Returns whether the request was denied because the store is unavailable, and not because of a limit.

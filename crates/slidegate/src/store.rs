@@ -111,7 +111,7 @@ pub trait SyncStore: Send + Sync + 'static {
     /// Decides a call that has only one hit, the most common kind of call.
     fn charge_one(&self, hit: &Hit<'_>) -> SingleChargeResult {
         let ChargeResult { outcomes, receipt, .. } = self.charge(std::slice::from_ref(hit));
-        let charge = receipt.charges().next().map(SingleCharge::from);
+        let charge = receipt.into_iter().next().map(SingleCharge::from);
         SingleChargeResult { outcome: outcomes[0], charge }
     }
 

@@ -224,7 +224,7 @@ fn counter_in_debt_denies_until_retry_after() {
         let hit = |cost| Hit::new(key, &limit, cost);
         let report = store.charge(&[hit(25).reported()]);
         assert!(report.allowed, "{algorithm}: a report is always charged");
-        assert_eq!(report.receipt.charges().map(|charge| charge.cost).sum::<u64>(), 25);
+        assert_eq!(report.receipt.charges()[0].cost, 25);
         let denied = store.charge(&[hit(1)]);
         assert!(!denied.allowed, "{algorithm}");
         let wait = denied.outcomes[0].retry_after().unwrap();

@@ -34,11 +34,7 @@ fn charge_always_rule_charges_denied_request() {
     assert!(check(700).is_allowed());
     let denied = check(2_500);
     assert!(!denied.is_allowed() && denied.remaining() == 0);
-    assert_eq!(
-        denied.receipt().charges().map(|charge| charge.cost).sum::<u64>(),
-        2_500,
-        "charged although denied"
-    );
+    assert_eq!(denied.receipt().charges()[0].cost, 2_500, "charged although denied");
     let wait = denied.retry_after().unwrap();
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(60), "until one unit fits");
     assert!(!check(0).is_allowed(), "in debt");

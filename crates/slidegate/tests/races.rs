@@ -119,7 +119,11 @@ impl TrackedCounters {
             assert!(result.outcomes.iter().any(|outcome| !outcome.fits()));
             return;
         }
-        assert_eq!(result.receipt.len(), counters.len(), "an allowed request charges all");
+        assert_eq!(
+            result.receipt.charges().len(),
+            counters.len(),
+            "an allowed request charges all"
+        );
         for (counter, cost) in counters.iter().zip(costs) {
             let charged = counter.charged.fetch_add(*cost, Ordering::Relaxed) + cost;
             let max = counter.limit.quota().max();

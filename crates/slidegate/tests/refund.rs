@@ -162,7 +162,7 @@ fn refund_precedes_charges_even_of_denied_request() {
     let expected = [(false, 9), (false, 99), (true, 3), (true, 93), (false, 2), (false, 92)];
     assert_eq!(refund_flags_and_remaining_units(&allowed)[..6], expected);
     assert_eq!(refund_flags_and_remaining_units(&allowed)[6..], [(false, 1), (false, 91)]);
-    assert_eq!(allowed.receipt().len(), 6, "two charges for each of three descriptors");
+    assert_eq!(allowed.receipt().charges().len(), 6, "two charges for each of three descriptors");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::replica::KeyReplica;
 
 /// The result of one attempt to decide a request.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation in each decision")]
 pub enum Attempt {
     /// The request is decided.
     Decided(ChargeResult),

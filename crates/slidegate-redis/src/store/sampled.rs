@@ -44,10 +44,10 @@ impl RedisStoreInner {
         };
         let sent_indexes: SmallVec<[u32; 2]> =
             (0..).zip(&is_sent).filter(|(_, is_sent)| **is_sent).map(|(index, _)| index).collect();
-        let receipt = result
-            .receipt
-            .charges()
-            .map(|charge| Charge { hit_index: sent_indexes[charge.hit_index as usize], ..charge });
+        let receipt = result.receipt.charges().iter().map(|charge| Charge {
+            hit_index: sent_indexes[charge.hit_index as usize],
+            ..charge.clone()
+        });
         let receipt = receipt.collect();
         let mut outcomes = result.outcomes.iter().copied();
         let outcome = |is_sent: &bool| match is_sent {

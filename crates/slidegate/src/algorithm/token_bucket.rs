@@ -94,6 +94,7 @@ impl TokenBucket {
         let fits = fitting_level.is_some_and(|fitting| level <= fitting);
         let remaining = (burst * window).saturating_sub(level) / window;
         let (now_us, resolution) = (now.as_micros(), self.resolution);
+        let fitting_level = fitting_level.unwrap_or(NO_FITTING_LEVEL);
         let times = LevelTimes { now_us, tick, level, fitting_level, rate, resolution };
         Outcome::with_times(fits, remaining, OutcomeTimes::Level(times))
     }
@@ -118,6 +119,9 @@ impl TokenBucket {
     }
 }
 
+/// The value of [`LevelTimes::fitting_level`] for units that never fit; above the highest level, 2^53.
+const NO_FITTING_LEVEL: u64 = u64::MAX;
+
 /// The level of a token bucket at a given time, from which the times of an outcome are computed.
 #[derive(Clone, Copy)]
 pub(crate) struct LevelTimes {
@@ -125,8 +129,8 @@ pub(crate) struct LevelTimes {
     tick: u64,
     /// The level at `tick`, in `1/window` of a unit.
     level: u64,
-    /// The highest level at which the required units fit; `None` if they never fit.
-    fitting_level: Option<u64>,
+    /// The highest level at which the required units fit; [`NO_FITTING_LEVEL`] if they never fit.
+    fitting_level: u64,
     /// The decrease of the level per tick.
     rate: u32,
     resolution: TickResolution,
@@ -135,7 +139,8 @@ pub(crate) struct LevelTimes {
 impl LevelTimes {
     /// Returns the duration until the required units fit, in microseconds; `None` if they never fit.
     pub(crate) fn retry_after_us(&self) -> Option<u64> {
-        self.fitting_level.map(|level| self.micros_until_level(level))
+        (self.fitting_level != NO_FITTING_LEVEL)
+            .then(|| self.micros_until_level(self.fitting_level))
     }
 
     /// Returns the duration until the level is 0, in microseconds.

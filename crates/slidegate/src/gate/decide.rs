@@ -52,7 +52,7 @@ impl<'h> RefundsAndCharges<'h> {
             .filter(|(_, is_refund)| !**is_refund)
             .map(|(at, _)| at)
             .collect();
-        let receipt = charged.receipt.charges().map(|charge| Charge {
+        let receipt = charged.receipt.into_iter().map(|charge| Charge {
             hit_index: charged_hits.get(charge.hit_index as usize).copied().unwrap_or(u32::MAX),
             ..charge
         });

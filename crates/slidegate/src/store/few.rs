@@ -6,7 +6,10 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 /// The number of items that are stored without an allocation.
-pub(crate) const INLINE_ITEMS: usize = 4;
+const INLINE_ITEMS: usize = 4;
+
+/// The number of items for which a first allocation has space.
+const ALLOCATED_ITEMS: usize = 8;
 
 /// A list of items, of which up to four are stored without an allocation.
 ///
@@ -37,8 +40,8 @@ impl<T: Copy> Few<T> {
 
     #[cold]
     fn push_to_allocation(&mut self, item: T) {
-        let allocated = self.allocated.get_or_insert_default();
-        let items = Arc::make_mut(allocated);
+        let new = || Arc::new(Vec::with_capacity(ALLOCATED_ITEMS));
+        let items = Arc::make_mut(self.allocated.get_or_insert_with(new));
         items.extend(self.inline.drain(..));
         items.push(item);
     }
@@ -92,7 +95,7 @@ mod tests {
 
     #[test]
     fn list_has_same_items_with_and_without_allocation() {
-        for count in 0..3 * INLINE_ITEMS {
+        for count in 0..3 * ALLOCATED_ITEMS {
             let mut list: Few<usize> = (0..count).collect();
             assert_eq!(*list, (0..count).collect::<Vec<_>>());
             let copy = list.clone();

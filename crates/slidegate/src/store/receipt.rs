@@ -1,10 +1,5 @@
 //! Receipts: records of charges, with which the charges are changed or reverted later.
 
-use std::sync::Arc;
-
-use arrayvec::ArrayVec;
-
-use super::few::INLINE_ITEMS;
 use super::{Adjustment, CounterId};
 use crate::clock::Timestamp;
 use crate::hit::Hit;
@@ -12,79 +7,31 @@ use crate::key::Key;
 use crate::limit::Limit;
 
 /// A record of charges, sufficient to change or revert them. Valid only for the store that created it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Receipt {
-    /// Up to four charges of a store in this process; empty if there is an allocation. They have no destructors, so
-    /// that the compiler can inline the destructor of a decision.
-    inline: ArrayVec<InlineCharge, INLINE_ITEMS>,
-    allocated: Option<Arc<Vec<Charge>>>,
-}
-
-/// A charge of a counter that has a fingerprint.
-#[derive(Clone, Copy, Debug)]
-struct InlineCharge {
-    fingerprint: u64,
-    limit: Limit,
-    hit_index: u32,
-    phase_us: u64,
-    charged_at: Timestamp,
-    hit_cost: u64,
-    cost: u64,
-}
-
-impl From<InlineCharge> for Charge {
-    fn from(charge: InlineCharge) -> Self {
-        let InlineCharge { fingerprint, limit, hit_index, phase_us, charged_at, hit_cost, cost } =
-            charge;
-        let counter = CounterId::Fingerprint(fingerprint);
-        Self { counter, limit, hit_index, phase_us, charged_at, hit_cost, cost }
-    }
+    charges: Vec<Charge>,
 }
 
 impl Receipt {
-    /// Returns whether the receipt has no charges.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Creates a receipt without charges that has space for this number of charges.
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        Self { charges: Vec::with_capacity(capacity) }
     }
 
-    /// Returns the number of charges.
-    pub fn len(&self) -> usize {
-        self.allocated.as_ref().map_or(self.inline.len(), |charges| charges.len())
+    /// Returns whether the receipt has no charges.
+    pub fn is_empty(&self) -> bool {
+        self.charges.is_empty()
     }
 
     /// Returns the charges, one for each charged hit.
-    pub fn charges(&self) -> impl Iterator<Item = Charge> {
-        let allocated = self.allocated.iter().flat_map(|charges| charges.iter().cloned());
-        self.inline.iter().map(|charge| Charge::from(*charge)).chain(allocated)
+    pub fn charges(&self) -> &[Charge] {
+        &self.charges
     }
 
     /// Appends a charge.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn push(&mut self, charge: Charge) {
-        let Charge { counter, limit, hit_index, phase_us, charged_at, hit_cost, cost } = &charge;
-        if let CounterId::Fingerprint(fingerprint) = *counter
-            && self.allocated.is_none()
-            && !self.inline.is_full()
-        {
-            self.inline.push(InlineCharge {
-                fingerprint,
-                limit: *limit,
-                hit_index: *hit_index,
-                phase_us: *phase_us,
-                charged_at: *charged_at,
-                hit_cost: *hit_cost,
-                cost: *cost,
-            });
-        } else {
-            self.push_to_allocation(charge);
-        }
-    }
-
-    #[cold]
-    fn push_to_allocation(&mut self, charge: Charge) {
-        let charges = Arc::make_mut(self.allocated.get_or_insert_default());
-        charges.extend(self.inline.drain(..).map(Charge::from));
-        charges.push(charge);
+        self.charges.push(charge);
     }
 
     /// Returns the charges to revert for an adjustment. The cost of each charge is the number of units to revert.
@@ -96,8 +43,10 @@ impl Receipt {
                 multiply_and_divide(charge.cost, excess, charge.hit_cost)
             }
         };
-        let parts =
-            self.charges().map(move |charge| Charge { cost: units_to_revert(&charge), ..charge });
+        let parts = self
+            .charges
+            .iter()
+            .map(move |charge| Charge { cost: units_to_revert(charge), ..charge.clone() });
         parts.filter(|charge| charge.cost > 0)
     }
 
@@ -112,23 +61,26 @@ impl Receipt {
                 multiply_and_divide(extra, charge.cost, charge.hit_cost).max(extra)
             }
         };
-        let charges =
-            self.charges().map(move |charge| Charge { cost: additional_units(&charge), ..charge });
+        let charges = self
+            .charges
+            .iter()
+            .map(move |charge| Charge { cost: additional_units(charge), ..charge.clone() });
         charges.filter(|charge| charge.cost > 0)
     }
 }
 
-impl PartialEq for Receipt {
-    fn eq(&self, other: &Self) -> bool {
-        self.charges().eq(other.charges())
+impl IntoIterator for Receipt {
+    type Item = Charge;
+    type IntoIter = std::vec::IntoIter<Charge>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.charges.into_iter()
     }
 }
 
 impl FromIterator<Charge> for Receipt {
     fn from_iter<I: IntoIterator<Item = Charge>>(charges: I) -> Self {
-        let mut receipt = Self::default();
-        charges.into_iter().for_each(|charge| receipt.push(charge));
-        receipt
+        Self { charges: charges.into_iter().collect() }
     }
 }
 

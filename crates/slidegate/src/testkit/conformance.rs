@@ -247,7 +247,7 @@ impl<S: Store> ConformanceRun<'_, S> {
         check_results_are_equal(&format!("allowed, {plans:?}"), &store.allowed, &model.allowed)?;
         check_results_are_equal(&format!("outcomes, {plans:?}"), &store.outcomes, &model.outcomes)?;
         let charged = |receipt: &Receipt| -> Vec<_> {
-            receipt.charges().map(|charge| (charge.charged_at, charge.cost)).collect()
+            receipt.charges().iter().map(|charge| (charge.charged_at, charge.cost)).collect()
         };
         check_results_are_equal(
             &format!("receipts, {plans:?}"),

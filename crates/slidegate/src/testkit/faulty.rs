@@ -53,8 +53,8 @@ struct HitsInSlot<'h> {
 
 impl HitsInSlot<'_> {
     /// Returns the charges of a receipt for the hits of this slot. Each charge has the index of its hit in the request.
-    fn charges_of_request(&self, receipt: &Receipt) -> impl Iterator<Item = Charge> {
-        receipt.charges().map(|charge| Charge {
+    fn charges_of_request(&self, receipt: Receipt) -> impl Iterator<Item = Charge> {
+        receipt.into_iter().map(|charge| Charge {
             hit_index: self.indices[charge.hit_index as usize] as u32,
             ..charge
         })
@@ -168,7 +168,7 @@ impl FaultyStore {
             for (&index, outcome) in part.indices.iter().zip(&result.outcomes) {
                 outcomes[index] = *outcome;
             }
-            charges.extend(part.charges_of_request(&result.receipt));
+            charges.extend(part.charges_of_request(result.receipt));
             allowed &= result.allowed;
         }
         allowed = allowed && admits(hits, &outcomes);
@@ -308,7 +308,7 @@ fn charge_hits_of_denied_request(
             outcomes[index] = after.charged_after(&outcomes[index]);
         }
         let charge = |charge| Charge { hit_index: index as u32, ..charge };
-        charges.extend(result.receipt.charges().map(charge));
+        charges.extend(result.receipt.into_iter().map(charge));
     }
     charges
 }

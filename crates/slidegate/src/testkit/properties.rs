@@ -247,7 +247,7 @@ pub async fn debts_are_paid_first<S: Store>(
             _ => counter.hit(if rng.bool() { 1 } else { rng.u64(1..=limit.capacity()) }),
         };
         let result = unwrap_store_response(store.charge_async(&[hit]).await);
-        let charged: u64 = result.receipt.charges().map(|charge| charge.cost).sum();
+        let charged: u64 = result.receipt.charges().iter().map(|charge| charge.cost).sum();
         oracle.charge(now, charged);
         let is_check = hit.veto == Veto::Alone;
         if is_check && result.allowed {

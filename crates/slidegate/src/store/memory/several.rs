@@ -41,13 +41,13 @@ impl<C: Clock> MemoryStore<C> {
         now: Timestamp,
     ) -> ChargeResult {
         let mut slots: SmallVec<[Option<SlotIndex>; 4]> = SmallVec::new();
-        let outcomes =
+        let mut outcomes =
             self.peek_all_hits(locked_shards, hits, locations, now, |slot| slots.push(slot));
         let allowed = admits(hits, &outcomes);
-        let mut result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
+        let mut receipt = Receipt::with_capacity(if allowed { hits.len() } else { 0 });
         let mut have_slots_moved = false;
-        for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
-            let outcome = &mut result.outcomes[nth];
+        let pairs = hits.iter().zip(locations).zip(&mut outcomes);
+        for (nth, ((hit, location), outcome)) in pairs.enumerate() {
             if !has_charge(hit, allowed, outcome) {
                 continue;
             }
@@ -68,9 +68,9 @@ impl<C: Clock> MemoryStore<C> {
                     new_charge(hit, *location, charged.effect.charged_at, units)
                 })
             };
-            result.receipt.push(Charge { hit_index: nth as u32, ..charge });
+            receipt.push(Charge { hit_index: nth as u32, ..charge });
         }
-        result
+        ChargeResult { allowed, outcomes, receipt }
     }
 
     /// Returns the outcome of each hit under the assumption that the hits before it are charged. Calls `on_slot` with
