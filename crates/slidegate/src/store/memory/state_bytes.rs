@@ -7,9 +7,9 @@ use crate::store::table::slot_bytes;
 use super::shard::HasStateTable;
 
 impl Limit {
-    /// Returns the largest number of bytes that one key of this limit takes in a [`MemoryStore`]: its slot, its share
-    /// of the free slots of the table, and the largest heap allocation of its state. The share of the free slots is at
-    /// most a quarter of a slot in growing tables with several hundred keys.
+    /// Returns the largest number of bytes that one key of this limit takes in a [`MemoryStore`](crate::MemoryStore): its
+    /// slot, its share of the free slots of the table, and the largest heap allocation of its state. The share of the
+    /// free slots is at most a quarter of a slot in growing tables with several hundred keys.
     ///
     /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log`
     /// when charges without a check, such as reported ones, have filled the log to twice its max. Most keys take far
