@@ -49,8 +49,8 @@
 //! - `policy`, on by default: [`Gate`] and [`Policy`]. Without it, a [`Limiter`] depends on no crate for YAML, routes or
 //!   networks.
 //! - `tokio`: `wait_async`, which waits on the timer of tokio.
-//! - `coarse-clock`: `CoarseClock`, which takes half the time of the default clock to read, and is precise to a tick of
-//!   the Linux kernel.
+//! - `coarse-clock`: `CoarseClock`, which is cheaper to read than the default clock, and precise to a tick of the Linux
+//!   kernel.
 //! - `testkit`: test support for stores: an oracle, a reference model, a conformance suite, property tests, and a
 //!   faulty store.
 

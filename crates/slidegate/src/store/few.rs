@@ -11,10 +11,8 @@ const INLINE_ITEMS: usize = 4;
 /// The number of items for which a first allocation has space.
 const ALLOCATED_ITEMS: usize = 8;
 
-/// A list of items, of which up to four are stored without an allocation.
-///
-/// The items cannot have destructors, and an allocation is shared. The destructor of a list is therefore so short that
-/// the compiler inlines it, which makes decisions faster.
+/// A list of items, of which up to four are stored without an allocation. Clones share an allocation until one of them
+/// is changed.
 #[derive(Clone, Debug)]
 pub(crate) struct Few<T> {
     /// The items; empty if there is an allocation.

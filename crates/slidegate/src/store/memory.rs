@@ -43,8 +43,8 @@ pub const MIN_MAX_MEMORY: usize = 1 << 20;
 /// The minimum memory budget per shard in bytes, so that a shard has memory for its tables.
 const MIN_SHARD_MEMORY_BYTES: usize = 64 << 10;
 
-/// The largest number of shards. Their locks fit into the first-level cache, and with ten million keys a shard grows
-/// within 0.1 ms.
+/// The largest number of shards. With this number, threads seldom wait for each other, and a shard of a large store
+/// has few enough keys to grow quickly.
 const MAX_SHARDS: usize = 1024;
 
 /// The number of hits whose states are loaded into the cache together, before the first of these hits is decided.

@@ -1,9 +1,9 @@
 //! A hash table of states by fingerprint, with open addressing over groups of seven slots. Stores in memory consist of
 //! many tables, each behind its own lock.
 //!
-//! A search reads one word of tags, one byte for each slot of a group, and then only the slot that has the key. Nearly
-//! all searches therefore touch two cache lines, also if almost all slots are used. A table grows by a sixteenth on
-//! average instead of doubling, so that little memory is unused.
+//! A search reads one word of tags, which has one byte for each slot of a group, and then only the slot that has the
+//! key. Most searches end in the first group, even if almost all slots are used. A table grows by a sixteenth on average
+//! instead of doubling, so that little memory is unused.
 //!
 //! A key that finds its group full passes to a later group, and each passed group counts it. A search ends at the first
 //! group that no key has passed. A removed key is subtracted from the groups that it had passed, so there are no

@@ -64,7 +64,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Charges a counter if `cost` units fit. `fingerprint` and `phase_us` are those of its [location](HitLocation), and
+    /// Charges a counter if `cost` units fit. `fingerprint` and `phase_us` are parts of its [location](HitLocation), and
     /// `padded` is its shard, which is locked.
     #[inline(always)]
     fn charge_if_fits<K: HasStateTable>(
