@@ -88,8 +88,8 @@ bench-tower:
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	cargo run --release -p lab --features tower --bin bench_tower
 
-# The memory store compared with other limiters. Sections: keys, uncached-keys, batches, limits, footprint, log,
-# hot-key, cluster-of-one.
+# The memory store compared with other limiters. Sections: keys, uncached-keys, batches, limits, footprint,
+# sliding-window, log, hot-key, cluster-of-one.
 bench-memory:
 	cargo run --release -p lab --features cluster --bin bench_memory -- $(ARGS)
 
@@ -103,7 +103,7 @@ bench-policy:
 	cargo run --release -p lab --bin bench_policy -- $(ARGS)
 
 # The Redis scripts compared with minimal scripts, and the calls that coalescing and the denial cache save. Sections:
-# log, counter, buckets, depth, callers, denials, cluster.
+# log, counter, sliding-window, buckets, depth, callers, denials, cluster.
 bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo run --release -p lab --features redis --bin bench_redis -- $(ARGS)

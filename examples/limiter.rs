@@ -41,7 +41,7 @@ fn main() -> Result<(), LimiterError> {
 // 1: served, 2 left
 // 2: served, 1 left
 // 3: served, 0 left
-// 4: denied, come back in Some(1.333334s)
-// after 1.333334s: allowed is true
+// 4: denied, come back in Some(1s)
+// after 1s: allowed is true
 // left for a batch of 3: 0
 // after giving it back: 3

@@ -4,19 +4,23 @@
 //
 // for this rule (docs/REDIS.md documents the arguments and replies of the scripts):
 //
-//     rules: [{ name: per-client, per: [client], limits: [5/h], algorithm: sliding_log }]
+//     rules: [{ name: per-client, per: [client], limits: [5/h] }]
 //
 //     npm install redis
-//     node limit.mjs redis://127.0.0.1/ sliding_log alice [number of requests]
+//     node limit.mjs redis://127.0.0.1/ sliding_window alice [number of requests]
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createClient, RESP_TYPES } from 'redis'
 
 const [PREFIX, MAX, WINDOW_US] = ['slidegate:', 5, 3_600_000_000]
-// For each algorithm: its number in the script arguments, the time unit for a window of an hour (in microseconds), and
-// the script that decides. `single_key` keeps the counter in its own key. `single_slot` keeps it in a part of a value
-// that several limits share.
-const ALGORITHMS = { sliding_log: [1, 10, 'single_key'], sliding_window: [3, 1000, 'single_slot'] }
+// For each algorithm: its number in the script arguments, the time unit for a window of an hour (in microseconds), the
+// resolution, the end of the key, and the parts of the script. All limits of a rule with the algorithm `sliding_window`
+// share a key, as do those with `sliding_counter`. A `sliding_log` has a key of its own.
+const ALGORITHMS = {
+  sliding_window: [6, 1000, 32, ':sliding_window', ['base', 'logs', 'sliding_window', 'single_key']],
+  sliding_log: [1, 10, 0, ':1h:sliding_log:1h', ['base', 'sliding_log', 'single_key']],
+  sliding_counter: [3, 1000, 0, '', ['base', 'sliding_counter', 'single_slot']],
+}
 
 const lua = (file) => readFileSync(new URL(`../../crates/slidegate-redis/lua/${file}.lua`, import.meta.url), 'utf8')
 const escape = (text) => encodeURIComponent(text)
@@ -26,19 +30,19 @@ const fnv1a = (text) => Buffer.from(text).reduce((hash, byte) => Math.imul(hash 
 
 // Requests one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds.
 async function take(connection, algorithm, client) {
-  const [number, tickUs, decider] = ALGORITHMS[algorithm]
+  const [number, tickUs, resolution, keyEnd, parts] = ALGORITHMS[algorithm]
   const counter = `1h:${algorithm}:1h` // the limit's id, and its shape: algorithm and window
   // An IPv6 address is counted by its network, whose text is not escaped: {client=(2001:db8::/64)}.
-  const key = `${PREFIX}default:per-client:{client=${escape(client)}}` + (decider === 'single_key' ? `:${counter}` : '')
+  const key = `${PREFIX}default:per-client:{client=${escape(client)}}${keyEnd}`
   const argument = Buffer.alloc(61)
   argument.writeDoubleLE(-1, 0) // Redis reads its own clock
   argument.set([1, number, 0], 8) // 1: charge the unit if it fits; 0: the limit is enforced
   argument.writeUInt16LE(1, 11) // the first key
-  // The tag, max, neither a burst nor buckets (0), and the key is kept one second longer than it is needed (1).
-  for (const [nth, word] of [fnv1a(counter), MAX, 0, 1].entries()) argument.writeUInt32LE(word, 13 + 4 * nth)
+  // The tag, max, the resolution, and the key is kept one second longer than it is needed (1).
+  for (const [nth, word] of [fnv1a(counter), MAX, resolution, 1].entries()) argument.writeUInt32LE(word, 13 + 4 * nth)
   // The time unit, the window in time units, a cost of one unit, and no offset of the window edges.
   for (const [nth, double] of [tickUs, WINDOW_US / tickUs, 1, 0].entries()) argument.writeDoubleLE(double, 29 + 8 * nth)
-  const text = ['base', algorithm, decider].map(lua).join('\n')
+  const text = parts.map(lua).join('\n')
   const sha = createHash('sha1').update(text).digest('hex')
   const call = { keys: [key], arguments: [argument] }
   const reply = await connection.evalSha(sha, call).catch((error) => {

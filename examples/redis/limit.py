@@ -4,10 +4,10 @@
 
 for this rule (docs/REDIS.md documents the arguments and replies of the scripts):
 
-    rules: [{ name: per-client, per: [client], limits: [5/h], algorithm: sliding_log }]
+    rules: [{ name: per-client, per: [client], limits: [5/h] }]
 
     pip install redis
-    python limit.py redis://127.0.0.1/ sliding_log alice [number of requests]
+    python limit.py redis://127.0.0.1/ sliding_window alice [number of requests]
 """
 import functools, hashlib, struct, sys
 from pathlib import Path
@@ -15,16 +15,20 @@ from urllib.parse import quote
 import redis
 
 PREFIX, MAX, WINDOW_US = "slidegate:", 5, 3_600_000_000
-# For each algorithm: its number in the script arguments, the time unit for a window of an hour (in microseconds), and
-# the script that decides. `single_key` keeps the counter in its own key. `single_slot` keeps it in a part of a value
-# that several limits share.
-ALGORITHMS = {"sliding_log": (1, 10, "single_key"), "sliding_window": (3, 1000, "single_slot")}
+# For each algorithm: its number in the script arguments, the time unit for a window of an hour (in microseconds), the
+# resolution, the end of the key, and the parts of the script. All limits of a rule with the algorithm `sliding_window`
+# share a key, as do those with `sliding_counter`. A `sliding_log` has a key of its own.
+ALGORITHMS = {
+    "sliding_window": (6, 1000, 32, ":sliding_window", ["base", "logs", "sliding_window", "single_key"]),
+    "sliding_log": (1, 10, 0, ":1h:sliding_log:1h", ["base", "sliding_log", "single_key"]),
+    "sliding_counter": (3, 1000, 0, "", ["base", "sliding_counter", "single_slot"]),
+}
 LUA = Path(__file__).parents[2] / "crates/slidegate-redis/lua"
 
 
 @functools.cache
-def script(algorithm, decider):
-    text = "\n".join((LUA / f"{file}.lua").read_text() for file in ("base", algorithm, decider))
+def script(algorithm):
+    text = "\n".join((LUA / f"{file}.lua").read_text() for file in ALGORITHMS[algorithm][-1])
     return text, hashlib.sha1(text.encode()).hexdigest()
 
 
@@ -34,17 +38,16 @@ def fnv1a(text):
 
 def take(connection, algorithm, client):
     """Requests one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds."""
-    number, tick_us, decider = ALGORITHMS[algorithm]
+    number, tick_us, resolution, key_end, _ = ALGORITHMS[algorithm]
     counter = f"1h:{algorithm}:1h"  # the limit's id, and its shape: algorithm and window
     # An IPv6 address is counted by its network, whose text is not escaped: {client=(2001:db8::/64)}.
-    key = f"{PREFIX}default:per-client:{{client={quote(client, safe='/@+:')}}}"
-    key += f":{counter}" if decider == "single_key" else ""
+    key = f"{PREFIX}default:per-client:{{client={quote(client, safe='/@+:')}}}{key_end}"
     # -1: Redis reads its own clock. First 1: charge the unit if it fits. First 0: the limit is enforced. Second 1: the
-    # first key. Second 0: neither a burst nor buckets. Last 1: the key is kept one second longer than it is needed.
-    head = struct.pack("<dBBBHIIII", -1, 1, number, 0, 1, fnv1a(counter), MAX, 0, 1)
+    # first key. Last 1: the key is kept one second longer than it is needed.
+    head = struct.pack("<dBBBHIIII", -1, 1, number, 0, 1, fnv1a(counter), MAX, resolution, 1)
     # The time unit, the window in time units, a cost of one unit, and no offset of the window edges.
     argument = head + struct.pack("<dddd", tick_us, WINDOW_US // tick_us, 1, 0)
-    text, sha = script(algorithm, decider)
+    text, sha = script(algorithm)
     try:
         reply = connection.evalsha(sha, 1, key, argument)
     except redis.exceptions.NoScriptError:

@@ -52,8 +52,15 @@ const ROUTES: &[&str] = &[
     "v1",
     "'/*'",
 ];
-const ALGORITHMS: &[&str] =
-    &["sliding_log", "sliding_buckets", "sliding_window", "fixed_window", "token_bucket", "leaky"];
+const ALGORITHMS: &[&str] = &[
+    "sliding_log",
+    "sliding_buckets",
+    "sliding_window",
+    "sliding_counter",
+    "fixed_window",
+    "token_bucket",
+    "leaky",
+];
 const LIMIT_TEXTS: &[&str] = &[
     "1/s",
     "10/min",
@@ -173,6 +180,7 @@ const LIMIT_FIELDS: &[FieldGenerator] = &[
     ("name", true, |u| choose_value(u, RULE_NAMES)),
     ("algorithm", true, |u| choose_value(u, ALGORITHMS)),
     ("precision", true, |u| choose_value(u, WINDOW_LENGTHS)),
+    ("resolution", true, |u| choose_value(u, UNIT_COUNTS)),
     ("burst", true, |u| choose_value(u, UNIT_COUNTS)),
     ("align", true, |u| choose_value(u, &["clock", "key", "moon"])),
 ];

@@ -19,6 +19,8 @@ pub struct AccuracyStats {
     pub decisions: u64,
     /// The number of allowed requests.
     pub allowed: u64,
+    /// The number of requests that an exact log allows, if it decides the same requests instead of the limit.
+    pub allowed_by_exact_log: u64,
     /// The number of requests that were allowed although they exceeded the maximum of the limit.
     pub false_allows: u64,
     /// The number of requests that were denied although the exact log shows at least one available unit.
@@ -32,6 +34,8 @@ pub struct AccuracyStats {
     /// units beyond the maximum. The error of a wrongly denied request is the number of units that were still
     /// available.
     pub error_units: u64,
+    /// The largest error of a wrong decision, in units.
+    pub max_error_units: u64,
     /// The maximum number of units that the limit allowed in any window.
     pub max_in_window: u64,
 }
@@ -40,6 +44,11 @@ impl AccuracyStats {
     /// Returns the number of wrong decisions: the sum of `false_allows` and `false_denies`.
     pub fn wrong(&self) -> u64 {
         self.false_allows + self.false_denies
+    }
+
+    /// Returns the number of allowed requests as a percentage of the requests that an exact log allows.
+    pub fn percent_of_exact_log(&self) -> f64 {
+        percent(self.allowed, self.allowed_by_exact_log)
     }
 
     /// Returns the percentage of wrong decisions among all decisions.
@@ -62,11 +71,13 @@ impl AddAssign for AccuracyStats {
     fn add_assign(&mut self, other: Self) {
         self.decisions += other.decisions;
         self.allowed += other.allowed;
+        self.allowed_by_exact_log += other.allowed_by_exact_log;
         self.false_allows += other.false_allows;
         self.false_denies += other.false_denies;
         self.near_limit += other.near_limit;
         self.near_limit_wrong += other.near_limit_wrong;
         self.error_units += other.error_units;
+        self.max_error_units = self.max_error_units.max(other.max_error_units);
         self.max_in_window = self.max_in_window.max(other.max_in_window);
     }
 }
@@ -76,7 +87,10 @@ impl AddAssign for AccuracyStats {
 pub struct AccuracyMeter {
     clock: ManualClock,
     limiter: Limiter<MemoryStore<ManualClock>>,
+    /// The requests that the limit allowed.
     exact_log: ExactLog,
+    /// The requests that an exact log allows, if it decides instead of the limit.
+    deciding_log: ExactLog,
     key: u64,
     max: u64,
     stats: AccuracyStats,
@@ -90,9 +104,16 @@ impl AccuracyMeter {
     pub fn new(limit: &Limit, key: u64) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::default();
         let limiter = Limiter::with_store([*limit], MemoryStore::with_clock(clock.clone(), 64))?;
-        let exact_log = ExactLog::new(limit.quota().window().as_micros() as u64);
-        let max = limit.quota().max();
-        Ok(Self { clock, limiter, exact_log, key, max, stats: AccuracyStats::default() })
+        let new_log = || ExactLog::new(limit.quota().window().as_micros() as u64);
+        Ok(Self {
+            clock,
+            limiter,
+            exact_log: new_log(),
+            deciding_log: new_log(),
+            key,
+            max: limit.quota().max(),
+            stats: AccuracyStats::default(),
+        })
     }
 
     /// Requests one unit of the key at the time `now_us` in microseconds, which must not be before the time of the
@@ -107,17 +128,24 @@ impl AccuracyMeter {
         if is_allowed {
             self.exact_log.charge(now_us, 1);
         }
+        let is_allowed_by_exact_log = self.deciding_log.units_in_window(now_us) < self.max;
+        if is_allowed_by_exact_log {
+            self.deciding_log.charge(now_us, 1);
+        }
+        let error_units = match is_allowed {
+            true => units_with_request.saturating_sub(self.max),
+            false => (self.max + 1).saturating_sub(units_with_request),
+        };
         let stats = &mut self.stats;
         stats.decisions += 1;
         stats.allowed += u64::from(is_allowed);
+        stats.allowed_by_exact_log += u64::from(is_allowed_by_exact_log);
         stats.false_allows += u64::from(is_allowed && !fits);
         stats.false_denies += u64::from(!is_allowed && fits);
         stats.near_limit += u64::from(is_near_limit);
         stats.near_limit_wrong += u64::from(is_near_limit && is_allowed != fits);
-        stats.error_units += match is_allowed {
-            true => units_with_request.saturating_sub(self.max),
-            false => (self.max + 1).saturating_sub(units_with_request),
-        };
+        stats.error_units += error_units;
+        stats.max_error_units = stats.max_error_units.max(error_units);
         stats.max_in_window = self.exact_log.max_units();
         is_allowed
     }
@@ -154,8 +182,10 @@ pub fn measure_accuracy(
 pub fn proven_bound(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
-        Algorithm::SlidingWindow => (2 * max).saturating_sub(1),
+        Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingBuckets { .. } => max,
+        Algorithm::SlidingCounter => (2 * max).saturating_sub(1),
         Algorithm::FixedWindow { .. } => 2 * max,
         Algorithm::TokenBucket { .. } => limit.capacity() + max,
     }
@@ -163,7 +193,10 @@ pub fn proven_bound(limit: &Limit) -> u64 {
 
 /// Returns `true` if the algorithm never allows more units than the maximum of the limit in any window.
 pub fn is_strict(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. })
+    matches!(
+        algorithm,
+        Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. }
+    )
 }
 
 #[cfg(test)]
@@ -223,7 +256,8 @@ mod tests {
                 false => assert!(total.false_allows > 0, "{limit}: {total:?}"),
             }
             if limit.algorithm() == Algorithm::SlidingLog {
-                assert_eq!(total.wrong(), 0);
+                assert_eq!((total.wrong(), total.max_error_units), (0, 0));
+                assert_eq!(total.allowed, total.allowed_by_exact_log);
             }
         }
     }
@@ -250,11 +284,13 @@ mod tests {
             measure_accuracy(&fixed, 1, &[twenty(99_999), twenty(100_000)].concat()).unwrap();
         let expected = (20, 0, (1..=MAX_UNITS_PER_WINDOW).sum::<u64>());
         assert_eq!((stats.false_allows, stats.false_denies, stats.error_units), expected);
-        let window = Limit::new(quota, Algorithm::SlidingWindow).unwrap();
+        assert_eq!((stats.max_error_units, stats.percent_of_exact_log()), (20, 200.0));
+        let window = Limit::new(quota, Algorithm::SlidingCounter).unwrap();
         // At the second burst the first one has left the window but still has half of its weight: ten requests of the
         // second burst are allowed, and ten are denied although they fit.
         let stats = measure_accuracy(&window, 1, &[twenty(0), twenty(150_000)].concat()).unwrap();
         let expected = (0, 10, 10 * 10);
         assert_eq!((stats.false_allows, stats.false_denies, stats.error_units), expected);
+        assert_eq!((stats.max_error_units, stats.percent_of_exact_log()), (10, 75.0));
     }
 }

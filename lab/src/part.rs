@@ -17,6 +17,9 @@ use crate::targets::{BenchTarget, TargetResults};
 pub struct ReportPart {
     /// The text of all sections so far, in Markdown.
     pub text: String,
+    /// The text of all sections that belongs at the end of the part, in Markdown.
+    #[serde(skip)]
+    appendix: String,
     /// The worst measurement for each target so far.
     pub targets: TargetResults,
     /// The charts of all sections so far.
@@ -67,6 +70,12 @@ impl ReportPart {
     pub fn add_text(&mut self, text: impl Display) {
         self.text += text.to_string().trim();
         self.text += "\n\n";
+    }
+
+    /// Adds a paragraph, a heading or a table in Markdown to the appendix, which follows the text of all sections.
+    pub fn add_to_appendix(&mut self, text: impl Display) {
+        self.appendix += text.to_string().trim();
+        self.appendix += "\n\n";
     }
 
     /// Adds a table to the part.
@@ -130,6 +139,7 @@ pub fn main(sections: &[(&str, SectionFn)]) -> Result<(), Box<dyn Error>> {
         section(effort, &mut part)?;
     }
     part.progress.finish();
+    part.text += &std::mem::take(&mut part.appendix);
     if is_for_report {
         println!("{}", serde_json::to_string(&part)?);
         return Ok(());

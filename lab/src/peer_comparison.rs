@@ -41,6 +41,9 @@ const WINDOW_PER_KEY: Duration = Duration::from_nanos(400);
 /// The window per key of a limit of one unit. Many keys are in the store, and the pauses are short.
 const WINDOW_PER_KEY_WITH_ONE_UNIT: Duration = Duration::from_nanos(50);
 
+/// The largest error of a limiter's clock: a `CoarseClock` is late by up to one tick of the kernel, at most 10 ms.
+const MAX_CLOCK_ERROR: Duration = Duration::from_millis(11);
+
 /// The largest share of decisions that may differ from the expected decision. Decisions of threads that were
 /// interrupted may differ.
 const MAX_UNEXPECTED_SHARE: f64 = 0.001;
@@ -58,15 +61,15 @@ pub struct ComparisonCase {
     is_allowed: bool,
     /// Whether a thread pauses after `max` passes over its keys, until all charges have left the window.
     has_pauses: bool,
-    /// The number of charges with which a key is filled before the measurement.
-    charges_per_full_key: u32,
+    /// The number of charges of each key before the measurement, and the units of each of them.
+    initial_charges: (u32, u32),
 }
 
 impl ComparisonCase {
     /// Creates a case whose requests are denied: every key is full, and stays full because the window is a week.
     pub fn new_denied(key_count: u32, max: u32) -> Self {
-        let (window, charges_per_full_key) = (WINDOW_OF_FULL_KEYS, 1);
-        Self { key_count, max, window, is_allowed: false, has_pauses: false, charges_per_full_key }
+        let (window, initial_charges) = (WINDOW_OF_FULL_KEYS, (1, max));
+        Self { key_count, max, window, is_allowed: false, has_pauses: false, initial_charges }
     }
 
     /// Creates a case whose requests are allowed: the window is so short that units become available again in time. For
@@ -78,6 +81,7 @@ impl ComparisonCase {
             window,
             is_allowed: true,
             has_pauses: max == 1 || window == MIN_WINDOW,
+            initial_charges: (1, 1),
             ..Self::new_denied(key_count, max)
         }
     }
@@ -85,7 +89,8 @@ impl ComparisonCase {
     /// Creates a case whose requests are allowed because max is never reached. All charges stay in the window, which is
     /// a week.
     pub fn new_never_full(key_count: u32) -> Self {
-        Self { is_allowed: true, ..Self::new_denied(key_count, MAX_OF_NEVER_FULL_KEYS) }
+        let denied = Self::new_denied(key_count, MAX_OF_NEVER_FULL_KEYS);
+        Self { is_allowed: true, initial_charges: (1, 1), ..denied }
     }
 
     /// Returns the allowed and the denied case for each of these limits.
@@ -98,13 +103,18 @@ impl ComparisonCase {
     /// Returns the case with keys that are filled by one charge for each unit, for limiters that keep every charge.
     #[must_use]
     pub fn filled_by_single_units(self) -> Self {
-        Self { charges_per_full_key: self.max, ..self }
+        Self { initial_charges: (self.max, 1), ..self }
     }
 
-    /// Charges the keys of a limiter before the measurement: in an allowed case one unit each, otherwise all units.
+    /// Returns the case with keys that are filled by `charges` charges of `units` units each.
+    #[must_use]
+    pub fn filled_by_charges(self, charges: u32, units: u32) -> Self {
+        Self { initial_charges: (charges, units), ..self }
+    }
+
+    /// Charges the keys of a limiter before the measurement.
     fn charge_all_keys<K: BlockKey>(&self, limiter: &dyn BlockLimiter<K>) -> Result<(), String> {
-        let charges = if self.is_allowed { 1 } else { self.charges_per_full_key };
-        let units = if self.is_allowed { 1 } else { self.max / charges };
+        let (charges, units) = self.initial_charges;
         let mut keys = KeyPasses::<K>::new(0..self.key_count, 0);
         for _ in 0..charges {
             loop {
@@ -169,13 +179,12 @@ impl ComparisonCase {
         }
     }
 
-    /// Waits for two windows if the case has pauses. `sliding_window` counts a charge until the end of the next window.
+    /// Waits for two windows if the case has pauses. `sliding_counter` counts a charge until the end of the next window.
     /// Does not sleep, because other programs would replace the content of the caches.
     fn pause_until_charges_expire(&self) {
         if self.has_pauses {
             let started = Instant::now();
-            // Slidegate's clock may be set back a little.
-            while started.elapsed() < 2 * self.window + Duration::from_millis(1) {
+            while started.elapsed() < 2 * self.window + MAX_CLOCK_ERROR {
                 spin_loop();
             }
         }
@@ -219,7 +228,7 @@ pub type NewLimitersFn<K> = fn(&ComparisonCase) -> Result<BoxedLimiters<K>, Box<
 
 impl<K: BlockKey> PeerComparison<K> {
     /// Creates an empty table. `names` are the names of the limiters that `new_limiters` creates; the first limiter is
-    /// the peer, and the second limiter is compared with the target of each case.
+    /// the peer, and each later limiter may have a target in each case.
     pub fn new(names: &[&'static str], new_limiters: NewLimitersFn<K>) -> Self {
         let mut columns = ["keys", "max", "requests", "threads"].map(str::to_owned).to_vec();
         for (nth, name) in names.iter().enumerate() {
@@ -232,7 +241,8 @@ impl<K: BlockKey> PeerComparison<K> {
         Self { names: names.to_vec(), new_limiters, table: MarkdownTable::new(columns) }
     }
 
-    /// Measures a case with each number of threads, records the results for the target, and adds them to the table.
+    /// Measures a case with each number of threads, records the results for the targets, and adds them to the table. The
+    /// first target is for the second limiter, and so on.
     ///
     /// # Errors
     /// If a limiter cannot be created, or a decision is not as expected.
@@ -240,7 +250,7 @@ impl<K: BlockKey> PeerComparison<K> {
         &mut self,
         effort: Effort,
         case: &ComparisonCase,
-        target: &BenchTarget,
+        targets: &[&BenchTarget],
         part: &mut ReportPart,
     ) -> Result<(), Box<dyn Error>> {
         let keys = format_with_thousands_separators(case.key_count as usize);
@@ -267,15 +277,20 @@ impl<K: BlockKey> PeerComparison<K> {
             for (nth, timing) in timings.iter().enumerate().skip(1) {
                 let ratio = timing.ns / timings[0].ns;
                 row.push(format!("{:.1}", timing.ns));
-                if nth > 1 || target.bound.is_met_by(ratio) {
-                    row.push(format!("{ratio:.2}"));
-                } else {
-                    row.push(format!("**{ratio:.2}**"));
+                match targets.get(nth - 1) {
+                    Some(target) if !target.bound.is_met_by(ratio) => {
+                        row.push(format!("**{ratio:.2}**"));
+                    }
+                    _ => row.push(format!("{ratio:.2}")),
+                }
+                if let Some(target) = targets.get(nth - 1) {
+                    part.record_target(target, ratio);
                 }
             }
-            row.push(target.bound.to_string());
+            let bounds: Vec<String> =
+                targets.iter().map(|target| target.bound.to_string()).collect();
+            row.push(bounds.join(", "));
             self.table.add_row(row);
-            part.record_target(target, timings[1].ns / timings[0].ns);
         }
         Ok(())
     }

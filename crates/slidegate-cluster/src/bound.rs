@@ -8,9 +8,9 @@
 //! that charge within the window: a node that restarts counts twice.
 //!
 //! The bound holds for any window of a `sliding_buckets` limit, since its buckets cover the whole window in each
-//! decision. An arbitrary time range of the window's length can overlap two windows of a `fixed_window` limit, or two
-//! counts of a `sliding_window` limit. Each of the two is limited separately, so each can exceed its maximum by this
-//! amount.
+//! decision, and for any window of a `sliding_window` limit, which the nodes count in buckets. An arbitrary time range of
+//! the window's length can overlap two windows of a `fixed_window` limit, or two counts of a `sliding_counter` limit. Each
+//! of the two is limited separately, so each can exceed its maximum by this amount.
 
 use slidegate::{Algorithm, Limit};
 
@@ -62,19 +62,21 @@ pub fn default_max_unsynced(limit: &Limit, nodes: u64) -> u64 {
 fn max_units_of_single_node(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
-        Algorithm::SlidingWindow => (2 * max).saturating_sub(1),
+        Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingBuckets { .. } => max,
+        Algorithm::SlidingCounter => (2 * max).saturating_sub(1),
         Algorithm::FixedWindow { .. } => 2 * max,
         Algorithm::TokenBucket { .. } => max + limit.capacity(),
     }
 }
 
 /// Returns the factor by which the overshoot is multiplied for an arbitrary time range of one window's length. The
-/// factor is 2 for `fixed_window` and `sliding_window`, since such a range can overlap two windows or two counts, and
+/// factor is 2 for `fixed_window` and `sliding_counter`, since such a range can overlap two windows or two counts, and
 /// each of the two can exceed its maximum. For other algorithms, the factor is 1.
 fn overshoot_factor_for_any_window(limit: &Limit) -> u64 {
     match limit.algorithm() {
-        Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => 2,
+        Algorithm::SlidingCounter | Algorithm::FixedWindow { .. } => 2,
         _ => 1,
     }
 }
@@ -96,16 +98,16 @@ mod tests {
     }
 
     #[test]
-    fn sliding_window_has_twice_the_overshoot() {
+    fn sliding_counter_has_twice_the_overshoot() {
         let buckets = new_limit_per_minute(100, Algorithm::SlidingBuckets { precision: None });
         assert_eq!(max_units_in_window(&buckets, 3, 10, 25), 100 + 2 * 25);
-        let window = new_limit_per_minute(100, Algorithm::SlidingWindow);
+        let window = new_limit_per_minute(100, Algorithm::SlidingCounter);
         assert_eq!(max_units_in_window(&window, 3, 10, 1), 199 + 2 * 2 * 10);
     }
 
     #[test]
     fn max_units_in_window_saturates_at_u64_max() {
-        let window = new_limit_per_minute(100, Algorithm::SlidingWindow);
+        let window = new_limit_per_minute(100, Algorithm::SlidingCounter);
         assert_eq!(max_units_in_window(&window, u64::MAX, u64::MAX, 1), u64::MAX);
         assert_eq!(overshoot_bound(&window, 0, 7, 7), 0);
     }

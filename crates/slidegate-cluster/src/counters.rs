@@ -11,7 +11,7 @@
 macro_rules! with_counter {
     ($any:expr, $counter:ident => $body:expr) => {
         match $any {
-            AnyAdditive::SlidingWindow($counter) => $body,
+            AnyAdditive::SlidingCounter($counter) => $body,
             AnyAdditive::SlidingBuckets($counter) => $body,
             AnyAdditive::FixedWindow($counter) => $body,
         }
@@ -214,7 +214,7 @@ impl Counters {
             return Err(unsupported_limit_error(hit));
         };
         // 0 marks an empty slot.
-        let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape()).max(1);
+        let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.cluster_shape()).max(1);
         let phase_us = hit.limit.phase_us(&hit.key);
         Ok(CounterLocation { shard: self.shard_index(fingerprint), fingerprint, phase_us, counter })
     }

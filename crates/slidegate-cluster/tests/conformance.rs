@@ -23,7 +23,7 @@ use slidegate_cluster::store::ReplicationHandle;
 
 const CLUSTER_SUPPORTED_ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingBuckets { precision: None },
-    Algorithm::SlidingWindow,
+    Algorithm::SlidingCounter,
     Algorithm::FixedWindow { align: Align::Key },
     Algorithm::FixedWindow { align: Align::Clock },
 ];

@@ -4,6 +4,8 @@
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
 local SECOND, MAX_UNITS = 1000000, 536870912
 local FOREIGN = 'FOREIGN value not written by slidegate at '
+-- Set by logs.lua: the values that the call has read, by key; and the function that writes those that have changed.
+local log_values, write_logs
 
 -- Returns the new expiry of a key whose expiry is too early: the time in seconds, and the time to live in milliseconds.
 -- The expiry is a window later than needed, so that it is not set at every charge, and `margin_s` seconds later than

@@ -78,10 +78,12 @@ local function charged_reply(retry, remaining, reset, charged_at, decide, ...)
   return pack(REPLY, 11, remaining, reset, wait == 0 and 1 or wait, charged_at)
 end
 
--- Decides a hit whose state has its own key. Returns nil if the key has another type.
-local function decide_own_key(key, limit, required, cost, take)
+-- Decides a hit whose state has its own key or is a log. Returns nil if the key has another type.
+local function decide_own_key(key_index, limit, required, cost, take)
+  local key = KEYS[key_index]
+  if log_values and values[key_index] and not log_values[key] then log_values[key] = values[key_index] end
   local is_ok, charged, remaining, reset, retry, charged_at = pcall(limit.decide_key, key, now,
-    limit.tick_us, limit.window, limit.max, limit.extra, limit.margin_s, required, cost, take)
+    limit.tick_us, limit.window, limit.max, limit.extra, limit.margin_s, required, cost, take, limit.tag)
   if is_ok then return charged, remaining, reset, retry, charged_at end
   local message = type(charged) == 'table' and charged.err or charged
   if not message:find('WRONGTYPE', 1, true) then error(charged, 0) end
@@ -103,10 +105,9 @@ local function decide_single(key_index, limit, cost, required, admission, phase,
   if mode == 1 and cost > 0 then take = admission >= 16 and 2 or 1 end
   local charged, remaining, reset, retry, charged_at
   if limit.decide_key then
-    local key = KEYS[key_index]
-    charged, remaining, reset, retry, charged_at = decide_own_key(key, limit, required, cost, take)
+    charged, remaining, reset, retry, charged_at = decide_own_key(key_index, limit, required, cost, take)
     if charged then
-      return charged_reply(retry, remaining, reset, charged_at, decide_own_key, key, limit, 1, 0, 0)
+      return charged_reply(retry, remaining, reset, charged_at, decide_own_key, key_index, limit, 1, 0, 0)
     end
   else
     local value = value_of_key(key_index)
@@ -126,8 +127,8 @@ local function decide_single(key_index, limit, cost, required, admission, phase,
   return pack(REPLY, 0, remaining, reset, retry, 0)
 end
 
--- Decides requests of one unit each, all enforced, under one limit of slots: the most frequent case. The slot is nearly
--- always the only one of its value, so the code for that is inline.
+-- Decides requests of one unit each, all enforced, under one limit whose values are shared: the most frequent case. A
+-- slot is nearly always the only one of its value, so the code for that is inline.
 local function decide_unit_run(count, limit)
   local decide, tag, max, extra = limit.decide_slot, limit.tag, limit.max, limit.extra
   local tick_us, window, debt = limit.tick_us, limit.window, limit.debt
@@ -136,9 +137,9 @@ local function decide_unit_run(count, limit)
     local key_index = low + 256 * high
     local value = values[key_index]
     local found_tag, expiry_s, a, b, c
-    if value and #value == 28 then found_tag, expiry_s, a, b, c = unpack(SLOT, value) end
+    if decide and value and #value == 28 then found_tag, expiry_s, a, b, c = unpack(SLOT, value) end
     local reply
-    if found_tag ~= tag then
+    if not decide or found_tag ~= tag then
       reply = decide_single(key_index, limit, 1, 1, 0, 0, 1)
     else
       local charged, remaining, reset, retry, charged_at
@@ -246,7 +247,7 @@ local function decide_any(hits, mode)
     local required_total = counter.pending + required
     local charged, remaining, reset, retry
     if limit.decide_key then
-      charged, remaining, reset, retry = decide_own_key(KEYS[key_index], limit, required_total, 0, 0)
+      charged, remaining, reset, retry = decide_own_key(key_index, limit, required_total, 0, 0)
       if charged == nil then return wrong_type_replies(hits) end
     else
       charged, remaining, reset, retry = limit.decide_slot(now + phase, limit.tick_us, limit.window,
@@ -269,9 +270,8 @@ local function decide_any(hits, mode)
       local limit = limits[limit_index]
       local _, remaining, reset, charged_at
       if limit.decide_key then
-        local key = KEYS[key_index]
-        _, remaining, reset, _, charged_at = decide_own_key(key, limit, 1, cost, 2)
-        replies[nth] = charged_reply(retry, remaining, reset, charged_at, decide_own_key, key, limit, 1, 0, 0)
+        _, remaining, reset, _, charged_at = decide_own_key(key_index, limit, 1, cost, 2)
+        replies[nth] = charged_reply(retry, remaining, reset, charged_at, decide_own_key, key_index, limit, 1, 0, 0)
       else
         local counter = counters[key_index * 4294967296 + limit.tag]
         local tick_us, window, max, extra, debt = limit.tick_us, limit.window, limit.max, limit.extra, limit.debt
@@ -313,4 +313,5 @@ for key_index, ttl_ms in pairs(ttls_ms) do
     call('SET', KEYS[key_index], values[key_index], 'KEEPTTL')
   end
 end
+if write_logs then write_logs() end
 return table.concat(replies)

@@ -6,19 +6,26 @@ if now < 0 then
   now = time[1] * SECOND + time[2]
 end
 local replies = {}
+
+-- Returns an error for a foreign value. The refunds before it remain.
+local function foreign_reply(key)
+  if write_logs then write_logs() end
+  return redis.error_reply(FOREIGN .. key)
+end
+
 for nth = 1, hits do
   local algorithm, key_index, tag, max, extra, tick_us, window, cost, phase =
     unpack('<BHI4I4I4dddd', ARGV[1], 11 + (nth - 1) * 47)
   local key, refund = KEYS[key_index], refund_functions[algorithm]
   local _, remaining, reset, wait
   if key_functions[algorithm] then
-    local is_valid = refund(key, now, tick_us, window, max, extra, cost)
-    if not is_valid then return redis.error_reply(FOREIGN .. key) end
-    _, remaining, reset, wait = key_functions[algorithm](key, now, tick_us, window, max, extra, 0, 1, 0, 0)
+    local is_valid = refund(key, now, tick_us, window, max, extra, cost, tag)
+    if not is_valid then return foreign_reply(key) end
+    _, remaining, reset, wait = key_functions[algorithm](key, now, tick_us, window, max, extra, 0, 1, 0, 0, tag)
   else
     local value = call('GET', key) or ''
     local position, is_foreign = find_slot(value, tag)
-    if is_foreign then return redis.error_reply(FOREIGN .. key) end
+    if is_foreign then return foreign_reply(key) end
     local a, b, c = 0, 0, 0
     if position then
       local _, expiry_s, a_before, b_before, c_before = unpack(SLOT, value, position)
@@ -33,4 +40,5 @@ for nth = 1, hits do
   end
   replies[nth] = pack('<Bdddd', 0, remaining, reset, wait, 0)
 end
+if write_logs then write_logs() end
 return table.concat(replies)

@@ -1,19 +1,24 @@
--- Deletes counters: the whole key if the state has its own, otherwise one slot.
+-- Deletes counters: the whole key if the state has its own, otherwise one slot or one log.
 local counters = unpack('<H', ARGV[1])
 for nth = 1, counters do
-  local is_slot, key_index, tag = unpack('<BHI4', ARGV[1], 3 + (nth - 1) * 7)
-  local key = KEYS[key_index]
-  if is_slot == 0 then
+  local kind, key_index, tag = unpack('<BHI4', ARGV[1], 3 + (nth - 1) * 7)
+  local key, value, first, last, is_foreign = KEYS[key_index], nil, nil, nil, nil
+  if kind == 0 then
     call('UNLINK', key)
+  elseif kind == 1 then
+    value = call('GET', key) or ''
+    first, is_foreign = find_slot(value, tag)
+    last = first and first + 27
   else
-    local value = call('GET', key) or ''
-    local position, is_foreign = find_slot(value, tag)
-    if is_foreign then return redis.error_reply(FOREIGN .. key) end
-    if position and #value == 28 then
-      call('UNLINK', key)
-    elseif position then
-      call('SET', key, value:sub(1, position - 1) .. value:sub(position + 28), 'KEEPTTL')
-    end
+    value = call('GET', key) or ''
+    is_foreign, first, last = find_log(value, tag)
+    is_foreign, first = not is_foreign, first and first - SECTION_HEAD_BYTES
+  end
+  if is_foreign then return redis.error_reply(FOREIGN .. key) end
+  if first == 1 and last == #value then
+    call('UNLINK', key)
+  elseif first then
+    call('SET', key, value:sub(1, first - 1) .. value:sub(last + 1), 'KEEPTTL')
   end
 end
 return 'OK'

@@ -1,16 +1,16 @@
 -- Reverts charges. Units that have left their window are not affected.
-local charges = unpack('<H', ARGV[1])
+local charges, foreign_key = unpack('<H', ARGV[1]), nil
 for nth = 1, charges do
   local algorithm, key_index, tag, max, extra, tick_us, window, cost, charged_at =
     unpack('<BHI4I4I4dddd', ARGV[1], 3 + (nth - 1) * 47)
   local key = KEYS[key_index]
   if key_functions[algorithm] then
-    local is_valid = key_functions[algorithm](key, tick_us, max, extra, cost, charged_at)
-    if not is_valid then return redis.error_reply(FOREIGN .. key) end
+    local is_valid = key_functions[algorithm](key, tick_us, max, extra, cost, charged_at, tag)
+    if not is_valid then foreign_key = key end
   else
     local value = call('GET', key) or ''
     local position, is_foreign = find_slot(value, tag)
-    if is_foreign then return redis.error_reply(FOREIGN .. key) end
+    if is_foreign then foreign_key = key end
     if position then
       local _, expiry_s, a, b, c = unpack(SLOT, value, position)
       a, b, c = slot_functions[algorithm](tick_us, window, max, extra, cost, charged_at, a, b, c)
@@ -19,4 +19,5 @@ for nth = 1, charges do
     end
   end
 end
-return 'OK'
+if write_logs then write_logs() end
+return foreign_key and redis.error_reply(FOREIGN .. foreign_key) or 'OK'

@@ -8,7 +8,7 @@ use slidegate::store::Charge;
 use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
-use crate::script::{AlgorithmSet, Script, Scripts, algorithm_number, is_slot};
+use crate::script::{AlgorithmSet, Script, Scripts, StatePlace, algorithm_number, state_place};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest, key_and_tag};
 
 /// Maximum cost of a charge in an encoded call. A higher cost is encoded as this value. Such a cost never fits, because
@@ -155,15 +155,17 @@ fn build_batch_call<'s, 'k>(
     let (mut key_indexes, mut keys, mut algorithms) =
         (RedisKeyIndexes::new(), Keys::new(), AlgorithmSet::default());
     let mut shared_keys = 0;
-    for is_slot_turn in [true, false] {
-        for hit in hits().filter(|hit| is_slot(&hit.limit.algorithm()) == is_slot_turn) {
+    let has_shared_value =
+        |hit: &KeyedHit| state_place(&hit.limit.algorithm()) != StatePlace::OwnKey;
+    for shared in [true, false] {
+        for hit in hits().filter(|hit| has_shared_value(hit) == shared) {
             algorithms = algorithms.with(&hit.limit.algorithm());
             key_indexes.entry(hit.key.as_str()).or_insert_with(|| {
                 keys.push(&hit.key);
                 keys.len() as u16
             });
         }
-        if is_slot_turn {
+        if shared {
             shared_keys = keys.len() as u16;
         }
     }
@@ -351,7 +353,7 @@ pub fn build_reset<'s, 'k>(scripts: &'s Scripts, hits: &[&'k KeyedHit]) -> Scrip
     let mut keys = Keys::new();
     let mut argument = (hits.len() as u16).to_le_bytes().to_vec();
     for hit in hits {
-        argument.push(u8::from(is_slot(&hit.limit.algorithm())));
+        argument.push(state_place(&hit.limit.algorithm()) as u8);
         argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
         argument.extend(hit.tag.to_le_bytes());
     }

@@ -16,7 +16,9 @@ const COMMON_HELPERS_LUA: &str = include_str!("../lua/base.lua");
 const SLOT_HELPERS_LUA: &str = include_str!("../lua/slots.lua");
 /// The driver that decides one hit whose state is a slot in a Redis value that several limits share.
 const DECIDE_HIT_IN_SLOT_LUA: &str = include_str!("../lua/single_slot.lua");
-/// The driver that decides one hit whose state has its own Redis key.
+/// Functions that find and replace the log of a limit in a Redis value that several limits share.
+const LOG_HELPERS_LUA: &str = include_str!("../lua/logs.lua");
+/// The driver that decides one hit whose state has its own Redis key, or is a log.
 const DECIDE_HIT_WITH_OWN_KEY_LUA: &str = include_str!("../lua/single_key.lua");
 /// The driver that decides one request with several hits whose states are slots in one Redis value.
 const DECIDE_HITS_OF_ONE_RULE_LUA: &str = include_str!("../lua/group.lua");
@@ -38,35 +40,45 @@ struct AlgorithmLuaFiles {
     decide: &'static str,
     revert: &'static str,
     refund: &'static str,
-    /// Whether the state of a counter is a slot in a Redis value that several limits share. Otherwise the state has its
-    /// own key.
-    is_slot: bool,
+    place: StatePlace,
+}
+
+/// The place of a counter's state in Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatePlace {
+    /// The state has its own key.
+    OwnKey = 0,
+    /// The state is a slot of fixed size, in a value that several limits share.
+    Slot = 1,
+    /// The state is a log of variable size, in a value that several limits share.
+    Log = 2,
 }
 
 /// Returns the Lua files of an algorithm.
 fn lua_files_of_algorithm(algorithm: &Algorithm) -> AlgorithmLuaFiles {
     macro_rules! scripts {
-        ($name:literal, $is_slot:literal) => {
+        ($name:literal, $place:ident) => {
             AlgorithmLuaFiles {
                 decide: include_str!(concat!("../lua/", $name, ".lua")),
                 revert: include_str!(concat!("../lua/revert/", $name, ".lua")),
                 refund: include_str!(concat!("../lua/refund/", $name, ".lua")),
-                is_slot: $is_slot,
+                place: StatePlace::$place,
             }
         };
     }
     match algorithm {
-        Algorithm::SlidingLog => scripts!("sliding_log", false),
-        Algorithm::SlidingBuckets { .. } => scripts!("sliding_buckets", false),
-        Algorithm::SlidingWindow => scripts!("sliding_window", true),
-        Algorithm::FixedWindow { .. } => scripts!("fixed_window", true),
-        Algorithm::TokenBucket { .. } => scripts!("token_bucket", true),
+        Algorithm::SlidingLog => scripts!("sliding_log", OwnKey),
+        Algorithm::SlidingBuckets { .. } => scripts!("sliding_buckets", OwnKey),
+        Algorithm::SlidingCounter => scripts!("sliding_counter", Slot),
+        Algorithm::FixedWindow { .. } => scripts!("fixed_window", Slot),
+        Algorithm::TokenBucket { .. } => scripts!("token_bucket", Slot),
+        Algorithm::SlidingWindow { .. } => scripts!("sliding_window", Log),
     }
 }
 
-/// Returns `true` if the state of a counter with this algorithm is a slot in a Redis value that several limits share.
-pub fn is_slot(algorithm: &Algorithm) -> bool {
-    lua_files_of_algorithm(algorithm).is_slot
+/// Returns the place of the state of a counter with this algorithm.
+pub fn state_place(algorithm: &Algorithm) -> StatePlace {
+    lua_files_of_algorithm(algorithm).place
 }
 
 /// Returns the number that identifies an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
@@ -74,9 +86,10 @@ pub fn algorithm_number(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::SlidingLog => 1,
         Algorithm::SlidingBuckets { .. } => 2,
-        Algorithm::SlidingWindow => 3,
+        Algorithm::SlidingCounter => 3,
         Algorithm::FixedWindow { .. } => 4,
         Algorithm::TokenBucket { .. } => 5,
+        Algorithm::SlidingWindow { .. } => 6,
     }
 }
 
@@ -147,15 +160,15 @@ impl Scripts {
     /// Returns the script that decides one hit.
     pub fn single(&self, algorithm: &Algorithm) -> &Script {
         self.single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
-            let AlgorithmLuaFiles { decide, is_slot, .. } = lua_files_of_algorithm(algorithm);
-            Script::new(
-                [
-                    COMMON_HELPERS_LUA,
-                    decide,
-                    if is_slot { DECIDE_HIT_IN_SLOT_LUA } else { DECIDE_HIT_WITH_OWN_KEY_LUA },
-                ]
-                .join("\n"),
-            )
+            let AlgorithmLuaFiles { decide, place, .. } = lua_files_of_algorithm(algorithm);
+            let parts: &[&str] = match place {
+                StatePlace::OwnKey => &[COMMON_HELPERS_LUA, decide, DECIDE_HIT_WITH_OWN_KEY_LUA],
+                StatePlace::Slot => &[COMMON_HELPERS_LUA, decide, DECIDE_HIT_IN_SLOT_LUA],
+                StatePlace::Log => {
+                    &[COMMON_HELPERS_LUA, LOG_HELPERS_LUA, decide, DECIDE_HIT_WITH_OWN_KEY_LUA]
+                }
+            };
+            Script::new(parts.join("\n"))
         })
     }
 
@@ -187,7 +200,9 @@ impl Scripts {
     /// Returns the script that deletes counters.
     pub fn reset(&self) -> &Script {
         self.reset.get_or_init(|| {
-            Script::new([COMMON_HELPERS_LUA, SLOT_HELPERS_LUA, RESET_LUA].join("\n"))
+            Script::new(
+                [COMMON_HELPERS_LUA, SLOT_HELPERS_LUA, LOG_HELPERS_LUA, RESET_LUA].join("\n"),
+            )
         })
     }
 }
@@ -206,12 +221,18 @@ fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -
     let mut text =
         [COMMON_HELPERS_LUA, SLOT_HELPERS_LUA, "local key_functions, slot_functions = {}, {}\n"]
             .join("\n");
+    if set.algorithms().any(|algorithm| state_place(&algorithm) == StatePlace::Log) {
+        text.push_str(LOG_HELPERS_LUA);
+    }
     if operation == ScriptOperation::Refund {
         text.push_str("local refund_functions = {}\n");
     }
     for algorithm in set.algorithms() {
         let (scripts, number) = (lua_files_of_algorithm(&algorithm), algorithm_number(&algorithm));
-        let table = if scripts.is_slot { "slot_functions" } else { "key_functions" };
+        let table = match scripts.place {
+            StatePlace::Slot => "slot_functions",
+            StatePlace::OwnKey | StatePlace::Log => "key_functions",
+        };
         text.push_str(scripts.decide);
         // Writing into a string cannot fail.
         let _ = match operation {

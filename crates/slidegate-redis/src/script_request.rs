@@ -7,7 +7,7 @@ use slidegate::{ChargeWhen, Hit, Limit, Outcome, RedisOptions, Timestamp, Veto};
 use smallvec::SmallVec;
 
 use crate::hash_tag::hash_tagged_identity;
-use crate::script::is_slot;
+use crate::script::{StatePlace, state_place};
 use crate::settings::Settings;
 
 /// The mode of a request: evaluate only, or also charge.
@@ -51,14 +51,14 @@ pub struct KeyedHit {
 
 impl ScriptRequest {
     /// Returns the hit of a request that charges one unit of one limit, if the limit is enforced, has no phase, and
-    /// keeps its state in a slot of a shared Redis value. Returns `None` for all other requests.
+    /// keeps its state in a shared Redis value. Returns `None` for all other requests.
     pub fn single_unit_hit(&self) -> Option<&KeyedHit> {
         let [hit] = &self.hits[..] else { return None };
         let is_unit = self.mode == ScriptMode::Take
             && (hit.cost, hit.required) == (1, 1)
             && hit.is_enforced()
             && hit.phase_us == 0
-            && is_slot(&hit.limit.algorithm());
+            && state_place(&hit.limit.algorithm()) != StatePlace::OwnKey;
         is_unit.then_some(hit)
     }
 
@@ -73,7 +73,7 @@ impl ScriptRequest {
     pub fn has_only_enforced_slots(&self) -> bool {
         self.hits.iter().enumerate().all(|(index, hit)| {
             hit.is_enforced()
-                && is_slot(&hit.limit.algorithm())
+                && state_place(&hit.limit.algorithm()) == StatePlace::Slot
                 && !self.hits[..index].iter().any(|other| other.shares_counter_with(hit))
         })
     }
@@ -195,9 +195,14 @@ impl RedisKeyspace {
         let mut key = String::with_capacity(64);
         // Writing into a string cannot fail.
         let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hash_tagged_identity(&hit.key));
-        if !is_slot(&hit.limit.algorithm()) {
-            let _ = write!(key, ":{}:{}", hit.key.limit(), hit.limit.shape_text());
-        }
+        let algorithm = hit.limit.algorithm();
+        let _ = match state_place(&algorithm) {
+            StatePlace::Slot => Ok(()),
+            StatePlace::Log => write!(key, ":{algorithm}"),
+            StatePlace::OwnKey => {
+                write!(key, ":{}:{}", hit.key.limit(), hit.limit.shape_text())
+            }
+        };
         key
     }
 }

@@ -113,7 +113,7 @@ async fn waiting_requests_share_one_script_call_in_order() {
 #[tokio::test]
 async fn canceled_first_request_hands_over_to_waiting_requests() {
     let fixture = CoalescingFixture::start(LONG).await;
-    let limit = new_limit("41/h", Algorithm::SlidingWindow);
+    let limit = new_limit("41/h", Algorithm::SlidingCounter);
     fixture.redis.pause();
     let mut takes: Vec<_> = (0..50).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();
     for take in &mut takes {
@@ -133,7 +133,7 @@ async fn canceled_first_request_hands_over_to_waiting_requests() {
 #[tokio::test]
 async fn sequential_requests_use_separate_script_calls() {
     let fixture = CoalescingFixture::start(LONG).await;
-    let limit = new_limit("41/h", Algorithm::SlidingWindow);
+    let limit = new_limit("41/h", Algorithm::SlidingCounter);
     let before = fixture.script_call_count();
     for _ in 0..50 {
         fixture.take("all", &limit, 1).await.unwrap();
@@ -185,7 +185,7 @@ async fn wrong_redis_value_type_fails_only_its_request() {
 #[tokio::test]
 async fn request_still_waiting_at_deadline_is_not_charged() {
     let fixture = CoalescingFixture::start(Duration::from_millis(300)).await;
-    let limit = new_limit("1000/h", Algorithm::SlidingWindow);
+    let limit = new_limit("1000/h", Algorithm::SlidingCounter);
     fixture.redis.pause();
     let mut takes: Vec<_> =
         (0..100).map(|_| fixture.take("all", &limit, 1).boxed_local()).collect();

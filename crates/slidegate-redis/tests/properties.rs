@@ -35,6 +35,8 @@ impl RedisStoreFactory {
             prefix,
             timeout: LONG,
             expiry_margin: LONG_EXPIRY_MARGIN,
+            // An answer of the cache lists only the limits that deny, and depends on the real time.
+            deny_cache_ttl: Duration::ZERO,
             ..Settings::default()
         };
         RedisStore::open(&self.redis.address(), settings).unwrap().with_clock(self.clock.clone())

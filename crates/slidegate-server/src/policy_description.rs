@@ -204,10 +204,12 @@ fn describe_limit(limit: &Limit) -> String {
         return "nothing passes".into();
     }
     match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => {
+        Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingBuckets { .. } => {
             format!("never more than {max} in any {window} ({limit})")
         }
-        Algorithm::SlidingWindow => format!("about {max} in any {window} ({limit})"),
+        Algorithm::SlidingCounter => format!("about {max} in any {window} ({limit})"),
         Algorithm::FixedWindow { align } => {
             let alignment = match align {
                 Align::Key => "",

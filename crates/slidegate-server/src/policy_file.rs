@@ -247,7 +247,10 @@ descriptors:
             parse_and_list_errors(&log, &texts),
             positions.map(|position| format!("{position}: {reason}"))
         );
-        assert!(parse_and_list_errors(&source(Algorithm::SlidingWindow), &texts).is_empty());
+        assert!(
+            parse_and_list_errors(&source(Algorithm::SlidingWindow { resolution: None }), &texts)
+                .is_empty()
+        );
         // Limits that descriptors contain use the same algorithm.
         let requested = parse_and_list_errors(&log, &["domain: a"]);
         assert!(

@@ -23,7 +23,6 @@ pub use gate_backend::GateBackend;
 pub use limiter_backend::LimiterBackend;
 
 /// The decision of a backend about one request.
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation in each decision")]
 pub enum BackendDecision {
     /// The request is allowed without a check of the limits, because it has no key or the store of the limiter is
     /// unavailable. The request is not charged.

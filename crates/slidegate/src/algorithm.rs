@@ -12,6 +12,7 @@ mod counter;
 pub mod fixed_window;
 mod ring;
 pub mod sliding_buckets;
+pub mod sliding_counter;
 pub mod sliding_log;
 pub mod sliding_window;
 mod tick;
@@ -28,8 +29,15 @@ pub use tick::LimitParams;
 
 /// A rate-limiting algorithm with its parameters. `docs/ALGORITHMS.md` describes the guarantees of each algorithm and
 /// when to choose it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
+    /// Records the charges in the window, compacted to a bounded number of entries. A window never contains more than
+    /// max units, and a unit is counted at most window / resolution too long. The default.
+    SlidingWindow {
+        /// The number of parts into which the compaction divides max and the window, from 8 to 1024. Default: 32. If max
+        /// is at most the resolution, the result is exact.
+        resolution: Option<u16>,
+    },
     /// Records every charge in the window. The result is exact: a window never contains more than max units, and a cost
     /// that fits is never denied.
     SlidingLog,
@@ -40,9 +48,9 @@ pub enum Algorithm {
         precision: Option<Duration>,
     },
     /// Counts the current and the previous window, and multiplies the previous count by the fraction of the previous
-    /// window that the sliding window still covers. Admits about max units per window, with 16 bytes of state per key.
-    #[default]
-    SlidingWindow,
+    /// window that the sliding window still covers. Admits about max units per window, and always less than twice max,
+    /// with 16 bytes of state per key.
+    SlidingCounter,
     /// Counts each window separately. Admits up to twice max in a time span of one window length that contains a window
     /// boundary.
     FixedWindow {
@@ -60,21 +68,23 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All algorithms with default parameters, in the order of the sections in `docs/ALGORITHMS.md`.
-    pub const ALL: [Self; 5] = [
+    /// All algorithms with default parameters, in the order of their numbers in Redis scripts.
+    pub const ALL: [Self; 6] = [
         Self::SlidingLog,
         Self::SlidingBuckets { precision: None },
-        Self::SlidingWindow,
+        Self::SlidingCounter,
         Self::FixedWindow { align: Align::Key },
         Self::TokenBucket { burst: None, max_debt: None },
+        Self::SlidingWindow { resolution: None },
     ];
 
     /// Returns the name of the algorithm, as written in policies, keys and file names, for example `sliding_log`.
     pub const fn name(&self) -> &'static str {
         match self {
+            Self::SlidingWindow { .. } => "sliding_window",
             Self::SlidingLog => "sliding_log",
             Self::SlidingBuckets { .. } => "sliding_buckets",
-            Self::SlidingWindow => "sliding_window",
+            Self::SlidingCounter => "sliding_counter",
             Self::FixedWindow { .. } => "fixed_window",
             Self::TokenBucket { .. } => "token_bucket",
         }
@@ -83,6 +93,13 @@ impl Algorithm {
     /// Returns the algorithm with this name, with default parameters; `None` if there is no such algorithm.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+}
+
+/// The default algorithm, `sliding_window`.
+impl Default for Algorithm {
+    fn default() -> Self {
+        Self::SlidingWindow { resolution: None }
     }
 }
 

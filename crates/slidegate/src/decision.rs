@@ -3,6 +3,7 @@
 //! The store decides whether a request is allowed; this module chooses the binding limit, which is the limit that
 //! clients see.
 
+mod decided_hits;
 mod limit_status;
 
 use std::fmt;
@@ -11,10 +12,9 @@ use std::time::Duration;
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 use crate::reason::Reason;
-#[cfg(feature = "policy")]
-use crate::store::Charge;
-use crate::store::{ChargeResult, Outcomes, Receipt, SingleCharge, SingleChargeResult, admits};
+use crate::store::{Charge, ChargeResult, Outcomes, Receipt, SingleChargeResult, admits};
 
+use decided_hits::DecidedHits;
 pub use limit_status::LimitStatus;
 #[cfg(feature = "policy")]
 pub(crate) use limit_status::PolicyLimits;
@@ -40,16 +40,8 @@ pub struct Decision<'l> {
     is_allowed: bool,
     is_degraded: bool,
     binding: Option<u16>,
-    outcomes: Outcomes,
-    charges: DecisionCharges,
+    hits: DecidedHits,
     limits: DecisionLimits<'l>,
-}
-
-/// The charges of a decision. The receipt of a single charge is created when it is read, because few callers read it.
-#[derive(Clone, Debug)]
-enum DecisionCharges {
-    Single(Option<SingleCharge>),
-    Receipt(Receipt),
 }
 
 /// A denial as an error. Returned by [`Decision::into_result`].
@@ -78,19 +70,19 @@ impl<'l> Decision<'l> {
         limits: impl Into<DecisionLimits<'l>>,
     ) -> Self {
         let binding = find_binding_hit(hits, &result.outcomes, result.allowed);
-        Self::with_binding_index(binding, result, limits)
+        let ChargeResult { allowed, outcomes, receipt } = result;
+        Self::new(allowed, binding, DecidedHits::Any { outcomes, receipt }, limits)
     }
 
     #[inline(always)]
-    fn with_binding_index(
+    fn new(
+        is_allowed: bool,
         binding: Option<u16>,
-        result: ChargeResult,
+        hits: DecidedHits,
         limits: impl Into<DecisionLimits<'l>>,
     ) -> Self {
-        let ChargeResult { allowed: is_allowed, outcomes, receipt } = result;
         // Converted in place: a `DecisionLimits` that is passed by value would be copied.
-        let charges = DecisionCharges::Receipt(receipt);
-        Self { is_allowed, is_degraded: false, binding, outcomes, charges, limits: limits.into() }
+        Self { is_allowed, is_degraded: false, binding, hits, limits: limits.into() }
     }
 
     /// Creates a decision from the result of charging a single hit.
@@ -100,16 +92,9 @@ impl<'l> Decision<'l> {
         result: SingleChargeResult,
         limits: impl Into<DecisionLimits<'l>>,
     ) -> Self {
-        let SingleChargeResult { outcome, charge } = result;
-        let is_allowed = outcome.fits() || hit.veto == Veto::Never;
-        Self {
-            is_allowed,
-            is_degraded: false,
-            binding: is_single_hit_binding(hit, is_allowed).then_some(0),
-            outcomes: Outcomes::of_one(outcome),
-            charges: DecisionCharges::Single(charge),
-            limits: limits.into(),
-        }
+        let is_allowed = result.outcome.fits() || hit.veto == Veto::Never;
+        let binding = is_single_hit_binding(hit, is_allowed).then_some(0);
+        Self::new(is_allowed, binding, DecidedHits::of_one(result, hit.limit), limits)
     }
 
     /// Creates a decision from the outcomes of a peek. The decision has no charges.
@@ -125,17 +110,16 @@ impl<'l> Decision<'l> {
 
     /// Creates the decision of a limit without capacity: a denial, unless `veto` is [`Veto::Never`].
     pub(crate) fn with_zero_capacity(veto: Veto, limits: DecisionLimits<'l>) -> Self {
-        let outcomes = Outcomes::of_one(Outcome::from_used_units((0, 0), 1, 0, || 0));
+        let outcome = Outcome::from_used_units((0, 0), 1, 0, || 0);
         let allowed = veto == Veto::Never;
-        let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
-        Self::with_binding_index((!allowed).then_some(0), result, limits)
+        let hits = DecidedHits::One { outcome, charge: None };
+        Self::new(allowed, (!allowed).then_some(0), hits, limits)
     }
 
     /// Creates a degraded denial, made because the store is unavailable.
     pub(crate) fn store_unavailable(limits: DecisionLimits<'l>) -> Self {
-        let result =
-            ChargeResult { allowed: false, outcomes: Outcomes::new(), receipt: Receipt::default() };
-        Self::with_binding_index(None, result, limits).into_degraded()
+        let hits = DecidedHits::Any { outcomes: Outcomes::new(), receipt: Receipt::default() };
+        Self::new(false, None, hits, limits).into_degraded()
     }
 
     /// Marks the decision as made without the store.
@@ -164,9 +148,8 @@ impl<'l> Decision<'l> {
 
     /// Returns the same decision without borrowing from the limiter.
     pub fn into_owned(self) -> Decision<'static> {
-        let Self { is_allowed, is_degraded, binding, outcomes, charges, limits } = self;
-        let limits = limits.into_owned();
-        Decision { is_allowed, is_degraded, binding, outcomes, charges, limits }
+        let Self { is_allowed, is_degraded, binding, hits, limits } = self;
+        Decision { is_allowed, is_degraded, binding, hits, limits: limits.into_owned() }
     }
 
     /// Returns the units that the binding limit still admits. Without a binding limit, returns `u64::MAX` if the
@@ -237,7 +220,8 @@ impl<'l> Decision<'l> {
     /// Returns the status of every limit that applies, in the order of the policy or the limiter. Limits that the store
     /// did not have to evaluate are left out.
     pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
-        let known = self.outcomes.iter().enumerate().filter(|(_, outcome)| outcome.is_known());
+        let known =
+            self.hits.outcomes().iter().enumerate().filter(|(_, outcome)| outcome.is_known());
         known.filter_map(|(index, outcome)| self.limits.status(index, *outcome))
     }
 
@@ -251,29 +235,29 @@ impl<'l> Decision<'l> {
     #[inline]
     pub fn binding(&self) -> Option<LimitStatus<'_>> {
         let index = usize::from(self.binding?);
-        self.limits.status(index, *self.outcomes.get(index)?)
+        self.limits.status(index, *self.hits.outcomes().get(index)?)
     }
 
     /// Returns the record of the charges, with which the charges can be reverted or settled.
     pub fn receipt(&self) -> Receipt {
-        match &self.charges {
-            DecisionCharges::Receipt(receipt) => receipt.clone(),
-            DecisionCharges::Single(charge) => {
-                let status = self.outcomes.first().and_then(|first| self.limits.status(0, *first));
-                let charge = charge.clone().zip(status);
+        match &self.hits {
+            DecidedHits::One { outcome, charge } => {
+                let status = self.limits.status(0, *outcome);
+                let charge = charge.zip(status);
                 charge
                     .map(|(charge, status)| charge.into_charge(*status.limit()))
                     .into_iter()
                     .collect()
             }
+            DecidedHits::Any { receipt, .. } => receipt.clone(),
         }
     }
 
     /// Returns `true` if another decision is known to have the same limits, and therefore the same policy header.
     /// Returns `false` if the limits differ or cannot be compared cheaply.
     pub fn has_same_limits(&self, other: &Self) -> bool {
-        let all_known = |decision: &Self| decision.outcomes.iter().all(Outcome::is_known);
-        self.outcomes.len() == other.outcomes.len()
+        let all_known = |decision: &Self| decision.hits.outcomes().iter().all(Outcome::is_known);
+        self.hits.outcomes().len() == other.hits.outcomes().len()
             && self.limits.are_same(&other.limits)
             && all_known(self)
             && all_known(other)
@@ -289,7 +273,7 @@ impl<'l> Decision<'l> {
     /// evaluate the limit.
     #[cfg(feature = "policy")]
     pub(crate) fn outcomes(&self) -> &[Outcome] {
-        &self.outcomes
+        self.hits.outcomes()
     }
 
     /// Returns the charges that are the cost of the request, and not a cost that a rule states.
@@ -302,12 +286,12 @@ impl<'l> Decision<'l> {
 
     /// Returns whether the request was denied because the store is unavailable, and not because of a limit.
     fn is_store_unavailable(&self) -> bool {
-        !self.is_allowed && self.outcomes.is_empty()
+        !self.is_allowed && self.hits.outcomes().is_empty()
     }
 
     #[inline]
     fn binding_outcome(&self) -> Option<&Outcome> {
-        self.outcomes.get(usize::from(self.binding?))
+        self.hits.outcomes().get(usize::from(self.binding?))
     }
 }
 

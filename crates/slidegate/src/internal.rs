@@ -15,8 +15,8 @@ use crate::store_key::StoreKey;
 pub use crate::algorithm::additive::{Additive, BucketLayout};
 pub use crate::algorithm::fixed_window::FixedWindow;
 pub use crate::algorithm::sliding_buckets::{MAX_BUCKETS, SlidingBuckets};
+pub use crate::algorithm::sliding_counter::SlidingCounter;
 pub use crate::algorithm::sliding_log::MAX_ENTRIES;
-pub use crate::algorithm::sliding_window::SlidingWindow;
 pub use crate::algorithm::{AnyAdditive, Counter};
 pub use crate::heap::{HeapSize, allocated_bytes};
 #[cfg(feature = "policy")]

@@ -10,8 +10,9 @@ use thiserror::Error;
 
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::{self, SlidingBuckets};
+use crate::algorithm::sliding_counter::SlidingCounter;
 use crate::algorithm::sliding_log::{self, SlidingLog};
-use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::sliding_window::{self, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Align, AnyAdditive, AnyCounter, LimitParams, with_counter};
 use crate::clock::ceil_micros;
@@ -23,7 +24,7 @@ use crate::quota::{MAX_UNITS, Quota, QuotaError, format_duration, format_window}
 /// use slidegate::{Algorithm, Limit};
 ///
 /// let window: Limit = "100/min".parse()?;             // the default algorithm, `sliding_window`
-/// assert_eq!(window.algorithm(), Algorithm::SlidingWindow);
+/// assert_eq!(window.algorithm(), Algorithm::SlidingWindow { resolution: Some(32) });
 /// let log = Limit::new("5/min".parse()?, Algorithm::SlidingLog)?;
 /// assert_eq!(log.to_string(), "5/1m sliding_log");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -68,6 +69,9 @@ pub enum LimitError {
     /// The burst exceeds [`MAX_UNITS`].
     #[error("a burst of {0} is too large; the maximum is {MAX_UNITS}")]
     Burst(u64),
+    /// The resolution is not in the supported range.
+    #[error("a resolution of {0} is not supported; use a number from {min} to {max}", min = sliding_window::RESOLUTIONS.start(), max = sliding_window::RESOLUTIONS.end())]
+    Resolution(u64),
     /// The largest debt, `max_debt`, exceeds [`MAX_UNITS`].
     #[error("a max_debt of {0} is too large; the maximum is {MAX_UNITS}")]
     MaxDebt(u64),
@@ -86,6 +90,13 @@ impl Limit {
     /// If the parameters of the algorithm are invalid or do not match the quota.
     pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, LimitError> {
         let counter = match algorithm {
+            Algorithm::SlidingWindow { resolution } => {
+                let resolution = resolution.unwrap_or(sliding_window::DEFAULT_RESOLUTION);
+                if !sliding_window::RESOLUTIONS.contains(&resolution) {
+                    return Err(LimitError::Resolution(resolution.into()));
+                }
+                AnyCounter::SlidingWindow(SlidingWindow::new(&quota, resolution))
+            }
             Algorithm::SlidingLog if quota.max() > sliding_log::MAX_ENTRIES => {
                 return Err(LimitError::LogTooLong(quota.max()));
             }
@@ -93,7 +104,7 @@ impl Limit {
             Algorithm::SlidingBuckets { precision } => AnyCounter::SlidingBuckets(
                 SlidingBuckets::new(&quota, checked_precision_us(&quota, precision)?),
             ),
-            Algorithm::SlidingWindow => AnyCounter::SlidingWindow(SlidingWindow::new(&quota)),
+            Algorithm::SlidingCounter => AnyCounter::SlidingCounter(SlidingCounter::new(&quota)),
             Algorithm::FixedWindow { align } => {
                 AnyCounter::FixedWindow(FixedWindow::new(&quota, align))
             }
@@ -115,7 +126,8 @@ impl Limit {
     /// Creates a limit with the default algorithm, which supports all quotas.
     #[cfg(feature = "policy")]
     pub(crate) fn from_quota(quota: Quota) -> Self {
-        Self::from_counter(AnyCounter::SlidingWindow(SlidingWindow::new(&quota)))
+        let resolution = sliding_window::DEFAULT_RESOLUTION;
+        Self::from_counter(AnyCounter::SlidingWindow(SlidingWindow::new(&quota, resolution)))
     }
 
     fn from_counter(counter: AnyCounter) -> Self {
@@ -128,8 +140,9 @@ impl Limit {
 
     /// Creates a limit with a max of 0, which denies everything.
     pub(crate) fn deny_all() -> Self {
-        let counter =
-            AnyCounter::SlidingWindow(SlidingWindow::new(&Quota::from_parts(0, 1_000_000)));
+        let (quota, resolution) =
+            (Quota::from_parts(0, 1_000_000), sliding_window::DEFAULT_RESOLUTION);
+        let counter = AnyCounter::SlidingWindow(SlidingWindow::new(&quota, resolution));
         Self::from_counter(counter)
     }
 
@@ -156,7 +169,12 @@ impl Limit {
             AnyCounter::SlidingBuckets(counter) => {
                 AnyCounter::SlidingBuckets(SlidingBuckets::new(&quota, counter.precision_us()))
             }
-            AnyCounter::SlidingWindow(_) => AnyCounter::SlidingWindow(SlidingWindow::new(&quota)),
+            AnyCounter::SlidingWindow(counter) => {
+                AnyCounter::SlidingWindow(SlidingWindow::new(&quota, counter.resolution()))
+            }
+            AnyCounter::SlidingCounter(_) => {
+                AnyCounter::SlidingCounter(SlidingCounter::new(&quota))
+            }
             AnyCounter::FixedWindow(counter) => {
                 AnyCounter::FixedWindow(FixedWindow::new(&quota, counter.align()))
             }
@@ -179,7 +197,10 @@ impl Limit {
             AnyCounter::SlidingBuckets(counter) => Algorithm::SlidingBuckets {
                 precision: Some(Duration::from_micros(counter.precision_us())),
             },
-            AnyCounter::SlidingWindow(_) => Algorithm::SlidingWindow,
+            AnyCounter::SlidingWindow(counter) => {
+                Algorithm::SlidingWindow { resolution: Some(counter.resolution()) }
+            }
+            AnyCounter::SlidingCounter(_) => Algorithm::SlidingCounter,
             AnyCounter::FixedWindow(counter) => Algorithm::FixedWindow { align: counter.align() },
             AnyCounter::TokenBucket(counter) => {
                 let (burst, max_debt) = (Some(counter.burst()), Some(counter.max_debt()));
@@ -205,7 +226,10 @@ impl Limit {
     /// otherwise `None`.
     pub fn additive(&self) -> Option<AnyAdditive> {
         match self.counter() {
-            AnyCounter::SlidingWindow(counter) => Some(AnyAdditive::SlidingWindow(counter)),
+            AnyCounter::SlidingWindow(counter) => {
+                Some(AnyAdditive::SlidingBuckets(counter.buckets()))
+            }
+            AnyCounter::SlidingCounter(counter) => Some(AnyAdditive::SlidingCounter(counter)),
             AnyCounter::SlidingBuckets(counter) => Some(AnyAdditive::SlidingBuckets(counter)),
             AnyCounter::FixedWindow(counter) => Some(AnyAdditive::FixedWindow(counter)),
             AnyCounter::SlidingLog(_) | AnyCounter::TokenBucket(_) => None,
@@ -231,6 +255,17 @@ impl Limit {
     /// version and machine.
     pub fn shape(&self) -> u64 {
         self.shape
+    }
+
+    /// Returns the [`shape`](Self::shape) of the limit's counters on the nodes of a cluster. There, the shape of a
+    /// `sliding_window` also depends on the resolution, because the nodes count it in buckets of window / resolution.
+    pub fn cluster_shape(&self) -> u64 {
+        match self.counter {
+            AnyCounter::SlidingWindow(counter) => {
+                self.shape ^ u64::from(counter.resolution()).rotate_right(16)
+            }
+            _ => self.shape,
+        }
     }
 
     pub(crate) fn counter(&self) -> AnyCounter {
@@ -279,7 +314,15 @@ impl FromStr for Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.quota(), self.algorithm())
+        write!(f, "{} {}", self.quota(), self.algorithm())?;
+        match self.counter {
+            AnyCounter::SlidingWindow(counter)
+                if counter.resolution() != sliding_window::DEFAULT_RESOLUTION =>
+            {
+                write!(f, " with resolution {}", counter.resolution())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -325,7 +368,7 @@ mod tests {
         let shape =
             |quota: &str, algorithm| Limit::new(quota.parse().unwrap(), algorithm).unwrap().shape();
         let buckets = Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(60)) };
-        assert_eq!(shape("100/min", Algorithm::SlidingWindow), 0x3168_17c0_5554_feb6);
+        assert_eq!(shape("100/min", Algorithm::SlidingCounter), 0xc9d7_f7c8_cbc4_c46a);
         assert_eq!(shape("100/h", buckets), 0x30b9_3f8d_6687_886c);
         assert_eq!(
             shape("100/d", Algorithm::FixedWindow { align: Align::Clock }),

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::algorithm::sliding_window::WindowTimes;
-use crate::algorithm::token_bucket::LevelTimes;
 use crate::clock::ceil_micros;
 
 /// The value of `retry_after_us` for a cost that never fits.
@@ -19,44 +17,15 @@ pub(crate) const MAX_OUTCOME_DURATION_US: u64 = 1 << 52;
 /// The store's result for one hit: whether the hit fits, and the status of its counter.
 ///
 /// If the hit has been charged, the status *includes* the charge.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    times: OutcomeTimes,
+    /// The duration until the required units fit, in microseconds; 0 if they fit, [`RETRY_AFTER_US_NEVER`] if they never
+    /// fit.
+    retry_after_us: u64,
+    /// The duration until no unit is in use, in microseconds.
+    reset_after_us: u64,
     remaining: u32,
     fits: bool,
-}
-
-/// The values from which the times of an outcome are computed when they are read. Most callers never read them.
-#[derive(Clone, Copy)]
-pub(crate) enum OutcomeTimes {
-    /// The times themselves, in microseconds. `retry_after_us` has no meaning if the hit fits.
-    Known { retry_after_us: u64, reset_after_us: u64 },
-    /// The counts of two windows.
-    Windows(WindowTimes),
-    /// The level of a token bucket.
-    Level(LevelTimes),
-}
-
-impl OutcomeTimes {
-    /// Returns the duration until the required units fit, in microseconds; [`RETRY_AFTER_US_NEVER`] if they never fit.
-    /// Has no meaning if they fit now.
-    fn retry_after_us(&self) -> u64 {
-        match self {
-            Self::Known { retry_after_us, .. } => *retry_after_us,
-            Self::Windows(times) => times.retry_after_us().unwrap_or(RETRY_AFTER_US_NEVER),
-            Self::Level(times) => times.retry_after_us().unwrap_or(RETRY_AFTER_US_NEVER),
-        }
-    }
-
-    /// Returns the duration until no unit is in use, in microseconds.
-    #[inline(always)]
-    fn reset_after_us(&self) -> u64 {
-        match self {
-            Self::Known { reset_after_us, .. } => *reset_after_us,
-            Self::Windows(times) => times.reset_after_us(),
-            Self::Level(times) => times.reset_after_us(),
-        }
-    }
 }
 
 impl Outcome {
@@ -95,13 +64,15 @@ impl Outcome {
             required if required > capacity => RETRY_AFTER_US_NEVER,
             _ => fits_after_us(),
         };
-        Self::with_times(fits, remaining, OutcomeTimes::Known { retry_after_us, reset_after_us })
-    }
-
-    /// Creates an outcome whose times are computed when they are read.
-    #[inline(always)]
-    pub(crate) fn with_times(fits: bool, remaining: u64, times: OutcomeTimes) -> Self {
-        Self { times, remaining: remaining as u32, fits }
+        Self {
+            retry_after_us: match retry_after_us {
+                RETRY_AFTER_US_NEVER => RETRY_AFTER_US_NEVER,
+                _ => retry_after_us.min(MAX_OUTCOME_DURATION_US),
+            },
+            reset_after_us: reset_after_us.min(MAX_OUTCOME_DURATION_US),
+            remaining: remaining as u32,
+            fits,
+        }
     }
 
     /// Creates an outcome from the values that a remote store has returned. `remaining` are the units that still fit,
@@ -109,18 +80,24 @@ impl Outcome {
     /// if it fits now, `None` if it never fits.
     pub fn new(remaining: u32, reset_after: Duration, retry_after: Option<Duration>) -> Self {
         let retry_after_us = retry_after.map_or(RETRY_AFTER_US_NEVER, ceil_micros);
-        let times =
-            OutcomeTimes::Known { retry_after_us, reset_after_us: ceil_micros(reset_after) };
-        let remaining = remaining.min(UNKNOWN_REMAINING_UNITS - 1);
-        Self { times, remaining, fits: retry_after_us == 0 }
+        Self {
+            retry_after_us,
+            reset_after_us: ceil_micros(reset_after).min(MAX_OUTCOME_DURATION_US),
+            remaining: remaining.min(UNKNOWN_REMAINING_UNITS - 1),
+            fits: retry_after_us == 0,
+        }
     }
 
     /// Creates the outcome of a hit that the store did not evaluate, because another hit denies the request, or because
     /// the store evaluates only a sample of the requests and this request is not in the sample. The outcome denies
     /// nothing, and has no status.
     pub fn unknown() -> Self {
-        let times = OutcomeTimes::Known { retry_after_us: 0, reset_after_us: 0 };
-        Self { times, remaining: UNKNOWN_REMAINING_UNITS, fits: true }
+        Self {
+            retry_after_us: 0,
+            reset_after_us: 0,
+            remaining: UNKNOWN_REMAINING_UNITS,
+            fits: true,
+        }
     }
 
     /// Returns whether the store evaluated the hit. If it did not, the other fields have no meaning.
@@ -133,7 +110,7 @@ impl Outcome {
     /// [`Counter::charge`](crate::algorithm::Counter::charge) returned.
     #[inline]
     pub fn charged(self) -> Self {
-        Self { fits: true, ..self }
+        Self { fits: true, retry_after_us: 0, ..self }
     }
 
     /// Returns the outcome of a hit that has been charged. `self` is the outcome that
@@ -145,11 +122,7 @@ impl Outcome {
         match (before.fits, self.fits) {
             (true, _) => self.charged(),
             (false, false) => self,
-            (false, true) => {
-                let reset_after_us = self.reset_after_us();
-                let times = OutcomeTimes::Known { retry_after_us: 1, reset_after_us };
-                Self { times, fits: false, ..self }
-            }
+            (false, true) => Self { fits: false, retry_after_us: 1, ..self },
         }
     }
 
@@ -167,47 +140,28 @@ impl Outcome {
 
     /// Returns the duration until no unit of the counter is in use, unless further units are charged.
     pub fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.reset_after_us())
+        Duration::from_micros(self.reset_after_us)
     }
 
     /// Returns the duration until *this* cost fits: zero if it fits now, `None` if it never fits because it exceeds the
     /// capacity of the limit.
     pub fn retry_after(&self) -> Option<Duration> {
-        let retry_after_us = self.retry_after_us();
-        (retry_after_us != RETRY_AFTER_US_NEVER).then(|| Duration::from_micros(retry_after_us))
+        (self.retry_after_us != RETRY_AFTER_US_NEVER)
+            .then(|| Duration::from_micros(self.retry_after_us))
     }
 
     /// Returns [`reset_after`](Self::reset_after) in microseconds.
-    #[inline(always)]
+    #[inline]
     pub fn reset_after_us(&self) -> u64 {
-        self.times.reset_after_us().min(MAX_OUTCOME_DURATION_US)
+        self.reset_after_us
     }
 
     /// Returns [`retry_after`](Self::retry_after) in microseconds; [`u64::MAX`] if the cost never fits.
-    #[inline(always)]
+    #[inline]
     pub fn retry_after_us(&self) -> u64 {
-        if self.fits {
-            return 0;
-        }
-        match self.times.retry_after_us() {
-            RETRY_AFTER_US_NEVER => RETRY_AFTER_US_NEVER,
-            retry_after_us => retry_after_us.min(MAX_OUTCOME_DURATION_US),
-        }
+        self.retry_after_us
     }
 }
-
-impl PartialEq for Outcome {
-    fn eq(&self, other: &Self) -> bool {
-        let status = |outcome: &Self| {
-            let (retry_after_us, reset_after_us) =
-                (outcome.retry_after_us(), outcome.reset_after_us());
-            (outcome.fits, outcome.remaining, retry_after_us, reset_after_us)
-        };
-        status(self) == status(other)
-    }
-}
-
-impl Eq for Outcome {}
 
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -78,8 +78,22 @@ fn sliding_buckets_deny_at_most_one_bucket_longer() {
 }
 
 #[test]
-fn sliding_window_admits_up_to_twice_max_minus_one() {
-    let fixture = LimiterFixture::new(100, MINUTE, Algorithm::SlidingWindow);
+fn sliding_window_admits_max_and_frees_units_soon_after_they_leave() {
+    for offset_us in [0, 1, 29_999_999, 59_999_999] {
+        let fixture = LimiterFixture::new(100, MINUTE, Algorithm::default());
+        fixture.set_time_since_start(Duration::from_micros(offset_us));
+        assert_eq!(fixture.count_allowed(300), 100);
+        let leaves = Duration::from_micros(offset_us) + MINUTE;
+        fixture.set_time_since_start(leaves - Duration::from_micros(10));
+        assert_eq!(fixture.count_allowed(300), 0);
+        fixture.set_time_since_start(leaves + MINUTE / 32);
+        assert_eq!(fixture.count_allowed(300), 100);
+    }
+}
+
+#[test]
+fn sliding_counter_admits_up_to_twice_max_minus_one() {
+    let fixture = LimiterFixture::new(100, MINUTE, Algorithm::SlidingCounter);
     fixture.set_time_since_start(MINUTE - Duration::from_micros(10));
     assert_eq!(fixture.count_allowed(300), 100);
     // Just before this burst leaves the window.
@@ -94,8 +108,8 @@ fn sliding_window_admits_up_to_twice_max_minus_one() {
 }
 
 #[test]
-fn sliding_window_frees_units_gradually() {
-    let fixture = LimiterFixture::new(100, MINUTE, Algorithm::SlidingWindow);
+fn sliding_counter_frees_units_gradually() {
+    let fixture = LimiterFixture::new(100, MINUTE, Algorithm::SlidingCounter);
     assert_eq!(fixture.count_allowed(100), 100);
     fixture.set_time_since_start(MINUTE);
     assert_eq!(fixture.remaining(), 0);

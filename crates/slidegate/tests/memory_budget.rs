@@ -91,7 +91,7 @@ fn new_day_limit_with_minute_buckets(max: u32) -> Limit {
     new_limit(&format!("{max}/d"), Algorithm::SlidingBuckets { precision })
 }
 
-fn new_limits_of_all_algorithms(quota: &str) -> [Limit; 5] {
+fn new_limits_of_all_algorithms(quota: &str) -> [Limit; 6] {
     Algorithm::ALL.map(|algorithm| new_limit(quota, algorithm))
 }
 
@@ -108,8 +108,11 @@ fn max_state_bytes_matches_largest_key_state() {
     const KEY_COUNT: u64 = 20;
     // The larger kind of slot, its part of a chunk's overhead, and a quarter for free slots.
     const HASH_TABLE_SLOT_BYTES: usize = 62 + 62 / 4;
-    for limit in new_limits_of_all_algorithms("500/d")
+    let limits = new_limits_of_all_algorithms("500/d");
+    let is_window = |limit: &Limit| matches!(limit.algorithm(), Algorithm::SlidingWindow { .. });
+    for limit in limits
         .into_iter()
+        .filter(|limit| !is_window(limit))
         .chain([new_day_limit_with_minute_buckets(500)])
     {
         let fixture = MemoryStoreFixture::new(1 << 30);
@@ -139,6 +142,32 @@ fn max_state_bytes_matches_largest_key_state() {
             }
         }
     }
+}
+
+/// Fills the logs of a sliding window with entries that cannot be merged: some close by time, the others by units.
+#[test]
+fn max_state_bytes_bounds_largest_sliding_window() {
+    const KEY_COUNT: u64 = 20;
+    let limit: Limit = "500/d".parse().unwrap();
+    let resolution = 32;
+    let max_entry_units = 500_u64.div_ceil(u64::from(resolution));
+    let fixture = MemoryStoreFixture::new(1 << 30);
+    let report = |units| (0..KEY_COUNT).for_each(|key| fixture.report_usage(&limit, key, units));
+    for _ in 1..resolution {
+        report(1);
+        fixture.clock.advance(Duration::from_secs(24 * 3600) / resolution);
+    }
+    for _ in 0..100 {
+        for units in [max_entry_units, 1] {
+            fixture.clock.advance(Duration::from_secs(1));
+            report(units);
+        }
+    }
+    let worst = fixture.store.memory_bytes();
+    (0..KEY_COUNT).for_each(|key| fixture.reset(&limit, key));
+    let heap = (worst - fixture.store.memory_bytes()) / KEY_COUNT as usize;
+    let promised = limit.max_state_bytes();
+    assert!((promised * 6 / 10..=promised).contains(&heap), "{heap} of {promised}");
 }
 
 /// Checks the memory per key while tables grow, when at least four fifths of the slots of a table are used.

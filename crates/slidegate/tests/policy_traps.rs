@@ -137,7 +137,7 @@ fn names_of_other_rate_limiters_have_suggestion() {
         ("algorithm: leaky_bucket", "`token_bucket`"),
         ("algorithm: GCRA", "`token_bucket`"),
         ("algorithm: sliding_window_log", "`sliding_log`"),
-        ("algorithm: sliding_window_counter", "`sliding_window`"),
+        ("algorithm: sliding_window_counter", "`sliding_counter`"),
         ("algorithm: rolling_window", "`sliding_window`"),
         ("algorithm: fixed", "`fixed_window`"),
         ("algorithm: fixed_window_counter", "`fixed_window`"),

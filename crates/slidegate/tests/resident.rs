@@ -45,7 +45,10 @@ fn key_mixes() -> Vec<KeyMix> {
         step: minute,
     };
     vec![
-        mix("default", "10/d", Algorithm::SlidingWindow, 600_000, 1),
+        mix("counter", "10/d", Algorithm::SlidingCounter, 600_000, 1),
+        mix("one-entry", "10/d", Algorithm::default(), 600_000, 1),
+        mix("eight-entries", "10/d", Algorithm::default(), 100_000, 8),
+        mix("many-entries", "32/d", Algorithm::default(), 50_000, 32),
         mix("fixed", "10/d", Algorithm::FixedWindow { align: Default::default() }, 500_000, 1),
         mix("token", "10/d", Algorithm::TokenBucket { burst: None, max_debt: None }, 300_000, 1),
         mix("one-request-buckets", "10/d", minutes, 200_000, 1),

@@ -15,7 +15,6 @@ use charge::new_charge_without_units;
 
 /// The result of one attempt to decide a request.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation in each decision")]
 pub enum Attempt {
     /// The request is decided.
     Decided(ChargeResult),

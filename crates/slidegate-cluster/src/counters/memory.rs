@@ -82,7 +82,7 @@ impl Counters {
     /// Updates the counted memory after the state of one key has grown, and evicts other keys of the shard while the
     /// memory limit is exceeded.
     #[cold]
-    pub(super) fn count_key_growth_and_evict_other_keys<C: HasStateTable>(
+    pub(super) fn count_growth_and_evict_others<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         key: u64,

@@ -8,7 +8,7 @@ use slidegate::internal::Additive;
 use slidegate::internal::FixedWindow;
 use slidegate::internal::HeapSize;
 use slidegate::internal::SlidingBuckets;
-use slidegate::internal::SlidingWindow;
+use slidegate::internal::SlidingCounter;
 use slidegate::internal::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_GROUP, Slot, Table};
 
 use super::kinds::CounterKindId;
@@ -54,31 +54,31 @@ pub(super) struct Shard {
     pub(super) replicas: ShardReplicas,
 }
 
-/// The tables that hold the states of a shard, one per algorithm. The table of the default algorithm is on the same
-/// cache line as the lock. The other tables are allocated on first use.
+/// The tables that hold the states of a shard, one per algorithm. The default algorithm
+/// counts in buckets, whose table is on the same cache line as the lock. The other tables are allocated on first use.
 #[derive(Default)]
 pub(super) struct StateTables {
-    sliding_window: Table<KeyState<AlgorithmState<SlidingWindow>>>,
+    sliding_buckets: Table<KeyState<AlgorithmState<SlidingBuckets>>>,
     others: Option<Box<NonDefaultAlgorithmTables>>,
 }
 
 #[derive(Default)]
 struct NonDefaultAlgorithmTables {
-    sliding_buckets: Table<KeyState<AlgorithmState<SlidingBuckets>>>,
+    sliding_counter: Table<KeyState<AlgorithmState<SlidingCounter>>>,
     fixed_window: Table<KeyState<AlgorithmState<FixedWindow>>>,
 }
 
-impl HasStateTable for SlidingWindow {
+impl HasStateTable for SlidingBuckets {
     #[inline(always)]
     fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
-        &mut states.sliding_window
+        &mut states.sliding_buckets
     }
 }
 
-impl HasStateTable for SlidingBuckets {
+impl HasStateTable for SlidingCounter {
     #[inline]
     fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
-        &mut states.others.get_or_insert_default().sliding_buckets
+        &mut states.others.get_or_insert_default().sliding_counter
     }
 }
 
@@ -91,9 +91,9 @@ impl HasStateTable for FixedWindow {
 
 impl StateTables {
     fn all_tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
-        let first: &mut dyn Evict = &mut self.sliding_window;
+        let first: &mut dyn Evict = &mut self.sliding_buckets;
         let others = self.others.iter_mut().flat_map(|others| -> [&mut dyn Evict; 2] {
-            [&mut others.sliding_buckets, &mut others.fixed_window]
+            [&mut others.sliding_counter, &mut others.fixed_window]
         });
         std::iter::once(first).chain(others)
     }
@@ -131,8 +131,8 @@ impl StateTables {
     pub(super) fn memory_bytes(&self) -> usize {
         let others = self.others.as_ref();
         let others =
-            others.map_or(0, |others| others.sliding_buckets.bytes() + others.fixed_window.bytes());
-        self.sliding_window.bytes() + others
+            others.map_or(0, |others| others.sliding_counter.bytes() + others.fixed_window.bytes());
+        self.sliding_buckets.bytes() + others
     }
 
     fn evict_soonest_expiring_candidate(
@@ -148,9 +148,9 @@ impl StateTables {
 
     /// Calls `visit` for each key of all tables, with its kind.
     pub(super) fn for_each_key(&mut self, mut visit: impl FnMut(u64, CounterKindId)) {
-        self.sliding_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
+        self.sliding_buckets.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
         if let Some(others) = &mut self.others {
-            others.sliding_buckets.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
+            others.sliding_counter.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
             others.fixed_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
         }
     }
@@ -158,10 +158,10 @@ impl StateTables {
     /// Marks a key as changed, so that it is sent with the next flush. Returns the kind of the key, and `true` if the
     /// key was not marked before; `None` if the key has no state.
     pub(super) fn mark_key_changed(&mut self, key: u64) -> Option<(CounterKindId, bool)> {
-        let first = mark_changed_in_table(&mut self.sliding_window, key);
+        let first = mark_changed_in_table(&mut self.sliding_buckets, key);
         let others = || {
             let others = self.others.as_mut()?;
-            mark_changed_in_table(&mut others.sliding_buckets, key)
+            mark_changed_in_table(&mut others.sliding_counter, key)
                 .or_else(|| mark_changed_in_table(&mut others.fixed_window, key))
         };
         first.or_else(others)
@@ -169,9 +169,9 @@ impl StateTables {
 
     /// Marks a key as stale, so that the next decision reads its replica, and extends its expiry to at least `expires`.
     pub(super) fn mark_key_stale(&mut self, key: u64, expires: CoarseTime) {
-        mark_stale_in_table(&mut self.sliding_window, key, expires);
+        mark_stale_in_table(&mut self.sliding_buckets, key, expires);
         if let Some(others) = &mut self.others {
-            mark_stale_in_table(&mut others.sliding_buckets, key, expires);
+            mark_stale_in_table(&mut others.sliding_counter, key, expires);
             mark_stale_in_table(&mut others.fixed_window, key, expires);
         }
     }

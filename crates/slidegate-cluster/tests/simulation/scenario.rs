@@ -97,7 +97,7 @@ fn draw_random_limit(rng: &mut Rng, is_hot: bool) -> Limit {
         }
     };
     let algorithm = match rng.u32(if is_hot { 1..4 } else { 0..4 }) {
-        0 => Algorithm::SlidingWindow,
+        0 => Algorithm::SlidingCounter,
         1 => Algorithm::SlidingBuckets { precision: None },
         2 => Algorithm::FixedWindow { align: Align::Clock },
         _ => Algorithm::FixedWindow { align: Align::Key },

@@ -568,7 +568,7 @@ impl Simulator {
         let value = [Value::Text(KEY_ATTRIBUTE_VALUES[key])];
         let (key, limit) = (Key::new(&self.scope, &value), &self.scenario.limit);
         (
-            key.fingerprint(&FingerprintSecret::from(FINGERPRINT_SECRET), limit.shape()),
+            key.fingerprint(&FingerprintSecret::from(FINGERPRINT_SECRET), limit.cluster_shape()),
             limit.phase_us(&key),
         )
     }

@@ -1,11 +1,16 @@
-local function revert(tick_us, window, _, _, cost, charged_at, last, previous, current)
-  local start = last - last % window
+-- Subtracts units from the entry that contains the charge. The entry keeps its tick, so its other units are not counted
+-- for a shorter time.
+local function revert(key, tick_us, _, _, cost, charged_at, tag)
+  local value = read_log(key, tag)
+  if value == '' then return true end
+  if not value then return nil end
+  local ticks, subtract = open_entries(value)
+  if not ticks then return nil end
   local tick = charged_at / tick_us
   tick = tick - tick % 1
-  if tick >= start then
-    current = current > cost and current - cost or 0
-  elseif tick + window >= start then
-    previous = previous > cost and previous - cost or 0
-  end
-  return last, previous, current
+  replace_log(key, tag, subtract(function(first, last, units)
+    if tick < first or tick > last then return 0 end
+    return cost < units and cost or units
+  end))
+  return true
 end

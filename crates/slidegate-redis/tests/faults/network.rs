@@ -185,7 +185,7 @@ async fn batch_after_script_flush_takes_one_round_trip() {
         &proxy.address(),
         Settings { timeout: LONG, ..patient_settings() },
     );
-    let small = Limit::new("20/d".parse().unwrap(), Algorithm::SlidingWindow).unwrap();
+    let small = Limit::new("20/d".parse().unwrap(), Algorithm::SlidingCounter).unwrap();
     let (log, window) = (counter.hit(), Hit { limit: &small, ..counter.hit() });
     let hits: Vec<[Hit<'_>; 1]> =
         (0..60).map(|nth| if nth % 2 == 0 { [log] } else { [window] }).collect();

@@ -102,7 +102,7 @@ async fn concurrent_callers_load_missing_script_once() {
         for _ in 0..1_000 {
             let store = store.clone();
             callers.spawn(async move {
-                let limit = Limit::new("5000/h".parse().unwrap(), Algorithm::SlidingWindow);
+                let limit = Limit::new("5000/h".parse().unwrap(), Algorithm::SlidingCounter);
                 take_one_unit(&store, &limit.unwrap()).await
             });
         }

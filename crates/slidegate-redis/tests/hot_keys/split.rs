@@ -60,8 +60,14 @@ async fn exhaust_sub_key(instance: &Instance, route: &str) -> u64 {
     allowed
 }
 
-const TESTED_ALGORITHM_NAMES: [&str; 5] =
-    ["sliding_log", "sliding_buckets", "sliding_window", "fixed_window", "token_bucket"];
+const TESTED_ALGORITHM_NAMES: [&str; 6] = [
+    "sliding_window",
+    "sliding_log",
+    "sliding_buckets",
+    "sliding_counter",
+    "fixed_window",
+    "token_bucket",
+];
 
 #[tokio::test]
 async fn sub_keys_allow_exactly_their_shares() {
@@ -92,7 +98,7 @@ async fn sub_keys_allow_exactly_their_shares() {
 #[tokio::test]
 async fn equal_attributes_choose_same_sub_key() {
     let (redis, clock) = (Redis::start(), ManualClock::default());
-    let policy = new_split_policy("sliding_window");
+    let policy = new_split_policy("sliding_counter");
     let [one, other] = [(); 2].map(|()| new_instance(&policy, &redis.address(), &clock));
     for route in routes_for_all_sub_keys() {
         redis.command(&["FLUSHALL"]);

@@ -44,7 +44,7 @@ impl Client {
     /// Creates a client with a limit of `max` units per day. No unit leaves the window during a test, so counts only
     /// grow.
     pub fn new(name: String, max: u64) -> Self {
-        Self { name, limits: vec![new_limit_per_day(max, Algorithm::SlidingWindow)] }
+        Self { name, limits: vec![new_limit_per_day(max, Algorithm::SlidingCounter)] }
     }
 
     /// Adds a sliding log limit. Its counter has a Redis key of its own; counters of other algorithms share one key.

@@ -38,8 +38,8 @@ pub struct PolicySourceArgs {
 
     /// Algorithm of the limits in --ratelimit-config
     ///
-    /// sliding_window, sliding_log, sliding_buckets, token_bucket, or fixed_window, whose windows are aligned to the
-    /// clock, as in the reference server.
+    /// sliding_window, sliding_log, sliding_buckets, sliding_counter, token_bucket, or fixed_window, whose windows are
+    /// aligned to the clock, as in the reference server.
     #[arg(
         long,
         value_name = "ALGORITHM",

@@ -13,8 +13,8 @@ use crate::ratelimit_config::ConversionOptions;
 /// The flags of `slidegate convert`.
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
-    /// Algorithm of the limits: sliding_window, sliding_log, sliding_buckets, token_bucket, or fixed_window, whose
-    /// windows are aligned to the clock, as in the reference server
+    /// Algorithm of the limits: sliding_window, sliding_log, sliding_buckets, sliding_counter, token_bucket, or
+    /// fixed_window, whose windows are aligned to the clock, as in the reference server
     #[arg(
         long,
         value_name = "ALGORITHM",

@@ -39,7 +39,7 @@ rules:
         changes.lines,
         [
             "rule `new` of domain `api` was added: counted per ip; without it the rule does not apply; never more than 5 in any 1m (5/1m sliding_log)",
-            "rule `other` of domain `api` has changed: was [about 1 in any 1s (1/1s sliding_window)], is [about 2 in any 1s (2/1s sliding_window)]; counters kept",
+            "rule `other` of domain `api` has changed: was [never more than 1 in any 1s (1/1s sliding_window)], is [never more than 2 in any 1s (2/1s sliding_window)]; counters kept",
             "rule `old` was removed",
             "routes have changed: added /c/{id}; removed /a",
         ]
@@ -73,27 +73,27 @@ fn only_max_or_burst_change_keeps_counters() {
     assert_rule_change_description(
         "limits: [10/min]",
         "limits: [10/h]",
-        "was [about 10 in any 1m (10/1m sliding_window)], is [about 10 in any 1h (10/1h sliding_window)]; counters reset",
+        "was [never more than 10 in any 1m (10/1m sliding_window)], is [never more than 10 in any 1h (10/1h sliding_window)]; counters reset",
     );
     assert_rule_change_description(
         "limits: [10/min]",
         "limits: [10/min], algorithm: sliding_log",
-        "was [about 10 in any 1m (10/1m sliding_window)], is [never more than 10 in any 1m (10/1m sliding_log)]; counters reset",
+        "was [never more than 10 in any 1m (10/1m sliding_window)], is [never more than 10 in any 1m (10/1m sliding_log)]; counters reset",
     );
     assert_rule_change_description(
         "limits: [10/min, 5/s, 9/h]",
         "limits: [20/min, 5/s, 9/d]",
-        "was [about 10 in any 1m (10/1m sliding_window); about 9 in any 1h (9/1h sliding_window)], is [about 20 in any 1m (20/1m sliding_window); about 9 in any 1d (9/1d sliding_window)]; counters of `1m` kept, of `1d` reset",
+        "was [never more than 10 in any 1m (10/1m sliding_window); never more than 9 in any 1h (9/1h sliding_window)], is [never more than 20 in any 1m (20/1m sliding_window); never more than 9 in any 1d (9/1d sliding_window)]; counters of `1m` kept, of `1d` reset",
     );
     assert_rule_change_description(
         "limits: [10/min]",
         "limits: [10/min, 5/s]",
-        "added [about 5 in any 1s (5/1s sliding_window)]; counters of `1s` reset",
+        "added [never more than 5 in any 1s (5/1s sliding_window)]; counters of `1s` reset",
     );
     assert_rule_change_description(
         "limits: [10/min, 5/s]",
         "limits: [10/min]",
-        "removed [about 5 in any 1s (5/1s sliding_window)]",
+        "removed [never more than 5 in any 1s (5/1s sliding_window)]",
     );
     let bucket = |burst| {
         format!("limits: [{{ max: 9, window: 1s, algorithm: token_bucket, burst: {burst} }}]")
@@ -181,7 +181,7 @@ fn override_order_change_is_described() {
     assert_rule_change_description(
         "limits: [9/s]",
         &format!("limits: [9/s], overrides: [{pro}]"),
-        "added [override `pro`, if plan is `pro`: about 90 in any 1s (90/1s sliding_window)]; counters kept",
+        "added [override `pro`, if plan is `pro`: never more than 90 in any 1s (90/1s sliding_window)]; counters kept",
     );
 }
 

@@ -15,8 +15,10 @@ fn config_files_from_texts(texts: &[&str]) -> Vec<FileText> {
     texts.iter().enumerate().map(file).collect()
 }
 
-const SLIDING_WINDOW_CONVERSION_OPTIONS: ConversionOptions =
-    ConversionOptions { algorithm: Algorithm::SlidingWindow, supports: accept_any_limit };
+const SLIDING_WINDOW_CONVERSION_OPTIONS: ConversionOptions = ConversionOptions {
+    algorithm: Algorithm::SlidingWindow { resolution: None },
+    supports: accept_any_limit,
+};
 
 /// Converts the text of a configuration file. Panics if it has errors.
 fn convert_valid_config(text: &str) -> Conversion {

@@ -17,7 +17,7 @@ from reference import Bracket, ceil_div
 
 # Rules of policy.yaml: the attributes of their keys, and their limits as (name, window, max, algorithm).
 RULES = {
-    "per-user": (["user"], [("1500ms", 1_500_000, 6, "sliding_log"), ("400ms", 400_000, 4, "sliding_window")]),
+    "per-user": (["user"], [("1500ms", 1_500_000, 6, "sliding_log"), ("400ms", 400_000, 4, "sliding_counter")]),
     "per-pair": (["user", "ip"], [("900ms", 900_000, 5, "sliding_buckets")]),
     "per-ip": (["ip"], [("700ms", 700_000, 7, "fixed_window"), ("1200ms", 1_200_000, 12, "token_bucket")]),
     "global": ([], [("1s", 1_000_000, 25, "sliding_window")]),

@@ -1,4 +1,4 @@
-"""Brute-force implementations of the five algorithms, written from docs/ALGORITHMS.md without code of slidegate.
+"""Brute-force implementations of the six algorithms, written from docs/ALGORITHMS.md without code of slidegate.
 
 Each counter keeps all charges of the last three windows and scans all of them. A charge later than the evaluated moment
 counts as made at that moment. Times are integer microseconds since the Unix epoch.
@@ -43,6 +43,14 @@ class SlidingLog:
         return max(counted, default=now)
 
 
+class SlidingWindow(SlidingLog):
+    """Only for a max of up to 32, the default resolution: then the window is exact, like a log."""
+
+    def used(self, now, limit):
+        assert limit <= 32
+        return super().used(now, limit)
+
+
 class SlidingBuckets:
     """Buckets of a tenth of the window. The current bucket and the ten buckets before it count in full."""
 
@@ -67,7 +75,7 @@ class SlidingBuckets:
         return max([self.expires_at(at) for at, _ in self.charges if self.expires_at(at) > now], default=now)
 
 
-class SlidingWindow:
+class SlidingCounter:
     """The current window in full, plus the previous window weighted by its remaining overlap.
 
     Only for windows of up to 16 s, in which a tick is a microsecond."""
@@ -157,6 +165,7 @@ ALGORITHMS = {
     "sliding_log": SlidingLog,
     "sliding_buckets": SlidingBuckets,
     "sliding_window": SlidingWindow,
+    "sliding_counter": SlidingCounter,
     "fixed_window": FixedWindow,
     "token_bucket": TokenBucket,
 }

@@ -213,7 +213,7 @@ fn wrong_documented_outcomes_are_reported_as_errors() {
     let policy = block("yaml", "rules:\n  - { name: a, per: [u], limits: [2/min] }");
     for (text, is_ok) in [
         (
-            "2x u=1 -> allowed\nu=1 -> denied by a, retry after 90s\n+90s\nu=1 -> allowed, 0 left",
+            "2x u=1 -> allowed\nu=1 -> denied by a, retry after 1m\n+1m\nu=1 -> allowed, 1 left",
             true,
         ),
         (
@@ -222,8 +222,8 @@ fn wrong_documented_outcomes_are_reported_as_errors() {
         ),
         ("3x u=1 -> allowed", false),
         ("u=1 -> allowed, 2 left", false),
-        ("2x u=1 -> allowed\nu=1 -> denied by b, retry after 90s", false),
-        ("2x u=1 -> allowed\nu=1 -> denied by a, retry after 89s", false),
+        ("2x u=1 -> allowed\nu=1 -> denied by b, retry after 1m", false),
+        ("2x u=1 -> allowed\nu=1 -> denied by a, retry after 59s", false),
         ("2x u=1 -> allowed\nu=1 -> denied", false),
         ("other=1 -> allowed", false),
         ("u=1 -> welcome", false),

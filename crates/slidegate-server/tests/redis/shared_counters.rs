@@ -82,7 +82,13 @@ fn databases_and_prefixes_isolate_counters() {
     }
     let mut keys = redis.keys();
     keys.sort();
-    assert_eq!(keys, ["eu:default:a:{tenant=acme}", "slidegate:default:a:{tenant=acme}"]);
+    assert_eq!(
+        keys,
+        [
+            "eu:default:a:{tenant=acme}:sliding_window",
+            "slidegate:default:a:{tenant=acme}:sliding_window"
+        ]
+    );
 }
 
 #[test]

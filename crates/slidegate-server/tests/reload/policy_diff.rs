@@ -16,8 +16,8 @@ fn reload_log_lists_changed_rules() {
     let summary = server.process.wait_for_log("the policy has changed");
     assert!(summary.ends_with("rules: 1 added, 1 changed, 1 removed"), "{summary}");
     for expected in [
-        "rule `d` was added: one counter for all requests; about 2 in any 1s (2/1s sliding_window)",
-        "rule `a` has changed: was [about 9 in any 1h (9/1h sliding_window)], is [about 5 in any 1h (5/1h sliding_window)]; counters kept",
+        "rule `d` was added: one counter for all requests; never more than 2 in any 1s (2/1s sliding_window)",
+        "rule `a` has changed: was [never more than 9 in any 1h (9/1h sliding_window)], is [never more than 5 in any 1h (5/1h sliding_window)]; counters kept",
         "rule `b` was removed",
     ] {
         let line = server.process.next_log_line(std::time::Duration::from_secs(30)).unwrap();
@@ -40,7 +40,8 @@ fn observe_flag_applies_to_reloaded_policy() {
     assert_observed(2);
     folder.replace_file(&policy(2));
     // The log lists the changes in the file, without a change of the mode.
-    let expected = "was [about 1 in any 1h (1/1h sliding_window)], is [about 2 in any 1h";
+    let expected =
+        "was [never more than 1 in any 1h (1/1h sliding_window)], is [never more than 2 in any 1h";
     server.process.wait_for_log(expected);
     assert_observed(3);
     assert_eq!(server.policy_status()["observe"], true);

@@ -72,6 +72,8 @@ fn expected_comparison_with_exact_log(
     })
 }
 
+const COUNTER: &str = "{ max: 10, window: 1m, algorithm: sliding_counter }";
+
 #[test]
 fn sliding_log_has_no_false_allows_or_denials() {
     let files = ReplayFiles::new("exact-log");
@@ -111,20 +113,28 @@ fn fixed_window_boundary_bursts_count_as_false_allows() {
 }
 
 #[test]
-fn sliding_window_false_allows_are_counted() {
+fn small_sliding_window_has_no_false_allows_or_denials() {
+    let requests = [0, 59, 60, 90].map(|second| new_request_burst(second, 10)).concat();
+    let report = replay_single_rule("exact-window", "10/min", &requests);
+    assert_eq!((&report["allowed"], &report["denied"]), (&json!(20), &json!(20)));
+    assert_eq!(report["limits"][0]["exact"], expected_comparison_with_exact_log(0, 0, 10, 100, 0));
+}
+
+#[test]
+fn sliding_counter_false_allows_are_counted() {
     // Ten requests in the last second of a window count as five half a window later.
     let requests = [new_request_burst(59, 10), new_request_burst(90, 10)].concat();
-    let report = replay_single_rule("late-burst", "10/min", &requests);
+    let report = replay_single_rule("late-burst", COUNTER, &requests);
     assert_eq!(report["limits"][0]["exact"], expected_comparison_with_exact_log(5, 0, 15, 150, 5));
     assert_eq!(report["exact"], json!({ "false_allows": 5, "false_denies": 0 }));
 }
 
 #[test]
-fn sliding_window_false_denials_are_counted() {
+fn sliding_counter_false_denials_are_counted() {
     // Ten requests still count as ten one window later, and as five after another half window.
     let requests =
         [new_request_burst(0, 10), new_request_burst(60, 10), new_request_burst(90, 10)].concat();
-    let report = replay_single_rule("early-burst", "10/min", &requests);
+    let report = replay_single_rule("early-burst", COUNTER, &requests);
     assert_eq!(report["limits"][0]["exact"], expected_comparison_with_exact_log(0, 15, 10, 100, 0));
 }
 

@@ -149,7 +149,6 @@ rules:
   - name: per-ip
     per: [ip]
     limits: [12/1s]
-    algorithm: sliding_log   # exact, like the suggestions
 "
     );
 }

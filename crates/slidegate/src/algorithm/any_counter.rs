@@ -4,6 +4,7 @@
 use super::additive::{Additive, BucketLayout};
 use super::fixed_window::FixedWindow;
 use super::sliding_buckets::SlidingBuckets;
+use super::sliding_counter::SlidingCounter;
 use super::sliding_log::SlidingLog;
 use super::sliding_window::SlidingWindow;
 use super::token_bucket::TokenBucket;
@@ -11,9 +12,10 @@ use super::token_bucket::TokenBucket;
 /// A [`Counter`](super::counter::Counter) of any algorithm, as an enum with one variant for each algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AnyCounter {
+    SlidingWindow(SlidingWindow),
     SlidingLog(SlidingLog),
     SlidingBuckets(SlidingBuckets),
-    SlidingWindow(SlidingWindow),
+    SlidingCounter(SlidingCounter),
     FixedWindow(FixedWindow),
     TokenBucket(TokenBucket),
 }
@@ -22,9 +24,10 @@ pub(crate) enum AnyCounter {
 macro_rules! with_counter {
     ($any:expr, $counter:ident => $body:expr) => {
         match $any {
+            $crate::algorithm::AnyCounter::SlidingWindow($counter) => $body,
             $crate::algorithm::AnyCounter::SlidingLog($counter) => $body,
             $crate::algorithm::AnyCounter::SlidingBuckets($counter) => $body,
-            $crate::algorithm::AnyCounter::SlidingWindow($counter) => $body,
+            $crate::algorithm::AnyCounter::SlidingCounter($counter) => $body,
             $crate::algorithm::AnyCounter::FixedWindow($counter) => $body,
             $crate::algorithm::AnyCounter::TokenBucket($counter) => $body,
         }
@@ -35,9 +38,10 @@ pub(crate) use with_counter;
 /// A counter of any additive algorithm, that is, any algorithm whose states can be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AnyAdditive {
-    /// The sliding window algorithm, which counts the current and the previous window.
-    SlidingWindow(SlidingWindow),
-    /// The sliding buckets algorithm, which counts all buckets of a window.
+    /// The sliding counter algorithm, which counts the current and the previous window.
+    SlidingCounter(SlidingCounter),
+    /// The sliding buckets algorithm, which counts all buckets of a window. Also counts limits with the sliding window
+    /// algorithm.
     SlidingBuckets(SlidingBuckets),
     /// The fixed window algorithm, which counts the current window.
     FixedWindow(FixedWindow),
@@ -47,7 +51,7 @@ impl AnyAdditive {
     /// Returns the length and the number of the time buckets.
     pub fn layout(&self) -> BucketLayout {
         match self {
-            Self::SlidingWindow(counter) => counter.layout(),
+            Self::SlidingCounter(counter) => counter.layout(),
             Self::SlidingBuckets(counter) => counter.layout(),
             Self::FixedWindow(counter) => counter.layout(),
         }

@@ -118,6 +118,11 @@ impl SlidingBuckets {
         }
     }
 
+    /// Creates a counter with buckets of this length, which cover at least the window.
+    pub(super) fn with_buckets(max: u32, window_us: u64, precision_us: u64) -> Self {
+        Self { max, buckets: window_us.div_ceil(precision_us) as u16, precision_us }
+    }
+
     pub(crate) fn quota(&self) -> Quota {
         Quota::from_parts(self.max, self.precision_us * u64::from(self.buckets))
     }

@@ -1,219 +1,231 @@
-//! The sliding window algorithm: counts the current window and the previous window.
+//! The sliding window algorithm: a log of the charges in the window, compacted to a bounded number of entries.
 //!
-//! The previous count is weighted by the fraction of its window that the sliding window still covers, rounded **up**.
-//! Windows begin at multiples of their length since the Unix epoch. Admits about max units per window, and always less
-//! than twice max. The reason for this bound is the rounding: while the sliding window covers a part of the previous
-//! window, a previous count above zero counts as at least one unit.
+//! A charge joins the newest entry while the entry has at most ceil(max / resolution) units and covers less than
+//! window / resolution, and whenever it has the same tick. Otherwise, it begins a new entry. All units of an entry are
+//! counted until one window after its *last* charge. So no window ever contains more than max units, and a unit is
+//! counted at most window / resolution too long. If max is at most the resolution, the count is exact.
+//! `docs/ALGORITHMS.md` has the proofs.
+//!
+//! The tick of a charge is rounded **up** and the current time is rounded down, so an entry never leaves before its
+//! window is over.
 
-use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, clamp_to_max_units};
+mod state;
+#[cfg(test)]
+mod tests;
+
+use super::counter::{ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
+use super::sliding_buckets::SlidingBuckets;
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
-use crate::heap::HeapSize;
-use crate::outcome::{Outcome, OutcomeTimes};
-use crate::quota::Quota;
+use crate::outcome::Outcome;
+use crate::quota::{MAX_UNITS, Quota};
 
-/// The largest number of ticks in a window. With this bound, the product of a count and a window is at most 2^53, so
-/// that Lua in Redis computes it exactly.
-const MAX_TICKS_PER_WINDOW: u32 = 1 << 24;
+pub use state::State;
+use state::{Entry, Expired, MAX_TICKS_PER_WINDOW, Newest};
 
-/// A quota that is counted over the current and the previous window.
+/// The default resolution.
+pub const DEFAULT_RESOLUTION: u16 = 32;
+
+/// The smallest and the largest resolution.
+pub const RESOLUTIONS: std::ops::RangeInclusive<u16> = 8..=1024;
+
+/// The number of entries, as a multiple of the resolution, above which neighbouring entries are merged.
+const ENTRIES_PER_RESOLUTION: usize = 3;
+
+/// A quota that is counted with a compacted log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     max: u32,
-    resolution: TickResolution,
-}
-
-/// The counts of the window that contains a key's last charge, and of the window before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
-    /// The tick of the last charge. The window that contains this tick is the current window.
-    last: u64,
-    /// The units charged in the previous window.
-    previous: u32,
-    /// The units charged in the current window.
-    current: u32,
-}
-
-impl HeapSize for State {}
-
-/// The counts of a state, as seen at a given time. By then a new window may have begun. The current window of the state
-/// is then the previous window, or both windows of the state have passed.
-#[derive(Clone, Copy)]
-struct WindowCounts {
-    /// The first tick of the current window.
-    start: u64,
-    /// The number of ticks from the start of the current window to the given time.
-    elapsed: u64,
-    previous: u64,
-    current: u64,
+    /// The largest number of units of an entry with several charges.
+    max_entry_units: u32,
+    ticks: TickResolution,
+    resolution: u16,
 }
 
 impl SlidingWindow {
-    pub(crate) fn new(quota: &Quota) -> Self {
+    pub(crate) fn new(quota: &Quota, resolution: u16) -> Self {
+        let max = quota.max() as u32;
         Self {
-            max: quota.max() as u32,
-            resolution: TickResolution::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
+            max,
+            max_entry_units: max.div_ceil(u32::from(resolution)),
+            ticks: TickResolution::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
+            resolution,
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.resolution.window_us())
+        Quota::from_parts(self.max, self.ticks.window_us())
+    }
+
+    pub(crate) fn resolution(&self) -> u16 {
+        self.resolution
+    }
+
+    /// Returns the counter with which several nodes count together: buckets of window / resolution, rounded up.
+    pub(crate) fn buckets(&self) -> SlidingBuckets {
+        let precision_us = self.ticks.window_us().div_ceil(self.resolution.into());
+        SlidingBuckets::with_buckets(self.max, self.ticks.window_us(), precision_us)
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        self.resolution.limit_params(self.max, 0)
+        self.ticks.limit_params(self.max, self.resolution.into())
     }
 
     fn max_units(&self) -> u64 {
         u64::from(self.max)
     }
 
-    /// Returns the counts of a state, as seen at `now`, or at the time of the last charge if that time is later.
+    /// Returns the largest number of heap bytes that a state can take.
+    pub(crate) fn max_heap_bytes(&self) -> usize {
+        // `docs/ALGORITHMS.md` has the proof. Also, each entry has a unit, and a charge above twice max adds no entry.
+        let by_resolution = 6 * usize::from(self.resolution) + 3;
+        let by_units = 2 * self.max_units() + 1;
+        state::max_heap_bytes(by_resolution.min(usize::try_from(by_units).unwrap_or(usize::MAX)))
+    }
+
+    /// Returns the first tick whose entries are still counted at `now`.
+    fn window_start_tick(&self, now: Timestamp) -> u64 {
+        self.first_tick_of_window(self.ticks.tick_at(now))
+    }
+
+    /// Returns the first tick of the window that ends with `tick`.
     #[inline(always)]
-    fn counts_at(&self, state: &State, now: Timestamp) -> WindowCounts {
-        let window = self.resolution.window_ticks();
-        let now = self.resolution.tick_at(now).max(state.last);
-        let start = state.last - state.last % window;
-        let (previous, current) = (u64::from(state.previous), u64::from(state.current));
-        let age = now - start;
-        if age < window {
-            WindowCounts { start, elapsed: age, previous, current }
-        } else if age < 2 * window {
-            WindowCounts {
-                start: start + window,
-                elapsed: age - window,
-                previous: current,
-                current: 0,
+    fn first_tick_of_window(&self, tick: u64) -> u64 {
+        (tick + 1).saturating_sub(self.ticks.window_ticks())
+    }
+
+    /// Returns the time from which an entry with this tick is no longer counted, in microseconds.
+    #[inline(always)]
+    fn entry_expiry_us(&self, tick: u64) -> u64 {
+        self.ticks.tick_start_us(tick + self.ticks.window_ticks())
+    }
+
+    /// Returns whether `ticks` are less than window / resolution.
+    #[inline(always)]
+    fn is_within_entry(&self, ticks: u64) -> bool {
+        ticks * u64::from(self.resolution) < self.ticks.window_ticks()
+    }
+
+    /// Returns the outcome of a hit that requires `required` free units. The first `expired` entries are not counted.
+    #[inline(always)]
+    fn outcome(&self, state: &State, expired: Expired, now: Timestamp, required: u64) -> Outcome {
+        let (used, max) = (state.total() - expired.units, self.max_units());
+        let reset_after_us = micros_until_expiry(self, state, now);
+        Outcome::from_used_units((used, max), required, reset_after_us, || {
+            // The oldest entries leave one by one, until enough units are free.
+            let (mut to_free, mut fits_at) = (used + required - max, 0);
+            for entry in (expired.entries..).map_while(|index| state.get(index)) {
+                fits_at = entry.tick;
+                to_free = to_free.saturating_sub(entry.units.into());
+                if to_free == 0 {
+                    break;
+                }
             }
-        } else {
-            let elapsed = now % window;
-            WindowCounts { start: now - elapsed, elapsed, previous: 0, current: 0 }
-        }
+            self.entry_expiry_us(fits_at).saturating_sub(now.as_micros())
+        })
     }
 
-    /// Returns the time from which the counts have no weight. `start` is the first tick of the current window.
+    /// Charges a state without checking whether the units fit. `expired` are the entries that have left the window.
     #[inline(always)]
-    fn counts_expiry(&self, start: u64, previous: u64, current: u64) -> Timestamp {
-        let windows = match (current, previous) {
-            (1.., _) => 2,
-            (0, 1..) => 1,
-            (0, 0) => return Timestamp::default(),
-        };
-        let expires = start + windows * self.resolution.window_ticks();
-        Timestamp::from_micros(self.resolution.tick_start_us(expires))
-    }
-
-    /// Returns the units used: the current count plus the weighted previous count.
-    #[inline(always)]
-    fn used_units(&self, counts: &WindowCounts) -> u64 {
-        let window = self.resolution.window_ticks();
-        counts.current + (counts.previous * (window - counts.elapsed)).div_ceil(window)
-    }
-
-    /// Returns the outcome of a hit that requires `required` free units, for a key with these counts, of which `used`
-    /// units are in use.
-    #[inline(always)]
-    fn outcome_of_counts(
-        &self,
-        (counts, used): (&WindowCounts, u64),
-        now: Timestamp,
-        required: u64,
-    ) -> Outcome {
-        let free = self.max_units().checked_sub(used);
-        let fits = free.is_some_and(|free| required <= free);
-        let times = WindowTimes {
-            now_us: now.as_micros(),
-            start: counts.start,
-            // Counts are limited when they are charged.
-            previous: counts.previous as u32,
-            current: counts.current as u32,
-            required: u32::try_from(required).unwrap_or(u32::MAX),
-            counter: *self,
-        };
-        Outcome::with_times(fits, free.unwrap_or_default(), OutcomeTimes::Windows(times))
-    }
-
-    /// Charges a state. `counts` are its counts at `now`, of which `used` units are in use.
-    #[inline(always)]
-    fn charge_counts(
+    fn charge_after_expiry(
         &self,
         state: &mut State,
-        (mut counts, used): (WindowCounts, u64),
+        expired: Expired,
         now: Timestamp,
         cost: u64,
     ) -> ChargeEffect {
-        let current = counts.current;
-        counts.current = u64::from(clamp_to_max_units(current.saturating_add(cost)));
-        *state = State {
-            last: counts.start + counts.elapsed,
-            previous: counts.previous as u32,
-            current: counts.current as u32,
-        };
-        let used = used - current + counts.current;
-        let expires_at = self.counts_expiry(counts.start, counts.previous, counts.current);
+        state.remove_first(expired);
+        let total = state.total();
+        let units = u64::from(clamp_to_max_units(cost)).min(MAX_UNITS - total) as u32;
+        let mut tick = self.ticks.tick_at_or_after(now);
+        let newest = state.newest();
+        tick = newest.map_or(tick, |newest| tick.max(newest.entry.tick));
+        if units > 0 {
+            // Debts of more than max are not worth entries of their own.
+            let is_deep_in_debt = total + u64::from(units) > 2 * self.max_units();
+            let joins =
+                newest.is_some_and(|newest| is_deep_in_debt || self.may_join(newest, tick, units));
+            match joins {
+                true => state.join_newest(tick, units),
+                false => self.push(state, Entry { tick, units }),
+            }
+        }
         ChargeEffect {
-            expires_at,
-            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(state.last)),
-            outcome: self.outcome_of_counts((&counts, used), now, 1),
+            charged_at: Timestamp::from_micros(self.ticks.tick_start_us(tick)),
+            expires_at: self.expires_at(state),
+            outcome: self.outcome(state, Expired::default(), now, 1),
         }
     }
-}
 
-/// The counts of a key at a given time, from which the times of an outcome are computed.
-#[derive(Clone, Copy)]
-pub(crate) struct WindowTimes {
-    now_us: u64,
-    /// The first tick of the current window.
-    start: u64,
-    previous: u32,
-    current: u32,
-    /// The units that must be free.
-    required: u32,
-    counter: SlidingWindow,
-}
-
-impl WindowTimes {
-    /// Returns the duration until the required units are free, in microseconds; `None` if they never fit. Must be
-    /// called only if they are not free now.
-    pub(crate) fn retry_after_us(&self) -> Option<u64> {
-        let window = self.counter.resolution.window_ticks();
-        let free = u64::from(self.counter.max.checked_sub(self.required)?);
-        let (previous, current) = (u64::from(self.previous), u64::from(self.current));
-        let start = self.start;
-        // The first tick at which `count` units weigh at most `free` units, if they have no weight from `end` on.
-        let fits_at =
-            |free: u64, count: u64, end: u64| end.saturating_sub((free * window) / count.max(1));
-        let fits_at = match free.checked_sub(current) {
-            Some(free) => fits_at(free, previous, start + window),
-            // Not before the current window has become the previous one.
-            None => fits_at(free, current, start + 2 * window),
-        };
-        Some(self.counter.resolution.tick_start_us(fits_at).saturating_sub(self.now_us))
+    /// Returns whether a charge of `units` units at `tick` may join the newest entry.
+    #[inline(always)]
+    fn may_join(&self, newest: Newest, tick: u64, units: u32) -> bool {
+        tick == newest.entry.tick
+            || newest.entry.units + units <= self.max_entry_units
+                && self.is_within_entry(newest.span_to(tick))
     }
 
-    /// Returns the duration until the counts no longer have any weight, in microseconds.
     #[inline(always)]
-    pub(crate) fn reset_after_us(&self) -> u64 {
-        let (previous, current) = (self.previous.into(), self.current.into());
-        let expires_at = self.counter.counts_expiry(self.start, previous, current);
-        expires_at.as_micros().saturating_sub(self.now_us)
+    fn push(&self, state: &mut State, entry: Entry) {
+        state.push(entry);
+        if state.len() > ENTRIES_PER_RESOLUTION * usize::from(self.resolution) {
+            self.merge_neighbours(state);
+        }
+    }
+
+    /// Merges neighbouring entries that could have been one entry. The newest entry is not merged, because charges may
+    /// still join it.
+    #[cold]
+    fn merge_neighbours(&self, state: &mut State) {
+        state.merge(|entries, oldest_first| {
+            let mut merged: Vec<Entry> = Vec::with_capacity(entries.len());
+            // The charges of an entry are after the last charge of the entry before it.
+            let mut first = oldest_first;
+            for entry in entries {
+                match merged.last_mut() {
+                    Some(last)
+                        if last.units + entry.units <= self.max_entry_units
+                            && self.is_within_entry(entry.tick - first) =>
+                    {
+                        *last = Entry { tick: entry.tick, units: last.units + entry.units };
+                    }
+                    last => {
+                        first = last.map_or(oldest_first, |last| last.tick + 1);
+                        merged.push(*entry);
+                    }
+                }
+            }
+            merged
+        });
+    }
+
+    /// Returns the outcome of a hit that is charged if it fits, for a state with several entries.
+    #[inline(never)]
+    fn charge_log_if_fits(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<ChargeEffect, Outcome> {
+        let expired = state.expired_before(self.window_start_tick(now));
+        let outcome = self.outcome(state, expired, now, cost);
+        match outcome.fits() {
+            true => Ok(self.charge_after_expiry(state, expired, now, cost)),
+            false => Err(outcome),
+        }
     }
 }
 
 impl Counter for SlidingWindow {
     type State = State;
 
-    #[inline(always)]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let counts = self.counts_at(state, now);
-        self.outcome_of_counts((&counts, self.used_units(&counts)), now, required)
+        self.outcome(state, state.expired_before(self.window_start_tick(now)), now, required)
     }
 
-    #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let counts = self.counts_at(state, now);
-        self.charge_counts(state, (counts, self.used_units(&counts)), now, cost)
+        let expired = state.expired_before(self.window_start_tick(now));
+        self.charge_after_expiry(state, expired, now, cost)
     }
 
     #[inline(always)]
@@ -223,97 +235,78 @@ impl Counter for SlidingWindow {
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
-        let counts = self.counts_at(state, now);
-        let used = self.used_units(&counts);
-        let outcome = self.outcome_of_counts((&counts, used), now, cost);
-        match outcome.fits() {
-            true => Ok(self.charge_counts(state, (counts, used), now, cost)),
-            false => Err(outcome),
+        let Some(newest) = state.single() else {
+            return self.charge_log_if_fits(state, now, cost);
+        };
+        // The same steps as for several entries, but with the only entry in registers.
+        let (tick_before, tick_after) = self.ticks.ticks_around(now);
+        let entry = newest.entry;
+        let is_counted = entry.tick >= self.first_tick_of_window(tick_before);
+        let used = if is_counted { u64::from(entry.units) } else { 0 };
+        let until = |tick| self.entry_expiry_us(tick).saturating_sub(now.as_micros());
+        let outcome = |used, required, newest_tick, oldest_tick| {
+            let max = self.max_units();
+            Outcome::from_used_units((used, max), required, until(newest_tick), || {
+                until(oldest_tick)
+            })
+        };
+        if used.saturating_add(cost) > self.max_units() {
+            let newest_tick = if entry.units > 0 { entry.tick } else { 0 };
+            return Err(outcome(used, cost, newest_tick, entry.tick));
         }
-    }
-
-    fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        let start = state.last - state.last % self.resolution.window_ticks();
-        let charge_tick = self.resolution.tick_at(charged_at);
-        let count = if charge_tick >= start {
-            &mut state.current
-        } else if charge_tick + self.resolution.window_ticks() >= start {
-            &mut state.previous
+        let units = cost as u32;
+        let (mut tick, mut oldest_tick) = (tick_after, tick_after);
+        if used == 0 {
+            state.replace_single(Entry { tick, units }, 0);
         } else {
-            return;
-        };
-        *count = count.saturating_sub(clamp_to_max_units(cost));
+            tick = tick.max(entry.tick);
+            if self.may_join(newest, tick, units) {
+                let span = newest.span_to(tick) as u32;
+                state.replace_single(Entry { tick, units: entry.units + units }, span);
+                oldest_tick = tick;
+            } else {
+                state.push(Entry { tick, units });
+                oldest_tick = entry.tick;
+            }
+        }
+        Ok(ChargeEffect {
+            charged_at: Timestamp::from_micros(self.ticks.tick_start_us(tick)),
+            expires_at: Timestamp::from_micros(self.entry_expiry_us(tick)),
+            outcome: outcome(used + cost, 1, tick, oldest_tick),
+        })
     }
 
-    /// Reduces the previous count first, then the current count. A decision uses the weighted previous count, which may
-    /// be lower than the count itself. The previous count is therefore reduced until its weighted value is lower by
-    /// `cost` units.
+    /// Subtracts the units from the entry that contains the charge. The entry keeps its tick, so its other units are not
+    /// counted for a shorter time.
+    fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
+        let tick = self.ticks.tick_at(charged_at);
+        let mut first = state.oldest_first();
+        state.edit_units(|entries| {
+            for entry in entries {
+                if (first..=entry.tick).contains(&tick) {
+                    entry.units = entry.units.saturating_sub(clamp_to_max_units(cost));
+                }
+                first = entry.tick + 1;
+            }
+        });
+    }
+
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
-        if cost == 0 {
-            return;
-        }
-        let window = self.resolution.window_ticks();
-        let age = self.resolution.tick_at(now).max(state.last) - (state.last - state.last % window);
-        // The count that is the previous one now, and the number of ticks for which it still has a weight.
-        let (previous, ticks_left) = match age {
-            age if age < window => (&mut state.previous, window - age),
-            age if age < 2 * window => (&mut state.current, 2 * window - age),
-            _ => return,
-        };
-        let weight = (u64::from(*previous) * ticks_left).div_ceil(window);
-        let left = weight.saturating_sub(cost);
-        *previous = (left * window / ticks_left) as u32;
-        if age < window {
-            state.current =
-                state.current.saturating_sub(clamp_to_max_units(cost.saturating_sub(weight)));
-        }
+        state.remove_first(state.expired_before(self.window_start_tick(now)));
+        let mut left = clamp_to_max_units(cost);
+        state.edit_units(|entries| {
+            for entry in entries {
+                let units = left.min(entry.units);
+                entry.units -= units;
+                left -= units;
+            }
+        });
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let start = state.last - state.last % self.resolution.window_ticks();
-        self.counts_expiry(start, state.previous.into(), state.current.into())
-    }
-}
-
-/// Each time bucket is one window.
-impl Additive for SlidingWindow {
-    fn layout(&self) -> BucketLayout {
-        BucketLayout { bucket_us: self.resolution.window_us(), buckets: 2 }
-    }
-
-    #[inline]
-    fn current_bucket(&self, state: &State) -> u64 {
-        state.last / self.resolution.window_ticks()
-    }
-
-    fn units(&self, state: &State, bucket: u64) -> u64 {
-        match self.current_bucket(state).checked_sub(bucket) {
-            Some(0) => state.current.into(),
-            Some(1) => state.previous.into(),
-            _ => 0,
-        }
-    }
-
-    fn state_from_buckets(
-        &self,
-        last_charged_at: Timestamp,
-        mut units: impl FnMut(u64) -> u64,
-    ) -> State {
-        let last = self.resolution.tick_at(last_charged_at);
-        let bucket = last / self.resolution.window_ticks();
-        let previous = bucket.checked_sub(1).map_or(0, &mut units);
-        State {
-            last,
-            previous: clamp_to_max_units(previous),
-            current: clamp_to_max_units(units(bucket)),
-        }
-    }
-
-    fn used(&self, state: &State, now: Timestamp) -> u64 {
-        self.used_units(&self.counts_at(state, now))
-    }
-
-    fn last_charged_at(&self, state: &State) -> Timestamp {
-        Timestamp::from_micros(self.resolution.tick_start_us(state.last))
+        let newest = state.newest();
+        newest.map_or(Timestamp::default(), |newest| {
+            Timestamp::from_micros(self.entry_expiry_us(newest.entry.tick))
+        })
     }
 }

@@ -8,8 +8,8 @@ use crate::clock::Timestamp;
 pub struct LimitParams {
     /// The number of units that fit in a window.
     pub max: u32,
-    /// The burst for `token_bucket`; the number of counted buckets, including the current one, for `sliding_buckets`; 0
-    /// for the other algorithms.
+    /// The burst for `token_bucket`; the resolution for `sliding_window`; the number of counted buckets, including the
+    /// current one, for `sliding_buckets`; 0 for the other algorithms.
     pub extra: u32,
     /// The largest debt (units charged above the burst) for `token_bucket`; 0 for the other algorithms.
     pub max_debt: u32,
@@ -66,6 +66,22 @@ impl TickResolution {
             1 => time.as_micros(),
             tick_us => time.as_micros() / u64::from(tick_us),
         }
+    }
+
+    /// Returns the number of the first tick that does not begin before a time.
+    #[inline(always)]
+    pub(super) fn tick_at_or_after(&self, time: Timestamp) -> u64 {
+        match self.tick_us {
+            1 => time.as_micros(),
+            tick_us => time.as_micros().div_ceil(u64::from(tick_us)),
+        }
+    }
+
+    /// Returns the number of the tick that contains a time, and of the first tick that does not begin before it.
+    #[inline(always)]
+    pub(super) fn ticks_around(&self, time: Timestamp) -> (u64, u64) {
+        let tick = self.tick_at(time);
+        (tick, tick + u64::from(self.tick_start_us(tick) != time.as_micros()))
     }
 
     /// Returns the start of a tick in microseconds.

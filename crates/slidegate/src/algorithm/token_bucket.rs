@@ -15,7 +15,7 @@ use super::counter::{ChargeEffect, Counter};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::outcome::{Outcome, OutcomeTimes};
+use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
 /// The largest number of ticks in a window. With this bound, a level is at most 2^53, so that Lua in Redis computes it
@@ -79,11 +79,13 @@ impl TokenBucket {
         state.level.saturating_sub(leaked)
     }
 
-    /// Returns the outcome of a hit that requires `required` free units at `tick`, given the level at this tick.
+    /// Returns the outcome of a hit that requires `required` free units at `tick`, given the level at this tick. The
+    /// level is 0 from `expires_at` on.
     #[inline(always)]
     fn outcome(
         &self,
         (tick, level, rate): (u64, u64, u32),
+        expires_at: Timestamp,
         now: Timestamp,
         required: u64,
     ) -> Outcome {
@@ -93,10 +95,23 @@ impl TokenBucket {
         let fitting_level = burst.checked_sub(required).map(|units| units * window);
         let fits = fitting_level.is_some_and(|fitting| level <= fitting);
         let remaining = (burst * window).saturating_sub(level) / window;
-        let (now_us, resolution) = (now.as_micros(), self.resolution);
-        let fitting_level = fitting_level.unwrap_or(NO_FITTING_LEVEL);
-        let times = LevelTimes { now_us, tick, level, fitting_level, rate, resolution };
-        Outcome::with_times(fits, remaining, OutcomeTimes::Level(times))
+        let reset_after_us = expires_at.as_micros().saturating_sub(now.as_micros());
+        Outcome::from_fit_and_remaining((fits, remaining, burst), required, reset_after_us, || {
+            let excess = level.saturating_sub(fitting_level.unwrap_or_default());
+            let fits_at = tick.saturating_add(ticks_to_leak(excess, rate));
+            self.resolution.tick_start_us(fits_at).saturating_sub(now.as_micros())
+        })
+    }
+
+    /// Returns the time from which a level is 0, given its value at `tick`.
+    #[inline(always)]
+    fn level_expiry(&self, tick: u64, level: u64, rate: u32) -> Timestamp {
+        match level {
+            0 => Timestamp::default(),
+            _ => Timestamp::from_micros(
+                self.resolution.tick_start_us(tick.saturating_add(ticks_to_leak(level, rate))),
+            ),
+        }
     }
 
     /// Charges a state. `level` is its level at `tick`.
@@ -111,49 +126,12 @@ impl TokenBucket {
         let window = self.resolution.window_ticks();
         let level = (level + cost.min(MAX_UNITS) * window).min(MAX_UNITS * window);
         *state = State { last: tick, level, rate: self.max.max(1) };
+        let expires_at = self.expires_at(state);
         ChargeEffect {
-            expires_at: self.expires_at(state),
+            expires_at,
             charged_at: Timestamp::from_micros(self.resolution.tick_start_us(tick)),
-            outcome: self.outcome((tick, level, state.rate), now, 1),
+            outcome: self.outcome((tick, level, state.rate), expires_at, now, 1),
         }
-    }
-}
-
-/// The value of [`LevelTimes::fitting_level`] for units that never fit; above the highest level, 2^53.
-const NO_FITTING_LEVEL: u64 = u64::MAX;
-
-/// The level of a token bucket at a given time, from which the times of an outcome are computed.
-#[derive(Clone, Copy)]
-pub(crate) struct LevelTimes {
-    now_us: u64,
-    tick: u64,
-    /// The level at `tick`, in `1/window` of a unit.
-    level: u64,
-    /// The highest level at which the required units fit; [`NO_FITTING_LEVEL`] if they never fit.
-    fitting_level: u64,
-    /// The decrease of the level per tick.
-    rate: u32,
-    resolution: TickResolution,
-}
-
-impl LevelTimes {
-    /// Returns the duration until the required units fit, in microseconds; `None` if they never fit.
-    pub(crate) fn retry_after_us(&self) -> Option<u64> {
-        (self.fitting_level != NO_FITTING_LEVEL)
-            .then(|| self.micros_until_level(self.fitting_level))
-    }
-
-    /// Returns the duration until the level is 0, in microseconds.
-    #[inline(always)]
-    pub(crate) fn reset_after_us(&self) -> u64 {
-        if self.level == 0 { 0 } else { self.micros_until_level(0) }
-    }
-
-    #[inline(always)]
-    fn micros_until_level(&self, level: u64) -> u64 {
-        let ticks = ticks_to_leak(self.level.saturating_sub(level), self.rate);
-        let reached_at = self.tick.saturating_add(ticks);
-        self.resolution.tick_start_us(reached_at).saturating_sub(self.now_us)
     }
 }
 
@@ -169,7 +147,9 @@ impl Counter for TokenBucket {
     #[inline]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.resolution.tick_at(now).max(state.last);
-        self.outcome((tick, self.level_at_tick(state, tick), state.rate), now, required)
+        let level = self.level_at_tick(state, tick);
+        let expires_at = self.level_expiry(tick, level, state.rate);
+        self.outcome((tick, level, state.rate), expires_at, now, required)
     }
 
     fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
@@ -198,11 +178,12 @@ impl Counter for TokenBucket {
     ) -> Result<ChargeEffect, Outcome> {
         let tick = self.resolution.tick_at(now).max(state.last);
         let level = self.level_at_tick(state, tick);
-        let outcome = self.outcome((tick, level, state.rate), now, cost);
-        match outcome.fits() {
-            true => Ok(self.charge_level(state, (tick, level), now, cost)),
-            false => Err(outcome),
+        let fitting_level = self.burst().checked_sub(cost).filter(|_| self.max > 0);
+        if fitting_level.is_some_and(|units| level <= units * self.resolution.window_ticks()) {
+            return Ok(self.charge_level(state, (tick, level), now, cost));
         }
+        let expires_at = self.level_expiry(tick, level, state.rate);
+        Err(self.outcome((tick, level, state.rate), expires_at, now, cost))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
@@ -221,12 +202,6 @@ impl Counter for TokenBucket {
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        match state.level {
-            0 => Timestamp::default(),
-            level => Timestamp::from_micros(
-                self.resolution
-                    .tick_start_us(state.last.saturating_add(ticks_to_leak(level, state.rate))),
-            ),
-        }
+        self.level_expiry(state.last, state.level, state.rate)
     }
 }

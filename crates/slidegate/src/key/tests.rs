@@ -93,8 +93,8 @@ fn hash_input_bytes(values: &[Value<'_>]) -> Vec<u8> {
 #[test]
 fn key_fingerprint_is_same_in_every_version() {
     let fingerprint = |scope: &Scope, values: &[Value<'_>]| {
-        let limit: Limit = "100/min".parse().unwrap();
-        Key::new(scope, values).fingerprint(&fnv::FnvBuildHasher::default(), limit.shape())
+        let shape = 0x3168_17c0_5554_feb6;
+        Key::new(scope, values).fingerprint(&fnv::FnvBuildHasher::default(), shape)
     };
     let scope = Scope::new("api", "per-client", "1m", &["tenant", "ip"]);
     let texts = ["acme".into(), "203.0.113.7".into()];

@@ -9,8 +9,9 @@
 //! group that no key has passed. A removed key is subtracted from the groups that it had passed, so there are no
 //! tombstones, and other keys stay where they are.
 //!
-//! Groups are allocated in chunks, which are kept when a table grows. If a table were one allocation, each former size
-//! would leave a gap between the small allocations of states, and the process would take four times the memory in use.
+//! Slots are allocated in chunks, which are kept when a table grows. If they were one allocation, each former size would
+//! leave a gap between the small allocations of states, and the process would take four times the memory in use. The tags
+//! of all groups are together in one small allocation, so that the tags of a large table stay in the cache.
 
 mod evict;
 mod group;
@@ -70,7 +71,10 @@ pub const fn slot_bytes<S>() -> usize {
 
 /// A hash table of states by fingerprint.
 pub struct Table<S> {
-    chunks: Box<[Box<Chunk<S>>]>,
+    /// The chunks, and space for further ones, which have no slots yet.
+    chunks: Box<[Chunk<S>]>,
+    /// The number of chunks with slots.
+    chunk_count: u32,
     /// The number of keys.
     len: u32,
     /// The index of the next group to sweep or to search for an eviction candidate.
@@ -87,7 +91,7 @@ impl<S> fmt::Debug for Table<S> {
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { chunks: Box::default(), len: 0, next_group: 0, heap_units: 0 }
+        Self { chunks: Box::default(), chunk_count: 0, len: 0, next_group: 0, heap_units: 0 }
     }
 }
 
@@ -123,8 +127,13 @@ impl ProbeSequence {
 
 impl<S: Default + HeapSize> Table<S> {
     #[inline(always)]
+    fn chunk_count(&self) -> usize {
+        self.chunk_count as usize
+    }
+
+    #[inline(always)]
     fn groups(&self) -> usize {
-        self.chunks.len() * GROUPS_PER_CHUNK
+        self.chunk_count() * GROUPS_PER_CHUNK
     }
 
     #[inline(always)]
@@ -230,7 +239,7 @@ impl<S: Default + HeapSize> Table<S> {
     pub fn insert(&mut self, fingerprint: u64) -> SlotIndex {
         let added = self.chunks_to_add(fingerprint);
         if added > 0 {
-            self.rebuild(self.chunks.len() + added);
+            self.rebuild(self.chunk_count() + added);
         }
         self.place(Slot { fingerprint, ..Slot::default() })
     }
@@ -244,7 +253,7 @@ impl<S: Default + HeapSize> Table<S> {
         }
         // The growth depends on the fingerprint. If all shards grew by the same steps, they would grow at the same
         // time, and none could reuse the memory that another has freed.
-        let step = self.chunks.len() / GROWTH_DIVISOR;
+        let step = self.chunk_count() / GROWTH_DIVISOR;
         step.max(1) + fingerprint as usize % (step + 1)
     }
 
@@ -290,18 +299,25 @@ impl<S: Default + HeapSize> Table<S> {
     /// Rebuilds the table with the given number of chunks.
     fn rebuild(&mut self, chunks: usize) {
         // The relative position of the sweep is kept, so that a table that keeps growing is swept to its end.
-        self.next_group = (self.next_group as usize * chunks / self.chunks.len().max(1)) as u32;
+        self.next_group = (self.next_group as usize * chunks / self.chunk_count().max(1)) as u32;
         let mut slots = Vec::with_capacity(self.len as usize);
         for chunk in &mut self.chunks {
-            for (tags, group) in chunk.tags.iter_mut().zip(&mut chunk.groups) {
+            for (tags, group) in chunk.tags.iter_mut().zip(&mut *chunk.groups) {
                 let used = std::mem::take(tags).used();
                 slots.extend(used.map(|slot| std::mem::take(&mut group.0[slot])));
             }
         }
-        let mut list = std::mem::take(&mut self.chunks).into_vec();
-        list.reserve_exact(chunks.saturating_sub(list.len()));
-        list.resize_with(chunks, Box::default);
-        self.chunks = list.into();
+        if !(chunks..=chunks * 2).contains(&self.chunks.len()) {
+            // Space for a quarter more chunks, because each list that is replaced leaves a gap in the memory.
+            let mut list = std::mem::take(&mut self.chunks).into_vec();
+            let space = chunks + chunks / 4;
+            list.reserve_exact(space.saturating_sub(list.len()));
+            list.resize_with(space, Chunk::default);
+            self.chunks = list.into();
+        }
+        self.chunks[..chunks].iter_mut().for_each(Chunk::allocate);
+        self.chunks[chunks..].iter_mut().for_each(|chunk| *chunk = Chunk::default());
+        self.chunk_count = chunks as u32;
         self.len = 0;
         for slot in slots {
             self.place(slot);
@@ -313,7 +329,7 @@ impl<S> Table<S> {
     /// Iterates over all fingerprints and slots in arbitrary order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Slot<S>)> {
         let groups =
-            self.chunks.iter_mut().flat_map(|chunk| chunk.tags.iter().zip(&mut chunk.groups));
+            self.chunks.iter_mut().flat_map(|chunk| chunk.tags.iter().zip(&mut *chunk.groups));
         let slots = groups.flat_map(|(tags, group)| {
             let is_used = std::array::from_fn::<_, SLOTS_PER_GROUP, _>(|slot| tags.is_used(slot));
             group.0.iter_mut().zip(is_used)

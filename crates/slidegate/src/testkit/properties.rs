@@ -29,9 +29,11 @@ const TEST_WINDOWS: [Duration; 5] = [
 /// Returns limits of every algorithm for the property tests, with two small values of max and a large one.
 pub fn limits() -> Vec<Limit> {
     let algorithms = [
+        Algorithm::SlidingWindow { resolution: None },
+        Algorithm::SlidingWindow { resolution: Some(8) },
         Algorithm::SlidingLog,
         Algorithm::SlidingBuckets { precision: None },
-        Algorithm::SlidingWindow,
+        Algorithm::SlidingCounter,
         Algorithm::FixedWindow { align: Align::Key },
         Algorithm::FixedWindow { align: Align::Clock },
         Algorithm::TokenBucket { burst: None, max_debt: None },
@@ -58,8 +60,10 @@ fn new_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
 pub fn max_units_in_window(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => max,
-        Algorithm::SlidingWindow => (2 * max).saturating_sub(1),
+        Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingBuckets { .. } => max,
+        Algorithm::SlidingCounter => (2 * max).saturating_sub(1),
         Algorithm::FixedWindow { .. } => 2 * max,
         Algorithm::TokenBucket { .. } => max + limit.capacity(),
     }
@@ -285,17 +289,19 @@ fn assert_within_limit<S>(
     let (max, window) = (limit.quota().max(), limit.quota().window());
     let window_us = window.as_micros() as u64;
     match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } => {
+        Algorithm::SlidingWindow { .. }
+        | Algorithm::SlidingLog
+        | Algorithm::SlidingBuckets { .. } => {
             let inside = oracle.in_window(now, window);
             assert!(inside <= max, "{limit}, seed {seed}: {inside} units in a window");
         }
-        Algorithm::SlidingWindow | Algorithm::FixedWindow { .. } => {
+        Algorithm::SlidingCounter | Algorithm::FixedWindow { .. } => {
             let key = Key::new(&counter.scope, &[Value::Text("one")]);
             let since_us = (now.as_micros() + limit.phase_us(&key)) % window_us;
             let span = |us: u64| oracle.in_window(now, Duration::from_micros(us));
             let running = span(since_us + 1);
             let mut inside = running;
-            if limit.algorithm() == Algorithm::SlidingWindow {
+            if limit.algorithm() == Algorithm::SlidingCounter {
                 // The share of the previous window that the sliding one still covers.
                 let previous = span(since_us + 1 + window_us) - running;
                 inside += previous * (window_us - since_us) / window_us;

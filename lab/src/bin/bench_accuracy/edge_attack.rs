@@ -8,7 +8,6 @@ use std::time::Duration;
 use lab::accuracy::{AccuracyMeter, MIDNIGHT_US, percent};
 use lab::part::ReportPart;
 use lab::table::MarkdownTable;
-use slidegate::Limit;
 
 use crate::new_limit_for_each_algorithm;
 use crate::results::{self, ArrivalsResult};
@@ -47,7 +46,7 @@ pub fn run(part: &mut ReportPart) -> Result<ArrivalsResult, Box<dyn Error>> {
         let mut meter = AccuracyMeter::new(&limit, 1)?;
         let worst = find_worst_burst_pairs(&mut meter);
         result.add(&limit, &meter.stats())?;
-        table.add_row(format_worst_burst_pairs_row(&limit, worst));
+        table.add_row(format_worst_burst_pairs_row(result.label(), worst));
     }
     part.add_text(SECTION_INTRODUCTION);
     results::add_results_table(part, &results);
@@ -99,12 +98,12 @@ fn choose_worse_burst_pair(first: BurstPairResult, second: BurstPairResult) -> B
 }
 
 fn format_worst_burst_pairs_row(
-    limit: &Limit,
+    label: String,
     [shortest_gap, worst]: [BurstPairResult; 2],
 ) -> [String; 4] {
     let gap = worst.gap_us as f64 / LIMIT_WINDOW_US as f64;
     [
-        format!("`{}`", limit.algorithm()),
+        label,
         format!("{:.0} %", percent(shortest_gap.allowed, MAX_UNITS_PER_WINDOW)),
         format!("{:.0} %", percent(worst.allowed, MAX_UNITS_PER_WINDOW)),
         match worst.allowed > MAX_UNITS_PER_WINDOW {

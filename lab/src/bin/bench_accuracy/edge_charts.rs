@@ -24,10 +24,11 @@ and then none. The lines show the requests allowed within the last window; above
 
 const OVERLOAD_CHART_INTRODUCTION: &str = "\
 A client that continues to send requests at ten times the rate of the limit shows the effect of the bounds. \
-`sliding_window` treats the first burst as spread over the whole window before the edge, and allows requests while \
+`sliding_counter` treats the first burst as spread over the whole window before the edge, and allows requests while \
 the estimate decreases; `token_bucket` refills at a constant rate. Both come close to twice max until the burst has \
-left the window, and then settle. `sliding_log` and `sliding_buckets` never exceed max; the buckets free units only \
-when a whole bucket has left the window, a tenth of a window after its requests.";
+left the window, and then settle. `sliding_window`, `sliding_log` and `sliding_buckets` never exceed max. The buckets \
+free units only when a whole bucket has left the window, up to a tenth of a window after its requests; \
+`sliding_window` frees units at most a thirty-second of a window late.";
 
 /// Draws the chart of two bursts and the chart of a continuous overload, and adds them to the report.
 pub fn run(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {

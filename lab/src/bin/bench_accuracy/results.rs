@@ -9,23 +9,35 @@ use lab::table::MarkdownTable;
 use lab::targets::{BenchTarget, TargetBound};
 use slidegate::{Algorithm, Limit};
 
+use crate::{MEASURED_ALGORITHMS, algorithm_label};
+
 const MAX_FALSE_ALLOWS_OF_STRICT_ALGORITHMS: BenchTarget = BenchTarget {
-    text: "`sliding_log` and `sliding_buckets`, any traffic: false allows",
+    text: "`sliding_window`, `sliding_log` and `sliding_buckets`, any traffic: false allows",
     bound: TargetBound::AtMost(0.0),
     limited_by: "",
 };
 
-const CHARTS_INTRODUCTION: &str = "\
-### All arrivals in two charts
+const CHARTS_HEADING: &str = "### All arrivals in two charts";
 
-The charts do not show the size of the errors: see *mean error* in the tables. Most wrong denials of \
-`sliding_window` at a constant rate are wrong by one unit.";
+const APPENDIX_INTRODUCTION: &str = "\
+### Appendix: wrong decisions
+
+For each request, an exact log of the requests that the algorithm itself allowed determines the correct decision: to \
+allow the request if at most max requests are then allowed in the window that ends now. Under overload a limit is at \
+max all the time. An algorithm that counts one unit too many then denies request after request wrongly, although it \
+allows almost as many requests as an exact log. These shares therefore say little about the requests that clients get.
+
+- **false allows**, **false denies**: requests that were allowed although the window was full, and requests that were \
+denied although they fitted. Both are shares of all requests.
+- **mean error**: the mean distance of wrong decisions from the limit, as a share of max.
+- **wrong near the limit**: the share of wrong decisions among the requests within 20 % of the limit (the exact \
+count, including the request, is between 0.8 max and 1.2 max). Decisions far from the limit are always right.";
 
 /// The results of all algorithms with one set of arrivals, such as the recorded arrivals.
 pub struct ArrivalsResult {
     /// The name of the set of arrivals in charts.
     pub name: &'static str,
-    /// The results in the order of [`Algorithm::ALL`].
+    /// The results in the order of [`MEASURED_ALGORITHMS`].
     pub results: Vec<AlgorithmResult>,
 }
 
@@ -36,6 +48,8 @@ pub struct AlgorithmResult {
     stats: AccuracyStats,
     /// The sum of the errors of all wrong decisions, in percent of the maximum of the limit.
     total_error: f64,
+    /// The largest error of a wrong decision, in percent of the maximum of the limit.
+    largest_error: f64,
     /// The maximum number of units that were allowed in any window, in percent of the maximum of the limit.
     worst: f64,
     /// The proven upper bound of the units allowed in any window, in percent of the maximum of the limit.
@@ -48,13 +62,19 @@ pub fn empty_results() -> Vec<AlgorithmResult> {
         algorithm,
         stats: AccuracyStats::default(),
         total_error: 0.0,
+        largest_error: 0.0,
         worst: 0.0,
         bound: 0.0,
     };
-    Algorithm::ALL.map(result).to_vec()
+    MEASURED_ALGORITHMS.map(result).to_vec()
 }
 
 impl AlgorithmResult {
+    /// Returns the name of the algorithm in tables.
+    pub fn label(&self) -> String {
+        algorithm_label(self.algorithm)
+    }
+
     /// Adds the results of a limit, which must use the algorithm of this result.
     ///
     /// # Errors
@@ -69,6 +89,8 @@ impl AlgorithmResult {
         }
         self.stats += *stats;
         self.total_error += percent(stats.error_units, limit.quota().max());
+        self.largest_error =
+            self.largest_error.max(percent(stats.max_error_units, limit.quota().max()));
         self.worst = self.worst.max(percent(stats.max_in_window, limit.quota().max()));
         self.bound = self.bound.max(percent(proven_bound(limit), limit.quota().max()));
         Ok(())
@@ -80,53 +102,88 @@ impl AlgorithmResult {
 pub fn add_results_table(part: &mut ReportPart, results: &[AlgorithmResult]) {
     let mut table = MarkdownTable::new([
         "algorithm",
-        "allowed",
-        "false allows",
-        "false denies",
-        "mean error",
-        "wrong near the limit",
+        "of an exact log",
         "worst window",
         "bound",
+        "false allows",
+        "largest error",
     ]);
-    for AlgorithmResult { algorithm, stats, total_error, worst, bound } in results {
+    for result in results {
+        let AlgorithmResult { algorithm, stats, largest_error, worst, bound, .. } = result;
         if is_strict(*algorithm) {
             part.record_target(&MAX_FALSE_ALLOWS_OF_STRICT_ALGORITHMS, stats.false_allows as f64);
         }
         table.add_row([
-            format!("`{algorithm}`"),
-            format_share(stats.allowed, stats.decisions),
-            format_share(stats.false_allows, stats.decisions),
-            format_share(stats.false_denies, stats.decisions),
-            format_percent(total_error / stats.wrong().max(1) as f64),
-            format_share(stats.near_limit_wrong, stats.near_limit),
+            result.label(),
+            format!("{:.1} %", stats.percent_of_exact_log()),
             format!("{worst:.0} %"),
             format!("{bound:.0} %"),
+            format_share(stats.false_allows, stats.allowed),
+            format_percent(*largest_error),
         ]);
     }
     part.add_table(&table);
 }
 
-/// Draws charts of the results with all sets of arrivals, and adds them to the report.
+/// Adds a table with the shares of wrong decisions for each set of arrivals to the appendix.
+pub fn add_wrong_decisions_to_appendix(part: &mut ReportPart, arrivals: &[ArrivalsResult]) {
+    part.add_to_appendix(APPENDIX_INTRODUCTION);
+    let mut table = MarkdownTable::new([
+        "arrivals",
+        "algorithm",
+        "false allows",
+        "false denies",
+        "mean error",
+        "wrong near the limit",
+    ]);
+    for kind in arrivals {
+        for result in &kind.results {
+            let AlgorithmResult { stats, total_error, .. } = result;
+            table.add_row([
+                kind.name.to_owned(),
+                result.label(),
+                format_share(stats.false_allows, stats.decisions),
+                format_share(stats.false_denies, stats.decisions),
+                format_percent(total_error / stats.wrong().max(1) as f64),
+                format_share(stats.near_limit_wrong, stats.near_limit),
+            ]);
+        }
+    }
+    part.add_to_appendix(table);
+}
+
+/// Returns the results that the charts show: one for each algorithm, in the order of [`MEASURED_ALGORITHMS`].
+fn results_in_charts(kind: &ArrivalsResult) -> impl Iterator<Item = &AlgorithmResult> {
+    kind.results.iter().filter(|result| {
+        !matches!(result.algorithm, Algorithm::SlidingWindow { resolution: Some(_) })
+    })
+}
+
+/// Draws charts of the results with all sets of arrivals, and adds them to the report. There must be at least one set.
 pub fn draw(part: &mut ReportPart, arrivals: &[ArrivalsResult]) -> Result<(), Box<dyn Error>> {
-    part.add_text(CHARTS_INTRODUCTION);
-    let names = Algorithm::ALL.map(|algorithm| algorithm.name());
+    part.add_text(CHARTS_HEADING);
+    let names: Vec<&str> =
+        results_in_charts(&arrivals[0]).map(|result| result.algorithm.name()).collect();
     let bar = |result: &AlgorithmResult| {
-        (result.stats.wrong_percent(), format_percent(result.stats.wrong_percent()))
+        let percent = result.stats.percent_of_exact_log();
+        (percent, format!("{percent:.1} %"))
     };
     let group = |kind: &ArrivalsResult| BarGroup {
         name: kind.name.to_owned(),
-        bars: kind.results.iter().map(bar).collect(),
+        bars: results_in_charts(kind).map(bar).collect(),
     };
     let groups: Vec<BarGroup> = arrivals.iter().map(group).collect();
-    let svg = chart::grouped_bar_chart("Wrong decisions, share of all requests", &names, &groups)?;
-    part.add_chart("accuracy-wrong", "Wrong decisions by algorithm and arrivals", svg);
+    let title = "Allowed requests, as a share of the requests that an exact log allows";
+    let svg = chart::grouped_bar_chart(title, &names, &groups)?;
+    part.add_chart("accuracy-allowed", "Allowed requests by algorithm and arrivals", svg);
 
     let (mut bars, mut marks) = (Vec::new(), Vec::new());
-    for (nth, algorithm) in Algorithm::ALL.into_iter().enumerate() {
-        let algorithm_results = || arrivals.iter().map(|kind| &kind.results[nth]);
+    for (nth, name) in names.iter().enumerate() {
+        let algorithm_results =
+            || arrivals.iter().filter_map(|kind| results_in_charts(kind).nth(nth));
         let worst = algorithm_results().map(|result| result.worst).fold(0.0, f64::max);
-        let label = format!("{worst:.0} %");
-        bars.push(Bar { name: algorithm.to_string(), value: worst, label, is_highlighted: true });
+        let (name, label) = ((*name).to_owned(), format!("{worst:.0} %"));
+        bars.push(Bar { name, value: worst, label, is_highlighted: true });
         marks.push(algorithm_results().map(|result| result.bound).fold(0.0, f64::max));
     }
     let title = "Maximum allowed in any window, as a share of max: worst of all arrivals";

@@ -13,6 +13,7 @@ use lab::chart::{self, Bar};
 use lab::part::{Effort, ReportPart};
 use lab::server::ServerProcess;
 use lab::table::MarkdownTable;
+use lab::targets::{BenchTarget, TargetBound};
 use quanta::Instant;
 use slidegate::{Algorithm, Limit, Quota};
 use slidegate_cluster::bound::{default_max_unsynced, max_units_in_window};
@@ -27,12 +28,21 @@ const NODE_COUNT: usize = 3;
 const CONNECTIONS_PER_SERVER: u32 = 8;
 
 /// The measured combinations of an algorithm and a replication interval.
-const ALGORITHMS_AND_REPLICATION_INTERVALS: [(Algorithm, &str); 4] = [
+const ALGORITHMS_AND_REPLICATION_INTERVALS: [(Algorithm, &str); 5] = [
+    (Algorithm::SlidingWindow { resolution: None }, "250ms"),
     (Algorithm::SlidingBuckets { precision: None }, "50ms"),
     (Algorithm::SlidingBuckets { precision: None }, "250ms"),
     (Algorithm::SlidingBuckets { precision: None }, "1s"),
-    (Algorithm::SlidingWindow, "250ms"),
+    (Algorithm::SlidingCounter, "250ms"),
 ];
+
+const MAX_OVERSHOOT_PERCENT: BenchTarget = BenchTarget {
+    text: "`sliding_window`, three servers, replicated every 250 ms: allowed beyond max, %",
+    bound: TargetBound::AtMost(5.0),
+    limited_by: "not examined. Three runs on a busy machine measured 5.3, 6.6 and 7.7 %. A possible reason: nodes \
+        count this algorithm in buckets of window / 32, so units become free more often than with sliding_buckets, \
+        each time with requests that are not replicated yet.",
+};
 
 /// The result of a run with one algorithm and one replication interval.
 struct OvershootMeasurement {
@@ -42,6 +52,12 @@ struct OvershootMeasurement {
     max_allowed_in_window: usize,
     bound: u64,
     response_count: usize,
+}
+
+impl OvershootMeasurement {
+    fn overshoot_percent(&self, quota: &Quota) -> f64 {
+        100.0 * (self.max_allowed_in_window as f64 / quota.max() as f64 - 1.0)
+    }
 }
 
 /// The length of a run, in windows.
@@ -70,6 +86,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
          {WINDOWS_PER_MEASUREMENT} windows. Nodes do not know the charges that the other nodes have not replicated \
          yet; the bound from [docs/CLUSTER.md](CLUSTER.md) limits the resulting overshoot."
     ));
+    part.record_target(&MAX_OVERSHOOT_PERCENT, runs[0].overshoot_percent(&quota));
     part.add_table(&new_overshoot_table(&quota, &runs));
     let alt_text = "requests allowed in the fullest window, max, and the bound";
     part.add_chart("cluster-slipped", alt_text, draw_overshoot_chart(quota.max(), &runs)?);
@@ -234,13 +251,12 @@ fn new_overshoot_table(quota: &Quota, runs: &[OvershootMeasurement]) -> Markdown
     ];
     let mut table = MarkdownTable::new(columns);
     for run in runs {
-        let beyond = run.max_allowed_in_window as f64 / quota.max() as f64 - 1.0;
         table.add_row([
             run.algorithm.to_string(),
             run.interval.to_owned(),
             run.response_count.to_string(),
             run.max_allowed_in_window.to_string(),
-            format!("{:+.2} %", 100.0 * beyond),
+            format!("{:+.2} %", run.overshoot_percent(quota)),
             run.bound.to_string(),
         ]);
     }

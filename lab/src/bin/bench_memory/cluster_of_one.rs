@@ -32,7 +32,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         for case in
             [ComparisonCase::new_never_full(keys), ComparisonCase::new_denied(keys, MAX_UNITS)]
         {
-            comparison.measure(effort, &case, &MAX_TIME_RELATIVE_TO_MEMORY_STORE, part)?;
+            comparison.measure(effort, &case, &[&MAX_TIME_RELATIVE_TO_MEMORY_STORE], part)?;
         }
     }
     part.add_text(format!(

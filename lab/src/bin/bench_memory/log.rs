@@ -56,7 +56,7 @@ fn measure_allowed_and_denied(effort: Effort, part: &mut ReportPart) -> Result<(
     for keys in KEY_COUNTS {
         for case in ComparisonCase::all_for_limits(keys, &[MAX as u32]) {
             let case = case.filled_by_single_units();
-            comparison.measure(effort, &case, &MAX_TIME_RELATIVE_TO_QUEUE, part)?;
+            comparison.measure(effort, &case, &[&MAX_TIME_RELATIVE_TO_QUEUE], part)?;
         }
     }
     part.add_text(format!(

@@ -10,6 +10,7 @@ mod footprint;
 mod hot_key;
 mod limits;
 mod log;
+mod sliding_window;
 mod uncached_keys;
 
 use std::env;
@@ -25,12 +26,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             footprint::run_child(name, keys, key_len)
         }
         [log::CHILD_ARGUMENT, name] => log::run_child(name),
+        [sliding_window::CHILD_ARGUMENT, algorithm, keys, charges, keys_in_turns] => {
+            sliding_window::run_child([algorithm, keys, charges, keys_in_turns])
+        }
         _ => part::main(&[
             ("keys", cached_keys::run),
             ("uncached-keys", uncached_keys::run),
             ("batches", batches::run),
             ("limits", limits::run),
             ("footprint", footprint::run),
+            ("sliding-window", sliding_window::run),
             ("log", log::run),
             ("hot-key", hot_key::run),
             ("cluster-of-one", cluster_of_one::run),

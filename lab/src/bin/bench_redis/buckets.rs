@@ -109,7 +109,7 @@ fn measure_bucket_case(
     memory: &mut MarkdownTable,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
-    let slidegate = SlidegateScripts::new(&QUOTAS_PER_IDENTITY, Algorithm::SlidingWindow)?;
+    let slidegate = SlidegateScripts::new(&QUOTAS_PER_IDENTITY, Algorithm::SlidingCounter)?;
     let json = case.limits.map(|(window, precision, max)| format!("[{window},{max},{precision}]"));
     let json = format!("[{}]", json.join(","));
     let plain = PlainScript::new(include_str!("plain/buckets.lua"), |request: UnitRequest| {

@@ -42,7 +42,7 @@ impl RedisContender {
         runtime: &Runtime,
     ) -> Result<Self, Box<dyn Error>> {
         let _runtime_guard = runtime.enter();
-        let slidegate = Arc::new(SlidegateScripts::new(&["1000000/d"], Algorithm::SlidingWindow)?);
+        let slidegate = Arc::new(SlidegateScripts::new(&["1000000/d"], Algorithm::SlidingCounter)?);
         let settings = Settings {
             timeout: Duration::from_secs(5),
             deny_cache_ttl: Duration::ZERO,

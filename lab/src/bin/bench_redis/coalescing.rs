@@ -101,8 +101,8 @@ fn identity_has_reached_limit(identity: usize) -> bool {
 
 /// A Redis server with two clients. One client sends the time of the caller. For the other client, Redis reads its own
 /// clock.
-struct ServerWithCallerAndRedisClockBackends {
-    server: RedisServer,
+pub struct ServerWithCallerAndRedisClockBackends {
+    pub server: RedisServer,
     with_caller_clock: Arc<CallerBackend>,
     with_redis_clock: Arc<CallerBackend>,
 }
@@ -113,7 +113,7 @@ impl ServerWithCallerAndRedisClockBackends {
     }
 
     /// Starts a server with two clients that use slidegate's store, which coalesces requests.
-    fn start_with_coalesced_calls(
+    pub fn start_with_coalesced_calls(
         runtime: &Runtime,
         slidegate: &Arc<SlidegateScripts>,
     ) -> Result<Self, Box<dyn Error>> {
@@ -160,7 +160,7 @@ fn measure_coalescing_with_one_limit(
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
     let quota = format!("{MAX_UNITS_PER_WINDOW}/d");
-    let slidegate = Arc::new(SlidegateScripts::new(&[&quota], Algorithm::SlidingWindow)?);
+    let slidegate = Arc::new(SlidegateScripts::new(&[&quota], Algorithm::SlidingCounter)?);
     let mut contenders = [
         ServerWithCallerAndRedisClockBackends::start_with_coalesced_calls(runtime, &slidegate)?,
         ServerWithCallerAndRedisClockBackends::start_with_separate_calls(
@@ -221,7 +221,7 @@ fn measure_coalescing_with_three_limits(
 ) -> Result<(), Box<dyn Error>> {
     let quotas = ["min", "h", "d"].map(|window| format!("{MAX_UNITS_PER_WINDOW}/{window}"));
     let quotas = quotas.each_ref().map(String::as_str);
-    let slidegate = Arc::new(SlidegateScripts::new(&quotas, Algorithm::SlidingWindow)?);
+    let slidegate = Arc::new(SlidegateScripts::new(&quotas, Algorithm::SlidingCounter)?);
     let mut contenders = [
         ServerWithCallerAndRedisClockBackends::start_with_coalesced_calls(runtime, &slidegate)?,
         ServerWithCallerAndRedisClockBackends::start_with_separate_calls(
@@ -302,7 +302,7 @@ fn new_initial_two_key_commands(now: Timestamp) -> impl Iterator<Item = Cmd> {
 }
 
 /// Runs rounds in which the contenders take turns. Returns the results of each round, one for each contender.
-fn measure_contenders_in_rounds(
+pub fn measure_contenders_in_rounds(
     scale: BenchScale,
     runtime: &Runtime,
     contenders: &mut [ServerWithCallerAndRedisClockBackends],
@@ -355,12 +355,12 @@ impl CoalescingScenario {
 
 /// The results of the first contender and of another contender, and their ratios. Each ratio is computed per round. All
 /// values are medians of the rounds.
-struct CallerComparison {
-    own: LoadResult,
-    other: LoadResult,
+pub struct CallerComparison {
+    pub own: LoadResult,
+    pub other: LoadResult,
     /// The number of decisions per CPU second of the first contender, divided by the same number of the other
     /// contender.
-    cpu_ratio: f64,
+    pub cpu_ratio: f64,
     /// The 99th percentile of the latencies of the first contender, divided by the same percentile of the other
     /// contender.
     p99_ratio: f64,
@@ -379,7 +379,7 @@ impl CallerComparison {
     }
 }
 
-fn compare_first_contender_with(rounds: &[Vec<LoadResult>], other: usize) -> CallerComparison {
+pub fn compare_first_contender_with(rounds: &[Vec<LoadResult>], other: usize) -> CallerComparison {
     let median_of =
         |value: &dyn Fn(&[LoadResult]) -> f64| median(rounds.iter().map(|round| value(round)));
     let result = |at: usize| LoadResult {

@@ -87,7 +87,7 @@ fn measure_counter_with_caller_clock(
     let noon = Timestamp::from_secs(20_000 * DAY_S + DAY_S / 2);
     let plain = two_keys_with_caller_clock(MAX_UNITS_PER_WINDOW);
     let slidegate =
-        SlidegateScripts::new(&[&format!("{MAX_UNITS_PER_WINDOW}/d")], Algorithm::SlidingWindow)?;
+        SlidegateScripts::new(&[&format!("{MAX_UNITS_PER_WINDOW}/d")], Algorithm::SlidingCounter)?;
     let mut contenders = [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?];
     let mut sequence = RequestSequence {
         identities: IDENTITY_COUNT,
@@ -120,7 +120,7 @@ fn measure_counter_with_redis_clock(
 ) -> Result<(), Box<dyn Error>> {
     let plain = two_keys_with_redis_clock(MAX_UNITS_PER_WINDOW);
     let slidegate =
-        SlidegateScripts::new(&[&format!("{MAX_UNITS_PER_WINDOW}/d")], Algorithm::SlidingWindow)?;
+        SlidegateScripts::new(&[&format!("{MAX_UNITS_PER_WINDOW}/d")], Algorithm::SlidingCounter)?;
     let mut contenders = [ScriptServer::new(&slidegate)?, ScriptServer::new(&plain)?];
     let mut sequence = RequestSequence { identities: IDENTITY_COUNT, time: None, position: 0 };
     charge_all_identities(&mut contenders, &slidegate, SystemClock::new().now())?;

@@ -60,7 +60,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
         "different decisions",
     ]);
     for algorithm in [
-        Algorithm::SlidingWindow,
+        Algorithm::SlidingCounter,
         Algorithm::SlidingLog,
         Algorithm::TokenBucket { burst: None, max_debt: None },
     ] {
@@ -238,7 +238,7 @@ fn measure_denial_cache_with_many_callers(
         "CPU with cache, us",
         "reduction",
     ]);
-    let slidegate = Arc::new(SlidegateScripts::new(&["20/s"], Algorithm::SlidingWindow)?);
+    let slidegate = Arc::new(SlidegateScripts::new(&["20/s"], Algorithm::SlidingCounter)?);
     for (request_ratio, _, _) in REQUEST_RATES_WITH_TARGETS {
         let per_second = 20 * IDENTITY_COUNT as u64 * request_ratio;
         part.progress.begin_step(&format!("{CALLERS} callers, {per_second} requests per second"));

@@ -42,7 +42,7 @@ impl BenchScript for IncrScript {
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(PIPELINE_DEPTHS.len());
     let (slidegate, plain) = (
-        SlidegateScripts::new(&["1000000/d"], Algorithm::SlidingWindow)?,
+        SlidegateScripts::new(&["1000000/d"], Algorithm::SlidingCounter)?,
         two_keys_with_redis_clock(1_000_000),
     );
     let mut contenders = [

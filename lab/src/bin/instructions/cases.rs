@@ -48,8 +48,9 @@ enum DecisionCall {
 
 /// Returns all cases, in the order of the file with the expected counts.
 pub fn all_cases() -> Result<Vec<Case>, Box<dyn Error>> {
-    let mut cases = Vec::new();
-    for algorithm in Algorithm::ALL {
+    let mut cases = sliding_window_cases()?;
+    let other = |algorithm: &Algorithm| !matches!(algorithm, Algorithm::SlidingWindow { .. });
+    for algorithm in Algorithm::ALL.into_iter().filter(other) {
         let text = algorithm.name();
         let quota = match algorithm {
             // With a fast refill it evicts a key that is requested once a second.
@@ -63,7 +64,7 @@ pub fn all_cases() -> Result<Vec<Case>, Box<dyn Error>> {
         ));
         cases.push(Case::new_case_with_denied_requests(text, vec![new_limit("100/w", algorithm)?]));
     }
-    let window = |quota| new_limit(quota, Algorithm::SlidingWindow);
+    let window = |quota| new_limit(quota, Algorithm::SlidingCounter);
     let three = vec![window("100/min")?, window("10000/h")?, window("200000/d")?];
     cases.push(Case::new_case_with_allowed_requests("three_limits", three, DecisionCall::TextKey));
     cases.push(Case::new_case_with_allowed_requests(
@@ -84,6 +85,27 @@ pub fn all_cases() -> Result<Vec<Case>, Box<dyn Error>> {
         ));
     }
     Ok(cases)
+}
+
+/// Returns the cases of `sliding_window`, whose instructions depend on the number of entries.
+fn sliding_window_cases() -> Result<Vec<Case>, Box<dyn Error>> {
+    let limits = |quota| Ok::<_, Box<dyn Error>>(vec![new_limit(quota, Algorithm::default())?]);
+    let [one, many] = ["sliding_window.one_entry", "sliding_window.many_entries"];
+    let text = || DecisionCall::TextKey;
+    Ok(vec![
+        // An entry has up to 31,250 units of five hours.
+        Case::new_case_with_allowed_requests(one, limits("1000000/w")?, text()),
+        // All charges of a key have the same tick.
+        Case::new_case_with_denied_requests(one, limits("100/w")?),
+        // An entry has the two charges of less than 60/32 seconds. The oldest of 30 entries expires every two seconds.
+        Case::new_case_with_allowed_requests(many, limits("100/min")?, text()),
+        // 32 entries of three units, none of which expires during the case.
+        Case {
+            is_allowed: false,
+            name: format!("{many}.denied"),
+            ..Case::new_case_with_allowed_requests(many, limits("96/3min")?, text())
+        },
+    ])
 }
 
 fn new_limit(quota: &str, algorithm: Algorithm) -> Result<Limit, Box<dyn Error>> {

@@ -65,12 +65,8 @@ impl Counters {
             mark_key_changed::<C>(shard, slot, location, hit.cost);
         }
         if growth_bytes != 0 {
-            self.count_key_growth_and_evict_other_keys::<C>(
-                shard,
-                location.fingerprint,
-                growth_bytes,
-                context.now,
-            );
+            let key = location.fingerprint;
+            self.count_growth_and_evict_others::<C>(shard, key, growth_bytes, context.now);
         }
         let charge = new_charge(hit, location, charged.charged_at);
         let outcomes = Outcomes::of_one(charged.outcome.charged());
@@ -109,12 +105,8 @@ impl Counters {
             charged
         });
         if growth_bytes != 0 {
-            self.count_key_growth_and_evict_other_keys::<C>(
-                shard,
-                location.fingerprint,
-                growth_bytes,
-                context.now,
-            );
+            let key = location.fingerprint;
+            self.count_growth_and_evict_others::<C>(shard, key, growth_bytes, context.now);
         }
         *outcome = charged.outcome.charged_after(outcome);
         Ok(new_charge(hit, location, charged.charged_at))

@@ -1,6 +1,6 @@
 //! Formats suggested limits as the YAML of a policy.
 
-use slidegate::{Algorithm, Limit, Quota};
+use slidegate::Quota;
 
 use super::rule_suggestions::RuleSuggestions;
 use crate::replay::suggest::{Headroom, PER_MILLE};
@@ -32,10 +32,6 @@ fn format_rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
     let [_, others @ ..] = shares else { return text };
     let lowest = suggested_limits_without_implied_ones(suggested, 0);
     text += &format!("    limits: {}\n", format_quotas(&lowest));
-    let is_loggable = |quota: &Quota| Limit::new(*quota, Algorithm::SlidingLog).is_ok();
-    if lowest.iter().all(is_loggable) {
-        text += "    algorithm: sliding_log   # exact, like the suggestions\n";
-    }
     for (index, share) in (1..).zip(others) {
         let limits = suggested_limits_without_implied_ones(suggested, index);
         if limits != lowest {

@@ -43,7 +43,7 @@ proptest! {
         let quota = "10/s".parse().unwrap();
         for algorithm in crate::Algorithm::ALL {
             match Limit::new(quota, algorithm).unwrap().additive() {
-                Some(AnyAdditive::SlidingWindow(counter)) => {
+                Some(AnyAdditive::SlidingCounter(counter)) => {
                     assert_sum_of_two_states_equals_one_state(counter, &steps);
                 }
                 Some(AnyAdditive::SlidingBuckets(counter)) => {

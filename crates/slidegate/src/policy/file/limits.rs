@@ -8,7 +8,7 @@ use super::deserialize::Field;
 use super::spec::{AlgorithmSpec, AlignSpec, LimitMap, LimitSpec, LimitsSpec};
 use super::suggest::missing_field_message;
 use crate::algorithm::{Algorithm, Align};
-use crate::limit::Limit;
+use crate::limit::{Limit, LimitError};
 use crate::policy::error::SourceSpan;
 use crate::quota::{self, Quota};
 
@@ -143,7 +143,8 @@ impl Compiler<'_> {
         self.ok_or_report(at, quota::parse_window(text))
     }
 
-    /// Returns `algorithm` with the parameters that the limit specifies: `precision`, `burst`, `max_debt` or `align`.
+    /// Returns `algorithm` with the parameters that the limit specifies: `resolution`, `precision`, `burst`, `max_debt` or
+    /// `align`.
     /// Reports parameters of other algorithms, and then returns `None`.
     fn add_algorithm_parameters(
         &mut self,
@@ -155,6 +156,15 @@ impl Compiler<'_> {
             return None;
         }
         let compiled = match algorithm {
+            Algorithm::SlidingWindow { .. } => {
+                let resolution = match map.resolution.value_and_span() {
+                    Some((&resolution, at)) => {
+                        Some(self.ok_or_report(at, to_resolution(resolution))?)
+                    }
+                    None => None,
+                };
+                Algorithm::SlidingWindow { resolution }
+            }
             Algorithm::SlidingBuckets { .. } => Algorithm::SlidingBuckets { precision },
             Algorithm::TokenBucket { .. } => {
                 let (burst, max_debt) = (map.burst.get().copied(), map.max_debt.get().copied());
@@ -166,6 +176,7 @@ impl Compiler<'_> {
             other => other,
         };
         let parameters = [
+            ("resolution", map.resolution.is_absent(), map.resolution.span(), "sliding_window"),
             ("precision", map.precision.is_absent(), map.precision.span(), "sliding_buckets"),
             ("burst", map.burst.is_absent(), map.burst.span(), "token_bucket"),
             ("max_debt", map.max_debt.is_absent(), map.max_debt.span(), "token_bucket"),
@@ -183,6 +194,11 @@ impl Compiler<'_> {
         }
         is_valid.then_some(compiled)
     }
+}
+
+/// Converts a number of a policy into a resolution, whose range [`Limit::new`] checks.
+fn to_resolution(number: u64) -> Result<u16, LimitError> {
+    u16::try_from(number).map_err(|_| LimitError::Resolution(number))
 }
 
 fn align_from_field(align: &Field<AlignSpec>) -> Align {

@@ -191,6 +191,10 @@ pub(super) struct LimitMap {
     )]
     pub(super) window: Field<String>,
     pub(super) algorithm: Field<AlgorithmSpec>,
+    /// For `sliding_window`: the number of parts into which max and the window are divided; 32 if not given. If `max` is
+    /// at most the resolution, the count is exact.
+    #[cfg_attr(feature = "schema", schemars(range(min = 8, max = 1024)))]
+    pub(super) resolution: Field<u64>,
     /// For `sliding_buckets`: the length of a bucket, which must divide the window; a tenth of the window if not given.
     pub(super) precision: Field<String>,
     /// For `token_bucket`: the maximum number of units that can be charged at once; `max` if not given.

@@ -2,6 +2,7 @@
 
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::SlidingBuckets;
+use crate::algorithm::sliding_counter::SlidingCounter;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
@@ -32,6 +33,7 @@ pub(super) struct Shard {
 struct NonDefaultTables {
     sliding_log: Table<<SlidingLog as Counter>::State>,
     sliding_buckets: Table<<SlidingBuckets as Counter>::State>,
+    sliding_counter: Table<<SlidingCounter as Counter>::State>,
     fixed_window: Table<<FixedWindow as Counter>::State>,
     token_bucket: Table<<TokenBucket as Counter>::State>,
 }
@@ -79,6 +81,7 @@ macro_rules! impl_has_table {
 impl_has_table! {
     SlidingLog => sliding_log;
     SlidingBuckets => sliding_buckets;
+    SlidingCounter => sliding_counter;
     FixedWindow => fixed_window, HAS_PHASE = true;
     TokenBucket => token_bucket;
 }

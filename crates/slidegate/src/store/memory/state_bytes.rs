@@ -11,16 +11,16 @@ impl Limit {
     /// slot, its share of the free slots of the table, and the largest heap allocation of its state. The share of the
     /// free slots is at most a quarter of a slot in growing tables with several hundred keys.
     ///
-    /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log`
-    /// when charges without a check, such as reported ones, have filled the log to twice its max. Most keys take far
-    /// less.
+    /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log` and
+    /// `sliding_window` when charges without a check, such as reported ones, have filled the log to twice its max. Most
+    /// keys take far less.
     ///
     /// ```
     /// use slidegate::{Algorithm, Limit};
     /// use std::time::Duration;
     ///
-    /// let window: Limit = "100/min".parse()?;
-    /// assert_eq!(window.max_state_bytes(), 42);
+    /// let counter = Limit::new("100/min".parse()?, Algorithm::SlidingCounter)?;
+    /// assert_eq!(counter.max_state_bytes(), 42);
     /// let precision = Some(Duration::from_secs(60));
     /// let buckets = Limit::new("10000/d".parse()?, Algorithm::SlidingBuckets { precision })?;
     /// assert_eq!(buckets.max_state_bytes(), 11_613);
@@ -30,7 +30,8 @@ impl Limit {
         let heap_bytes = match self.counter() {
             AnyCounter::SlidingLog(counter) => counter.max_heap_bytes(),
             AnyCounter::SlidingBuckets(counter) => counter.max_heap_bytes(),
-            AnyCounter::SlidingWindow(_)
+            AnyCounter::SlidingWindow(counter) => counter.max_heap_bytes(),
+            AnyCounter::SlidingCounter(_)
             | AnyCounter::FixedWindow(_)
             | AnyCounter::TokenBucket(_) => 0,
         };

@@ -81,8 +81,8 @@ impl<S: Default + HeapSize> Evict for Table<S> {
                 self.take(index);
             }
         }
-        let (len, slots) = (self.len as usize, self.chunks.len() * SLOTS_PER_CHUNK);
-        if self.chunks.len() > 1 && len * 10 < slots * 4 {
+        let (len, slots) = (self.len as usize, self.chunk_count() * SLOTS_PER_CHUNK);
+        if self.chunk_count() > 1 && len * 10 < slots * 4 {
             self.rebuild((len * 5).div_ceil(SLOTS_PER_CHUNK * 4).max(1));
         }
         (before - self.len) as usize
@@ -117,7 +117,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
 
     #[inline]
     fn bytes(&self) -> usize {
-        self.chunks.len() * chunk_bytes::<S>() + self.heap_units as usize * HEAP_UNIT_BYTES
+        self.chunk_count() * chunk_bytes::<S>() + self.heap_units as usize * HEAP_UNIT_BYTES
     }
 
     /// Rebuilds the table if less than thirteen sixteenths of its slots are used. Afterwards fourteen sixteenths are
@@ -125,8 +125,8 @@ impl<S: Default + HeapSize> Evict for Table<S> {
     fn trim(&mut self) {
         let len = self.len as usize;
         let chunks = (len * 16).div_ceil(SLOTS_PER_CHUNK * 14);
-        let is_sparse = len * 16 < self.chunks.len() * SLOTS_PER_CHUNK * 13;
-        if is_sparse && chunks < self.chunks.len() {
+        let is_sparse = len * 16 < self.chunk_count() * SLOTS_PER_CHUNK * 13;
+        if is_sparse && chunks < self.chunk_count() {
             self.rebuild(chunks);
         }
     }

@@ -1,4 +1,4 @@
-//! Groups of slots, with one word of tags for each group, in chunks that are allocated at once.
+//! Groups of slots, in chunks that are allocated at once, and one word of tags for each group.
 //!
 //! The lowest seven bytes of a group's word are the tags of its slots. A tag is 0 if the slot is free; otherwise its
 //! top bit is set, and the other bits are a part of the key's fingerprint. The highest byte is the number of keys that
@@ -9,7 +9,7 @@ use super::Slot;
 /// The number of slots in a group.
 pub const SLOTS_PER_GROUP: usize = 7;
 
-/// The number of groups in a chunk. The tags of a chunk fill one cache line.
+/// The number of groups in a chunk.
 pub(super) const GROUPS_PER_CHUNK: usize = 8;
 
 /// One in each tag of a word.
@@ -114,15 +114,30 @@ impl Iterator for SlotSet {
 #[repr(align(32))]
 pub(super) struct Group<S>(pub(super) [Slot<S>; SLOTS_PER_GROUP]);
 
-/// Some groups that are allocated at once, with their tags.
-#[derive(Default)]
+/// Some groups that are allocated at once, and their tags.
 pub(super) struct Chunk<S> {
     pub(super) tags: [Tags; GROUPS_PER_CHUNK],
-    pub(super) groups: [Group<S>; GROUPS_PER_CHUNK],
+    /// The groups; empty until they are [allocated](Self::allocate).
+    pub(super) groups: Box<[Group<S>]>,
 }
 
-/// Returns the number of bytes that a chunk takes, including its pointer in the list of chunks and the allocator's
-/// overhead, which is the alignment of a chunk.
+impl<S> Default for Chunk<S> {
+    fn default() -> Self {
+        Self { tags: Default::default(), groups: Box::default() }
+    }
+}
+
+impl<S: Default> Chunk<S> {
+    /// Allocates the groups, unless they exist.
+    pub(super) fn allocate(&mut self) {
+        if self.groups.is_empty() {
+            self.groups = (0..GROUPS_PER_CHUNK).map(|_| Group::default()).collect();
+        }
+    }
+}
+
+/// Returns the number of bytes that a chunk takes, including the allocator's overhead for the groups, which is their
+/// alignment.
 pub(super) const fn chunk_bytes<S>() -> usize {
-    size_of::<Chunk<S>>() + align_of::<Chunk<S>>() + size_of::<Box<Chunk<S>>>()
+    size_of::<Chunk<S>>() + size_of::<[Group<S>; GROUPS_PER_CHUNK]>() + align_of::<Group<S>>()
 }

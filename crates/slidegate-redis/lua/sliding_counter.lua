@@ -1,0 +1,49 @@
+-- The algorithm of algorithm/sliding_counter.rs: two counts, the previous one weighted by the share of its window that
+-- is still covered, rounded up. `last` is the tick of the last charge.
+local function decide(now, tick_us, window, max, _, _, required, cost, take, last, previous, current)
+  local tick = now / tick_us
+  tick = tick - tick % 1
+  if tick < last then tick = last end
+  local start = last - last % window
+  local elapsed = tick - start
+  if elapsed >= 2 * window then
+    elapsed = tick % window
+    start, previous, current = tick - elapsed, 0, 0
+  elseif elapsed >= window then
+    start, elapsed, previous, current = start + window, elapsed - window, current, 0
+  end
+  local weighted_previous = previous * (window - elapsed) / window
+  weighted_previous = weighted_previous + -weighted_previous % 1
+  local remaining = max - current - weighted_previous
+  if remaining < 0 then remaining = 0 end
+
+  local reset_before = 0
+  if current > 0 then
+    reset_before = (start + 2 * window) * tick_us - now
+  elseif previous > 0 then
+    reset_before = (start + window) * tick_us - now
+  end
+  if reset_before < 0 then reset_before = 0 end
+
+  local fits = current + weighted_previous + required <= max
+  if take == 2 or (take == 1 and fits) then
+    local remaining_before = remaining
+    current = current + cost
+    if current > MAX_UNITS then current = MAX_UNITS end
+    remaining = max - current - weighted_previous
+    if remaining < 0 then remaining = 0 end
+    local reset = (start + 2 * window) * tick_us - now
+    if reset < 0 then reset = 0 end
+    return true, remaining, reset, fits and 0 or 1, tick * tick_us, tick, previous, current, remaining_before, reset_before
+  end
+  if fits then return false, remaining, reset_before, 0, 0 end
+  if required > max then return false, remaining, reset_before, -1, 0 end
+  -- Returns the earliest tick at which the weight of the previous count is small enough. If the current count alone is
+  -- too large, this is after the current window has become the previous one.
+  local capacity = max - required - current
+  if capacity < 0 then
+    capacity, previous, start = max - required, current, start + window
+  end
+  local ticks_before_end = capacity * window / previous
+  return false, remaining, reset_before, (start + window - ticks_before_end + ticks_before_end % 1) * tick_us - now, 0
+end

@@ -1,0 +1,209 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::heap::HeapSize;
+
+const START_US: u64 = 1_700_000_000_000_000;
+
+/// An operation on a state, some time after the operation before it.
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    ChargeIfFits(u64),
+    Charge(u64),
+    /// Reverts the charge with this index, modulo the number of charges.
+    Revert(usize),
+}
+
+fn operations(max_step_us: u64) -> impl Strategy<Value = Vec<(u64, Operation)>> {
+    let operation = prop_oneof![
+        8 => (1..4_u64).prop_map(Operation::ChargeIfFits),
+        1 => (1..200_u64).prop_map(Operation::ChargeIfFits),
+        1 => (1..40_u64).prop_map(Operation::Charge),
+        3 => any::<usize>().prop_map(Operation::Revert),
+    ];
+    let step = prop_oneof![2 => Just(0), 6 => 0..max_step_us, 1 => 0..40 * max_step_us];
+    prop::collection::vec((step, operation), 1..600)
+}
+
+/// The charges of a key, each with its time, the time at which it is counted, and its units.
+#[derive(Default)]
+struct Charges(Vec<(u64, Timestamp, u64)>);
+
+impl Charges {
+    /// Returns the units that were charged after `start_us`.
+    fn units_after(&self, start_us: u64) -> u64 {
+        self.0.iter().filter(|(at, ..)| *at > start_us).map(|(.., units)| units).sum()
+    }
+}
+
+fn used_units(counter: &SlidingWindow, state: &State, now: Timestamp) -> u64 {
+    state.total() - state.expired_before(counter.window_start_tick(now)).units
+}
+
+/// The operations so far that weaken the promises.
+#[derive(Clone, Copy, Default)]
+struct Exceptions {
+    /// More than max units were counted. There may be more entries.
+    was_above_max: bool,
+    /// Units above twice max were charged. They may be counted for longer.
+    has_debts: bool,
+    /// A charge was reverted. The newest units of an entry may be missing, so all of its units may be counted too long.
+    has_reverts: bool,
+}
+
+/// Checks a state against all charges: no unit leaves before its window is over, and none later than allowed.
+fn assert_units_are_counted_for_a_window(
+    counter: &SlidingWindow,
+    state: &State,
+    charges: &Charges,
+    now_us: u64,
+    exceptions: Exceptions,
+) {
+    let used = used_units(counter, state, Timestamp::from_micros(now_us));
+    let window_us = counter.quota().window_us();
+    let exact = charges.units_after(now_us - window_us);
+    assert!(used >= exact, "{used} units counted, {exact} charged in the window");
+    if !exceptions.has_debts {
+        let tick_us = u64::from(counter.ticks.tick_us);
+        let late_us = window_us.div_ceil(counter.resolution.into()) + 2 * tick_us;
+        let longest = charges.units_after(now_us - window_us - late_us);
+        assert!(used <= longest, "{used} units counted, {longest} charged until {late_us} us ago");
+        let newest_units = u32::from(!exceptions.has_reverts);
+        let late_units = u64::from(counter.max_entry_units.saturating_sub(newest_units));
+        assert!(used <= charges.units_after(now_us - window_us - tick_us) + late_units);
+    }
+}
+
+/// Checks that a hit of `cost` units fits after exactly `retry_after`.
+fn assert_retry_after_is_exact(counter: &SlidingWindow, state: &State, now: Timestamp, cost: u64) {
+    let outcome = counter.peek(state, now, cost);
+    let retry_after_us = outcome.retry_after_us();
+    if outcome.fits() || cost > counter.max_units() {
+        assert_eq!(retry_after_us, if outcome.fits() { 0 } else { u64::MAX });
+        return;
+    }
+    assert!(counter.peek(state, now.after_us(retry_after_us), cost).fits());
+    assert!(!counter.peek(state, now.after_us(retry_after_us - 1), cost).fits());
+}
+
+fn run_operations(counter: &SlidingWindow, operations: &[(u64, Operation)]) {
+    let (mut state, mut charges, mut now_us) = (State::default(), Charges::default(), START_US);
+    let mut exceptions = Exceptions::default();
+    for &(step_us, operation) in operations {
+        now_us += step_us;
+        let now = Timestamp::from_micros(now_us);
+        match operation {
+            Operation::ChargeIfFits(cost) => {
+                let before = state.clone();
+                let outcome = counter.peek(&before, now, cost);
+                match counter.charge_if_fits(&mut state, now, cost) {
+                    Ok(effect) => {
+                        let mut charged = before;
+                        assert!(outcome.fits());
+                        assert_eq!(counter.charge(&mut charged, now, cost), effect);
+                        assert_eq!(charged, state);
+                        charges.0.push((now_us, effect.charged_at, cost));
+                    }
+                    Err(denied) => assert_eq!((denied, &before), (outcome, &state)),
+                }
+            }
+            Operation::Charge(cost) => {
+                let effect = counter.charge(&mut state, now, cost);
+                charges.0.push((now_us, effect.charged_at, cost));
+                let used = used_units(counter, &state, now);
+                exceptions.was_above_max |= used > counter.max_units();
+                exceptions.has_debts |= used > 2 * counter.max_units();
+            }
+            Operation::Revert(nth) if !charges.0.is_empty() => {
+                let (at_us, charged_at, units) = charges.0.swap_remove(nth % charges.0.len());
+                let before = used_units(counter, &state, now);
+                counter.revert(&mut state, charged_at, units);
+                exceptions.has_reverts = true;
+                let is_in_window = at_us > now_us - counter.quota().window_us();
+                let freed = before - used_units(counter, &state, now);
+                assert!(freed <= units, "{freed} of {units} units freed");
+                assert!(
+                    freed == units || !is_in_window || exceptions.has_debts,
+                    "{freed} of {units}"
+                );
+            }
+            Operation::Revert(_) => {}
+        }
+        assert_units_are_counted_for_a_window(counter, &state, &charges, now_us, exceptions);
+        for cost in [1, 2, counter.max_units()] {
+            assert_retry_after_is_exact(counter, &state, now, cost);
+        }
+        let factor = if exceptions.was_above_max { 6 } else { 4 };
+        let bound = factor * usize::from(counter.resolution) + 3;
+        assert!(state.len() <= bound, "{} entries", state.len());
+        assert!(state.heap_bytes() <= counter.max_heap_bytes());
+    }
+}
+
+fn new_counter(quota: &str, resolution: u16) -> SlidingWindow {
+    SlidingWindow::new(&quota.parse().unwrap(), resolution)
+}
+
+proptest! {
+    #[test]
+    fn units_are_counted_for_a_window_and_little_longer(
+        operations in operations(40_000),
+        max in 1..400_u64,
+        resolution in 8..40_u16,
+    ) {
+        run_operations(&new_counter(&format!("{max}/s"), resolution), &operations);
+    }
+
+    #[test]
+    fn units_are_counted_for_a_window_with_coarse_ticks(
+        operations in operations(86_400_000_000 / 50),
+        max in 1..400_u64,
+    ) {
+        run_operations(&new_counter(&format!("{max}/d"), 32), &operations);
+    }
+}
+
+#[test]
+fn count_is_exact_if_max_is_at_most_resolution() {
+    let counter = new_counter("32/s", 32);
+    let mut state = State::default();
+    for nth in 0..32 {
+        let now = Timestamp::from_micros(START_US + nth);
+        assert!(counter.charge_if_fits(&mut state, now, 1).is_ok());
+    }
+    // Each unit leaves exactly one window after its charge.
+    for nth in 0..32 {
+        let now = Timestamp::from_micros(START_US + 1_000_000 + nth);
+        assert_eq!(counter.peek(&state, now, 1).remaining(), nth + 1);
+    }
+}
+
+#[test]
+fn entries_of_alternating_costs_are_merged() {
+    // Entries close alternately by units and by time, so each has few units.
+    let counter = new_counter("1000/s", 8);
+    let mut state = State::default();
+    let mut longest = 0;
+    for nth in 0..20_000 {
+        let now = Timestamp::from_micros(START_US + nth * 1_731);
+        let charged_at = counter.charge(&mut state, now, if nth % 2 == 0 { 124 } else { 3 });
+        // Reverts leave small entries.
+        counter.revert(&mut state, charged_at.charged_at, if nth % 2 == 0 { 123 } else { 2 });
+        longest = longest.max(state.len());
+    }
+    assert!((20..=33).contains(&longest), "{longest} entries");
+}
+
+#[test]
+fn state_takes_16_bytes_and_rings_fill_their_memory_blocks() {
+    assert_eq!(size_of::<State>(), 16);
+    let counter = new_counter("1024/s", 32);
+    let mut state = State::default();
+    let mut bytes = Vec::new();
+    for nth in 0..73 {
+        let now = Timestamp::from_micros(START_US + nth * 10);
+        counter.charge(&mut state, now, 20);
+        bytes.push(state.heap_bytes());
+    }
+    assert_eq!([bytes[0], bytes[1], bytes[7], bytes[32]], [0, 64, 96, 272]);
+}
