@@ -16,17 +16,25 @@ use tokio::time::{Instant, timeout_at};
 use crate::counters::{Attempt, CapPolicy, Counters};
 use crate::node::NodeHandle;
 
+/// A limit with less than this fraction of its units left is nearly used: `1 / NEARLY_USED_DIVISOR`.
+const NEARLY_USED_DIVISOR: u64 = 8;
+
 /// A connection between the store and the replication task. The store sends flush requests, and the task sends
 /// notifications of progress.
 #[derive(Clone, Debug)]
 pub struct ReplicationHandle {
     flush_requested: Arc<Notify>,
+    early_flush_requested: Arc<Notify>,
     progress: watch::Sender<u64>,
 }
 
 impl Default for ReplicationHandle {
     fn default() -> Self {
-        Self { flush_requested: Arc::new(Notify::new()), progress: watch::Sender::new(0) }
+        Self {
+            flush_requested: Arc::new(Notify::new()),
+            early_flush_requested: Arc::new(Notify::new()),
+            progress: watch::Sender::new(0),
+        }
     }
 }
 
@@ -39,6 +47,16 @@ impl ReplicationHandle {
     /// Waits for the next flush request.
     pub async fn wait_for_flush_request(&self) {
         self.flush_requested.notified().await;
+    }
+
+    /// Requests a flush before the end of the replication interval. No request waits for it.
+    fn request_early_flush(&self) {
+        self.early_flush_requested.notify_one();
+    }
+
+    /// Waits for the next request of an early flush.
+    pub(crate) async fn wait_for_early_flush_request(&self) {
+        self.early_flush_requested.notified().await;
     }
 
     /// Notifies waiting requests that other nodes have acknowledged more flushes.
@@ -105,7 +123,14 @@ impl<C: Clock> ClusterStore<C> {
 
     #[inline(always)]
     fn try_charge(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
-        self.counters.charge_call(hits, self.clock.now(), cap_policy)
+        let attempt = self.counters.charge_call(hits, self.clock.now(), cap_policy)?;
+        if let Attempt::Decided(result) = &attempt
+            && !self.counters.progress().is_alone()
+            && charged_nearly_used_limit(hits, result)
+        {
+            self.replication.request_early_flush();
+        }
+        Ok(attempt)
     }
 
     /// Retries a request each time that other nodes have acknowledged more flushes, until the deadline. At the
@@ -146,6 +171,16 @@ impl<C: Clock> ClusterStore<C> {
             Attempt::Unsynced => Box::pin(self.retry_charge_until_deadline(hits, deadline)).await,
         }
     }
+}
+
+/// Returns whether a call charged a limit that has few units left. The other nodes must know such charges soon, because
+/// they may be about to allow the same units.
+fn charged_nearly_used_limit(hits: &[Hit<'_>], result: &ChargeResult) -> bool {
+    !result.receipt.is_empty()
+        && hits
+            .iter()
+            .zip(&result.outcomes)
+            .any(|(hit, outcome)| outcome.remaining() < hit.limit.capacity() / NEARLY_USED_DIVISOR)
 }
 
 impl<C: Clock> Store for ClusterStore<C> {

@@ -361,6 +361,38 @@ async fn script_work_on_full_sliding_log_is_bounded() {
     }
 }
 
+/// The largest size of the Redis value of one sliding window with the default resolution: 200 entries, which
+/// `docs/ALGORITHMS.md` derives.
+const MAX_SLIDING_WINDOW_BYTES: usize = 37 + 8 * 200;
+
+#[tokio::test]
+async fn work_and_size_of_sliding_window_are_bounded() {
+    let mut pair = SlidingLogPair::open_empty_pair(MINUTE);
+    let algorithm = Algorithm::SlidingWindow { resolution: None };
+    pair.limit = Limit::new(pair.limit.quota(), algorithm).unwrap();
+    let mut monitor = RedisCommandMonitor::connect_to(&pair.redis);
+    let mut rng = fastrand::Rng::with_seed(9);
+    let mut largest_bytes = 0;
+    for step in 0..3_000 {
+        pair.clock.advance(pair.step.mul_f64(rng.f64() * 8.0));
+        match rng.u32(..100) {
+            0..60 => drop(pair.take_in_both(rng.u64(1..=40)).await),
+            60..90 if !pair.receipts.is_empty() => {
+                pair.revert_tenths_in_both(rng.usize(..pair.receipts.len()), 10).await;
+            }
+            90..95 => drop(pair.take_changed_hit_in_both(|hit| hit.reported(), 20).await),
+            _ => pair.refund_in_both(rng.u64(1..30)).await,
+        }
+        let work = monitor.script_work_since_last_call(&pair.redis);
+        assert!(work.calls <= 2, "step {step}: {work:?}");
+        let key = pair.redis.keys().remove(0);
+        let bytes: usize =
+            redis::cmd("STRLEN").arg(key).query(&mut pair.redis.connection()).unwrap();
+        largest_bytes = largest_bytes.max(bytes);
+    }
+    assert!(largest_bytes <= MAX_SLIDING_WINDOW_BYTES, "{largest_bytes} bytes");
+}
+
 /// Returns the head of a full sliding log: a changed copy of the head of another log. In the copy, the log has `words`
 /// words (charges) and `total` units, and its oldest charge is `oldest_age` ticks older.
 fn build_full_sliding_log_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {

@@ -21,6 +21,9 @@ use crate::transport::{PeerAddress, Transport, TransportEvent};
 /// the next flush.
 const MIN_IMMEDIATE_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Minimum interval between an early flush and the flush before it.
+const MIN_EARLY_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Interval at which the status and its rates are updated.
 const STATUS_UPDATE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -46,15 +49,21 @@ impl<T: Transport> NodeDriver<T> {
         let mut view = self.membership.view();
         let mut ticks = new_interval_timer(self.interval);
         let mut statuses = new_interval_timer(STATUS_UPDATE_INTERVAL);
-        let mut flush_at = None;
+        let mut flush_at: Option<Instant> = None;
         let mut flushed_at = Instant::now();
         let mut progress = self.counters.progress().load_full();
         self.on_membership_changed(&view.borrow_and_update().clone());
         loop {
             let frames = tokio::select! {
                 _ = ticks.tick() => self.prune_counters_and_tick_engine(),
-                () = self.replication.wait_for_flush_request(), if flush_at.is_none() => {
-                    flush_at = Some((flushed_at + MIN_IMMEDIATE_FLUSH_INTERVAL).max(Instant::now()));
+                () = self.replication.wait_for_flush_request(),
+                    if flush_at.is_none_or(|at| at > flushed_at + MIN_IMMEDIATE_FLUSH_INTERVAL) =>
+                {
+                    flush_at = Some(flushed_at + MIN_IMMEDIATE_FLUSH_INTERVAL);
+                    Vec::new()
+                }
+                () = self.replication.wait_for_early_flush_request(), if flush_at.is_none() => {
+                    flush_at = Some(flushed_at + MIN_EARLY_FLUSH_INTERVAL);
                     Vec::new()
                 }
                 () = sleep_until_deadline(flush_at), if flush_at.is_some() => {

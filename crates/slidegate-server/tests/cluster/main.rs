@@ -16,6 +16,7 @@ mod common;
 mod crash;
 mod flags;
 mod joining;
+mod nearly_used_limits;
 mod node;
 mod partition;
 mod policies;

@@ -1,7 +1,7 @@
 //! The state of a key with a sliding window: the entries of its compacted log.
 //!
-//! Most keys have one entry, which takes no allocation. More entries form a ring in one allocation, with seven bytes
-//! for each entry. The sizes of the rings fill the memory blocks that allocators reserve.
+//! Most keys have one entry, which takes no allocation. More entries take one allocation, with seven bytes for each entry
+//! but the newest. The sizes of the allocations fill the memory blocks that allocators reserve.
 
 use std::fmt;
 
@@ -59,13 +59,13 @@ enum Log {
         units: u32,
         span: u32,
     },
-    UpTo4(Box<Ring<[PackedEntry; 4]>>),
-    UpTo8(Box<Ring<[PackedEntry; 8]>>),
-    UpTo13(Box<Ring<[PackedEntry; 13]>>),
-    UpTo22(Box<Ring<[PackedEntry; 22]>>),
-    UpTo33(Box<Ring<[PackedEntry; 33]>>),
-    UpTo49(Box<Ring<[PackedEntry; 49]>>),
-    UpTo72(Box<Ring<[PackedEntry; 72]>>),
+    UpTo4(Box<Ring<[PackedEntry; 2]>>),
+    UpTo8(Box<Ring<[PackedEntry; 6]>>),
+    UpTo14(Box<Ring<[PackedEntry; 12]>>),
+    UpTo23(Box<Ring<[PackedEntry; 21]>>),
+    UpTo33(Box<Ring<[PackedEntry; 31]>>),
+    UpTo49(Box<Ring<[PackedEntry; 47]>>),
+    UpTo72(Box<Ring<[PackedEntry; 70]>>),
     Many(Box<Ring<Box<[PackedEntry]>>>),
 }
 
@@ -76,8 +76,8 @@ macro_rules! with_ring {
             Log::One { .. } => $one,
             Log::UpTo4($ring) => $body,
             Log::UpTo8($ring) => $body,
-            Log::UpTo13($ring) => $body,
-            Log::UpTo22($ring) => $body,
+            Log::UpTo14($ring) => $body,
+            Log::UpTo23($ring) => $body,
             Log::UpTo33($ring) => $body,
             Log::UpTo49($ring) => $body,
             Log::UpTo72($ring) => $body,
@@ -111,51 +111,67 @@ impl PackedEntry {
 /// The lowest bits of a tick.
 const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
 
-/// Several entries, as a ring, with values that are needed for most decisions.
+/// Several entries. The newest and the oldest one, which nearly every decision reads, are beside the values that it also
+/// needs. So it reads one cache line. The others form a ring.
 #[derive(Clone)]
 struct Ring<E> {
     /// The tick of the newest entry.
     newest: u64,
+    newest_units: u32,
     /// The sum of the units of all entries.
     total: u32,
     /// See [`Newest::span`].
     span: u32,
     /// The lowest bits of a tick before which the oldest entry has no charges.
     oldest_first: u32,
-    /// The index of the oldest entry in `entries`.
-    first: u16,
     /// The number of entries, at least 1.
     len: u16,
-    entries: E,
+    /// The index of the second oldest entry in `others`.
+    second: u16,
+    /// The oldest entry; unused if there is only one entry.
+    oldest: PackedEntry,
+    /// The entries between the oldest and the newest one.
+    others: E,
 }
 
 impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
-    /// Creates a ring of entries, of which there must be at least one and at most as many as `space` has.
+    /// Creates a ring of entries, of which there must be at least two, and at most two more than `space` has.
     fn boxed(log: &[Entry], (oldest_first, span): (u64, u32), mut space: E) -> Box<Self> {
-        for (packed, entry) in space.as_mut().iter_mut().zip(log) {
+        let (oldest, newest) = (log[0], log[log.len() - 1]);
+        for (packed, entry) in space.as_mut().iter_mut().zip(&log[1..]) {
             *packed = PackedEntry::new(*entry);
         }
-        let newest = log.last().map_or(0, |entry| entry.tick);
-        let total = log.iter().map(|entry| entry.units).sum();
-        let oldest_first = (oldest_first & TICK_MASK) as u32;
-        let len = log.len() as u16;
-        Box::new(Self { newest, total, span, oldest_first, first: 0, len, entries: space })
+        Box::new(Self {
+            newest: newest.tick,
+            newest_units: newest.units,
+            total: log.iter().map(|entry| entry.units).sum(),
+            span,
+            oldest_first: (oldest_first & TICK_MASK) as u32,
+            len: log.len() as u16,
+            second: 0,
+            oldest: PackedEntry::new(oldest),
+            others: space,
+        })
     }
 
-    /// Converts an index, counted from the oldest entry, into an index in `entries`.
+    /// Converts an index, counted from the second oldest entry, into an index in `others`.
     #[inline(always)]
     fn position(&self, index: usize) -> usize {
-        let (position, space) = (usize::from(self.first) + index, self.entries.as_ref().len());
+        let (position, space) = (usize::from(self.second) + index, self.others.as_ref().len());
         if position < space { position } else { position - space }
     }
 
+    /// Returns the entry at `index`, counted from the oldest one.
     #[inline(always)]
     fn get(&self, index: usize) -> Entry {
-        self.entries.as_ref()[self.position(index)].unpack(self.newest)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = Entry> {
-        (0..usize::from(self.len)).map(|index| self.get(index))
+        if index + 1 == usize::from(self.len) {
+            return self.newest().entry;
+        }
+        let packed = match index.checked_sub(1) {
+            Some(index) => self.others.as_ref()[self.position(index)],
+            None => self.oldest,
+        };
+        packed.unpack(self.newest)
     }
 
     fn oldest_first(&self) -> u64 {
@@ -164,13 +180,17 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
 
     #[inline(always)]
     fn newest(&self) -> Newest {
-        Newest { entry: self.get(usize::from(self.len) - 1), span: self.span }
+        let entry = Entry { tick: self.newest, units: self.newest_units };
+        Newest { entry, span: self.span }
     }
 
     #[inline(always)]
     fn expired_before(&self, tick: u64) -> Expired {
         let mut expired = Expired { entries: 0, units: 0 };
-        for entry in self.iter().take_while(|entry| entry.tick < tick) {
+        for entry in (0..self.len.into()).map(|index| self.get(index)) {
+            if entry.tick >= tick {
+                break;
+            }
             expired.entries += 1;
             expired.units += u64::from(entry.units);
         }
@@ -180,27 +200,30 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
     /// Adds units to the newest entry, whose last charge is then at `tick`.
     #[inline(always)]
     fn join_newest(&mut self, tick: u64, units: u32) {
-        let last = usize::from(self.len) - 1;
-        let Newest { entry, span } = self.newest();
-        let joined = PackedEntry::new(Entry { tick, units: entry.units + units });
-        let position = self.position(last);
-        self.entries.as_mut()[position] = joined;
-        self.span = span + (tick - entry.tick) as u32;
+        self.span += (tick - self.newest) as u32;
         self.newest = tick;
+        self.newest_units += units;
         self.total += units;
     }
 
     /// Appends an entry. Returns `false` if there is no space for it, or if the ring is larger than necessary.
     #[inline(always)]
     fn push(&mut self, entry: Entry) -> bool {
-        let (len, space) = (usize::from(self.len), self.entries.as_ref().len());
-        if len == space || 4 * (len + 1) < space {
+        let (len, space) = (usize::from(self.len), self.others.as_ref().len());
+        if len == space + 2 || 4 * (len + 1) < space + 2 {
             return false;
         }
-        let position = self.position(len);
-        self.entries.as_mut()[position] = PackedEntry::new(entry);
+        let packed = PackedEntry::new(self.newest().entry);
+        match len.checked_sub(2) {
+            Some(others) => {
+                let position = self.position(others);
+                self.others.as_mut()[position] = packed;
+            }
+            None => self.oldest = packed,
+        }
         self.len += 1;
         self.newest = entry.tick;
+        self.newest_units = entry.units;
         self.total += entry.units;
         self.span = 0;
         true
@@ -210,9 +233,12 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
     #[inline(always)]
     fn remove_first(&mut self, Expired { entries, units }: Expired) {
         self.oldest_first = ((self.get(entries - 1).tick + 1) & TICK_MASK) as u32;
-        self.first = self.position(entries) as u16;
         self.len -= entries as u16;
         self.total -= units as u32;
+        if self.len > 1 {
+            self.oldest = self.others.as_ref()[self.position(entries - 1)];
+            self.second = self.position(entries) as u16;
+        }
     }
 }
 
@@ -239,13 +265,13 @@ impl State {
         Self(match entries.len() {
             0 => return Self::default(),
             1 => return Self::of_one(entries[0], span),
-            2..=4 => Log::UpTo4(Ring::boxed(entries, bounds, [empty; 4])),
-            5..=8 => Log::UpTo8(Ring::boxed(entries, bounds, [empty; 8])),
-            9..=13 => Log::UpTo13(Ring::boxed(entries, bounds, [empty; 13])),
-            14..=22 => Log::UpTo22(Ring::boxed(entries, bounds, [empty; 22])),
-            23..=33 => Log::UpTo33(Ring::boxed(entries, bounds, [empty; 33])),
-            34..=49 => Log::UpTo49(Ring::boxed(entries, bounds, [empty; 49])),
-            50..=72 => Log::UpTo72(Ring::boxed(entries, bounds, [empty; 72])),
+            2..=4 => Log::UpTo4(Ring::boxed(entries, bounds, [empty; 2])),
+            5..=8 => Log::UpTo8(Ring::boxed(entries, bounds, [empty; 6])),
+            9..=14 => Log::UpTo14(Ring::boxed(entries, bounds, [empty; 12])),
+            15..=23 => Log::UpTo23(Ring::boxed(entries, bounds, [empty; 21])),
+            24..=33 => Log::UpTo33(Ring::boxed(entries, bounds, [empty; 31])),
+            34..=49 => Log::UpTo49(Ring::boxed(entries, bounds, [empty; 47])),
+            50..=72 => Log::UpTo72(Ring::boxed(entries, bounds, [empty; 70])),
             len => Log::Many(Ring::boxed(entries, bounds, vec![empty; len + len / 2].into())),
         })
     }
@@ -400,7 +426,7 @@ impl HeapSize for State {
         match &self.0 {
             Log::One { .. } => 0,
             Log::Many(ring) => {
-                allocated_bytes(size_of_val(&**ring)) + allocated_bytes(size_of_val(&*ring.entries))
+                allocated_bytes(size_of_val(&**ring)) + allocated_bytes(size_of_val(&*ring.others))
             }
             log => with_ring!(log, ring => allocated_bytes(size_of_val(&**ring)), 0),
         }
