@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use slidegate::{Clock, SystemClock, Timestamp};
 
 pub use folder::Folder;
@@ -91,18 +92,17 @@ impl Redis {
         assert!(wait_for_listener(self.port, &mut self.child), "redis-server does not start again");
     }
 
-    /// Suspends the process of the server.
+    /// Suspends the process of the server, and waits until all of its threads have stopped. On a busy machine they
+    /// continue for some milliseconds after the signal.
     pub fn pause(&self) {
-        self.send_signal("-STOP");
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
     }
 
     pub fn resume(&self) {
-        self.send_signal("-CONT");
-    }
-
-    fn send_signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        kill_process(Pid::from_child(&self.child), Signal::CONT).unwrap();
     }
 
     /// Returns the number of times that the server has run a command.

@@ -67,12 +67,12 @@ fn resumed_node_receives_charges_made_during_pause() {
     let [a, b, c] = start_nodes(&configs);
     assert_eq!(b.count_allowed("bounded", 30), 30);
     wait_for_remaining(&[&a, &b, &c], "bounded", 60);
-    b.send_signal("STOP");
+    b.pause();
     // The others wait for acknowledgements of `b`, both before and after it counts as silent.
     assert_eq!(a.count_allowed("bounded", 20), 5);
     wait_until_nodes_report_silent_node(&[&a, &c], "b");
     assert_eq!(c.count_allowed("bounded", 20), 5);
-    b.send_signal("CONT");
+    b.resume();
     // The resumed node does not know yet that it was paused.
     let ahead = b.count_allowed("bounded", 5);
     wait_until_connected(&[&a, &b, &c]);

@@ -122,7 +122,17 @@ impl Node {
         Self { server: Mutex::new(server), client, admin }
     }
 
-    /// Sends a Unix signal, such as `STOP`, to the process.
+    /// Suspends the process. Returns when all of its threads have stopped.
+    pub fn pause(&self) {
+        self.server.lock().unwrap().pause();
+    }
+
+    /// Resumes the suspended process.
+    pub fn resume(&self) {
+        self.server.lock().unwrap().resume();
+    }
+
+    /// Sends a Unix signal, such as `TERM`, to the process.
     pub fn send_signal(&self, name: &str) {
         self.server.lock().unwrap().send_signal(name);
     }

@@ -11,6 +11,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 use std::{env, fs, thread};
 
+use rustix::process::{Pid, WaitOptions, waitpid};
+
 /// Maximum wait for a log line of a server. Much longer than any test needs.
 const LOG_LINE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -211,6 +213,20 @@ impl Server {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status().unwrap();
         assert!(sent.success());
+    }
+
+    /// Suspends the server process, and waits until all of its threads have stopped. On a busy machine they continue for
+    /// some milliseconds after the signal.
+    pub fn pause(&self) {
+        self.send_signal("STOP");
+        let pid = Pid::from_child(&self.child);
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
+    }
+
+    /// Resumes a suspended server process.
+    pub fn resume(&self) {
+        self.send_signal("CONT");
     }
 
     /// Waits until the server process exits, and returns the exit code. Returns `None` if a signal ended the process.
