@@ -48,7 +48,8 @@ const MIN_PERCENT_OF_EXACT_LOG: BenchTarget = BenchTarget {
     bound: TargetBound::AtLeast(98.4),
     limited_by: "an entry of up to ceil(max / 32) units counts until a window after its last unit. If requests arrive at \
         a constant rate of at least the limit, ceil(max / 32) - 1 units are always counted too long: 3 % of 100. The \
-        worst case is a constant rate that equals the limit. A resolution of at least max is exact.",
+        worst case is a constant rate that equals the limit. There, resolutions of 40 and 48 allow 98.0 %, and 64 allows \
+        99.0 %, with more entries in proportion. A resolution of at least max is exact.",
 };
 
 /// Measures each algorithm with each arrival pattern. Returns the results of each pattern, in the order of
