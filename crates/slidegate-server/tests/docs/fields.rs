@@ -15,16 +15,16 @@ use crate::read_document;
 /// the JSON Schema definition with the same fields. An empty name refers to the top level of the schema, which
 /// describes the whole policy.
 const DOCUMENTED_FIELD_TABLES: [(&str, &str); 10] = [
-    ("Of the policy", ""),
-    ("Of `defaults`", "DefaultsSpec"),
-    ("Of a rule", "RuleSpec"),
-    ("Of an override", "OverrideSpec"),
-    ("Of a limit", "LimitMap"),
-    ("Of a mode", "EnforceMap"),
-    ("Of `redis`", "RedisSpec"),
-    ("Of `split`", "SplitSpec"),
-    ("Of `cluster`", "ClusterSpec"),
-    ("Of a condition", "ConditionMap"),
+    ("Policy fields", ""),
+    ("Fields of `defaults`", "DefaultsSpec"),
+    ("Rule fields", "RuleSpec"),
+    ("Override fields", "OverrideSpec"),
+    ("Limit fields", "LimitMap"),
+    ("Mode fields", "EnforceMap"),
+    ("Fields of `redis`", "RedisSpec"),
+    ("Fields of `split`", "SplitSpec"),
+    ("Fields of `cluster`", "ClusterSpec"),
+    ("Condition fields", "ConditionMap"),
 ];
 
 /// Returns the rows of the table below a heading in `docs/POLICY.md`. A row has three cells: field, default, and
@@ -108,11 +108,19 @@ fn documented_defaults_match_parser() {
     let parsed_rules = |yaml: &str| format!("{:?}", Policy::from_yaml(yaml).expect(yaml).rules());
     let mut checked = 0;
     for (heading, before, after) in [
-        ("Of the policy", "", "\nrules: [{ name: a, per: [ip], limits: [100/min] }]"),
-        ("Of `defaults`", "rules: [{ name: a, per: [ip], limits: [100/min] }]\ndefaults: { ", " }"),
-        ("Of a rule", "rules: [{ name: a, per: [ip], limits: [100/min], ", " }]"),
-        ("Of a limit", "rules: [{ name: a, per: [ip], limits: [{ max: 9, window: 1m, ", " }] }]"),
-        ("Of `cluster`", "rules: [{ name: a, limits: [9/s], cluster: { max_unsynced: 9, ", " } }]"),
+        ("Policy fields", "", "\nrules: [{ name: a, per: [ip], limits: [100/min] }]"),
+        (
+            "Fields of `defaults`",
+            "rules: [{ name: a, per: [ip], limits: [100/min] }]\ndefaults: { ",
+            " }",
+        ),
+        ("Rule fields", "rules: [{ name: a, per: [ip], limits: [100/min], ", " }]"),
+        ("Limit fields", "rules: [{ name: a, per: [ip], limits: [{ max: 9, window: 1m, ", " }] }]"),
+        (
+            "Fields of `cluster`",
+            "rules: [{ name: a, limits: [9/s], cluster: { max_unsynced: 9, ",
+            " } }]",
+        ),
     ] {
         for [field, default, _] in documented_table_rows(heading) {
             let (Some(field), Some(value)) = (strip_backticks(&field), strip_backticks(&default))
@@ -137,7 +145,7 @@ fn documented_defaults_match_parser() {
 #[test]
 fn client_chosen_attributes_are_documented() {
     let document = read_document("docs/POLICY.md");
-    for section in ["## `per`: who is counted", "### Warnings"] {
+    for section in ["## `per`: counted attributes", "### Warnings"] {
         let (_, section) = document.split_once(&format!("\n{section}\n")).unwrap();
         let section = section.split("\n##").next().unwrap();
         for name in CLIENT_CHOSEN {
