@@ -29,6 +29,8 @@ stop() {
 trap stop EXIT
 
 start() {
+    # The server may start later than the first look at its log.
+    : >"$work/log"
     "$target/debug/slidegate" serve --policy examples/quickstart.yaml --http 127.0.0.1:0 --grpc none 2>"$work/log" &
     server=$!
     for _ in $(seq 100); do

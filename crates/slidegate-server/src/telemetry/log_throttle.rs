@@ -8,12 +8,12 @@ use slidegate::Timestamp;
 use crate::durations::saturating_micros;
 
 /// A lock-free throttle of events, such as log messages. At most `max_events` events pass in each interval; the others
-/// are suppressed and counted.
+/// are suppressed and counted. An interval begins with an event that passes.
 pub struct LogThrottle {
     max_events: u16,
-    interval_us: u64,
-    /// The number of the current interval in the upper bits, and the number of events that passed in this interval in
-    /// the lowest [`BITS_FOR_EVENT_COUNT`] bits.
+    interval_ms: u64,
+    /// The start of the current interval, in milliseconds since the Unix epoch, in the upper bits. The number of events
+    /// that passed in this interval in the lowest [`BITS_FOR_EVENT_COUNT`] bits.
     state: AtomicU64,
     suppressed: AtomicU64,
 }
@@ -23,24 +23,22 @@ pub struct LogThrottle {
 const BITS_FOR_EVENT_COUNT: u32 = 16;
 
 impl LogThrottle {
-    /// Creates a throttle that lets at most `max_events` events per interval pass. Intervals are aligned to the Unix
-    /// epoch.
+    /// Creates a throttle that lets at most `max_events` events per interval pass. The interval is rounded up to whole
+    /// milliseconds.
     pub fn new(max_events: u16, interval: Duration) -> Self {
-        let interval_us = saturating_micros(interval).max(1);
-        Self { max_events, interval_us, state: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
+        let interval_ms = saturating_micros(interval).div_ceil(1_000).max(1);
+        Self { max_events, interval_ms, state: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 
     /// Decides whether an event at the time `now` passes. Returns `None` if the event is suppressed. Otherwise returns
     /// the number of events that were suppressed since the last event that passed.
     pub fn try_acquire(&self, now: Timestamp) -> Option<u64> {
-        let current_interval = now.as_micros() / self.interval_us;
+        let now_ms = now.as_micros() / 1_000;
         let next_state = |state: u64| {
-            let (interval, passed) =
+            let (start_ms, passed) =
                 (state >> BITS_FOR_EVENT_COUNT, state & ((1 << BITS_FOR_EVENT_COUNT) - 1));
-            match (current_interval > interval, passed < u64::from(self.max_events)) {
-                (true, _) if self.max_events > 0 => {
-                    Some(current_interval << BITS_FOR_EVENT_COUNT | 1)
-                }
+            match (now_ms >= start_ms + self.interval_ms, passed < u64::from(self.max_events)) {
+                (true, _) if self.max_events > 0 => Some(now_ms << BITS_FOR_EVENT_COUNT | 1),
                 (false, true) => Some(state + 1),
                 _ => None,
             }
@@ -93,6 +91,15 @@ mod tests {
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(9)), Some(0));
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(8)), None);
         assert_eq!(throttle.try_acquire(Timestamp::from_secs(10)), Some(1));
+    }
+
+    #[test]
+    fn throttle_interval_begins_with_passed_event() {
+        let throttle = LogThrottle::new(1, ONE_SECOND);
+        let acquire = |millis| throttle.try_acquire(Timestamp::from_micros(millis * 1_000));
+        assert_eq!(acquire(9_990), Some(0));
+        assert_eq!(acquire(10_010), None, "a new second does not begin an interval");
+        assert_eq!([acquire(10_989), acquire(10_990)], [None, Some(2)]);
     }
 
     #[test]
