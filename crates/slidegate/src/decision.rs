@@ -7,18 +7,22 @@ mod decided_hits;
 mod limit_status;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 use crate::reason::Reason;
-use crate::store::{Charge, ChargeResult, Outcomes, Receipt, SingleChargeResult, admits};
+use crate::rule_limit::LimiterLimits;
+#[cfg(feature = "policy")]
+use crate::store::Charge;
+use crate::store::{ChargeResult, Outcomes, Receipt, SingleChargeResult, admits};
 
-use decided_hits::DecidedHits;
+use decided_hits::{DecidedHits, HitResults, LocalResult};
+pub(crate) use limit_status::DecisionLimits;
 pub use limit_status::LimitStatus;
 #[cfg(feature = "policy")]
 pub(crate) use limit_status::PolicyLimits;
-pub(crate) use limit_status::{DecisionLimits, OwnedLimits};
 
 /// The result for a request: whether it is allowed, the status of every limit, and the record of the charges.
 ///
@@ -40,8 +44,7 @@ pub struct Decision<'l> {
     is_allowed: bool,
     is_degraded: bool,
     binding: Option<u16>,
-    hits: DecidedHits,
-    limits: DecisionLimits<'l>,
+    hits: DecidedHits<'l>,
 }
 
 /// A denial as an error. Returned by [`Decision::into_result`].
@@ -67,41 +70,50 @@ impl<'l> Decision<'l> {
     pub(crate) fn from_charge(
         hits: &[Hit<'_>],
         result: ChargeResult,
-        limits: impl Into<DecisionLimits<'l>>,
+        limits: DecisionLimits<'l>,
     ) -> Self {
         let binding = find_binding_hit(hits, &result.outcomes, result.allowed);
         let ChargeResult { allowed, outcomes, receipt } = result;
-        Self::new(allowed, binding, DecidedHits::Any { outcomes, receipt }, limits)
+        let results = HitResults::Any { outcomes, receipt };
+        Self::new(allowed, binding, DecidedHits::new(results, limits))
     }
 
     #[inline(always)]
-    fn new(
-        is_allowed: bool,
-        binding: Option<u16>,
-        hits: DecidedHits,
-        limits: impl Into<DecisionLimits<'l>>,
-    ) -> Self {
-        // Converted in place: a `DecisionLimits` that is passed by value would be copied.
-        Self { is_allowed, is_degraded: false, binding, hits, limits: limits.into() }
+    fn new(is_allowed: bool, binding: Option<u16>, hits: DecidedHits<'l>) -> Self {
+        Self { is_allowed, is_degraded: false, binding, hits }
     }
 
-    /// Creates a decision from the result of charging a single hit.
+    /// Creates a decision from the result of charging a single hit of a policy.
+    #[cfg(feature = "policy")]
     #[inline(always)]
     pub(crate) fn from_single_charge(
         hit: &Hit<'_>,
         result: SingleChargeResult,
-        limits: impl Into<DecisionLimits<'l>>,
+        limits: DecisionLimits<'l>,
     ) -> Self {
         let is_allowed = result.outcome.fits() || hit.veto == Veto::Never;
         let binding = is_single_hit_binding(hit, is_allowed).then_some(0);
-        Self::new(is_allowed, binding, DecidedHits::of_one(result, hit.limit), limits)
+        let results = HitResults::from_single(result, hit.limit);
+        Self::new(is_allowed, binding, DecidedHits::new(results, limits))
+    }
+
+    /// Creates a decision of a limiter from the result of charging its only hit.
+    #[inline(always)]
+    pub(crate) fn from_limiter_charge(
+        hit: &Hit<'_>,
+        result: SingleChargeResult,
+        limits: &'l Arc<LimiterLimits>,
+    ) -> Self {
+        let is_allowed = result.outcome.fits() || hit.veto == Veto::Never;
+        let binding = is_single_hit_binding(hit, is_allowed).then_some(0);
+        Self::new(is_allowed, binding, DecidedHits::of_limiter(result, hit.limit, limits))
     }
 
     /// Creates a decision from the outcomes of a peek. The decision has no charges.
     pub(crate) fn from_peek(
         hits: &[Hit<'_>],
         outcomes: Outcomes,
-        limits: impl Into<DecisionLimits<'l>>,
+        limits: DecisionLimits<'l>,
     ) -> Self {
         let allowed = admits(hits, &outcomes);
         let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
@@ -112,14 +124,13 @@ impl<'l> Decision<'l> {
     pub(crate) fn with_zero_capacity(veto: Veto, limits: DecisionLimits<'l>) -> Self {
         let outcome = Outcome::from_used_units((0, 0), 1, 0, || 0);
         let allowed = veto == Veto::Never;
-        let hits = DecidedHits::One { outcome, charge: None };
-        Self::new(allowed, (!allowed).then_some(0), hits, limits)
+        let results = HitResults::One(LocalResult::uncharged(outcome));
+        Self::new(allowed, (!allowed).then_some(0), DecidedHits::new(results, limits))
     }
 
     /// Creates a degraded denial, made because the store is unavailable.
     pub(crate) fn store_unavailable(limits: DecisionLimits<'l>) -> Self {
-        let hits = DecidedHits::Any { outcomes: Outcomes::new(), receipt: Receipt::default() };
-        Self::new(false, None, hits, limits).into_degraded()
+        Self::new(false, None, DecidedHits::new(HitResults::none(), limits)).into_degraded()
     }
 
     /// Marks the decision as made without the store.
@@ -148,8 +159,8 @@ impl<'l> Decision<'l> {
 
     /// Returns the same decision without borrowing from the limiter.
     pub fn into_owned(self) -> Decision<'static> {
-        let Self { is_allowed, is_degraded, binding, hits, limits } = self;
-        Decision { is_allowed, is_degraded, binding, hits, limits: limits.into_owned() }
+        let Self { is_allowed, is_degraded, binding, hits } = self;
+        Decision { is_allowed, is_degraded, binding, hits: hits.into_owned() }
     }
 
     /// Returns the units that the binding limit still admits. Without a binding limit, returns `u64::MAX` if the
@@ -222,7 +233,7 @@ impl<'l> Decision<'l> {
     pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         let known =
             self.hits.outcomes().iter().enumerate().filter(|(_, outcome)| outcome.is_known());
-        known.filter_map(|(index, outcome)| self.limits.status(index, *outcome))
+        known.filter_map(|(index, outcome)| self.hits.limits().status(index, *outcome))
     }
 
     /// Returns the status of the binding limit, which is the limit that clients see; `None` if no limit is binding.
@@ -235,22 +246,12 @@ impl<'l> Decision<'l> {
     #[inline]
     pub fn binding(&self) -> Option<LimitStatus<'_>> {
         let index = usize::from(self.binding?);
-        self.limits.status(index, *self.hits.outcomes().get(index)?)
+        self.hits.limits().status(index, *self.hits.outcomes().get(index)?)
     }
 
     /// Returns the record of the charges, with which the charges can be reverted or settled.
     pub fn receipt(&self) -> Receipt {
-        match &self.hits {
-            DecidedHits::One { outcome, charge } => {
-                let status = self.limits.status(0, *outcome);
-                let charge = charge.zip(status);
-                charge
-                    .map(|(charge, status)| charge.into_charge(*status.limit()))
-                    .into_iter()
-                    .collect()
-            }
-            DecidedHits::Any { receipt, .. } => receipt.clone(),
-        }
+        self.hits.receipt()
     }
 
     /// Returns `true` if another decision is known to have the same limits, and therefore the same policy header.
@@ -258,7 +259,7 @@ impl<'l> Decision<'l> {
     pub fn has_same_limits(&self, other: &Self) -> bool {
         let all_known = |decision: &Self| decision.hits.outcomes().iter().all(Outcome::is_known);
         self.hits.outcomes().len() == other.hits.outcomes().len()
-            && self.limits.are_same(&other.limits)
+            && self.hits.limits().are_same(other.hits.limits())
             && all_known(self)
             && all_known(other)
     }
@@ -266,7 +267,7 @@ impl<'l> Decision<'l> {
     /// Returns whether a rule with `limits: unlimited` applies to the descriptor with this index.
     #[cfg(feature = "policy")]
     pub fn is_unlimited(&self, descriptor: usize) -> bool {
-        self.limits.is_unlimited(descriptor)
+        self.hits.limits().is_unlimited(descriptor)
     }
 
     /// Returns the outcome of each hit. An outcome is [unknown](Outcome::is_known) if the store did not have to
@@ -279,8 +280,8 @@ impl<'l> Decision<'l> {
     /// Returns the charges that are the cost of the request, and not a cost that a rule states.
     #[cfg(feature = "policy")]
     pub(crate) fn request_cost_receipt(&self) -> Receipt {
-        let is_request_cost =
-            |charge: &Charge| self.limits.has_request_cost(charge.hit_index as usize);
+        let limits = self.hits.limits();
+        let is_request_cost = |charge: &Charge| limits.has_request_cost(charge.hit_index as usize);
         self.receipt().into_iter().filter(is_request_cost).collect()
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::algorithm::with_counter;
 use crate::clock::Timestamp;
-use crate::decision::{Decision, DecisionLimits, OwnedLimits};
+use crate::decision::{Decision, DecisionLimits};
 use crate::key::{self, Key, Value};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
@@ -52,7 +52,7 @@ pub fn deny_without_store<S>(limiter: &Limiter<S>) -> Decision<'static> {
 
 fn owned_limiter_limits<S>(limiter: &Limiter<S>, is_key_missing: bool) -> DecisionLimits<'static> {
     let limits = limiter.named_limits().clone();
-    DecisionLimits::Owned(Box::new(OwnedLimits::Limiter { limits, is_key_missing }))
+    DecisionLimits::OwnedLimiter { limits, is_key_missing }
 }
 
 /// Marks a decision as made without the store.

@@ -15,7 +15,7 @@ use fnv::FnvHasher;
 use smallvec::{Array, SmallVec};
 use thiserror::Error;
 
-use crate::decision::{Decision, Denied};
+use crate::decision::{Decision, DecisionLimits, Denied};
 use crate::hit::Hit;
 use crate::key::{DEFAULT_DOMAIN, Key, Scope};
 use crate::limit::{Limit, LimitError};
@@ -239,6 +239,12 @@ impl<S> Limiter<S> {
         &self.named_limits
     }
 
+    /// Returns the limits for a decision.
+    #[inline]
+    fn decision_limits(&self) -> DecisionLimits<'_> {
+        DecisionLimits::Limiter(&self.named_limits)
+    }
+
     /// Returns the hashed form of a key, for stores in this process.
     #[inline]
     fn hash_key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
@@ -263,12 +269,12 @@ impl<S> Limiter<S> {
     ) -> Decision<'_> {
         if let [limit] = &*self.limits {
             let hit = self.new_hit(self.hash_key(key), limit, cost);
-            return Decision::from_single_charge(&hit, store.charge_one(&hit), &self.named_limits);
+            return Decision::from_limiter_charge(&hit, store.charge_one(&hit), &self.named_limits);
         }
         // Filled in place: the result of `hits` would be copied.
         let mut hits = HitList::new();
         self.push_hits(&mut hits, self.hash_key(key), cost);
-        Decision::from_charge(&hits, store.charge(&hits), &self.named_limits)
+        Decision::from_charge(&hits, store.charge(&hits), self.decision_limits())
     }
 
     /// Returns one hit of `cost` units for each limit.

@@ -1,25 +1,53 @@
-//! The results of the store for the hits of a request, as a decision keeps them.
+//! The hits of a decided request: what the store returned for them, and their limits.
 
 use std::slice;
+use std::sync::Arc;
 
+use super::limit_status::{DecisionLimits, LimitsRef};
 use crate::clock::Timestamp;
 use crate::limit::Limit;
 use crate::outcome::Outcome;
-use crate::store::{Charge, CounterId, Outcomes, Receipt, SingleCharge, SingleChargeResult};
+use crate::rule_limit::LimiterLimits;
+use crate::store::{CounterId, Outcomes, Receipt, SingleCharge, SingleChargeResult};
 
-/// The results of the store for the hits of a request. Most requests have one hit, whose result has no destructor; its
-/// receipt is created when it is read.
+/// The hits of a decided request.
+///
+/// The usual decision of a limiter has one hit and no destructor. All others are in a box, so that the compiler can inline
+/// the destructor of a decision, and so that a decision is small.
 #[derive(Clone, Debug)]
-pub(super) enum DecidedHits {
-    /// One hit, with a charge that a store in this process made.
-    One { outcome: Outcome, charge: Option<LocalCharge> },
+pub(super) enum DecidedHits<'l> {
+    /// The only hit of a limiter, decided by a store in this process.
+    One { result: LocalResult, limits: &'l Arc<LimiterLimits> },
+    /// Any hits.
+    Boxed(Box<BoxedHits<'l>>),
+}
+
+/// Any hits of a decided request, with their limits.
+#[derive(Clone, Debug)]
+pub(super) struct BoxedHits<'l> {
+    results: HitResults,
+    limits: DecisionLimits<'l>,
+}
+
+/// The results of the store for the hits of a request.
+#[derive(Clone, Debug)]
+pub(super) enum HitResults {
+    /// One hit, decided by a store in this process.
+    One(LocalResult),
     /// Any hits, with their receipt.
     Any { outcomes: Outcomes, receipt: Receipt },
 }
 
+/// The result of a store in this process for one hit. Its receipt is created when it is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LocalResult {
+    outcome: Outcome,
+    charge: Option<LocalCharge>,
+}
+
 /// A charge of a counter that is identified by its fingerprint. See [`SingleCharge`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LocalCharge {
+struct LocalCharge {
     fingerprint: u64,
     phase_us: u64,
     charged_at: Timestamp,
@@ -27,44 +55,130 @@ pub(super) struct LocalCharge {
     cost: u64,
 }
 
-impl LocalCharge {
-    /// Adds the limit of the counter.
-    pub(super) fn into_charge(self, limit: Limit) -> Charge {
-        let Self { fingerprint, phase_us, charged_at, hit_cost, cost } = self;
-        let counter = CounterId::Fingerprint(fingerprint);
-        SingleCharge { counter, phase_us, charged_at, hit_cost, cost }.into_charge(limit)
+impl LocalResult {
+    /// Creates the result of a hit that was not charged.
+    pub(super) fn uncharged(outcome: Outcome) -> Self {
+        Self { outcome, charge: None }
+    }
+
+    /// Returns the receipt of the charge. `limit` is the limit of the hit.
+    fn receipt(&self, limit: Option<&Limit>) -> Receipt {
+        let charge = self.charge.zip(limit).map(|(charge, limit)| {
+            let LocalCharge { fingerprint, phase_us, charged_at, hit_cost, cost } = charge;
+            let counter = CounterId::Fingerprint(fingerprint);
+            SingleCharge { counter, phase_us, charged_at, hit_cost, cost }.into_charge(*limit)
+        });
+        charge.into_iter().collect()
     }
 }
 
-impl DecidedHits {
-    /// Returns the outcome of each hit.
-    #[inline(always)]
-    pub(super) fn outcomes(&self) -> &[Outcome] {
-        match self {
-            Self::One { outcome, .. } => slice::from_ref(outcome),
-            Self::Any { outcomes, .. } => outcomes,
-        }
-    }
+/// Converts the result of a store, unless its counter is identified by a text. Then returns the result.
+impl TryFrom<SingleChargeResult> for LocalResult {
+    type Error = (Outcome, SingleCharge);
 
     #[inline(always)]
-    pub(super) fn of_one(
-        SingleChargeResult { outcome, charge }: SingleChargeResult,
-        limit: &Limit,
-    ) -> Self {
-        let charge = match charge {
-            None => None,
+    fn try_from(result: SingleChargeResult) -> Result<Self, Self::Error> {
+        let SingleChargeResult { outcome, charge } = result;
+        match charge {
+            None => Ok(Self { outcome, charge: None }),
             Some(SingleCharge {
                 counter: CounterId::Fingerprint(fingerprint),
                 phase_us,
                 charged_at,
                 hit_cost,
                 cost,
-            }) => Some(LocalCharge { fingerprint, phase_us, charged_at, hit_cost, cost }),
-            Some(charge) => {
-                let receipt = [charge.into_charge(*limit)].into_iter().collect();
-                return Self::Any { outcomes: Outcomes::of_one(outcome), receipt };
+            }) => {
+                let charge = LocalCharge { fingerprint, phase_us, charged_at, hit_cost, cost };
+                Ok(Self { outcome, charge: Some(charge) })
             }
+            Some(charge) => Err((outcome, charge)),
+        }
+    }
+}
+
+impl HitResults {
+    /// Converts the result of a store for the only hit of a request. `limit` is the limit of the hit.
+    #[inline]
+    pub(super) fn from_single(result: SingleChargeResult, limit: &Limit) -> Self {
+        match LocalResult::try_from(result) {
+            Ok(result) => Self::One(result),
+            Err((outcome, charge)) => Self::Any {
+                outcomes: Outcomes::of_one(outcome),
+                receipt: [charge.into_charge(*limit)].into_iter().collect(),
+            },
+        }
+    }
+
+    /// Returns the results of a request without hits.
+    pub(super) fn none() -> Self {
+        Self::Any { outcomes: Outcomes::new(), receipt: Receipt::default() }
+    }
+}
+
+impl<'l> DecidedHits<'l> {
+    /// Creates the hits of a request. `limits` has one limit for each result.
+    #[inline]
+    pub(super) fn new(results: HitResults, limits: DecisionLimits<'l>) -> Self {
+        Self::Boxed(Box::new(BoxedHits { results, limits }))
+    }
+
+    /// Creates the only hit of a limiter's request. `limit` is the limit of the hit.
+    #[inline(always)]
+    pub(super) fn of_limiter(
+        result: SingleChargeResult,
+        limit: &Limit,
+        limits: &'l Arc<LimiterLimits>,
+    ) -> Self {
+        match LocalResult::try_from(result) {
+            Ok(result) => Self::One { result, limits },
+            Err((outcome, charge)) => {
+                let result = SingleChargeResult { outcome, charge: Some(charge) };
+                Self::new(HitResults::from_single(result, limit), DecisionLimits::Limiter(limits))
+            }
+        }
+    }
+
+    /// Returns the outcome of each hit.
+    #[inline(always)]
+    pub(super) fn outcomes(&self) -> &[Outcome] {
+        match self {
+            Self::One { result, .. } => slice::from_ref(&result.outcome),
+            Self::Boxed(hits) => match &hits.results {
+                HitResults::One(result) => slice::from_ref(&result.outcome),
+                HitResults::Any { outcomes, .. } => outcomes,
+            },
+        }
+    }
+
+    /// Returns the limits of the hits.
+    #[inline]
+    pub(super) fn limits(&self) -> LimitsRef<'_> {
+        match self {
+            Self::One { limits, .. } => LimitsRef::Limiter { limits, is_key_missing: false },
+            Self::Boxed(hits) => hits.limits.as_ref(),
+        }
+    }
+
+    /// Returns the record of the charges.
+    pub(super) fn receipt(&self) -> Receipt {
+        let result = match self {
+            Self::One { result, .. } => result,
+            Self::Boxed(hits) => match &hits.results {
+                HitResults::One(result) => result,
+                HitResults::Any { receipt, .. } => return receipt.clone(),
+            },
         };
-        Self::One { outcome, charge }
+        result.receipt(self.limits().limit(0))
+    }
+
+    /// Returns the same hits without borrowing from the limiter.
+    pub(super) fn into_owned(self) -> DecidedHits<'static> {
+        let (results, limits) = match self {
+            Self::One { result, limits } => {
+                (HitResults::One(result), DecisionLimits::Limiter(limits))
+            }
+            Self::Boxed(hits) => (hits.results, hits.limits),
+        };
+        DecidedHits::new(results, limits.into_owned())
     }
 }

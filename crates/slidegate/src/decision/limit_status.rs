@@ -15,16 +15,8 @@ use crate::rule_limit::{LimiterLimits, RuleLimit};
 pub(crate) enum DecisionLimits<'l> {
     /// The limits of a limiter, borrowed from it.
     Limiter(&'l Arc<LimiterLimits>),
-    /// The limits of a decision that borrows nothing. In a box, so that the compiler can inline the destructor of a
-    /// decision, which makes the decisions of limiters faster.
-    Owned(Box<OwnedLimits>),
-}
-
-/// The limits of a decision that borrows nothing.
-#[derive(Clone, Debug)]
-pub(crate) enum OwnedLimits {
     /// The limits of a limiter.
-    Limiter {
+    OwnedLimiter {
         limits: Arc<LimiterLimits>,
         /// Whether the request has no key, so that the decision is based on [`LimiterLimits::missing`].
         is_key_missing: bool,
@@ -32,6 +24,17 @@ pub(crate) enum OwnedLimits {
     /// The limits of the rules of a policy.
     #[cfg(feature = "policy")]
     Policy(PolicyLimits),
+}
+
+/// Borrowed [`DecisionLimits`].
+#[derive(Clone, Copy)]
+pub(super) enum LimitsRef<'d> {
+    Limiter {
+        limits: &'d Arc<LimiterLimits>,
+        is_key_missing: bool,
+    },
+    #[cfg(feature = "policy")]
+    Policy(&'d PolicyLimits),
 }
 
 /// The limits of the rules of a policy, one for each outcome of a decision.
@@ -42,13 +45,6 @@ pub(crate) struct PolicyLimits {
     pub(crate) rules: Arc<[Rule]>,
     /// The rule and limit from which each hit of the request came.
     pub(crate) origins: HitOrigins,
-}
-
-impl<'l> From<&'l Arc<LimiterLimits>> for DecisionLimits<'l> {
-    #[inline(always)]
-    fn from(limits: &'l Arc<LimiterLimits>) -> Self {
-        Self::Limiter(limits)
-    }
 }
 
 /// The status of one limit after a decision. If the request was charged, the status includes the charge.
@@ -226,80 +222,90 @@ impl LimitStatus<'_> {
 impl DecisionLimits<'_> {
     /// Returns the same limits without borrowing from the limiter.
     pub(super) fn into_owned(self) -> DecisionLimits<'static> {
-        DecisionLimits::Owned(match self {
+        match self {
             Self::Limiter(limits) => {
-                Box::new(OwnedLimits::Limiter { limits: limits.clone(), is_key_missing: false })
+                DecisionLimits::OwnedLimiter { limits: limits.clone(), is_key_missing: false }
             }
-            Self::Owned(limits) => limits,
-        })
+            Self::OwnedLimiter { limits, is_key_missing } => {
+                DecisionLimits::OwnedLimiter { limits, is_key_missing }
+            }
+            #[cfg(feature = "policy")]
+            Self::Policy(limits) => DecisionLimits::Policy(limits),
+        }
     }
 
+    #[inline]
+    pub(super) fn as_ref(&self) -> LimitsRef<'_> {
+        match self {
+            Self::Limiter(limits) => LimitsRef::Limiter { limits, is_key_missing: false },
+            Self::OwnedLimiter { limits, is_key_missing } => {
+                LimitsRef::Limiter { limits, is_key_missing: *is_key_missing }
+            }
+            #[cfg(feature = "policy")]
+            Self::Policy(limits) => LimitsRef::Policy(limits),
+        }
+    }
+}
+
+impl<'d> LimitsRef<'d> {
     /// Returns the status of the limit with this index. `outcome` is the outcome with the same index. Returns `None` if
     /// there is no such limit.
     #[inline]
-    pub(super) fn status(&self, index: usize, outcome: Outcome) -> Option<LimitStatus<'_>> {
+    pub(super) fn status(self, index: usize, outcome: Outcome) -> Option<LimitStatus<'d>> {
         match self {
-            Self::Limiter(limits) => limiter_limit_status(limits, false, index, outcome),
-            Self::Owned(limits) => match &**limits {
-                OwnedLimits::Limiter { limits, is_key_missing } => {
-                    limiter_limit_status(limits, *is_key_missing, index, outcome)
-                }
-                #[cfg(feature = "policy")]
-                OwnedLimits::Policy(PolicyLimits { rules, origins }) => {
-                    let origin = origins.get(index)?;
-                    let rule = rules.get(origin.rule as usize)?;
-                    let limit = find_rule_limit(rule, origins, &origin)?;
-                    let source = LimitStatusSource::Rule(rule, origin);
-                    Some(LimitStatus { source, limit, outcome, veto: origin.veto })
-                }
-            },
+            Self::Limiter { limits, is_key_missing } => {
+                limiter_limit_status(limits, is_key_missing, index, outcome)
+            }
+            #[cfg(feature = "policy")]
+            Self::Policy(PolicyLimits { rules, origins }) => {
+                let origin = origins.get(index)?;
+                let rule = rules.get(origin.rule as usize)?;
+                let limit = find_rule_limit(rule, origins, &origin)?;
+                let source = LimitStatusSource::Rule(rule, origin);
+                Some(LimitStatus { source, limit, outcome, veto: origin.veto })
+            }
         }
+    }
+
+    /// Returns the limit with this index; `None` if there is no such limit.
+    pub(super) fn limit(self, index: usize) -> Option<&'d Limit> {
+        self.status(index, Outcome::unknown()).map(|status| status.limit())
     }
 
     /// Returns whether other limits are known to be the same, so that both have the same policy header.
-    pub(super) fn are_same(&self, other: &Self) -> bool {
+    pub(super) fn are_same(self, other: LimitsRef<'_>) -> bool {
         match (self, other) {
-            (Self::Limiter(first), Self::Limiter(second)) => Arc::ptr_eq(first, second),
-            (Self::Owned(first), Self::Owned(second)) => match (&**first, &**second) {
-                (
-                    OwnedLimits::Limiter { limits, is_key_missing: false },
-                    OwnedLimits::Limiter { limits: other, is_key_missing: false },
-                ) => Arc::ptr_eq(limits, other),
-                #[cfg(feature = "policy")]
-                (OwnedLimits::Policy(first), OwnedLimits::Policy(second)) => {
-                    Arc::ptr_eq(&first.rules, &second.rules)
-                        && first.origins.are_same(&second.origins)
-                }
-                _ => false,
-            },
+            (
+                Self::Limiter { limits, is_key_missing: false },
+                LimitsRef::Limiter { limits: other, is_key_missing: false },
+            ) => Arc::ptr_eq(limits, other),
+            #[cfg(feature = "policy")]
+            (Self::Policy(first), LimitsRef::Policy(second)) => {
+                Arc::ptr_eq(&first.rules, &second.rules) && first.origins.are_same(&second.origins)
+            }
             _ => false,
-        }
-    }
-
-    #[cfg(feature = "policy")]
-    fn policy_limits(&self) -> Option<&PolicyLimits> {
-        match self {
-            Self::Owned(limits) => match &**limits {
-                OwnedLimits::Policy(limits) => Some(limits),
-                OwnedLimits::Limiter { .. } => None,
-            },
-            Self::Limiter(_) => None,
         }
     }
 
     /// Returns whether a rule with `limits: unlimited` applies to the descriptor with this index.
     #[cfg(feature = "policy")]
-    pub(super) fn is_unlimited(&self, descriptor: usize) -> bool {
-        self.policy_limits().is_some_and(|limits| limits.origins.is_unlimited(descriptor))
+    pub(super) fn is_unlimited(self, descriptor: usize) -> bool {
+        match self {
+            Self::Limiter { .. } => false,
+            Self::Policy(limits) => limits.origins.is_unlimited(descriptor),
+        }
     }
 
     /// Returns whether the charge of the hit with this index is the cost of the request, and not a cost that its rule
     /// states.
     #[cfg(feature = "policy")]
-    pub(super) fn has_request_cost(&self, hit_index: usize) -> bool {
-        self.policy_limits().is_none_or(|limits| {
-            limits.origins.get(hit_index).is_some_and(|origin| origin.has_request_cost)
-        })
+    pub(super) fn has_request_cost(self, hit_index: usize) -> bool {
+        match self {
+            Self::Limiter { .. } => true,
+            Self::Policy(limits) => {
+                limits.origins.get(hit_index).is_some_and(|origin| origin.has_request_cost)
+            }
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl<S: Store> Limiter<S> {
         let value = [Value::from(&*text)];
         let hits = self.hits_for_key(Key::new(&self.scope, &value), cost);
         let result = self.store.charge_async(&hits).await?;
-        Ok(Decision::from_charge(&hits, result, &self.named_limits))
+        Ok(Decision::from_charge(&hits, result, self.decision_limits()))
     }
 
     /// Decides a request like [`check_cost_async`](Self::check_cost_async), but without a future. Returns `None` if the
@@ -78,7 +78,7 @@ impl<S: Store> Limiter<S> {
         let results = self.store.charge_many_async(&calls).await?;
         let pairs = calls.iter().zip(results);
         let decision = |(hits, result): (&&[Hit<'_>], _)| {
-            Decision::from_charge(hits, result, &self.named_limits)
+            Decision::from_charge(hits, result, self.decision_limits())
         };
         Ok(pairs.map(decision).collect())
     }
@@ -96,7 +96,7 @@ impl<S: Store> Limiter<S> {
         let value = [Value::from(&*text)];
         let hits = self.hits_for_key(self.key_for_store(key, &value), cost);
         let outcomes = self.store.peek_async(&hits).await?;
-        Ok(Decision::from_peek(&hits, outcomes, &self.named_limits))
+        Ok(Decision::from_peek(&hits, outcomes, self.decision_limits()))
     }
 
     /// Records units of `key` that have been consumed already. A report is never denied.
@@ -112,7 +112,7 @@ impl<S: Store> Limiter<S> {
         let value = [Value::from(&*text)];
         let hits = reported(self.hits_for_key(self.key_for_store(key, &value), cost));
         let result = self.store.charge_async(&hits).await?;
-        Ok(Decision::from_charge(&hits, result, &self.named_limits))
+        Ok(Decision::from_charge(&hits, result, self.decision_limits()))
     }
 
     /// Corrects the charge of an allowed request to `cost`, the actual cost. Call this method at most once per

@@ -42,7 +42,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         let hits = self.hits_for_key(self.hash_key(key), cost);
-        Decision::from_peek(&hits, self.store.peek(&hits), &self.named_limits)
+        Decision::from_peek(&hits, self.store.peek(&hits), self.decision_limits())
     }
 
     /// Decides one request for each key, in order and independently of each other. Faster than separate calls of
@@ -69,7 +69,7 @@ impl<S> Limiter<S> {
                 }
                 self.store.charge_each(&hits[..keys.len()], |result| {
                     let limits = &self.named_limits;
-                    decisions.push(Decision::from_single_charge(&hits[0], result, limits));
+                    decisions.push(Decision::from_limiter_charge(&hits[0], result, limits));
                 });
             }
             return decisions;
@@ -84,7 +84,7 @@ impl<S> Limiter<S> {
             let mut charged = calls.iter();
             self.store.charge_many(&calls, |result| {
                 let hits = charged.next().copied().unwrap_or_default();
-                decisions.push(Decision::from_charge(hits, result, &self.named_limits));
+                decisions.push(Decision::from_charge(hits, result, self.decision_limits()));
             });
         }
         decisions
@@ -104,7 +104,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         let hits = reported(self.hits_for_key(self.hash_key(key), cost));
-        Decision::from_charge(&hits, self.store.charge(&hits), &self.named_limits)
+        Decision::from_charge(&hits, self.store.charge(&hits), self.decision_limits())
     }
 
     /// Corrects the charge of an allowed request to `cost`, the actual cost: reverts the excess, or charges the

@@ -4,7 +4,7 @@
 
 use super::hit_origin::HitOrigins;
 use super::matched::MatchedRules;
-use crate::decision::{DecisionLimits, OwnedLimits, PolicyLimits};
+use crate::decision::{DecisionLimits, PolicyLimits};
 
 impl MatchedRules<'_> {
     /// Appends the rule and the limit of each hit, in the order of [`hits`](Self::hits).
@@ -26,23 +26,16 @@ impl MatchedRules<'_> {
     }
 
     /// Returns the rules and limits of the hits, for the decision on the request.
+    #[inline]
     pub(crate) fn decision_limits(&self) -> DecisionLimits<'static> {
-        let mut limits = self.new_policy_limits();
-        // Written into the box, because a copy of all origins takes more instructions than a usual request has origins.
-        if let OwnedLimits::Policy(limits) = &mut *limits {
-            self.append_hit_origins(&mut limits.origins);
-        }
-        DecisionLimits::Owned(limits)
+        let mut origins = HitOrigins::default();
+        self.append_hit_origins(&mut origins);
+        DecisionLimits::Policy(PolicyLimits { rules: self.rules.clone(), origins })
     }
 
     /// Returns the limits of a decision that is not based on any limit.
     pub(crate) fn no_limits(&self) -> DecisionLimits<'static> {
-        DecisionLimits::Owned(self.new_policy_limits())
-    }
-
-    #[inline]
-    fn new_policy_limits(&self) -> Box<OwnedLimits> {
         let (rules, origins) = (self.rules.clone(), HitOrigins::default());
-        Box::new(OwnedLimits::Policy(PolicyLimits { rules, origins }))
+        DecisionLimits::Policy(PolicyLimits { rules, origins })
     }
 }
