@@ -72,7 +72,8 @@ impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
     fn corrected_time(&self, elapsed_us: u64) -> Timestamp {
         let uncorrected_us = self.start_us + elapsed_us;
         let correction_us = self.correction_us.load(Ordering::Relaxed);
-        Timestamp(uncorrected_us.saturating_add_signed(correction_us))
+        // The result is not negative: the correction is at most the distance of two times since 1970.
+        Timestamp(uncorrected_us.wrapping_add_signed(correction_us))
     }
 
     #[cold]

@@ -155,44 +155,62 @@ impl<S: Default + HeapSize> Table<S> {
     /// Returns the position of the slot that has a fingerprint; `None` if the table does not contain the fingerprint.
     #[inline(always)]
     pub fn find(&self, fingerprint: u64) -> Option<SlotIndex> {
-        let mut probe = ProbeSequence::new(fingerprint, self.groups());
+        match self.find_first(fingerprint) {
+            Some((chunk, nth, slot)) => {
+                Some(SlotIndex { group: chunk * GROUPS_PER_CHUNK + nth, slot })
+            }
+            None => self.find_among_passed_groups(fingerprint),
+        }
+    }
+
+    /// Returns the chunk, the group and the slot of a fingerprint if it is in the first slot that has its tag. Nearly every
+    /// search for a key in the table ends there.
+    #[inline(always)]
+    fn find_first(&self, fingerprint: u64) -> Option<(usize, usize, usize)> {
+        let ProbeSequence { group, .. } = ProbeSequence::new(fingerprint, self.groups());
+        let (chunk, nth) = (group / GROUPS_PER_CHUNK, group % GROUPS_PER_CHUNK);
+        // `None` if the table has no groups.
+        let Chunk { tags, groups } = self.chunks.get(chunk)?;
+        let slot = tags[nth].matches(Tags::pattern(fingerprint)).next()?;
+        let found = groups.get(nth)?.0.get(slot)?;
+        (found.fingerprint == fingerprint).then_some((chunk, nth, slot))
+    }
+
+    /// Finds a fingerprint as [`find`](Self::find) does, in all groups in which it may be.
+    #[inline(never)]
+    fn find_among_passed_groups(&self, fingerprint: u64) -> Option<SlotIndex> {
+        let groups = self.groups();
+        if groups == 0 {
+            return None;
+        }
+        let mut probe = ProbeSequence::new(fingerprint, groups);
         let pattern = Tags::pattern(fingerprint);
         loop {
-            let (chunk, nth) = (probe.group / GROUPS_PER_CHUNK, probe.group % GROUPS_PER_CHUNK);
-            // `None` if the table has no groups.
-            let chunk = self.chunks.get(chunk)?;
-            let tags = chunk.tags[nth];
-            for slot in tags.matches(pattern) {
-                if chunk.groups[nth].0[slot].fingerprint == fingerprint {
-                    return Some(SlotIndex { group: probe.group, slot });
-                }
+            let group = probe.group;
+            let tags = self.tags(group);
+            let mut matches = tags.matches(pattern).map(|slot| SlotIndex { group, slot });
+            if let Some(index) = matches.find(|index| self.slot(*index).fingerprint == fingerprint)
+            {
+                return Some(index);
             }
-            if !tags.has_passed_keys() || probe.is_complete(self.groups()) {
+            if !tags.has_passed_keys() || probe.is_complete(groups) {
                 return None;
             }
-            probe.advance(self.groups());
+            probe.advance(groups);
         }
     }
 
     /// Returns the slot that has a fingerprint, as [`slot_mut`](Self::slot_mut) does.
     #[inline(always)]
     pub fn find_mut(&mut self, fingerprint: u64) -> Option<&mut Slot<S>> {
-        let groups = self.groups();
-        let mut probe = ProbeSequence::new(fingerprint, groups);
-        let pattern = Tags::pattern(fingerprint);
-        loop {
-            let (chunk, nth) = (probe.group / GROUPS_PER_CHUNK, probe.group % GROUPS_PER_CHUNK);
-            let tags = self.chunks.get(chunk)?.tags[nth];
-            for slot in tags.matches(pattern) {
-                // Indexed twice, because the compiler does not end the first borrow before the next round.
-                if self.chunks[chunk].groups[nth].0[slot].fingerprint == fingerprint {
-                    return Some(&mut self.chunks[chunk].groups[nth].0[slot]);
-                }
+        match self.find_first(fingerprint) {
+            Some((chunk, nth, slot)) => {
+                self.chunks.get_mut(chunk)?.groups.get_mut(nth)?.0.get_mut(slot)
             }
-            if !tags.has_passed_keys() || probe.is_complete(groups) {
-                return None;
+            None => {
+                let index = self.find_among_passed_groups(fingerprint)?;
+                Some(self.slot_mut(index))
             }
-            probe.advance(groups);
         }
     }
 
