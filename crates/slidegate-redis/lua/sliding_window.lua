@@ -41,9 +41,10 @@ local function open_entries(value)
     return table.concat(parts)
   end
 
-  -- Removes the first entries, which have left the window.
+  -- Removes the first entries, which have left the window. The first charge of the newest entry is known.
   local function remove_first(count)
-    if count > 0 then oldest_first = ticks[count] + 1 end
+    local kept = #ticks - count
+    if count > 0 then oldest_first = kept == 1 and newest - span or ticks[count] + 1 end
     for nth = 1, #ticks do ticks[nth], units[nth] = ticks[nth + count], units[nth + count] end
   end
 
@@ -61,6 +62,7 @@ local function open_entries(value)
       first = tick + 1
     end
     for nth = kept + 1, count do ticks[nth], units[nth] = nil, nil end
+    if kept == 1 then new_oldest_first = ticks[1] - new_span end
     oldest_first, span = new_oldest_first, new_span
     return write()
   end
@@ -140,11 +142,12 @@ local function decide(key, now, tick_us, window, max, resolution, margin_s, requ
   local max_units, joins, units, body = max / resolution, false, cost, value:sub(from)
   max_units = max_units + -max_units % 1
   if count > 0 then
-    if left_tick then oldest_first = left_tick + 1 end
+    if left_tick then oldest_first = count == 1 and newest - span or left_tick + 1 end
     if newest > charge_tick then charge_tick = newest end
     local _, newest_units = unpack(entry, value, #value - stride + 1)
-    joins = cost == 0 or charge_tick == newest or used + cost > 2 * max
-      or (newest_units + cost <= max_units and (charge_tick - newest + span) * resolution < window)
+    joins = cost == 0 or charge_tick == newest
+      or ((newest_units + cost <= max_units or used + cost > 2 * max)
+        and (charge_tick - newest + span) * resolution < window)
     if joins then
       body, units, count = value:sub(from, -stride - 1), newest_units + cost, count - 1
       -- At the largest number of units, nothing is charged.
@@ -169,7 +172,7 @@ local function decide(key, now, tick_us, window, max, resolution, margin_s, requ
   end
   value = pack(HEAD, newest, oldest_first, used, span, expiry_s, width)
     .. body .. pack(width == 2 and '<I4I2' or '<I4I4', newest % 4294967296, units)
-  if not joins and count > 3 * resolution then
+  if not joins and count > 3 * resolution and count % ((resolution - resolution % 4) / 4) == 0 then
     local _, _, merge = open_entries(value)
     value = merge(window, resolution, max_units)
   end

@@ -39,11 +39,27 @@ pub trait Counter: Copy {
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
+        if let Some(result) = self.charge_in_place_if_fits(state, now, cost) {
+            return result;
+        }
         let outcome = self.peek(state, now, cost);
         match outcome.fits() {
             true => Ok(self.charge(state, now, cost)),
             false => Err(outcome),
         }
+    }
+
+    /// Decides a hit as [`charge_if_fits`](Self::charge_if_fits) does, if that takes few instructions and does not change
+    /// the heap allocations of the state. Otherwise returns `None`, and does not change the state. Stores call this method
+    /// first, because most decisions need no more.
+    #[inline(always)]
+    fn charge_in_place_if_fits(
+        &self,
+        _: &mut Self::State,
+        _: Timestamp,
+        _: u64,
+    ) -> Option<Result<ChargeEffect, Outcome>> {
+        None
     }
 
     /// Reverts a charge of `cost` units that was counted at the time `charged_at`. Has no effect on units that have

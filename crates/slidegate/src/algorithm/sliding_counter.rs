@@ -185,19 +185,19 @@ impl Counter for SlidingCounter {
     }
 
     #[inline(always)]
-    fn charge_if_fits(
+    fn charge_in_place_if_fits(
         &self,
         state: &mut State,
         now: Timestamp,
         cost: u64,
-    ) -> Result<ChargeEffect, Outcome> {
+    ) -> Option<Result<ChargeEffect, Outcome>> {
         let counts = self.counts_at(state, now);
         let used = self.used_units(&counts);
         if used.saturating_add(cost) <= self.max_units() {
-            return Ok(self.charge_counts(state, (counts, used), now, cost));
+            return Some(Ok(self.charge_counts(state, (counts, used), now, cost)));
         }
         let expires_at = self.counts_expiry(counts.start, counts.previous, counts.current);
-        Err(self.outcome_of_counts((&counts, used), expires_at, now, cost))
+        Some(Err(self.outcome_of_counts((&counts, used), expires_at, now, cost)))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

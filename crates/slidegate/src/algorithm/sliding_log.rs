@@ -290,8 +290,8 @@ impl SlidingLog {
     ) -> ChargeEffect {
         state.remove_first_charges(expired);
         state.last = last;
-        let is_exact =
-            self.resolution.tick_us == 1 || now.as_micros() == self.resolution.tick_start_us(last);
+        let is_exact = self.resolution.tick_us() == 1
+            || now.as_micros() == self.resolution.tick_start_us(last);
         let mut charge_tick = if is_exact { last } else { last + 1 };
         let mut cost = clamp_to_max_units(cost);
         if let Some(newest) = state.tick_of_newest_charge() {

@@ -13,7 +13,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use super::counter::{ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
+use super::counter::{ChargeEffect, Counter, clamp_to_max_units};
 use super::sliding_buckets::SlidingBuckets;
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
@@ -21,7 +21,7 @@ use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
 pub use state::State;
-use state::{Entry, Expired, MAX_TICKS_PER_WINDOW, Newest};
+use state::{Entry, Expired, MAX_TICKS_PER_WINDOW, Newest, RingMut};
 
 /// The default resolution.
 pub const DEFAULT_RESOLUTION: u16 = 32;
@@ -31,6 +31,10 @@ pub const RESOLUTIONS: std::ops::RangeInclusive<u16> = 8..=1024;
 
 /// The number of entries, as a multiple of the resolution, above which neighbouring entries are merged.
 const ENTRIES_PER_RESOLUTION: usize = 3;
+
+/// Entries are merged when their number is a multiple of the resolution divided by this number. So a charge of a log whose
+/// entries cannot be merged does not try it each time.
+const MERGES_PER_RESOLUTION: usize = 4;
 
 /// A quota that is counted with a compacted log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,10 +81,12 @@ impl SlidingWindow {
 
     /// Returns the largest number of heap bytes that a state can take.
     pub(crate) fn max_heap_bytes(&self) -> usize {
-        // `docs/ALGORITHMS.md` has the proof. Also, each entry has a unit, and a charge above twice max adds no entry.
-        let by_resolution = 6 * usize::from(self.resolution) + 3;
-        let by_units = 2 * self.max_units() + 1;
-        state::max_heap_bytes(by_resolution.min(usize::try_from(by_units).unwrap_or(usize::MAX)))
+        // `docs/ALGORITHMS.md` has the proof. Also, each entry has a unit, and a charge above twice max adds an entry only
+        // once in window / resolution.
+        let resolution = usize::from(self.resolution);
+        let by_resolution = 6 * resolution + 3 + resolution / MERGES_PER_RESOLUTION;
+        let by_units = 2 * self.max as usize + 1 + resolution + 2;
+        state::max_heap_bytes(by_resolution.min(by_units))
     }
 
     /// Returns the first tick whose entries are still counted at `now`.
@@ -107,21 +113,42 @@ impl SlidingWindow {
     }
 
     /// Returns the outcome of a hit that requires `required` free units. The first `expired` entries are not counted.
-    #[inline(always)]
     fn outcome(&self, state: &State, expired: Expired, now: Timestamp, required: u64) -> Outcome {
-        let (used, max) = (state.total() - expired.units, self.max_units());
-        let reset_after_us = micros_until_expiry(self, state, now);
-        Outcome::from_used_units((used, max), required, reset_after_us, || {
+        let used = state.total() - expired.units;
+        match state.newest() {
+            Some(newest) => self.outcome_of_entries(
+                (used, newest.entry.tick),
+                now,
+                required,
+                (expired.entries..).map_while(|index| state.get(index)),
+            ),
+            None => Outcome::from_used_units((0, self.max_units()), required, 0, || 0),
+        }
+    }
+
+    /// Returns the outcome of a hit that requires `required` free units while `used` units are counted. `newest_tick` is the
+    /// tick of the newest entry, and `entries` are the counted entries, oldest first.
+    #[inline(always)]
+    fn outcome_of_entries(
+        &self,
+        (used, newest_tick): (u64, u64),
+        now: Timestamp,
+        required: u64,
+        entries: impl Iterator<Item = Entry>,
+    ) -> Outcome {
+        let until = |tick| self.entry_expiry_us(tick).saturating_sub(now.as_micros());
+        let max = self.max_units();
+        Outcome::from_used_units((used, max), required, until(newest_tick), || {
             // The oldest entries leave one by one, until enough units are free.
-            let (mut to_free, mut fits_at) = (used + required - max, 0);
-            for entry in (expired.entries..).map_while(|index| state.get(index)) {
+            let (mut to_free, mut fits_at) = (used + required - max, newest_tick);
+            for entry in entries {
                 fits_at = entry.tick;
                 to_free = to_free.saturating_sub(entry.units.into());
                 if to_free == 0 {
                     break;
                 }
             }
-            self.entry_expiry_us(fits_at).saturating_sub(now.as_micros())
+            until(fits_at)
         })
     }
 
@@ -141,10 +168,10 @@ impl SlidingWindow {
         let newest = state.newest();
         tick = newest.map_or(tick, |newest| tick.max(newest.entry.tick));
         if units > 0 {
-            // Debts of more than max are not worth entries of their own.
+            // The number of units in debts is not bounded, so each of them cannot have an entry of its own.
             let is_deep_in_debt = total + u64::from(units) > 2 * self.max_units();
             let joins =
-                newest.is_some_and(|newest| is_deep_in_debt || self.may_join(newest, tick, units));
+                newest.is_some_and(|newest| self.may_join(newest, tick, units, is_deep_in_debt));
             match joins {
                 true => state.join_newest(tick, units),
                 false => self.push(state, Entry { tick, units }),
@@ -157,20 +184,28 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns whether a charge of `units` units at `tick` may join the newest entry.
+    /// Returns whether a charge of `units` units at `tick` may join the newest entry. With `is_deep_in_debt`, the number of
+    /// units in the entry is not limited.
     #[inline(always)]
-    fn may_join(&self, newest: Newest, tick: u64, units: u32) -> bool {
+    fn may_join(&self, newest: Newest, tick: u64, units: u32, is_deep_in_debt: bool) -> bool {
         tick == newest.entry.tick
-            || newest.entry.units + units <= self.max_entry_units
+            || (is_deep_in_debt || newest.entry.units + units <= self.max_entry_units)
                 && self.is_within_entry(newest.span_to(tick))
     }
 
-    #[inline(always)]
     fn push(&self, state: &mut State, entry: Entry) {
         state.push(entry);
-        if state.len() > ENTRIES_PER_RESOLUTION * usize::from(self.resolution) {
+        if self.merges_at(state.len()) {
             self.merge_neighbours(state);
         }
+    }
+
+    /// Returns whether neighbouring entries are merged after a charge with which the log has `entries` entries.
+    #[inline(always)]
+    fn merges_at(&self, entries: usize) -> bool {
+        let resolution = usize::from(self.resolution);
+        entries > ENTRIES_PER_RESOLUTION * resolution
+            && entries.is_multiple_of(resolution / MERGES_PER_RESOLUTION)
     }
 
     /// Merges neighbouring entries that could have been one entry. The newest entry is not merged, because charges may
@@ -199,20 +234,54 @@ impl SlidingWindow {
         });
     }
 
-    /// Returns the outcome of a hit that is charged if it fits, for a state with several entries.
+    /// Decides a hit for a state with several entries, unless the charge changes the heap allocations of the state.
     #[inline(never)]
-    fn charge_log_if_fits(
+    fn charge_ring_if_fits(
         &self,
-        state: &mut State,
+        mut ring: RingMut<'_>,
         now: Timestamp,
         cost: u64,
-    ) -> Result<ChargeEffect, Outcome> {
-        let expired = state.expired_before(self.window_start_tick(now));
-        let outcome = self.outcome(state, expired, now, cost);
-        match outcome.fits() {
-            true => Ok(self.charge_after_expiry(state, expired, now, cost)),
-            false => Err(outcome),
+    ) -> Option<Result<ChargeEffect, Outcome>> {
+        let (tick_before, tick_after) = self.ticks.ticks_around(now);
+        let entries = ring.as_ref();
+        let expired = entries.expired_before(self.first_tick_of_window(tick_before));
+        if entries.has_only(expired) {
+            return None;
         }
+        let used = entries.total() - expired.units;
+        let newest = entries.newest();
+        if used.saturating_add(cost) > self.max_units() {
+            let entry = |index| entries.get(index);
+            return Some(Err(self.outcome_of_entries(
+                (used, newest.entry.tick),
+                now,
+                cost,
+                (expired.entries..).map(entry),
+            )));
+        }
+        let (tick, units) = (tick_after.max(newest.entry.tick), cost as u32);
+        if self.may_join(newest, tick, units, false) {
+            ring.remove_first(expired);
+            ring.join_newest(tick, units);
+        } else {
+            let len = entries.len_without(expired) + 1;
+            if !entries.has_space_for_one(expired) || self.merges_at(len) {
+                return None;
+            }
+            ring.remove_first(expired);
+            ring.push(Entry { tick, units });
+        }
+        let entries = ring.as_ref();
+        Some(Ok(ChargeEffect {
+            charged_at: Timestamp::from_micros(self.ticks.tick_start_us(tick)),
+            expires_at: Timestamp::from_micros(self.entry_expiry_us(tick)),
+            outcome: self.outcome_of_entries(
+                (used + cost, tick),
+                now,
+                1,
+                (0..).map(|index| entries.get(index)),
+            ),
+        }))
     }
 }
 
@@ -228,52 +297,65 @@ impl Counter for SlidingWindow {
         self.charge_after_expiry(state, expired, now, cost)
     }
 
-    #[inline(always)]
     fn charge_if_fits(
         &self,
         state: &mut State,
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
+        if let Some(result) = self.charge_in_place_if_fits(state, now, cost) {
+            return result;
+        }
+        let expired = state.expired_before(self.window_start_tick(now));
+        let outcome = self.outcome(state, expired, now, cost);
+        match outcome.fits() {
+            true => Ok(self.charge_after_expiry(state, expired, now, cost)),
+            false => Err(outcome),
+        }
+    }
+
+    /// Decides a hit, unless the charge changes the heap allocations of the state.
+    #[inline(always)]
+    fn charge_in_place_if_fits(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Result<ChargeEffect, Outcome>> {
         let Some(newest) = state.single() else {
-            return self.charge_log_if_fits(state, now, cost);
+            return self.charge_ring_if_fits(state.ring_mut()?, now, cost);
         };
-        // The same steps as for several entries, but with the only entry in registers.
-        let (tick_before, tick_after) = self.ticks.ticks_around(now);
         let entry = newest.entry;
+        let (tick_before, tick_after) = self.ticks.ticks_around(now);
         let is_counted = entry.tick >= self.first_tick_of_window(tick_before);
         let used = if is_counted { u64::from(entry.units) } else { 0 };
         let until = |tick| self.entry_expiry_us(tick).saturating_sub(now.as_micros());
-        let outcome = |used, required, newest_tick, oldest_tick| {
-            let max = self.max_units();
-            Outcome::from_used_units((used, max), required, until(newest_tick), || {
-                until(oldest_tick)
-            })
-        };
         if used.saturating_add(cost) > self.max_units() {
-            let newest_tick = if entry.units > 0 { entry.tick } else { 0 };
-            return Err(outcome(used, cost, newest_tick, entry.tick));
+            let reset_after_us = if entry.units > 0 { until(entry.tick) } else { 0 };
+            let used = (used, self.max_units());
+            return Some(Err(Outcome::from_used_units(used, cost, reset_after_us, || {
+                reset_after_us
+            })));
         }
-        let units = cost as u32;
-        let (mut tick, mut oldest_tick) = (tick_after, tick_after);
-        if used == 0 {
-            state.replace_single(Entry { tick, units }, 0);
-        } else {
-            tick = tick.max(entry.tick);
-            if self.may_join(newest, tick, units) {
-                let span = newest.span_to(tick) as u32;
-                state.replace_single(Entry { tick, units: entry.units + units }, span);
-                oldest_tick = tick;
-            } else {
-                state.push(Entry { tick, units });
-                oldest_tick = entry.tick;
+        let mut charged = Entry { tick: tick_after, units: cost as u32 };
+        let mut span = 0;
+        if used > 0 {
+            charged.tick = tick_after.max(entry.tick);
+            if !self.may_join(newest, charged.tick, charged.units, false) {
+                return None;
             }
+            charged.units += entry.units;
+            span = newest.span_to(charged.tick) as u32;
         }
-        Ok(ChargeEffect {
-            charged_at: Timestamp::from_micros(self.ticks.tick_start_us(tick)),
-            expires_at: Timestamp::from_micros(self.entry_expiry_us(tick)),
-            outcome: outcome(used + cost, 1, tick, oldest_tick),
-        })
+        state.replace_single(charged, span);
+        let expires_at = self.entry_expiry_us(charged.tick);
+        let reset_after_us = expires_at.saturating_sub(now.as_micros());
+        let used = (used + cost, self.max_units());
+        Some(Ok(ChargeEffect {
+            charged_at: Timestamp::from_micros(self.ticks.tick_start_us(charged.tick)),
+            expires_at: Timestamp::from_micros(expires_at),
+            outcome: Outcome::from_used_units(used, 1, reset_after_us, || reset_after_us),
+        }))
     }
 
     /// Subtracts the units from the entry that contains the charge. The entry keeps its tick, so its other units are not

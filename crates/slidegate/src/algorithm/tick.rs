@@ -1,5 +1,7 @@
 //! The division of time into ticks, the time units in which algorithms count, and the parameters of a limit in ticks.
 
+use std::num::{NonZeroU32, NonZeroU64};
+
 use crate::clock::Timestamp;
 
 /// The parameters of a limit as numbers, for stores outside of this process. Time is divided into ticks: `now_us /
@@ -23,8 +25,8 @@ pub struct LimitParams {
 /// tick is the smallest power of ten of microseconds for which a window has no more ticks than the algorithm supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TickResolution {
-    window_ticks: u32,
-    pub(super) tick_us: u32,
+    window_ticks: NonZeroU32,
+    tick_us: NonZeroU32,
 }
 
 impl TickResolution {
@@ -35,7 +37,8 @@ impl TickResolution {
         while window_us.div_ceil(tick_us) > u64::from(max_ticks) {
             tick_us *= 10;
         }
-        Self { window_ticks: window_us.div_ceil(tick_us) as u32, tick_us: tick_us as u32 }
+        let non_zero = |count: u64| NonZeroU32::new(count as u32).unwrap_or(NonZeroU32::MIN);
+        Self { window_ticks: non_zero(window_us.div_ceil(tick_us)), tick_us: non_zero(tick_us) }
     }
 
     /// Returns the parameters of a limit whose window is divided into these ticks. `max` and `extra` become the fields
@@ -45,36 +48,41 @@ impl TickResolution {
             max,
             extra,
             max_debt: 0,
-            tick_us: u64::from(self.tick_us),
+            tick_us: self.tick_us(),
             window: self.window_ticks(),
         }
     }
 
     /// Returns the number of ticks in a window.
+    #[inline(always)]
     pub(super) fn window_ticks(&self) -> u64 {
-        u64::from(self.window_ticks)
+        u64::from(self.window_ticks.get())
+    }
+
+    /// Returns the length of a tick in microseconds.
+    #[inline(always)]
+    pub(super) fn tick_us(&self) -> u64 {
+        u64::from(self.tick_us.get())
     }
 
     /// Returns the length of the window in microseconds.
     pub(super) fn window_us(&self) -> u64 {
-        self.window_ticks() * u64::from(self.tick_us)
+        self.window_ticks() * self.tick_us()
     }
 
     /// Returns the number of the tick that contains a time.
+    #[inline(always)]
     pub(super) fn tick_at(&self, time: Timestamp) -> u64 {
         match self.tick_us {
-            1 => time.as_micros(),
-            tick_us => time.as_micros() / u64::from(tick_us),
+            NonZeroU32::MIN => time.as_micros(),
+            tick_us => time.as_micros() / NonZeroU64::from(tick_us),
         }
     }
 
     /// Returns the number of the first tick that does not begin before a time.
     #[inline(always)]
     pub(super) fn tick_at_or_after(&self, time: Timestamp) -> u64 {
-        match self.tick_us {
-            1 => time.as_micros(),
-            tick_us => time.as_micros().div_ceil(u64::from(tick_us)),
-        }
+        self.ticks_around(time).1
     }
 
     /// Returns the number of the tick that contains a time, and of the first tick that does not begin before it.
@@ -86,7 +94,7 @@ impl TickResolution {
 
     /// Returns the start of a tick in microseconds.
     pub(super) fn tick_start_us(&self, tick: u64) -> u64 {
-        tick.saturating_mul(u64::from(self.tick_us))
+        tick.saturating_mul(self.tick_us())
     }
 }
 
@@ -103,10 +111,8 @@ mod tests {
             (60_000_000, 10, 6_000_000),
             (604_800_000_000, 100_000, 6_048_000),
         ] {
-            assert_eq!(
-                TickResolution::new(window_us, 1 << 24),
-                TickResolution { window_ticks, tick_us }
-            );
+            let ticks = TickResolution::new(window_us, 1 << 24);
+            assert_eq!((ticks.tick_us(), ticks.window_ticks()), (tick_us, window_ticks));
         }
     }
 }

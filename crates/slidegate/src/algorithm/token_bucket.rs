@@ -170,20 +170,20 @@ impl Counter for TokenBucket {
     }
 
     #[inline(always)]
-    fn charge_if_fits(
+    fn charge_in_place_if_fits(
         &self,
         state: &mut State,
         now: Timestamp,
         cost: u64,
-    ) -> Result<ChargeEffect, Outcome> {
+    ) -> Option<Result<ChargeEffect, Outcome>> {
         let tick = self.resolution.tick_at(now).max(state.last);
         let level = self.level_at_tick(state, tick);
         let fitting_level = self.burst().checked_sub(cost).filter(|_| self.max > 0);
         if fitting_level.is_some_and(|units| level <= units * self.resolution.window_ticks()) {
-            return Ok(self.charge_level(state, (tick, level), now, cost));
+            return Some(Ok(self.charge_level(state, (tick, level), now, cost)));
         }
         let expires_at = self.level_expiry(tick, level, state.rate);
-        Err(self.outcome((tick, level, state.rate), expires_at, now, cost))
+        Some(Err(self.outcome((tick, level, state.rate), expires_at, now, cost)))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

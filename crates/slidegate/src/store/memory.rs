@@ -47,6 +47,9 @@ const MIN_SHARD_MEMORY_BYTES: usize = 64 << 10;
 /// has few enough keys to grow quickly.
 const MAX_SHARDS: usize = 1024;
 
+/// Coarse time counts steps of two to the power of this number of microseconds, that is, 65.5 ms.
+const COARSE_TIME_SHIFT: u32 = 16;
+
 /// The number of hits whose states are loaded into the cache together, before the first of these hits is decided.
 const HITS_PER_BATCH: usize = 16;
 
@@ -225,7 +228,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Converts a time to coarse time: the number of whole steps of 2^16 microseconds since the store was created.
     fn to_coarse_time(&self, time: Timestamp) -> CoarseTime {
-        let coarse = time.as_micros().saturating_sub(self.started_us) >> 16;
+        let coarse = time.as_micros().saturating_sub(self.started_us) >> COARSE_TIME_SHIFT;
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 }

@@ -1,6 +1,6 @@
 //! The calls of the store.
 
-use crate::algorithm::with_counter;
+use crate::algorithm::{AnyCounter, with_counter};
 use crate::clock::{Clock, Timestamp};
 use crate::hit::Hit;
 use crate::outcome::Outcome;
@@ -10,7 +10,7 @@ use crate::store::{
 };
 use crate::sync::Ordering;
 
-use super::single::add_key_phase_to_time;
+use super::single::{CounterResult, add_key_phase_to_time};
 use super::{HITS_PER_BATCH, HitLocation, MemoryStore};
 
 impl<C: Clock> SyncStore for MemoryStore<C> {
@@ -26,10 +26,14 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     fn charge_one(&self, hit: &Hit<'_>) -> SingleChargeResult {
         let location = self.locate_hit(hit);
         if hit.is_charged_only_if_it_fits() {
-            with_counter!(hit.limit.counter_ref(), counter => {
-                self.lock_and_charge_if_fits(counter, location.fingerprint, location.phase_us, hit.cost)
-            })
-            .into_charge_result(hit, location)
+            let HitLocation { fingerprint, phase_us, .. } = location;
+            let result = match hit.limit.counter_ref() {
+                AnyCounter::SlidingWindow(counter) => {
+                    self.lock_and_charge_if_fits(counter, fingerprint, phase_us, hit.cost)
+                }
+                counter => self.charge_with_other_algorithm(counter, location, hit.cost),
+            };
+            result.into_charge_result(hit, location)
         } else {
             let now = self.clock.now();
             let shard = &mut *self.shards[location.shard].shard.lock();
@@ -98,6 +102,21 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
 }
 
 impl<C: Clock> MemoryStore<C> {
+    /// Locks the shard of a counter, and charges the counter if `cost` units fit. Not inlined, so that only the code of the
+    /// default algorithm becomes a part of each caller.
+    #[inline(never)]
+    fn charge_with_other_algorithm(
+        &self,
+        counter: &AnyCounter,
+        location: HitLocation,
+        cost: u64,
+    ) -> CounterResult {
+        let HitLocation { fingerprint, phase_us, .. } = location;
+        with_counter!(counter, counter => {
+            self.lock_and_charge_if_fits_out_of_line(counter, fingerprint, phase_us, cost)
+        })
+    }
+
     /// Subtracts the units of a charge from its counter.
     fn revert_charge(&self, charge: &Charge) {
         let CounterId::Fingerprint(fingerprint) = charge.counter else { return };

@@ -22,8 +22,8 @@ const DECISIONS_PER_SWEEP: u8 = 64;
 /// algorithm is on the cache line of the lock; the other tables are created on first use.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// The number of decisions since the last sweep.
-    decisions_since_sweep: u8,
+    /// The number of decisions until the next sweep.
+    decisions_until_sweep: u8,
     sliding_window: Table<<SlidingWindow as Counter>::State>,
     other_tables: Option<Box<NonDefaultTables>>,
 }
@@ -173,11 +173,21 @@ impl Shard {
         candidates.map(|candidate| candidate.expires).min().unwrap_or(CoarseTime::MAX)
     }
 
-    /// Adds one to the number of decisions since the last sweep. Returns `true` if the next sweep is due.
-    #[inline]
-    pub(super) fn count_decision(&mut self) -> bool {
-        self.decisions_since_sweep = (self.decisions_since_sweep + 1) % DECISIONS_PER_SWEEP;
-        self.decisions_since_sweep == 0
+    /// Returns `true` if the next decision is to sweep the shard.
+    #[inline(always)]
+    pub(super) fn is_sweep_due(&self) -> bool {
+        self.decisions_until_sweep == 0
+    }
+
+    /// Counts a decision if [no sweep is due](Self::is_sweep_due).
+    #[inline(always)]
+    pub(super) fn count_decision(&mut self) {
+        self.decisions_until_sweep = self.decisions_until_sweep.wrapping_sub(1);
+    }
+
+    /// Begins to count the decisions until the next sweep.
+    pub(super) fn restart_sweep_interval(&mut self) {
+        self.decisions_until_sweep = DECISIONS_PER_SWEEP - 1;
     }
 
     #[inline]
@@ -242,6 +252,23 @@ impl Shard {
         set_expiry(slot, &effect, now, coarse);
         let after = slot.state.heap_bytes();
         (effect, table.record_heap_change(before, after))
+    }
+
+    /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of
+    /// the hit as an error. Returns `None`, without a change, if there is no such key, or if the decision takes
+    /// [more](Counter::charge_in_place_if_fits) than a few instructions.
+    #[inline(always)]
+    pub(super) fn charge_in_place_if_fits<C: HasStateTable>(
+        &mut self,
+        counter: &C,
+        fingerprint: u64,
+        now: Timestamp,
+        cost: u64,
+        coarse: impl Fn(Timestamp) -> CoarseTime,
+    ) -> Option<Result<ChargeEffect, Outcome>> {
+        let slot = C::table(self).find_mut(fingerprint)?;
+        let result = counter.charge_in_place_if_fits(&mut slot.state, now, cost)?;
+        Some(result.inspect(|effect| set_expiry(slot, effect, now, coarse)))
     }
 
     /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of

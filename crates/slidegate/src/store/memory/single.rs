@@ -9,7 +9,7 @@ use crate::store::{CounterId, SingleCharge, SingleChargeResult, has_charge};
 use crate::sync::Ordering;
 
 use super::shard::{HasStateTable, Shard};
-use super::{HitLocation, MemoryStore, PaddedShard};
+use super::{COARSE_TIME_SHIFT, HitLocation, MemoryStore, PaddedShard};
 
 /// The result of charging the state in a slot.
 pub(super) struct ChargedSlot {
@@ -21,14 +21,19 @@ pub(super) struct ChargedSlot {
 /// The result for a counter that is charged if a cost fits.
 pub(super) struct CounterResult {
     outcome: Outcome,
-    /// The time at which the charge is counted; `None` if the cost does not fit.
-    charged_at: Option<Timestamp>,
+    /// The time at which the charge is counted; without meaning if the cost does not fit.
+    charged_at: Timestamp,
 }
 
 impl CounterResult {
     #[inline(always)]
-    fn new(effect: ChargeEffect) -> Self {
-        Self { outcome: effect.outcome.charged(), charged_at: Some(effect.charged_at) }
+    fn charged(effect: ChargeEffect) -> Self {
+        Self { outcome: effect.outcome.charged(), charged_at: effect.charged_at }
+    }
+
+    #[inline(always)]
+    fn denied(outcome: Outcome) -> Self {
+        Self { outcome, charged_at: Timestamp::default() }
     }
 
     #[inline(always)]
@@ -37,8 +42,8 @@ impl CounterResult {
         hit: &Hit<'_>,
         location: HitLocation,
     ) -> SingleChargeResult {
-        let charge = self.charged_at.map(|time| new_single_charge(hit, location, time, hit.cost));
-        SingleChargeResult { outcome: self.outcome, charge }
+        let charge = new_single_charge(hit, location, self.charged_at, hit.cost);
+        SingleChargeResult { outcome: self.outcome, charge: self.outcome.fits().then_some(charge) }
     }
 }
 
@@ -85,9 +90,9 @@ impl<C: Clock> MemoryStore<C> {
                     let location = self.location_of(fingerprint, phase_us);
                     self.record_state_growth(shard, *counter, location, now, grown);
                 }
-                CounterResult::new(effect)
+                CounterResult::charged(effect)
             }
-            Some(Err(outcome)) => CounterResult { outcome, charged_at: None },
+            Some(Err(outcome)) => CounterResult::denied(outcome),
             None => {
                 let location = self.location_of(fingerprint, phase_us);
                 self.charge_new_key_if_fits(shard, counter, location, cost, now)
@@ -95,9 +100,9 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Charges a counter as [`charge_if_fits`](Self::charge_if_fits) does, under the lock of its shard. A function of its
-    /// own for each algorithm, because the compiler keeps more values in registers then.
-    #[inline(never)]
+    /// Locks the shard of a counter, and charges the counter if `cost` units fit. `fingerprint` and `phase_us` are parts
+    /// of its [location](HitLocation).
+    #[inline(always)]
     pub(super) fn lock_and_charge_if_fits<K: HasStateTable>(
         &self,
         counter: &K,
@@ -107,8 +112,59 @@ impl<C: Clock> MemoryStore<C> {
     ) -> CounterResult {
         let now = self.clock.now();
         let padded = &self.shards[self.shard_index(fingerprint)];
-        let shard = &mut *padded.shard.lock();
-        self.charge_if_fits((padded, shard), counter, (fingerprint, phase_us), cost, now)
+        let mut shard = padded.shard.lock();
+        if !shard.is_sweep_due() {
+            let counter_now = add_phase_to_time::<K>(now, phase_us);
+            let coarse = |time| self.to_coarse_expiry::<K>(time, phase_us);
+            match shard.charge_in_place_if_fits(counter, fingerprint, counter_now, cost, coarse) {
+                Some(Ok(effect)) => {
+                    shard.count_decision();
+                    padded.mark_not_denied();
+                    return CounterResult::charged(effect);
+                }
+                Some(Err(outcome)) => {
+                    shard.count_decision();
+                    return CounterResult::denied(outcome);
+                }
+                None => {}
+            }
+        }
+        self.charge_if_fits_out_of_line(
+            (padded, &mut shard),
+            counter,
+            fingerprint,
+            phase_us,
+            cost,
+            now,
+        )
+    }
+
+    /// Locks the shard of a counter and charges the counter, as [`lock_and_charge_if_fits`](Self::lock_and_charge_if_fits)
+    /// does. A function of its own for each algorithm, because the compiler keeps more values in registers then.
+    #[inline(never)]
+    pub(super) fn lock_and_charge_if_fits_out_of_line<K: HasStateTable>(
+        &self,
+        counter: &K,
+        fingerprint: u64,
+        phase_us: u64,
+        cost: u64,
+    ) -> CounterResult {
+        self.lock_and_charge_if_fits(counter, fingerprint, phase_us, cost)
+    }
+
+    /// Charges a counter as [`charge_if_fits`](Self::charge_if_fits) does. Not inlined, so that the few instructions of
+    /// most decisions need few registers.
+    #[inline(never)]
+    fn charge_if_fits_out_of_line<K: HasStateTable>(
+        &self,
+        locked: (&PaddedShard, &mut Shard),
+        counter: &K,
+        fingerprint: u64,
+        phase_us: u64,
+        cost: u64,
+        now: Timestamp,
+    ) -> CounterResult {
+        self.charge_if_fits(locked, counter, (fingerprint, phase_us), cost, now)
     }
 
     /// Charges a counter that has no key yet if `cost` units fit.
@@ -125,9 +181,9 @@ impl<C: Clock> MemoryStore<C> {
         let counter_now = add_phase_to_time::<K>(now, location.phase_us);
         let outcome = shard.peek_slot(*counter, None, counter_now, cost);
         if !outcome.fits() {
-            return CounterResult { outcome, charged_at: None };
+            return CounterResult::denied(outcome);
         }
-        CounterResult::new(self.charge_slot(shard, *counter, None, cost, location, now).effect)
+        CounterResult::charged(self.charge_slot(shard, *counter, None, cost, location, now).effect)
     }
 
     /// Decides a hit that may also be charged if it does not fit, or that costs nothing.
@@ -196,18 +252,28 @@ impl<C: Clock> MemoryStore<C> {
             true => time.as_micros().saturating_sub(phase_us),
             false => time.as_micros(),
         };
-        self.to_coarse_time(Timestamp::from_micros(time_us)).saturating_add(1)
+        let coarse = time_us.saturating_sub(self.started_us) >> COARSE_TIME_SHIFT;
+        coarse.min(u64::from(CoarseTime::MAX) - 1) as CoarseTime + 1
     }
 
     /// Counts a decision in a shard. On every 64th decision, removes expired keys from a part of the shard.
     #[inline]
     pub(super) fn sweep_if_due(&self, shard: &mut Shard, now: Timestamp) {
-        if shard.count_decision() {
-            let swept = self
-                .update_shard_and_memory_use(shard, |shard| shard.sweep(self.to_coarse_time(now)));
-            if swept > 0 {
-                self.keys.fetch_sub(swept, Ordering::Relaxed);
-            }
+        match shard.is_sweep_due() {
+            true => self.sweep_shard(shard, now),
+            false => shard.count_decision(),
+        }
+    }
+
+    /// Removes expired keys from a part of a shard. Not inlined, so that a decision needs fewer registers.
+    #[cold]
+    #[inline(never)]
+    fn sweep_shard(&self, shard: &mut Shard, now: Timestamp) {
+        shard.restart_sweep_interval();
+        let now = self.to_coarse_time(now);
+        let swept = self.update_shard_and_memory_use(shard, |shard| shard.sweep(now));
+        if swept > 0 {
+            self.keys.fetch_sub(swept, Ordering::Relaxed);
         }
     }
 }
