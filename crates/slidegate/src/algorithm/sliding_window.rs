@@ -21,7 +21,7 @@ use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
 pub use state::State;
-use state::{Entry, Expired, MAX_TICKS_PER_WINDOW, Newest, RingMut};
+use state::{Entry, Expired, MAX_TICKS_PER_WINDOW, Newest};
 
 /// The default resolution.
 pub const DEFAULT_RESOLUTION: u16 = 32;
@@ -238,10 +238,11 @@ impl SlidingWindow {
     #[inline(never)]
     fn charge_ring_if_fits(
         &self,
-        mut ring: RingMut<'_>,
+        state: &mut State,
         now: Timestamp,
         cost: u64,
     ) -> Option<Result<ChargeEffect, Outcome>> {
+        let mut ring = state.ring_mut()?;
         let (tick_before, tick_after) = self.ticks.ticks_around(now);
         let entries = ring.as_ref();
         let expired = entries.expired_before(self.first_tick_of_window(tick_before));
@@ -323,7 +324,7 @@ impl Counter for SlidingWindow {
         cost: u64,
     ) -> Option<Result<ChargeEffect, Outcome>> {
         let Some(newest) = state.single() else {
-            return self.charge_ring_if_fits(state.ring_mut()?, now, cost);
+            return self.charge_ring_if_fits(state, now, cost);
         };
         let entry = newest.entry;
         let (tick_before, tick_after) = self.ticks.ticks_around(now);
