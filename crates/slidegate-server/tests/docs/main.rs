@@ -45,13 +45,21 @@ fn project_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Returns the paths of README.md and of all documents in `docs/`, relative to the root.
+/// Returns the paths of README.md and of all documents in `docs/` and its folders, relative to the root.
 fn document_paths() -> Vec<String> {
-    let files = fs::read_dir(project_root().join("docs")).unwrap();
-    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    let mut documents: Vec<String> =
-        names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
-    documents.push("README.md".to_owned());
+    let mut documents = vec!["README.md".to_owned()];
+    let mut folders = vec!["docs".to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(project_root().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let path = format!("{folder}/{}", entry.file_name().display());
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else if path.ends_with(".md") {
+                documents.push(path);
+            }
+        }
+    }
     documents.sort();
     documents
 }
