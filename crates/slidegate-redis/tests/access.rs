@@ -47,7 +47,7 @@ async fn store_connects_with_password() {
 /// Tests that a user with the rights that REDIS.md documents can run every operation of a store.
 #[tokio::test]
 async fn user_with_documented_rights_runs_all_operations() {
-    let documented = include_str!("../../../docs/REDIS.md");
+    let documented = include_str!("../../../docs/reference/redis-wire-format.md");
     let rights = documented.lines().find(|line| line.starts_with("ACL SETUSER slidegate")).unwrap();
     let redis = Redis::start();
     redis.command(&rights.split(' ').collect::<Vec<_>>());

@@ -61,12 +61,12 @@ pub use trusted_proxies::{TrustedProxies, TrustedProxiesError};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Runs the code of docs/MIDDLEWARE.md as documentation tests.
+/// Runs the code of docs/how-to/limit-an-axum-or-tonic-service.md as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
-#[doc = include_str!("../../../docs/MIDDLEWARE.md")]
+#[doc = include_str!("../../../docs/how-to/limit-an-axum-or-tonic-service.md")]
 struct MiddlewareGuide;
 
-/// Runs the code of docs/MIGRATION.md as documentation tests.
+/// Runs the code of docs/how-to/migrate-from-governor.md as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
-#[doc = include_str!("../../../docs/MIGRATION.md")]
+#[doc = include_str!("../../../docs/how-to/migrate-from-governor.md")]
 struct MigrationGuide;

@@ -71,7 +71,7 @@ fn read_document(document: &str) -> String {
 #[test]
 fn every_documented_code_block_passes() {
     let documents = document_paths();
-    for required in ["README.md", "docs/POLICY.md", "docs/ALGORITHMS.md"] {
+    for required in ["README.md", "docs/reference/policy.md", "docs/explanation/algorithms.md"] {
         assert!(documents.iter().any(|document| document == required), "{required} is missing");
     }
     let mut errors = Vec::new();
@@ -150,7 +150,7 @@ fn check_excerpt_matches_file(file: &str, block: &FencedBlock) -> Result<(), Str
 
 #[test]
 fn every_policy_recipe_shows_request_outcomes() {
-    let blocks = markdown::parse_blocks(&read_document("docs/POLICY.md"));
+    let blocks = markdown::parse_blocks(&read_document("docs/reference/policy.md"));
     let recipes: Vec<&FencedBlock> = blocks
         .iter()
         .filter(|block| block.headings.get(1).is_some_and(|h| h == "Recipes"))

@@ -4,7 +4,7 @@
 //! window / resolution, and whenever it has the same tick. Otherwise, it begins a new entry. All units of an entry are
 //! counted until one window after its *last* charge. So no window ever contains more than max units, and a unit is
 //! counted at most window / resolution too long. If max is at most the resolution, the count is exact.
-//! `docs/ALGORITHMS.md` has the proofs.
+//! `docs/explanation/algorithms.md` has the proofs.
 //!
 //! The tick of a charge is rounded **up** and the current time is rounded down, so an entry never leaves before its
 //! window is over.
@@ -77,7 +77,8 @@ impl SlidingWindow {
 
     /// Returns the largest number of heap bytes that a state can take.
     pub(crate) fn max_heap_bytes(&self) -> usize {
-        // `docs/ALGORITHMS.md` has the proof. Also, each entry has a unit, and a charge above twice max adds no entry.
+        // `docs/explanation/algorithms.md` has the proof. Also, each entry has a unit, and a charge above twice max adds
+        // no entry.
         let by_resolution = 6 * usize::from(self.resolution) + 3;
         let by_units = 2 * self.max_units() + 1;
         state::max_heap_bytes(by_resolution.min(usize::try_from(by_units).unwrap_or(usize::MAX)))
