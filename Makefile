@@ -128,7 +128,7 @@ target/peers/bin/throttlecrab-server:
 	command -v protoc >/dev/null || { apt-get update -q && apt-get install -y -q protobuf-compiler; }
 	cargo install --locked --root target/peers --version 0.4.40 throttlecrab-server
 
-# Prints the tables of docs/reference/redis-wire-format.md: accuracy and load with splitting and sampling. `make test`
+# Prints the tables of docs/explanation/redis-store.md: accuracy and load with splitting and sampling. `make test`
 # checks them.
 hot-keys:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
