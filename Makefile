@@ -128,7 +128,8 @@ target/peers/bin/throttlecrab-server:
 	command -v protoc >/dev/null || { apt-get update -q && apt-get install -y -q protobuf-compiler; }
 	cargo install --locked --root target/peers --version 0.4.40 throttlecrab-server
 
-# Prints the tables of docs/REDIS.md: accuracy and load with splitting and sampling. `make test` checks them.
+# Prints the tables of docs/explanation/redis-store.md: accuracy and load with splitting and sampling. `make test`
+# checks them.
 hot-keys:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo test -p slidegate-redis --test hot_keys -- --nocapture --test-threads 1 fairness overload
@@ -137,7 +138,8 @@ hot-keys:
 flood:
 	cargo run --release -p lab --bin flood
 
-# Redraws the chart of docs/CLIENT.md and prints its table: 1,000 clients that retry. `make test` checks both.
+# Redraws the chart of docs/how-to/retry-denied-requests.md and prints its table: 1,000 clients that retry. `make test`
+# checks both.
 retry-spike:
 	DRAW=1 cargo test -p slidegate-tower --features client --test client -- --nocapture docs_match_measured_retries
 

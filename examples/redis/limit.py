@@ -2,7 +2,7 @@
 
     slidegate serve --store redis://…
 
-for this rule (docs/REDIS.md documents the arguments and replies of the scripts):
+for this rule (docs/reference/redis-wire-format.md documents the arguments and replies of the scripts):
 
     rules: [{ name: per-client, per: [client], limits: [5/h] }]
 

@@ -177,8 +177,8 @@ pub fn measure_accuracy(
     Ok(meter.stats())
 }
 
-/// Returns the maximum number of units that the limit can allow in any window. `docs/ALGORITHMS.md` proves this bound
-/// under *Bound*.
+/// Returns the maximum number of units that the limit can allow in any window. `docs/explanation/algorithms.md` proves
+/// this bound under *Bound*.
 pub fn proven_bound(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {

@@ -68,7 +68,7 @@ impl ReplicationHandle {
 /// A store in the memory of one node that replicates its counters to the other nodes of a cluster.
 ///
 /// The store supports the algorithms `sliding_window`, `sliding_buckets`, `sliding_counter` and `fixed_window`. Other
-/// algorithms return [`StoreError::Unsupported`]; `docs/CLUSTER.md` explains the reason.
+/// algorithms return [`StoreError::Unsupported`]; `docs/explanation/cluster.md` explains the reason.
 pub struct ClusterStore<C> {
     clock: C,
     counters: Arc<Counters>,

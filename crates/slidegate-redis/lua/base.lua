@@ -1,6 +1,6 @@
 -- The beginning of every script. A script consists of this file, the files of the algorithms that it needs, and a
--- driver that decides or changes counters; docs/REDIS.md documents the combinations, arguments and replies. Numbers are
--- doubles. All counts stay below 2^53, so they are exact.
+-- driver that decides or changes counters; docs/reference/redis-wire-format.md documents the combinations, arguments
+-- and replies. Numbers are doubles. All counts stay below 2^53, so they are exact.
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
 local SECOND, MAX_UNITS = 1000000, 536870912
 local FOREIGN = 'FOREIGN value not written by slidegate at '

@@ -1,5 +1,5 @@
-//! Builds script calls. A call has Redis keys and one binary argument with all numbers, little-endian. `docs/REDIS.md`
-//! documents the format.
+//! Builds script calls. A call has Redis keys and one binary argument with all numbers, little-endian.
+//! `docs/reference/redis-wire-format.md` documents the format.
 
 use std::collections::HashMap;
 

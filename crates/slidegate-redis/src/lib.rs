@@ -15,8 +15,8 @@
 //!
 //! A `Gate` takes a [`RedisStore`] in the same way. The crate logs with `tracing`.
 //!
-//! `docs/REDIS.md` documents the keys, the arguments and replies of the scripts, and the behavior while Redis is not
-//! available.
+//! `docs/reference/redis-wire-format.md` documents the keys, and the arguments and replies of the scripts.
+//! `docs/explanation/failure-modes.md` documents the behavior while Redis is not available.
 //!
 //! A request passes through these layers, each of which uses only the layers below it: `store` (denial cache,
 //! sampling), `multi_slot` (keys in several slots of a Cluster), `topology` (one server or a Cluster), `node` (deadline,

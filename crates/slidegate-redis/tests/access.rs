@@ -44,10 +44,10 @@ async fn store_connects_with_password() {
     assert_eq!(open_store_and_take_one_unit(&address, settings_with_long_timeout()).await, Ok(9));
 }
 
-/// Tests that a user with the rights that REDIS.md documents can run every operation of a store.
+/// Tests that a user with the rights that share-limits-through-redis.md documents can run every operation of a store.
 #[tokio::test]
 async fn user_with_documented_rights_runs_all_operations() {
-    let documented = include_str!("../../../docs/REDIS.md");
+    let documented = include_str!("../../../docs/how-to/share-limits-through-redis.md");
     let rights = documented.lines().find(|line| line.starts_with("ACL SETUSER slidegate")).unwrap();
     let redis = Redis::start();
     redis.command(&rights.split(' ').collect::<Vec<_>>());

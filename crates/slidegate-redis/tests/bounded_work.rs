@@ -362,7 +362,7 @@ async fn script_work_on_full_sliding_log_is_bounded() {
 }
 
 /// The largest size of the Redis value of one sliding window with the default resolution: 200 entries, which
-/// `docs/ALGORITHMS.md` derives.
+/// `docs/explanation/algorithms.md` derives.
 const MAX_SLIDING_WINDOW_BYTES: usize = 37 + 8 * 200;
 
 #[tokio::test]

@@ -61,12 +61,22 @@ pub use trusted_proxies::{TrustedProxies, TrustedProxiesError};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Runs the code of docs/MIDDLEWARE.md as documentation tests.
+/// Runs the code of the guide for tower services as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
-#[doc = include_str!("../../../docs/MIDDLEWARE.md")]
+#[doc = include_str!("../../../docs/how-to/limit-an-axum-or-tonic-service.md")]
 struct MiddlewareGuide;
 
-/// Runs the code of docs/MIGRATION.md as documentation tests.
+/// Runs the code of the migration guide for governor as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
-#[doc = include_str!("../../../docs/MIGRATION.md")]
-struct MigrationGuide;
+#[doc = include_str!("../../../docs/how-to/migrate-from-governor.md")]
+struct GovernorMigrationGuide;
+
+/// Runs the code of the migration guide for tower_governor as documentation tests.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../../../docs/how-to/migrate-from-tower-governor.md")]
+struct TowerGovernorMigrationGuide;
+
+/// Runs the code of the guide for tests with a manual clock as documentation tests.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../../../docs/how-to/test-with-a-manual-clock.md")]
+struct ManualClockGuide;

@@ -27,8 +27,8 @@ pub use counter::{ChargeEffect, Counter};
 pub use fixed_window::Align;
 pub use tick::LimitParams;
 
-/// A rate-limiting algorithm with its parameters. `docs/ALGORITHMS.md` describes the guarantees of each algorithm and
-/// when to choose it.
+/// A rate-limiting algorithm with its parameters. `docs/explanation/algorithms.md` describes the guarantees of each
+/// algorithm and when to choose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// Records the charges in the window, compacted to a bounded number of entries. A window never contains more than

@@ -161,5 +161,8 @@ async fn split_limit_throughput_matches_documentation() {
         println!("| {offered}x | {} | {} |", row[0], row[1]);
         row
     });
-    assert_eq!(rows, EXPECTED_MEAN_AND_MIN_THROUGHPUT_TEXTS, "docs/REDIS.md has this table");
+    assert_eq!(
+        rows, EXPECTED_MEAN_AND_MIN_THROUGHPUT_TEXTS,
+        "docs/explanation/redis-store.md has this table"
+    );
 }

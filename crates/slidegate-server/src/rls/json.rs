@@ -57,7 +57,7 @@ fn describe_error(text: &[u8], error: &serde_json::Error) -> String {
             "send attributes to /v1/check, or entries such as [{\"key\":\"client\",\"value\":\"alice\"}]"
         }
         _ if problem.contains("expected a string") => "write the value in double quotes",
-        _ => "send a RateLimitRequest of Envoy's rate limit service, as in docs/GRPC.md",
+        _ => "send a RateLimitRequest of Envoy's rate limit service, as in docs/reference/grpc.md",
     };
     format!("{location}: {problem}; {remedy}")
 }

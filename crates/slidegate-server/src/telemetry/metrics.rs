@@ -1,4 +1,4 @@
-//! The Prometheus metrics of the server. Their names are public interface: `docs/OPERATIONS.md` lists them.
+//! The Prometheus metrics of the server. Their names are public interface: `docs/reference/metrics.md` lists them.
 //!
 //! No label contains a value that a client sent, so the number of time series is bounded by the policy.
 //! `telemetry::top` reports the keys of clients instead.

@@ -1,4 +1,4 @@
-//! Parses the table of metrics in docs/OPERATIONS.md. Tests compare the table with the metrics that the program
+//! Parses the table of metrics in docs/reference/metrics.md. Tests compare the table with the metrics that the program
 //! exports.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-/// A metric as described by a row of the table in docs/OPERATIONS.md.
+/// A metric as described by a row of the table in docs/reference/metrics.md.
 #[derive(Debug)]
 pub struct DocumentedMetric {
     pub name: String,
@@ -36,9 +36,9 @@ impl DocumentedMetric {
     }
 }
 
-/// Returns all metrics of the table in section `Metrics` of docs/OPERATIONS.md, in the order of the table.
+/// Returns all metrics of the table in section `Metrics` of docs/reference/metrics.md, in the order of the table.
 pub fn documented_metrics() -> Vec<DocumentedMetric> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/OPERATIONS.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     let document = fs::read_to_string(path).unwrap();
     let (_, section) = document.split_once("\n## Metrics\n").expect("a section `Metrics`");
     let section = section.split("\n## ").next().unwrap();

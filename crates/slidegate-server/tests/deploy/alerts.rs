@@ -91,7 +91,7 @@ fn every_alert_has_summary_description_and_severity() {
 
 #[test]
 fn documentation_lists_every_alert() {
-    let document = read_project_file("docs/OPERATIONS.md");
+    let document = read_project_file("docs/how-to/monitor-with-prometheus-and-grafana.md");
     let rows = document.lines().filter(|line| line.starts_with("| `Slidegate"));
     let cell = |row: &str, nth: usize| row.split('|').nth(nth).unwrap().trim().replace('`', "");
     let documented: BTreeSet<_> = rows.map(|row| (cell(row, 1), cell(row, 3))).collect();

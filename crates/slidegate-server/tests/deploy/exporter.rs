@@ -1,4 +1,4 @@
-//! A fake server that exports every metric documented in docs/OPERATIONS.md. The counters grow with each scrape.
+//! A fake server that exports every metric documented in docs/reference/metrics.md. The counters grow with each scrape.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};

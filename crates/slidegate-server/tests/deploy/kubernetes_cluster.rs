@@ -138,7 +138,7 @@ fn only_slidegate_pods_reach_cluster_port() {
         expect_string(&key["name"]),
         expect_string(&key["key"])
     );
-    assert!(read_project_file("docs/CLUSTER.md").contains(&create), "{create}");
+    assert!(read_project_file("docs/how-to/run-three-nodes.md").contains(&create), "{create}");
 }
 
 /// Returns the environment variables that a running pod would have. The values in `known`, which Kubernetes or the test

@@ -1,4 +1,4 @@
-"""Brute-force implementations of the six algorithms, written from docs/ALGORITHMS.md without code of slidegate.
+"""Brute-force implementations of the six algorithms, from docs/explanation/algorithms.md without code of slidegate.
 
 Each counter keeps all charges of the last three windows and scans all of them. A charge later than the evaluated moment
 counts as made at that moment. Times are integer microseconds since the Unix epoch.

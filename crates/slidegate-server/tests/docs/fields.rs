@@ -1,4 +1,4 @@
-//! Tests that `docs/POLICY.md` documents every field of a policy, with its default value and its bounds.
+//! Tests that `docs/reference/policy.md` documents every field of a policy, with its default value and its bounds.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use slidegate::{MAX_UNITS, Policy, RedisOptions};
 
 use crate::read_document;
 
-/// The tables of policy fields in `docs/POLICY.md`. An entry consists of the heading above the table, and the name of
-/// the JSON Schema definition with the same fields. An empty name refers to the top level of the schema, which
+/// The tables of policy fields in `docs/reference/policy.md`. An entry consists of the heading above the table, and the
+/// name of the JSON Schema definition with the same fields. An empty name refers to the top level of the schema, which
 /// describes the whole policy.
 const DOCUMENTED_FIELD_TABLES: [(&str, &str); 10] = [
     ("Policy fields", ""),
@@ -27,10 +27,10 @@ const DOCUMENTED_FIELD_TABLES: [(&str, &str); 10] = [
     ("Condition fields", "ConditionMap"),
 ];
 
-/// Returns the rows of the table below a heading in `docs/POLICY.md`. A row has three cells: field, default, and
-/// accepted values.
+/// Returns the rows of the table below a heading in `docs/reference/policy.md`. A row has three cells: field, default,
+/// and accepted values.
 fn documented_table_rows(heading: &str) -> Vec<[String; 3]> {
-    let document = read_document("docs/POLICY.md");
+    let document = read_document("docs/reference/policy.md");
     let (_, section) = document
         .split_once(&format!("\n### {heading}\n"))
         .unwrap_or_else(|| panic!("no heading `{heading}`"));
@@ -91,7 +91,7 @@ fn every_enum_value_in_schema_is_documented() {
         }
     }
     let schema = serde_json::to_value(schema()).unwrap();
-    let (document, mut all) = (read_document("docs/POLICY.md"), Vec::new());
+    let (document, mut all) = (read_document("docs/reference/policy.md"), Vec::new());
     collect_schema_enum_values(&schema, &mut all);
     assert!(
         all.contains(&"observe") && all.contains(&"sliding_log") && all.contains(&"clock"),
@@ -144,7 +144,7 @@ fn documented_defaults_match_parser() {
 
 #[test]
 fn client_chosen_attributes_are_documented() {
-    let document = read_document("docs/POLICY.md");
+    let document = read_document("docs/reference/policy.md");
     for section in ["## `per`: counted attributes", "### Warnings"] {
         let (_, section) = document.split_once(&format!("\n{section}\n")).unwrap();
         let section = section.split("\n##").next().unwrap();
@@ -166,7 +166,7 @@ fn documented_policy_bounds_match_program() {
             .collect();
         groups.join(",")
     };
-    let document = read_document("docs/POLICY.md");
+    let document = read_document("docs/reference/policy.md");
     let (_, section) = document.split_once("\n### Bounds\n").unwrap();
     let section = section.split("\n#").next().unwrap();
     for (bound, value) in [

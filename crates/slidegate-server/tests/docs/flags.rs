@@ -9,8 +9,8 @@ use crate::shell::Shell;
 use crate::{document_paths, read_document};
 
 /// Flags of other programs that documents mention.
-const FLAGS_OF_OTHER_PROGRAMS: [&str; 6] =
-    ["--release", "--example", "--path", "--quick", "--port", "--from-literal"];
+const FLAGS_OF_OTHER_PROGRAMS: [&str; 7] =
+    ["--release", "--example", "--path", "--quick", "--port", "--from-literal", "--config"];
 
 /// Returns the help texts of the program and of each of its commands, concatenated.
 fn all_help_texts() -> String {

@@ -76,16 +76,17 @@ fn every_link_target_exists() {
 #[test]
 fn broken_links_are_detected() {
     assert!(
-        link_target_exists("README.md", "docs/HTTP.md#headers")
-            && link_target_exists("docs/HTTP.md", "#headers")
+        link_target_exists("README.md", "docs/reference/http.md#bounds")
+            && link_target_exists("docs/reference/http.md", "#bounds")
     );
-    assert!(link_target_exists("docs/POLICY.md", "#llm-tokens-limit-requests-and-a-token-budget"));
+    assert!(link_target_exists("docs/reference/policy.md", "#per-counted-attributes"));
     assert!(
-        !link_target_exists("README.md", "docs/HTTP.md#footers")
-            && !link_target_exists("README.md", "HTTP.md")
+        !link_target_exists("README.md", "docs/reference/http.md#footers")
+            && !link_target_exists("README.md", "http.md")
     );
     let from_readme_of_crate = |file: &str| {
         link_target_exists("crates/x/README.md", &format!("{PROJECT_FILES_URL}{file}"))
     };
-    assert!(from_readme_of_crate("docs/HTTP.md#headers") && !from_readme_of_crate("HTTP.md"));
+    assert!(from_readme_of_crate("docs/reference/http.md#bounds"));
+    assert!(!from_readme_of_crate("http.md"));
 }

@@ -14,6 +14,7 @@
 //! | `http`, `text`, or `json` below `sh` | the output of the commands above (see module `output`) |
 //! | `json` elsewhere | JSON |
 //! | `rust` | run by `cargo test --doc`: a library includes the document |
+//! | `toml` | dependencies on crates of the project, with existing features |
 //! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of the named file, tested elsewhere |
 //! | no language | a diagram, which is not checked |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
@@ -45,13 +46,21 @@ fn project_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Returns the paths of README.md and of all documents in `docs/`, relative to the root.
+/// Returns the paths of README.md and of all documents in `docs/` and its folders, relative to the root.
 fn document_paths() -> Vec<String> {
-    let files = fs::read_dir(project_root().join("docs")).unwrap();
-    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    let mut documents: Vec<String> =
-        names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
-    documents.push("README.md".to_owned());
+    let mut documents = vec!["README.md".to_owned()];
+    let mut folders = vec!["docs".to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(project_root().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let path = format!("{folder}/{}", entry.file_name().display());
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else if path.ends_with(".md") {
+                documents.push(path);
+            }
+        }
+    }
     documents.sort();
     documents
 }
@@ -63,7 +72,7 @@ fn read_document(document: &str) -> String {
 #[test]
 fn every_documented_code_block_passes() {
     let documents = document_paths();
-    for required in ["README.md", "docs/POLICY.md", "docs/ALGORITHMS.md"] {
+    for required in ["README.md", "docs/README.md", "docs/reference/policy.md"] {
         assert!(documents.iter().any(|document| document == required), "{required} is missing");
     }
     let mut errors = Vec::new();
@@ -105,6 +114,7 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
             ("http" | "text", "") => shell.check_output(block),
             ("json", "") if shell.has_output() => shell.check_output(block),
             ("json", "") => policies::check_json(block),
+            ("toml", "") => check_dependencies(block),
             ("rust", "") => {
                 check_document_is_doctested(document).and(policies::check_rust_source(&block.text))
             }
@@ -130,6 +140,22 @@ fn check_document_is_doctested(document: &str) -> Result<(), String> {
     is_included.then_some(()).ok_or_else(|| format!("no library has {include}"))
 }
 
+/// Checks that each line of a `toml` block names a crate of the project, and only features of that crate.
+fn check_dependencies(block: &FencedBlock) -> Result<(), String> {
+    for line in block.text.lines().filter(|line| *line != "[dependencies]") {
+        let name = line.split(" = ").next().unwrap_or_default();
+        let path = project_root().join("crates").join(name).join("Cargo.toml");
+        let manifest = fs::read_to_string(path).map_err(|error| format!("`{line}`: {error}"))?;
+        let features = line.split_once("features = [").map_or("", |(_, list)| list);
+        for feature in features.split('"').skip(1).step_by(2) {
+            if !manifest.contains(&format!("\n{feature} = [")) {
+                return Err(format!("`{line}`: unknown feature `{feature}`"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Checks that the file `file` of the project contains the text of a code block.
 fn check_excerpt_matches_file(file: &str, block: &FencedBlock) -> Result<(), String> {
     let content = fs::read_to_string(project_root().join(file))
@@ -140,19 +166,31 @@ fn check_excerpt_matches_file(file: &str, block: &FencedBlock) -> Result<(), Str
         .ok_or_else(|| format!("{file} does not contain this text"))
 }
 
+/// The how-to guides that show a policy together with the outcomes of requests.
+const POLICY_RECIPES: [&str; 9] = [
+    "ban-clients",
+    "limit-by-api-key",
+    "limit-by-plan",
+    "limit-by-route",
+    "limit-llm-tokens",
+    "limit-over-several-windows",
+    "limit-users-and-anonymous-clients",
+    "protect-a-login",
+    "roll-out-a-policy-safely",
+];
+
 #[test]
 fn every_policy_recipe_shows_request_outcomes() {
-    let blocks = markdown::parse_blocks(&read_document("docs/POLICY.md"));
-    let recipes: Vec<&FencedBlock> = blocks
-        .iter()
-        .filter(|block| block.headings.get(1).is_some_and(|h| h == "Recipes"))
-        .collect();
-    let policies = recipes.iter().filter(|block| block.language() == "yaml").count();
-    assert!(policies >= 9, "{policies} recipes");
-    for pair in recipes.chunks(2) {
-        let languages: Vec<&str> = pair.iter().map(|block| block.language()).collect();
-        let recipe = pair[0].headings.last().unwrap();
-        assert_eq!(languages, ["yaml", "requests"], "in the recipe `{recipe}`");
-        assert_eq!(pair[0].headings, pair[1].headings, "in the recipe `{recipe}`");
+    for page in POLICY_RECIPES {
+        let blocks = markdown::parse_blocks(&read_document(&format!("docs/how-to/{page}.md")));
+        let policies: Vec<usize> = (0..blocks.len())
+            .filter(|nth| blocks[*nth].language() == "yaml" && blocks[*nth].modifier().is_empty())
+            .collect();
+        assert!(!policies.is_empty(), "{page} has no policy");
+        for nth in policies {
+            let next = blocks.get(nth + 1).expect(page);
+            assert_eq!(next.language(), "requests", "after line {} of {page}", blocks[nth].line);
+            assert_eq!(next.headings, blocks[nth].headings, "in {page}");
+        }
     }
 }

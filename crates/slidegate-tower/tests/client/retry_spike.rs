@@ -3,8 +3,8 @@
 //! The clients are `RetryLayer`s, and the server is a slidegate gate with its headers; only the network is omitted, and
 //! time is paused. Random numbers are seeded, so that every run has the same result.
 //!
-//! `docs/retry-spike.svg` and the table of `docs/CLIENT.md` show the measurement. `make retry-spike` draws and prints
-//! them again.
+//! `docs/images/retry-spike.svg` and the table of `docs/how-to/retry-denied-requests.md` show the measurement.
+//! `make retry-spike` draws and prints them again.
 
 mod chart;
 
@@ -100,7 +100,7 @@ async fn measure_retry_times(retry_jitter: Jitter, client_jitter: Jitter) -> Vec
 }
 
 /// The retry times of all clients for one combination of server jitter and client jitter. Each measurement is one row
-/// of the table in `docs/CLIENT.md`.
+/// of the table in `docs/how-to/retry-denied-requests.md`.
 struct JitterMeasurement {
     server: u8,
     client: u8,
@@ -219,18 +219,18 @@ async fn docs_match_measured_retries() {
         cases[4].to_chart_curve("server 100 %, client 10 %"),
     ]);
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
-    let [svg_path, text_path] =
-        ["retry-spike.svg", "CLIENT.md"].map(|name| format!("{docs}/{name}"));
+    let [svg_path, text_path] = ["images/retry-spike.svg", "how-to/retry-denied-requests.md"]
+        .map(|name| format!("{docs}/{name}"));
     if env::var_os("DRAW").is_some() {
         fs::write(&svg_path, &svg).unwrap();
         println!("{}", rows.join("\n"));
     }
     assert!(
         fs::read_to_string(svg_path).unwrap() == svg,
-        "docs/retry-spike.svg is outdated; run make retry-spike"
+        "docs/images/retry-spike.svg is outdated; run make retry-spike"
     );
     let text = fs::read_to_string(text_path).unwrap();
     for row in rows {
-        assert!(text.contains(&row), "docs/CLIENT.md lacks {row}");
+        assert!(text.contains(&row), "docs/how-to/retry-denied-requests.md lacks {row}");
     }
 }

@@ -4,7 +4,7 @@
 //! window / resolution, and whenever it has the same tick. Otherwise, it begins a new entry. All units of an entry are
 //! counted until one window after its *last* charge. So no window ever contains more than max units, and a unit is
 //! counted at most window / resolution too long. If max is at most the resolution, the count is exact.
-//! `docs/ALGORITHMS.md` has the proofs.
+//! `docs/explanation/algorithms.md` has the proofs.
 //!
 //! The tick of a charge is rounded **up** and the current time is rounded down, so an entry never leaves before its
 //! window is over.
@@ -81,7 +81,7 @@ impl SlidingWindow {
 
     /// Returns the largest number of heap bytes that a state can take.
     pub(crate) fn max_heap_bytes(&self) -> usize {
-        // `docs/ALGORITHMS.md` has the proof. Also, each entry has a unit, and a charge above twice max adds an entry only
+        // `docs/explanation/algorithms.md` has the proof. Also, each entry has a unit, and a charge above twice max adds an entry only
         // once in window / resolution.
         let resolution = usize::from(self.resolution);
         let by_resolution = 6 * resolution + 3 + resolution / MERGES_PER_RESOLUTION;

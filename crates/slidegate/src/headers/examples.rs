@@ -168,7 +168,7 @@ fn draft03_examples_are_written_identically() {
 
 #[test]
 fn documentation_shows_headers_of_every_style() {
-    let document = include_str!("../../../../docs/HTTP.md");
+    let document = include_str!("../../../../docs/reference/headers.md");
     let decision = test_util::scripted_decision(
         &policy_yaml(&[("per-tenant", "100/min")]),
         &[outcome_that_fits(99, 60)],

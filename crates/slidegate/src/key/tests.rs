@@ -175,7 +175,7 @@ proptest! {
 /// texts, so a changed text would reset its counter.
 #[test]
 fn long_and_binary_key_texts_match_documentation() {
-    let documented = include_str!("../../../../docs/POLICY.md");
+    let documented = include_str!("../../../../docs/reference/policy.md");
     let (long, longest) = ("a".repeat(1025), "a".repeat(1024));
     for (value, written) in [
         (Value::from(&*longest), longest.clone()),

@@ -43,7 +43,7 @@ pub use bounds::{
 pub use warnings::CLIENT_CHOSEN;
 
 impl Policy {
-    /// Reads a policy from YAML text. `docs/POLICY.md` documents the format.
+    /// Reads a policy from YAML text. `docs/reference/policy.md` documents the format.
     ///
     /// ```
     /// use slidegate::Policy;

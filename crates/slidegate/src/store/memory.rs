@@ -6,7 +6,7 @@
 //! ascending order, so there are no deadlocks.
 //!
 //! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so a long key takes no more memory
-//! than a short one, and collisions cannot be constructed. `docs/ALGORITHMS.md` has the probabilities.
+//! than a short one, and collisions cannot be constructed. `docs/explanation/algorithms.md` has the probabilities.
 //!
 //! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep one group of each
 //! table in the shard. Above `max_keys`, each new key evicts another key: the key that expires first in a small sample.

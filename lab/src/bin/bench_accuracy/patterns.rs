@@ -31,7 +31,7 @@ every run has the same figures. Each request costs one unit.
 if it decides the same requests. Less than 100 % means that clients get less than the limit promises, more than \
 100 % that they get more.
 - **worst window**: the maximum allowed in any window, as a share of max. **bound**: the maximum for any traffic, as \
-proven in [ALGORITHMS.md](ALGORITHMS.md).
+proven in [algorithms.md](explanation/algorithms.md).
 - **false allows**: requests that were allowed although the window already contained max allowed requests, as a share \
 of the allowed requests.
 - **largest error**: the largest distance of a wrong decision from the limit, as a share of max: the units beyond max, \

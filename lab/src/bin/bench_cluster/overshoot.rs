@@ -84,7 +84,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     part.add_text(format!(
         "### Overshoot\n\n{NODE_COUNT} servers, {quota}, {REQUESTS_PER_SECOND} requests per second in total, for \
          {WINDOWS_PER_MEASUREMENT} windows. Nodes do not know the charges that the other nodes have not replicated \
-         yet; the bound from [docs/CLUSTER.md](CLUSTER.md) limits the resulting overshoot."
+         yet; the bound from [cluster.md](explanation/cluster.md) limits the resulting overshoot."
     ));
     part.record_target(&MAX_OVERSHOOT_PERCENT, runs[0].overshoot_percent(&quota));
     part.add_table(&new_overshoot_table(&quota, &runs));
