@@ -393,6 +393,72 @@ async fn work_and_size_of_sliding_window_are_bounded() {
     assert!(largest_bytes <= MAX_SLIDING_WINDOW_BYTES, "{largest_bytes} bytes");
 }
 
+impl SlidingLogPair {
+    /// Creates two empty sliding windows, one in Redis and one in memory.
+    fn open_sliding_windows(max: u64, window: Duration, resolution: u16) -> Self {
+        let mut pair = Self::open_empty_pair(window);
+        let algorithm = Algorithm::SlidingWindow { resolution: Some(resolution) };
+        pair.limit = Limit::new(Quota::new(max, window).unwrap(), algorithm).unwrap();
+        pair
+    }
+
+    /// Returns the number of entries of the sliding window in Redis, whose entries have at most 65,535 units.
+    fn count_entries(&self) -> usize {
+        let key = self.redis.keys().remove(0);
+        let bytes: usize =
+            redis::cmd("STRLEN").arg(key).query(&mut self.redis.connection()).unwrap();
+        (bytes - 37) / 6
+    }
+}
+
+/// Tests that memory and Redis merge the same entries. Partial reverts leave entries with few units, until there are more
+/// than three times the resolution. The windows have the most ticks that a window can have, or few.
+#[tokio::test]
+async fn both_stores_merge_same_entries_of_sliding_window() {
+    for (max, window, resolution) in [
+        (64, Duration::from_secs(8), 8),
+        (1_000, Duration::from_secs(33), 8),
+        (900, Duration::from_secs(9 * 3_600), 8),
+        (600, MINUTE, 10),
+    ] {
+        let mut pair = SlidingLogPair::open_sliding_windows(max, window, resolution);
+        let mut rng = fastrand::Rng::with_seed(max);
+        let (mut most, mut merges, mut before) = (0, 0, 0);
+        for step in 0..2_500 {
+            // Some windows are nearly empty before the next charge.
+            let part = if rng.u32(..200) == 0 { 1.2 } else { 0.006 };
+            pair.clock.advance(window.mul_f64(rng.f64() * part));
+            match rng.u32(..20) {
+                0..10 => {
+                    let largest = max.div_ceil(resolution.into());
+                    pair.take_in_both(rng.u64(1..=largest)).await;
+                    let nth = pair.receipts.len().saturating_sub(1);
+                    if rng.u32(..4) > 0 && !pair.receipts.is_empty() {
+                        pair.revert_tenths_in_both(nth, 9).await;
+                    }
+                }
+                10..14 if !pair.receipts.is_empty() => {
+                    let nth = pair.receipts.len().saturating_sub(1 + rng.usize(..12));
+                    pair.revert_tenths_in_both(nth, 10).await;
+                }
+                14 => pair.refund_in_both(rng.u64(1..=max / 16)).await,
+                15 => drop(pair.take_changed_hit_in_both(|hit| hit.reported(), max / 4).await),
+                _ => {}
+            }
+            for cost in [1, max / 2, max] {
+                pair.peek_in_both(cost).await;
+            }
+            let entries = if pair.redis.keys().is_empty() { 0 } else { pair.count_entries() };
+            assert!(entries <= 6 * usize::from(resolution) + 6, "step {step}: {entries} entries");
+            merges += usize::from(before > 3 * usize::from(resolution) && entries + 2 < before);
+            (most, before) = (most.max(entries), entries);
+        }
+        let limit = pair.limit;
+        assert!(most > 3 * usize::from(resolution), "{limit}: at most {most} entries");
+        assert!(merges > 0, "{limit}: no entries were merged");
+    }
+}
+
 /// Returns the head of a full sliding log: a changed copy of the head of another log. In the copy, the log has `words`
 /// words (charges) and `total` units, and its oldest charge is `oldest_age` ticks older.
 fn build_full_sliding_log_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {

@@ -269,6 +269,47 @@ fn many_small_debts_expire_within_one_window() {
     assert!(store.charge(&[hit(1)]).allowed);
 }
 
+/// A client that is always charged, at a rate below its limit, is denied after a large debt until the debt has left the
+/// window, and not longer.
+#[test]
+fn later_charges_do_not_prolong_debt() {
+    use slidegate::{Hit, Key, Scope, SyncStore};
+    for algorithm in Algorithm::ALL {
+        let clock = ManualClock::at(START_TIME);
+        let store = MemoryStore::with_clock(clock.clone(), 100);
+        let scope = Scope::new("domain", "rule", "limit", &["name"]);
+        let limit = Limit::new(Quota::new(10, MINUTE).unwrap(), algorithm).unwrap();
+        let key = Key::new(&scope, &[Value::Text("key")]);
+        let hit = |cost| Hit::new(key, &limit, cost);
+        store.charge(&[hit(25).reported()]);
+        // At most the weighted second window of a sliding counter, and max_debt / max windows of a token bucket.
+        for nth in 1..=7 {
+            clock.advance(MINUTE / 2);
+            let fits = store.charge(&[hit(1).charged_always()]).outcomes[0].fits();
+            assert!(fits || nth < 7, "{algorithm}: denied after {nth} half windows");
+        }
+    }
+}
+
+#[test]
+fn change_of_resolution_keeps_counts() {
+    use slidegate::{Hit, Key, Scope, SyncStore};
+    let clock = ManualClock::at(START_TIME);
+    let store = MemoryStore::with_clock(clock.clone(), 100);
+    let scope = Scope::new("domain", "rule", "limit", &["name"]);
+    let key = Key::new(&scope, &[Value::Text("key")]);
+    let resolutions = [8, 1_024, 32, 8];
+    for (nth, resolution) in (1..).zip(resolutions) {
+        let algorithm = Algorithm::SlidingWindow { resolution: Some(resolution) };
+        let limit = Limit::new(Quota::new(1_000, MINUTE).unwrap(), algorithm).unwrap();
+        for _ in 0..50 {
+            clock.advance(MINUTE / 1_000);
+            assert!(store.charge(&[Hit::new(key, &limit, 4)]).allowed);
+        }
+        assert_eq!(store.peek(&[Hit::new(key, &limit, 1)])[0].remaining(), 1_000 - 200 * nth);
+    }
+}
+
 #[test]
 fn clock_moving_backward_opens_no_new_window() {
     for algorithm in Algorithm::ALL {
