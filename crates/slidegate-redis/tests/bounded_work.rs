@@ -459,6 +459,34 @@ async fn both_stores_merge_same_entries_of_sliding_window() {
     }
 }
 
+/// Tests that both stores know the first charge of an entry that remains alone after a revert, so that both merge it with
+/// the next entry.
+#[tokio::test]
+async fn entry_left_alone_by_revert_is_merged_in_both_stores() {
+    let micros = Duration::from_micros;
+    let mut pair = SlidingLogPair::open_sliding_windows(64, Duration::from_secs(8), 8);
+    pair.take_in_both(8).await;
+    pair.clock.advance(micros(900_000));
+    pair.take_in_both(8).await;
+    pair.revert_tenths_in_both(0, 10).await;
+    pair.clock.advance(micros(200_000));
+    pair.take_in_both(8).await;
+    for _ in 0..2 {
+        pair.revert_tenths_in_both(0, 9).await;
+    }
+    assert_eq!(pair.count_entries(), 2);
+    let mut most = 0;
+    while most <= pair.count_entries() {
+        most = pair.count_entries();
+        pair.clock.advance(micros(1));
+        pair.take_in_both(8).await;
+        pair.revert_tenths_in_both(0, 9).await;
+    }
+    assert!(most >= 24, "{most} entries before the merge");
+    pair.clock.advance(micros(8_950_000 - 1_100_000));
+    pair.peek_in_both(64).await;
+}
+
 /// Returns the head of a full sliding log: a changed copy of the head of another log. In the copy, the log has `words`
 /// words (charges) and `total` units, and its oldest charge is `oldest_age` ticks older.
 fn build_full_sliding_log_head(head: &[u8], words: u32, total: f64, oldest_age: u32) -> Vec<u8> {
