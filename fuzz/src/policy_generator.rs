@@ -75,6 +75,9 @@ const LIMIT_TEXTS: &[&str] = &[
     "7/7d",
 ];
 const UNIT_COUNTS: &[&str] = &["0", "1", "100", "536870912", "99999999999999999999", "many", "-1"];
+/// The smallest and the largest resolution, and values that are not one.
+const RESOLUTIONS: &[&str] =
+    &["8", "100", "1024", "7", "1025", "0", "99999999999999999999", "many", "-1"];
 const WINDOW_LENGTHS: &[&str] = &["s", "1ms", "7s", "1m", "1d", "52w", "0s", "10fortnights", "''"];
 const MODES: &[&str] = &[
     "enforce",
@@ -180,7 +183,7 @@ const LIMIT_FIELDS: &[FieldGenerator] = &[
     ("name", true, |u| choose_value(u, RULE_NAMES)),
     ("algorithm", true, |u| choose_value(u, ALGORITHMS)),
     ("precision", true, |u| choose_value(u, WINDOW_LENGTHS)),
-    ("resolution", true, |u| choose_value(u, UNIT_COUNTS)),
+    ("resolution", true, |u| choose_value(u, RESOLUTIONS)),
     ("burst", true, |u| choose_value(u, UNIT_COUNTS)),
     ("align", true, |u| choose_value(u, &["clock", "key", "moon"])),
 ];

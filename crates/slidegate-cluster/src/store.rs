@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::counters::{Attempt, CapPolicy, Counters};
 use crate::node::NodeHandle;
 
-/// A limit with less than this fraction of its units left is nearly used: `1 / NEARLY_USED_DIVISOR`.
+/// The reciprocal of a share of a limit's units. A limit with less than this share left is nearly used.
 const NEARLY_USED_DIVISOR: u64 = 8;
 
 /// A connection between the store and the replication task. The store sends flush requests, and the task sends
@@ -180,7 +180,13 @@ fn charged_nearly_used_limit(hits: &[Hit<'_>], result: &ChargeResult) -> bool {
         && hits
             .iter()
             .zip(&result.outcomes)
-            .any(|(hit, outcome)| outcome.remaining() < hit.limit.capacity() / NEARLY_USED_DIVISOR)
+            .any(|(hit, outcome)| is_nearly_used(outcome.remaining(), hit.limit.capacity()))
+}
+
+/// Returns whether fewer than one eighth of the units of a limit remain. Multiplies instead of dividing, because the
+/// eighth of a small limit would be rounded down to 0, and no limit has less than 0 units left.
+fn is_nearly_used(remaining: u64, capacity: u64) -> bool {
+    remaining.saturating_mul(NEARLY_USED_DIVISOR) < capacity
 }
 
 impl<C: Clock> Store for ClusterStore<C> {
@@ -232,6 +238,69 @@ impl<C: Clock> Store for ClusterStore<C> {
         match edit {
             Edit::Refund => self.counters.refund(hits, self.clock.now()),
             Edit::Reset => self.counters.reset(hits, self.clock.now()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::testkit::block_on;
+    use slidegate::{ClusterOptions, Key, Limit, ManualClock, Scope, Timestamp};
+
+    use super::*;
+    use crate::counters::CounterSettings;
+    use crate::pn_counter::Incarnation;
+    use crate::progress::{MemberProgress, Progress};
+
+    /// Creates the store of a node in a cluster of two nodes. The other node has acknowledged all charges.
+    fn new_store_of_two_nodes() -> ClusterStore<ManualClock> {
+        let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
+        let settings = CounterSettings {
+            incarnation: Incarnation(1),
+            secret: [7; 16].into(),
+            max_clock_skew_us: 0,
+            sync_interval: Duration::from_millis(250),
+            max_keys: 1_000,
+            max_memory: 1 << 20,
+        };
+        let counters = Arc::new(Counters::new(settings, clock.now()));
+        let other = MemberProgress {
+            incarnation: Incarnation(2),
+            acknowledged_flush: u64::MAX,
+            silent_since: None,
+        };
+        counters.progress().store(Arc::new(Progress {
+            members: vec![other],
+            nodes: 2,
+            majority_since: Some(clock.now()),
+            ..Progress::default()
+        }));
+        ClusterStore::new(clock, counters, ReplicationHandle::default(), Duration::ZERO)
+    }
+
+    /// Returns whether an early flush was requested since the last call.
+    fn take_early_flush_request(store: &ClusterStore<ManualClock>) -> bool {
+        let mut request = Box::pin(store.replication.wait_for_early_flush_request());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        request.as_mut().poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn charge_of_nearly_used_limit_requests_early_flush() {
+        for (max, charges_without_request) in [(1, 0), (5, 4), (8, 7), (16, 14), (20, 17)] {
+            let limit: Limit = format!("{max}/min").parse().unwrap();
+            let options = ClusterOptions::new().with_max_unsynced(max).unwrap();
+            let scope = Scope::new("d", "r", "l", &["client"]).with_cluster(options);
+            let store = new_store_of_two_nodes();
+            let values = ["a".into()];
+            let hit = Hit::new(Key::new(&scope, &values), &limit, 1);
+            for charge in 1..=max {
+                assert!(block_on(store.charge_async(&[hit])).unwrap().allowed, "{limit}: {charge}");
+                let is_requested = take_early_flush_request(&store);
+                assert_eq!(is_requested, charge > charges_without_request, "{limit}: {charge}");
+            }
+            assert!(!block_on(store.charge_async(&[hit])).unwrap().allowed, "{limit}");
+            assert!(!take_early_flush_request(&store), "{limit}: a denied request charges nothing");
         }
     }
 }

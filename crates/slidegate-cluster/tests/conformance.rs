@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -11,8 +12,8 @@ use slidegate::store::Outcomes;
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::run_trace;
 use slidegate::{
-    Adjustment, Algorithm, Align, ChargeResult, Clock, Edit, Hit, Key, Limit, ManualClock,
-    MemoryStore, Receipt, Scope, Store, StoreError, SyncStore, Timestamp,
+    Adjustment, Algorithm, Align, Asynchronous, ChargeResult, Clock, Edit, Hit, Key, Limit,
+    ManualClock, MemoryStore, Quota, Receipt, Scope, Store, StoreError, SyncStore, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
@@ -21,12 +22,96 @@ use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::{FlushSeq, ReplicatedCounters};
 use slidegate_cluster::store::ReplicationHandle;
 
-const CLUSTER_SUPPORTED_ALGORITHMS: [Algorithm; 4] = [
+/// The algorithms that count the same in a cluster as in one process. `sliding_window` is tested separately.
+const UNCHANGED_ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingBuckets { precision: None },
     Algorithm::SlidingCounter,
     Algorithm::FixedWindow { align: Align::Key },
     Algorithm::FixedWindow { align: Align::Clock },
 ];
+
+/// The resolutions of the `sliding_window` limits that are compared with `sliding_buckets`.
+const RESOLUTIONS: [u16; 3] = [8, 10, 32];
+
+/// Returns the `sliding_window` that a cluster counts exactly like this `sliding_buckets`: the same max and window, and
+/// the number of buckets as the resolution. Returns `None` for limits without such a `sliding_window`: other
+/// algorithms, other numbers of buckets, and windows that `sliding_window` rounds up to a whole number of ticks.
+fn equivalent_sliding_window(limit: &Limit) -> Option<Limit> {
+    let Algorithm::SlidingBuckets { precision: Some(precision) } = limit.algorithm() else {
+        return None;
+    };
+    let parts = |resolution: &&u16| precision * u32::from(**resolution) == limit.quota().window();
+    let resolution = RESOLUTIONS.iter().find(parts).copied();
+    let window = Limit::new(limit.quota(), Algorithm::SlidingWindow { resolution }).unwrap();
+    (resolution.is_some() && window.quota() == limit.quota()).then_some(window)
+}
+
+/// A store that counts each `sliding_buckets` limit as the equivalent `sliding_window` limit, if there is one.
+struct SlidingWindowStore<S> {
+    store: S,
+    replaced: AtomicU64,
+}
+
+impl<S: Store> SlidingWindowStore<S> {
+    fn new(store: S) -> Self {
+        Self { store, replaced: AtomicU64::new(0) }
+    }
+
+    /// Returns the limits with which the wrapped store counts the hits.
+    fn limits(&self, hits: &[Hit<'_>]) -> Vec<Limit> {
+        let limit = |hit: &Hit<'_>| match equivalent_sliding_window(hit.limit) {
+            Some(window) => {
+                self.replaced.fetch_add(1, Ordering::Relaxed);
+                window
+            }
+            None => *hit.limit,
+        };
+        hits.iter().map(limit).collect()
+    }
+}
+
+/// Returns the hits with other limits.
+fn with_limits<'h>(hits: &[Hit<'h>], limits: &'h [Limit]) -> Vec<Hit<'h>> {
+    hits.iter().zip(limits).map(|(hit, limit)| Hit { limit, ..*hit }).collect()
+}
+
+impl<S: Store> Store for SlidingWindowStore<S> {
+    type Kind = Asynchronous;
+
+    async fn charge_async(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        let limits = self.limits(hits);
+        self.store.charge_async(&with_limits(hits, &limits)).await
+    }
+
+    async fn charge_many_async(
+        &self,
+        calls: &[&[Hit<'_>]],
+    ) -> Result<Vec<ChargeResult>, StoreError> {
+        let limits: Vec<Vec<Limit>> = calls.iter().map(|hits| self.limits(hits)).collect();
+        let calls: Vec<Vec<Hit<'_>>> =
+            calls.iter().zip(&limits).map(|(hits, limits)| with_limits(hits, limits)).collect();
+        let calls: Vec<&[Hit<'_>]> = calls.iter().map(Vec::as_slice).collect();
+        self.store.charge_many_async(&calls).await
+    }
+
+    async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        let limits = self.limits(hits);
+        self.store.peek_async(&with_limits(hits, &limits)).await
+    }
+
+    async fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
+        self.store.adjust_async(receipt, adjustment).await
+    }
+
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
+        let limits = self.limits(hits);
+        self.store.edit_async(&with_limits(hits, &limits), edit).await
+    }
+}
 
 /// Returns empty counters of one node.
 fn new_counters(incarnation: u64, now: Timestamp) -> Counters {
@@ -41,21 +126,19 @@ fn new_counters(incarnation: u64, now: Timestamp) -> Counters {
     Counters::new(settings, now)
 }
 
+/// Returns the store of a node without other nodes.
+fn new_store_of_single_node(clock: &ManualClock) -> ClusterStore<ManualClock> {
+    let counters = Arc::new(new_counters(1, clock.now()));
+    ClusterStore::new(clock.clone(), counters, ReplicationHandle::default(), Duration::ZERO)
+}
+
 #[test]
 fn single_node_conforms_to_store_model() {
     let (mut allowed, mut decisions) = (0, 0);
-    for algorithms in
-        CLUSTER_SUPPORTED_ALGORITHMS.chunks(1).chain([&CLUSTER_SUPPORTED_ALGORITHMS[..]])
-    {
+    for algorithms in UNCHANGED_ALGORITHMS.chunks(1).chain([&UNCHANGED_ALGORITHMS[..]]) {
         for seed in 0..200 {
             let clock = ManualClock::default();
-            let counters = Arc::new(new_counters(1, clock.now()));
-            let store = ClusterStore::new(
-                clock.clone(),
-                counters,
-                ReplicationHandle::default(),
-                Duration::ZERO,
-            );
+            let store = new_store_of_single_node(&clock);
             match block_on(run_trace(&store, &clock, algorithms, seed, 800)) {
                 Ok(trace) => {
                     allowed += trace.allowed;
@@ -66,6 +149,30 @@ fn single_node_conforms_to_store_model() {
         }
     }
     assert!(decisions > 300_000 && allowed * 10 > decisions && allowed * 10 < decisions * 9);
+}
+
+/// The model counts `sliding_window` with a compacted log, so the model of the cluster's `sliding_window` is
+/// `sliding_buckets`.
+#[test]
+fn sliding_window_on_single_node_conforms_to_sliding_buckets() {
+    let (mut allowed, mut decisions, mut replaced) = (0, 0, 0);
+    let buckets = [Algorithm::SlidingBuckets { precision: None }];
+    for algorithms in [&buckets[..], &UNCHANGED_ALGORITHMS[..]] {
+        for seed in 0..400 {
+            let clock = ManualClock::default();
+            let store = SlidingWindowStore::new(new_store_of_single_node(&clock));
+            match block_on(run_trace(&store, &clock, algorithms, seed, 800)) {
+                Ok(trace) => {
+                    allowed += trace.allowed;
+                    decisions += trace.decisions;
+                }
+                Err(difference) => panic!("{algorithms:?}: {difference}"),
+            }
+            replaced += store.replaced.into_inner();
+        }
+    }
+    assert!(allowed * 10 > decisions && allowed * 10 < decisions * 9, "{allowed} of {decisions}");
+    assert!(replaced > 50_000, "{replaced}");
 }
 
 /// Nodes that send the charges of each request to all other nodes before the next request.
@@ -122,11 +229,21 @@ impl SynchronizedNodes {
     }
 }
 
-/// Draws a random limit with one of the algorithms that the cluster supports.
-fn draw_random_limit(rng: &mut Rng) -> Limit {
-    let quota = ["10/s", "3/min", "100/7s", "1/s"][rng.usize(..4)].parse().unwrap();
-    Limit::new(quota, CLUSTER_SUPPORTED_ALGORITHMS[rng.usize(..CLUSTER_SUPPORTED_ALGORITHMS.len())])
-        .unwrap()
+/// Draws a random limit with one of the algorithms that the cluster supports. Returns the limit of the cluster, and the
+/// limit with which one store counts the same. The two differ if the limit of the cluster is a `sliding_window`.
+fn draw_random_limit(rng: &mut Rng) -> [Limit; 2] {
+    let quota: Quota = ["10/s", "3/min", "100/7s", "1/s"][rng.usize(..4)].parse().unwrap();
+    let new_limit = |algorithm| Limit::new(quota, algorithm).unwrap();
+    match UNCHANGED_ALGORITHMS.get(rng.usize(..=UNCHANGED_ALGORITHMS.len())) {
+        Some(algorithm) => [new_limit(*algorithm); 2],
+        None => {
+            // Not 10: the buckets would have the default precision, and share their counter in the one store with the
+            // `sliding_buckets` limits.
+            let precision = Some(quota.window() / [8, 32][rng.usize(..2)]);
+            let buckets = new_limit(Algorithm::SlidingBuckets { precision });
+            [equivalent_sliding_window(&buckets).unwrap(), buckets]
+        }
+    }
 }
 
 #[test]
@@ -144,10 +261,11 @@ fn synchronized_nodes_conform_to_single_store_model() {
             clock.advance(Duration::from_millis([0, 1, 50, 400, 5_000][rng.usize(..5)]));
             let (node, now) = (rng.usize(..nodes.nodes.len()), clock.now());
             let values = [["a".into()], ["b".into()]];
-            let hits: Vec<Hit<'_>> = (0..rng.usize(1..=3))
+            let (hits, memory_hits): (Vec<Hit<'_>>, Vec<Hit<'_>>) = (0..rng.usize(1..=3))
                 .map(|_| {
                     let key = Key::new(&scope, &values[rng.usize(..2)]);
-                    let hit = Hit::new(key, &limits[rng.usize(..2)], rng.u64(..4));
+                    let [limit, memory_limit] = &limits[rng.usize(..2)];
+                    let hit = Hit::new(key, limit, rng.u64(..4));
                     let required = rng.u64(..4);
                     let all = [
                         hit,
@@ -157,14 +275,19 @@ fn synchronized_nodes_conform_to_single_store_model() {
                         hit.joint(),
                         hit.with_required(required),
                     ];
-                    all[rng.usize(..all.len())]
+                    let hit = all[rng.usize(..all.len())];
+                    (hit, Hit { limit: memory_limit, ..hit })
                 })
-                .collect();
+                .unzip();
             let description = format!("seed {seed}, step {step}: {hits:?}");
             match rng.u32(..10) {
                 0 => {
                     let refunded: Outcomes = nodes.nodes[node].refund(&hits, now).unwrap();
-                    assert_eq!(refunded, memory_store.edit(&hits, Edit::Refund), "{description}");
+                    assert_eq!(
+                        refunded,
+                        memory_store.edit(&memory_hits, Edit::Refund),
+                        "{description}"
+                    );
                 }
                 1 => {
                     if let Some((owner, (cluster_receipt, memory_receipt))) = receipts.pop() {
@@ -177,11 +300,11 @@ fn synchronized_nodes_conform_to_single_store_model() {
                 }
                 2 => assert_eq!(
                     nodes.nodes[node].peek(&hits, now).unwrap(),
-                    memory_store.peek(&hits)
+                    memory_store.peek(&memory_hits)
                 ),
                 _ => {
                     let (cluster_result, memory_result) =
-                        (nodes.take(node, &hits, now), memory_store.charge(&hits));
+                        (nodes.take(node, &hits, now), memory_store.charge(&memory_hits));
                     assert_eq!(cluster_result.outcomes, memory_result.outcomes, "{description}");
                     assert_eq!(cluster_result.allowed, memory_result.allowed, "{description}");
                     receipts.push((node, (cluster_result.receipt, memory_result.receipt)));
@@ -190,6 +313,26 @@ fn synchronized_nodes_conform_to_single_store_model() {
             nodes.replicate(node, now);
         }
     }
+}
+
+/// Buckets of different lengths cannot be added, so the resolution is part of the identity of a counter. In one process
+/// and in Redis, it is not.
+#[test]
+fn changed_resolution_resets_sliding_window_in_cluster() {
+    let clock = ManualClock::at(Timestamp::from_secs(1_700_000_000));
+    let store = new_store_of_single_node(&clock);
+    let scope = Scope::new("d", "r", "l", &["client"]);
+    let values = ["a".into()];
+    let remaining_after_charge = |quota: &str, resolution, cost| {
+        let algorithm = Algorithm::SlidingWindow { resolution: Some(resolution) };
+        let limit = Limit::new(quota.parse().unwrap(), algorithm).unwrap();
+        let hit = Hit::new(Key::new(&scope, &values), &limit, cost);
+        block_on(store.charge_async(&[hit])).unwrap().outcomes[0].remaining()
+    };
+    assert_eq!(remaining_after_charge("100/min", 32, 40), 60);
+    assert_eq!(remaining_after_charge("90/min", 32, 0), 50, "a change of max keeps the counts");
+    assert_eq!(remaining_after_charge("100/min", 64, 1), 99, "a change of resolution resets them");
+    assert_eq!(remaining_after_charge("100/min", 32, 0), 60, "the counts before still exist");
 }
 
 #[test]

@@ -61,7 +61,11 @@ fn is_test_key_denied(counters: &Counters, limit: &Limit, number: u64) -> bool {
 fn new_keys_respect_memory_limit_without_evicting_denied_keys()
 -> Result<(), Box<dyn std::error::Error>> {
     let precision = Some(Duration::from_secs(60));
-    for algorithm in [Algorithm::SlidingBuckets { precision }, Algorithm::SlidingCounter] {
+    for algorithm in [
+        Algorithm::SlidingWindow { resolution: None },
+        Algorithm::SlidingBuckets { precision },
+        Algorithm::SlidingCounter,
+    ] {
         let limit = Limit::new("3/d".parse()?, algorithm)?;
         let counters = new_counters(16 * BYTES_PER_MIB, test_time());
         for _ in 0..3 {

@@ -6,7 +6,10 @@ mod server;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use slidegate::{Decision, Jitter, Limiter, ManualClock, MemoryStore, Timestamp, WaitError};
+use slidegate::{
+    Adjustment, Algorithm, Decision, Hit, Jitter, Key, Limit, Limiter, ManualClock, MemoryStore,
+    Scope, Store, Timestamp, WaitError,
+};
 use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};
@@ -60,6 +63,37 @@ async fn limiter_over_redis_equals_limiter_in_memory() {
     let other = remote.check_async(&key).await.unwrap();
     assert_eq!(summary(&memory.check(&key)), summary(&other));
     assert_eq!(other.remaining(), 4);
+}
+
+/// The shape in the key of a counter has no resolution, and the script accepts entries of another resolution.
+#[tokio::test]
+async fn counts_in_redis_survive_change_of_resolution() {
+    let redis = Redis::start();
+    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+    let settings = Settings { timeout: LONG, ..Settings::default() };
+    let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
+    let scope = Scope::new("domain", "rule", "limit", &["name"]);
+    let values = ["key".into()];
+    let mut receipts = Vec::new();
+    for (step, resolution) in [None, Some(8), Some(1_024), Some(64), None].into_iter().enumerate() {
+        let quota = "1000/min".parse().unwrap();
+        let limit = Limit::new(quota, Algorithm::SlidingWindow { resolution }).unwrap();
+        let hit = Hit::new(Key::new(&scope, &values), &limit, 1);
+        for charged in 1..=20 {
+            clock.advance(Duration::from_millis(100));
+            let result = store.charge_async(&[hit]).await.unwrap();
+            let remaining = 1_000 - 20 * step as u64 - charged;
+            assert_eq!(result.outcomes[0].remaining(), remaining, "{resolution:?}");
+            receipts.push(result.receipt);
+        }
+        assert_eq!(redis.keys().len(), 1, "{resolution:?}");
+    }
+    store.adjust_async(&receipts[30], Adjustment::Revert).await.unwrap();
+    let limit = Limit::new("1000/min".parse().unwrap(), Algorithm::default()).unwrap();
+    let hit = Hit::new(Key::new(&scope, &values), &limit, 0);
+    assert_eq!(store.peek_async(&[hit]).await.unwrap()[0].remaining(), 901, "the charge is found");
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(store.peek_async(&[hit]).await.unwrap()[0].remaining(), 1_000);
 }
 
 #[tokio::test]

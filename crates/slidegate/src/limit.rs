@@ -369,6 +369,18 @@ mod tests {
             |quota: &str, algorithm| Limit::new(quota.parse().unwrap(), algorithm).unwrap().shape();
         let buckets = Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(60)) };
         assert_eq!(shape("100/min", Algorithm::SlidingCounter), 0xc9d7_f7c8_cbc4_c46a);
+        for (resolution, cluster_shape) in [
+            (None, 0x3148_17c0_5554_feb6),
+            (Some(32), 0x3148_17c0_5554_feb6),
+            (Some(64), 0x3128_17c0_5554_feb6),
+        ] {
+            let algorithm = Algorithm::SlidingWindow { resolution };
+            assert_eq!(shape("100/min", algorithm), 0x3168_17c0_5554_feb6);
+            let limit = Limit::new("100/min".parse().unwrap(), algorithm).unwrap();
+            assert_eq!(limit.cluster_shape(), cluster_shape, "{limit}");
+        }
+        let counter = Limit::new("100/min".parse().unwrap(), Algorithm::SlidingCounter).unwrap();
+        assert_eq!(counter.cluster_shape(), counter.shape());
         assert_eq!(shape("100/h", buckets), 0x30b9_3f8d_6687_886c);
         assert_eq!(
             shape("100/d", Algorithm::FixedWindow { align: Align::Clock }),

@@ -226,6 +226,39 @@ fn counts_survive_change_of_limit_max() {
     }
 }
 
+/// A state does not depend on the resolution, so another resolution continues with its entries.
+#[test]
+fn counts_survive_change_of_resolution() {
+    use slidegate::{Adjustment, Hit, Key, Scope, SyncStore};
+    let clock = ManualClock::at(START_TIME);
+    let store = MemoryStore::with_clock(clock.clone(), 100);
+    let scope = Scope::new("domain", "rule", "limit", &["name"]);
+    let charge = |resolution, cost| {
+        let quota = Quota::new(1_000, MINUTE).unwrap();
+        let limit = Limit::new(quota, Algorithm::SlidingWindow { resolution }).unwrap();
+        let key = Key::new(&scope, &[Value::Text("key")]);
+        store.charge(&[Hit::new(key, &limit, cost)])
+    };
+    let mut receipts = Vec::new();
+    for (step, resolution) in [None, Some(8), Some(1_024), Some(64), None].into_iter().enumerate() {
+        // An entry of each resolution has several charges.
+        for charged in 1..=100 {
+            clock.advance(Duration::from_micros(20_000));
+            let result = charge(resolution, 1);
+            let remaining = 1_000 - 100 * step as u64 - charged;
+            assert_eq!(result.outcomes[0].remaining(), remaining, "{resolution:?}");
+            receipts.push(result.receipt);
+        }
+    }
+    store.adjust(&receipts[150], Adjustment::Revert);
+    assert_eq!(charge(Some(16), 0).outcomes[0].remaining(), 501, "the charge is found");
+    let last_charge = clock.now();
+    clock.set(last_charge.after(MINUTE - Duration::from_micros(1)));
+    assert!(charge(Some(16), 0).outcomes[0].remaining() < 1_000);
+    clock.set(last_charge.after(MINUTE));
+    assert_eq!(charge(Some(16), 0).outcomes[0].remaining(), 1_000, "all charges have expired");
+}
+
 #[test]
 fn counter_in_debt_denies_until_retry_after() {
     use slidegate::{Hit, Key, Scope, SyncStore};

@@ -96,9 +96,14 @@ fn draw_random_limit(rng: &mut Rng, is_hot: bool) -> Limit {
             (max, ["1s", "2s", "5s", "20s"][rng.usize(..4)])
         }
     };
-    let algorithm = match rng.u32(if is_hot { 1..4 } else { 0..4 }) {
+    let algorithm = match rng.u32(if is_hot { 1..5 } else { 0..5 }) {
         0 => Algorithm::SlidingCounter,
         1 => Algorithm::SlidingBuckets { precision: None },
+        4 => {
+            // 1024 does not divide the windows, so the buckets together are longer than the window.
+            let resolution = [None, Some(8), Some(1_024)][rng.usize(..3)];
+            Algorithm::SlidingWindow { resolution }
+        }
         2 => Algorithm::FixedWindow { align: Align::Clock },
         _ => Algorithm::FixedWindow { align: Align::Key },
     };

@@ -1,8 +1,9 @@
 //! Describes the counters of a rule that a changed policy keeps or resets.
 //!
 //! A counter is identified by the rule, the attributes of its key, and the name and shape of its limit. The shape is
-//! the algorithm, the window, and the subdivision of the window. A change of the limit's maximum or burst
-//! keeps the counter.
+//! the algorithm, the window, and the precision or alignment. In a cluster, the shape of a `sliding_window` also has the
+//! resolution. A change of the limit's maximum or burst keeps the counter, and so does a change of the resolution,
+//! except in a cluster.
 
 use slidegate::policy::{Override, Rule, RuleLimit, RuleSettings};
 
@@ -67,7 +68,7 @@ fn redis_key_settings(rule: &Rule) -> (Vec<usize>, Option<u32>, Vec<String>) {
     (redis.slot_by().to_vec(), redis.split_into().map(Into::into), split_by)
 }
 
-fn describe_limit_counter_changes(old: &Rule, new: &Rule) -> Option<String> {
+fn describe_limit_counter_changes(old: &Rule, new: &Rule) -> Vec<String> {
     let mut changes = LimitCounterChanges::default();
     changes.add_limit_changes(old.settings(), new.settings());
     for new_override in new.overrides() {
@@ -81,13 +82,15 @@ fn describe_limit_counter_changes(old: &Rule, new: &Rule) -> Option<String> {
             new_override.settings(),
         );
     }
-    changes.describe_kept_and_reset()
+    changes.describe()
 }
 
-/// The names of the limits whose counters a changed rule keeps or resets. Each name is listed once.
+/// The names of the limits whose counters a changed rule keeps or resets. Each name is listed once in each list.
 #[derive(Default)]
 struct LimitCounterChanges {
     kept: Vec<String>,
+    /// The limits in `kept` whose counters are reset in a cluster.
+    reset_in_cluster: Vec<String>,
     reset: Vec<String>,
     has_unchanged: bool,
 }
@@ -99,22 +102,34 @@ impl LimitCounterChanges {
                 (before.id(), describe_counter_shape(before))
                     == (limit.id(), describe_counter_shape(limit))
             };
-            let names = match old.limits().iter().find(has_same_counter) {
-                Some(before) if before.limit() == limit.limit() => {
-                    self.has_unchanged = true;
-                    continue;
+            match old.limits().iter().find(has_same_counter) {
+                Some(before) if before.limit() == limit.limit() => self.has_unchanged = true,
+                Some(before) => {
+                    add_limit_name(&mut self.kept, limit);
+                    if before.limit().cluster_shape() != limit.limit().cluster_shape() {
+                        add_limit_name(&mut self.reset_in_cluster, limit);
+                    }
                 }
-                Some(_) => &mut self.kept,
-                None => &mut self.reset,
-            };
-            let name = format!("`{}`", limit.id());
-            if !names.contains(&name) {
-                names.push(name);
+                None => add_limit_name(&mut self.reset, limit),
             }
         }
     }
 
-    fn describe_kept_and_reset(self) -> Option<String> {
+    fn describe(&self) -> Vec<String> {
+        self.describe_kept_and_reset().into_iter().chain(self.describe_reset_in_cluster()).collect()
+    }
+
+    fn describe_reset_in_cluster(&self) -> Option<String> {
+        let are_all_limits_reset =
+            self.reset_in_cluster == self.kept && self.reset.is_empty() && !self.has_unchanged;
+        match self.reset_in_cluster.join(", ").as_str() {
+            "" => None,
+            _ if are_all_limits_reset => Some("counters in a cluster reset".into()),
+            names => Some(format!("counters of {names} in a cluster reset")),
+        }
+    }
+
+    fn describe_kept_and_reset(&self) -> Option<String> {
         let (kept, reset) = (self.kept.join(", "), self.reset.join(", "));
         match (kept.is_empty(), reset.is_empty()) {
             (true, true) => None,
@@ -123,5 +138,13 @@ impl LimitCounterChanges {
             (true, false) => Some(format!("counters of {reset} reset")),
             (false, false) => Some(format!("counters of {kept} kept, of {reset} reset")),
         }
+    }
+}
+
+/// Adds the name of a limit to a list of names, unless the list contains it.
+fn add_limit_name(names: &mut Vec<String>, limit: &RuleLimit) {
+    let name = format!("`{}`", limit.id());
+    if !names.contains(&name) {
+        names.push(name);
     }
 }

@@ -120,6 +120,37 @@ fn limit_name_and_precision_changes_are_described() {
 }
 
 #[test]
+fn resolution_change_resets_counters_only_in_cluster() {
+    let limit = |max, resolution| {
+        format!("{{ max: {max}, window: 1m, algorithm: sliding_window, resolution: {resolution} }}")
+    };
+    let described = "never more than 90 in any 1m (90/1m sliding_window";
+    assert_rule_change_description(
+        &format!("limits: [{}]", limit(90, 32)),
+        &format!("limits: [{}]", limit(90, 64)),
+        &format!(
+            "was [{described})], is [{described} with resolution 64)]; counters kept, counters in a cluster reset"
+        ),
+    );
+    // The default resolution is the same as no resolution.
+    assert_rule_change_description("limits: [90/min]", &format!("limits: [{}]", limit(90, 32)), "");
+    assert_rule_change_description(
+        &format!("limits: [5/s, {}]", limit(80, 8)),
+        &format!("limits: [5/s, {}]", limit(90, 32)),
+        &format!(
+            "was [never more than 80 in any 1m (80/1m sliding_window with resolution 8)], is [{described})]; counters kept, counters of `1m` in a cluster reset"
+        ),
+    );
+    assert_rule_change_description(
+        &format!("limits: [5/s, {}]", limit(90, 8)),
+        &format!("limits: [6/s, {}, 7/h]", limit(90, 32)),
+        &format!(
+            "was [never more than 5 in any 1s (5/1s sliding_window); {described} with resolution 8)], is [never more than 6 in any 1s (6/1s sliding_window); {described}); never more than 7 in any 1h (7/1h sliding_window)]; counters of `1s`, `1m` kept, of `1h` reset, counters of `1m` in a cluster reset"
+        ),
+    );
+}
+
+#[test]
 fn changed_per_attributes_reset_counters() {
     let missing = "without it the rule does not apply";
     assert_rule_change_description(

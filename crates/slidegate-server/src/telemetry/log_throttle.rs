@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn throttle_interval_begins_with_passed_event() {
         let throttle = LogThrottle::new(1, ONE_SECOND);
-        let acquire = |millis| throttle.try_acquire(Timestamp::from_micros(millis * 1_000));
+        let acquire = |millis: u64| throttle.try_acquire(Timestamp::from_micros(millis * 1_000));
         assert_eq!(acquire(9_990), Some(0));
         assert_eq!(acquire(10_010), None, "a new second does not begin an interval");
         assert_eq!([acquire(10_989), acquire(10_990)], [None, Some(2)]);

@@ -12,7 +12,7 @@ use std::process::Output;
 
 use common::{TempFile, slidegate_command};
 use serde_json::{Value, json};
-use slidegate::Policy;
+use slidegate::{Algorithm, Policy};
 
 /// Returns the folder that contains configuration files of the Envoy reference server (`*.yaml`), and for each the
 /// expected converted policy (`*.policy`).
@@ -108,12 +108,10 @@ fn algorithm_flag_applies_to_converted_limits() {
     assert!(log.contains("algorithm: sliding_log,") && log.contains("limits: [3/1w]\n"), "{log}");
     let fixed = convert("fixed_window");
     assert!(fixed.contains("limits: [{ max: 3, window: 1w, align: clock }]\n"), "{fixed}");
-    for algorithm in
-        ["sliding_window", "sliding_log", "sliding_buckets", "fixed_window", "token_bucket"]
-    {
-        let policy = Policy::from_yaml(&convert(algorithm)).unwrap();
+    for algorithm in Algorithm::ALL {
+        let policy = Policy::from_yaml(&convert(algorithm.name())).unwrap();
         let limits: Vec<_> = policy.limits().map(|(_, limit)| *limit.limit()).collect();
-        assert!(limits[..2].iter().all(|limit| limit.algorithm().name() == algorithm));
+        assert!(limits[..2].iter().all(|limit| limit.algorithm().name() == algorithm.name()));
     }
     let wrong = run_slidegate_expecting_failure(
         &["convert", "--ratelimit-algorithm", "leaky", "mail.yaml"],

@@ -15,18 +15,21 @@ from urllib.parse import urlsplit
 
 from reference import Bracket, ceil_div
 
-# Rules of policy.yaml: the attributes of their keys, and their limits as (name, window, max, algorithm).
+# Rules of policy.yaml: their domain, the attributes of their keys, and their limits as (name, window, max, algorithm).
 RULES = {
-    "per-user": (["user"], [("1500ms", 1_500_000, 6, "sliding_log"), ("400ms", 400_000, 4, "sliding_counter")]),
-    "per-pair": (["user", "ip"], [("900ms", 900_000, 5, "sliding_buckets")]),
-    "per-ip": (["ip"], [("700ms", 700_000, 7, "fixed_window"), ("1200ms", 1_200_000, 12, "token_bucket")]),
-    "global": ([], [("1s", 1_000_000, 25, "sliding_window")]),
+    "per-user": ("default", ["user"], [("1500ms", 1_500_000, 6, "sliding_log"), ("400ms", 400_000, 4, "sliding_counter")]),
+    "per-pair": ("default", ["user", "ip"], [("900ms", 900_000, 5, "sliding_buckets")]),
+    "per-ip": ("default", ["ip"], [("700ms", 700_000, 7, "fixed_window"), ("1200ms", 1_200_000, 12, "token_bucket")]),
+    "global": ("default", [], [("1s", 1_000_000, 25, "sliding_window")]),
+    "bulk-per-user": ("bulk", ["user"], [("1s", 1_000_000, 100, "sliding_window")]),
 }
 # Overrides of max for the user `pro`, by rule and limit. They share the counters of the other limits.
-PRO = {("per-user", "1500ms"): 9, ("per-user", "400ms"): 6}
+PRO = {("per-user", "1500ms"): 9, ("per-user", "400ms"): 6, ("bulk-per-user", "1s"): 60}
 USERS, ADDRESSES = ["ann", "bob", "pro"], ["192.0.2.1", "192.0.2.2"]
 # Maximum difference between the clocks of the server and of this program, in microseconds.
 MAX_CLOCK_SKEW_US = 500
+# Maximum number of cases in which a sliding window can be. Slow responses double it with each charge.
+MAX_CASES = 64
 
 
 def now_us():
@@ -45,14 +48,14 @@ class Server:
         self.is_redis = name == "redis"
         self.connection = http.client.HTTPConnection(urlsplit(url).netloc)
         self.requests = self.denied = self.borderline = self.compared = self.waits = 0
-        # Denied requests to retry: time of the retry, attributes and cost.
+        # Denied requests to retry: time of the retry, domain, attributes and cost.
         self.retries = []
         # Longest time from a request to its response. The wait of a cached denial counts from the response, so it may
         # exceed the exact wait by this time.
         self.max_latency_us = 0
 
-    def send(self, path, attributes, cost):
-        body = json.dumps({"attributes": attributes, "cost": cost})
+    def send(self, path, domain, attributes, cost):
+        body = json.dumps({"domain": domain, "attributes": attributes, "cost": cost})
         first = now_us() - MAX_CLOCK_SKEW_US
         self.connection.request("POST", path, body)
         response = self.connection.getresponse()
@@ -61,24 +64,26 @@ class Server:
         self.max_latency_us = max(self.max_latency_us, last - first)
         return first, last, response.status, decision
 
-    def limits(self, attributes):
+    def limits(self, domain, attributes):
         """Returns the limits that apply, by rule and limit name: the counter and max."""
         found = {}
-        for rule, (per, limits) in RULES.items():
+        for rule, (rule_domain, per, limits) in RULES.items():
+            if rule_domain != domain:
+                continue
             values = ",".join(f"{name}={attributes[name]}" for name in per)
             for name, window, maximum, algorithm in limits:
                 if attributes["user"] == "pro":
                     maximum = PRO.get((rule, name), maximum)
-                key = f"default:{rule}:{name}:{{{values}}}"
+                key = f"{domain}:{rule}:{name}:{{{values}}}"
                 counter = self.counters.get(key)
                 if counter is None:
                     counter = self.counters[key] = Bracket(algorithm, window, key)
                 found[rule, name] = counter, maximum
         return found
 
-    def check(self, path, attributes, cost):
-        first, last, status, decision = self.send(path, attributes, cost)
-        limits, required = self.limits(attributes), max(cost, 1)
+    def check(self, path, domain, attributes, cost):
+        first, last, status, decision = self.send(path, domain, attributes, cost)
+        limits, required = self.limits(domain, attributes), max(cost, 1)
         self.requests += 1
         always_fits, never_fits = True, False
         for counter, maximum in limits.values():
@@ -103,8 +108,11 @@ class Server:
             for counter, maximum in limits.values():
                 counter.charge(first, last, cost, maximum)
         self.check_limits(limits, before, is_charged, required, first, last, decision)
+        if any(len(counter.pairs) > MAX_CASES for counter, _ in limits.values()):
+            # The next charge finds only entries that have left, so that there is one case again.
+            time.sleep(2 * max(window for _, _, limits in RULES.values() for _, window, _, _ in limits) / 1e6)
         if not allowed and decision["retry_after_ms"] and path == "/v1/check":
-            self.retries.append((last + 1000 * decision["retry_after_ms"], attributes, cost))
+            self.retries.append((last + 1000 * decision["retry_after_ms"], domain, attributes, cost))
 
     def check_limits(self, limits, before, is_charged, required, first, last, decision):
         statuses = {(status["rule"], status["limit"]["name"]): status for status in decision["limits"]}
@@ -123,7 +131,7 @@ class Server:
             self.compared += 1
             self.expect(status["limit"]["max"] == maximum, "max", (name, maximum), decision)
             remaining = [max(0, maximum - max_used), max(0, maximum - min_used)]
-            expected = (name, remaining, first, last, counter.late.__dict__)
+            expected = (name, remaining, first, last, [late.__dict__ for _, late in counter.pairs])
             self.expect(remaining[0] <= status["remaining"] <= remaining[1], "remaining", expected, decision)
             reset = counter.reset(first, last, maximum)
             self.expect_within("reset_after", status["reset_after_ms"], reset, (name, reset), decision)
@@ -162,17 +170,22 @@ class Server:
 
 def step(server, rng):
     attributes = {"user": rng.choice(USERS), "ip": rng.choice(ADDRESSES)}
+    domain = rng.choice(["default", "default", "bulk"])
     cost = rng.choice([0, 1, 1, 1, 1, 1, 2, 3, 5, 8, 30])
     due = [retry for retry in server.retries if retry[0] <= now_us()]
     if due and rng.random() < 0.5:
         # Retries a denied request after its retry_after. The reference includes requests that were charged since then.
-        _, attributes, cost = due[-1]
+        _, domain, attributes, cost = due[-1]
     server.retries = [retry for retry in server.retries if retry[0] > now_us()][-20:]
-    for _ in range(rng.choice([1, 1, 1, 2, 6])):
-        server.check(rng.choice(["/v1/check"] * 5 + ["/v1/peek"]), attributes, cost)
+    for _ in range(rng.choice([1, 1, 1, 2, 6] if domain == "default" else [1, 20, 60])):
+        server.check(rng.choice(["/v1/check"] * 5 + ["/v1/peek"]), domain, attributes, cost)
+        if domain == "bulk":
+            # Different costs, and gaps of up to the length of an entry.
+            cost = rng.choice([0, 1, 1, 1, 2, 3, 5])
+            time.sleep(rng.choice([0, 0, 0, 0.001, 0.005, 0.02]))
     pause = rng.random()
     if pause < 0.15 and server.retries:
-        until = min(at for at, _, _ in server.retries)
+        until = min(at for at, *_ in server.retries)
         time.sleep(min(max(0, until - now_us()) / 1e6, 0.3))
     elif pause < 0.40:
         time.sleep(rng.random() * 0.05)

@@ -43,12 +43,46 @@ class SlidingLog:
         return max(counted, default=now)
 
 
-class SlidingWindow(SlidingLog):
-    """Only for a max of up to 32, the default resolution: then the window is exact, like a log."""
+class SlidingWindow:
+    """A compacted log of the default resolution: entries of (first charge, newest charge, units), oldest first.
+
+    Only for windows of up to 33 s, in which a tick is a microsecond, and without reports, which may cause debts. Merges
+    of old entries are not implemented; an assertion checks that none is necessary. Requests are sequential, so two
+    charges never have the same tick."""
+
+    RESOLUTION = 32
+
+    def __init__(self, window, key, entries=()):
+        self.window, self.entries = window, list(entries)
 
     def used(self, now, limit):
-        assert limit <= 32
-        return super().used(now, limit)
+        return sum(units for _, newest, units in self.entries if newest > now - self.window)
+
+    def has_space(self, cost, limit):
+        """Returns whether the newest entry has at most max / resolution units, rounded up, after a charge."""
+        return bool(self.entries) and self.entries[-1][2] + cost <= ceil_div(limit, self.RESOLUTION)
+
+    def is_open(self, span):
+        """Returns whether a charge this long after the first charge of an entry may join the entry."""
+        return span * self.RESOLUTION < self.window
+
+    def with_charge(self, now, cost, joins):
+        """Returns a copy with a charge that joins the newest entry or begins an entry."""
+        entries = [entry for entry in self.entries if entry[1] > now - 2 * self.window]
+        if joins:
+            first, _, units = entries.pop()
+            entries.append((first, now, units + cost))
+        else:
+            entries.append((now, now, cost))
+        assert sum(newest > now - self.window for _, newest, _ in entries) <= 3 * self.RESOLUTION
+        return SlidingWindow(self.window, None, entries)
+
+    def fits_at(self, cost, now, limit):
+        moments = [now] + [newest + self.window for _, newest, _ in self.entries]
+        return first_fit(self, moments, cost, now, limit)
+
+    def reset_at(self, now, limit):
+        return max([newest + self.window for _, newest, _ in self.entries if newest > now - self.window], default=now)
 
 
 class SlidingBuckets:
@@ -176,32 +210,55 @@ def first_fit(counter, moments, cost, now, limit):
 
 
 class Bracket:
-    """A counter with uncertain charge times, as a pair of counters.
+    """A counter with uncertain charge times, as pairs of counters.
 
-    The exact moment of each charge is unknown, but lies between `first` and `last`. One counter charges at `first`, the
-    other at `last`. A later charge never expires earlier, so the true usage lies between the two."""
+    The exact moment of each charge is unknown, but lies between `first` and `last`. One counter of a pair charges at
+    `first`, the other at `last`. A later charge never expires earlier, so the true usage lies between the two.
+
+    There is one pair, except for a sliding window: if it depends on the exact moments whether a charge joins an entry,
+    there is a pair for each case, and the true usage lies between the two counters of one pair."""
 
     def __init__(self, algorithm, window, key):
-        self.early = ALGORITHMS[algorithm](window, key)
-        self.late = ALGORITHMS[algorithm](window, key)
+        new = ALGORITHMS[algorithm]
+        self.pairs = [(new(window, key), new(window, key))]
 
     def charge(self, first, last, cost, limit):
-        self.early.charge(first, cost, limit)
-        self.late.charge(last, cost, limit)
+        if isinstance(self.pairs[0][0], SlidingWindow):
+            self.charge_windows(first, last, cost, limit)
+            return
+        for early, late in self.pairs:
+            early.charge(first, cost, limit)
+            late.charge(last, cost, limit)
+
+    def charge_windows(self, first, last, cost, limit):
+        pairs = {}
+        for early, late in self.pairs:
+            cases = {False}
+            if early.has_space(cost, limit):
+                spans = (first - late.entries[-1][0], last - early.entries[-1][0])
+                cases = {early.is_open(span) for span in spans}
+            for joins in cases:
+                pair = early.with_charge(first, cost, joins), late.with_charge(last, cost, joins)
+                # Cases are equal when the entries in which they differ have left.
+                pairs[tuple(pair[0].entries), tuple(pair[1].entries)] = pair
+        self.pairs = list(pairs.values())
 
     def used(self, first, last, limit):
         """Returns the minimum and maximum usage at any moment between `first` and `last`."""
-        return self.early.used(last, limit), self.late.used(first, limit)
+        return (
+            min(early.used(last, limit) for early, _ in self.pairs),
+            max(late.used(first, limit) for _, late in self.pairs),
+        )
 
     def wait(self, cost, first, last, limit):
         """Returns the shortest and longest possible wait until a cost fits, or None if it never fits."""
         if cost > limit:
             return None
-        early = self.early.fits_at(cost, first, limit) - last
-        late = self.late.fits_at(cost, first, limit) - first
+        early = min(early.fits_at(cost, first, limit) for early, _ in self.pairs) - last
+        late = max(late.fits_at(cost, first, limit) for _, late in self.pairs) - first
         return max(0, early), max(0, late)
 
     def reset(self, first, last, limit):
-        early = min(self.early.reset_at(at, limit) for at in (first, last)) - last
-        late = max(self.late.reset_at(at, limit) for at in (first, last)) - first
+        early = min(early.reset_at(at, limit) for early, _ in self.pairs for at in (first, last)) - last
+        late = max(late.reset_at(at, limit) for _, late in self.pairs for at in (first, last)) - first
         return max(0, early), max(0, late)

@@ -11,6 +11,7 @@ mod patterns;
 mod recorded;
 mod results;
 mod size;
+mod worst_window_search;
 
 use std::error::Error;
 use std::time::Duration;
@@ -26,14 +27,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     ])
 }
 
-/// Measures the accuracy with synthetic arrivals, with the attack on a window edge and with recorded arrivals. Draws
-/// charts of all results, and adds the shares of wrong decisions to the appendix.
+/// Measures the accuracy with synthetic arrivals, with the attack on a window edge, with a search for the worst window
+/// and with recorded arrivals. Draws charts of all results, and adds the shares of wrong decisions to the appendix.
 fn measure_accuracy_with_all_arrivals(
     effort: Effort,
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
     let mut arrivals = patterns::run(effort, part)?;
     arrivals.push(edge_attack::run(part)?);
+    worst_window_search::run(effort, part)?;
     arrivals.push(recorded::run(effort, part)?);
     results::add_wrong_decisions_to_appendix(part, &arrivals);
     results::draw(part, &arrivals)

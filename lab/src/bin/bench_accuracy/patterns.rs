@@ -44,13 +44,22 @@ guarantee for less memory (`sliding_counter`), for calendar windows (`fixed_wind
 steady rate (`token_bucket`; the intended bursts count as false allows here).";
 
 const MIN_PERCENT_OF_EXACT_LOG: BenchTarget = BenchTarget {
-    text: "`sliding_window`, synthetic arrivals: allowed, % of an exact log",
-    bound: TargetBound::AtLeast(98.4),
-    limited_by: "an entry of up to ceil(max / 32) units counts until a window after its last unit. If requests arrive at \
-        a constant rate of at least the limit, ceil(max / 32) - 1 units are always counted too long: 3 % of 100. The \
-        worst case is a constant rate that equals the limit. There, resolutions of 40 and 48 allow 98.0 %, and 64 allows \
-        99.0 %, with more entries in proportion. A resolution of at least max is exact.",
+    text: "`sliding_window`, synthetic arrivals, all rates of a pattern together: allowed, % of an exact log",
+    bound: TargetBound::AtLeast(98.0),
+    limited_by: LIMITED_BY,
 };
+
+const MIN_PERCENT_OF_EXACT_LOG_AT_ONE_RATE: BenchTarget = BenchTarget {
+    text: "`sliding_window`, synthetic arrivals, worst rate of a pattern: allowed, % of an exact log",
+    bound: MIN_PERCENT_OF_EXACT_LOG.bound,
+    limited_by: LIMITED_BY,
+};
+
+const LIMITED_BY: &str = "\
+    an entry of up to ceil(max / 32) units counts until a window after its last unit. If requests arrive at a \
+    constant rate of at least the limit, ceil(max / 32) - 1 units are always counted too long: 3 % of 100. The worst \
+    case is a constant rate that equals the limit. There, resolutions of 40 and 48 allow 98.0 %, and 64 allows \
+    99.0 %, with more entries in proportion. A resolution of at least max is exact.";
 
 /// Measures each algorithm with each arrival pattern. Returns the results of each pattern, in the order of
 /// [`PATTERNS`].
@@ -79,8 +88,11 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<Vec<ArrivalsResult>,
             );
         }
         for stats in &all[DEFAULT_ALGORITHM].1 {
-            part.record_target(&MIN_PERCENT_OF_EXACT_LOG, stats.percent_of_exact_log());
+            let percent = stats.percent_of_exact_log();
+            part.record_target(&MIN_PERCENT_OF_EXACT_LOG_AT_ONE_RATE, percent);
         }
+        let percent = results[DEFAULT_ALGORITHM].percent_of_exact_log();
+        part.record_target(&MIN_PERCENT_OF_EXACT_LOG, percent);
         part.add_text(pattern_heading(pattern));
         results::add_results_table(part, &results);
         arrivals.push(ArrivalsResult { name: pattern.name(), results });

@@ -75,6 +75,11 @@ impl AlgorithmResult {
         algorithm_label(self.algorithm)
     }
 
+    /// Returns the number of allowed requests as a percentage of the requests that an exact log allows.
+    pub fn percent_of_exact_log(&self) -> f64 {
+        self.stats.percent_of_exact_log()
+    }
+
     /// Adds the results of a limit, which must use the algorithm of this result.
     ///
     /// # Errors
@@ -165,7 +170,7 @@ pub fn draw(part: &mut ReportPart, arrivals: &[ArrivalsResult]) -> Result<(), Bo
     let names: Vec<&str> =
         results_in_charts(&arrivals[0]).map(|result| result.algorithm.name()).collect();
     let bar = |result: &AlgorithmResult| {
-        let percent = result.stats.percent_of_exact_log();
+        let percent = result.percent_of_exact_log();
         (percent, format!("{percent:.1} %"))
     };
     let group = |kind: &ArrivalsResult| BarGroup {

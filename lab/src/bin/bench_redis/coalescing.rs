@@ -59,7 +59,7 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
     part.add_text(format!(
         "### {CALLERS} concurrent callers\n\nThe callers are tasks of one program on one thread, each with one \
          request at a time. \"Coalesced\" is slidegate's store without the denial cache. \"Separate\" is the same \
-         scripts with one call per request, all on one shared connection. The algorithm is sliding_window, with \
+         scripts with one call per request, all on one shared connection. The algorithm is sliding_counter, with \
          {IDENTITY_COUNT} identities or {SMALL_IDENTITY_COUNT}; about half of all requests are for identities that \
          have reached the limit. CPU is in microseconds per decision; latencies are in milliseconds."
     ));

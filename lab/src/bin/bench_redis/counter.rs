@@ -1,4 +1,4 @@
-//! Measures `sliding_window`, which keeps the counts of two windows in one key, compared with a script that keeps each
+//! Measures `sliding_counter`, which keeps the counts of two windows in one key, compared with a script that keeps each
 //! count in a separate key.
 
 use std::error::Error;
@@ -49,7 +49,7 @@ const MAX_CPU_RELATIVE_TO_TWO_KEY_SCRIPT_WITH_REDIS_CLOCK: BenchTarget = BenchTa
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(4);
     part.add_text(format!(
-        "### sliding_window and the two-key script\n\nThe two-key script runs GET, GET, then INCRBY and EXPIRE. \
+        "### sliding_counter and the two-key script\n\nThe two-key script runs GET, GET, then INCRBY and EXPIRE. \
          {IDENTITY_COUNT} identities have a count in the current and in the previous window; every other identity is full."
     ));
     let (mut costs, mut memory) = (table(), memory_table());

@@ -224,7 +224,7 @@ fn measure_denial_cache_with_many_callers(
     part: &mut ReportPart,
 ) -> Result<(), Box<dyn Error>> {
     part.add_text(format!(
-        "{CALLERS} concurrent callers in real time, by TIME, sliding_window of 20/s: requests are coalesced without \
+        "{CALLERS} concurrent callers in real time, by TIME, sliding_counter of 20/s: requests are coalesced without \
          the cache, too. These rows have no target."
     ));
     let mut table = MarkdownTable::new([

@@ -38,7 +38,7 @@ impl BenchScript for IncrScript {
     }
 }
 
-/// Measures slidegate's `sliding_window`, the two-key script and INCR with each pipeline depth.
+/// Measures slidegate's `sliding_counter`, the two-key script and INCR with each pipeline depth.
 pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(PIPELINE_DEPTHS.len());
     let (slidegate, plain) = (
@@ -50,13 +50,13 @@ pub fn run(scale: BenchScale, part: &mut ReportPart) -> Result<(), Box<dyn Error
         ScriptServer::new(&plain)?,
         ScriptServer::new(&IncrScript)?,
     ];
-    let names = ["sliding_window", "two keys", "INCR"];
+    let names = ["sliding_counter", "two keys", "INCR"];
     let mut table = MarkdownTable::new([
         "pipeline",
-        "sliding_window, decisions/s",
+        "sliding_counter, decisions/s",
         "two keys",
         "INCR",
-        "sliding_window, us",
+        "sliding_counter, us",
         "two keys",
         "INCR",
     ]);
