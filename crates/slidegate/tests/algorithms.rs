@@ -325,25 +325,6 @@ fn later_charges_do_not_prolong_debt() {
 }
 
 #[test]
-fn change_of_resolution_keeps_counts() {
-    use slidegate::{Hit, Key, Scope, SyncStore};
-    let clock = ManualClock::at(START_TIME);
-    let store = MemoryStore::with_clock(clock.clone(), 100);
-    let scope = Scope::new("domain", "rule", "limit", &["name"]);
-    let key = Key::new(&scope, &[Value::Text("key")]);
-    let resolutions = [8, 1_024, 32, 8];
-    for (nth, resolution) in (1..).zip(resolutions) {
-        let algorithm = Algorithm::SlidingWindow { resolution: Some(resolution) };
-        let limit = Limit::new(Quota::new(1_000, MINUTE).unwrap(), algorithm).unwrap();
-        for _ in 0..50 {
-            clock.advance(MINUTE / 1_000);
-            assert!(store.charge(&[Hit::new(key, &limit, 4)]).allowed);
-        }
-        assert_eq!(store.peek(&[Hit::new(key, &limit, 1)])[0].remaining(), 1_000 - 200 * nth);
-    }
-}
-
-#[test]
 fn clock_moving_backward_opens_no_new_window() {
     for algorithm in Algorithm::ALL {
         let fixture = LimiterFixture::new(10, MINUTE, algorithm);
