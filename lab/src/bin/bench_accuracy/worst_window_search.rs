@@ -101,7 +101,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
          sequence of about {STEPS_PER_SEQUENCE} steps, and keeps each change that does not make the worst window smaller: \
          {SEARCHES_PER_LIMIT} searches for each limit, with {sequences} sequences each. The table shows the largest \
          number of units in any window, without reverted units, as a share of max. **bound**: the maximum for any \
-         traffic, as proven in [ALGORITHMS.md](ALGORITHMS.md)."
+         traffic, as proven in [the algorithms](explanation/algorithms.md)."
     ));
     part.add_table(&table);
     Ok(())

@@ -257,7 +257,8 @@ fn measure_coalescing_with_three_limits(
     Ok(())
 }
 
-fn clock_name(uses_caller_clock: bool) -> &'static str {
+/// Returns the name of the clock in tables.
+pub fn clock_name(uses_caller_clock: bool) -> &'static str {
     if uses_caller_clock { "caller's clock" } else { "TIME" }
 }
 
