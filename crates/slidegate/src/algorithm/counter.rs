@@ -12,6 +12,9 @@ use crate::quota::MAX_UNITS;
 /// A new key has the default state. The time of a key never decreases: if `now` is before the key's last charge, the
 /// time of the last charge is used instead. The durations in an outcome are nevertheless measured from `now`.
 pub trait Counter: Copy {
+    /// Whether [`charge_in_place_if_fits`](Self::charge_in_place_if_fits) ever decides.
+    const DECIDES_IN_PLACE: bool = false;
+
     /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
 

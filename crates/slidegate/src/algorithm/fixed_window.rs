@@ -74,6 +74,8 @@ impl FixedWindow {
 }
 
 impl Counter for FixedWindow {
+    const DECIDES_IN_PLACE: bool = true;
+
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
@@ -81,6 +83,20 @@ impl Counter for FixedWindow {
         let reset_after_us = micros_until_expiry(self, state, now);
         Outcome::from_used_units((used, self.max_units()), required, reset_after_us, || {
             reset_after_us
+        })
+    }
+
+    #[inline(always)]
+    fn charge_in_place_if_fits(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Result<ChargeEffect, Outcome>> {
+        let used = self.count_in_window(state, now);
+        Some(match used.saturating_add(cost) <= self.max_units() {
+            true => Ok(self.charge(state, now, cost)),
+            false => Err(self.peek(state, now, cost)),
         })
     }
 

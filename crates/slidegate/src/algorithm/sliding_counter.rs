@@ -169,6 +169,8 @@ impl SlidingCounter {
 }
 
 impl Counter for SlidingCounter {
+    const DECIDES_IN_PLACE: bool = true;
+
     type State = State;
 
     #[inline(always)]

@@ -287,6 +287,8 @@ impl SlidingWindow {
 }
 
 impl Counter for SlidingWindow {
+    const DECIDES_IN_PLACE: bool = true;
+
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {

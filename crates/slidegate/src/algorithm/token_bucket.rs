@@ -142,6 +142,8 @@ fn ticks_to_leak(excess: u64, rate: u32) -> u64 {
 }
 
 impl Counter for TokenBucket {
+    const DECIDES_IN_PLACE: bool = true;
+
     type State = State;
 
     #[inline]

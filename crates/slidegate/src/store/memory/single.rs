@@ -113,7 +113,7 @@ impl<C: Clock> MemoryStore<C> {
         let now = self.clock.now();
         let padded = &self.shards[self.shard_index(fingerprint)];
         let mut shard = padded.shard.lock();
-        if !shard.is_sweep_due() {
+        if K::DECIDES_IN_PLACE && !shard.is_sweep_due() {
             let counter_now = add_phase_to_time::<K>(now, phase_us);
             let coarse = |time| self.to_coarse_expiry::<K>(time, phase_us);
             match shard.charge_in_place_if_fits(counter, fingerprint, counter_now, cost, coarse) {
