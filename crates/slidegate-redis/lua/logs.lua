@@ -23,8 +23,9 @@ local function find_log(value, tag)
   end
 end
 
--- Returns the log with a tag, an empty string if there is none; and the latest expiry of all logs in its value. Returns
--- nothing if the value is foreign.
+-- Returns the value of a key, and the positions of the first and the last byte of the log with a tag if there is one.
+-- The last result is the latest expiry of all logs in the value; nil if the value has only this log. Returns nothing if
+-- the value is foreign.
 local function read_log(key, tag)
   local value = log_values[key]
   if not value then
@@ -35,19 +36,25 @@ local function read_log(key, tag)
     end
     log_values[key] = value
   end
-  if value == '' then return value, 0 end
+  if #value > SECTION_HEAD_BYTES + EXPIRY_POSITION then
+    -- Most values have one log.
+    local found_tag, bytes = unpack(SECTION, value)
+    if found_tag == tag and bytes == #value - SECTION_HEAD_BYTES then
+      return value, SECTION_HEAD_BYTES + 1, #value
+    end
+  end
   local latest_expiry_s, first, last = find_log(value, tag)
-  if not latest_expiry_s then return end
-  return first and value:sub(first, last) or '', latest_expiry_s
+  if latest_expiry_s then return value, first, last, latest_expiry_s end
 end
 
--- Replaces a log, or adds it to the others. Drops logs that expired more than a second ago: a client's clock may step
--- back. The value is written by `write_logs`.
-local function replace_log(key, tag, log, ttl_ms, now)
+-- Replaces the log at the positions that `read_log` returned, or adds it to the others. Drops logs that expired more than
+-- a second ago: a client's clock may step back. The value is written by `write_logs`.
+local function replace_log(key, tag, first, last, log, ttl_ms, now)
   local value = log_values[key]
   local section = pack(SECTION, tag, #log) .. log
-  local _, first, last = find_log(value, tag)
-  if first then
+  if first == SECTION_HEAD_BYTES + 1 and last == #value then
+    value = section
+  elseif first then
     value = value:sub(1, first - SECTION_HEAD_BYTES - 1) .. section .. value:sub(last + 1)
   else
     local position = 1

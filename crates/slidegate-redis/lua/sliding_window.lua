@@ -9,19 +9,20 @@
 -- contains the rarely used functions.
 local HEAD, HEAD_BYTES = '<ddI4I4I4B', 29
 
--- Returns whether a value may be a log. Processing a foreign value as a log could block Redis for a long time.
-local function is_valid_log(value, newest, width)
-  if newest < 0 or newest > 2 ^ 53 or newest % 1 ~= 0 or (width ~= 2 and width ~= 4) then return false end
-  local count = (#value - HEAD_BYTES) / (4 + width)
-  return count % 1 == 0 and count <= 8192
+-- Returns the number of entries of a log with this number of bytes; nothing if it cannot be a log. Processing a foreign
+-- value as a log could block Redis for a long time.
+local function count_entries(bytes, newest, width)
+  if newest < 0 or newest > 2 ^ 53 or newest % 1 ~= 0 or (width ~= 2 and width ~= 4) then return end
+  local count = (bytes - HEAD_BYTES) / (4 + width)
+  if count % 1 == 0 and count <= 8192 then return count end
 end
 
--- Reads a value. Returns the ticks and the units of its entries, and functions that return the value after a change;
--- nothing if the value is foreign.
+-- Reads a log. Returns the ticks and the units of its entries, and functions that return the log after a change; nothing
+-- if the value is foreign.
 local function open_entries(value)
   if #value < HEAD_BYTES then return end
   local newest, oldest_first, _, span, expiry_s, width = unpack(HEAD, value)
-  if not is_valid_log(value, newest, width) then return end
+  if not count_entries(#value, newest, width) then return end
   local entry, ticks, units = width == 2 and '<I4I2' or '<I4I4', {}, {}
   for at = HEAD_BYTES + 1, #value, 4 + width do
     local nth = #ticks + 1
@@ -87,26 +88,27 @@ local function open_entries(value)
 end
 
 local function decide(key, now, tick_us, window, max, resolution, margin_s, required, cost, take, tag)
-  local value, key_expiry_s = read_log(key, tag)
+  local value, first, last, key_expiry_s = read_log(key, tag)
   if not value then return nil end
   local newest, oldest_first, used, span, expiry_s, width = 0, 0, 0, 0, 0, 2
-  local count = 0
-  if #value > 0 then
-    if #value < HEAD_BYTES then return nil end
-    newest, oldest_first, used, span, expiry_s, width = unpack(HEAD, value)
-    if not is_valid_log(value, newest, width) then return nil end
-    count = (#value - HEAD_BYTES) / (4 + width)
+  local count, from, has_entries = 0, 1, false
+  if first then
+    if last - first + 1 < HEAD_BYTES then return nil end
+    newest, oldest_first, used, span, expiry_s, width = unpack(HEAD, value, first)
+    count, from = count_entries(last - first + 1, newest, width), first + HEAD_BYTES
+    if not count then return nil end
+    has_entries = count > 0
   end
   local entry, stride = width == 2 and '<I4I2' or '<I4I4', 4 + width
   local tick = now / tick_us
   tick = tick - tick % 1
 
   -- Skips the entries that have left the window: those before the position `from`.
-  local from, left_tick = HEAD_BYTES + 1, nil
+  local left_tick
   local oldest_age = newest - (tick + 1 - window)
   if tick + 1 < window then oldest_age = newest end
   if oldest_age < 0 then
-    from, used, count = #value + 1, 0, 0
+    used, count = 0, 0
   else
     while count > 0 do
       local entry_tick, units = unpack(entry, value, from)
@@ -121,7 +123,7 @@ local function decide(key, now, tick_us, window, max, resolution, margin_s, requ
   local fits = used + required <= max
   if take == 0 or (take == 1 and not fits) then
     local reset = 0
-    if count > 0 or from > HEAD_BYTES + 1 then
+    if has_entries then
       reset = (newest + window) * tick_us - now
       if reset < 0 then reset = 0 end
     end
@@ -139,21 +141,21 @@ local function decide(key, now, tick_us, window, max, resolution, margin_s, requ
   local charge_tick = tick
   if tick * tick_us ~= now then charge_tick = tick + 1 end
   if cost > MAX_UNITS - used then cost = MAX_UNITS - used end
-  local max_units, joins, units, body = max / resolution, false, cost, value:sub(from)
+  local max_units, joins, units, body = max / resolution, false, cost, ''
   max_units = max_units + -max_units % 1
   if count > 0 then
     if left_tick then oldest_first = count == 1 and newest - span or left_tick + 1 end
     if newest > charge_tick then charge_tick = newest end
-    local _, newest_units = unpack(entry, value, #value - stride + 1)
+    local _, newest_units = unpack(entry, value, last - stride + 1)
     joins = cost == 0 or charge_tick == newest
       or ((newest_units + cost <= max_units or used + cost > 2 * max)
         and (charge_tick - newest + span) * resolution < window)
     if joins then
-      body, units, count = value:sub(from, -stride - 1), newest_units + cost, count - 1
+      body, units, count = value:sub(from, last - stride), newest_units + cost, count - 1
       -- At the largest number of units, nothing is charged.
       if cost > 0 then span, newest = span + charge_tick - newest, charge_tick end
     else
-      span, newest = 0, charge_tick
+      body, span, newest = value:sub(from, last), 0, charge_tick
     end
   else
     oldest_first, span, newest = charge_tick, 0, charge_tick
@@ -164,18 +166,18 @@ local function decide(key, now, tick_us, window, max, resolution, margin_s, requ
   local reset = (newest + window) * tick_us - now
   local ttl_ms
   if now + reset > expiry_s * SECOND then
-    expiry_s = key_expiry_s
+    expiry_s = key_expiry_s or expiry_s
     if now + reset > expiry_s * SECOND then expiry_s, ttl_ms = key_expiry(now, reset, tick_us * window, margin_s) end
   end
   if units > 65535 and width == 2 then
     body, width = body:gsub('......', '%0\0\0'), 4
   end
-  value = pack(HEAD, newest, oldest_first, used, span, expiry_s, width)
+  local log = pack(HEAD, newest, oldest_first, used, span, expiry_s, width)
     .. body .. pack(width == 2 and '<I4I2' or '<I4I4', newest % 4294967296, units)
   if not joins and count > 3 * resolution and count % ((resolution - resolution % 4) / 4) == 0 then
-    local _, _, merge = open_entries(value)
-    value = merge(window, resolution, max_units)
+    local _, _, merge = open_entries(log)
+    log = merge(window, resolution, max_units)
   end
-  replace_log(key, tag, value, ttl_ms, now)
+  replace_log(key, tag, first, last, log, ttl_ms, now)
   return true, remaining, reset, fits and 0 or 1, charge_tick * tick_us
 end

@@ -1,14 +1,14 @@
 local function refund(key, now, tick_us, window, _, _, cost, tag)
-  local value = read_log(key, tag)
-  if value == '' then return true end
+  local value, position, last = read_log(key, tag)
   if not value then return nil end
-  local ticks, subtract, _, remove_first = open_entries(value)
+  if not position then return true end
+  local ticks, subtract, _, remove_first = open_entries(value:sub(position, last))
   if not ticks then return nil end
   local tick, left = now / tick_us, 0
   tick = tick - tick % 1
   while ticks[left + 1] and ticks[left + 1] <= tick - window do left = left + 1 end
   remove_first(left)
-  replace_log(key, tag, subtract(function(_, _, units)
+  replace_log(key, tag, position, last, subtract(function(_, _, units)
     local refunded = cost < units and cost or units
     cost = cost - refunded
     return refunded

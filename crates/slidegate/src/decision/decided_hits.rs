@@ -1,4 +1,4 @@
-//! The hits of a decided request: what the store returned for them, and their limits.
+//! The hits of a decided request: the results of the store, and the limits.
 
 use std::slice;
 use std::sync::Arc;

@@ -127,7 +127,7 @@ fn is_exact(limit: &Limit) -> bool {
 }
 
 /// Tests that no window contains more units than the limit may admit. The traffic is random, with bursts and with
-/// requests at window boundaries. An [exact](is_exact) limit must also admit each request that fits.
+/// requests at window boundaries. A limit that counts exactly (see `is_exact`) must also admit each request that fits.
 pub async fn units_stay_below_bound<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -411,7 +411,7 @@ pub async fn refund_frees_as_many_units<S: Store>(
 }
 
 /// Tests that no window contains more units than the limit may admit, not counting refunded units. A refund removes the
-/// oldest units in use. An [exact](is_exact) limit must behave exactly as if the refunded units had never been charged.
+/// oldest units in use. A limit that counts exactly must behave as if the refunded units had never been charged.
 pub async fn units_stay_below_bound_without_refunds<S: Store>(
     store: &S,
     clock: &ManualClock,

@@ -16,9 +16,14 @@ use super::{HITS_PER_BATCH, HitLocation, MemoryStore};
 impl<C: Clock> SyncStore for MemoryStore<C> {
     #[inline]
     fn charge(&self, call: &[Hit<'_>]) -> ChargeResult {
+        let locate = |hit| self.locate_hit(hit);
+        let decide = |locations: &[_]| self.decide_call(call, locations, self.clock.now());
+        // An array for the usual numbers of hits, because it takes fewer instructions than a list.
         match call {
-            [hit] => self.decide_hits_at_locations(call, &[self.locate_hit(hit)], self.clock.now()),
-            _ => self.decide_hits_at_locations(call, &self.locate_hits(call), self.clock.now()),
+            [first] => decide(&[locate(first)]),
+            [first, second] => decide(&[locate(first), locate(second)]),
+            [first, second, third] => decide(&[locate(first), locate(second), locate(third)]),
+            hits => decide(&self.locate_hits(hits)),
         }
     }
 
@@ -70,7 +75,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     fn charge_many(&self, calls: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
         let now = self.clock.now();
         for hits in calls {
-            on_result(self.decide_hits_at_locations(hits, &self.locate_hits(hits), now));
+            on_result(self.decide_call(hits, &self.locate_hits(hits), now));
         }
     }
 

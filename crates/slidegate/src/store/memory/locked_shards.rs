@@ -12,7 +12,7 @@ pub(super) struct LockedShards<'s> {
     /// The locked shards, each of them once.
     shards: SmallVec<[MutexGuard<'s, Shard>; HITS_PER_BATCH]>,
     /// For each location that was passed to `lock_shards`, the index of its shard in `shards`.
-    indices: SmallVec<[usize; HITS_PER_BATCH]>,
+    indices: SmallVec<[u16; HITS_PER_BATCH]>,
 }
 
 impl LockedShards<'_> {
@@ -20,7 +20,7 @@ impl LockedShards<'_> {
     /// `lock_shards`.
     #[inline(always)]
     pub(super) fn shard_of_location(&mut self, nth: usize) -> &mut Shard {
-        &mut self.shards[self.indices[nth]]
+        &mut self.shards[usize::from(self.indices[nth])]
     }
 
     /// Iterates over the locked shards, each of them once.
@@ -45,7 +45,8 @@ impl<C: Clock> MemoryStore<C> {
             let index = match self.shards[location.shard].shard.try_lock() {
                 Some(shard) => {
                     locked.shards.push(shard);
-                    locked.shards.len() - 1
+                    // There are at most `MAX_SHARDS`.
+                    (locked.shards.len() - 1) as u16
                 }
                 // The shard may be locked for an earlier location.
                 None => {
@@ -65,7 +66,8 @@ impl<C: Clock> MemoryStore<C> {
             locations.iter().map(|location| location.shard).collect();
         order.sort_unstable();
         order.dedup();
-        let index = |location: &HitLocation| order.partition_point(|shard| *shard < location.shard);
+        let index =
+            |location: &HitLocation| order.partition_point(|shard| *shard < location.shard) as u16;
         let indices = locations.iter().map(index).collect();
         let shards = order.iter().map(|shard| self.shards[*shard].shard.lock()).collect();
         LockedShards { shards, indices }

@@ -6,16 +6,17 @@ use crate::algorithm::with_counter;
 use crate::clock::{Clock, Timestamp};
 use crate::hit::Hit;
 use crate::store::table::SlotIndex;
-use crate::store::{Charge, ChargeResult, Outcomes, Receipt, admits, has_charge, pending_units};
+use crate::store::{
+    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, has_charge, pending_units,
+};
 
 use super::locked_shards::LockedShards;
-use super::single::{add_key_phase_to_time, chargeable_units, new_single_charge};
+use super::single::{add_key_phase_to_time, chargeable_units};
 use super::{HitLocation, MemoryStore};
 
 impl<C: Clock> MemoryStore<C> {
-    /// Decides one request. `locations` are the locations of its counters.
-    #[inline]
-    pub(super) fn decide_hits_at_locations(
+    /// Decides one call. `locations` are the locations of its counters.
+    pub(super) fn decide_call(
         &self,
         hits: &[Hit<'_>],
         locations: &[HitLocation],
@@ -51,8 +52,9 @@ impl<C: Clock> MemoryStore<C> {
             if !has_charge(hit, allowed, outcome) {
                 continue;
             }
-            let charge = if hit.cost == 0 {
-                new_charge_without_units(hit, *location)
+            let hit_index = nth as u32;
+            receipt.push(if hit.cost == 0 {
+                new_charge_without_units(hit, hit_index, *location)
             } else {
                 let shard = locked_shards.shard_of_location(nth);
                 with_counter!(hit.limit.counter(), counter => {
@@ -65,10 +67,9 @@ impl<C: Clock> MemoryStore<C> {
                     let charged = self.charge_slot(shard, counter, slot, units, *location, now);
                     have_slots_moved |= charged.has_moved_slots;
                     *outcome = charged.effect.outcome.charged_after(outcome);
-                    new_charge(hit, *location, charged.effect.charged_at, units)
+                    new_charge(hit, hit_index, *location, charged.effect.charged_at, units)
                 })
-            };
-            receipt.push(Charge { hit_index: nth as u32, ..charge });
+            });
         }
         ChargeResult { allowed, outcomes, receipt }
     }
@@ -104,13 +105,28 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// Creates the charge of `cost` units for a hit of a call with several hits. Its `hit_index` is 0; the caller sets it.
-fn new_charge(hit: &Hit<'_>, location: HitLocation, charged_at: Timestamp, cost: u64) -> Charge {
-    new_single_charge(hit, location, charged_at, cost).into_charge(*hit.limit)
+/// Creates the charge of `cost` units for a hit of a call with several hits. `hit_index` is the index of the hit.
+#[inline(always)]
+fn new_charge(
+    hit: &Hit<'_>,
+    hit_index: u32,
+    location: HitLocation,
+    charged_at: Timestamp,
+    cost: u64,
+) -> Charge {
+    Charge {
+        counter: CounterId::Fingerprint(location.fingerprint),
+        limit: *hit.limit,
+        hit_index,
+        phase_us: location.phase_us,
+        charged_at,
+        hit_cost: hit.cost,
+        cost,
+    }
 }
 
 /// Creates the charge of a hit whose cost is 0. The state of its counter is not changed.
 #[cold]
-fn new_charge_without_units(hit: &Hit<'_>, location: HitLocation) -> Charge {
-    new_charge(hit, location, Timestamp::from_micros(0), 0)
+fn new_charge_without_units(hit: &Hit<'_>, hit_index: u32, location: HitLocation) -> Charge {
+    new_charge(hit, hit_index, location, Timestamp::from_micros(0), 0)
 }
