@@ -9,6 +9,7 @@
 //! The tick of a charge is rounded **up** and the current time is rounded down, so an entry never leaves before its
 //! window is over.
 
+mod ring;
 mod state;
 #[cfg(test)]
 mod tests;

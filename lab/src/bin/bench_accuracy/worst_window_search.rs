@@ -60,9 +60,9 @@ struct Step {
 #[derive(Clone, Copy)]
 enum Wait {
     Micros(u64),
-    /// Until the retry time of the latest denial; no wait if this time has passed.
+    /// The time until the retry time of the latest denial; zero if this time has passed.
     UntilFit,
-    /// Until one microsecond before the retry time of the latest denial.
+    /// The time until one microsecond before the retry time of the latest denial.
     UntilAlmostFit,
 }
 
@@ -195,7 +195,7 @@ fn draw_wait(window_us: u64, rng: &mut Rng) -> Wait {
         0..=1 => Wait::Micros(rng.u64(..=1)),
         2 => Wait::Micros(rng.u64(..=window_us)),
         3 => Wait::Micros(window_us - rng.u64(..=1)),
-        // Parts of the window of every size, also those of a bucket or an entry.
+        // Fractions of the window of every size, also the length of a bucket and of an entry.
         4..=5 => Wait::Micros(window_us / rng.u64(1..=200)),
         6 => Wait::Micros((window_us >> rng.u32(..20)) + rng.u64(..=1)),
         7..=8 => Wait::UntilFit,

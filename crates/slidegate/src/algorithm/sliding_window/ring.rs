@@ -1,0 +1,263 @@
+//! Several entries of a compacted log, in one allocation: the newest entry and a ring of the others.
+
+use super::state::{Entry, Expired, Newest};
+
+/// The number of bits of a tick that an entry in a ring contains.
+const TICK_BITS: u32 = 26;
+
+/// An entry in 56 bits: the lowest bits of the tick, then the units.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PackedEntry([u8; 7]);
+
+impl PackedEntry {
+    #[inline(always)]
+    fn new(Entry { tick, units }: Entry) -> Self {
+        let bits = tick & TICK_MASK | u64::from(units) << TICK_BITS;
+        let [a, b, c, d, e, f, g, _] = bits.to_le_bytes();
+        Self([a, b, c, d, e, f, g])
+    }
+
+    /// Returns the entry. `newest` is the tick of the newest entry of the log.
+    #[inline(always)]
+    fn unpack(self, newest: u64) -> Entry {
+        let [a, b, c, d, e, f, g] = self.0;
+        let bits = u64::from_le_bytes([a, b, c, d, e, f, g, 0]);
+        let age = newest.wrapping_sub(bits) & TICK_MASK;
+        Entry { tick: newest.saturating_sub(age), units: (bits >> TICK_BITS) as u32 }
+    }
+}
+
+/// The lowest bits of a tick.
+const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
+
+/// The memory of several entries, in one allocation.
+#[derive(Clone)]
+pub(super) struct Ring<E> {
+    head: RingHead,
+    /// The first slot has the oldest entry if there are several entries. The other slots are a ring of the entries between
+    /// the oldest and the newest one. Nearly every decision reads only the newest and the oldest entry, which are on one
+    /// cache line.
+    slots: E,
+}
+
+/// The newest entry of a ring, and the position of the others.
+#[derive(Clone)]
+struct RingHead {
+    /// The tick of the newest entry. The lower half is first. Two halves need no padding behind the head.
+    newest: [u32; 2],
+    newest_units: u32,
+    /// The sum of the units of all entries.
+    total: u32,
+    /// See [`Newest::span`].
+    span: u32,
+    /// The lowest bits of a tick before which the oldest entry has no charges.
+    oldest_first: u32,
+    /// The number of entries, at least 1.
+    len: u16,
+    /// The index of the second oldest entry in the ring.
+    second: u16,
+}
+
+/// The number of entries that a ring has in addition to those in its slots.
+const ENTRIES_IN_HEAD: usize = 1;
+
+/// Several entries, whatever form the log has.
+#[derive(Clone, Copy)]
+pub(super) struct RingRef<'s> {
+    head: &'s RingHead,
+    slots: &'s [PackedEntry],
+}
+
+/// Several entries that can be changed without a change of heap allocations.
+pub(super) struct RingMut<'s> {
+    head: &'s mut RingHead,
+    slots: &'s mut [PackedEntry],
+}
+
+impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
+    /// Creates a ring of entries, of which there must be at least two, and at most one more than there are `slots`. The
+    /// first entry has no charges before `oldest_first`, and `span` is the [`Newest::span`] of the last one.
+    pub(super) fn boxed(
+        log: &[Entry],
+        (oldest_first, span): (u64, u32),
+        mut slots: E,
+    ) -> Box<Self> {
+        let newest = log[log.len() - 1];
+        for (packed, entry) in slots.as_mut().iter_mut().zip(&log[..log.len() - 1]) {
+            *packed = PackedEntry::new(*entry);
+        }
+        let head = RingHead {
+            newest: halves(newest.tick),
+            newest_units: newest.units,
+            total: log.iter().map(|entry| entry.units).sum(),
+            span,
+            oldest_first: (oldest_first & TICK_MASK) as u32,
+            len: log.len() as u16,
+            second: 0,
+        };
+        Box::new(Self { head, slots })
+    }
+
+    /// Returns the entries, whatever the number of slots is.
+    #[inline(always)]
+    pub(super) fn view(&self) -> RingRef<'_> {
+        RingRef { head: &self.head, slots: self.slots.as_ref() }
+    }
+
+    /// Returns the entries, to be changed.
+    #[inline(always)]
+    pub(super) fn view_mut(&mut self) -> RingMut<'_> {
+        RingMut { head: &mut self.head, slots: self.slots.as_mut() }
+    }
+
+    /// Returns the number of bytes of all slots.
+    pub(super) fn slot_bytes(&self) -> usize {
+        size_of_val(self.slots.as_ref())
+    }
+}
+
+/// Returns the lower and the upper half of a tick.
+#[inline(always)]
+fn halves(tick: u64) -> [u32; 2] {
+    [tick as u32, (tick >> 32) as u32]
+}
+
+/// Converts an index, counted from the second oldest entry, into an index in the slots of a ring.
+#[inline(always)]
+fn slot_index(head: &RingHead, slots: usize, index: usize) -> usize {
+    let (position, space) = (usize::from(head.second) + index, slots - 1);
+    1 + if position < space { position } else { position - space }
+}
+
+impl RingRef<'_> {
+    #[inline(always)]
+    pub(super) fn len(self) -> usize {
+        self.head.len.into()
+    }
+
+    #[inline(always)]
+    fn newest_tick(self) -> u64 {
+        u64::from(self.head.newest[1]) << 32 | u64::from(self.head.newest[0])
+    }
+
+    #[inline(always)]
+    pub(super) fn newest(self) -> Newest {
+        let entry = Entry { tick: self.newest_tick(), units: self.head.newest_units };
+        Newest { entry, span: self.head.span }
+    }
+
+    /// Returns the sum of the units of all entries.
+    #[inline(always)]
+    pub(super) fn total(self) -> u64 {
+        self.head.total.into()
+    }
+
+    /// Returns the entry at `index`, counted from the oldest one.
+    #[inline(always)]
+    pub(super) fn get(self, index: usize) -> Entry {
+        if index + 1 == self.len() {
+            return self.newest().entry;
+        }
+        let slot = match index.checked_sub(1) {
+            Some(index) => slot_index(self.head, self.slots.len(), index),
+            None => 0,
+        };
+        self.slots[slot].unpack(self.newest_tick())
+    }
+
+    /// Returns a tick before which the oldest entry has no charges.
+    pub(super) fn oldest_first(self) -> u64 {
+        let newest = self.newest_tick();
+        newest - (newest.wrapping_sub(self.head.oldest_first.into()) & TICK_MASK)
+    }
+
+    /// Returns the entries whose last charge was before `tick`.
+    #[inline(always)]
+    pub(super) fn expired_before(self, tick: u64) -> Expired {
+        let mut expired = Expired { entries: 0, units: 0 };
+        for entry in (0..self.len()).map(|index| self.get(index)) {
+            if entry.tick >= tick {
+                break;
+            }
+            expired.entries += 1;
+            expired.units += u64::from(entry.units);
+        }
+        expired
+    }
+
+    /// Returns whether all entries have expired.
+    #[inline(always)]
+    pub(super) fn has_only(self, expired: Expired) -> bool {
+        expired.entries == self.len()
+    }
+
+    /// Returns whether an entry can be appended after the removal of expired entries, in the same allocation, and the
+    /// allocation is not larger than necessary.
+    #[inline(always)]
+    pub(super) fn has_space_for_one(self, expired: Expired) -> bool {
+        let (len, space) = (self.len() - expired.entries, self.slots.len() + ENTRIES_IN_HEAD);
+        len < space && 4 * (len + 1) >= space
+    }
+
+    /// Returns the number of entries after the removal of expired entries.
+    #[inline(always)]
+    pub(super) fn len_without(self, expired: Expired) -> usize {
+        self.len() - expired.entries
+    }
+}
+
+impl RingMut<'_> {
+    #[inline(always)]
+    pub(super) fn as_ref(&self) -> RingRef<'_> {
+        RingRef { head: self.head, slots: self.slots }
+    }
+
+    /// Adds units to the newest entry, whose last charge is then at `tick`.
+    #[inline(always)]
+    pub(super) fn join_newest(&mut self, tick: u64, units: u32) {
+        self.head.span += (tick - self.as_ref().newest_tick()) as u32;
+        self.head.newest = halves(tick);
+        self.head.newest_units += units;
+        self.head.total += units;
+    }
+
+    /// Appends an entry of a single charge, whose tick must be after the tick of the newest entry. There must be
+    /// [space](RingRef::has_space_for_one) for it.
+    #[inline(always)]
+    pub(super) fn push(&mut self, entry: Entry) {
+        let newest = PackedEntry::new(self.as_ref().newest().entry);
+        let slot = match usize::from(self.head.len).checked_sub(2) {
+            Some(index) => slot_index(self.head, self.slots.len(), index),
+            None => 0,
+        };
+        self.slots[slot] = newest;
+        self.head.len += 1;
+        self.head.newest = halves(entry.tick);
+        self.head.newest_units = entry.units;
+        self.head.total += entry.units;
+        self.head.span = 0;
+    }
+
+    /// Removes the first entries, but not all.
+    #[inline(always)]
+    pub(super) fn remove_first(&mut self, Expired { entries, units }: Expired) {
+        if entries == 0 {
+            return;
+        }
+        let last_removed = self.as_ref().get(entries - 1).tick;
+        let len = usize::from(self.head.len) - entries;
+        let newest = self.as_ref().newest();
+        let oldest_first = match len {
+            // The first charge of the newest entry is known.
+            1 => newest.first(),
+            _ => last_removed + 1,
+        };
+        if len > 1 {
+            self.slots[0] = self.slots[slot_index(self.head, self.slots.len(), entries - 1)];
+            self.head.second = (slot_index(self.head, self.slots.len(), entries) - 1) as u16;
+        }
+        self.head.oldest_first = (oldest_first & TICK_MASK) as u32;
+        self.head.len = len as u16;
+        self.head.total -= units as u32;
+    }
+}
