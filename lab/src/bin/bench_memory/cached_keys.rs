@@ -49,7 +49,7 @@ const LIMITED_BY: &str = "by callgrind a decision of the default algorithm in th
     requests are near the target. Allowed requests of keys with several entries also read, write and sometimes replace the \
     allocation of the entries. Tried: a lookup out of line (no gain), a short path in the same function (27 to 25 ns), the \
     short path inlined and all else out of line (25 to 21 ns), one compared slot (21 to 19 ns), one dispatch for all \
-    accesses to the entries (62 to 45 ns). With max 1, slidegate removes expired keys between the requests, and governor \
+    accesses to the entries (54 to 45 ns). With max 1, slidegate removes expired keys between the requests, and governor \
     keeps all keys.";
 
 /// The names of the limiters that [`new_limiters`] creates.

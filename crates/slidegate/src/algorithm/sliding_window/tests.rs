@@ -188,18 +188,18 @@ proptest! {
 
 #[test]
 fn entry_that_remains_alone_keeps_its_first_charge() {
-    // The window has 32.4 million ticks of a millisecond, so 26 bits are less than two windows and two entries.
+    // The window has 32.4 million ticks of a millisecond. The last charge is more than 2^26 ticks after the first one.
     let counter = new_counter("1000/9h", 8);
     let (hour_us, mut state) = (3_600_000_000_f64, State::default());
     let at = |hours: f64| Timestamp::from_micros(START_US + (hours * hour_us) as u64);
     counter.charge(&mut state, at(0.0), 1);
     let second = counter.charge(&mut state, at(8.99), 1);
     counter.charge(&mut state, at(8.99 + 1.1), 1);
-    let third = counter.charge(&mut state, at(8.99 + 8.9), 7);
+    let third = counter.charge(&mut state, at(8.99 + 1.1 + 8.98), 7);
     for charge in [second, third] {
-        let before = used_units(&counter, &state, at(17.95));
+        let before = used_units(&counter, &state, at(19.08));
         counter.revert(&mut state, charge.charged_at, 1);
-        assert_eq!(used_units(&counter, &state, at(17.95)), before - 1);
+        assert_eq!(used_units(&counter, &state, at(19.08)), before - 1);
     }
 }
 
