@@ -118,15 +118,16 @@ fn run_operations(counter: &SlidingWindow, operations: &[(u64, Operation)]) {
                 exceptions.has_debts |= used > 2 * counter.max_units();
             }
             Operation::ChargeBehind(cost, behind_us) => {
-                let effect =
-                    counter.charge(&mut state, Timestamp::from_micros(now_us - behind_us), cost);
+                let behind = Timestamp::from_micros(now_us - behind_us);
+                let effect = counter.charge(&mut state, behind, cost);
                 // Counted at the time of the newest charge, if that is later.
                 charges.0.push((
                     effect.charged_at.as_micros().min(now_us),
                     effect.charged_at,
                     cost,
                 ));
-                let used = used_units(counter, &state, now);
+                // Units that have left the window by now are still in use by the clock that is behind.
+                let used = used_units(counter, &state, behind);
                 exceptions.was_above_max |= used > counter.max_units();
                 exceptions.has_debts |= used > 2 * counter.max_units();
             }
