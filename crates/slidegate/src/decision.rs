@@ -16,9 +16,10 @@ use crate::reason::Reason;
 use crate::rule_limit::LimiterLimits;
 #[cfg(feature = "policy")]
 use crate::store::Charge;
-use crate::store::{ChargeResult, Outcomes, Receipt, SingleChargeResult, admits};
+use crate::store::local_results::LocalResult;
+use crate::store::{ChargeResult, LocalResults, Outcomes, Receipt, SingleChargeResult, admits};
 
-use decided_hits::{DecidedHits, HitResults, LocalResult};
+use decided_hits::{DecidedHits, HitResults};
 pub(crate) use limit_status::DecisionLimits;
 pub use limit_status::LimitStatus;
 #[cfg(feature = "policy")]
@@ -107,6 +108,18 @@ impl<'l> Decision<'l> {
         let is_allowed = result.outcome.fits() || hit.veto == Veto::Never;
         let binding = is_single_hit_binding(hit, is_allowed).then_some(0);
         Self::new(is_allowed, binding, DecidedHits::of_limiter(result, hit.limit, limits))
+    }
+
+    /// Creates a decision of a limiter from the results of charging its hits.
+    #[inline]
+    pub(crate) fn from_few(
+        hits: &[Hit<'_>],
+        results: Box<LocalResults>,
+        limits: &'l Arc<LimiterLimits>,
+    ) -> Self {
+        let is_allowed = results.is_allowed();
+        let binding = find_binding_of_several_hits(hits, &results.outcomes, is_allowed);
+        Self::new(is_allowed, binding, DecidedHits::Few { results, limits })
     }
 
     /// Creates a decision from the outcomes of a peek. The decision has no charges.
@@ -355,11 +368,7 @@ fn find_binding_of_several_hits(
     let denies = |(_, (_, outcome)): &IndexedHit<'_>| !outcome.fits();
     let wait = |(_, (_, outcome)): &IndexedHit<'_>| outcome.retry_after_us();
     let binding = if allowed && hits.iter().all(|hit| hit.veto != Veto::Jointly) {
-        // The usual case of the next branch, in fewer instructions.
-        let candidates = with_veto(Veto::Alone);
-        candidates.reduce(
-            |least, next| if has_smaller_fraction_left(next.1, least.1) { next } else { least },
-        )
+        return find_hit_with_smallest_fraction_left(hits, outcomes);
     } else if allowed {
         // A joint limit that does not fit denies nothing while another one fits.
         let joint = with_veto(Veto::Jointly).filter(|hit| !denies(hit));
@@ -380,6 +389,22 @@ fn find_binding_of_several_hits(
         candidates.reduce(|longest, next| if wait(&next) > wait(&longest) { next } else { longest })
     };
     binding.and_then(|(index, _)| u16::try_from(index).ok())
+}
+
+/// Returns the index of the hit with [`Veto::Alone`] whose limit has the smallest fraction left: the usual case of
+/// [`find_binding_of_several_hits`], in fewer instructions.
+#[inline]
+fn find_hit_with_smallest_fraction_left(hits: &[Hit<'_>], outcomes: &[Outcome]) -> Option<u16> {
+    let mut least = None;
+    for (index, next) in (0..).zip(hits.iter().zip(outcomes)) {
+        if next.0.veto == Veto::Alone
+            && next.1.is_known()
+            && least.is_none_or(|(_, least)| has_smaller_fraction_left(next, least))
+        {
+            least = Some((index, next));
+        }
+    }
+    least.map(|(index, _)| index)
 }
 
 /// A hit with its outcome, preceded by the index of the hit in the request.

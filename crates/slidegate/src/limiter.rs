@@ -274,6 +274,9 @@ impl<S> Limiter<S> {
         // Filled in place: the result of `hits` would be copied.
         let mut hits = HitList::new();
         self.push_hits(&mut hits, self.hash_key(key), cost);
+        if let Some(results) = store.charge_few(&hits) {
+            return Decision::from_few(&hits, results, &self.named_limits);
+        }
         Decision::from_charge(&hits, store.charge(&hits), self.decision_limits())
     }
 

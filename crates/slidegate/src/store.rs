@@ -8,6 +8,7 @@
 //! store must return [`StoreError::Unsupported`] for limits that it cannot count.
 
 mod few;
+pub(crate) mod local_results;
 pub mod memory;
 mod outcomes;
 mod receipt;
@@ -22,6 +23,7 @@ use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 
 pub use crate::key::CounterId;
+pub use local_results::LocalResults;
 pub use outcomes::Outcomes;
 pub use receipt::{Charge, Receipt, SingleCharge};
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
@@ -113,6 +115,13 @@ pub trait SyncStore: Send + Sync + 'static {
         let ChargeResult { outcomes, receipt, .. } = self.charge(std::slice::from_ref(hit));
         let charge = receipt.into_iter().next().map(SingleCharge::from);
         SingleChargeResult { outcome: outcomes[0], charge }
+    }
+
+    /// Decides a call of at most four hits in fewer instructions than [`charge`](SyncStore::charge), if the store has a way
+    /// to do so. Otherwise returns `None`, and charges nothing. A call that is decided has only hits with
+    /// [`Veto::Alone`], and is allowed if all of them fit.
+    fn charge_few(&self, _: &[Hit<'_>]) -> Option<Box<LocalResults>> {
+        None
     }
 
     /// Decides one call for each hit, one after the other. Calls `on_result` with the result of each call.

@@ -33,6 +33,19 @@ pub trait Counter: Copy {
     /// [chargeable](Self::chargeable_units) units.
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> ChargeEffect;
 
+    /// Returns whether a hit that requires `required` free units fits at `now`.
+    #[inline(always)]
+    fn fits(&self, state: &Self::State, now: Timestamp, required: u64) -> bool {
+        self.peek(state, now, required).fits()
+    }
+
+    /// Charges `cost` units that [fit](Self::fits). An algorithm overrides this method if that takes fewer instructions than
+    /// [`charge`](Self::charge).
+    #[inline(always)]
+    fn charge_fitting(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> ChargeEffect {
+        self.charge(state, now, cost)
+    }
+
     /// Decides a hit that requires and costs `cost` units: charges it if it fits, as [`charge`](Self::charge) does, and
     /// returns its outcome otherwise. An algorithm overrides this method if the two steps have a part in common.
     #[inline(always)]

@@ -301,6 +301,21 @@ impl Counter for SlidingWindow {
         self.charge_after_expiry(state, expired, now, cost)
     }
 
+    #[inline]
+    fn fits(&self, state: &State, now: Timestamp, required: u64) -> bool {
+        let expired = state.expired_before(self.window_start_tick(now));
+        let used = state.total() - expired.units;
+        used.saturating_add(required) <= self.max_units()
+    }
+
+    #[inline]
+    fn charge_fitting(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
+        match self.charge_in_place_if_fits(state, now, cost) {
+            Some(Ok(effect)) => effect,
+            _ => self.charge(state, now, cost),
+        }
+    }
+
     fn charge_if_fits(
         &self,
         state: &mut State,

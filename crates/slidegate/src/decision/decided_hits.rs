@@ -4,11 +4,11 @@ use std::slice;
 use std::sync::Arc;
 
 use super::limit_status::{DecisionLimits, LimitsRef};
-use crate::clock::Timestamp;
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::rule_limit::LimiterLimits;
-use crate::store::{CounterId, Outcomes, Receipt, SingleCharge, SingleChargeResult};
+use crate::store::local_results::{LocalCharge, LocalResult};
+use crate::store::{LocalResults, Outcomes, Receipt, SingleChargeResult};
 
 /// The hits of a decided request.
 ///
@@ -18,6 +18,8 @@ use crate::store::{CounterId, Outcomes, Receipt, SingleCharge, SingleChargeResul
 pub(super) enum DecidedHits<'l> {
     /// The only hit of a limiter, decided by a store in this process.
     One { result: LocalResult, limits: &'l Arc<LimiterLimits> },
+    /// The hits of a limiter with a few limits, decided by a store in this process.
+    Few { results: Box<LocalResults>, limits: &'l Arc<LimiterLimits> },
     /// Any hits.
     Boxed(Box<BoxedHits<'l>>),
 }
@@ -34,66 +36,10 @@ pub(super) struct BoxedHits<'l> {
 pub(super) enum HitResults {
     /// One hit, decided by a store in this process.
     One(LocalResult),
+    /// A few hits, decided by a store in this process.
+    Few(Box<LocalResults>),
     /// Any hits, with their receipt.
     Any { outcomes: Outcomes, receipt: Receipt },
-}
-
-/// The result of a store in this process for one hit. Its receipt is created when it is read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LocalResult {
-    outcome: Outcome,
-    charge: Option<LocalCharge>,
-}
-
-/// A charge of a counter that is identified by its fingerprint. See [`SingleCharge`].
-#[derive(Clone, Copy, Debug)]
-struct LocalCharge {
-    fingerprint: u64,
-    phase_us: u64,
-    charged_at: Timestamp,
-    hit_cost: u64,
-    cost: u64,
-}
-
-impl LocalResult {
-    /// Creates the result of a hit that was not charged.
-    pub(super) fn uncharged(outcome: Outcome) -> Self {
-        Self { outcome, charge: None }
-    }
-
-    /// Returns the receipt of the charge. `limit` is the limit of the hit.
-    fn receipt(&self, limit: Option<&Limit>) -> Receipt {
-        let charge = self.charge.zip(limit).map(|(charge, limit)| {
-            let LocalCharge { fingerprint, phase_us, charged_at, hit_cost, cost } = charge;
-            let counter = CounterId::Fingerprint(fingerprint);
-            SingleCharge { counter, phase_us, charged_at, hit_cost, cost }.into_charge(*limit)
-        });
-        charge.into_iter().collect()
-    }
-}
-
-/// Converts the result of a store, unless its counter is identified by a text. Then returns the result.
-impl TryFrom<SingleChargeResult> for LocalResult {
-    type Error = (Outcome, SingleCharge);
-
-    #[inline(always)]
-    fn try_from(result: SingleChargeResult) -> Result<Self, Self::Error> {
-        let SingleChargeResult { outcome, charge } = result;
-        match charge {
-            None => Ok(Self { outcome, charge: None }),
-            Some(SingleCharge {
-                counter: CounterId::Fingerprint(fingerprint),
-                phase_us,
-                charged_at,
-                hit_cost,
-                cost,
-            }) => {
-                let charge = LocalCharge { fingerprint, phase_us, charged_at, hit_cost, cost };
-                Ok(Self { outcome, charge: Some(charge) })
-            }
-            Some(charge) => Err((outcome, charge)),
-        }
-    }
 }
 
 impl HitResults {
@@ -143,8 +89,10 @@ impl<'l> DecidedHits<'l> {
     pub(super) fn outcomes(&self) -> &[Outcome] {
         match self {
             Self::One { result, .. } => slice::from_ref(&result.outcome),
+            Self::Few { results, .. } => &results.outcomes,
             Self::Boxed(hits) => match &hits.results {
                 HitResults::One(result) => slice::from_ref(&result.outcome),
+                HitResults::Few(results) => &results.outcomes,
                 HitResults::Any { outcomes, .. } => outcomes,
             },
         }
@@ -154,21 +102,29 @@ impl<'l> DecidedHits<'l> {
     #[inline]
     pub(super) fn limits(&self) -> LimitsRef<'_> {
         match self {
-            Self::One { limits, .. } => LimitsRef::Limiter { limits, is_key_missing: false },
+            Self::One { limits, .. } | Self::Few { limits, .. } => {
+                LimitsRef::Limiter { limits, is_key_missing: false }
+            }
             Self::Boxed(hits) => hits.limits.as_ref(),
         }
     }
 
     /// Returns the record of the charges.
     pub(super) fn receipt(&self) -> Receipt {
-        let result = match self {
-            Self::One { result, .. } => result,
+        let charges = match self {
+            Self::One { result, .. } => result.charge.as_slice(),
+            Self::Few { results, .. } => &results.charges,
             Self::Boxed(hits) => match &hits.results {
-                HitResults::One(result) => result,
+                HitResults::One(result) => result.charge.as_slice(),
+                HitResults::Few(results) => &results.charges,
                 HitResults::Any { receipt, .. } => return receipt.clone(),
             },
         };
-        result.receipt(self.limits().limit(0))
+        let limits = self.limits();
+        let charge = |(index, charge): (usize, &LocalCharge)| {
+            Some(charge.into_charge(index as u32, *limits.limit(index)?))
+        };
+        charges.iter().enumerate().filter_map(charge).collect()
     }
 
     /// Returns the same hits without borrowing from the limiter.
@@ -176,6 +132,9 @@ impl<'l> DecidedHits<'l> {
         let (results, limits) = match self {
             Self::One { result, limits } => {
                 (HitResults::One(result), DecisionLimits::Limiter(limits))
+            }
+            Self::Few { results, limits } => {
+                (HitResults::Few(results), DecisionLimits::Limiter(limits))
             }
             Self::Boxed(hits) => (hits.results, hits.limits),
         };

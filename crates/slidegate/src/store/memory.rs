@@ -16,6 +16,7 @@
 
 mod calls;
 mod eviction;
+mod few;
 mod locked_shards;
 mod several;
 mod shard;

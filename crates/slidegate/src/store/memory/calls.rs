@@ -5,8 +5,8 @@ use crate::clock::{Clock, Timestamp};
 use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, Charge, ChargeResult, CounterId, Edit, Outcomes, Receipt, SingleChargeResult,
-    SyncStore,
+    Adjustment, Charge, ChargeResult, CounterId, Edit, LocalResults, Outcomes, Receipt,
+    SingleChargeResult, SyncStore,
 };
 use crate::sync::Ordering;
 
@@ -16,6 +16,9 @@ use super::{HITS_PER_BATCH, HitLocation, MemoryStore};
 impl<C: Clock> SyncStore for MemoryStore<C> {
     #[inline]
     fn charge(&self, call: &[Hit<'_>]) -> ChargeResult {
+        if let Some(results) = self.charge_few(call) {
+            return results.into_charge_result(call);
+        }
         let locate = |hit| self.locate_hit(hit);
         let decide = |locations: &[_]| self.decide_call(call, locations, self.clock.now());
         // An array for the usual numbers of hits, because it takes fewer instructions than a list.
@@ -44,6 +47,11 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             let shard = &mut *self.shards[location.shard].shard.lock();
             self.decide_unusual_hit(shard, hit, location, now)
         }
+    }
+
+    #[inline]
+    fn charge_few(&self, call: &[Hit<'_>]) -> Option<Box<LocalResults>> {
+        if call.len() > 1 { self.decide_few(call) } else { None }
     }
 
     /// Locks the shards of a batch of hits and loads all states before deciding, so that the memory accesses overlap.

@@ -247,7 +247,11 @@ impl<C: Clock> MemoryStore<C> {
     /// Converts a time at which the state of a key changes to coarse time. One step is added for threads that have read
     /// the clock slightly earlier.
     #[inline(always)]
-    fn to_coarse_expiry<K: HasStateTable>(&self, time: Timestamp, phase_us: u64) -> CoarseTime {
+    pub(super) fn to_coarse_expiry<K: HasStateTable>(
+        &self,
+        time: Timestamp,
+        phase_us: u64,
+    ) -> CoarseTime {
         let time_us = match K::HAS_PHASE {
             true => time.as_micros().saturating_sub(phase_us),
             false => time.as_micros(),
@@ -315,6 +319,6 @@ pub(super) fn add_key_phase_to_time(now: Timestamp, location: &HitLocation) -> T
 
 /// Returns `now` plus a phase, as [`add_key_phase_to_time`] does, for a counter of the type `K`.
 #[inline(always)]
-fn add_phase_to_time<K: HasStateTable>(now: Timestamp, phase_us: u64) -> Timestamp {
+pub(super) fn add_phase_to_time<K: HasStateTable>(now: Timestamp, phase_us: u64) -> Timestamp {
     if K::HAS_PHASE { Timestamp::from_micros(now.as_micros() + phase_us) } else { now }
 }
