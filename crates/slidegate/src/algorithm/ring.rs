@@ -68,6 +68,15 @@ impl<T: Copy + Default> RingBuffer<T> {
         if position < self.buffer.len() { position } else { position - self.buffer.len() }
     }
 
+    /// Returns whether the capacity stays the same if the first `expired` items are removed, then up to `replaced` of the
+    /// last items, and then `count` items are appended.
+    #[inline(always)]
+    pub(super) fn keeps_capacity(&self, expired: usize, replaced: usize, count: usize) -> bool {
+        let len = self.len() - expired;
+        len + count <= self.buffer.len()
+            && 4 * (len.saturating_sub(replaced) + 1) >= self.buffer.len()
+    }
+
     /// Appends an item. The caller never stores more than `max_len` items, so the capacity is at most `max_len`.
     #[inline(always)]
     pub(super) fn push(&mut self, item: T, max_len: usize) {

@@ -313,6 +313,8 @@ impl SlidingLog {
 }
 
 impl Counter for SlidingLog {
+    const DECIDES_IN_PLACE: bool = true;
+
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
@@ -334,14 +336,31 @@ impl Counter for SlidingLog {
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
+        // A hit that is not decided in place fits.
+        let result = self.charge_in_place_if_fits(state, now, cost);
+        result.unwrap_or_else(|| Ok(self.charge(state, now, cost)))
+    }
+
+    /// Decides a hit, unless its charge changes the capacity of the ring.
+    #[inline(always)]
+    fn charge_in_place_if_fits(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Result<ChargeEffect, Outcome>> {
         let last = self.resolution.tick_at(now).max(state.last);
-        let (index, expired_units) = state.sum_charges_before(self.window_start_tick(last));
+        let (words, expired_units) = state.sum_charges_before(self.window_start_tick(last));
         let used = state.total - expired_units;
-        if u64::from(self.max).checked_sub(used).is_some_and(|free| cost <= free) {
-            Ok(self.charge_at_tick(state, (last, (index, expired_units)), now, cost))
-        } else {
-            Err(self.outcome(state, index, used, now, cost))
+        if used.saturating_add(cost) > u64::from(self.max) {
+            return Some(Err(self.outcome(state, words, used, now, cost)));
         }
+        let new_words = if cost == 1 { 1 } else { 2 };
+        // A charge with the tick of the newest one replaces it, which takes up to two words.
+        if !state.words.keeps_capacity(words, 2, new_words) {
+            return None;
+        }
+        Some(Ok(self.charge_at_tick(state, (last, (words, expired_units)), now, cost)))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
@@ -397,6 +416,36 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn decision_in_place_keeps_capacity(
+            steps in prop::collection::vec((prop_oneof![4 => 0..2_u64, 1 => 0..900_000_u64], 1..5_u64), 1..300),
+        ) {
+            let counter = SlidingLog::new(&"40/s".parse().unwrap());
+            let (mut state, mut now_us, mut in_place) = (State::default(), 1_700_000_000_000_000, 0);
+            for (step_us, cost) in steps {
+                now_us += step_us;
+                let now = Timestamp::from_micros(now_us);
+                let (mut expected, before) = (state.clone(), state.clone());
+                let outcome = counter.peek(&state, now, cost);
+                let result = counter.charge_in_place_if_fits(&mut state, now, cost);
+                match result {
+                    Some(Ok(effect)) => {
+                        prop_assert_eq!(effect, counter.charge(&mut expected, now, cost));
+                        prop_assert_eq!(state.heap_bytes(), before.heap_bytes());
+                        in_place += 1;
+                    }
+                    Some(Err(denied)) => prop_assert_eq!(denied, outcome),
+                    None => {
+                        prop_assert!(outcome.fits() && state == before);
+                        counter.charge(&mut expected, now, cost);
+                        state = expected.clone();
+                    }
+                }
+                prop_assert!(state == expected);
+            }
+            prop_assert!(in_place > 0 || state.words.len() < 20);
+        }
+
         /// Applies the same pushes and removals to a log and to a plain list of ticks and costs, and compares both.
         #[test]
         fn sliding_log_behaves_like_list_of_charges(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {
