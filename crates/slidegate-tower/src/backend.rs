@@ -23,13 +23,13 @@ pub use gate_backend::GateBackend;
 pub use limiter_backend::LimiterBackend;
 
 /// The decision of a backend about one request.
-pub enum BackendDecision {
+pub enum BackendDecision<'b> {
     /// The request is allowed without a check of the limits, because it has no key or the store of the limiter is
     /// unavailable. The request is not charged.
     Uncounted,
     /// The limits have allowed or denied the request. The second field identifies the request for a later report of
     /// its consumption; it is present only if the layer has a settle function.
-    Counted(Decision<'static>, Option<SettleContext>),
+    Counted(Decision<'b>, Option<SettleContext>),
     /// The request was not decided, because it is malformed.
     Malformed(MalformedDetail),
 }
@@ -48,14 +48,18 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub trait Backend: Send + Sync + 'static {
     /// Decides one request without waiting. Returns `None` if the store is asynchronous; the caller then uses
     /// [`decide_async`](Self::decide_async).
-    fn decide(&self, options: &RequestOptions, head: RequestHead<'_>) -> Option<BackendDecision>;
+    fn decide(
+        &self,
+        options: &RequestOptions,
+        head: RequestHead<'_>,
+    ) -> Option<BackendDecision<'_>>;
 
     /// Decides one request with an asynchronous store.
     fn decide_async(
         self: Arc<Self>,
         options: Arc<RequestOptions>,
         parts: Parts,
-    ) -> BoxFuture<(Parts, BackendDecision)>;
+    ) -> BoxFuture<(Parts, BackendDecision<'static>)>;
 
     /// Keeps, corrects or reverts a charge, as the settlement specifies. Returns a future if the store is asynchronous;
     /// `None` if the settlement is complete. If the store fails, the call is not retried, and the charge stays.

@@ -21,8 +21,8 @@ mod peer;
 mod query;
 mod text;
 
-pub(crate) use self::attributes::AttributeRef;
 pub use self::attributes::Attributes;
+pub(crate) use self::attributes::{AttributeRef, AttributeValues};
 pub use self::client_address::client_address;
 pub use self::client_ip::{ClientIp, client_ip};
 pub use self::combine::{Map, Or};

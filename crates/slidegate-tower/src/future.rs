@@ -23,15 +23,16 @@ pin_project! {
     where
         I: Service<Request<ReqBody>>,
     {
-        config: Arc<LayerConfig<R>>,
+        pub(crate) config: Arc<LayerConfig<R>>,
         #[pin]
-        state: ResponseFutureState<I, ReqBody, ResBody>,
+        pub(crate) state: ResponseFutureState<I, ReqBody, ResBody>,
     }
 }
 
 pin_project! {
+    /// The step that a response future awaits.
     #[project = ResponseFutureStateProjection]
-    enum ResponseFutureState<I, ReqBody, ResBody>
+    pub(crate) enum ResponseFutureState<I, ReqBody, ResBody>
     where
         I: Service<Request<ReqBody>>,
     {
@@ -69,7 +70,7 @@ where
     I: Service<Request<ReqBody>>,
 {
     pub(crate) fn awaiting_decision(
-        future: BoxFuture<(Parts, BackendDecision)>,
+        future: BoxFuture<(Parts, BackendDecision<'static>)>,
         pending_call: PendingCall<I, ReqBody>,
         config: Arc<LayerConfig<R>>,
     ) -> Self {
@@ -78,14 +79,6 @@ where
             config,
             state: ResponseFutureState::Deciding { future, pending_call: Some(pending_call) },
         }
-    }
-
-    pub(crate) fn awaiting_service(
-        call: I::Future,
-        admission: Admission,
-        config: Arc<LayerConfig<R>>,
-    ) -> Self {
-        Self { config, state: ResponseFutureState::Calling { call, admission } }
     }
 
     pub(crate) fn with_ready_response(
@@ -112,8 +105,10 @@ where
                     let Some(PendingCall { body, mut inner }) = pending_call.take() else {
                         return Poll::Pending;
                     };
-                    match this.config.admit(&mut decision, RequestHead::from(&parts)) {
-                        Ok(admission) => {
+                    let mut admission = Admission::default();
+                    let head = RequestHead::from(&parts);
+                    match this.config.admit(&mut decision, head, &mut admission) {
+                        Ok(()) => {
                             let call = inner.call(Request::from_parts(parts, body));
                             ResponseFutureState::Calling { call, admission }
                         }

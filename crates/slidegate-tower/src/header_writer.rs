@@ -49,16 +49,14 @@ impl HeaderWriter {
         self.retry_jitter.draw()
     }
 
-    /// Returns the values of the rate-limit headers for an allowed request.
+    /// Sets the values of the rate-limit headers for an allowed request.
     #[inline]
-    pub fn values(&self, decision: &Decision<'_>) -> HeaderValues {
-        let mut values = HeaderValues::default();
+    pub fn set_values(&self, decision: &Decision<'_>, values: &mut HeaderValues) {
         self.for_each_header_value(decision, JitterSample::NONE, |index, value| {
             if let Some(slot) = values.0.get_mut(index) {
                 *slot = Some(value);
             }
         });
-        values
     }
 
     /// Moves the values into the headers of a response. Afterwards, `values` is empty.

@@ -69,13 +69,7 @@ impl RequestOptions {
         match &self.cost {
             CostSource::One => Ok(1),
             CostSource::Function(cost) => Ok(cost(head)),
-            CostSource::Header(name) => match head.headers.get(name) {
-                None => Ok(1),
-                Some(value) => {
-                    let text = String::from_utf8_lossy(value.as_bytes());
-                    parse_cost_units(text.trim()).ok_or_else(|| describe_invalid_cost(name, &text))
-                }
-            },
+            CostSource::Header(name) => read_cost_header(name, head),
         }
     }
 
@@ -100,6 +94,14 @@ impl RequestOptions {
             SettleContext { attributes: attributes.collect() }
         })
     }
+}
+
+/// Returns the cost in a header; 1 if the header is missing. Not inlined, because few layers read the cost from a header.
+#[inline(never)]
+fn read_cost_header(name: &HeaderName, head: RequestHead<'_>) -> Result<u64, MalformedDetail> {
+    let Some(value) = head.headers.get(name) else { return Ok(1) };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    parse_cost_units(text.trim()).ok_or_else(|| describe_invalid_cost(name, &text))
 }
 
 /// Parses a number of units that consists of digits only; returns `None` for any other text. The method `str::parse`

@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use crate::backend::{BackendDecision, BoxFuture, PendingCharge};
 use crate::extract::RequestHead;
-use crate::future::{PendingCall, ResponseFuture};
+use crate::future::{PendingCall, ResponseFuture, ResponseFutureState};
 use crate::header_writer::{HeaderValues, retry_after};
 use crate::layer::LayerConfig;
 use crate::respond::{Denial, ProblemJson, Respond};
@@ -29,9 +29,10 @@ pub struct RateLimit<I, R = ProblemJson> {
 
 /// The state of an allowed request until its response: the values of the response's rate-limit headers, and a guard of
 /// the request's charge if the charge may be settled or reverted.
+#[derive(Default)]
 pub struct Admission {
     pub header_values: HeaderValues,
-    pub settle_guard: Option<SettleGuard>,
+    pub settle_guard: Option<Box<SettleGuard>>,
 }
 
 impl<I, R> RateLimit<I, R> {
@@ -41,20 +42,21 @@ impl<I, R> RateLimit<I, R> {
 }
 
 impl<R> LayerConfig<R> {
-    /// Returns the [`Admission`] of an allowed request, or the response to a denied or malformed request as `Err`. The
-    /// decision is passed by reference, because decisions are large. The inner decision is moved out of the decision only if the
-    /// charge may be settled or reverted.
+    /// Sets the empty `admission` of an allowed request, or returns the response to a denied or malformed request as
+    /// `Err`. The decision and the admission are passed by reference, because they are large. The inner decision is
+    /// moved out of the decision only if the charge may be settled or reverted.
     #[inline(always)]
     pub(crate) fn admit<ResBody>(
         &self,
-        decision: &mut BackendDecision,
+        decision: &mut BackendDecision<'_>,
         head: RequestHead<'_>,
-    ) -> Result<Admission, Response<ResBody>>
+        admission: &mut Admission,
+    ) -> Result<(), Response<ResBody>>
     where
         R: Respond<ResBody>,
     {
-        let header_values = match &*decision {
-            BackendDecision::Uncounted => HeaderValues::default(),
+        match &*decision {
+            BackendDecision::Uncounted => {}
             BackendDecision::Malformed(detail) => {
                 return Err(self.respond.respond(&Denial::from_malformed_request(head, detail)));
             }
@@ -65,36 +67,40 @@ impl<R> LayerConfig<R> {
                 if !decision.is_allowed() {
                     return Err(self.new_denial_response(decision, head));
                 }
-                self.header_writer.values(decision)
+                self.header_writer.set_values(decision, &mut admission.header_values);
             }
-        };
-        let is_settled = self.settle.is_some() || self.on_drop != OnDrop::Keep;
-        let settle_guard = if is_settled { self.new_settle_guard(decision) } else { None };
-        Ok(Admission { header_values, settle_guard })
+        }
+        if self.settle.is_some() || self.on_drop != OnDrop::Keep {
+            admission.settle_guard = self.new_settle_guard(decision);
+        }
+        Ok(())
     }
 
     fn new_denial_response<ResBody>(
         &self,
-        decision: &Decision<'static>,
+        decision: &Decision<'_>,
         head: RequestHead<'_>,
     ) -> Response<ResBody>
     where
         R: Respond<ResBody>,
     {
         let jitter = self.header_writer.draw_jitter();
-        let denial = Denial::from_decision(head, decision, retry_after(decision, jitter));
+        // `Denial` shows a decision that borrows nothing.
+        let decision = decision.clone().into_owned();
+        let denial = Denial::from_decision(head, &decision, retry_after(&decision, jitter));
         let mut response = self.respond.respond(&denial);
-        self.header_writer.write_denial(decision, jitter, response.headers_mut());
+        self.header_writer.write_denial(&decision, jitter, response.headers_mut());
         response
     }
 
-    fn new_settle_guard(&self, decision: &mut BackendDecision) -> Option<SettleGuard> {
+    fn new_settle_guard(&self, decision: &mut BackendDecision<'_>) -> Option<Box<SettleGuard>> {
         let decided = mem::replace(decision, BackendDecision::Uncounted);
         let BackendDecision::Counted(decision, context) = decided else {
             return None;
         };
-        let charge = PendingCharge { decision, context };
-        Some(SettleGuard::new(self.backend.clone(), self.options.clone(), charge, self.on_drop))
+        let charge = PendingCharge { decision: decision.into_owned(), context };
+        let (backend, options) = (self.backend.clone(), self.options.clone());
+        Some(Box::new(SettleGuard::new(backend, options, charge, self.on_drop)))
     }
 
     /// Adds the rate-limit headers to a response and settles the charge of the request. Returns a future if the
@@ -131,14 +137,18 @@ where
         let config = self.config.clone();
         let head = RequestHead::from(&request);
         let mut decision = config.backend.decide(&config.options, head);
-        let Some(decision) = &mut decision else {
-            return self.call_with_async_store(request, config);
-        };
-        match config.admit(decision, head) {
-            Ok(admission) => {
-                ResponseFuture::awaiting_service(self.inner.call(request), admission, config)
-            }
-            Err(response) => ResponseFuture::with_ready_response(response, config),
+        let mut admission = Admission::default();
+        let result = decision.as_mut().map(|decision| config.admit(decision, head, &mut admission));
+        // The decision borrows from the configuration, which moves into the future.
+        drop(decision);
+        match result {
+            // Not in a function of its own, because each call would copy the large values once more.
+            Some(Ok(())) => ResponseFuture {
+                state: ResponseFutureState::Calling { call: self.inner.call(request), admission },
+                config,
+            },
+            Some(Err(response)) => ResponseFuture::with_ready_response(response, config),
+            None => self.call_with_async_store(request, config),
         }
     }
 }

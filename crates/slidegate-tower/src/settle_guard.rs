@@ -11,7 +11,7 @@ use crate::settlement::{OnDrop, Settlement};
 pub struct SettleGuard {
     backend: Arc<dyn Backend>,
     options: Arc<RequestOptions>,
-    charge: Option<Box<PendingCharge>>,
+    charge: Option<PendingCharge>,
     on_drop: OnDrop,
 }
 
@@ -22,7 +22,7 @@ impl SettleGuard {
         charge: PendingCharge,
         on_drop: OnDrop,
     ) -> Self {
-        Self { backend, options, charge: Some(Box::new(charge)), on_drop }
+        Self { backend, options, charge: Some(charge), on_drop }
     }
 
     /// Settles the charge. Returns a future if the settlement must wait for an asynchronous store; `None` if the
@@ -31,7 +31,7 @@ impl SettleGuard {
         let charge = self.charge.take()?;
         match settlement {
             Settlement::Keep => None,
-            _ => self.backend.clone().settle(self.options.clone(), *charge, settlement),
+            _ => self.backend.clone().settle(self.options.clone(), charge, settlement),
         }
     }
 }
@@ -43,7 +43,7 @@ impl Drop for SettleGuard {
         };
         let options = self.options.clone();
         let backend = self.backend.clone();
-        let Some(future) = backend.settle(options, *charge, Settlement::Revert) else { return };
+        let Some(future) = backend.settle(options, charge, Settlement::Revert) else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(future);
         }

@@ -23,7 +23,7 @@ use decided_hits::{DecidedHits, HitResults};
 pub(crate) use limit_status::DecisionLimits;
 pub use limit_status::LimitStatus;
 #[cfg(feature = "policy")]
-pub(crate) use limit_status::PolicyLimits;
+pub(crate) use limit_status::{LimitOfRule, PolicyLimits};
 
 /// The result for a request: whether it is allowed, the status of every limit, and the record of the charges.
 ///
@@ -84,18 +84,17 @@ impl<'l> Decision<'l> {
         Self { is_allowed, is_degraded: false, binding, hits }
     }
 
-    /// Creates a decision from the result of charging a single hit of a policy.
+    /// Creates a decision from the result of charging the only hit of a policy. `limit` is the limit of the hit.
     #[cfg(feature = "policy")]
     #[inline(always)]
     pub(crate) fn from_single_charge(
         hit: &Hit<'_>,
         result: SingleChargeResult,
-        limits: DecisionLimits<'l>,
+        limit: LimitOfRule,
     ) -> Self {
         let is_allowed = result.outcome.fits() || hit.veto == Veto::Never;
         let binding = is_single_hit_binding(hit, is_allowed).then_some(0);
-        let results = HitResults::from_single(result, hit.limit);
-        Self::new(is_allowed, binding, DecidedHits::new(results, limits))
+        Self::new(is_allowed, binding, DecidedHits::of_rule(result, hit.limit, limit))
     }
 
     /// Creates a decision of a limiter from the result of charging its only hit.

@@ -5,10 +5,14 @@ use std::fmt;
 use crate::algorithm::with_counter;
 use crate::clock::Timestamp;
 use crate::decision::{Decision, DecisionLimits};
+#[cfg(feature = "policy")]
+use crate::gate::Gate;
 use crate::key::{self, Key, Value};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::outcome::Outcome;
+#[cfg(feature = "policy")]
+use crate::request::Descriptor;
 use crate::store::Store;
 use crate::store_key::StoreKey;
 
@@ -36,6 +40,18 @@ pub fn try_check_cost<'l, S: Store, K: StoreKey + ?Sized>(
     cost: u64,
 ) -> Option<Decision<'l>> {
     limiter.try_check_cost(key, cost)
+}
+
+/// Decides a request with one descriptor like [`Gate::check_async`], but without a future. Returns `None` if the store of
+/// the gate is asynchronous. A descriptor is large, and is not copied into a [`Request`](crate::Request).
+#[cfg(feature = "policy")]
+#[inline]
+pub fn try_check<S: Store>(
+    gate: &Gate<S>,
+    domain: &str,
+    descriptor: &Descriptor<'_>,
+) -> Option<Decision<'static>> {
+    gate.try_check(domain, descriptor)
 }
 
 /// Returns the decision of a limiter on a request that has no key although a key is required: a denial without a retry

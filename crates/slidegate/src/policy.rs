@@ -55,6 +55,8 @@ pub struct Policy {
     by_domain: NameMap<DomainRules>,
     /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.
     uses_host_attributes: bool,
+    /// Whether a rule lists other rules in `replaces`.
+    has_replaces: bool,
     warnings: Arc<[PolicyWarning]>,
 }
 
@@ -87,11 +89,13 @@ impl Policy {
             by_domain.get_or_insert_with(domain, || DomainRules::new(rules));
         }
         let uses_host_attributes = rules.iter().any(Rule::uses_host_attributes);
+        let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
         Self {
             by_domain,
             rules: RuleSets::new(rules.into()),
             routes,
             uses_host_attributes,
+            has_replaces,
             warnings: Arc::default(),
         }
     }
@@ -185,8 +189,21 @@ impl Policy {
         request: &'r Request<'_>,
         matched_rules: &mut MatchedRules<'r>,
     ) {
-        self.match_descriptors(request, matched_rules);
-        if matched_rules.matches().any(|rule_match| !rule_match.rule().replaces.is_empty()) {
+        self.apply_to_descriptors(request.domain, &request.descriptors, matched_rules);
+    }
+
+    /// Appends the rules that apply to a request with these descriptors, as [`apply_to`](Self::apply_to) does.
+    #[inline]
+    pub(crate) fn apply_to_descriptors<'r>(
+        &'r self,
+        domain: &str,
+        descriptors: &'r [Descriptor<'_>],
+        matched_rules: &mut MatchedRules<'r>,
+    ) {
+        self.match_descriptors(domain, descriptors, matched_rules);
+        if self.has_replaces
+            && matched_rules.matches().any(|rule_match| !rule_match.rule().replaces.is_empty())
+        {
             matched_rules.remove_replaced();
         }
     }
@@ -194,11 +211,12 @@ impl Policy {
     /// Appends the rules that match the descriptors of a request, including rules that other matching rules replace.
     fn match_descriptors<'r>(
         &'r self,
-        request: &'r Request<'_>,
+        domain: &str,
+        descriptors: &'r [Descriptor<'_>],
         matched_rules: &mut MatchedRules<'r>,
     ) {
-        let Some(domain) = self.by_domain.get(request.domain) else { return };
-        for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
+        let Some(domain) = self.by_domain.get(domain) else { return };
+        for (descriptor_index, descriptor) in (0..).zip(descriptors) {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
@@ -214,8 +232,8 @@ impl Policy {
                     });
                 }
             }
-            if let (Some(rule_index), true) =
-                (domain.requested_rule, matched_rules.len() == count_before)
+            if let Some(rule_index) = domain.requested_rule
+                && matched_rules.len() == count_before
             {
                 let rule = &self.rules.all[rule_index as usize];
                 matched_rules.push(new_match(rule_index, rule), |rule_match| {
@@ -242,7 +260,7 @@ impl Policy {
         request: &'r Request<'_>,
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
         let mut matched_rules = self.new_matched_rules();
-        self.match_descriptors(request, &mut matched_rules);
+        self.match_descriptors(request.domain, &request.descriptors, &mut matched_rules);
         (0..).zip(&request.descriptors).flat_map(move |(descriptor_index, descriptor)| {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =

@@ -24,6 +24,7 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Creates a request with one descriptor.
+    #[inline]
     pub fn new(domain: &'a str, descriptor: Descriptor<'a>) -> Self {
         Self { domain, descriptors: SmallVec::from_buf([descriptor]) }
     }
@@ -87,16 +88,20 @@ impl DescriptorCosts<'_> {
 
 impl<'a> Descriptor<'a> {
     /// Creates a descriptor with a cost of 1. If two attributes have the same name, the first is used.
+    #[inline]
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        Self {
-            attributes: attributes.into_iter().collect(),
+        let mut descriptor = Self {
+            attributes: AttributePairs::new(),
             bytes: Vec::new(),
             costs: DescriptorCosts::default(),
             is_refund: false,
             is_exact: false,
             limit: None,
             hosts: OnceLock::new(),
-        }
+        };
+        // In place, because a collected list is large and would be copied.
+        descriptor.attributes.extend(attributes);
+        descriptor
     }
 
     /// Sets the bytes of an attribute whose value is not UTF-8. The value in [`new`](Self::new) must be the bytes with
@@ -118,6 +123,7 @@ impl<'a> Descriptor<'a> {
     /// Sets the cost for rules that do not [state a cost](crate::RuleCost), 1 by default. A cost of 0 checks whether
     /// one unit would fit, and charges nothing.
     #[must_use]
+    #[inline]
     pub fn cost(mut self, cost: u64) -> Self {
         self.costs.plain = Some(cost);
         self

@@ -17,7 +17,7 @@ use crate::settlement::{OnDrop, Settlement};
 /// A pending decision of an asynchronous store.
 pub enum DecisionFuture {
     /// The response future polls the decision. Dropping the response future cancels the decision.
-    Inline(BoxFuture<(Parts, BackendDecision)>),
+    Inline(BoxFuture<(Parts, BackendDecision<'static>)>),
     /// The decision runs to completion in a tokio task. If the response future is dropped before the decision is
     /// complete, the charge of the request is reverted.
     Spawned(DecisionTask),
@@ -27,7 +27,7 @@ pub enum DecisionFuture {
 /// the request is reverted.
 pub struct DecisionTask {
     /// The handle of the task; `None` once the decision is complete.
-    handle: Option<JoinHandle<(Parts, BackendDecision)>>,
+    handle: Option<JoinHandle<(Parts, BackendDecision<'static>)>>,
     backend: Arc<dyn Backend>,
     options: Arc<RequestOptions>,
     runtime: Handle,
@@ -37,7 +37,7 @@ impl DecisionFuture {
     /// Creates the future of a decision. With [`OnDrop::Revert`], the decision runs in a new tokio task. Outside of a
     /// tokio runtime, no task can be started. The charge of a dropped request then stays.
     pub fn new(
-        future: BoxFuture<(Parts, BackendDecision)>,
+        future: BoxFuture<(Parts, BackendDecision<'static>)>,
         backend: &Arc<dyn Backend>,
         options: &Arc<RequestOptions>,
         on_drop: OnDrop,
@@ -54,7 +54,7 @@ impl DecisionFuture {
 }
 
 impl Future for DecisionFuture {
-    type Output = (Parts, BackendDecision);
+    type Output = (Parts, BackendDecision<'static>);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let task = match &mut *self {

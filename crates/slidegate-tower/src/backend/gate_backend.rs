@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use slidegate::{Gate, Request, Store, StoreKind};
+use slidegate::{Gate, Request, Store, StoreKind, internal};
 
 use super::{Backend, BackendDecision, BoxFuture, PendingCharge};
-use crate::extract::{Attributes, RequestHead};
+use crate::extract::{AttributeValues, Attributes, RequestHead};
 use crate::request_options::RequestOptions;
 use crate::settlement::Settlement;
 
@@ -21,12 +21,17 @@ impl<S: Store> GateBackend<S> {
         Self { gate, attributes }
     }
 
-    async fn check(&self, options: &RequestOptions, head: RequestHead<'_>) -> BackendDecision {
+    async fn check(
+        &self,
+        options: &RequestOptions,
+        head: RequestHead<'_>,
+    ) -> BackendDecision<'static> {
         let costs = match options.read_costs(head) {
             Ok(costs) => costs,
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };
-        let values = self.attributes.read_values(head);
+        let mut values = AttributeValues::default();
+        self.attributes.read_values(head, &mut values);
         let descriptor = values.descriptor(&costs);
         let context = options.settle_context(values.iter());
         let decision = self.gate.check_async(&Request::new(&options.domain, descriptor)).await;
@@ -53,16 +58,31 @@ impl<S: Store> GateBackend<S> {
 }
 
 impl<S: Store> Backend for GateBackend<S> {
+    /// Decides one request without creating a future. The attributes of the request would have to be moved into a future.
     #[inline]
-    fn decide(&self, options: &RequestOptions, head: RequestHead<'_>) -> Option<BackendDecision> {
-        S::Kind::begin(self.check(options, head)).ok()
+    fn decide(
+        &self,
+        options: &RequestOptions,
+        head: RequestHead<'_>,
+    ) -> Option<BackendDecision<'_>> {
+        self.gate.store().as_sync()?;
+        let costs = match options.read_costs(head) {
+            Ok(costs) => costs,
+            Err(malformed) => return Some(BackendDecision::Malformed(malformed)),
+        };
+        let mut values = AttributeValues::default();
+        self.attributes.read_values(head, &mut values);
+        let descriptor = values.descriptor(&costs);
+        let context = options.settle_context(values.iter());
+        let decision = internal::try_check(&self.gate, &options.domain, &descriptor)?;
+        Some(BackendDecision::Counted(decision, context))
     }
 
     fn decide_async(
         self: Arc<Self>,
         options: Arc<RequestOptions>,
         parts: Parts,
-    ) -> BoxFuture<(Parts, BackendDecision)> {
+    ) -> BoxFuture<(Parts, BackendDecision<'static>)> {
         Box::pin(async move {
             let decision = self.check(&options, RequestHead::from(&parts)).await;
             (parts, decision)

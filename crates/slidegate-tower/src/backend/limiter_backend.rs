@@ -28,7 +28,7 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
         Self { limiter, local_share, key, when_missing }
     }
 
-    fn decide_request_without_key(&self) -> BackendDecision {
+    fn decide_request_without_key(&self) -> BackendDecision<'static> {
         match self.when_missing {
             WhenMissing::Skip => BackendDecision::Uncounted,
             WhenMissing::Deny => {
@@ -54,7 +54,11 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
         }
     }
 
-    async fn check(&self, options: &RequestOptions, head: RequestHead<'_>) -> BackendDecision {
+    async fn check(
+        &self,
+        options: &RequestOptions,
+        head: RequestHead<'_>,
+    ) -> BackendDecision<'static> {
         let cost = match options.read_cost(head) {
             Ok(cost) => cost,
             Err(malformed) => return BackendDecision::Malformed(malformed),
@@ -85,7 +89,11 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
 impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
     /// Decides one request without creating a future. The values of the request would have to be moved into a future.
     #[inline]
-    fn decide(&self, options: &RequestOptions, head: RequestHead<'_>) -> Option<BackendDecision> {
+    fn decide(
+        &self,
+        options: &RequestOptions,
+        head: RequestHead<'_>,
+    ) -> Option<BackendDecision<'_>> {
         self.limiter.store().as_sync()?;
         let cost = match options.read_cost(head) {
             Ok(cost) => cost,
@@ -97,14 +105,14 @@ impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
         let key = key.limiter_key();
         let context = options.settle_context([("key", &*key, None)]);
         let decision = internal::try_check_cost(&self.limiter, &*key, cost)?;
-        Some(BackendDecision::Counted(decision.into_owned(), context))
+        Some(BackendDecision::Counted(decision, context))
     }
 
     fn decide_async(
         self: Arc<Self>,
         options: Arc<RequestOptions>,
         parts: Parts,
-    ) -> BoxFuture<(Parts, BackendDecision)> {
+    ) -> BoxFuture<(Parts, BackendDecision<'static>)> {
         Box::pin(async move {
             let decision = self.check(&options, RequestHead::from(&parts)).await;
             (parts, decision)

@@ -36,10 +36,19 @@ impl Attributes {
         self
     }
 
-    /// Reads the values of all attributes from a request. Attributes without a value are left out.
-    pub(crate) fn read_values<'r>(&'r self, head: RequestHead<'r>) -> AttributeValues<'r> {
-        let values = self.0.iter().map(|(name, value)| (&**name, value.attribute(head)));
-        AttributeValues(values.filter_map(|(name, value)| Some((name, value?))).collect())
+    /// Reads the values of all attributes from a request, and appends them to `values`. Attributes without a value are
+    /// left out. The list is a parameter, because it is large and a returned list is copied.
+    #[inline]
+    pub(crate) fn read_values<'r>(
+        &'r self,
+        head: RequestHead<'r>,
+        values: &mut AttributeValues<'r>,
+    ) {
+        for (name, extractor) in &self.0 {
+            if let Some(value) = extractor.attribute(head) {
+                values.0.push((name, value));
+            }
+        }
     }
 }
 
@@ -56,6 +65,7 @@ impl fmt::Debug for Attributes {
 pub(crate) type AttributeRef<'r> = (&'r str, &'r str, Option<&'r [u8]>);
 
 /// The attributes of one request. Up to six attributes are stored without an allocation, as in a [`Descriptor`].
+#[derive(Default)]
 pub(crate) struct AttributeValues<'r>(SmallVec<[(&'r str, ExtractedText<'r>); 6]>);
 
 impl AttributeValues<'_> {
@@ -65,16 +75,19 @@ impl AttributeValues<'_> {
     }
 
     /// Returns the descriptor of the request, with these attributes and the given costs.
+    #[inline(always)]
     pub(crate) fn descriptor<'d>(&'d self, costs: &RequestCosts<'d>) -> Descriptor<'d> {
-        let descriptor = Descriptor::new(self.0.iter().map(|(name, value)| (*name, &**value)));
-        let bytes = self.0.iter().filter_map(|(name, value)| Some((*name, value.bytes()?)));
-        let descriptor = bytes.fold(descriptor.cost(costs.unnamed), |descriptor, (name, bytes)| {
-            descriptor.with_bytes(name, bytes)
-        });
-        costs
-            .named
-            .iter()
-            .fold(descriptor, |descriptor, (name, units)| descriptor.with_cost(name, *units))
+        let texts = self.0.iter().map(|(name, value)| (*name, &**value));
+        let mut descriptor = Descriptor::new(texts);
+        for (name, value) in &self.0 {
+            if let Some(bytes) = value.bytes() {
+                descriptor = descriptor.with_bytes(name, bytes);
+            }
+        }
+        for (name, units) in &costs.named {
+            descriptor = descriptor.with_cost(name, *units);
+        }
+        descriptor.cost(costs.unnamed)
     }
 }
 
@@ -86,11 +99,20 @@ mod tests {
     use super::*;
     use crate::{Peer, TrustedProxies};
 
+    fn read_values<'r>(
+        attributes: &'r Attributes,
+        request: &'r Request<()>,
+    ) -> AttributeValues<'r> {
+        let mut values = AttributeValues::default();
+        attributes.read_values(request.into(), &mut values);
+        values
+    }
+
     fn read_attribute_pairs(
         attributes: &Attributes,
         request: &Request<()>,
     ) -> Vec<(String, String)> {
-        let read = attributes.read_values(request.into());
+        let read = read_values(attributes, request);
         let costs = RequestCosts::default();
         let descriptor = read.descriptor(&costs);
         descriptor.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -118,7 +140,7 @@ mod tests {
         let attributes =
             Attributes::new().with("user", header("a")).with("user", value("anonymous"));
         let user = |request: &Request<()>| {
-            let read = attributes.read_values(request.into());
+            let read = read_values(&attributes, request);
             read.descriptor(&RequestCosts::default()).get("user").map(str::to_owned)
         };
         let known = Request::get("/").header("a", "ann").body(()).unwrap();
@@ -146,15 +168,9 @@ mod tests {
         };
         let request = Request::new(());
         let (six, seven) = (attributes(6), attributes(7));
-        assert!(!six.read_values((&request).into()).0.spilled());
-        assert_eq!(
-            seven
-                .read_values((&request).into())
-                .descriptor(&RequestCosts::default())
-                .iter()
-                .count(),
-            7
-        );
+        assert!(!read_values(&six, &request).0.spilled());
+        let read = read_values(&seven, &request);
+        assert_eq!(read.descriptor(&RequestCosts::default()).iter().count(), 7);
     }
 
     #[test]

@@ -80,11 +80,18 @@ impl<'r> ExtractedText<'r> {
 
     /// Returns the limiter key for this value: its text or, if its bytes are not UTF-8, a prefix of the text and a
     /// digest of the bytes.
+    #[inline]
     pub(crate) fn limiter_key(&self) -> Cow<'_, str> {
-        match self.bytes().map(|bytes| Value::from_bytes(self, bytes)) {
-            Some(Value::Shortened(value)) => {
-                format!("{}({})", value.prefix(), value.digest()).into()
-            }
+        match self.bytes() {
+            Some(bytes) => self.limiter_key_of_bytes(bytes),
+            None => Cow::Borrowed(self),
+        }
+    }
+
+    #[cold]
+    fn limiter_key_of_bytes(&self, bytes: &[u8]) -> Cow<'_, str> {
+        match Value::from_bytes(self, bytes) {
+            Value::Shortened(value) => format!("{}({})", value.prefix(), value.digest()).into(),
             _ => Cow::Borrowed(self),
         }
     }

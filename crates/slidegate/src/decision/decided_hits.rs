@@ -4,6 +4,8 @@ use std::slice;
 use std::sync::Arc;
 
 use super::limit_status::{DecisionLimits, LimitsRef};
+#[cfg(feature = "policy")]
+use super::limit_status::{LimitOfRule, PolicyLimits};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::rule_limit::LimiterLimits;
@@ -12,12 +14,15 @@ use crate::store::{LocalResults, Outcomes, Receipt, SingleChargeResult};
 
 /// The hits of a decided request.
 ///
-/// The usual decision of a limiter has one hit and no destructor. All others are in a box, so that the compiler can inline
-/// the destructor of a decision, and so that a decision is small.
+/// The usual decision has one hit and needs no allocation. All others are in a box, so that the compiler can inline the
+/// destructor of a decision, and so that a decision is small.
 #[derive(Clone, Debug)]
 pub(super) enum DecidedHits<'l> {
     /// The only hit of a limiter, decided by a store in this process.
     One { result: LocalResult, limits: &'l Arc<LimiterLimits> },
+    /// The only hit of a policy, decided by a store in this process.
+    #[cfg(feature = "policy")]
+    OneOfRule { result: LocalResult, limit: LimitOfRule },
     /// The hits of a limiter with a few limits, decided by a store in this process.
     Few { results: Box<LocalResults>, limits: &'l Arc<LimiterLimits> },
     /// Any hits.
@@ -84,11 +89,32 @@ impl<'l> DecidedHits<'l> {
         }
     }
 
+    /// Creates the only hit of a policy's request. `hit_limit` is the limit of the hit.
+    #[cfg(feature = "policy")]
+    #[inline(always)]
+    pub(super) fn of_rule(
+        result: SingleChargeResult,
+        hit_limit: &Limit,
+        limit: LimitOfRule,
+    ) -> Self {
+        match LocalResult::try_from(result) {
+            Ok(result) => Self::OneOfRule { result, limit },
+            Err((outcome, charge)) => {
+                let result = SingleChargeResult { outcome, charge: Some(charge) };
+                let limits = PolicyLimits { rules: limit.rules, origins: limit.origin.into() };
+                let results = HitResults::from_single(result, hit_limit);
+                Self::new(results, DecisionLimits::Policy(limits))
+            }
+        }
+    }
+
     /// Returns the outcome of each hit.
     #[inline(always)]
     pub(super) fn outcomes(&self) -> &[Outcome] {
         match self {
             Self::One { result, .. } => slice::from_ref(&result.outcome),
+            #[cfg(feature = "policy")]
+            Self::OneOfRule { result, .. } => slice::from_ref(&result.outcome),
             Self::Few { results, .. } => &results.outcomes,
             Self::Boxed(hits) => match &hits.results {
                 HitResults::One(result) => slice::from_ref(&result.outcome),
@@ -105,6 +131,8 @@ impl<'l> DecidedHits<'l> {
             Self::One { limits, .. } | Self::Few { limits, .. } => {
                 LimitsRef::Limiter { limits, is_key_missing: false }
             }
+            #[cfg(feature = "policy")]
+            Self::OneOfRule { limit, .. } => LimitsRef::Rule(limit),
             Self::Boxed(hits) => hits.limits.as_ref(),
         }
     }
@@ -113,6 +141,8 @@ impl<'l> DecidedHits<'l> {
     pub(super) fn receipt(&self) -> Receipt {
         let charges = match self {
             Self::One { result, .. } => result.charge.as_slice(),
+            #[cfg(feature = "policy")]
+            Self::OneOfRule { result, .. } => result.charge.as_slice(),
             Self::Few { results, .. } => &results.charges,
             Self::Boxed(hits) => match &hits.results {
                 HitResults::One(result) => result.charge.as_slice(),
@@ -136,6 +166,8 @@ impl<'l> DecidedHits<'l> {
             Self::Few { results, limits } => {
                 (HitResults::Few(results), DecisionLimits::Limiter(limits))
             }
+            #[cfg(feature = "policy")]
+            Self::OneOfRule { result, limit } => return DecidedHits::OneOfRule { result, limit },
             Self::Boxed(hits) => (hits.results, hits.limits),
         };
         DecidedHits::new(results, limits.into_owned())

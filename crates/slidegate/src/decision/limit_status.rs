@@ -35,6 +35,8 @@ pub(super) enum LimitsRef<'d> {
     },
     #[cfg(feature = "policy")]
     Policy(&'d PolicyLimits),
+    #[cfg(feature = "policy")]
+    Rule(&'d LimitOfRule),
 }
 
 /// The limits of the rules of a policy, one for each outcome of a decision.
@@ -45,6 +47,16 @@ pub(crate) struct PolicyLimits {
     pub(crate) rules: Arc<[Rule]>,
     /// The rule and limit from which each hit of the request came.
     pub(crate) origins: HitOrigins,
+}
+
+/// A limit of a rule of a policy.
+#[cfg(feature = "policy")]
+#[derive(Clone, Debug)]
+pub(crate) struct LimitOfRule {
+    /// The rules of the policy.
+    pub(crate) rules: Arc<[Rule]>,
+    /// The rule and the limit. The limit is one of the rule, not of a descriptor.
+    pub(crate) origin: HitOrigin,
 }
 
 /// The status of one limit after a decision. If the request was charged, the status includes the charge.
@@ -264,6 +276,14 @@ impl<'d> LimitsRef<'d> {
                 let source = LimitStatusSource::Rule(rule, origin);
                 Some(LimitStatus { source, limit, outcome, veto: origin.veto })
             }
+            #[cfg(feature = "policy")]
+            Self::Rule(LimitOfRule { rules, origin }) => {
+                let origin = Some(*origin).filter(|_| index == 0)?;
+                let rule = rules.get(origin.rule as usize)?;
+                let limit = rule.limits(origin.settings_source).get(usize::from(origin.limit))?;
+                let source = LimitStatusSource::Rule(rule, origin);
+                Some(LimitStatus { source, limit, outcome, veto: origin.veto })
+            }
         }
     }
 
@@ -283,6 +303,10 @@ impl<'d> LimitsRef<'d> {
             (Self::Policy(first), LimitsRef::Policy(second)) => {
                 Arc::ptr_eq(&first.rules, &second.rules) && first.origins.are_same(&second.origins)
             }
+            #[cfg(feature = "policy")]
+            (Self::Rule(first), LimitsRef::Rule(second)) => {
+                Arc::ptr_eq(&first.rules, &second.rules) && first.origin == second.origin
+            }
             _ => false,
         }
     }
@@ -291,7 +315,7 @@ impl<'d> LimitsRef<'d> {
     #[cfg(feature = "policy")]
     pub(super) fn is_unlimited(self, descriptor: usize) -> bool {
         match self {
-            Self::Limiter { .. } => false,
+            Self::Limiter { .. } | Self::Rule(_) => false,
             Self::Policy(limits) => limits.origins.is_unlimited(descriptor),
         }
     }
@@ -305,6 +329,7 @@ impl<'d> LimitsRef<'d> {
             Self::Policy(limits) => {
                 limits.origins.get(hit_index).is_some_and(|origin| origin.has_request_cost)
             }
+            Self::Rule(limit) => limit.origin.has_request_cost,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Methods of a gate for all kinds of stores, including stores that respond later or fail.
 
+use std::slice;
+
 use super::{Gate, decide};
 use crate::decision::Decision;
 #[cfg(feature = "tokio")]
@@ -9,7 +11,7 @@ use crate::hit::Hit;
 use crate::jitter::Jitter;
 use crate::outcome::Outcome;
 use crate::policy::{MatchedRules, OnStoreError};
-use crate::request::Request;
+use crate::request::{Descriptor, Request};
 use crate::store::{Adjustment, Edit, Receipt, Store, StoreError};
 
 use super::fallback::LocalCounts;
@@ -26,6 +28,21 @@ impl<S: Store> Gate<S> {
     pub async fn check_async(&self, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load();
         self.check_matched_async(&policy.apply(request)).await
+    }
+
+    /// Decides a request with one descriptor like [`check_async`](Self::check_async), but without a future. Returns
+    /// `None` if the store is asynchronous.
+    #[inline]
+    pub(crate) fn try_check(
+        &self,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+    ) -> Option<Decision<'static>> {
+        let store = self.store.as_sync()?;
+        let policy = self.policy.load();
+        let mut matched = policy.new_matched_rules();
+        policy.apply_to_descriptors(domain, slice::from_ref(descriptor), &mut matched);
+        Some(decide::charge(store, &matched))
     }
 
     /// Decides a request like [`check_async`](Self::check_async). `matched` are the rules of a policy that apply to the

@@ -81,16 +81,23 @@ pub(super) fn charge<S: SyncStore + ?Sized>(
     store: &S,
     matched: &MatchedRules<'_>,
 ) -> Decision<'static> {
+    if let Some((hit, limit)) = matched.single_hit() {
+        return Decision::from_single_charge(&hit, store.charge_one(&hit), limit);
+    }
+    charge_several(store, matched)
+}
+
+/// Decides a request that does not have exactly one hit.
+#[inline(never)]
+fn charge_several<S: SyncStore + ?Sized>(
+    store: &S,
+    matched: &MatchedRules<'_>,
+) -> Decision<'static> {
     if matched.is_refund() {
         return refund_and_charge(store, matched);
     }
     let hits: HitList<'_> = matched.hits().collect();
-    match &*hits {
-        [hit] => {
-            Decision::from_single_charge(hit, store.charge_one(hit), matched.decision_limits())
-        }
-        hits => Decision::from_charge(hits, store.charge(hits), matched.decision_limits()),
-    }
+    Decision::from_charge(&hits, store.charge(&hits), matched.decision_limits())
 }
 
 /// Returns the decision that [`charge_async`] would make. Charges nothing.

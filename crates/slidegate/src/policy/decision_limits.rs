@@ -4,7 +4,8 @@
 
 use super::hit_origin::HitOrigins;
 use super::matched::MatchedRules;
-use crate::decision::{DecisionLimits, PolicyLimits};
+use crate::decision::{DecisionLimits, LimitOfRule, PolicyLimits};
+use crate::hit::Hit;
 
 impl MatchedRules<'_> {
     /// Appends the rule and the limit of each hit, in the order of [`hits`](Self::hits).
@@ -31,6 +32,23 @@ impl MatchedRules<'_> {
         let mut origins = HitOrigins::default();
         self.append_hit_origins(&mut origins);
         DecisionLimits::Policy(PolicyLimits { rules: self.rules.clone(), origins })
+    }
+
+    /// Returns the only hit of the request and its limit; `None` if there are several hits or none, or if the hit refunds
+    /// units or has a limit that the descriptor contains.
+    #[inline]
+    pub(crate) fn single_hit(&self) -> Option<(Hit<'_>, LimitOfRule)> {
+        // Without this line, the compiler determines for each field whether the only match is on the heap.
+        if self.matches.spilled() {
+            return None;
+        }
+        let [rule_match] = &*self.matches else { return None };
+        let [limit] = rule_match.limits else { return None };
+        if rule_match.requested.is_some() || rule_match.is_refund() {
+            return None;
+        }
+        let limit_of_rule = LimitOfRule { rules: self.rules.clone(), origin: rule_match.origin };
+        Some((rule_match.hit(limit), limit_of_rule))
     }
 
     /// Returns the limits of a decision that is not based on any limit.

@@ -53,6 +53,15 @@ pub(crate) struct HitOrigin {
     pub(crate) veto: Veto,
 }
 
+/// Creates the origins of a request with one hit.
+impl From<HitOrigin> for HitOrigins {
+    fn from(origin: HitOrigin) -> Self {
+        let mut origins = Self::default();
+        origins.push(origin);
+        origins
+    }
+}
+
 impl HitOrigins {
     /// Appends the origin of the next hit.
     #[inline]

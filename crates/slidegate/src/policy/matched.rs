@@ -319,7 +319,7 @@ impl<'r> Match<'r> {
 
     /// Returns the hit of one limit of the match.
     #[inline]
-    fn hit<'h>(&'h self, limit: &'h RuleLimit) -> Hit<'h> {
+    pub(super) fn hit<'h>(&'h self, limit: &'h RuleLimit) -> Hit<'h> {
         let KeyIdentity { values, combination, part } = &self.identity;
         let scope = &limit.scopes[usize::from(*combination)];
         Hit {

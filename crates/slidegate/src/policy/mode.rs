@@ -128,11 +128,12 @@ impl Mode {
     }
 
     /// Returns the veto of hits on a key: whether a hit that does not fit denies the request. Returns `None` if the
-    /// rule is off, so that it has no hits.
-    pub(crate) fn veto_for_key(self, key: &Key<'_>) -> Option<Veto> {
+    /// rule is off, so that it has no hits. `key` is called only if the veto depends on the key.
+    #[inline]
+    pub(crate) fn veto_for_key<'k>(self, key: impl FnOnce() -> Key<'k>) -> Option<Veto> {
         match self {
             Self::Enforce => Some(Veto::Alone),
-            Self::EnforceFor(percentage) if percentage.includes_key(key) => Some(Veto::Alone),
+            Self::EnforceFor(percentage) if percentage.includes_key(&key()) => Some(Veto::Alone),
             Self::Jointly => Some(Veto::Jointly),
             Self::Observe | Self::EnforceFor(_) => Some(Veto::Never),
             Self::Off => None,

@@ -74,11 +74,11 @@ impl Rule {
                 _ => Err(NoMatchReason::MissingAttribute(alternatives)),
             };
         }
-        let scope = &self.identity_scopes[usize::from(identity.combination)];
-        let veto = settings.mode.veto_for_key(&Key::new(scope, &identity.values));
+        let scope = || &self.identity_scopes[usize::from(identity.combination)];
+        let veto = settings.mode.veto_for_key(|| Key::new(scope(), &identity.values));
         match (attributes.limit, &self.redis) {
             (Some(quota), _) => {
-                let names: Vec<&str> = scope.attribute_names().collect();
+                let names: Vec<&str> = scope().attribute_names().collect();
                 identity.combination = 0;
                 let limit = self.new_requested_limit(quota, &settings.limits, &names);
                 rule_match.set_requested_limit(limit);
@@ -102,7 +102,7 @@ impl Rule {
         settings: &RuleSettings,
         rule_match: &mut Match<'r>,
     ) -> Result<(), NoMatchReason<'r>> {
-        let veto = settings.mode.veto_for_key(&Key::new(&limit.scopes[0], &[]));
+        let veto = settings.mode.veto_for_key(|| Key::new(&limit.scopes[0], &[]));
         rule_match.origin.settings_source = SettingsSource::Missing;
         rule_match.limits = slice::from_ref(limit);
         rule_match.identity = KeyIdentity::default();
@@ -129,7 +129,8 @@ impl Rule {
         let names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
         let limit = self.new_requested_limit(quota, &[], &names);
         let identity = self.per.identify_by_all_attributes(attributes);
-        let veto = self.settings.mode.veto_for_key(&Key::new(&limit.scopes[0], &identity.values));
+        let key = || Key::new(&limit.scopes[0], &identity.values);
+        let veto = self.settings.mode.veto_for_key(key);
         rule_match.limits = &self.settings.limits;
         rule_match.set_requested_limit(limit);
         rule_match.identity = identity;
