@@ -12,7 +12,7 @@
 //! the window's length can overlap two windows of a `fixed_window` limit, or two counts of a `sliding_counter` limit. Each
 //! of the two is limited separately, so each can exceed its maximum by this amount.
 
-use slidegate::{Algorithm, Limit};
+use slidegate::{Algorithm, Align, Limit};
 
 /// Returns the maximum overshoot of a cluster: the number of units that it can admit into any window of the limit's
 /// length in addition to the maximum of a single node. The timestamp that the charging node has assigned to a charge
@@ -24,7 +24,7 @@ use slidegate::{Algorithm, Limit};
 /// - `largest_cost`: the largest cost of one request, in units.
 ///
 /// ```
-/// use slidegate::{Algorithm, Limit};
+/// use slidegate::{Algorithm, Align, Limit};
 /// use slidegate_cluster::bound::{default_max_unsynced, max_units_in_window, overshoot_bound};
 ///
 /// let buckets = Algorithm::SlidingBuckets { precision: None };
@@ -66,6 +66,7 @@ fn max_units_of_single_node(limit: &Limit) -> u64 {
         | Algorithm::SlidingLog
         | Algorithm::SlidingBuckets { .. } => max,
         Algorithm::SlidingCounter => (2 * max).saturating_sub(1),
+        Algorithm::FixedWindow { align: Align::Calendar(_) } => 3 * max,
         Algorithm::FixedWindow { .. } => 2 * max,
         Algorithm::TokenBucket { .. } => max + limit.capacity(),
     }
@@ -73,9 +74,11 @@ fn max_units_of_single_node(limit: &Limit) -> u64 {
 
 /// Returns the factor by which the overshoot is multiplied for an arbitrary time range of one window's length. The
 /// factor is 2 for `fixed_window` and `sliding_counter`, since such a range can overlap two windows or two counts, and
-/// each of the two can exceed its maximum. For other algorithms, the factor is 1.
+/// each of the two can exceed its maximum. It is 3 for a calendar limit: 31 days can contain February, and parts of its
+/// neighbours. For other algorithms, the factor is 1.
 fn overshoot_factor_for_any_window(limit: &Limit) -> u64 {
     match limit.algorithm() {
+        Algorithm::FixedWindow { align: Align::Calendar(_) } => 3,
         Algorithm::SlidingCounter | Algorithm::FixedWindow { .. } => 2,
         _ => 1,
     }

@@ -125,8 +125,8 @@ impl BuildHasher for FingerprintSecret {
 struct CounterLocation {
     shard: usize,
     fingerprint: u64,
-    /// Phase of the key, in microseconds: an offset that is added to the time of the node. Fixed windows that are
-    /// aligned by key use it to start at a different moment for each key; for all other limits, it is 0.
+    /// Phase of the key at the time of the decision, in microseconds: an offset that is added to the time of the node. See
+    /// [`Limit::phase_us`].
     phase_us: u64,
     counter: AnyAdditive,
 }
@@ -209,21 +209,22 @@ impl Counters {
     }
 
     #[inline(always)]
-    fn locate_counter(&self, hit: &Hit<'_>) -> Result<CounterLocation, StoreError> {
+    fn locate_counter(&self, hit: &Hit<'_>, now: Timestamp) -> Result<CounterLocation, StoreError> {
         let Some(counter) = hit.limit.additive() else {
             return Err(unsupported_limit_error(hit));
         };
         // 0 marks an empty slot.
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.cluster_shape()).max(1);
-        let phase_us = hit.limit.phase_us(&hit.key);
+        let phase_us = hit.limit.phase_us(&hit.key, now);
         Ok(CounterLocation { shard: self.shard_index(fingerprint), fingerprint, phase_us, counter })
     }
 
     fn locate_counters(
         &self,
         hits: &[Hit<'_>],
+        now: Timestamp,
     ) -> Result<SmallVec<[CounterLocation; 4]>, StoreError> {
-        hits.iter().map(|hit| self.locate_counter(hit)).collect()
+        hits.iter().map(|hit| self.locate_counter(hit, now)).collect()
     }
 
     fn shard_index(&self, fingerprint: u64) -> usize {

@@ -134,14 +134,14 @@ impl KeyReplica {
     }
 
     /// Prepares the replica for a new state that contains no units yet: resets the recorded units. Returns the time at
-    /// which the last counter expires, in microseconds since the Unix epoch; 0 without counters.
+    /// which the last counter certainly has expired, in microseconds since the Unix epoch; 0 without counters.
     pub(crate) fn prepare_for_new_state(&mut self) -> u64 {
         self.recorded_units.clear();
         self.future_units_since = None;
         self.has_unapplied_updates = true;
         let local = self.local.last().map(|local| local.bucket);
         let latest = self.remote.iter().map(|remote| remote.bucket).chain(local).max();
-        latest.map_or(0, |bucket| self.layout.bucket_expires_us(bucket))
+        latest.map_or(0, |bucket| self.layout.latest_expiry_us(bucket))
     }
 
     /// Returns `true` if updates of other nodes have arrived that the state does not contain yet.
@@ -191,7 +191,7 @@ impl KeyReplica {
     pub(crate) fn remove_expired(&mut self, since: Timestamp) -> bool {
         let layout = self.layout;
         let max_buckets = layout.buckets as usize + MAX_EXPIRED_BUCKETS_KEPT;
-        let is_expired = |bucket: u64| layout.bucket_expires_us(bucket) <= since.as_micros();
+        let is_expired = |bucket: u64| layout.latest_expiry_us(bucket) <= since.as_micros();
         let expired = self.local.iter().take_while(|local| is_expired(local.bucket)).count();
         self.local.drain(..expired.max(self.local.len().saturating_sub(max_buckets)));
         self.remote.retain(|remote| !is_expired(remote.bucket));
@@ -329,7 +329,7 @@ impl KeyReplica {
     ) {
         if self.last_sent_seq > flush || self.local.iter().any(|local| local.units != local.sent) {
             let is_unexpired = |local: &&LocalBucketCounter| {
-                self.layout.bucket_expires_us(local.bucket) > now.as_micros()
+                self.layout.latest_expiry_us(local.bucket) > now.as_micros()
             };
             self.local
                 .iter()
@@ -348,7 +348,7 @@ impl KeyReplica {
         mut visit: impl FnMut(Incarnation, u64, PnCounter),
     ) {
         let is_unexpired = |remote: &&RemoteBucketCounter| {
-            self.layout.bucket_expires_us(remote.bucket) > now.as_micros()
+            self.layout.latest_expiry_us(remote.bucket) > now.as_micros()
         };
         let selected = |remote: &&RemoteBucketCounter| {
             is_selected(remote.incarnation, remote.has_foreign_removals)

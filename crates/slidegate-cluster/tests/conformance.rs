@@ -11,9 +11,11 @@ use fastrand::Rng;
 use slidegate::store::Outcomes;
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::run_trace;
+use slidegate::testkit::properties;
 use slidegate::{
-    Adjustment, Algorithm, Align, Asynchronous, ChargeResult, Clock, Edit, Hit, Key, Limit,
-    ManualClock, MemoryStore, Quota, Receipt, Scope, Store, StoreError, SyncStore, Timestamp,
+    Adjustment, Algorithm, Align, Asynchronous, Calendar, ChargeResult, Clock, Edit, Hit, Key,
+    Limit, ManualClock, MemoryStore, Period, Quota, Receipt, Scope, Store, StoreError, SyncStore,
+    Timestamp,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
@@ -151,6 +153,15 @@ fn single_node_conforms_to_store_model() {
     assert!(decisions > 300_000 && allowed * 10 > decisions && allowed * 10 < decisions * 9);
 }
 
+#[test]
+fn calendar_periods_are_counted_separately() {
+    for seed in 0..100 {
+        let clock = ManualClock::default();
+        let store = new_store_of_single_node(&clock);
+        block_on(properties::calendar_periods_are_counted_separately(&store, &clock, seed));
+    }
+}
+
 /// The model counts `sliding_window` with a compacted log, so the model of the cluster's `sliding_window` is
 /// `sliding_buckets`.
 #[test]
@@ -232,6 +243,10 @@ impl SynchronizedNodes {
 /// Draws a random limit with one of the algorithms that the cluster supports. Returns the limit of the cluster, and the
 /// limit with which one store counts the same. The two differ if the limit of the cluster is a `sliding_window`.
 fn draw_random_limit(rng: &mut Rng) -> [Limit; 2] {
+    if rng.u32(..5) == 0 {
+        let calendar = Calendar::new(Period::Day).with_time_zone("Europe/Berlin").unwrap();
+        return [Limit::calendar(rng.u64(1..20), calendar).unwrap(); 2];
+    }
     let quota: Quota = ["10/s", "3/min", "100/7s", "1/s"][rng.usize(..4)].parse().unwrap();
     let new_limit = |algorithm| Limit::new(quota, algorithm).unwrap();
     match UNCHANGED_ALGORITHMS.get(rng.usize(..=UNCHANGED_ALGORITHMS.len())) {
@@ -258,7 +273,8 @@ fn synchronized_nodes_conform_to_single_store_model() {
         let scope = Scope::new("d", "r", "l", &["who"]);
         let mut receipts: Vec<(usize, (Receipt, Receipt))> = Vec::new();
         for step in 0..300 {
-            clock.advance(Duration::from_millis([0, 1, 50, 400, 5_000][rng.usize(..5)]));
+            let steps_ms = [0, 1, 50, 400, 5_000, 7_200_000];
+            clock.advance(Duration::from_millis(steps_ms[rng.usize(..steps_ms.len())]));
             let (node, now) = (rng.usize(..nodes.nodes.len()), clock.now());
             let values = [["a".into()], ["b".into()]];
             let (hits, memory_hits): (Vec<Hit<'_>>, Vec<Hit<'_>>) = (0..rng.usize(1..=3))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate::{Algorithm, Hit, Key, Limit, Scope, Timestamp};
+use slidegate::{Algorithm, Calendar, Hit, Key, Limit, Period, Scope, Timestamp};
 use slidegate_cluster::counters::{CapPolicy, CounterSettings, Counters};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
@@ -82,6 +82,42 @@ fn new_keys_respect_memory_limit_without_evicting_denied_keys()
             "{limit}: {max_bytes}"
         );
         assert_eq!((0..200).filter(|&key| is_test_key_denied(&counters, &limit, key)).count(), 200);
+    }
+    Ok(())
+}
+
+/// The counter time of a calendar limit is years ahead of the clock. Its counters are nevertheless removed soon after the
+/// end of their period, and not before.
+#[test]
+fn counters_of_ended_period_are_removed() -> Result<(), Box<dyn std::error::Error>> {
+    for (period, longest_delay_days) in
+        [(Period::Day, 4), (Period::Week, 17), (Period::Month, 17), (Period::Year, 17)]
+    {
+        let calendar = Calendar::new(period);
+        let limit = Limit::calendar(3, calendar)?;
+        let layout = limit.additive().ok_or("a calendar limit is additive")?.layout();
+        let counters = new_counters(4 * BYTES_PER_MIB, test_time());
+        let scope = Scope::new("d", "r", "l", &["client"]);
+        let values = ["a".into()];
+        let phase_us = limit.phase_us(&Key::new(&scope, &values), test_time());
+        let counter_time = test_time().after(Duration::from_micros(phase_us));
+        for key in 1..10_000_u64 {
+            let update = CounterUpdate {
+                key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                layout,
+                incarnation: Incarnation(2),
+                bucket: layout.bucket(counter_time),
+                units: PnCounter { charged: 1, removed: 0 },
+            };
+            counters.merge(&[update], test_time());
+        }
+        let end = calendar.period_at(test_time()).end;
+        let prune = |time| (0..64).for_each(|_| counters.prune(time));
+        let bytes = counters.memory_bytes();
+        prune(Timestamp::from_micros(end.as_micros() - 1));
+        assert!(counters.memory_bytes() > bytes / 2, "{period}: {}", counters.memory_bytes());
+        prune(end.after(Duration::from_secs(longest_delay_days * 86_400)));
+        assert!(counters.memory_bytes() < bytes / 8, "{period}: {}", counters.memory_bytes());
     }
     Ok(())
 }

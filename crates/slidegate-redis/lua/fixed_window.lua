@@ -1,5 +1,9 @@
--- The algorithm of algorithm/fixed_window.rs: one count per window. `last` is the time of the last charge.
-local function decide(now, _, window, max, _, _, required, cost, take, last, _, count)
+-- The algorithm of algorithm/fixed_window.rs: one count per window. `last` is the time of the last charge. With a
+-- calendar, window number `boundary` begins at the period boundary that is nearest to the client's time, and `now` has the
+-- phase of the period before this boundary. The phase grows by `step_s` seconds at the boundary: for a decision after the
+-- boundary, and for a late decision, which finds a state of the next period.
+local function decide(now, _, window, max, boundary, step_s, required, cost, take, last, _, count)
+  if boundary > 0 and (now >= boundary * window or last >= boundary * window) then now = now + step_s * SECOND end
   local window_end = last - last % window + window
   local reset = 0
   if now >= window_end then

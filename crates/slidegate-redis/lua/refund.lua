@@ -14,8 +14,8 @@ local function foreign_reply(key)
 end
 
 for nth = 1, hits do
-  local algorithm, key_index, tag, max, extra, tick_us, window, cost, phase =
-    unpack('<BHI4I4I4dddd', ARGV[1], 11 + (nth - 1) * 47)
+  local algorithm, key_index, tag, max, extra, debt, tick_us, window, cost, phase =
+    unpack('<BHI4I4I4I4dddd', ARGV[1], 11 + (nth - 1) * 51)
   local key, refund = KEYS[key_index], refund_functions[algorithm]
   local _, remaining, reset, wait
   if key_functions[algorithm] then
@@ -36,7 +36,7 @@ for nth = 1, hits do
       end
     end
     _, remaining, reset, wait =
-      slot_functions[algorithm](now + phase, tick_us, window, max, extra, 0, 1, 0, 0, a, b, c)
+      slot_functions[algorithm](now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
   end
   replies[nth] = pack('<Bdddd', 0, remaining, reset, wait, 0)
 end

@@ -123,13 +123,13 @@ const REQUIRED_UNITS_AND_MAX_DEBT_BYTES: usize = 8;
 /// Returns `true` if a hit has the required units and the maximum debt that a script assumes by default, so that these
 /// two fields need not be sent.
 fn uses_default_required_units_and_max_debt(hit: &KeyedHit) -> bool {
-    hit.required == hit.cost.max(1) && hit.limit.params().max_debt == 0
+    hit.required == hit.cost.max(1) && hit.params.max_debt == 0
 }
 
 /// Appends an encoded hit with its limit to `argument`. The encoded key index is always 1, because the counter of the
 /// hit is in the first key of the call.
 fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: u32) {
-    let params = hit.limit.params();
+    let params = hit.params;
     argument.push(algorithm_number(&hit.limit.algorithm()));
     argument.push(encode_admission_byte(hit));
     argument.extend(1_u16.to_le_bytes());
@@ -180,7 +180,7 @@ fn build_batch_call<'s, 'k>(
         argument.extend(count.to_le_bytes());
     }
     for hit in limits {
-        let params = hit.limit.params();
+        let params = hit.params;
         argument.push(algorithm_number(&hit.limit.algorithm()));
         for number in [hit.tag, params.max, params.extra, params.max_debt, expiry_margin_s] {
             argument.extend(number.to_le_bytes());
@@ -263,7 +263,9 @@ impl<'k> EncodedBatchBody<'k> {
 
     /// Returns the index of a hit's limit in the batch, from 1. Adds the limit if it is new.
     fn find_or_add_limit(&mut self, hit: &'k KeyedHit) -> u16 {
-        let same = |other: &&KeyedHit| other.tag == hit.tag && other.limit == hit.limit;
+        let same = |other: &&KeyedHit| {
+            (other.tag, other.limit, other.params) == (hit.tag, hit.limit, hit.params)
+        };
         let position = self.limits.iter().position(same).unwrap_or_else(|| {
             self.limits.push(hit);
             self.limits.len() - 1
@@ -334,11 +336,11 @@ pub fn build_refund<'s, 'k>(
     let mut argument = encode_time_or_redis_clock(now).to_vec();
     argument.extend((hits.len() as u16).to_le_bytes());
     for hit in hits {
-        let (algorithm, params) = (hit.limit.algorithm(), hit.limit.params());
+        let (algorithm, params) = (hit.limit.algorithm(), hit.params);
         algorithms = algorithms.with(&algorithm);
         argument.push(algorithm_number(&algorithm));
         argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
-        for number in [hit.tag, params.max, params.extra] {
+        for number in [hit.tag, params.max, params.extra, params.max_debt] {
             argument.extend(number.to_le_bytes());
         }
         let cost = hit.cost.min(MAX_ENCODED_REFUND);

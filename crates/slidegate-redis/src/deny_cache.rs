@@ -395,7 +395,8 @@ mod tests {
     fn new_keyed_hit(limit: &Limit, cost: u64) -> KeyedHit {
         let scope = Scope::new("domain", "rule", "limit", &["client"]);
         let key = Key::new(&scope, &[Value::Text("ann")]);
-        RedisKeyspace::new(&Settings::default()).keyed_hit(&Hit::new(key, limit, cost))
+        RedisKeyspace::new(&Settings::default())
+            .keyed_hit(&Hit::new(key, limit, cost), Timestamp::default)
     }
 
     fn new_denial_report(wait: Duration) -> DenialReport {

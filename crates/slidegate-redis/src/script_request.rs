@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use slidegate::store::{Charge, CounterId};
-use slidegate::{ChargeWhen, Hit, Limit, Outcome, RedisOptions, Timestamp, Veto};
+use slidegate::{ChargeWhen, Hit, Limit, LimitParams, Outcome, RedisOptions, Timestamp, Veto};
 use smallvec::SmallVec;
 
 use crate::hash_tag::hash_tagged_identity;
@@ -35,6 +35,8 @@ pub struct KeyedHit {
     /// id and shape (algorithm and window).
     pub tag: u32,
     pub limit: Limit,
+    /// The parameters of the limit for scripts.
+    pub params: LimitParams,
     /// The cost of the hit before it was multiplied by the sampling factor.
     pub hit_cost: u64,
     pub cost: u64,
@@ -42,8 +44,7 @@ pub struct KeyedHit {
     pub required: u64,
     pub veto: Veto,
     pub charge: ChargeWhen,
-    /// Phase of the counter: the number of microseconds that scripts add to the current time, so that the windows of
-    /// different keys do not begin at the same time.
+    /// Phase of the counter: the number of microseconds that scripts add to the current time. See [`Limit::phase_us`].
     pub phase_us: u64,
     /// Sampling factor N: one request in N is sent to Redis, at N times its cost.
     pub sample: u32,
@@ -149,21 +150,30 @@ impl RedisKeyspace {
         &self,
         mode: ScriptMode,
         hits: impl IntoIterator<Item = &'h Hit<'h>>,
+        now: impl Fn() -> Timestamp,
     ) -> ScriptRequest {
-        ScriptRequest { mode, hits: hits.into_iter().map(|hit| self.keyed_hit(hit)).collect() }
+        ScriptRequest {
+            mode,
+            hits: hits.into_iter().map(|hit| self.keyed_hit(hit, &now)).collect(),
+        }
     }
 
-    /// Adds the Redis key to a hit, and multiplies the cost of a sampled hit by its sampling factor.
-    pub fn keyed_hit(&self, hit: &Hit<'_>) -> KeyedHit {
+    /// Adds the Redis key to a hit, and multiplies the cost of a sampled hit by its sampling factor. `now` returns the
+    /// time of this machine, or of the counting clock if the store has one. It is called only if the parameters of the
+    /// limit depend on the time.
+    pub fn keyed_hit(&self, hit: &Hit<'_>, now: impl FnOnce() -> Timestamp) -> KeyedHit {
         let sample = hit.key.redis().map_or(1, |options| options.sample().get());
         let (key, tag) = match hit.key.counter_id().and_then(key_and_tag) {
             Some((key, tag)) => (key.to_owned(), tag),
             None => (self.key(hit), compute_limit_tag(hit)),
         };
+        let limit = *hit.key.share().unwrap_or(hit.limit);
+        let (params, phase_us) = limit.params_and_phase_us(&hit.key, now);
         KeyedHit {
             key,
             tag,
-            limit: *hit.key.share().unwrap_or(hit.limit),
+            limit,
+            params,
             hit_cost: hit.cost,
             cost: hit.cost.saturating_mul(sample.into()),
             // A hit that charges nothing does not represent other requests.
@@ -173,19 +183,23 @@ impl RedisKeyspace {
             },
             veto: hit.veto,
             charge: hit.charge,
-            phase_us: hit.limit.phase_us(&hit.key),
+            phase_us,
             sample,
         }
     }
 
     /// Adds Redis keys to a hit. If the counter of the hit is split over several keys, returns one hit for each of
     /// these keys. Otherwise returns one hit.
-    pub fn keyed_hits_in_all_parts(&self, hit: &Hit<'_>) -> Vec<KeyedHit> {
+    pub fn keyed_hits_in_all_parts(
+        &self,
+        hit: &Hit<'_>,
+        now: impl Fn() -> Timestamp,
+    ) -> Vec<KeyedHit> {
         match hit.key.redis().and_then(RedisOptions::split_into) {
-            None => vec![self.keyed_hit(hit)],
+            None => vec![self.keyed_hit(hit, now)],
             Some(parts) => (0..parts.get())
                 .filter_map(|part| part.try_into().ok())
-                .map(|part| self.keyed_hit(&Hit { key: hit.key.with_part(part), ..*hit }))
+                .map(|part| self.keyed_hit(&Hit { key: hit.key.with_part(part), ..*hit }, &now))
                 .collect(),
         }
     }

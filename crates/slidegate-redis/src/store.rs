@@ -183,7 +183,7 @@ impl RedisStoreInner {
 
     /// Adds Redis keys to the hits of a request.
     fn build_keyed_hits(&self, hits: &[Hit<'_>]) -> KeyedHits {
-        hits.iter().map(|hit| self.keyspace.keyed_hit(hit)).collect()
+        hits.iter().map(|hit| self.keyspace.keyed_hit(hit, || self.clocks.local_now())).collect()
     }
 
     /// Charges several requests. Requests whose keys are in the same slot are decided in the given order.
@@ -379,7 +379,7 @@ impl RedisStoreInner {
 
     /// Evaluates a request without charging.
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let request = self.keyspace.request(ScriptMode::Peek, hits);
+        let request = self.keyspace.request(ScriptMode::Peek, hits, || self.clocks.local_now());
         match self.common_slot_of_hits(&request.hits) {
             Some(slot) => {
                 let reply = self
@@ -412,8 +412,10 @@ impl RedisStoreInner {
         }
         let is_own = |charge: &Charge| key_and_tag(&charge.counter).is_some();
         let additional = receipt.additional_charges(adjustment).filter(is_own);
-        let hits: KeyedHits =
-            additional.map(|charge| self.keyspace.keyed_hit(&charge.reported_hit())).collect();
+        let keyed_hit = |charge: Charge| {
+            self.keyspace.keyed_hit(&charge.reported_hit(), || self.clocks.local_now())
+        };
+        let hits: KeyedHits = additional.map(keyed_hit).collect();
         self.decide_with_cache_or_redis(hits).await.map(drop)
     }
 
@@ -452,8 +454,9 @@ impl RedisStoreInner {
 
     /// Deletes the counters of hits. If a counter is split over several keys, all its parts are deleted.
     async fn reset(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let keyed: KeyedHits =
-            hits.iter().flat_map(|hit| self.keyspace.keyed_hits_in_all_parts(hit)).collect();
+        let in_all_parts =
+            |hit: &Hit<'_>| self.keyspace.keyed_hits_in_all_parts(hit, || self.clocks.local_now());
+        let keyed: KeyedHits = hits.iter().flat_map(in_all_parts).collect();
         let reset = maintenance::reset(&self.topology, &keyed, self.new_request_deadline()).await;
         for hit in &keyed {
             self.deny_cache.invalidate(&hit.key, hit.tag);

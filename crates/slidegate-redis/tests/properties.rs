@@ -116,3 +116,12 @@ async fn hit_order_does_not_affect_outcomes() {
         .await;
     }
 }
+
+#[tokio::test]
+async fn calendar_periods_are_counted_separately() {
+    let bench = RedisStoreFactory::start();
+    for seed in 0..100 {
+        let store = bench.new_store();
+        properties::calendar_periods_are_counted_separately(&store, &bench.clock, seed).await;
+    }
+}

@@ -198,7 +198,7 @@ impl LimitExplanation {
             name: rule_limit.policy_name().to_owned(),
             limit: describe::describe_limit(limit),
             max: quota.max(),
-            window_ms: ceil_millis(quota.window()),
+            window_ms: ceil_millis(limit.window()),
             observed: hit.veto == Veto::Never,
             joint: hit.veto == Veto::Jointly,
             cost: hit.cost,

@@ -210,10 +210,13 @@ fn describe_limit(limit: &Limit) -> String {
             format!("never more than {max} in any {window} ({limit})")
         }
         Algorithm::SlidingCounter => format!("about {max} in any {window} ({limit})"),
+        Algorithm::FixedWindow { align: Align::Calendar(calendar) } => {
+            format!("{max} in each {} in {} ({limit})", calendar.period(), calendar.time_zone())
+        }
         Algorithm::FixedWindow { align } => {
             let alignment = match align {
-                Align::Key => "",
                 Align::Clock => " of the clock",
+                Align::Key | Align::Calendar(_) => "",
             };
             format!(
                 "{max} in each {window}{alignment}, up to twice that across two windows ({limit})"

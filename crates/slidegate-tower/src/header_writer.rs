@@ -125,10 +125,13 @@ impl HeaderWriter {
     fn format_policy_header(&self, decision: &Decision<'_>) -> Option<HeaderValue> {
         let policy_header = headers::policy_header(self.style, decision)?;
         let policy_header = HeaderValue::from_str(policy_header.as_str()).ok()?;
-        self.cache.get_or_init(|| PolicyHeaderCache {
-            decision: decision.clone().into_owned(),
-            policy_header: policy_header.clone(),
-        });
+        // The header of a calendar limit has the length of the current period.
+        if !decision.limits().any(|status| status.limit().has_varying_window()) {
+            self.cache.get_or_init(|| PolicyHeaderCache {
+                decision: decision.clone().into_owned(),
+                policy_header: policy_header.clone(),
+            });
+        }
         Some(policy_header)
     }
 }

@@ -266,7 +266,8 @@ impl<'l> Decision<'l> {
         self.hits.receipt()
     }
 
-    /// Returns `true` if another decision is known to have the same limits, and therefore the same policy header.
+    /// Returns `true` if another decision is known to have the same limits, and therefore the same policy header, unless
+    /// the window of a limit [varies](crate::Limit::has_varying_window).
     /// Returns `false` if the limits differ or cannot be compared cheaply.
     pub fn has_same_limits(&self, other: &Self) -> bool {
         let all_known = |decision: &Self| decision.hits.outcomes().iter().all(Outcome::is_known);

@@ -211,7 +211,8 @@ pub fn for_each(
 }
 
 /// Returns the value of the first header of a style, if that header contains only limits and no counts; otherwise
-/// `None`. The value is the same for all decisions with the [same limits](Decision::has_same_limits).
+/// `None`. The value is the same for all decisions with the [same limits](Decision::has_same_limits), unless the window of
+/// a limit [varies](crate::Limit::has_varying_window).
 pub fn policy_header(style: Style, decision: &Decision<'_>) -> Option<HeaderText> {
     let write = style.definition().write_policies?;
     decision.binding().map(|_| write(decision))
@@ -302,10 +303,10 @@ pub(crate) fn visible_limits<'d>(
     decision.limits().filter(|status| !status.is_observed() && !status.is_refund())
 }
 
-/// Returns the window of a limit in seconds; `None` if the window is shorter than one second, which the drafts cannot
+/// Returns the window of a limit, or the current period of a calendar limit, in seconds; `None` if the window is shorter than one second, which the drafts cannot
 /// express.
 fn window_seconds(status: &LimitStatus<'_>) -> Option<u64> {
-    let window = status.limit().quota().window();
+    let window = status.limit().window();
     (window >= Duration::from_secs(1)).then(|| ceil_seconds(window))
 }
 

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use fnv::FnvHasher;
 
+use crate::algorithm::AnyCounter;
+use crate::clock::Timestamp;
 use crate::cluster_options::ClusterOptions;
 use crate::limit::Limit;
 use crate::redis_options::RedisOptions;
@@ -324,13 +326,14 @@ impl fmt::Display for Key<'_> {
 
 // Defined here rather than in `limit.rs`, because keys depend on limits.
 impl Limit {
-    /// Returns the phase of a key in microseconds: the offset that is added to the time of its counter. For fixed
-    /// windows with [`Align::Key`](crate::Align::Key), the phase is a stable hash of the key; for all other limits, it is 0.
-    pub fn phase_us(&self, key: &Key<'_>) -> u64 {
-        if self.has_per_key_window_offset() {
-            key.stable_hash() % self.quota().window_us()
-        } else {
-            0
+    /// Returns the phase of a key at `now`, in microseconds: the offset that is added to `now` to get the time of its
+    /// counter. For fixed windows with [`Align::Key`](crate::Align::Key), the phase is a stable hash of the key; for a
+    /// calendar limit, it depends on the period that contains `now`; for all other limits, it is 0.
+    #[inline(always)]
+    pub fn phase_us(&self, key: &Key<'_>, now: Timestamp) -> u64 {
+        match self.counter_ref() {
+            AnyCounter::FixedWindow(counter) => counter.phase_us(|| key.stable_hash(), now),
+            _ => 0,
         }
     }
 }

@@ -47,7 +47,8 @@
 //! # Features
 //!
 //! - `policy`, on by default: [`Gate`] and [`Policy`]. Without it, a [`Limiter`] depends on no crate for YAML, routes or
-//!   networks.
+//!   networks. Includes `calendar`.
+//! - `calendar`: [`Limit::calendar`], with the time zone database of the crate jiff.
 //! - `tokio`: `wait_async`, which waits on the timer of tokio.
 //! - `coarse-clock`: `CoarseClock`, which is cheaper to read than the default clock, and precise to a tick of the Linux
 //!   kernel.
@@ -67,6 +68,8 @@ pub mod store;
 pub mod testkit;
 
 mod algorithm;
+#[cfg(feature = "calendar")]
+mod calendar;
 mod clock;
 mod cluster_options;
 mod decision;
@@ -89,12 +92,16 @@ mod redis_options;
 #[cfg(feature = "policy")]
 mod request;
 mod rule_limit;
+#[cfg(feature = "calendar")]
+mod similar;
 mod store_key;
 mod sync;
 #[cfg(test)]
 mod test_util;
 
 pub use algorithm::{Algorithm, Align, LimitParams};
+#[cfg(feature = "calendar")]
+pub use calendar::{Calendar, CalendarError, Period, Weekday};
 #[cfg(all(feature = "coarse-clock", target_os = "linux"))]
 pub use clock::CoarseClock;
 pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp, WallClock};

@@ -15,7 +15,10 @@ use crate::algorithm::sliding_log::{self, SlidingLog};
 use crate::algorithm::sliding_window::{self, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Align, AnyAdditive, AnyCounter, LimitParams, with_counter};
-use crate::clock::ceil_micros;
+#[cfg(feature = "calendar")]
+use crate::calendar::{Boundary, Calendar};
+use crate::clock::{Timestamp, ceil_micros};
+use crate::key::Key;
 use crate::quota::{MAX_UNITS, Quota, QuotaError, format_duration, format_window};
 
 /// A quota with the algorithm that enforces it. Plain data, so that it can be sent to a store.
@@ -81,6 +84,10 @@ pub enum LimitError {
         max = sliding_log::MAX_ENTRIES
     )]
     LogTooLong(u64),
+    /// The window of the quota is not the longest period of the calendar.
+    #[cfg(feature = "calendar")]
+    #[error("the window of a calendar limit is a {0}; create the limit with Limit::calendar")]
+    CalendarWindow(Calendar),
 }
 
 impl Limit {
@@ -105,6 +112,13 @@ impl Limit {
                 SlidingBuckets::new(&quota, checked_precision_us(&quota, precision)?),
             ),
             Algorithm::SlidingCounter => AnyCounter::SlidingCounter(SlidingCounter::new(&quota)),
+            #[cfg(feature = "calendar")]
+            Algorithm::FixedWindow { align: Align::Calendar(calendar) } => {
+                if quota.window_us() != calendar.period().longest_us() {
+                    return Err(LimitError::CalendarWindow(calendar));
+                }
+                AnyCounter::FixedWindow(FixedWindow::new(&quota, Align::Calendar(calendar)))
+            }
             Algorithm::FixedWindow { align } => {
                 AnyCounter::FixedWindow(FixedWindow::new(&quota, align))
             }
@@ -121,6 +135,34 @@ impl Limit {
             }
         };
         Ok(Self::from_counter(counter))
+    }
+
+    /// Creates a limit of `max` units in each period of a calendar, such as a month in a time zone. The algorithm is
+    /// `fixed_window`: the count begins again with each period, and the `retry_after` of a denial is the start of the next
+    /// one.
+    ///
+    /// ```
+    /// use slidegate::{Calendar, Limit, Limiter, Period};
+    ///
+    /// let calendar = Calendar::new(Period::Month).with_time_zone("Europe/Berlin")?;
+    /// let budget = Limit::calendar(10_000, calendar)?;
+    /// assert_eq!(budget.to_string(), "10000/month Europe/Berlin fixed_window");
+    /// let limiter = Limiter::new([budget, Limit::calendar(1_000, Period::Day)?])?;
+    /// assert!(limiter.check("acme").is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If `max` exceeds [`MAX_UNITS`].
+    #[cfg(feature = "calendar")]
+    pub fn calendar(max: u64, calendar: impl Into<Calendar>) -> Result<Self, LimitError> {
+        if max > MAX_UNITS {
+            return Err(QuotaError::TooMany(max).into());
+        }
+        let calendar = calendar.into();
+        let quota = Quota::from_parts(max as u32, calendar.period().longest_us());
+        let counter = FixedWindow::new(&quota, Align::Calendar(calendar));
+        Ok(Self::from_counter(AnyCounter::FixedWindow(counter)))
     }
 
     /// Creates a limit with the default algorithm, which supports all quotas.
@@ -185,9 +227,51 @@ impl Limit {
         })
     }
 
-    /// Returns the quota. Its window is the window that is enforced, which is rounded up to a whole number of ticks.
+    /// Returns the quota. Its window is the window that is enforced, which is rounded up to a whole number of ticks; for a
+    /// [calendar limit](Self::calendar) the longest period, for example 31 days for a month.
     pub fn quota(&self) -> Quota {
         with_counter!(self.counter, counter => counter.quota())
+    }
+
+    /// Returns the length of the window: the window of the [quota](Self::quota), or the length of the current period of a
+    /// [calendar limit](Self::calendar), which is the period of the latest decision with this calendar in the process.
+    pub fn window(&self) -> Duration {
+        #[cfg(feature = "calendar")]
+        if let Some(calendar) = self.calendar_periods() {
+            return calendar.latest_period_length();
+        }
+        self.quota().window()
+    }
+
+    /// Returns the window in policy notation, such as `15m`, or the name of the period of a calendar limit, such as
+    /// `month`.
+    pub fn window_text(&self) -> String {
+        #[cfg(feature = "calendar")]
+        if let Some(calendar) = self.calendar_periods() {
+            return calendar.period().name().to_owned();
+        }
+        self.quota().window_text()
+    }
+
+    /// Returns the calendar of a [calendar limit](Self::calendar); `None` for other limits.
+    #[cfg(feature = "calendar")]
+    pub fn calendar_periods(&self) -> Option<Calendar> {
+        match self.counter {
+            AnyCounter::FixedWindow(counter) => match counter.align() {
+                Align::Calendar(calendar) => Some(calendar),
+                Align::Key | Align::Clock => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns whether the length of the [window](Self::window) changes with time, which is the case for a [calendar
+    /// limit](Self::calendar).
+    pub fn has_varying_window(&self) -> bool {
+        #[cfg(feature = "calendar")]
+        return self.calendar_periods().is_some();
+        #[cfg(not(feature = "calendar"))]
+        false
     }
 
     /// Returns the algorithm with its parameters.
@@ -222,6 +306,28 @@ impl Limit {
         with_counter!(self.counter, counter => counter.params())
     }
 
+    /// Returns the parameters as numbers, with which a remote store decides a hit of a key, and the phase of the key. For a
+    /// calendar limit they depend on the time, for which `now` is called: they describe the boundary between two periods
+    /// that is nearest to `now`, so that the remote store finds the phase at its own time, if its clock differs by less
+    /// than half a period.
+    pub fn params_and_phase_us(
+        &self,
+        key: &Key<'_>,
+        now: impl FnOnce() -> Timestamp,
+    ) -> (LimitParams, u64) {
+        #[cfg(feature = "calendar")]
+        if let Some(calendar) = self.calendar_periods() {
+            let Boundary { phase_us, window, phase_step_s } = calendar.nearest_boundary(now());
+            // Without ticks, a remote store keeps a state until the end of the period, and no window longer.
+            let params =
+                LimitParams { extra: window, max_debt: phase_step_s, tick_us: 0, ..self.params() };
+            return (params, phase_us);
+        }
+        // The time has no effect on the phase of other limits.
+        let _ = now;
+        (self.params(), self.phase_us(key, Timestamp::default()))
+    }
+
     /// Returns the counter of this limit if its algorithm is additive (the states of several nodes can be added);
     /// otherwise `None`.
     pub fn additive(&self) -> Option<AnyAdditive> {
@@ -237,16 +343,19 @@ impl Limit {
     }
 
     /// Returns the properties that separate the counters of two limits on the same key: the algorithm, the window, and
-    /// its precision or alignment. Max and burst are not included, so that counts survive a change of max or burst.
+    /// its precision, alignment or calendar. Max and burst are not included, so that counts survive a change of max or burst.
     pub fn shape_text(&self) -> String {
         let window = self.quota().window_text();
         match self.counter {
             AnyCounter::SlidingBuckets(counter) => {
                 format!("{}:{window}:{}", self.algorithm(), format_window(counter.precision_us()))
             }
-            AnyCounter::FixedWindow(counter) if counter.align() == Align::Clock => {
-                format!("{}:{window}:clock", self.algorithm())
-            }
+            AnyCounter::FixedWindow(counter) => match counter.align() {
+                Align::Key => format!("{}:{window}", self.algorithm()),
+                Align::Clock => format!("{}:{window}:clock", self.algorithm()),
+                #[cfg(feature = "calendar")]
+                Align::Calendar(calendar) => format!("{}:{calendar}", self.algorithm()),
+            },
             _ => format!("{}:{window}", self.algorithm()),
         }
     }
@@ -314,6 +423,10 @@ impl FromStr for Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[cfg(feature = "calendar")]
+        if let Some(calendar) = self.calendar_periods() {
+            return write!(f, "{}/{calendar} {}", self.quota().max(), self.algorithm());
+        }
         write!(f, "{} {}", self.quota(), self.algorithm())?;
         match self.counter {
             AnyCounter::SlidingWindow(counter)
@@ -333,58 +446,4 @@ impl From<&Limit> for Limit {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limit_instance_share_divides_max_and_burst() {
-        let share =
-            |limit: &Limit, instances| limit.instance_share(NonZeroU32::new(instances).unwrap());
-        for algorithm in Algorithm::ALL {
-            // The last window is not a whole number of ticks.
-            for quota in ["100/min", "7/d", "1/s", "0/h", "100/16777217ms"] {
-                let limit = Limit::new(quota.parse().unwrap(), algorithm).unwrap();
-                assert_eq!(share(&limit, 1), limit);
-                for instances in [2, 3, 10, 1_000, u32::MAX] {
-                    let (own, total) = (share(&limit, instances), limit.quota().max());
-                    let max = (total / u64::from(instances)).max(u64::from(total > 0));
-                    assert_eq!((own.quota().max(), own.capacity()), (max, max), "{limit}");
-                    assert_eq!(own.quota().window(), limit.quota().window(), "{limit}");
-                    assert_eq!(own.shape_text(), limit.shape_text(), "{limit}");
-                }
-            }
-        }
-        let burst = |burst| Algorithm::TokenBucket { burst: Some(burst), max_debt: None };
-        let bucket = |quota: &str, units| Limit::new(quota.parse().unwrap(), burst(units)).unwrap();
-        assert_eq!(share(&bucket("100/s", 50), 4), bucket("25/s", 12));
-        assert_eq!(share(&bucket("100/s", 3), 4), bucket("25/s", 1));
-        assert_eq!(share(&bucket("100/s", 0), 4), bucket("25/s", 0));
-    }
-
-    /// Compares shape hashes with fixed numbers. Nodes of different versions identify shared counters by these hashes,
-    /// so the hashes must not change.
-    #[test]
-    fn limit_shape_hash_is_same_in_every_version() {
-        let shape =
-            |quota: &str, algorithm| Limit::new(quota.parse().unwrap(), algorithm).unwrap().shape();
-        let buckets = Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(60)) };
-        assert_eq!(shape("100/min", Algorithm::SlidingCounter), 0xc9d7_f7c8_cbc4_c46a);
-        for (resolution, cluster_shape) in [
-            (None, 0x3148_17c0_5554_feb6),
-            (Some(32), 0x3148_17c0_5554_feb6),
-            (Some(64), 0x3128_17c0_5554_feb6),
-        ] {
-            let algorithm = Algorithm::SlidingWindow { resolution };
-            assert_eq!(shape("100/min", algorithm), 0x3168_17c0_5554_feb6);
-            let limit = Limit::new("100/min".parse().unwrap(), algorithm).unwrap();
-            assert_eq!(limit.cluster_shape(), cluster_shape, "{limit}");
-        }
-        let counter = Limit::new("100/min".parse().unwrap(), Algorithm::SlidingCounter).unwrap();
-        assert_eq!(counter.cluster_shape(), counter.shape());
-        assert_eq!(shape("100/h", buckets), 0x30b9_3f8d_6687_886c);
-        assert_eq!(
-            shape("100/d", Algorithm::FixedWindow { align: Align::Clock }),
-            0x6430_cb58_711d_cb49
-        );
-    }
-}
+mod tests;

@@ -113,11 +113,11 @@ impl RuleLimit {
     }
 }
 
-/// Returns the id of a limit: its window, such as `1m`. `all` contains the limits of the rule. If another of these
+/// Returns the id of a limit: its window, such as `1m` or `month`. `all` contains the limits of the rule. If another of these
 /// limits has the same window, the id also contains the algorithm.
 fn new_limit_id(limit: &Limit, all: &[Limit]) -> String {
-    let window = limit.quota().window_text();
-    let same_window = all.iter().filter(|other| other.quota().window() == limit.quota().window());
+    let window = limit.window_text();
+    let same_window = all.iter().filter(|other| other.window_text() == window);
     match same_window.count() {
         1 => window,
         _ => format!("{window}.{}", limit.algorithm().name()),

@@ -4,6 +4,7 @@
 //! To test a store, pass the store and the clock that the store reads to [`conformance::run_trace`] and to each
 //! function in [`properties`].
 
+mod calendar;
 pub mod conformance;
 pub mod faulty;
 pub mod model;

@@ -96,3 +96,12 @@ fn order_of_hits_does_not_change_decision() {
         ));
     }
 }
+
+#[test]
+fn calendar_periods_are_counted_separately() {
+    for seed in 0..300 {
+        let clock = ManualClock::default();
+        let store = MemoryStore::with_clock(clock.clone(), 1_000);
+        block_on(properties::calendar_periods_are_counted_separately(&store, &clock, seed));
+    }
+}

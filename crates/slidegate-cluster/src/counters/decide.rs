@@ -66,7 +66,7 @@ impl Counters {
         cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
         if let [hit] = hits {
-            let location = self.locate_counter(hit)?;
+            let location = self.locate_counter(hit, now)?;
             let shard = &mut *self.shards[location.shard].0.lock();
             self.remove_expired_keys_periodically(shard, now);
             let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
@@ -83,7 +83,7 @@ impl Counters {
         now: Timestamp,
         cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
-        let locations = self.locate_counters(hits)?;
+        let locations = self.locate_counters(hits, now)?;
         let mut locked = self.lock_shards(&locations);
         for (_, shard) in &mut locked {
             self.remove_expired_keys_periodically(shard, now);

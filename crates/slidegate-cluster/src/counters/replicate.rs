@@ -96,7 +96,7 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn refund(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        let locations = self.locate_counters(hits)?;
+        let locations = self.locate_counters(hits, now)?;
         let refund = |(hit, location): (&Hit<'_>, &CounterLocation)| {
             let counter_now = location.to_counter_time(now);
             with_counter!(location.counter, counter => {
@@ -117,7 +117,7 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        for (hit, location) in hits.iter().zip(&self.locate_counters(hits)?) {
+        for (hit, location) in hits.iter().zip(&self.locate_counters(hits, now)?) {
             let shard = &mut *self.shards[location.shard].0.lock();
             with_counter!(location.counter, counter => {
                 self.find_or_restore_state(shard, counter, hit, *location, now)?;
@@ -184,7 +184,7 @@ impl Counters {
         &self,
         shard: &mut Shard,
         update: &CounterUpdate,
-        bucket_expires_us: u64,
+        latest_expiry_us: u64,
     ) {
         if update.units.removed == 0 || shard.replicas.get(update.key).is_none() {
             return;
@@ -200,7 +200,7 @@ impl Counters {
         }
         let Some(replica) = shard.replicas.get(update.key) else { return };
         if replica.merge_removed_units(update.bucket, update.units.removed) {
-            let expires_us = bucket_expires_us.saturating_add(self.max_clock_skew_us);
+            let expires_us = latest_expiry_us.saturating_add(self.max_clock_skew_us);
             shard
                 .states
                 .mark_key_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));
@@ -316,14 +316,14 @@ impl ReplicatedCounters for Counters {
         let expiry_cutoff = self.cutoff_for_expiry_on_all_nodes(now);
         let max_replicas = (2 * self.max_keys / self.shards.len()).max(64);
         for update in updates {
-            let bucket_expires_us = update.layout.bucket_expires_us(update.bucket);
+            let latest_expiry_us = update.layout.latest_expiry_us(update.bucket);
             let is_own = update.incarnation == self.incarnation;
-            if update.key == 0 || bucket_expires_us <= expiry_cutoff.as_micros() {
+            if update.key == 0 || latest_expiry_us <= expiry_cutoff.as_micros() {
                 continue;
             }
             let shard = &mut *self.shards[self.shard_index(update.key)].0.lock();
             if is_own {
-                self.merge_removed_units(shard, update, bucket_expires_us);
+                self.merge_removed_units(shard, update, latest_expiry_us);
                 continue;
             }
             if shard.replicas.len() >= max_replicas {
@@ -338,7 +338,7 @@ impl ReplicatedCounters for Counters {
                 shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.layout));
             if replica.merge(update.incarnation, update.bucket, &update.units) {
                 replica.remove_expired(expiry_cutoff);
-                let expires_us = bucket_expires_us.saturating_add(self.max_clock_skew_us);
+                let expires_us = latest_expiry_us.saturating_add(self.max_clock_skew_us);
                 shard
                     .states
                     .mark_key_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));

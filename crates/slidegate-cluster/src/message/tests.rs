@@ -9,8 +9,11 @@ fn u64_of_any_bit_length() -> impl Strategy<Value = u64> {
 }
 
 fn any_counter_update() -> impl Strategy<Value = CounterUpdate> {
-    let layout = (1u64..5, 1u32..=1441)
-        .prop_map(|(seconds, buckets)| BucketLayout { bucket_us: seconds * 1_000_000, buckets });
+    let layout = (1u64..5, 1u32..=1441).prop_map(|(seconds, buckets)| BucketLayout {
+        bucket_us: seconds * 1_000_000,
+        buckets,
+        drift_us: u64::from(buckets % 3) * 100_000,
+    });
     let near = (1_700_000_000u64..1_700_000_010).boxed();
     let bucket = prop_oneof![9 => near, 1 => any::<u64>().boxed()];
     (
@@ -126,7 +129,7 @@ proptest! {
 fn encoded_update_needs_at_most_twelve_bytes() {
     let update = |key: u64| CounterUpdate {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        layout: BucketLayout { bucket_us: 60_000_000, buckets: 2 },
+        layout: BucketLayout { bucket_us: 60_000_000, buckets: 2, drift_us: 0 },
         incarnation: Incarnation(1_700_000_000_000_000),
         bucket: 28_333_333 + key % 2,
         units: PnCounter { charged: key % 300, removed: 0 },
@@ -140,7 +143,7 @@ fn encoded_update_needs_at_most_twelve_bytes() {
 fn many_updates_are_split_into_several_frames() {
     let update = |key: u64| CounterUpdate {
         key: u64::MAX - key,
-        layout: BucketLayout { bucket_us: u64::MAX - key, buckets: 1441 },
+        layout: BucketLayout { bucket_us: u64::MAX - key, buckets: 1441, drift_us: 0 },
         incarnation: Incarnation(u64::MAX),
         bucket: u64::MAX / 2,
         units: PnCounter { charged: u64::MAX, removed: u64::MAX },
@@ -209,7 +212,8 @@ fn counts_larger_than_frame_are_rejected() {
     assert_eq!(decode_counts(&[u64::MAX]), Err(MessageError::Truncated), "slots");
     assert_eq!(decode_counts(&[0, u64::MAX]), Err(MessageError::Truncated), "updates");
     assert_eq!(decode_counts(&[0, 1, 0, 0, 0]), Err(MessageError::UnknownGroup));
-    assert_eq!(decode_counts(&[1, 0, 2, 7, 0, 0]), Err(MessageError::InvalidShape));
-    assert_eq!(decode_counts(&[1, 5, 1442, 7, 0, 0]), Err(MessageError::InvalidShape));
-    assert_eq!(decode_counts(&[1, 5, 2, 7, 0, 1, 1, 0, 0]), Err(MessageError::MissingKey));
+    assert_eq!(decode_counts(&[1, 0, 2, 0, 7, 0, 0]), Err(MessageError::InvalidShape));
+    assert_eq!(decode_counts(&[1, 5, 1442, 0, 7, 0, 0]), Err(MessageError::InvalidShape));
+    assert_eq!(decode_counts(&[1, 5, 2, 5, 7, 0, 0]), Err(MessageError::InvalidShape), "drift");
+    assert_eq!(decode_counts(&[1, 5, 2, 0, 7, 0, 1, 1, 0, 0]), Err(MessageError::MissingKey));
 }

@@ -1,7 +1,7 @@
 //! Wire format of counter updates: a table of groups, then the updates.
 //!
 //! ```text
-//! groups:  count, then for each: bucket length, buckets, incarnation, first bucket
+//! groups:  count, then for each: bucket length, buckets, drift, incarnation, first bucket
 //! updates: count, then for each: head, [fingerprint: 8 bytes], bucket, charged, [removed]
 //! ```
 //!
@@ -25,9 +25,9 @@ const UPDATE_FLAG_HAS_REMOVED_UNITS: u64 = 2;
 const UPDATE_FLAG_BIT_COUNT: u32 = 2;
 
 /// Maximum size of an encoded update plus the group that the update may add to the frame, in bytes.
-const MAX_UPDATE_BYTES_WITH_GROUP: usize = 8 + 8 * MAX_VARINT_BYTES;
+const MAX_UPDATE_BYTES_WITH_GROUP: usize = 8 + 9 * MAX_VARINT_BYTES;
 /// Minimum size of an encoded group (bucket layout, incarnation and first bucket), in bytes.
-const MIN_UPDATE_GROUP_BYTES: usize = 4;
+const MIN_UPDATE_GROUP_BYTES: usize = 5;
 /// Minimum size of an encoded update, in bytes.
 const MIN_UPDATE_BYTES: usize = 3;
 
@@ -89,6 +89,7 @@ impl UpdateEncoder {
         let group = *self.groups.entry(shared).or_insert_with(|| {
             write_varint(&mut self.group_bytes, update.layout.bucket_us);
             write_varint(&mut self.group_bytes, u64::from(update.layout.buckets));
+            write_varint(&mut self.group_bytes, update.layout.drift_us);
             write_varint(&mut self.group_bytes, update.incarnation.0);
             write_varint(&mut self.group_bytes, update.bucket);
             UpdateGroup { index, first_bucket: update.bucket }
@@ -132,11 +133,13 @@ fn decode_group(
     let bucket_us = reader.read_varint()?;
     // The current bucket is included in the number of buckets.
     let buckets = u32::try_from(reader.read_varint()?).map_err(|_| MessageError::InvalidShape)?;
-    if bucket_us == 0 || buckets == 0 || u64::from(buckets) > MAX_BUCKETS + 1 {
+    let drift_us = reader.read_varint()?;
+    let is_valid = drift_us < bucket_us && (1..=MAX_BUCKETS + 1).contains(&u64::from(buckets));
+    if !is_valid {
         return Err(MessageError::InvalidShape);
     }
     Ok((
-        BucketLayout { bucket_us, buckets },
+        BucketLayout { bucket_us, buckets, drift_us },
         Incarnation(reader.read_varint()?),
         reader.read_varint()?,
     ))

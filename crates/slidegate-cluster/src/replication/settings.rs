@@ -62,8 +62,7 @@ impl Settings {
         now: Timestamp,
     ) -> bool {
         let latest_us = now.as_micros().saturating_add(self.max_clock_skew_us());
-        let begins_us = update.bucket.saturating_mul(update.layout.bucket_us);
-        begins_us > latest_us.saturating_add(update.layout.lifetime_us())
+        update.layout.earliest_start_us(update.bucket) > latest_us
     }
 }
 

@@ -569,7 +569,7 @@ impl Simulator {
         let (key, limit) = (Key::new(&self.scope, &value), &self.scenario.limit);
         (
             key.fingerprint(&FingerprintSecret::from(FINGERPRINT_SECRET), limit.cluster_shape()),
-            limit.phase_us(&key),
+            limit.phase_us(&key, Timestamp::from_micros(self.now_us)),
         )
     }
 

@@ -100,7 +100,7 @@ impl<'r> LimitStatusBody<'r> {
             limit: LimitBody {
                 name: limit_status.id(),
                 max: quota.max(),
-                window_ms: ceil_millis(quota.window()),
+                window_ms: ceil_millis(limit.window()),
             },
             algorithm: limit.algorithm().name(),
             allowed: outcome.fits(),

@@ -231,6 +231,10 @@ impl LimitStats {
         let DecidedRequest { at, allowed, key, cost, required } = request;
         let fits = status.fits();
         self.counts.count_request(allowed, LimitFit::from_status(status));
+        // The count of a calendar period is exact. It cannot be compared with a log of a sliding window.
+        if status.limit().calendar_periods().is_some() {
+            return fits;
+        }
         key.is_none_or(|key| {
             let quota = status.limit().quota();
             let charged = if is_limit_charged(status, allowed) { cost } else { 0 };

@@ -115,8 +115,11 @@ fn build_descriptor_status(
     jitter: JitterSample,
 ) -> DescriptorStatus {
     let outcome = limit_status.outcome();
-    let quota = limit_status.limit().quota();
-    let (unit, units) = unit::largest_unit_dividing(quota.window());
+    let (limit, quota) = (limit_status.limit(), limit_status.limit().quota());
+    let (unit, units) = match limit.calendar_periods() {
+        Some(calendar) => unit::unit_of_period(calendar.period()),
+        None => unit::largest_unit_dividing(quota.window()),
+    };
     let wait = match outcome.fits() {
         true => Some(outcome.reset_after()),
         false => outcome.retry_after().map(|wait| jitter.extend(wait)),

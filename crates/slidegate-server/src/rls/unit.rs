@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use slidegate::Period;
+
 const SECONDS_PER_DAY: u64 = 86_400;
 
 /// The Protobuf enum value of each time unit, and its length in seconds. A month has 30 days, and a year has 365 days.
@@ -38,6 +40,17 @@ pub fn largest_unit_dividing(window: Duration) -> (i32, u32) {
     units.unwrap_or((0, 1))
 }
 
+/// Returns the time unit of a calendar period, as its Protobuf enum value, and the count of these units in the period.
+pub fn unit_of_period(period: Period) -> (i32, u32) {
+    match period {
+        Period::Day => (4, 1),
+        Period::Week => (7, 1),
+        Period::Month => (5, 1),
+        Period::Quarter => (5, 3),
+        Period::Year => (6, 1),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +70,14 @@ mod tests {
         assert_eq!(largest_unit_dividing(Duration::from_secs(7_200)), (Unit::Hour as i32, 2));
         assert_eq!(largest_unit_dividing(Duration::from_millis(1_500)), (Unit::Unknown as i32, 1));
         assert_eq!(unit_length(Unit::Unknown as i32), None);
+        for (period, unit, units) in [
+            (Period::Day, Unit::Day, 1),
+            (Period::Week, Unit::Week, 1),
+            (Period::Month, Unit::Month, 1),
+            (Period::Quarter, Unit::Month, 3),
+            (Period::Year, Unit::Year, 1),
+        ] {
+            assert_eq!(unit_of_period(period), (unit as i32, units));
+        }
     }
 }

@@ -42,7 +42,14 @@ pub struct BucketLayout {
     pub bucket_us: u64,
     /// The number of buckets whose units are counted at any one time, including the bucket that contains this time.
     pub buckets: u32,
+    /// The duration in microseconds by which a bucket is longer than the time that it represents, on average: 0, unless
+    /// the buckets are periods of a calendar. The time of such a counter runs ahead of the clock, by this much per bucket.
+    pub drift_us: u64,
 }
+
+/// The largest difference between the end of a period of a calendar and its end if all periods had the mean length. The
+/// difference of a period also is at most a bucket.
+const MAX_CALENDAR_DEVIATION_US: u64 = 8 * 86_400_000_000;
 
 impl BucketLayout {
     /// Returns the number of the bucket that contains a time.
@@ -53,6 +60,34 @@ impl BucketLayout {
     /// Returns the time from which the units of a bucket are no longer counted, in microseconds since the Unix epoch.
     pub fn bucket_expires_us(&self, bucket: u64) -> u64 {
         bucket.saturating_add(u64::from(self.buckets)).saturating_mul(self.bucket_us)
+    }
+
+    /// Returns a time on the clock, in microseconds since the Unix epoch, at which the units of a bucket are certainly no
+    /// longer counted. [`bucket_expires_us`](Self::bucket_expires_us) is a time of the counter, to which the phase of its
+    /// key is added.
+    pub fn latest_expiry_us(&self, bucket: u64) -> u64 {
+        match self.drift_us {
+            0 => self.bucket_expires_us(bucket),
+            _ => self.mean_start_us(bucket.saturating_add(1)).saturating_add(self.deviation_us()),
+        }
+    }
+
+    /// Returns a time on the clock, in microseconds since the Unix epoch, before which no clock charges units to a bucket.
+    pub fn earliest_start_us(&self, bucket: u64) -> u64 {
+        match self.drift_us {
+            // The phase of a key is less than a window.
+            0 => bucket.saturating_mul(self.bucket_us).saturating_sub(self.lifetime_us()),
+            _ => self.mean_start_us(bucket).saturating_sub(self.deviation_us()),
+        }
+    }
+
+    /// Returns the start of a period of a calendar if all periods had the mean length.
+    fn mean_start_us(&self, bucket: u64) -> u64 {
+        bucket.saturating_mul(self.bucket_us.saturating_sub(self.drift_us))
+    }
+
+    fn deviation_us(&self) -> u64 {
+        self.bucket_us.min(MAX_CALENDAR_DEVIATION_US)
     }
 
     /// Returns the longest duration for which the units of a charge are counted, in microseconds.

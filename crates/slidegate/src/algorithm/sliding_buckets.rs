@@ -301,7 +301,11 @@ impl Counter for SlidingBuckets {
 
 impl Additive for SlidingBuckets {
     fn layout(&self) -> BucketLayout {
-        BucketLayout { bucket_us: self.precision_us, buckets: u32::from(self.buckets) + 1 }
+        BucketLayout {
+            bucket_us: self.precision_us,
+            buckets: u32::from(self.buckets) + 1,
+            drift_us: 0,
+        }
     }
 
     #[inline]

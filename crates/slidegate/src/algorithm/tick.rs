@@ -11,11 +11,13 @@ pub struct LimitParams {
     /// The number of units that fit in a window.
     pub max: u32,
     /// The burst for `token_bucket`; the resolution for `sliding_window`; the number of counted buckets, including the
-    /// current one, for `sliding_buckets`; 0 for the other algorithms.
+    /// current one, for `sliding_buckets`; the number of the window that begins at the nearest boundary for a `fixed_window`
+    /// with a calendar; 0 for the other algorithms.
     pub extra: u32,
-    /// The largest debt (units charged above the burst) for `token_bucket`; 0 for the other algorithms.
+    /// The largest debt (units charged above the burst) for `token_bucket`; the seconds by which the phase grows at the
+    /// nearest boundary for a `fixed_window` with a calendar; 0 for the other algorithms.
     pub max_debt: u32,
-    /// The length of a tick in microseconds: the precision for `sliding_buckets`, 1 for `fixed_window`.
+    /// The length of a tick in microseconds: the precision for `sliding_buckets`, 1 for `fixed_window`, 0 with a calendar.
     pub tick_us: u64,
     /// The length of the window in ticks.
     pub window: u64,

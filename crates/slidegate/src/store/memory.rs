@@ -105,8 +105,8 @@ impl PaddedShard {
 struct HitLocation {
     shard: usize,
     fingerprint: u64,
-    /// The phase of the key: the offset, in microseconds, that is added to the time of the store's clock so that the
-    /// windows of different keys begin at different times.
+    /// The phase of the key at the time of the decision: the offset, in microseconds, that is added to this time to get
+    /// the time of the counter. See [`Limit::phase_us`](crate::Limit::phase_us).
     phase_us: u64,
 }
 
@@ -206,15 +206,11 @@ impl<C: Clock> MemoryStore<C> {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Returns the location of the counter that a hit charges.
+    /// Returns the location of the counter that a hit charges at `now`.
     #[inline(always)]
-    fn locate_hit(&self, hit: &Hit<'_>) -> HitLocation {
+    fn locate_hit(&self, hit: &Hit<'_>, now: Timestamp) -> HitLocation {
         let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape());
-        let phase_us = match hit.limit.has_per_key_window_offset() {
-            true => hit.key.stable_hash() % hit.limit.quota().window_us(),
-            false => 0,
-        };
-        self.location_of(fingerprint, phase_us)
+        self.location_of(fingerprint, hit.limit.phase_us(&hit.key, now))
     }
 
     /// Returns the location of the counter with this fingerprint.

@@ -45,7 +45,8 @@ pub(super) fn counter_name(hit: &Hit<'_>) -> Arc<str> {
 /// Returns the current time plus the phase of the hit's key. The phase is an offset that is added to all times of a
 /// counter, so that the windows of different keys begin at different times.
 fn counter_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
-    Timestamp::from_micros(clock.now().as_micros() + hit.limit.phase_us(&hit.key))
+    let now = clock.now();
+    Timestamp::from_micros(now.as_micros() + hit.limit.phase_us(&hit.key, now))
 }
 
 fn counter_state<'s, C: Counter>(
@@ -139,7 +140,7 @@ impl SyncStore for ModelStore {
                 counter: CounterId::Text(name.clone()),
                 limit: *hit.limit,
                 hit_index,
-                phase_us: hit.limit.phase_us(&hit.key),
+                phase_us: hit.limit.phase_us(&hit.key, self.clock.now()),
                 charged_at: Timestamp::from_micros(0),
                 hit_cost: hit.cost,
                 cost: 0,

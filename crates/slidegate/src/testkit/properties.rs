@@ -6,14 +6,17 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use crate::algorithm::{Algorithm, Align};
+use crate::calendar::Period;
 use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{Hit, Veto};
 use crate::key::{Key, Scope, Value};
-use crate::limit::Limit;
+use crate::limit::{Limit, LimitError};
 use crate::outcome::Outcome;
 use crate::quota::Quota;
 use crate::store::{Adjustment, ChargeResult, Edit, Store};
 
+pub use super::calendar::calendar_periods_are_counted_separately;
+use super::calendar::new_calendar;
 use super::oracle::Oracle;
 
 /// Window lengths of the tested limits, from 100 ms to one week. Counters measure time in ticks, which differ in length
@@ -45,18 +48,31 @@ pub fn limits() -> Vec<Limit> {
             limits.extend(algorithms.map(|algorithm| new_limit(max, window, algorithm)));
         }
     }
+    for (period, time_zone) in [
+        (Period::Day, "Europe/Berlin"),
+        (Period::Week, "Australia/Lord_Howe"),
+        (Period::Month, "America/New_York"),
+        (Period::Year, "UTC"),
+    ] {
+        let calendar = new_calendar(period, time_zone);
+        limits.extend([2, 10, 1_000].map(|max| valid_limit(Limit::calendar(max, calendar))));
+    }
     limits
 }
 
 fn new_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
     let limit = Quota::new(max, window).map_err(Into::into);
-    match limit.and_then(|quota| Limit::new(quota, algorithm)) {
+    valid_limit(limit.and_then(|quota| Limit::new(quota, algorithm)))
+}
+
+fn valid_limit(limit: Result<Limit, LimitError>) -> Limit {
+    match limit {
         Ok(limit) => limit,
         Err(error) => unreachable!("these limits are valid: {error}"),
     }
 }
 
-/// Returns the maximum number of units that a limit may admit in any time interval as long as its window.
+/// Returns the maximum number of units that a limit may admit in any time interval as long as the window of its quota.
 pub fn max_units_in_window(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
@@ -64,6 +80,8 @@ pub fn max_units_in_window(limit: &Limit) -> u64 {
         | Algorithm::SlidingLog
         | Algorithm::SlidingBuckets { .. } => max,
         Algorithm::SlidingCounter => (2 * max).saturating_sub(1),
+        // An interval as long as the longest period can contain a shorter one, and parts of its neighbours.
+        Algorithm::FixedWindow { align: Align::Calendar(_) } => 3 * max,
         Algorithm::FixedWindow { .. } => 2 * max,
         Algorithm::TokenBucket { .. } => max + limit.capacity(),
     }
@@ -95,7 +113,7 @@ impl<S: Store> TestCounter<'_, S> {
     }
 }
 
-fn unwrap_store_response<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+pub(super) fn unwrap_store_response<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     match result {
         Ok(response) => response,
         Err(error) => panic!("property tests need a store whose calls succeed: {error}"),
@@ -310,7 +328,10 @@ fn assert_within_limit<S>(
         }
         Algorithm::SlidingCounter | Algorithm::FixedWindow { .. } => {
             let key = Key::new(&counter.scope, &[Value::Text("one")]);
-            let since_us = (now.as_micros() + limit.phase_us(&key)) % window_us;
+            let since_us = match limit.calendar_periods() {
+                Some(calendar) => now.as_micros() - calendar.period_at(now).start.as_micros(),
+                None => (now.as_micros() + limit.phase_us(&key, now)) % window_us,
+            };
             let span = |us: u64| oracle.in_window(now, Duration::from_micros(us));
             let running = span(since_us + 1);
             let mut inside = running;

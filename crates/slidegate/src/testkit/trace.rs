@@ -8,10 +8,12 @@ use fastrand::Rng;
 use crate::algorithm::{Algorithm, Align};
 use crate::clock::Timestamp;
 use crate::hit::{ChargeWhen, Veto};
-use crate::limit::Limit;
+use crate::limit::{Limit, LimitError};
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
 use crate::store::Adjustment;
+
+use super::calendar::draw_calendar;
 
 /// Maximum time by which one step of a trace sets the clock back. A store must therefore keep a counter for at least
 /// this time after the counter has expired.
@@ -220,9 +222,14 @@ fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
             let parts = [1, 2, 5, 10][rng.usize(..4)];
             Algorithm::SlidingBuckets { precision: Some(window / parts) }
         }
-        Algorithm::FixedWindow { .. } if rng.bool() => {
-            Algorithm::FixedWindow { align: Align::Clock }
-        }
+        Algorithm::FixedWindow { .. } => match rng.u32(..3) {
+            0 => Algorithm::FixedWindow { align: Align::Key },
+            1 => Algorithm::FixedWindow { align: Align::Clock },
+            _ => {
+                let (calendar, max) = (draw_calendar(rng), draw_max_units(rng, algorithm));
+                return valid_limit(Limit::calendar(max, calendar));
+            }
+        },
         Algorithm::TokenBucket { .. } if rng.bool() => {
             let max_debt = [None, Some(0), Some(rng.u64(..500)), Some(MAX_UNITS)];
             let max_debt = max_debt[rng.usize(..4)];
@@ -250,7 +257,11 @@ fn draw_max_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {
 
 fn build_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
     let limit = Quota::new(max, window).map_err(Into::into);
-    match limit.and_then(|quota| Limit::new(quota, algorithm)) {
+    valid_limit(limit.and_then(|quota| Limit::new(quota, algorithm)))
+}
+
+fn valid_limit(limit: Result<Limit, LimitError>) -> Limit {
+    match limit {
         Ok(limit) => limit,
         Err(error) => unreachable!("the generator draws only valid limits: {error}"),
     }

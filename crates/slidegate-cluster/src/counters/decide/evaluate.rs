@@ -63,7 +63,7 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        let locations = self.locate_counters(hits)?;
+        let locations = self.locate_counters(hits, now)?;
         let context = DecisionContext { now, is_alone: true, cap_policy: CapPolicy::Deny };
         Ok(self.evaluate_hits(&mut self.lock_shards(&locations), hits, &locations, context)?.0)
     }

@@ -139,7 +139,7 @@ impl<'a> LimitReport<'a> {
             limit: NamedQuota {
                 name: rule_limit.id(),
                 max: quota.max(),
-                window_ms: ceil_millis(quota.window()),
+                window_ms: ceil_millis(limit.window()),
             },
             algorithm: limit.algorithm().name(),
             counts: *counts,

@@ -1,33 +1,7 @@
 //! Suggests corrections of unknown names in a policy, and formats lists of names for error messages.
 
 use super::synonyms::{place_of_field, synonym_of};
-
-/// The maximum length of a word for which a correction is searched, in bytes. The time to compare two words is
-/// proportional to the product of their lengths.
-const MAX_SUGGESTION_WORD_BYTES: usize = 128;
-
-/// The minimum similarity between a word and its suggested correction. 0 is no similarity, 1 is equality.
-const MIN_SUGGESTION_SIMILARITY: f64 = 0.8;
-
-/// Returns the known word that is most similar to `word`; `None` if no known word is similar enough.
-pub fn most_similar_word<'w>(
-    word: &str,
-    known: impl IntoIterator<Item = &'w str>,
-) -> Option<&'w str> {
-    if word.len() > MAX_SUGGESTION_WORD_BYTES {
-        return None;
-    }
-    let word = word.to_lowercase();
-    let similarity = |candidate: &str| match strsim::osa_distance(&word, candidate) {
-        // A single typing error, in a word that is long enough.
-        1 if candidate.len() > 2 => 1.0,
-        _ => strsim::jaro_winkler(&word, candidate),
-    };
-    let known = known.into_iter().filter(|candidate| candidate.len() <= MAX_SUGGESTION_WORD_BYTES);
-    let known = known.map(|candidate| (candidate, similarity(candidate)));
-    let closest = known.max_by(|left, right| left.1.total_cmp(&right.1))?;
-    (closest.1 >= MIN_SUGGESTION_SIMILARITY).then_some(closest.0)
-}
+pub use crate::similar::most_similar_word;
 
 /// Returns the known word that `word` probably means: a word with the same meaning, or the most similar one.
 fn closest_word<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {

@@ -175,6 +175,10 @@ impl Rule {
             Algorithm::FixedWindow { .. } if first.is_none() => {
                 Algorithm::FixedWindow { align: Align::Clock }
             }
+            // A requested limit has a window, not a period.
+            Algorithm::FixedWindow { align: Align::Calendar(_) } => {
+                Algorithm::FixedWindow { align: Align::Clock }
+            }
             // Precision, burst and debt of the rule fit the rule's quota, not the requested one.
             Algorithm::SlidingBuckets { .. } => Algorithm::SlidingBuckets { precision: None },
             Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: None, max_debt: None },

@@ -19,31 +19,32 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         if let Some(results) = self.charge_few(call) {
             return results.into_charge_result(call);
         }
-        let locate = |hit| self.locate_hit(hit);
-        let decide = |locations: &[_]| self.decide_call(call, locations, self.clock.now());
+        let now = self.clock.now();
+        let locate = |hit| self.locate_hit(hit, now);
+        let decide = |locations: &[_]| self.decide_call(call, locations, now);
         // An array for the usual numbers of hits, because it takes fewer instructions than a list.
         match call {
             [first] => decide(&[locate(first)]),
             [first, second] => decide(&[locate(first), locate(second)]),
             [first, second, third] => decide(&[locate(first), locate(second), locate(third)]),
-            hits => decide(&self.locate_hits(hits)),
+            hits => decide(&self.locate_hits(hits, now)),
         }
     }
 
     #[inline(always)]
     fn charge_one(&self, hit: &Hit<'_>) -> SingleChargeResult {
-        let location = self.locate_hit(hit);
+        let now = self.clock.now();
+        let location = self.locate_hit(hit, now);
         if hit.is_charged_only_if_it_fits() {
             let HitLocation { fingerprint, phase_us, .. } = location;
             let result = match hit.limit.counter_ref() {
                 AnyCounter::SlidingWindow(counter) => {
-                    self.lock_and_charge_if_fits(counter, fingerprint, phase_us, hit.cost)
+                    self.lock_and_charge_if_fits(counter, (fingerprint, phase_us), hit.cost, now)
                 }
-                counter => self.charge_with_other_algorithm(counter, location, hit.cost),
+                counter => self.charge_with_other_algorithm(counter, location, hit.cost, now),
             };
             result.into_charge_result(hit, location)
         } else {
-            let now = self.clock.now();
             let shard = &mut *self.shards[location.shard].shard.lock();
             self.decide_unusual_hit(shard, hit, location, now)
         }
@@ -60,7 +61,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         for hits in hits.chunks(HITS_PER_BATCH) {
             let mut locations = [HitLocation::default(); HITS_PER_BATCH];
             for (location, hit) in locations.iter_mut().zip(hits) {
-                *location = self.locate_hit(hit);
+                *location = self.locate_hit(hit, now);
             }
             let locations = &locations[..hits.len()];
             let mut locked_shards = self.lock_shards(locations);
@@ -83,13 +84,13 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     fn charge_many(&self, calls: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
         let now = self.clock.now();
         for hits in calls {
-            on_result(self.decide_call(hits, &self.locate_hits(hits), now));
+            on_result(self.decide_call(hits, &self.locate_hits(hits, now), now));
         }
     }
 
     fn peek(&self, call: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
-        let locations = self.locate_hits(call);
+        let locations = self.locate_hits(call, now);
         let mut locked_shards = self.lock_shards(&locations);
         self.peek_all_hits(&mut locked_shards, call, &locations, now, |_| ())
     }
@@ -123,10 +124,11 @@ impl<C: Clock> MemoryStore<C> {
         counter: &AnyCounter,
         location: HitLocation,
         cost: u64,
+        now: Timestamp,
     ) -> CounterResult {
         let HitLocation { fingerprint, phase_us, .. } = location;
         with_counter!(counter, counter => {
-            self.lock_and_charge_if_fits_out_of_line(counter, fingerprint, phase_us, cost)
+            self.lock_and_charge_if_fits_out_of_line(counter, (fingerprint, phase_us), cost, now)
         })
     }
 
@@ -144,7 +146,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn refund_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
-        let location = self.locate_hit(hit);
+        let location = self.locate_hit(hit, now);
         let padded = &self.shards[location.shard];
         let shard = &mut *padded.shard.lock();
         // The key is possibly not denied any more.
@@ -157,7 +159,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn reset_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
-        let location = self.locate_hit(hit);
+        let location = self.locate_hit(hit, now);
         let shard = &mut *self.shards[location.shard].shard.lock();
         let (was_removed, outcome) = with_counter!(hit.limit.counter(), counter => {
             let was_removed =

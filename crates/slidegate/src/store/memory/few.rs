@@ -41,12 +41,12 @@ impl<C: Clock> MemoryStore<C> {
     /// The algorithm is determined once for all hits, and the results have no allocations of their own, so this takes
     /// half as many instructions as the general case.
     pub(super) fn decide_few(&self, call: &[Hit<'_>]) -> Option<Box<LocalResults>> {
-        let mut hits = LocatedHits::new();
+        let (mut hits, now) = (LocatedHits::new(), self.clock.now());
         for hit in call {
             if hit.veto != Veto::Alone || !hit.is_charged_only_if_it_fits() {
                 return None;
             }
-            hits.try_push((hit, self.locate_hit(hit))).ok()?;
+            hits.try_push((hit, self.locate_hit(hit, now))).ok()?;
         }
         let is_same = |[first, second]: [usize; 2]| {
             hits.get(second).is_some_and(|second| hits[first].1.fingerprint == second.1.fingerprint)
@@ -55,12 +55,12 @@ impl<C: Clock> MemoryStore<C> {
             return None;
         }
         match call.first()?.limit.counter_ref() {
-            AnyCounter::SlidingWindow(_) => self.decide_few_of::<SlidingWindow>(&hits),
-            AnyCounter::SlidingLog(_) => self.decide_few_of::<SlidingLog>(&hits),
-            AnyCounter::SlidingBuckets(_) => self.decide_few_of::<SlidingBuckets>(&hits),
-            AnyCounter::SlidingCounter(_) => self.decide_few_of::<SlidingCounter>(&hits),
-            AnyCounter::FixedWindow(_) => self.decide_few_of::<FixedWindow>(&hits),
-            AnyCounter::TokenBucket(_) => self.decide_few_of::<TokenBucket>(&hits),
+            AnyCounter::SlidingWindow(_) => self.decide_few_of::<SlidingWindow>(&hits, now),
+            AnyCounter::SlidingLog(_) => self.decide_few_of::<SlidingLog>(&hits, now),
+            AnyCounter::SlidingBuckets(_) => self.decide_few_of::<SlidingBuckets>(&hits, now),
+            AnyCounter::SlidingCounter(_) => self.decide_few_of::<SlidingCounter>(&hits, now),
+            AnyCounter::FixedWindow(_) => self.decide_few_of::<FixedWindow>(&hits, now),
+            AnyCounter::TokenBucket(_) => self.decide_few_of::<TokenBucket>(&hits, now),
         }
     }
 
@@ -87,8 +87,8 @@ impl<C: Clock> MemoryStore<C> {
     fn decide_few_of<K: HasStateTable>(
         &self,
         hits: &LocatedHits<'_, '_>,
+        now: Timestamp,
     ) -> Option<Box<LocalResults>> {
-        let now = self.clock.now();
         let mut locked = self.try_lock_few(hits)?;
         for shard in &mut locked.shards {
             self.sweep_if_due(shard, now);

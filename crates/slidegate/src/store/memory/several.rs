@@ -100,8 +100,12 @@ impl<C: Clock> MemoryStore<C> {
         outcomes
     }
 
-    pub(super) fn locate_hits(&self, hits: &[Hit<'_>]) -> SmallVec<[HitLocation; 4]> {
-        hits.iter().map(|hit| self.locate_hit(hit)).collect()
+    pub(super) fn locate_hits(
+        &self,
+        hits: &[Hit<'_>],
+        now: Timestamp,
+    ) -> SmallVec<[HitLocation; 4]> {
+        hits.iter().map(|hit| self.locate_hit(hit, now)).collect()
     }
 }
 

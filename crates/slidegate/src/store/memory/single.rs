@@ -106,11 +106,10 @@ impl<C: Clock> MemoryStore<C> {
     pub(super) fn lock_and_charge_if_fits<K: HasStateTable>(
         &self,
         counter: &K,
-        fingerprint: u64,
-        phase_us: u64,
+        (fingerprint, phase_us): (u64, u64),
         cost: u64,
+        now: Timestamp,
     ) -> CounterResult {
-        let now = self.clock.now();
         let padded = &self.shards[self.shard_index(fingerprint)];
         let mut shard = padded.shard.lock();
         if K::DECIDES_IN_PLACE && !shard.is_sweep_due() {
@@ -145,11 +144,11 @@ impl<C: Clock> MemoryStore<C> {
     pub(super) fn lock_and_charge_if_fits_out_of_line<K: HasStateTable>(
         &self,
         counter: &K,
-        fingerprint: u64,
-        phase_us: u64,
+        located: (u64, u64),
         cost: u64,
+        now: Timestamp,
     ) -> CounterResult {
-        self.lock_and_charge_if_fits(counter, fingerprint, phase_us, cost)
+        self.lock_and_charge_if_fits(counter, located, cost, now)
     }
 
     /// Charges a counter as [`charge_if_fits`](Self::charge_if_fits) does. Not inlined, so that the few instructions of

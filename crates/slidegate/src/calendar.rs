@@ -1,0 +1,288 @@
+//! Calendars: the division of time into days, weeks, months, quarters or years of a time zone.
+//!
+//! A counter knows neither dates nor time zones. It counts in *counter time*, in which every period of a calendar is a
+//! window of the same length, longer than any period. Period number n, counted from the one that contains the Unix epoch,
+//! is the window from n to n + 1 lengths, and ends with its window:
+//!
+//! ```text
+//! counter time = (n + 1) * length - (end of the period - time)
+//! ```
+//!
+//! So time runs at the same rate within a period, the duration until the end of a period is the duration until the end of
+//! the window, and counter time jumps forward between two periods. The difference between counter time and time, the
+//! *phase*, is constant within a period. A store adds it to the time of a decision.
+
+mod cache;
+mod civil;
+mod error;
+mod period;
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Range;
+use std::time::Duration;
+
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+use parking_lot::Mutex;
+
+use crate::clock::Timestamp;
+use cache::PeriodCache;
+
+pub use error::CalendarError;
+pub use period::{Period, Weekday};
+
+/// The time zone of a calendar for which none is set.
+const DEFAULT_TIME_ZONE: &str = "UTC";
+
+/// A division of time into days, weeks, months, quarters or years of a time zone. A [calendar
+/// limit](crate::Limit::calendar) counts each of these periods separately.
+///
+/// The periods follow the rules of the IANA time zone database, which is a part of the program. A day on which the clocks
+/// change has 23 or 25 hours. A period begins at the first moment of its first day, which is not midnight if the clocks
+/// skip midnight.
+///
+/// ```
+/// use slidegate::{Calendar, Period, Timestamp, Weekday};
+///
+/// let day = Calendar::new(Period::Day).with_time_zone("Europe/Berlin")?;
+/// // 29 March 2026, when the clocks go forward.
+/// let period = day.period_at(Timestamp::from_secs(1_774_800_000));
+/// assert_eq!(period, Timestamp::from_secs(1_774_738_800)..Timestamp::from_secs(1_774_821_600));
+/// assert_eq!(day.to_string(), "day Europe/Berlin");
+///
+/// let week = Calendar::new(Period::Week).with_week_start(Weekday::Sunday);
+/// assert_eq!(week.to_string(), "week UTC from sunday");
+/// # Ok::<(), slidegate::CalendarError>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Calendar(&'static CalendarRules);
+
+/// The rules of a calendar, and the period of its last decision. There is one value per combination of period, time zone
+/// and first day of the week, which is never freed: at most about 6,600 values of a few hundred bytes.
+struct CalendarRules {
+    period: Period,
+    week_start: Weekday,
+    time_zone: TimeZone,
+    time_zone_name: Box<str>,
+    cache: PeriodCache,
+}
+
+/// All calendars that were created.
+static CALENDARS: Mutex<Vec<&'static CalendarRules>> = Mutex::new(Vec::new());
+
+/// A period of a calendar: its number, counted from the period that contains the Unix epoch, and its start and end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PeriodSpan {
+    number: u64,
+    start_us: u64,
+    end_us: u64,
+}
+
+impl PeriodSpan {
+    fn contains(&self, time_us: u64) -> bool {
+        (self.start_us..self.end_us).contains(&time_us)
+    }
+}
+
+/// The end of a period for a decision that another machine makes, with a clock that differs from the clock of this
+/// machine: the boundary between two periods that is nearest to this machine's time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Boundary {
+    /// The phase before the boundary, in microseconds.
+    pub(crate) phase_us: u64,
+    /// The number of the window of counter time at whose start the boundary is.
+    pub(crate) window: u32,
+    /// The duration by which the phase grows at the boundary, in seconds.
+    pub(crate) phase_step_s: u32,
+}
+
+impl Calendar {
+    /// Creates a calendar of these periods in UTC, whose weeks begin on Monday.
+    pub fn new(period: Period) -> Self {
+        Self::intern(period, Weekday::Monday, &TimeZone::UTC, DEFAULT_TIME_ZONE)
+    }
+
+    /// Sets the time zone: a name of the IANA time zone database, such as `Europe/Berlin`, in upper or lower case.
+    ///
+    /// # Errors
+    /// If there is no such time zone.
+    pub fn with_time_zone(self, name: &str) -> Result<Self, CalendarError> {
+        let time_zone = TimeZoneDatabase::bundled().get(name).ok();
+        let known = time_zone.as_ref().filter(|time_zone| !time_zone.is_unknown());
+        match known.and_then(|time_zone| Some((time_zone, time_zone.iana_name()?))) {
+            Some((time_zone, name)) => {
+                Ok(Self::intern(self.period(), self.week_start(), time_zone, name))
+            }
+            None => Err(CalendarError::TimeZone(name.to_owned())),
+        }
+    }
+
+    /// Sets the first day of a week. Other periods do not depend on it.
+    #[must_use]
+    pub fn with_week_start(self, day: Weekday) -> Self {
+        Self::intern(self.period(), day, &self.0.time_zone, &self.0.time_zone_name)
+    }
+
+    fn intern(period: Period, week_start: Weekday, time_zone: &TimeZone, name: &str) -> Self {
+        // Months and years are the same for every first day of a week.
+        let week_start = if period == Period::Week { week_start } else { Weekday::Monday };
+        let mut calendars = CALENDARS.lock();
+        let is_same = |other: &&&CalendarRules| {
+            (other.period, other.week_start, &*other.time_zone_name) == (period, week_start, name)
+        };
+        if let Some(rules) = calendars.iter().find(is_same) {
+            return Self(rules);
+        }
+        let rules: &'static CalendarRules = Box::leak(Box::new(CalendarRules {
+            period,
+            week_start,
+            time_zone: time_zone.clone(),
+            time_zone_name: name.into(),
+            cache: PeriodCache::default(),
+        }));
+        calendars.push(rules);
+        Self(rules)
+    }
+
+    /// Returns the length of the periods.
+    pub fn period(&self) -> Period {
+        self.0.period
+    }
+
+    /// Returns the name of the time zone, such as `Europe/Berlin`.
+    pub fn time_zone(&self) -> &'static str {
+        &self.0.time_zone_name
+    }
+
+    /// Returns the first day of a week; Monday if the periods are not weeks.
+    pub fn week_start(&self) -> Weekday {
+        self.0.week_start
+    }
+
+    /// Returns the start and the end of the period that contains `time`.
+    pub fn period_at(&self, time: Timestamp) -> Range<Timestamp> {
+        let PeriodSpan { start_us, end_us, .. } = self.span(time);
+        Timestamp::from_micros(start_us)..Timestamp::from_micros(end_us)
+    }
+
+    /// Returns the length of the period of the last decision that this process made with the calendar; the length of the
+    /// longest period if there was none.
+    pub(crate) fn latest_period_length(&self) -> Duration {
+        match self.0.cache.latest() {
+            Some([_, PeriodSpan { start_us, end_us, .. }, _]) => {
+                Duration::from_micros(end_us - start_us)
+            }
+            None => Duration::from_micros(self.0.period.longest_us()),
+        }
+    }
+
+    /// Returns the phase: the number of microseconds that is added to a time to get the counter time.
+    #[inline]
+    pub(crate) fn phase_us(&self, time: Timestamp) -> u64 {
+        self.phase_of(&self.span(time))
+    }
+
+    fn phase_of(&self, span: &PeriodSpan) -> u64 {
+        ((span.number + 1) * self.0.period.window_us()).saturating_sub(span.end_us)
+    }
+
+    /// Returns the boundary that is nearest to `time`. A machine whose clock differs by less than half a period finds with
+    /// it the counter time of its own time.
+    pub(crate) fn nearest_boundary(&self, time: Timestamp) -> Boundary {
+        let [previous, current, next] = self.spans(time);
+        let is_first_half = time.as_micros() < current.start_us.midpoint(current.end_us);
+        let (before, after) = match is_first_half && current.start_us > 0 {
+            true => (previous, current),
+            false => (current, next),
+        };
+        let phase_us = self.phase_of(&before);
+        let step_us = self.phase_of(&after).saturating_sub(phase_us);
+        // Time zones change their offset at whole seconds, so periods have whole seconds too.
+        let to_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Boundary {
+            phase_us,
+            window: to_u32(before.number + 1),
+            phase_step_s: to_u32(step_us / 1_000_000),
+        }
+    }
+
+    /// Converts a counter time to the counter time that the same moment has with the phase of the period `number`, which is
+    /// a later one: the moment is that long before the end of this period.
+    #[cold]
+    pub(crate) fn time_relative_to_period(
+        &self,
+        counter_time: Timestamp,
+        number: u64,
+    ) -> Timestamp {
+        let window_us = self.0.period.window_us();
+        let own = civil::span_of_number(self.0, counter_time.as_micros() / window_us);
+        let time_us = counter_time.as_micros().saturating_sub(self.phase_of(&own));
+        let later = civil::span_of_number(self.0, number);
+        Timestamp::from_micros(time_us.saturating_add(self.phase_of(&later)))
+    }
+
+    /// Returns the period that contains a time. Reads the rules of the time zone only if the last decision was in another
+    /// period.
+    #[inline]
+    fn span(&self, time: Timestamp) -> PeriodSpan {
+        match self.0.cache.current() {
+            Some(span) if span.contains(time.as_micros()) => span,
+            _ => self.compute_spans(time)[1],
+        }
+    }
+
+    /// Returns the period that contains a time, between the previous and the next one.
+    fn spans(&self, time: Timestamp) -> [PeriodSpan; 3] {
+        match self.0.cache.latest() {
+            Some(spans) if spans[1].contains(time.as_micros()) => spans,
+            _ => self.compute_spans(time),
+        }
+    }
+
+    #[cold]
+    fn compute_spans(&self, time: Timestamp) -> [PeriodSpan; 3] {
+        let spans = civil::spans_around(self.0, time.as_micros());
+        self.0.cache.replace(&spans);
+        spans
+    }
+}
+
+impl From<Period> for Calendar {
+    fn from(period: Period) -> Self {
+        Self::new(period)
+    }
+}
+
+/// Two calendars are equal if they have the same periods, time zone and first day of the week.
+impl PartialEq for Calendar {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for Calendar {}
+
+impl Hash for Calendar {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::ptr::hash(self.0, state);
+    }
+}
+
+impl fmt::Debug for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Calendar({self})")
+    }
+}
+
+impl fmt::Display for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.period(), self.time_zone())?;
+        match (self.period(), self.week_start()) {
+            (Period::Week, day) if day != Weekday::Monday => write!(f, " from {day}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

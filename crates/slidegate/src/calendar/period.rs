@@ -1,0 +1,150 @@
+//! The periods of calendars, and the days on which weeks begin.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::CalendarError;
+
+pub(super) const DAY_US: u64 = 86_400_000_000;
+
+/// The length of the periods of a [`Calendar`](super::Calendar).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Period {
+    /// From midnight to midnight.
+    Day,
+    /// Seven days, from Monday unless the calendar sets another day.
+    Week,
+    /// A month.
+    Month,
+    /// Three months, from January, April, July or October.
+    Quarter,
+    /// A year, from 1 January.
+    Year,
+}
+
+impl Period {
+    /// All periods, shortest first.
+    pub const ALL: [Self; 5] = [Self::Day, Self::Week, Self::Month, Self::Quarter, Self::Year];
+
+    /// Returns the name of the period, as written in policies and keys, for example `month`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Quarter => "quarter",
+            Self::Year => "year",
+        }
+    }
+
+    /// Returns the length of the longest period, in a time zone that never changes its offset.
+    pub(crate) const fn longest_us(self) -> u64 {
+        DAY_US
+            * match self {
+                Self::Day => 1,
+                Self::Week => 7,
+                Self::Month => 31,
+                Self::Quarter => 92,
+                Self::Year => 366,
+            }
+    }
+
+    /// Returns the length of a window in counter time: longer than any period, because a change of the offset from UTC
+    /// makes a period longer by less than a day.
+    pub(crate) const fn window_us(self) -> u64 {
+        self.longest_us() + DAY_US
+    }
+
+    /// Returns the length of a period, averaged over the 400 years in which the Gregorian calendar repeats.
+    const fn mean_us(self) -> u64 {
+        const YEAR_US: u64 = 146_097 * DAY_US / 400;
+        match self {
+            Self::Day => DAY_US,
+            Self::Week => 7 * DAY_US,
+            Self::Month => YEAR_US / 12,
+            Self::Quarter => YEAR_US / 4,
+            Self::Year => YEAR_US,
+        }
+    }
+
+    /// Returns the duration by which a window in counter time is longer than a period on average.
+    pub(crate) const fn drift_us(self) -> u64 {
+        self.window_us() - self.mean_us()
+    }
+}
+
+impl FromStr for Period {
+    type Err = CalendarError;
+
+    fn from_str(name: &str) -> Result<Self, CalendarError> {
+        let found = Self::ALL.into_iter().find(|period| period.name() == name);
+        found.ok_or_else(|| CalendarError::Period(name.to_owned()))
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A day of the week, on which the weeks of a [`Calendar`](super::Calendar) begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Weekday {
+    /// Monday, as in ISO 8601. The default.
+    #[default]
+    Monday,
+    /// Tuesday.
+    Tuesday,
+    /// Wednesday.
+    Wednesday,
+    /// Thursday.
+    Thursday,
+    /// Friday.
+    Friday,
+    /// Saturday.
+    Saturday,
+    /// Sunday.
+    Sunday,
+}
+
+impl Weekday {
+    /// All days of the week, Monday first.
+    pub const ALL: [Self; 7] = [
+        Self::Monday,
+        Self::Tuesday,
+        Self::Wednesday,
+        Self::Thursday,
+        Self::Friday,
+        Self::Saturday,
+        Self::Sunday,
+    ];
+
+    /// Returns the name of the day, as written in policies and keys, for example `monday`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Monday => "monday",
+            Self::Tuesday => "tuesday",
+            Self::Wednesday => "wednesday",
+            Self::Thursday => "thursday",
+            Self::Friday => "friday",
+            Self::Saturday => "saturday",
+            Self::Sunday => "sunday",
+        }
+    }
+}
+
+impl FromStr for Weekday {
+    type Err = CalendarError;
+
+    fn from_str(name: &str) -> Result<Self, CalendarError> {
+        let found = Self::ALL.into_iter().find(|day| day.name() == name);
+        found.ok_or_else(|| CalendarError::Weekday(name.to_owned()))
+    }
+}
+
+impl fmt::Display for Weekday {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,150 @@
+//! A property of calendar limits, compared with an oracle that knows only local dates.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use fastrand::Rng;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+
+use crate::calendar::{Calendar, Period, Weekday};
+use crate::clock::{Clock, ManualClock, Timestamp};
+use crate::hit::Hit;
+use crate::key::{Key, Scope, Value};
+use crate::limit::Limit;
+use crate::outcome::Outcome;
+use crate::store::Store;
+
+use super::properties::unwrap_store_response;
+use super::trace::MAX_BACKWARD_STEP;
+
+/// Time zones in which the tested periods begin: with changes of an hour and of half an hour, without changes, and with
+/// changes that skip midnight.
+pub(super) const TIME_ZONES: [&str; 8] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "Australia/Lord_Howe",
+    "Asia/Kathmandu",
+    "America/Sao_Paulo",
+    "Asia/Beirut",
+    "Pacific/Apia",
+];
+
+/// Draws a calendar of any period.
+pub(super) fn draw_calendar(rng: &mut Rng) -> Calendar {
+    let period = Period::ALL[rng.usize(..Period::ALL.len())];
+    let time_zone = TIME_ZONES[rng.usize(..TIME_ZONES.len())];
+    new_calendar(period, time_zone).with_week_start(Weekday::ALL[rng.usize(..7)])
+}
+
+/// Creates a calendar in one of the [`TIME_ZONES`].
+pub(super) fn new_calendar(period: Period, time_zone: &str) -> Calendar {
+    match Calendar::new(period).with_time_zone(time_zone) {
+        Ok(calendar) => calendar,
+        Err(error) => unreachable!("the time zones of the tests exist: {error}"),
+    }
+}
+
+/// An oracle that counts the charges of each period. It finds the period of a time from the local date, not from the start
+/// and the end of the period.
+struct PeriodOracle {
+    calendar: Calendar,
+    time_zone: TimeZone,
+    charged: HashMap<(i64, i64), u64>,
+}
+
+impl PeriodOracle {
+    fn new(calendar: Calendar) -> Self {
+        match TimeZoneDatabase::bundled().get(calendar.time_zone()) {
+            Ok(time_zone) => Self { calendar, time_zone, charged: HashMap::new() },
+            Err(error) => unreachable!("a calendar has a time zone that exists: {error}"),
+        }
+    }
+
+    /// Returns two numbers that are the same for all times of a period, and different for all other periods.
+    fn label(&self, time: Timestamp) -> (i64, i64) {
+        let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        let moment = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
+        let date = self.time_zone.to_datetime(moment).date();
+        let (year, month) = (i64::from(date.year()), i64::from(date.month()));
+        match self.calendar.period() {
+            Period::Day => (year, i64::from(date.day_of_year())),
+            Period::Week => {
+                // The number of days between any Monday and the date, moved to the first day of the week.
+                let monday = jiff::civil::date(1900, 1, 1);
+                let days = monday.duration_until(date).as_hours() / 24;
+                (0, (days - self.calendar.week_start() as i64).div_euclid(7))
+            }
+            Period::Month => (year, month),
+            Period::Quarter => (year, (month - 1) / 3),
+            Period::Year => (year, 0),
+        }
+    }
+}
+
+/// Tests that each period of a random calendar has its own count, that a request is admitted if and only if its cost fits
+/// the count of its period, and that the `retry_after` of a denial leads to exactly the start of the next period: the
+/// request does not fit a microsecond before, and fits then.
+///
+/// A request whose time is slightly before a boundary, and that is decided after a request of the next period, is counted
+/// in the next period.
+pub async fn calendar_periods_are_counted_separately<S: Store>(
+    store: &S,
+    clock: &ManualClock,
+    seed: u64,
+) {
+    let mut rng = Rng::with_seed(seed);
+    let (calendar, max) = (draw_calendar(&mut rng), rng.u64(1..20));
+    let limit = match Limit::calendar(max, calendar) {
+        Ok(limit) => limit,
+        Err(error) => unreachable!("the limit is valid: {error}"),
+    };
+    let scope = Scope::new("test", &format!("calendar-{seed}"), "limit", &["key"]);
+    let hit = |cost| Hit::new(Key::new(&scope, &[Value::Text("one")]), &limit, cost);
+    let peek =
+        async |cost| -> Outcome { unwrap_store_response(store.peek_async(&[hit(cost)]).await)[0] };
+    let mut oracle = PeriodOracle::new(calendar);
+    // The year 2009 has periods that a date line change and skipped midnights follow.
+    clock.set(Timestamp::from_secs(1_240_000_000 + rng.u64(..900_000_000)));
+    let mut last_charge = Timestamp::default();
+    for step in 0..120 {
+        let now_us = clock.now().as_micros();
+        let end_us = calendar.period_at(clock.now()).end.as_micros();
+        let next_us = match rng.u32(..10) {
+            0..=4 => now_us + rng.u64(..=(end_us - now_us) / 3),
+            5 => end_us - 1,
+            6 => end_us,
+            7 => end_us + rng.u64(..1_000),
+            // A clock that is slightly behind.
+            8 => now_us - rng.u64(..=MAX_BACKWARD_STEP.as_micros() as u64),
+            _ => now_us + rng.u64(..=2 * (end_us - now_us)),
+        };
+        clock.set(Timestamp::from_micros(next_us));
+        let (now, cost) = (clock.now(), rng.u64(1..=max));
+        let context = format!("{limit}, seed {seed}, step {step}, at {now}");
+        let label = oracle.label(now.max(last_charge));
+        let charged = oracle.charged.get(&label).copied().unwrap_or_default();
+        let result = unwrap_store_response(store.charge_async(&[hit(cost)]).await);
+        let outcome = result.outcomes[0];
+        assert_eq!(result.allowed, charged + cost <= max, "{context}: {charged} + {cost}");
+        if result.allowed {
+            *oracle.charged.entry(label).or_default() += cost;
+            last_charge = now.max(last_charge);
+            assert_eq!(outcome.remaining(), max - charged - cost, "{context}");
+        }
+        let boundary = now.after(outcome.reset_after());
+        let before = Timestamp::from_micros(boundary.as_micros() - 1);
+        assert_eq!(oracle.label(before), label, "{context}: the last moment of the period");
+        assert_ne!(oracle.label(boundary), label, "{context}: the first moment of the next one");
+        if !result.allowed {
+            assert_eq!(outcome.retry_after(), Some(outcome.reset_after()), "{context}");
+            if rng.bool() {
+                clock.set(before);
+                assert!(!peek(cost).await.fits(), "{context}: allowed too early");
+                clock.set(boundary);
+                assert!(peek(max).await.fits(), "{context}: denied at the boundary");
+                assert_eq!(peek(1).await.reset_after(), Duration::ZERO, "{context}");
+            }
+        }
+    }
+}
