@@ -97,7 +97,7 @@ fn new_stream_position(epoch: u8, seq: u8) -> Position {
 /// distance of the bucket from the current bucket, and the units charged and removed.
 fn new_counter_update(update: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> CounterUpdate {
     let (key, millis, incarnation, bucket, charged, removed) = *update;
-    let layout = BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2 };
+    let layout = BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2, drift_us: 0 };
     CounterUpdate {
         key: u64::from(key) << 57 | u64::from(key),
         layout,

@@ -185,6 +185,9 @@ const LIMIT_FIELDS: &[FieldGenerator] = &[
     ("precision", true, |u| choose_value(u, WINDOW_LENGTHS)),
     ("resolution", true, |u| choose_value(u, RESOLUTIONS)),
     ("burst", true, |u| choose_value(u, UNIT_COUNTS)),
+    ("calendar", true, |u| choose_value(u, &["day", "week", "month", "quarter", "year", "moon"])),
+    ("timezone", true, |u| choose_value(u, &["UTC", "Europe/Berlin", "Asia/Beirut", "Moon/Base"])),
+    ("week_starts", true, |u| choose_value(u, &["monday", "sunday", "moonday"])),
     ("align", true, |u| choose_value(u, &["clock", "key", "moon"])),
 ];
 

@@ -127,6 +127,13 @@ fn documented_defaults_match_parser() {
             else {
                 continue;
             };
+            // A limit with a calendar has no window.
+            let period = match field {
+                "timezone" => "calendar: day",
+                "week_starts" => "calendar: week",
+                _ => "window: 1m",
+            };
+            let before = before.replace("window: 1m", period);
             let algorithm = match field {
                 "precision" => "algorithm: sliding_buckets, ",
                 "burst" | "max_debt" => "algorithm: token_bucket, ",

@@ -77,7 +77,7 @@ fn files_with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
 fn broken_policies_have_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files_with_extension(&folder, "yaml");
-    assert_eq!(broken.len(), 26);
+    assert_eq!(broken.len(), 27);
     for path in broken {
         let name = path.file_name().unwrap().to_str().unwrap();
         let output =
@@ -324,6 +324,9 @@ fn schema_accepts_valid_and_rejects_invalid_policies() {
         assert!(errors.is_empty(), "{errors:?}");
     };
     assert_valid(POLICY);
+    assert_valid(
+        "rules: [{ name: a, limits: [{ max: 5, calendar: week, timezone: UTC, week_starts: sunday }] }]",
+    );
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     for example in files_with_extension(&root, "yaml") {
         assert_valid(&fs::read_to_string(example).unwrap());
@@ -337,6 +340,9 @@ fn schema_accepts_valid_and_rejects_invalid_policies() {
         "rules: [{ name: a, limits: [10/s], mode: obsrve }]",
         "rules: [{ name: a, limits: [10/s], mode: { enforce: 5 } }]",
         "rules: [{ name: a, limits: [{ max: 5 }] }]",
+        "rules: [{ name: a, limits: [{ max: 5, window: 1d, calendar: day }] }]",
+        "rules: [{ name: a, limits: [{ max: 5, calendar: monthly }] }]",
+        "rules: [{ name: a, limits: [{ max: 5, calendar: week, week_starts: sun }] }]",
         "rules: [{ name: a, limits: [10/s], algorithm: leaky }]",
         "rules: [{ name: a, limits: [10/s], when: {} }]",
         "rules: [{ name: A, limits: [10/s] }]",

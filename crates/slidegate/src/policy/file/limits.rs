@@ -8,11 +8,12 @@ use super::deserialize::Field;
 use super::spec::{AlgorithmSpec, AlignSpec, LimitMap, LimitSpec, LimitsSpec};
 use super::suggest::missing_field_message;
 use crate::algorithm::{Algorithm, Align};
+use crate::calendar::{Calendar, Period};
 use crate::limit::{Limit, LimitError};
 use crate::policy::error::SourceSpan;
 use crate::quota::{self, Quota};
 
-/// A limit with its id, which is unique in the rule: the name of the limit, or the window if it has no name.
+/// A limit with its id, which is unique in the rule: the name of the limit, or the window or the period if it has no name.
 pub(super) struct NamedLimit {
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
@@ -114,6 +115,20 @@ impl Compiler<'_> {
         if let Some((name, at)) = map.name.value_and_span() {
             self.report_invalid_name("limit", name, at);
         }
+        if !map.calendar.is_absent() {
+            return self.compile_calendar_limit(at, map);
+        }
+        for (field, is_absent, at) in [
+            ("timezone", map.timezone.is_absent(), map.timezone.span()),
+            ("week_starts", map.week_starts.is_absent(), map.week_starts.span()),
+        ] {
+            if !is_absent {
+                let message = format_args!(
+                    "`{field}` is only for a limit with `calendar`; remove it, or replace `window` by a period, for example `calendar: day`"
+                );
+                self.report(at, message);
+            }
+        }
         for (is_absent, field) in
             [(map.max.is_absent(), "max: 100"), (map.window.is_absent(), "window: 1m")]
         {
@@ -135,6 +150,59 @@ impl Compiler<'_> {
             None => quota.window_text().into(),
         };
         Some(NamedLimit { id, limit, at })
+    }
+
+    /// Compiles a limit with `calendar`, which is counted by `fixed_window`, whatever the algorithm of the rule is.
+    fn compile_calendar_limit(&mut self, at: SourceSpan, map: &LimitMap) -> Option<NamedLimit> {
+        if map.max.is_absent() {
+            self.report(at, missing_field_message("max: 100"));
+        }
+        let mut is_valid = true;
+        for (field, is_absent, at) in [
+            ("window", map.window.is_absent(), map.window.span()),
+            ("resolution", map.resolution.is_absent(), map.resolution.span()),
+            ("precision", map.precision.is_absent(), map.precision.span()),
+            ("burst", map.burst.is_absent(), map.burst.span()),
+            ("max_debt", map.max_debt.is_absent(), map.max_debt.span()),
+            ("align", map.align.is_absent(), map.align.span()),
+        ] {
+            if !is_absent {
+                let message =
+                    format_args!("a limit with `calendar` has no `{field}`; remove one of the two");
+                self.report(at, message);
+                is_valid = false;
+            }
+        }
+        if let Some((AlgorithmSpec(algorithm), at)) = map.algorithm.value_and_span()
+            && !matches!(algorithm, Algorithm::FixedWindow { .. })
+        {
+            let message = format_args!(
+                "a limit with `calendar` is counted by fixed_window, not by {algorithm}; remove `algorithm`, or replace `calendar` by a `window`"
+            );
+            self.report(at, message);
+            is_valid = false;
+        }
+        let mut calendar = map.calendar.get().map(|period| Calendar::new((*period).into()));
+        if let Some((name, at)) = map.timezone.value_and_span() {
+            // A misspelt period does not hide a misspelt time zone.
+            let periods = calendar.unwrap_or(Period::Day.into());
+            let with_time_zone = self.ok_or_report(at, periods.with_time_zone(name));
+            calendar = calendar.and(with_time_zone);
+        }
+        if let Some((day, at)) = map.week_starts.value_and_span() {
+            if calendar.is_some_and(|calendar| calendar.period() != Period::Week) {
+                self.report(at, "`week_starts` is only for `calendar: week`; remove it");
+                is_valid = false;
+            }
+            calendar = calendar.map(|calendar| calendar.with_week_start((*day).into()));
+        }
+        let (calendar, (max, max_at)) = (calendar?, map.max.value_and_span()?);
+        let limit = self.ok_or_report(max_at, Limit::calendar(*max, calendar))?;
+        let id = match map.name.get() {
+            Some(name) => name.as_str().into(),
+            None => calendar.period().name().into(),
+        };
+        is_valid.then_some(NamedLimit { id, limit, at })
     }
 
     /// Parses the duration in a field, such as `15m`. Reports an invalid duration.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::deserialize::Field;
 use crate::algorithm::Algorithm;
+use crate::calendar::{Period, Weekday};
 use crate::cluster_options::OnPartition;
 use crate::policy::mode::{OnStoreError, WhenMissing};
 
@@ -175,8 +176,14 @@ pub(super) struct OverrideSpec {
 /// A limit that is written as a map of fields.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(extend("required" = ["max", "window"])))]
-#[serde(default, deny_unknown_fields, expecting = "a map with `max` and `window`")]
+#[cfg_attr(
+    feature = "schema",
+    schemars(extend(
+        "required" = ["max"],
+        "oneOf" = [{ "required": ["window"] }, { "required": ["calendar"] }]
+    ))
+)]
+#[serde(default, deny_unknown_fields, expecting = "a map with `max` and `window` or `calendar`")]
 pub(super) struct LimitMap {
     /// The name of the limit in headers, metrics and keys; the window if not given.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
@@ -190,6 +197,12 @@ pub(super) struct LimitMap {
         schemars(regex(pattern = r"^\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$"))
     )]
     pub(super) window: Field<String>,
+    /// The period of a time zone in which units are counted, instead of a window. The count begins again with each period.
+    pub(super) calendar: Field<PeriodSpec>,
+    /// For `calendar`: the time zone, a name of the IANA time zone database such as `Europe/Berlin`; `UTC` if not given.
+    pub(super) timezone: Field<String>,
+    /// For `calendar: week`: the first day of a week; `monday` if not given.
+    pub(super) week_starts: Field<WeekdaySpec>,
     pub(super) algorithm: Field<AlgorithmSpec>,
     /// For `sliding_window`: the number of parts into which max and the window are divided; 32 if not given. If `max` is
     /// at most the resolution, the count is exact.
@@ -217,6 +230,63 @@ pub(super) enum AlignSpec {
     Key,
     /// Windows follow the calendar in UTC: a minute begins at second 0, a day at midnight.
     Clock,
+}
+
+/// The period of a calendar.
+#[derive(Clone, Copy, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Period"))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum PeriodSpec {
+    /// From midnight to midnight.
+    Day,
+    /// Seven days, from the day in `week_starts`.
+    Week,
+    /// A month.
+    Month,
+    /// Three months, from January, April, July or October.
+    Quarter,
+    /// A year, from 1 January.
+    Year,
+}
+
+/// The first day of a week.
+#[derive(Clone, Copy, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Weekday"))]
+#[serde(rename_all = "snake_case")]
+pub(super) enum WeekdaySpec {
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
+}
+
+impl From<PeriodSpec> for Period {
+    fn from(spec: PeriodSpec) -> Self {
+        match spec {
+            PeriodSpec::Day => Self::Day,
+            PeriodSpec::Week => Self::Week,
+            PeriodSpec::Month => Self::Month,
+            PeriodSpec::Quarter => Self::Quarter,
+            PeriodSpec::Year => Self::Year,
+        }
+    }
+}
+
+impl From<WeekdaySpec> for Weekday {
+    fn from(spec: WeekdaySpec) -> Self {
+        match spec {
+            WeekdaySpec::Monday => Self::Monday,
+            WeekdaySpec::Tuesday => Self::Tuesday,
+            WeekdaySpec::Wednesday => Self::Wednesday,
+            WeekdaySpec::Thursday => Self::Thursday,
+            WeekdaySpec::Friday => Self::Friday,
+            WeekdaySpec::Saturday => Self::Saturday,
+            WeekdaySpec::Sunday => Self::Sunday,
+        }
+    }
 }
 
 /// An algorithm, which a policy file specifies by its name.

@@ -50,6 +50,24 @@ const LIMIT_WORDS: &Synonyms = &[
 const WINDOW_STARTS: &Synonyms =
     &[("clock", &["calendar", "utc", "wall_clock"]), ("key", &["first_request", "hash"])];
 
+const PERIODS: &Synonyms = &[
+    ("day", &["daily", "d", "1d", "24h"]),
+    ("week", &["weekly", "w", "1w", "7d"]),
+    ("month", &["monthly", "30d"]),
+    ("quarter", &["quarterly", "q"]),
+    ("year", &["yearly", "annual", "annually", "y", "365d"]),
+];
+
+const WEEKDAYS: &Synonyms = &[
+    ("monday", &["mo", "mon", "1", "iso"]),
+    ("tuesday", &["tu", "tue", "tues", "2"]),
+    ("wednesday", &["we", "wed", "3"]),
+    ("thursday", &["th", "thu", "thur", "thurs", "4"]),
+    ("friday", &["fr", "fri", "5"]),
+    ("saturday", &["sa", "sat", "6"]),
+    ("sunday", &["su", "sun", "0", "7"]),
+];
+
 const FIELDS: &Synonyms = &[
     ("rules", &["limits", "rate_limits", "ratelimits", "policies", "descriptors"]),
     ("name", &["id"]),
@@ -76,6 +94,8 @@ const FIELDS: &Synonyms = &[
         ],
     ),
     ("burst", &["burst_size", "max_burst", "burst_limit", "capacity", "bucket_size"]),
+    ("timezone", &["time_zone", "tz", "zone", "location"]),
+    ("week_starts", &["week_start", "week_starts_on", "first_day_of_week", "start_of_week"]),
     ("precision", &["bucket", "bucket_length", "granularity"]),
     ("algorithm", &["type", "strategy", "kind"]),
     ("mode", &["action", "enforcement", "dry_run", "shadow_mode", "enabled"]),
@@ -89,8 +109,17 @@ const FIELDS: &Synonyms = &[
     ("sample", &["sampling", "sample_rate"]),
 ];
 
-const VOCABULARIES: [&Synonyms; 7] =
-    [MODES, STORE_ERRORS, MISSING_ATTRIBUTES, ALGORITHMS, LIMIT_WORDS, WINDOW_STARTS, FIELDS];
+const VOCABULARIES: [&Synonyms; 9] = [
+    MODES,
+    STORE_ERRORS,
+    MISSING_ATTRIBUTES,
+    ALGORITHMS,
+    LIMIT_WORDS,
+    WINDOW_STARTS,
+    PERIODS,
+    WEEKDAYS,
+    FIELDS,
+];
 
 /// Attributes that are often written as fields of a rule. They belong into `when`.
 const ATTRIBUTES: [&str; 9] =
