@@ -140,3 +140,8 @@ pub use store_key::StoreKey;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Runs the Rust example of the guide to monthly budgets as a doctest.
+#[cfg(all(doctest, feature = "calendar"))]
+#[doc = include_str!("../../../docs/how-to/set-a-monthly-budget.md")]
+struct MonthlyBudgetGuide;
