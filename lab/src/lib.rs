@@ -10,6 +10,7 @@ pub mod arrivals;
 pub mod block_limiters;
 pub mod callgrind;
 pub mod chart;
+pub mod cores;
 pub mod exact_log;
 pub mod key_blocks;
 pub mod key_distribution;

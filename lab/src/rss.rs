@@ -1,4 +1,4 @@
-//! Measures the resident memory of this process, and runs child processes for separate measurements.
+//! Measures the resident memory of processes, and runs child processes for separate measurements.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
@@ -8,10 +8,18 @@ use std::process::{Command, Stdio};
 /// # Errors
 /// If `/proc` does not provide the resident memory.
 pub fn resident_bytes() -> Result<usize, Box<dyn Error>> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
+    resident_bytes_of("self")
+}
+
+/// Returns the resident memory of a process, in bytes. `process` is the name of its folder in `/proc`.
+///
+/// # Errors
+/// If `/proc` does not provide the resident memory.
+pub fn resident_bytes_of(process: &str) -> Result<usize, Box<dyn Error>> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    Ok(kilobytes.ok_or("/proc/self/status has no VmRSS in kB")?.parse::<usize>()? * 1024)
+    Ok(kilobytes.ok_or("the status of the process has no VmRSS in kB")?.parse::<usize>()? * 1024)
 }
 
 /// Returns the number of bytes by which the resident memory of this process grows while `build` creates a value.

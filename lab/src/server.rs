@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
-/// The number of clock ticks per second. Times in `/proc` are in clock ticks. The number is always 100 on Linux.
-const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
+use crate::cores::on_server_cores;
+use crate::rss;
 
 /// The maximum number of connection attempts to a starting server.
-const MAX_CONNECT_ATTEMPTS: usize = 200;
+const MAX_CONNECT_ATTEMPTS: usize = 10_000;
 
 /// The time between connection attempts to a starting server.
-const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A server process of a benchmark. The process is stopped when this value is dropped.
 pub struct ServerProcess {
@@ -69,9 +69,8 @@ impl ServerProcess {
         let file = TempFile::new(content)?;
         let mut command = command(&file.0)?;
         let program = command.get_program().to_owned();
-        let mut child = command
-            .stderr(Stdio::piped())
-            .spawn()
+        command.stderr(Stdio::piped());
+        let mut child = on_server_cores(|| command.spawn())?
             .map_err(|error| format!("{}: {error}; build it first", program.display()))?;
         let mut log = BufReader::new(child.stderr.take().ok_or("no log")?);
         let address = read_listen_address(&mut log, address_prefix);
@@ -93,9 +92,8 @@ impl ServerProcess {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = command(address);
         let program = command.get_program().to_owned();
-        let child = command
-            .stdout(Stdio::null())
-            .spawn()
+        command.stdout(Stdio::null());
+        let child = on_server_cores(|| command.spawn())?
             .map_err(|error| format!("{}: {error}; install it first", program.display()))?;
         // Owned from here on, so that the process is stopped in all cases.
         let server = Self { child, _file: None, address };
@@ -124,16 +122,27 @@ impl ServerProcess {
         self.address
     }
 
-    /// Returns the CPU time that the server process has used so far, in seconds.
+    /// Returns the CPU time that the threads of the server process have used so far, in seconds.
     ///
     /// # Errors
     /// If `/proc` does not provide the CPU time.
     pub fn cpu_seconds(&self) -> Result<f64, Box<dyn Error>> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The 12th and 13th field after the process name, which may contain spaces.
-        let (_, fields) = stat.rsplit_once(')').ok_or("unexpected format of /proc")?;
-        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
-        Ok(ticks.sum::<Result<f64, _>>()? / CLOCK_TICKS_PER_SECOND)
+        let mut nanoseconds = 0.0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            // A thread that has just exited has no file any more.
+            let Ok(stat) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+            let own = stat.split_whitespace().next().ok_or("unexpected format of /proc")?;
+            nanoseconds += own.parse::<f64>()?;
+        }
+        Ok(nanoseconds / 1e9)
+    }
+
+    /// Returns the resident memory of the server process, in bytes.
+    ///
+    /// # Errors
+    /// If `/proc` does not provide the resident memory.
+    pub fn resident_bytes(&self) -> Result<usize, Box<dyn Error>> {
+        rss::resident_bytes_of(&self.child.id().to_string())
     }
 }
 

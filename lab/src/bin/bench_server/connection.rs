@@ -3,23 +3,22 @@
 use std::error::Error;
 use std::net::SocketAddr;
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Collected, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONTENT_LENGTH, DATE, HOST};
+use hyper::http::response::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, Runtime};
 
 use crate::request::{BenchRequest, Protocol};
 
 type RequestBody = Full<Bytes>;
 
-/// A client connection, which makes progress only while a request is in flight.
+/// A client connection. Hyper serves it in a separate task of the current runtime.
 pub struct BenchConnection {
-    runtime: Runtime,
     sender: RequestSender,
     request: Request<RequestBody>,
 }
@@ -56,35 +55,47 @@ impl RecordedResponse {
 
 impl BenchConnection {
     /// Opens a connection to the server, on which [`send`](Self::send) sends this request.
-    pub fn connect(server: SocketAddr, request: &BenchRequest) -> Result<Self, Box<dyn Error>> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let sender = runtime.block_on(RequestSender::connect(server, request.protocol))?;
-        Ok(Self { runtime, sender, request: build_request(server, request)? })
+    pub async fn connect(
+        server: SocketAddr,
+        request: &BenchRequest,
+    ) -> Result<Self, Box<dyn Error>> {
+        let sender = RequestSender::connect(server, request.protocol).await?;
+        Ok(Self { sender, request: build_request(server, request)? })
     }
 
     /// Sends the request and waits for the complete response.
     ///
     /// # Errors
     /// If no response arrives, or if the status of the response is not success.
-    pub fn send(&mut self) -> Result<RecordedResponse, Box<dyn Error>> {
-        let request = self.request.clone();
-        self.runtime.block_on(async {
-            let (head, body) = self.sender.send(request).await?.into_parts();
-            let body = body.collect().await?;
-            // The gRPC status is in the headers if a call fails immediately, otherwise in the trailers. HTTP/1.1 has
-            // none.
-            let trailers = body.trailers().and_then(|trailers| trailers.get("grpc-status"));
-            let status = trailers.or(head.headers.get("grpc-status"));
-            if head.status != StatusCode::OK || status.is_some_and(|status| status != "0") {
-                return Err(format!("unexpected response: {head:?}, {body:?}").into());
-            }
-            let kept_headers =
-                head.headers.iter().filter(|(name, _)| **name != DATE && **name != CONTENT_LENGTH);
-            let kept_headers = kept_headers
-                .map(|(name, value)| Ok((name.to_string(), value.to_str()?.to_owned())));
-            let headers = kept_headers.collect::<Result<_, Box<dyn Error>>>()?;
-            Ok(RecordedResponse { headers, body: body.to_bytes().to_vec() })
-        })
+    pub async fn send(&mut self) -> Result<RecordedResponse, Box<dyn Error>> {
+        let (head, body) = self.receive().await?;
+        let kept_headers =
+            head.headers.iter().filter(|(name, _)| **name != DATE && **name != CONTENT_LENGTH);
+        let kept_headers =
+            kept_headers.map(|(name, value)| Ok((name.to_string(), value.to_str()?.to_owned())));
+        let headers = kept_headers.collect::<Result<_, Box<dyn Error>>>()?;
+        Ok(RecordedResponse { headers, body: body.to_bytes().to_vec() })
+    }
+
+    /// Sends the request, waits for the complete response, and drops it.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub async fn send_and_drop_response(&mut self) -> Result<(), Box<dyn Error>> {
+        self.receive().await.map(drop)
+    }
+
+    async fn receive(&mut self) -> Result<(Parts, Collected<Bytes>), Box<dyn Error>> {
+        let (head, body) = self.sender.send(self.request.clone()).await?.into_parts();
+        let body = body.collect().await?;
+        // The gRPC status is in the headers if a call fails immediately, otherwise in the trailers. HTTP/1.1 has
+        // none.
+        let trailers = body.trailers().and_then(|trailers| trailers.get("grpc-status"));
+        let status = trailers.or(head.headers.get("grpc-status"));
+        if head.status != StatusCode::OK || status.is_some_and(|status| status != "0") {
+            return Err(format!("unexpected response: {head:?}, {body:?}").into());
+        }
+        Ok((head, body))
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::env;
 use std::error::Error;
+use std::io;
 use std::process::Command;
 
+use lab::cores::server_core_count;
 use lab::server::ServerProcess;
 use prost::Message;
+use tokio::runtime::Builder;
 
 use crate::bare;
 use crate::connection::{BenchConnection, RecordedResponse};
@@ -60,7 +63,7 @@ pub fn throttlecrab(protocol: Protocol) -> ServerStartResult {
 
 /// Starts a server that always sends this response, which was recorded from slidegate. `threads` is the number of
 /// worker threads; with 0, the server runs on a single thread.
-pub fn bare(protocol: Protocol, threads: usize, response: &RecordedResponse) -> ServerStartResult {
+fn bare(protocol: Protocol, threads: usize, response: &RecordedResponse) -> ServerStartResult {
     let (protocol, content) = match protocol {
         Protocol::Http => (bare::HTTP, response.to_bytes()?),
         Protocol::Grpc => (bare::GRPC, response.message()?.to_vec()),
@@ -72,6 +75,27 @@ pub fn bare(protocol: Protocol, threads: usize, response: &RecordedResponse) -> 
     })
 }
 
+/// Starts two servers that always send this response: one on a single thread, and one with a worker thread per core.
+pub fn bare_on_one_thread_and_workers(
+    protocol: Protocol,
+    response: &RecordedResponse,
+) -> Result<[ServerProcess; 2], Box<dyn Error>> {
+    Ok([bare(protocol, 0, response)?, bare(protocol, server_core_count()?, response)?])
+}
+
+/// Returns the names of the servers that [`bare_on_one_thread_and_workers`] starts, for tables.
+pub fn bare_names(protocol: Protocol) -> io::Result<[String; 2]> {
+    let framework = match protocol {
+        Protocol::Http => "axum",
+        Protocol::Grpc => "tonic",
+    };
+    let workers = match server_core_count()? {
+        1 => "one worker".to_owned(),
+        count => format!("{count} workers"),
+    };
+    Ok([format!("{framework}, one thread"), format!("{framework}, {workers}")])
+}
+
 /// Sends the request to slidegate and returns the response.
 ///
 /// # Errors
@@ -80,7 +104,10 @@ pub fn record_response(
     slidegate: &ServerProcess,
     request: &BenchRequest,
 ) -> Result<RecordedResponse, Box<dyn Error>> {
-    let response = BenchConnection::connect(slidegate.address(), request)?.send()?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let response = runtime.block_on(async {
+        BenchConnection::connect(slidegate.address(), request).await?.send().await
+    })?;
     let limit_count = match request.protocol {
         Protocol::Http => count_limits_in_ratelimit_policy_header(&response),
         Protocol::Grpc => {

@@ -2,6 +2,7 @@
 //! bytes, and with throttlecrab.
 
 use std::error::Error;
+use std::io;
 
 use lab::chart::{Bar, bar_chart};
 use lab::part::{Effort, ReportPart};
@@ -44,8 +45,11 @@ const GRPC_LOADS: [GrpcLoad; 4] = [
     GrpcLoad { descriptors: 3, depth: 10 },
 ];
 
-const GRPC_SERVER_NAMES: [&str; 4] =
-    ["slidegate", "tonic, one thread", "tonic, two workers", "throttlecrab"];
+/// Returns the names of the compared servers.
+fn grpc_server_names() -> io::Result<[String; 4]> {
+    let [one_thread, workers] = contenders::bare_names(Protocol::Grpc)?;
+    Ok(["slidegate".into(), one_thread, workers, "throttlecrab".into()])
+}
 
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.add_text(SECTION_INTRODUCTION);
@@ -58,16 +62,17 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
         "slidegate relative to it",
         "CPU s per 1 M",
     ]);
+    let names = grpc_server_names()?;
     for load in &GRPC_LOADS {
         part.progress
             .begin_step(&format!("{} descriptors, {} concurrent", load.descriptors, load.depth));
         let results = load.measure_grpc_servers(effort)?;
         let own = results[0];
-        for (name, result) in GRPC_SERVER_NAMES.iter().zip(&results) {
+        for (name, result) in names.iter().zip(&results) {
             table.add_row([
                 load.descriptors.to_string(),
                 load.depth.to_string(),
-                (*name).to_owned(),
+                name.clone(),
                 format!("{:.0}", result.per_second),
                 format!("{:.2}", own.per_second / result.per_second),
                 format!("{:.1}", result.cpu_us),
@@ -78,7 +83,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             own.per_second / results[1].per_second.max(results[2].per_second),
         );
         if (load.descriptors, load.depth) == (1, 1) {
-            draw_throughput_chart(part, &results)?;
+            draw_throughput_chart(part, &names, &results)?;
         }
     }
     part.add_table(&table);
@@ -86,16 +91,17 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 }
 
 impl GrpcLoad {
-    /// Measures the throughput of all servers. Returns the results in the order of [`GRPC_SERVER_NAMES`].
+    /// Measures the throughput of all servers. Returns the results in the order of [`grpc_server_names`].
     fn measure_grpc_servers(&self, effort: Effort) -> Result<[TurnResult; 4], Box<dyn Error>> {
         let request = BenchRequest::should_rate_limit(self.descriptors);
         let slidegate = contenders::slidegate(Protocol::Grpc)?;
         let response = contenders::record_response(&slidegate, &request)?;
-        let bare = |threads| contenders::bare(Protocol::Grpc, threads, &response);
+        let [one_thread, workers] =
+            contenders::bare_on_one_thread_and_workers(Protocol::Grpc, &response)?;
         let contenders: [(ServerProcess, BenchRequest); 4] = [
             (slidegate, request.clone()),
-            (bare(0)?, request.clone()),
-            (bare(2)?, request),
+            (one_thread, request.clone()),
+            (workers, request),
             (contenders::throttlecrab(Protocol::Grpc)?, BenchRequest::throttle_call()),
         ];
         let calls = effort.pick(80_000, 25_000);
@@ -113,15 +119,16 @@ impl GrpcLoad {
 
 fn draw_throughput_chart(
     part: &mut ReportPart,
+    names: &[String; 4],
     results: &[TurnResult; 4],
 ) -> Result<(), Box<dyn Error>> {
-    let bar = |(name, result): (&&str, &TurnResult)| Bar {
-        name: (*name).to_owned(),
+    let bar = |(name, result): (&String, &TurnResult)| Bar {
+        name: name.clone(),
         value: result.per_second,
         label: format!("{:.0}", result.per_second),
-        is_highlighted: *name == "slidegate",
+        is_highlighted: name == "slidegate",
     };
-    let all: Vec<Bar> = GRPC_SERVER_NAMES.iter().zip(results).map(bar).collect();
+    let all: Vec<Bar> = names.iter().zip(results).map(bar).collect();
     let svg = bar_chart("gRPC, one call at a time on 50 connections: calls/s", &all)?;
     part.add_chart("server-grpc", "Calls per second over gRPC", svg);
     Ok(())

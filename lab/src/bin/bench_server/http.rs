@@ -78,7 +78,7 @@ const HTTP_LOADS: [HttpLoad; 3] = [
 
 /// A compared server, and the request that is sent to it.
 struct HttpContender {
-    name: &'static str,
+    name: String,
     server: ServerProcess,
     request: BenchRequest,
 }
@@ -116,16 +116,22 @@ impl HttpLoad {
         let request = (self.request)();
         let slidegate = contenders::slidegate(Protocol::Http)?;
         let response = contenders::record_response(&slidegate, &request)?;
-        let bare = |threads| contenders::bare(Protocol::Http, threads, &response);
-        let mut all = vec![
-            HttpContender { name: "slidegate", server: slidegate, request: request.clone() },
-            HttpContender { name: "axum, one thread", server: bare(0)?, request: request.clone() },
-            HttpContender { name: "axum, two workers", server: bare(2)?, request },
-        ];
+        let names = contenders::bare_names(Protocol::Http)?;
+        let bare = contenders::bare_on_one_thread_and_workers(Protocol::Http, &response)?;
+        let mut all = vec![HttpContender {
+            name: "slidegate".into(),
+            server: slidegate,
+            request: request.clone(),
+        }];
+        all.extend(names.into_iter().zip(bare).map(|(name, server)| HttpContender {
+            name,
+            server,
+            request: request.clone(),
+        }));
         if self.has_throttlecrab {
             let server = contenders::throttlecrab(Protocol::Http)?;
             all.push(HttpContender {
-                name: "throttlecrab",
+                name: "throttlecrab".into(),
                 server,
                 request: BenchRequest::throttle(),
             });
@@ -155,7 +161,7 @@ fn format_result_row(
 ) -> [String; 6] {
     [
         load.name.to_owned(),
-        contender.name.to_owned(),
+        contender.name.clone(),
         format!("{:.0}", result.per_second),
         format!("{:.2}", own.per_second / result.per_second),
         format!("{:.1}", result.cpu_us),
@@ -188,14 +194,14 @@ fn draw_throughput_charts(
     };
     let fast: Vec<Bar> = all()
         .map(|(contender, result)| {
-            bar(contender.name, result.per_second, format!("{:.0}", result.per_second))
+            bar(&contender.name, result.per_second, format!("{:.0}", result.per_second))
         })
         .collect();
     let svg = bar_chart("HTTP, one request at a time on 50 connections: requests/s", &fast)?;
     part.add_chart("server-http", "Requests per second over HTTP", svg);
     let cheap: Vec<Bar> = all()
         .map(|(contender, result)| {
-            bar(contender.name, result.cpu_us, format!("{:.1} s", result.cpu_us))
+            bar(&contender.name, result.cpu_us, format!("{:.1} s", result.cpu_us))
         })
         .collect();
     let svg = bar_chart("HTTP: CPU seconds of the server for a million requests", &cheap)?;

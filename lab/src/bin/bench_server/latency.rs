@@ -1,40 +1,74 @@
-//! Measures the latency of each server at the same request rate: half of the maximum rate of the slowest server.
+//! Measures the latency of each server at the same request rate, a share of slidegate's maximum rate.
 
 use std::error::Error;
-use std::net::SocketAddr;
-use std::thread;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use lab::part::{Effort, ReportPart};
 use lab::server::ServerProcess;
 use lab::table::MarkdownTable;
-use quanta::Instant;
+use lab::targets::{BenchTarget, TargetBound};
+use tokio::runtime::Builder;
 
 use crate::connection::BenchConnection;
-use crate::open_loop::{Poisson, WallLoadClock, empty_histogram, measure_delays};
+use crate::open_loop::{Poisson, WallLoadClock, measure_delays};
 use crate::request::{BenchRequest, Protocol};
 use crate::rounds::{TurnResult, median, run_interleaved};
 use crate::{contenders, h2load};
 
+const MAX_HTTP_P99_RELATIVE_TO_AXUM: BenchTarget = BenchTarget {
+    text: "HTTP `/v1/check` at 40 % load, p99 relative to the better bare axum",
+    bound: TargetBound::AtMost(1.1),
+    limited_by: "",
+};
+
+const MAX_GRPC_P99_RELATIVE_TO_TONIC: BenchTarget = BenchTarget {
+    text: "gRPC at half load, p99 relative to the better bare tonic",
+    bound: TargetBound::AtMost(1.1),
+    limited_by: "",
+};
+
 const SECTION_INTRODUCTION: &str = "
-### Latency at half load
+### Latency
 
-The request rate is the same for all servers: half of the rate of the slowest server of the table in a closed loop \
-just before. Requests are due at predetermined random times (Poisson), on 50 connections with one thread each. A \
-delay is the time from the due time of a request to its response, so requests that wait for a late response are \
-late, too. The first row sends no requests: it is the delay of the threads themselves on these two cores, which is \
-part of all other rows. The values are medians of the rounds.";
+The request rate is the same for all servers: 40 % (`/v1/check`) or half (`ShouldRateLimit`, 3 descriptors) of the rate \
+of slidegate in a closed loop just before. Requests are due at predetermined random times (Poisson), and each is sent \
+on one of 50 connections without a request in flight. A delay is the time from the due time of a request to its \
+response, so requests that wait for a late response are late, too. It includes the time that the load generator takes. \
+The values are medians of the rounds.";
 
-/// The time between opening the connections and the start of the measurement.
-const MEASUREMENT_START_DELAY: Duration = Duration::from_millis(50);
+/// The requests of one latency measurement, and the target for it.
+struct LatencyLoad {
+    name: &'static str,
+    protocol: Protocol,
+    request: fn() -> BenchRequest,
+    /// The request rate, relative to the rate of slidegate in a closed loop.
+    load: f64,
+    target: BenchTarget,
+}
+
+const LATENCY_LOADS: [LatencyLoad; 2] = [
+    LatencyLoad {
+        name: "`/v1/check`",
+        protocol: Protocol::Http,
+        request: BenchRequest::check,
+        load: 0.4,
+        target: MAX_HTTP_P99_RELATIVE_TO_AXUM,
+    },
+    LatencyLoad {
+        name: "`ShouldRateLimit`",
+        protocol: Protocol::Grpc,
+        request: || BenchRequest::should_rate_limit(3),
+        load: 0.5,
+        target: MAX_GRPC_P99_RELATIVE_TO_TONIC,
+    },
+];
 
 /// A compared server, and the request that is sent to it.
 struct LatencyContender {
-    name: &'static str,
-    /// The server, and the request that is sent to it. `None`: no requests are sent, to measure the delay of the load
-    /// threads alone.
-    target: Option<(ServerProcess, BenchRequest)>,
+    name: String,
+    server: ServerProcess,
+    request: BenchRequest,
 }
 
 /// Percentiles of the delays of requests, in microseconds.
@@ -46,15 +80,14 @@ struct RequestDelayPercentiles {
 
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.add_text(SECTION_INTRODUCTION);
-    part.progress.add_steps(4);
+    part.progress.add_steps(2 * LATENCY_LOADS.len());
     let mut table =
         MarkdownTable::new(["endpoint", "requests/s", "server", "p50, µs", "p99, µs", "p99.9, µs"]);
-    for (name, contenders) in
-        [("`/v1/check`", start_http_contenders()?), ("`ShouldRateLimit`", start_grpc_contenders()?)]
-    {
-        part.progress.begin_step(&format!("{name}, closed loop"));
-        let rate = measure_half_of_slowest_rate(effort, &contenders)?;
-        part.progress.begin_step(&format!("{name}, {rate:.0} a second"));
+    for load in &LATENCY_LOADS {
+        let contenders = load.start_contenders()?;
+        part.progress.begin_step(&format!("{}, closed loop", load.name));
+        let rate = load.load * measure_closed_loop_rate(effort, &contenders[0])?;
+        part.progress.begin_step(&format!("{}, {rate:.0} a second", load.name));
         let time = Duration::from_millis(effort.pick(2_000, 500));
         let mut round = 0;
         let rounds = run_interleaved(effort.rounds(), contenders.len(), |index| {
@@ -62,75 +95,71 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
             let seed = round / contenders.len() as u64;
             contenders[index].measure_delays(rate, time, seed)
         })?;
-        for (contender, rounds) in contenders.iter().zip(&rounds) {
+        let p99s: Vec<f64> =
+            rounds.iter().map(|rounds| median(rounds, |round| round.p99)).collect();
+        for ((contender, rounds), p99) in contenders.iter().zip(&rounds).zip(&p99s) {
             table.add_row([
-                name.to_owned(),
+                load.name.to_owned(),
                 format!("{rate:.0}"),
-                contender.name.to_owned(),
+                contender.name.clone(),
                 format!("{:.0}", median(rounds, |round| round.p50)),
-                format!("{:.0}", median(rounds, |round| round.p99)),
+                format!("{p99:.0}"),
                 format!("{:.0}", median(rounds, |round| round.p999)),
             ]);
         }
+        part.record_target(&load.target, p99s[0] / p99s[1].min(p99s[2]));
     }
     part.add_table(&table);
     Ok(())
 }
 
-const CONTENDER_WITHOUT_SERVER: LatencyContender = LatencyContender { name: "none", target: None };
-
-fn start_http_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
-    let request = BenchRequest::check();
-    let slidegate = contenders::slidegate(Protocol::Http)?;
-    let response = contenders::record_response(&slidegate, &request)?;
-    let bare = |threads| contenders::bare(Protocol::Http, threads, &response);
-    Ok(vec![
-        CONTENDER_WITHOUT_SERVER,
-        LatencyContender::new("slidegate", slidegate, request.clone()),
-        LatencyContender::new("axum, one thread", bare(0)?, request.clone()),
-        LatencyContender::new("axum, two workers", bare(2)?, request),
-        LatencyContender::new(
-            "throttlecrab",
-            contenders::throttlecrab(Protocol::Http)?,
-            BenchRequest::throttle(),
-        ),
-    ])
+impl LatencyLoad {
+    /// Starts all compared servers and returns them: slidegate, the bare server on one thread, the bare server with a
+    /// worker per core, and throttlecrab.
+    fn start_contenders(&self) -> Result<[LatencyContender; 4], Box<dyn Error>> {
+        let (request, protocol) = ((self.request)(), self.protocol);
+        let slidegate = contenders::slidegate(protocol)?;
+        let response = contenders::record_response(&slidegate, &request)?;
+        let [one_thread, workers] =
+            contenders::bare_on_one_thread_and_workers(protocol, &response)?;
+        let throttle = match protocol {
+            Protocol::Http => BenchRequest::throttle(),
+            Protocol::Grpc => BenchRequest::throttle_call(),
+        };
+        let [one_thread_name, workers_name] = contenders::bare_names(protocol)?;
+        Ok([
+            LatencyContender {
+                name: "slidegate".into(),
+                server: slidegate,
+                request: request.clone(),
+            },
+            LatencyContender {
+                name: one_thread_name,
+                server: one_thread,
+                request: request.clone(),
+            },
+            LatencyContender { name: workers_name, server: workers, request },
+            LatencyContender {
+                name: "throttlecrab".into(),
+                server: contenders::throttlecrab(protocol)?,
+                request: throttle,
+            },
+        ])
+    }
 }
 
-fn start_grpc_contenders() -> Result<Vec<LatencyContender>, Box<dyn Error>> {
-    let request = BenchRequest::should_rate_limit(3);
-    let slidegate = contenders::slidegate(Protocol::Grpc)?;
-    let response = contenders::record_response(&slidegate, &request)?;
-    let bare = |threads| contenders::bare(Protocol::Grpc, threads, &response);
-    let throttle = BenchRequest::throttle_call();
-    Ok(vec![
-        CONTENDER_WITHOUT_SERVER,
-        LatencyContender::new("slidegate", slidegate, request.clone()),
-        LatencyContender::new("tonic, one thread", bare(0)?, request.clone()),
-        LatencyContender::new("tonic, two workers", bare(2)?, request),
-        LatencyContender::new("throttlecrab", contenders::throttlecrab(Protocol::Grpc)?, throttle),
-    ])
-}
-
-fn measure_half_of_slowest_rate(
+fn measure_closed_loop_rate(
     effort: Effort,
-    contenders: &[LatencyContender],
+    contender: &LatencyContender,
 ) -> Result<f64, Box<dyn Error>> {
-    let targets: Vec<_> =
-        contenders.iter().filter_map(|contender| contender.target.as_ref()).collect();
-    let rounds = run_interleaved(effort.pick(5, 1), targets.len(), |index| {
-        let (server, request) = targets[index];
+    let LatencyContender { server, request, .. } = contender;
+    let rounds = run_interleaved(effort.pick(5, 2), 1, |_| {
         h2load::run(server, request, 1, effort.pick(40_000, 15_000))
     })?;
-    let rates = rounds.iter().map(|rounds| TurnResult::median(rounds).per_second);
-    Ok(rates.fold(f64::INFINITY, f64::min) / 2.0)
+    Ok(TurnResult::median(&rounds[0]).per_second)
 }
 
 impl LatencyContender {
-    fn new(name: &'static str, server: ServerProcess, request: BenchRequest) -> Self {
-        Self { name, target: Some((server, request)) }
-    }
-
     /// Sends `rate` requests per second in total, on several connections, for the duration `time`. Returns the
     /// percentiles of the delays.
     fn measure_delays(
@@ -139,55 +168,22 @@ impl LatencyContender {
         time: Duration,
         seed: u64,
     ) -> Result<RequestDelayPercentiles, Box<dyn Error>> {
-        let connect = |_| -> Result<_, Box<dyn Error>> {
-            let target = self.target.as_ref();
-            target
-                .map(|(server, request)| connect_and_warm_up(server.address(), request))
-                .transpose()
-        };
-        let connections: Vec<_> =
-            (0..h2load::CONNECTIONS).map(connect).collect::<Result<_, _>>()?;
-        let start = Instant::now() + MEASUREMENT_START_DELAY;
-        let rate = rate / connections.len() as f64;
-        let all = thread::scope(|scope| {
-            let threads: Vec<_> = (connections.into_iter().zip(0..))
-                .map(|(connection, nth)| {
-                    let due = Poisson::new(rate, time, (seed << 8) | nth);
-                    scope.spawn(move || measure_connection_delays(connection, due, start))
-                })
-                .collect();
-            let ended = threads.into_iter().map(|thread| {
-                thread.join().map_err(|_| "a connection thread panicked".to_owned()).flatten()
-            });
-            ended.collect::<Result<Vec<_>, _>>()
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let delays = runtime.block_on(async {
+            let mut connections = Vec::new();
+            for _ in 0..h2load::CONNECTIONS {
+                let mut connection =
+                    BenchConnection::connect(self.server.address(), &self.request).await?;
+                // The first request of a connection is not measured.
+                connection.send_and_drop_response().await?;
+                connections.push(connection);
+            }
+            let due = Poisson::new(rate, time, seed);
+            let send = BenchConnection::send_and_drop_response;
+            measure_delays(due, &WallLoadClock::start(), &mut connections, send).await
         })?;
-        let mut delays = empty_histogram()?;
-        for histogram in &all {
-            delays.add(histogram)?;
-        }
         Ok(RequestDelayPercentiles::from_histogram(&delays))
     }
-}
-
-/// Opens a connection and sends one request, so that the first request of the connection is not measured.
-fn connect_and_warm_up(
-    server: SocketAddr,
-    request: &BenchRequest,
-) -> Result<BenchConnection, Box<dyn Error>> {
-    let mut connection = BenchConnection::connect(server, request)?;
-    connection.send()?;
-    Ok(connection)
-}
-
-/// Sends requests on one connection at their due times. Returns the delays, or the text of an error. The error is a
-/// text because it must be sent to another thread.
-fn measure_connection_delays(
-    mut connection: Option<BenchConnection>,
-    due: Poisson,
-    start: Instant,
-) -> Result<Histogram<u64>, String> {
-    let send = || connection.as_mut().map_or(Ok(()), |connection| connection.send().map(drop));
-    measure_delays(due, &WallLoadClock::new(start), send).map_err(|error| error.to_string())
 }
 
 impl RequestDelayPercentiles {

@@ -33,11 +33,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         [bare::CHILD_ARGUMENT, protocol, threads, response] => {
             bare::serve(protocol, threads, response)
         }
-        _ => lab::part::main(&[
-            ("http", http::run),
-            ("grpc", grpc::run),
-            ("latency", latency::run),
-            ("watched", telemetry::run),
-        ]),
+        _ => {
+            lab::cores::separate_load_from_servers()?;
+            lab::part::main(&[
+                ("http", http::run),
+                ("grpc", grpc::run),
+                ("latency", latency::run),
+                ("watched", telemetry::run),
+            ])
+        }
     }
 }

@@ -2,12 +2,15 @@
 //! delay of a request is measured from its due time. A closed loop, in contrast, sends the next request only after the
 //! response. While the server stalls, a closed loop sends no requests, so few delays are measured.
 
+use std::cell::RefCell;
 use std::error::Error;
 use std::time::Duration;
-use std::{fs, thread};
 
+use futures_util::future::{try_join, try_join_all};
 use hdrhistogram::Histogram;
 use quanta::Instant;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::yield_now;
 
 /// The maximum delay in the histogram. Longer delays are recorded as this delay.
 const MAX_HISTOGRAM_DELAY: Duration = Duration::from_secs(60);
@@ -21,39 +24,30 @@ pub trait LoadClock {
     fn now(&self) -> Duration;
 
     /// Waits until the time `due` after the start of the measurement.
-    fn wait_until(&self, due: Duration);
+    async fn wait_until(&self, due: Duration);
 }
 
-/// The real clock of this machine, which shows the time since the start of a measurement.
+/// The real clock of this machine, which shows the time since the start of a measurement. Waiting keeps the core busy,
+/// because timers are less exact than the delays to measure, and because an idle core takes long to wake up.
 pub struct WallLoadClock {
     start: Instant,
 }
 
 impl WallLoadClock {
-    /// Creates a clock that counts from `start`. It also configures the current thread so that it wakes up at the exact
-    /// time.
-    pub fn new(start: Instant) -> Self {
-        // By default Linux may wake a thread 50 µs late, to wake several threads at once. Failure to change this is
-        // ignored.
-        if let Ok(thread) = fs::read_link("/proc/thread-self")
-            && let Some(id) = thread.file_name()
-        {
-            let _ = fs::write(format!("/proc/{}/timerslack_ns", id.display()), "1");
-        }
-        Self { start }
+    /// Creates a clock that starts now.
+    pub fn start() -> Self {
+        Self { start: Instant::now() }
     }
 }
 
 impl LoadClock for WallLoadClock {
     fn now(&self) -> Duration {
-        Instant::now().saturating_duration_since(self.start)
+        self.start.elapsed()
     }
 
-    fn wait_until(&self, due: Duration) {
-        // The start may be in the future.
-        let early = (self.start + due).saturating_duration_since(Instant::now());
-        if !early.is_zero() {
-            thread::sleep(early);
+    async fn wait_until(&self, due: Duration) {
+        while self.now() < due {
+            yield_now().await;
         }
     }
 }
@@ -84,28 +78,44 @@ impl Iterator for Poisson {
     }
 }
 
-/// Sends each request at its due time, or as soon as the previous response has arrived if that is later. Returns the
-/// delays between the due times and the responses, in nanoseconds.
+/// Sends each request at its due time on a connection without a request in flight. If all connections have one, sends
+/// the request as soon as a connection is free. Returns the delays between the due times and the responses, in
+/// nanoseconds.
 ///
 /// # Errors
 /// If a request fails.
-pub fn measure_delays(
+pub async fn measure_delays<C>(
     due: impl Iterator<Item = Duration>,
     clock: &impl LoadClock,
-    mut send: impl FnMut() -> Result<(), Box<dyn Error>>,
+    connections: &mut [C],
+    send: impl AsyncFn(&mut C) -> Result<(), Box<dyn Error>>,
 ) -> Result<Histogram<u64>, Box<dyn Error>> {
-    let mut delays = empty_histogram()?;
-    for due in due {
-        clock.wait_until(due);
-        send()?;
-        let delay = clock.now().saturating_sub(due);
-        delays.saturating_record(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX));
-    }
-    Ok(delays)
+    let delays = RefCell::new(empty_histogram()?);
+    let (due_requests, queue) = mpsc::unbounded_channel();
+    let queue = Mutex::new(queue);
+    let dispatch = async move {
+        for due in due {
+            clock.wait_until(due).await;
+            due_requests.send(due)?;
+        }
+        Ok(())
+    };
+    let serve_connection = async |connection: &mut C| {
+        loop {
+            // The connection that has been free for the longest time receives the next request.
+            let next = queue.lock().await.recv().await;
+            let Some(due) = next else { return Ok::<(), Box<dyn Error>>(()) };
+            send(connection).await?;
+            let delay = clock.now().saturating_sub(due).as_nanos();
+            delays.borrow_mut().saturating_record(u64::try_from(delay).unwrap_or(u64::MAX));
+        }
+    };
+    try_join(dispatch, try_join_all(connections.iter_mut().map(serve_connection))).await?;
+    Ok(delays.into_inner())
 }
 
 /// Creates an empty histogram for delays in nanoseconds.
-pub fn empty_histogram() -> Result<Histogram<u64>, Box<dyn Error>> {
+fn empty_histogram() -> Result<Histogram<u64>, Box<dyn Error>> {
     Ok(Histogram::new_with_max(
         MAX_HISTOGRAM_DELAY.as_nanos() as u64,
         HISTOGRAM_SIGNIFICANT_DIGITS,
@@ -127,25 +137,27 @@ mod tests {
             self.0.get()
         }
 
-        fn wait_until(&self, due: Duration) {
+        async fn wait_until(&self, due: Duration) {
+            // The requests that are already due are sent first.
+            yield_now().await;
             self.0.set(self.0.get().max(due));
         }
     }
 
     const ONE_MS: Duration = Duration::from_millis(1);
 
-    #[test]
-    fn slow_response_increases_delays_of_later_requests() -> Result<(), Box<dyn Error>> {
+    #[tokio::test]
+    async fn slow_response_increases_delays_of_later_requests() -> Result<(), Box<dyn Error>> {
         let clock = ManualLoadClock::default();
-        let mut sent = 0;
         // A thousand requests at intervals of 10 ms; the 500th response takes a second, all others 1 ms.
         let due = (1..=1000).map(|nth| 10 * ONE_MS * nth);
-        let delays = measure_delays(due, &clock, || {
-            sent += 1;
-            let latency = if sent == 500 { 1000 * ONE_MS } else { ONE_MS };
+        let delays = measure_delays(due, &clock, &mut [0], async |sent| {
+            *sent += 1;
+            let latency = if *sent == 500 { 1000 * ONE_MS } else { ONE_MS };
             clock.0.set(clock.0.get() + latency);
             Ok(())
-        })?;
+        })
+        .await?;
         let ms = |quantile| delays.value_at_quantile(quantile) as f64 / 1e6;
         assert_eq!(delays.len(), 1000);
         // The next request was due 990 ms before the end of the stall. Each request makes up for 9 ms, so 110 are late.
