@@ -15,7 +15,7 @@ use slidegate::Decision;
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
 use super::check_request::{CheckRequest, ReportRequest};
-use super::{body, json, paths};
+use super::{HttpClient, body, json, paths};
 use crate::rendering::problem::HttpProblem;
 use crate::rendering::{CountedResponse, ResponseRenderer};
 use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
@@ -87,11 +87,11 @@ impl DecisionEndpoints {
         &self,
         endpoint: Endpoint,
         request: Request<Incoming>,
-        peer: SocketAddr,
+        client: &HttpClient,
         service: &Service,
     ) -> Response {
-        let result = match self.read_request(endpoint, request).await {
-            Ok((head, body)) => self.decide(endpoint, &head, &body, peer, service).await,
+        let result = match self.read_request(endpoint, request, client).await {
+            Ok((head, body)) => self.decide(endpoint, &head, &body, client.peer, service).await,
             Err(problem) => {
                 self.handler.count_rejected(problem.result());
                 Err(problem)
@@ -105,9 +105,11 @@ impl DecisionEndpoints {
         &self,
         endpoint: Endpoint,
         request: Request<Incoming>,
+        client: &HttpClient,
     ) -> Result<(Parts, Bytes), HttpProblem> {
         let (head, body) = request.into_parts();
-        let body = body::read_body(&head.headers, body, self.client_timeout).await?;
+        let body =
+            body::read_body(&head.headers, body, &client.deadlines, self.client_timeout).await?;
         if !endpoint.allows_method(&head.method) {
             let problem = paths::method_not_allowed(head.method, head.uri).await;
             return Err(problem.with_allow("POST"));

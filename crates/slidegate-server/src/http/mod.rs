@@ -16,7 +16,6 @@ mod paths;
 mod protocol;
 mod stream;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ use hyper::body::Incoming;
 
 pub use self::auth::ProxyTrust;
 use self::endpoints::{DecisionEndpoints, Endpoint};
-pub use self::protocol::{HttpHandler, HttpProtocol};
+pub use self::protocol::{HttpClient, HttpHandler, HttpProtocol};
 use crate::rendering::ResponseRenderer;
 use crate::request_handler::RequestHandler;
 use crate::service::Service;
@@ -67,11 +66,11 @@ impl HttpService {
 }
 
 impl HttpHandler for HttpService {
-    async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
+    async fn respond(&self, request: Request<Incoming>, client: &HttpClient) -> Response {
         let mut response = match Endpoint::from_request(&request) {
-            Some(endpoint) => self.endpoints.handle(endpoint, request, peer, &self.service).await,
+            Some(endpoint) => self.endpoints.handle(endpoint, request, client, &self.service).await,
             // Boxed, because this future is large and rarely used.
-            None => Box::pin(self.router.respond(request, peer)).await,
+            None => Box::pin(self.router.respond(request, client)).await,
         };
         if self.service.health().is_draining() {
             add_connection_close_header(&mut response);

@@ -11,29 +11,37 @@ use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulConnection;
 use tower::ServiceExt;
 
 use super::stream::ClientStream;
 use crate::bounds::{MAX_HEAD_BYTES, MAX_HEADERS};
-use crate::connections::{ClientIo, Protocol};
+use crate::connections::{ClientIo, ConnectionDeadlines, Protocol};
 
 /// Maximum size in bytes of the read buffer of a connection. The buffer is larger than the largest request head.
 const MAX_READ_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
+/// The connection on which a request arrived.
+pub struct HttpClient {
+    /// The address from which the connection was opened.
+    pub peer: SocketAddr,
+    /// The deadlines of the connection.
+    pub deadlines: ConnectionDeadlines,
+}
+
 /// A handler of HTTP requests.
 pub trait HttpHandler: Send + Sync + 'static {
-    /// Responds to a request. `peer` is the address from which the connection was opened.
+    /// Responds to a request of this client.
     fn respond(
         &self,
         request: Request<Incoming>,
-        peer: SocketAddr,
+        client: &HttpClient,
     ) -> impl Future<Output = Response> + Send;
 }
 
 impl HttpHandler for Router {
-    async fn respond(&self, request: Request<Incoming>, _: SocketAddr) -> Response {
+    async fn respond(&self, request: Request<Incoming>, _: &HttpClient) -> Response {
         match self.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -58,9 +66,8 @@ impl<H> HttpProtocol<H> {
     /// connection may be idle.
     pub fn new(handler: H, client_timeout: Duration) -> Self {
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new())
-            // Starts when the connection waits for a head, so it bounds idle connections too.
-            .header_read_timeout(client_timeout)
+        // Starts when the connection waits for a head, so it bounds idle connections too.
+        http.header_read_timeout(client_timeout)
             .max_header_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_READ_BUFFER_BYTES)
@@ -82,12 +89,18 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
         io: ClientIo,
         peer: SocketAddr,
     ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static {
-        let handler = self.handler.clone();
+        let deadlines = ConnectionDeadlines::default();
+        let mut http = self.http.clone();
+        http.timer(deadlines.clone());
+        let connection = Arc::new((self.handler.clone(), HttpClient { peer, deadlines }));
         let service = service_fn(move |request| {
-            let handler = handler.clone();
+            let connection = connection.clone();
             // Boxed, because hyper moves the future several times.
-            Box::pin(async move { Ok::<_, Infallible>(handler.respond(request, peer).await) })
+            Box::pin(async move {
+                let (handler, client) = &*connection;
+                Ok::<_, Infallible>(handler.respond(request, client).await)
+            })
         });
-        self.http.serve_connection(TokioIo::new(ClientStream::new(io)), service)
+        http.serve_connection(TokioIo::new(ClientStream::new(io)), service)
     }
 }
