@@ -9,12 +9,23 @@ use lab::server::{ServerProcess, TempFile};
 use crate::request::{BenchRequest, Protocol};
 use crate::rounds::TurnResult;
 
-/// The number of connections that h2load opens.
+/// The number of connections that h2load opens, unless a measurement varies it.
 pub const CONNECTIONS: usize = 50;
 
-/// Runs h2load, which sends `requests` requests with at most `depth` concurrent requests per connection. Returns the
-/// request rate and the CPU time of the server.
+/// Runs h2load on [`CONNECTIONS`] connections, which sends `requests` requests with at most `depth` concurrent requests
+/// per connection. Returns the request rate and the CPU time of the server.
 pub fn run(
+    server: &ServerProcess,
+    request: &BenchRequest,
+    depth: usize,
+    requests: usize,
+) -> Result<TurnResult, Box<dyn Error>> {
+    run_on_connections(CONNECTIONS, server, request, depth, requests)
+}
+
+/// Runs h2load like [`run`], on `connections` connections.
+pub fn run_on_connections(
+    connections: usize,
     server: &ServerProcess,
     request: &BenchRequest,
     depth: usize,
@@ -22,7 +33,7 @@ pub fn run(
 ) -> Result<TurnResult, Box<dyn Error>> {
     let body = TempFile::new(&request.body)?;
     let mut command = Command::new("h2load");
-    command.args(["-t", "1", "-c", &CONNECTIONS.to_string()]);
+    command.args(["-t", "1", "-c", &connections.to_string()]);
     command.args(["-n", &requests.to_string(), "-m", &depth.to_string()]);
     if request.protocol == Protocol::Http {
         command.arg("--h1");

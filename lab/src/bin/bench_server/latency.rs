@@ -119,7 +119,7 @@ impl LatencyLoad {
     fn start_contenders(&self) -> Result<[LatencyContender; 4], Box<dyn Error>> {
         let (request, protocol) = ((self.request)(), self.protocol);
         let slidegate = contenders::slidegate(protocol)?;
-        let response = contenders::record_response(&slidegate, &request)?;
+        let response = contenders::record_response(&slidegate, &request, 1)?;
         let [one_thread, workers] =
             contenders::bare_on_one_thread_and_workers(protocol, &response)?;
         let throttle = match protocol {

@@ -1,5 +1,6 @@
 //! Measures slidegate's server: the HTTP and gRPC throughput compared with services that send the same bytes and with
-//! another rate limiter, the latency at half load, and the cost of telemetry.
+//! another rate limiter, the latency, the cost of telemetry, the start and the
+//! memory, how the cost grows, and what a billion decisions cost.
 //!
 //! `make bench-server` builds or installs the required programs: the slidegate binary, h2load, and throttlecrab-server.
 
@@ -7,6 +8,8 @@ mod bare;
 mod closed_loop;
 mod connection;
 mod contenders;
+mod costs;
+mod growth;
 mod grpc;
 mod h2load;
 mod http;
@@ -14,6 +17,7 @@ mod latency;
 mod open_loop;
 mod request;
 mod rounds;
+mod startup;
 mod telemetry;
 
 use std::env;
@@ -40,6 +44,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                 ("grpc", grpc::run),
                 ("latency", latency::run),
                 ("watched", telemetry::run),
+                ("startup", startup::run),
+                ("growth", growth::run),
+                ("costs", costs::run),
             ])
         }
     }

@@ -39,6 +39,16 @@ impl BenchRequest {
         Self::new_json_request(CHECK, body)
     }
 
+    /// Returns a request like [`check`](Self::check) with an additional attribute, so that the body has about
+    /// `body_bytes` bytes.
+    pub fn check_with_body_bytes(body_bytes: usize) -> Self {
+        let filler = "x".repeat(body_bytes.saturating_sub(100));
+        let body = format!(
+            r#"{{"attributes":{{"tenant":"tenant-0042","method":"POST","route":"/v1/orders","agent":"{filler}"}}}}"#
+        );
+        Self::new_json_request(CHECK, &body)
+    }
+
     /// Returns a forward-auth request as sent by proxies, which matches the same three rules.
     pub fn auth() -> Self {
         let headers = vec![
