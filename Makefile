@@ -113,9 +113,11 @@ bench-cluster:
 	cargo build --release
 	cargo run --release -p lab --features cluster --bin bench_cluster -- $(ARGS)
 
-# HTTP and gRPC compared with axum, tonic and throttlecrab, the latency at half load, and the cost of telemetry.
-# Sections: http, grpc, latency, watched.
+# HTTP and gRPC compared with axum, tonic and throttlecrab, the latency, the cost of telemetry, start and memory, the
+# growth of the cost with rules and so on, and dollars per billion decisions. Servers and load run on separate cores.
+# Sections: http, grpc, latency, watched, startup, growth, costs (needs redis-server).
 bench-server: bench-peers
+	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	cargo build --release
 	cargo run --release -p lab --features server --bin bench_server -- $(ARGS)
 

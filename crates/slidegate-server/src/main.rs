@@ -30,11 +30,11 @@ mod tls;
 
 use std::process::ExitCode;
 
-use mimalloc::MiMalloc;
-
-/// The allocator of musl takes a lock for each call, and the allocator of glibc takes twice as many instructions.
+/// musl's own allocator takes a lock for each call. With glibc, mimalloc did not reduce the CPU time of requests
+/// measurably, and took 9 MB more memory.
+#[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     match command::run(command::Args::parse_or_exit().command) {
