@@ -35,7 +35,7 @@ pub async fn buffer_body(
 }
 
 /// Reads the whole body of a request with these headers. Fails if the body is larger than [`MAX_BODY_BYTES`], or does
-/// not arrive within `client_timeout`. `deadlines` are those of the connection.
+/// not arrive within `client_timeout`. `deadlines` belong to the connection.
 pub async fn read_body<B>(
     headers: &HeaderMap,
     body: B,

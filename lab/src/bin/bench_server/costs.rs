@@ -1,4 +1,4 @@
-//! Measures what decisions cost in each mode, from the CPU time that they take.
+//! Measures the CPU time of a decision in each mode, and its price.
 
 use std::error::Error;
 use std::process::Command;

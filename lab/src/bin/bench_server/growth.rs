@@ -1,4 +1,4 @@
-//! Measures how the CPU time of a request grows with rules, limits, identities, connections and the size of the body.
+//! Measures the CPU time of a request for different numbers of rules, limits, identities, connections and bytes.
 
 use std::error::Error;
 
@@ -18,7 +18,7 @@ The CPU time of slidegate for a `/v1/check` request, in memory, all allowed. In 
 Unless it varies, there is one rule with one limit, one identity, a body of 77 bytes, and 50 connections with one \
 request at a time each. The requests with several identities are sent on 16 connections, 16 at a time.";
 
-/// How the requests of one measurement are sent.
+/// The requests of one measurement.
 enum GrowthLoad {
     /// The same request on this number of connections, each with one request at a time.
     SameRequest { request: BenchRequest, connections: usize },

@@ -1,6 +1,6 @@
 //! Measures slidegate's server: the HTTP and gRPC throughput compared with services that send the same bytes and with
 //! another rate limiter, the latency, the cost of telemetry, the start and the
-//! memory, how the cost grows, and what a billion decisions cost.
+//! memory, the growth of the CPU time, and the cost of a billion decisions.
 //!
 //! `make bench-server` builds or installs the required programs: the slidegate binary, h2load, and throttlecrab-server.
 
