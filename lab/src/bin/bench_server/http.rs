@@ -26,9 +26,8 @@ const MIN_THROUGHPUT_RELATIVE_TO_AXUM: BenchTarget = BenchTarget {
 const MIN_REQUESTS_PER_CPU_SECOND_RELATIVE_TO_THROTTLECRAB: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check`, one limit each, requests per CPU second relative to throttlecrab-server",
     bound: TargetBound::AtLeast(1.5),
-    limited_by: "even axum without any decision is not much faster than throttlecrab (see the table): the kernel and \
-        hyper take most of the time of a request for both. The rest is for three limits instead of one, and for a \
-        larger response, with all three limits in headers and JSON. The target for axum lists the optimizations.",
+    limited_by: "even axum without any decision is not 1.5 times as fast as throttlecrab (see the table). \
+        The target for axum lists the optimizations.",
 };
 
 const SECTION_INTRODUCTION: &str = "
