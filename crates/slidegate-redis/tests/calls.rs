@@ -31,7 +31,9 @@ fn identity(call: u8) -> CallIdentity {
 
 fn limits() -> Vec<Limit> {
     let algorithms = Algorithm::ALL.into_iter();
-    algorithms.map(|algorithm| Limit::new("1000/30d".parse().unwrap(), algorithm).unwrap()).collect()
+    algorithms
+        .map(|algorithm| Limit::new("1000/30d".parse().unwrap(), algorithm).unwrap())
+        .collect()
 }
 
 /// A request with one hit for each algorithm, of clients whose keys are in several slots of a Cluster if `clients` is
