@@ -15,8 +15,7 @@ use slidegate::testkit::properties;
 use slidegate::{
     Adjustment, Algorithm, Align, Asynchronous, Calendar, CallIdentity, ChargeResult, Clock, Edit,
     Hit, Key, Limit, ManualClock, MemoryStore, Period, Quota, Receipt, Scope, Store, StoreError,
-    SyncStore,
-    Timestamp,
+    SyncStore, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
