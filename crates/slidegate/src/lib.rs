@@ -98,6 +98,7 @@ mod store_key;
 mod sync;
 #[cfg(test)]
 mod test_util;
+mod wait;
 
 pub use algorithm::{Algorithm, Align, LimitParams};
 #[cfg(feature = "calendar")]
@@ -135,6 +136,7 @@ pub use store::{
     Synchronous,
 };
 pub use store_key::StoreKey;
+pub use wait::{WaitBounds, WaitStats};
 
 /// Runs the Rust examples of the README as doctests.
 #[cfg(doctest)]
