@@ -5,11 +5,14 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::http::HeaderMap;
 use quanta::Instant;
 use slidegate::{Decision, Request};
 
+use crate::http::ClientDisconnect;
 use crate::rendering::ResponseRenderer;
 use crate::service::{ActivePolicy, Service};
 use crate::telemetry::DecisionTracer;
@@ -41,6 +44,9 @@ pub struct Call<'c> {
 pub enum Operation<'p> {
     /// Decides about the request, and charges its cost if every limit allows the request.
     Check,
+    /// Decides like `Check`, but waits for up to [`ParsedRequest::max_wait`] until the request fits, or until the client
+    /// disconnects.
+    CheckWithin(&'p ClientDisconnect),
     /// Decides like `Check`, with a policy that the caller has already loaded.
     CheckWithPolicy(&'p ActivePolicy),
     /// Returns the decision that `Check` would return. Charges nothing.
@@ -63,12 +69,19 @@ pub enum TraceHeaders<'h> {
 pub trait ParsedRequest {
     /// Converts this request to the request type that the gate evaluates.
     fn to_gate_request(&self) -> Request<'_>;
+
+    /// Returns the time for which the request may wait until it fits, zero by default.
+    fn max_wait(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A timer that records the elapsed time and the result of a request in the metrics when the timer is dropped.
 struct RequestTimer<'d> {
     metrics: &'d ListenerMetrics,
     started: Instant,
+    /// The time for which the request waited for capacity, which is not a part of the elapsed time.
+    waited: Duration,
     /// The result of the request. `None` until the response is complete.
     result: Option<RequestResult>,
 }
@@ -98,6 +111,7 @@ impl RequestHandler {
         let tracer = self.tracer.as_deref();
         let parent = tracer.map(|tracer| trace.read_trace_parent(tracer));
         let mut timer = self.metrics.as_ref().map(RequestTimer::start);
+        let waited_us = AtomicU64::new(0);
         let work = pin!(async {
             let parsed = match parse() {
                 Ok(parsed) => parsed,
@@ -105,7 +119,20 @@ impl RequestHandler {
             };
             let request = parsed.to_gate_request();
             let decision = match operation {
-                Operation::Check => self.service.check(&request).await,
+                Operation::CheckWithin(client) if !parsed.max_wait().is_zero() => {
+                    let disconnected = client.disconnected();
+                    // Boxed, because this future is large, and few requests wait.
+                    let (decision, waited) = Box::pin(self.service.check_within(
+                        &request,
+                        parsed.max_wait(),
+                        disconnected,
+                    ))
+                    .await;
+                    let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+                    waited_us.store(waited, Ordering::Relaxed);
+                    decision
+                }
+                Operation::Check | Operation::CheckWithin(_) => self.service.check(&request).await,
                 Operation::CheckWithPolicy(policy) => {
                     self.service.check_with_policy(policy, &request).await
                 }
@@ -118,6 +145,7 @@ impl RequestHandler {
         });
         let response = trace_decision(tracer, span_name, parent, work).await;
         if let Some(timer) = &mut timer {
+            timer.waited = Duration::from_micros(waited_us.load(Ordering::Relaxed));
             timer.result = Some(response.request_result());
         }
         response
@@ -147,13 +175,14 @@ impl TraceHeaders<'_> {
 
 impl<'d> RequestTimer<'d> {
     fn start(metrics: &'d ListenerMetrics) -> Self {
-        Self { metrics, started: Instant::now(), result: None }
+        Self { metrics, started: Instant::now(), waited: Duration::ZERO, result: None }
     }
 }
 
 impl Drop for RequestTimer<'_> {
     fn drop(&mut self) {
-        self.metrics.record_request(self.started.elapsed(), self.result);
+        let elapsed = self.started.elapsed().saturating_sub(self.waited);
+        self.metrics.record_request(elapsed, self.result);
     }
 }
 

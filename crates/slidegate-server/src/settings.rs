@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::headers::Style;
-use slidegate::{Jitter, Policy};
+use slidegate::{Jitter, Policy, WaitBounds};
 use slidegate_redis::{Address, AddressError};
 use slidegate_tower::TrustedProxies;
 use thiserror::Error;
@@ -59,6 +59,10 @@ pub struct ServiceSettings {
     pub expected_instances: NonZeroU32,
     pub bounds: StoreBounds,
     pub ready_needs_store: bool,
+    /// Maximum wait of a call.
+    pub max_wait: Duration,
+    /// Maximum number of calls that wait.
+    pub wait_bounds: WaitBounds,
     /// Whether there is an admin listener. Without an admin listener, no metrics and no top keys are collected.
     pub has_admin_listener: bool,
     /// Maximum number of denials in the log per second.
@@ -129,6 +133,11 @@ impl Settings {
                 expected_instances,
                 bounds,
                 ready_needs_store,
+                max_wait: args.waiting.max_wait,
+                wait_bounds: WaitBounds {
+                    max_waiting: args.waiting.max_waiting,
+                    max_waiting_per_key: args.waiting.max_waiting_per_key,
+                },
                 has_admin_listener,
                 max_denial_logs_per_second: max_denial_logs_per_second(&args.observability),
                 redact: Redactor::new(args.observability.redact_keys),

@@ -8,6 +8,9 @@ mod attributes;
 mod costs;
 mod fields;
 mod text;
+mod wait;
+
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use slidegate::Request;
@@ -16,11 +19,12 @@ use self::attributes::Attributes;
 use self::costs::{Cost, NamedCosts};
 use self::fields::{BodyFields, BodyKind};
 pub use self::text::{LossyText, default_domain};
+use self::wait::WaitMillis;
 use crate::json_reader::JsonError;
 use crate::rendering::problem::HttpProblem;
 use crate::request_handler::ParsedRequest;
 
-/// The body of `/v1/check` and `/v1/peek`: the request to decide.
+/// The body of `/v1/check`: the request to decide.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct CheckRequest<'b> {
@@ -35,6 +39,27 @@ pub struct CheckRequest<'b> {
     cost: Option<Cost>,
     /// Units for rules that charge a named cost, such as {"tokens": 1800}. If the name of a rule's cost is missing
     /// here, the rule is checked, but not charged.
+    #[schemars(default)]
+    costs: NamedCosts<'b>,
+    /// Milliseconds for which the call may wait until the request fits, in the order of arrival; bounded by the server.
+    #[schemars(default)]
+    wait_ms: WaitMillis,
+}
+
+/// The body of `/v1/peek`: the request to decide without a charge.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct PeekRequest<'b> {
+    /// The domain whose rules apply, by default `default`.
+    #[schemars(default = "default_domain")]
+    domain: LossyText<'b>,
+    /// The attributes of the request. Integers, written without fraction and exponent, and booleans count as their
+    /// text: 42 and "42" are the same value.
+    attributes: Attributes<'b>,
+    /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit.
+    #[schemars(default, with = "Cost")]
+    cost: Option<Cost>,
+    /// Units for rules that charge a named cost, such as {"tokens": 1800}.
     #[schemars(default)]
     costs: NamedCosts<'b>,
 }
@@ -94,11 +119,36 @@ impl<'b> CheckRequest<'b> {
             attributes: fields.attributes.ok_or_else(missing_attributes_problem)?,
             cost: fields.cost,
             costs: fields.costs,
+            wait_ms: fields.wait_ms.unwrap_or_default(),
         })
     }
 }
 
 impl ParsedRequest for CheckRequest<'_> {
+    fn to_gate_request(&self) -> Request<'_> {
+        let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
+        Request::new(self.domain.as_str(), descriptor)
+    }
+
+    fn max_wait(&self) -> Duration {
+        self.wait_ms.duration()
+    }
+}
+
+impl<'b> PeekRequest<'b> {
+    /// Parses the body of a peek.
+    pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
+        let fields = BodyFields::parse(body, BodyKind::Peek)?;
+        Ok(Self {
+            domain: fields.domain,
+            attributes: fields.attributes.ok_or_else(missing_attributes_problem)?,
+            cost: fields.cost,
+            costs: fields.costs,
+        })
+    }
+}
+
+impl ParsedRequest for PeekRequest<'_> {
     fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(self.domain.as_str(), descriptor)

@@ -3,7 +3,6 @@
 //! Requests for these paths do not pass through axum's router. The router allocates several boxes per layer and
 //! request, which takes long compared with a decision in memory. Other paths use the router.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -14,7 +13,7 @@ use hyper::body::Incoming;
 use slidegate::Decision;
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
-use super::check_request::{CheckRequest, ReportRequest};
+use super::check_request::{CheckRequest, PeekRequest, ReportRequest};
 use super::{HttpClient, body, json, paths};
 use crate::rendering::problem::HttpProblem;
 use crate::rendering::{CountedResponse, ResponseRenderer};
@@ -91,7 +90,7 @@ impl DecisionEndpoints {
         service: &Service,
     ) -> Response {
         let result = match self.read_request(endpoint, request, client).await {
-            Ok((head, body)) => self.decide(endpoint, &head, &body, client.peer, service).await,
+            Ok((head, body)) => self.decide(endpoint, &head, &body, client, service).await,
             Err(problem) => {
                 self.handler.count_rejected(problem.result());
                 Err(problem)
@@ -123,17 +122,20 @@ impl DecisionEndpoints {
         endpoint: Endpoint,
         head: &Parts,
         body: &[u8],
-        peer: SocketAddr,
+        client: &HttpClient,
         service: &Service,
     ) -> Result<CountedResponse, HttpProblem> {
         let call = |operation, trace| Call { operation, span_name: endpoint.span_name(), trace };
         let trace = TraceHeaders::Direct(&head.headers);
-        let check = |operation| {
-            self.handler.handle(call(operation, trace), || CheckRequest::parse(body), render_check)
-        };
         match endpoint {
-            Endpoint::Check => check(Operation::Check).await,
-            Endpoint::Peek => check(Operation::Peek).await,
+            Endpoint::Check => {
+                let call = call(Operation::CheckWithin(&client.disconnect), trace);
+                self.handler.handle(call, || CheckRequest::parse(body), render_check).await
+            }
+            Endpoint::Peek => {
+                let call = call(Operation::Peek, trace);
+                self.handler.handle(call, || PeekRequest::parse(body), render_check).await
+            }
             Endpoint::Report => {
                 let call = call(Operation::Report, trace);
                 self.handler.handle(call, || ReportRequest::parse(body), render_check).await
@@ -144,8 +146,14 @@ impl DecisionEndpoints {
                     Operation::CheckWithPolicy(&policy),
                     TraceHeaders::Forwarded(&head.headers),
                 );
-                let parse =
-                    || ForwardAuthRequest::parse(head, peer, &self.proxy_trust, policy.headers());
+                let parse = || {
+                    ForwardAuthRequest::parse(
+                        head,
+                        client.peer,
+                        &self.proxy_trust,
+                        policy.headers(),
+                    )
+                };
                 let render = |renderer: &ResponseRenderer,
                               request: &ForwardAuthRequest<'_>,
                               decision: &Decision<'_>| {

@@ -29,6 +29,7 @@ use hyper::body::Incoming;
 pub use self::auth::ProxyTrust;
 use self::endpoints::{DecisionEndpoints, Endpoint};
 pub use self::protocol::{HttpClient, HttpHandler, HttpProtocol};
+pub use self::stream::ClientDisconnect;
 use crate::rendering::ResponseRenderer;
 use crate::request_handler::RequestHandler;
 use crate::service::Service;

@@ -13,7 +13,7 @@ use axum::http::{HeaderName, header};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::check_request::{CheckRequest, ReportRequest};
+use super::check_request::{CheckRequest, PeekRequest, ReportRequest};
 use crate::health::Readiness;
 use crate::rendering::check_response::CheckResponse;
 use crate::rendering::problem::{PROBLEM_JSON, ProblemBody};
@@ -35,6 +35,7 @@ pub fn document() -> Value {
     let mut input_schemas = settings().for_deserialize().into_generator();
     let mut output_schemas = settings().for_serialize().into_generator();
     let check = input_schemas.subschema_for::<CheckRequest<'_>>();
+    let peek = input_schemas.subschema_for::<PeekRequest<'_>>();
     let report = input_schemas.subschema_for::<ReportRequest<'_>>();
     let decision = output_schemas.subschema_for::<CheckResponse<'_>>();
     let readiness = output_schemas.subschema_for::<Readiness>();
@@ -53,7 +54,7 @@ pub fn document() -> Value {
         },
         "servers": [{ "url": "/" }],
         "paths": build_openapi_path_items(
-            [check.as_value(), report.as_value()],
+            [check.as_value(), peek.as_value(), report.as_value()],
             decision.as_value(),
             readiness.as_value(),
             &auth,
@@ -67,7 +68,7 @@ pub fn document() -> Value {
 }
 
 fn build_openapi_path_items(
-    [check, report]: [&Value; 2],
+    [check, peek, report]: [&Value; 3],
     decision: &Value,
     readiness: &Value,
     auth: &Value,
@@ -82,7 +83,7 @@ fn build_openapi_path_items(
         "/v1/peek": { "post": build_decision_operation(
             "peek",
             "Returns the decision of `/v1/check`, and charges nothing",
-            check,
+            peek,
             decision,
         ) },
         "/v1/report": { "post": {
@@ -252,6 +253,10 @@ fn check_request_examples() -> Value {
                 "cost": 2,
                 "costs": { "tokens": 1800 },
             },
+        },
+        "waiting": {
+            "summary": "One unit of one client, as soon as it fits within two seconds",
+            "value": { "attributes": { "client": "alice" }, "wait_ms": 2_000 },
         },
     })
 }

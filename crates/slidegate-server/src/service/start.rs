@@ -54,7 +54,8 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
     let gate = Gate::new(policy, store)
         .with_instances(settings.expected_instances)
         .with_local_max_keys(bounds.max_keys)
-        .with_local_max_memory(bounds.max_memory);
+        .with_local_max_memory(bounds.max_memory)
+        .with_wait_bounds(settings.wait_bounds);
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
     let telemetry = Telemetry::new().with_denial_log_and_traces(denials, traces);
@@ -62,7 +63,8 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
         Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
         None => telemetry,
     };
-    Ok(Service::new(gate, telemetry, health, settings.is_observe_only))
+    let service = Service::new(gate, telemetry, health, settings.is_observe_only);
+    Ok(service.with_max_wait(settings.max_wait))
 }
 
 async fn open_store(

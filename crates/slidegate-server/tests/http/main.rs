@@ -18,3 +18,4 @@ mod openapi;
 mod report;
 mod responses;
 mod slow_clients;
+mod waiting;

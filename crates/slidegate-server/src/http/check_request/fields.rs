@@ -5,13 +5,16 @@ use slidegate::internal::most_similar_word;
 use super::attributes::Attributes;
 use super::costs::{Cost, NamedCosts};
 use super::text::{LossyText, default_domain};
+use super::wait::WaitMillis;
 use crate::json_reader::{JsonError, JsonKind, JsonReader, JsonString, excerpt};
 
 /// The kind of a JSON object, which determines its fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
-    /// The body of `/v1/check` and `/v1/peek`.
+    /// The body of `/v1/check`.
     Check,
+    /// The body of `/v1/peek`.
+    Peek,
     /// The body of `/v1/report`.
     Report,
     /// The body of `/v1/explain`.
@@ -26,6 +29,7 @@ pub struct BodyFields<'b> {
     pub attributes: Option<Attributes<'b>>,
     pub cost: Option<Cost>,
     pub costs: NamedCosts<'b>,
+    pub wait_ms: Option<WaitMillis>,
     /// `None` if the field is missing.
     pub descriptors: Option<Vec<ExplainDescriptor<'b>>>,
 }
@@ -38,7 +42,7 @@ pub struct ExplainDescriptor<'b> {
 }
 
 /// Field names of other rate limiters, and common mistakes, each with the field that corresponds to it.
-const SYNONYMS: [(&str, &str); 17] = [
+const SYNONYMS: [(&str, &str); 20] = [
     ("attribute", "attributes"),
     ("attrs", "attributes"),
     ("key", "attributes"),
@@ -56,13 +60,17 @@ const SYNONYMS: [(&str, &str); 17] = [
     ("weight", "cost"),
     ("quantity", "cost"),
     ("namespace", "domain"),
+    ("wait", "wait_ms"),
+    ("max_wait", "wait_ms"),
+    ("timeout_ms", "wait_ms"),
 ];
 
 impl BodyKind {
     /// Returns the names of the fields.
     fn field_names(self) -> &'static [&'static str] {
         match self {
-            Self::Check | Self::Report => &["domain", "attributes", "cost", "costs"],
+            Self::Check => &["domain", "attributes", "cost", "costs", "wait_ms"],
+            Self::Peek | Self::Report => &["domain", "attributes", "cost", "costs"],
             Self::Explain => &["domain", "attributes", "cost", "costs", "descriptors"],
             Self::Descriptor => &["attributes", "cost", "costs"],
         }
@@ -81,7 +89,7 @@ impl<'b> BodyFields<'b> {
     /// Reads an object with fields of this kind.
     fn read(reader: &mut JsonReader<'b>, kind: BodyKind) -> Result<Self, JsonError> {
         let (mut domain, mut attributes, mut cost, mut costs) = (None, None, None, None);
-        let mut descriptors = None;
+        let (mut wait_ms, mut descriptors) = (None, None);
         reader.read_object(|reader, name| {
             let known = str::from_utf8(&name.bytes).ok();
             match known.filter(|name| kind.field_names().contains(name)) {
@@ -93,6 +101,7 @@ impl<'b> BodyFields<'b> {
                     set(&mut cost, Cost::read(reader, || "`cost`".into())?, reader, &name)
                 }
                 Some("costs") => set(&mut costs, NamedCosts::read(reader)?, reader, &name),
+                Some("wait_ms") => set(&mut wait_ms, WaitMillis::read(reader)?, reader, &name),
                 Some("descriptors") => {
                     set(&mut descriptors, read_descriptors(reader)?, reader, &name)
                 }
@@ -104,6 +113,7 @@ impl<'b> BodyFields<'b> {
             attributes,
             cost,
             costs: costs.unwrap_or_default(),
+            wait_ms,
             descriptors,
         })
     }
@@ -189,7 +199,9 @@ fn unknown_field_error(
         return reader.error(name.position, format!("{problem}; {}", known_fields()));
     }
     let field = excerpt(&name.bytes);
-    let synonym = SYNONYMS.iter().find(|(synonym, _)| *synonym == field).map(|(_, field)| *field);
+    let synonym =
+        SYNONYMS.iter().find(|(synonym, meant)| *synonym == field && fields.contains(meant));
+    let synonym = synonym.map(|(_, meant)| *meant);
     let meant = synonym.or_else(|| most_similar_word(&field, fields.iter().copied()));
     let is_scalar =
         matches!(reader.peek_kind(), Ok(JsonKind::String | JsonKind::Number | JsonKind::Boolean));
