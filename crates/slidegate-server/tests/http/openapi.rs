@@ -198,6 +198,7 @@ fn openapi_schemas_have_names_of_api_types() {
             "Denial",
             "Limit",
             "LimitStatus",
+            "PeekRequest",
             "PolicyReadiness",
             "Problem",
             "Readiness",
