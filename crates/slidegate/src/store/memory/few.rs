@@ -1,4 +1,5 @@
-//! Decisions about usual calls with two to four hits: the hits have the same algorithm, and their counters exist.
+//! Decisions about usual calls with two to four hits: the hits have the same algorithm and different counters, all counters
+//! exist, and each hit is charged only if it fits.
 
 use arrayvec::ArrayVec;
 
@@ -38,8 +39,8 @@ impl FewShards<'_> {
 impl<C: Clock> MemoryStore<C> {
     /// Decides a call if it is a usual one. Otherwise returns `None`, and charges nothing.
     ///
-    /// The algorithm is determined once for all hits, and the results have no allocations of their own, so this takes
-    /// half as many instructions as the general case.
+    /// The algorithm is determined once for all hits, and the results have no allocations of their own, so this takes fewer
+    /// instructions than the general case.
     pub(super) fn decide_few(&self, call: &[Hit<'_>]) -> Option<Box<LocalResults>> {
         let (mut hits, now) = (LocatedHits::new(), self.clock.now());
         for hit in call {
