@@ -43,7 +43,7 @@ pub fn slidegate(protocol: Protocol) -> ServerStartResult {
     slidegate_with(protocol, ALLOW_ALL_POLICY, &[])
 }
 
-/// Starts slidegate like [`slidegate`], with this policy and these additional flags.
+/// Starts slidegate like [`slidegate()`], with this policy and these additional flags.
 pub fn slidegate_with(protocol: Protocol, policy: &str, flags: &[&str]) -> ServerStartResult {
     let address_prefix = match protocol {
         Protocol::Http => " listening on http://",
