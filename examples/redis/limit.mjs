@@ -13,13 +13,13 @@ import { readFileSync } from 'node:fs'
 import { createClient, RESP_TYPES } from 'redis'
 
 const [PREFIX, MAX, WINDOW_US] = ['slidegate:', 5, 3_600_000_000]
-// For each algorithm: its number in the script arguments, the time unit for a window of an hour (in microseconds), the
+// For each algorithm: the time unit for a window of an hour (in microseconds), the
 // resolution, the end of the key, and the parts of the script. All limits of a rule with the algorithm `sliding_window`
 // share a key, as do those with `sliding_counter`. A `sliding_log` has a key of its own.
 const ALGORITHMS = {
-  sliding_window: [6, 1000, 32, ':sliding_window', ['base', 'logs', 'sliding_window', 'single_key']],
-  sliding_log: [1, 10, 0, ':1h:sliding_log:1h', ['base', 'sliding_log', 'single_key']],
-  sliding_counter: [3, 1000, 0, '', ['base', 'sliding_counter', 'single_slot']],
+  sliding_window: [1000, 32, ':log', ['base', 'logs', 'sliding_window', 'single_log']],
+  sliding_log: [10, 0, ':1h:sliding_log:1h', ['base', 'sliding_log', 'single_key']],
+  sliding_counter: [1000, 0, '', ['base', 'sliding_counter', 'single_slot']],
 }
 
 const lua = (file) => readFileSync(new URL(`../../crates/slidegate-redis/lua/${file}.lua`, import.meta.url), 'utf8')
@@ -30,18 +30,15 @@ const fnv1a = (text) => Buffer.from(text).reduce((hash, byte) => Math.imul(hash 
 
 // Requests one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds.
 async function take(connection, algorithm, client) {
-  const [number, tickUs, resolution, keyEnd, parts] = ALGORITHMS[algorithm]
+  const [tickUs, resolution, keyEnd, parts] = ALGORITHMS[algorithm]
   const counter = `1h:${algorithm}:1h` // the limit's id, and its shape: algorithm and window
   // An IPv6 address is counted by its network, whose text is not escaped: {client=(2001:db8::/64)}.
   const key = `${PREFIX}default:per-client:{client=${escape(client)}}${keyEnd}`
-  const argument = Buffer.alloc(61)
-  argument.writeDoubleLE(-1, 0) // Redis reads its own clock
-  argument.set([1, number, 0], 8) // 1: charge the unit if it fits; 0: the limit is enforced
-  argument.writeUInt16LE(1, 11) // the first key
-  // The tag, max, the resolution, and the key is kept one second longer than it is needed (1).
-  for (const [nth, word] of [fnv1a(counter), MAX, resolution, 1].entries()) argument.writeUInt32LE(word, 13 + 4 * nth)
-  // The time unit, the window in time units, a cost of one unit, and no offset of the window edges.
-  for (const [nth, double] of [tickUs, WINDOW_US / tickUs, 1, 0].entries()) argument.writeDoubleLE(double, 29 + 8 * nth)
+  // -1: Redis reads its own clock. First 1: charge the unit if it fits. Second 1: the cost. The time unit, and the window
+  // in time units. 0: no offset of the window edges. Last 1: the key is kept one second longer than it is needed.
+  const numbers = [-1, 1, fnv1a(counter), 1, MAX, tickUs, WINDOW_US / tickUs, resolution, 0, 1]
+  const argument = Buffer.alloc(80)
+  for (const [nth, number] of numbers.entries()) argument.writeDoubleLE(number, 8 * nth)
   const text = parts.map(lua).join('\n')
   const sha = createHash('sha1').update(text).digest('hex')
   const call = { keys: [key], arguments: [argument] }

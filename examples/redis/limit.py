@@ -15,13 +15,13 @@ from urllib.parse import quote
 import redis
 
 PREFIX, MAX, WINDOW_US = "slidegate:", 5, 3_600_000_000
-# For each algorithm: its number in the script arguments, the time unit for a window of an hour (in microseconds), the
+# For each algorithm: the time unit for a window of an hour (in microseconds), the
 # resolution, the end of the key, and the parts of the script. All limits of a rule with the algorithm `sliding_window`
 # share a key, as do those with `sliding_counter`. A `sliding_log` has a key of its own.
 ALGORITHMS = {
-    "sliding_window": (6, 1000, 32, ":sliding_window", ["base", "logs", "sliding_window", "single_key"]),
-    "sliding_log": (1, 10, 0, ":1h:sliding_log:1h", ["base", "sliding_log", "single_key"]),
-    "sliding_counter": (3, 1000, 0, "", ["base", "sliding_counter", "single_slot"]),
+    "sliding_window": (1000, 32, ":log", ["base", "logs", "sliding_window", "single_log"]),
+    "sliding_log": (10, 0, ":1h:sliding_log:1h", ["base", "sliding_log", "single_key"]),
+    "sliding_counter": (1000, 0, "", ["base", "sliding_counter", "single_slot"]),
 }
 LUA = Path(__file__).parents[2] / "crates/slidegate-redis/lua"
 
@@ -38,15 +38,14 @@ def fnv1a(text):
 
 def take(connection, algorithm, client):
     """Requests one unit. Returns whether it is allowed, the remaining units, and the retry delay in seconds."""
-    number, tick_us, resolution, key_end, _ = ALGORITHMS[algorithm]
+    tick_us, resolution, key_end, _ = ALGORITHMS[algorithm]
     counter = f"1h:{algorithm}:1h"  # the limit's id, and its shape: algorithm and window
     # An IPv6 address is counted by its network, whose text is not escaped: {client=(2001:db8::/64)}.
     key = f"{PREFIX}default:per-client:{{client={quote(client, safe='/@+:')}}}{key_end}"
-    # -1: Redis reads its own clock. First 1: charge the unit if it fits. First 0: the limit is enforced. Second 1: the
-    # first key. Last 1: the key is kept one second longer than it is needed.
-    head = struct.pack("<dBBBHIIII", -1, 1, number, 0, 1, fnv1a(counter), MAX, resolution, 1)
-    # The time unit, the window in time units, a cost of one unit, and no offset of the window edges.
-    argument = head + struct.pack("<dddd", tick_us, WINDOW_US // tick_us, 1, 0)
+    # -1: Redis reads its own clock. First 1: charge the unit if it fits. Second 1: the cost. The time unit, and the window
+    # in time units. 0: no offset of the window edges. Last 1: the key is kept one second longer than it is needed.
+    numbers = [-1, 1, fnv1a(counter), 1, MAX, tick_us, WINDOW_US // tick_us, resolution, 0, 1]
+    argument = struct.pack("<10d", *numbers)
     text, sha = script(algorithm)
     try:
         reply = connection.evalsha(sha, 1, key, argument)

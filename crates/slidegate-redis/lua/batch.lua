@@ -8,24 +8,27 @@ if now < 0 then
 end
 local HIT, HIT_BYTES = '<HHI4I4Bd', 21
 local REPLY = '<Bdddd'
-local byte = string.byte
+-- The largest number of key indexes that are read at once, because the stack of Lua is limited.
+local MAX_UNPACKED = 128
 
 -- The limits of all hits, without duplicates.
 local limits, offset = {}, 13
 for nth = 1, count do
   local algorithm, tag, max, extra, debt, margin_s, tick_us, window = unpack('<BI4I4I4I4I4dd', arg, offset)
   limits[nth] = {
-    decide_slot = slot_functions[algorithm], decide_key = key_functions[algorithm],
+    decide_slot = slot_functions[algorithm], decide_log = log_functions[algorithm], decide_key = key_functions[algorithm],
     tag = tag, max = max, extra = extra, debt = debt, margin_s = margin_s, tick_us = tick_us, window = window,
   }
   offset = offset + 37
 end
 
--- By key index: the values of slots, and the new time to live in milliseconds of those to be written, 0 to keep it.
-local values, ttls_ms = {}, {}
+-- By key index: the shared values, and the new time to live in milliseconds of those to be written: 0 to keep it, and
+-- IN_PLACE to keep it and the length of the value. Of logs, only the states may have changed.
+local IN_PLACE = -1
+local values, ttls_ms, log_states = {}, {}, {}
 if shared_keys > 0 and shared_keys < 4000 then values = call('MGET', _G.unpack(KEYS, 1, shared_keys)) end
 
--- Returns the value of slots of a key, or nil if the key has another type, which MGET skips.
+-- Returns the shared value of a key, or nil if the key has another type, which MGET skips.
 local function value_of_key(key_index)
   local value = values[key_index] or redis.pcall('GET', KEYS[key_index]) or ''
   if type(value) == 'table' then return nil end
@@ -44,11 +47,11 @@ end
 -- Returns the bytes of a charged slot. Extends the expiry of its key if necessary.
 local function pack_charged_slot(key_index, limit, expiry_s, reset, a, b, c)
   if now + reset > expiry_s * SECOND then expiry_s = latest_expiry(values[key_index]) end
-  local ttl_ms = 0
+  local ttl_ms = IN_PLACE
   if now + reset > expiry_s * SECOND then
     expiry_s, ttl_ms = key_expiry(now, reset, limit.tick_us * limit.window, limit.margin_s)
   end
-  if ttl_ms >= (ttls_ms[key_index] or 0) then ttls_ms[key_index] = ttl_ms end
+  if ttl_ms >= (ttls_ms[key_index] or IN_PLACE) then ttls_ms[key_index] = ttl_ms end
   return pack(SLOT, limit.tag, expiry_s, a, b, c)
 end
 
@@ -61,12 +64,14 @@ local function write_slot(key_index, tag, bytes)
     values[key_index] = value:sub(1, slot_position - 1) .. bytes .. value:sub(slot_position + 28)
     return
   end
+  local others = ''
   for position = 1, #value, 28 do
     if unpack('<I4', value, position + 4) * SECOND >= now - SECOND then
-      bytes = bytes .. value:sub(position, position + 27)
+      others = others .. value:sub(position, position + 27)
     end
   end
-  values[key_index] = bytes
+  values[key_index] = others .. bytes
+  if ttls_ms[key_index] == IN_PLACE then ttls_ms[key_index] = 0 end
 end
 
 -- Returns the reply for a charged hit. `retry` is not 0 if the hit did not fit. If nothing remains, or it did not fit,
@@ -78,12 +83,53 @@ local function charged_reply(retry, remaining, reset, charged_at, decide, ...)
   return pack(REPLY, 11, remaining, reset, wait == 0 and 1 or wait, charged_at)
 end
 
+-- Stores a charged log. `state`, `expiry_s` and `rest` are results of `decide`; the last arguments are results of
+-- `split_logs`, or nil if the log is the whole value.
+local function store_log(key_index, limit, reset, section, state, expiry_s, rest, before, after, latest_expiry_s)
+  local ttl_ms = 0
+  if now + reset > expiry_s * SECOND then
+    expiry_s = latest_expiry_s or expiry_s
+    if now + reset > expiry_s * SECOND then
+      expiry_s, ttl_ms = key_expiry(now, reset, limit.tick_us * limit.window, limit.margin_s)
+    end
+  elseif not rest and not before then
+    log_states[key_index] = state
+    return
+  end
+  rest = rest or section:sub(33)
+  section = pack('<I4I4', limit.tag, 24 + #rest) .. state .. pack('<I4', expiry_s) .. rest
+  values[key_index] = before and before .. section .. after or section
+  if ttl_ms >= (ttls_ms[key_index] or IN_PLACE) then ttls_ms[key_index] = ttl_ms end
+end
+
+-- Decides a hit whose state is a log. Returns nil if the value is foreign.
+local function decide_log(key_index, limit, required, cost, take)
+  local value, pending_state = value_of_key(key_index), log_states[key_index]
+  if not value then return end
+  if pending_state then
+    value = value:sub(1, 8) .. pending_state .. value:sub(29)
+    values[key_index], log_states[key_index] = value, nil
+    ttls_ms[key_index] = ttls_ms[key_index] or IN_PLACE
+  end
+  local decide, before, after, latest_expiry_s = limit.decide_log, nil, nil, nil
+  local tick_us, window, max, extra, tag = limit.tick_us, limit.window, limit.max, limit.extra, limit.tag
+  local charged, remaining, reset, retry, charged_at, state, expiry_s, rest =
+    decide(value, now, tick_us, window, max, extra, required, cost, take, tag)
+  if charged == nil then
+    before, value, after, latest_expiry_s = split_logs(value, tag, now)
+    if not before then return end
+    charged, remaining, reset, retry, charged_at, state, expiry_s, rest =
+      decide(value, now, tick_us, window, max, extra, required, cost, take, tag)
+  end
+  if charged then store_log(key_index, limit, reset, value, state, expiry_s, rest, before, after, latest_expiry_s) end
+  return charged, remaining, reset, retry, charged_at
+end
+
 -- Decides a hit whose state has its own key or is a log. Returns nil if the key has another type.
 local function decide_own_key(key_index, limit, required, cost, take)
-  local key = KEYS[key_index]
-  if log_values and values[key_index] and not log_values[key] then log_values[key] = values[key_index] end
-  local is_ok, charged, remaining, reset, retry, charged_at = pcall(limit.decide_key, key, now,
-    limit.tick_us, limit.window, limit.max, limit.extra, limit.margin_s, required, cost, take, limit.tag)
+  if limit.decide_log then return decide_log(key_index, limit, required, cost, take) end
+  local is_ok, charged, remaining, reset, retry, charged_at = pcall(limit.decide_key, KEYS[key_index], now,
+    limit.tick_us, limit.window, limit.max, limit.extra, limit.margin_s, required, cost, take)
   if is_ok then return charged, remaining, reset, retry, charged_at end
   local message = type(charged) == 'table' and charged.err or charged
   if not message:find('WRONGTYPE', 1, true) then error(charged, 0) end
@@ -104,7 +150,7 @@ local function decide_single(key_index, limit, cost, required, admission, phase,
   local take = 0
   if mode == 1 and cost > 0 then take = admission >= 16 and 2 or 1 end
   local charged, remaining, reset, retry, charged_at
-  if limit.decide_key then
+  if not limit.decide_slot then
     charged, remaining, reset, retry, charged_at = decide_own_key(key_index, limit, required, cost, take)
     if charged then
       return charged_reply(retry, remaining, reset, charged_at, decide_own_key, key_index, limit, 1, 0, 0)
@@ -127,19 +173,18 @@ local function decide_single(key_index, limit, cost, required, admission, phase,
   return pack(REPLY, 0, remaining, reset, retry, 0)
 end
 
--- Decides requests of one unit each, all enforced, under one limit whose values are shared: the most frequent case. A
--- slot is nearly always the only one of its value, so the code for that is inline.
-local function decide_unit_run(count, limit)
+-- Decides requests of one unit each, all enforced, under one limit of slots, for the keys with these indexes. Replaces
+-- each index by the reply, because a new table would have to grow. A slot is nearly always the only one of its value, so
+-- the code for that is inline.
+local function decide_slot_units(key_indexes, count, limit)
   local decide, tag, max, extra = limit.decide_slot, limit.tag, limit.max, limit.extra
   local tick_us, window, debt = limit.tick_us, limit.window, limit.debt
-  for run_offset = offset, offset + 2 * count - 2, 2 do
-    local low, high = byte(arg, run_offset, run_offset + 1)
-    local key_index = low + 256 * high
+  for nth = 1, count do
+    local key_index = key_indexes[nth]
     local value = values[key_index]
-    local found_tag, expiry_s, a, b, c
-    if decide and value and #value == 28 then found_tag, expiry_s, a, b, c = unpack(SLOT, value) end
-    local reply
-    if not decide or found_tag ~= tag then
+    local reply, found_tag, expiry_s, a, b, c
+    if value and #value == 28 then found_tag, expiry_s, a, b, c = unpack(SLOT, value) end
+    if found_tag ~= tag then
       reply = decide_single(key_index, limit, 1, 1, 0, 0, 1)
     else
       local charged, remaining, reset, retry, charged_at
@@ -152,7 +197,7 @@ local function decide_unit_run(count, limit)
           values[key_index] = pack_charged_slot(key_index, limit, expiry_s, reset, a, b, c)
         else
           values[key_index] = pack(SLOT, tag, expiry_s, a, b, c)
-          ttls_ms[key_index] = ttls_ms[key_index] or 0
+          ttls_ms[key_index] = ttls_ms[key_index] or IN_PLACE
         end
         if remaining > 0 then
           reply = pack(REPLY, 1, remaining, reset, 0, charged_at)
@@ -162,7 +207,47 @@ local function decide_unit_run(count, limit)
         end
       end
     end
-    append_reply(reply)
+    key_indexes[nth] = reply
+  end
+end
+
+-- Does the same under a limit of logs. A log, too, is nearly always the only one of its value.
+local function decide_log_units(key_indexes, count, limit)
+  local decide, tick_us, window, max, extra, tag =
+    limit.decide_log, limit.tick_us, limit.window, limit.max, limit.extra, limit.tag
+  for nth = 1, count do
+    local key_index = key_indexes[nth]
+    local value, reply = values[key_index], nil
+    if value and not log_states[key_index] then
+      local charged, remaining, reset, retry, charged_at, state, expiry_s, rest =
+        decide(value, now, tick_us, window, max, extra, 1, 1, 1, tag)
+      if charged == false then
+        reply = pack(REPLY, 0, remaining, reset, retry, 0)
+      elseif charged then
+        if rest or now + reset > expiry_s * SECOND then
+          store_log(key_index, limit, reset, value, state, expiry_s, rest)
+        else
+          log_states[key_index] = state
+        end
+        if remaining > 0 then
+          reply = pack(REPLY, 1, remaining, reset, 0, charged_at)
+        else
+          reply = charged_reply(0, remaining, reset, charged_at, decide_log, key_index, limit, 1, 0, 0)
+        end
+      end
+    end
+    key_indexes[nth] = reply or decide_single(key_index, limit, 1, 1, 0, 0, 1)
+  end
+end
+
+-- Decides a run: requests of one unit each, all enforced, under one limit whose values are shared.
+local function decide_unit_run(count, limit)
+  local decide_units = limit.decide_slot and decide_slot_units or decide_log_units
+  for first = 0, count - 1, MAX_UNPACKED do
+    local units = count - first < MAX_UNPACKED and count - first or MAX_UNPACKED
+    local key_indexes = { unpack('<' .. ('H'):rep(units), arg, offset + 2 * first) }
+    decide_units(key_indexes, units, limit)
+    append_reply(table.concat(key_indexes, '', 1, units))
   end
 end
 
@@ -171,8 +256,7 @@ end
 local pending, slot_bytes = {}, {}
 
 -- Decides hits that are all enforced, each of a slot of its own. Charges each until one does not fit, and writes the
--- charges only if all fit. `whole_value_key` is the key index if the value consists of exactly these slots in the order
--- in which they were written, the last first.
+-- charges only if all fit. `whole_value_key` is the key index if the value consists of exactly these slots in their order.
 local function decide_enforced(hits, mode)
   local take, whole_value_key = mode, nil
   for nth = 1, hits do
@@ -181,7 +265,7 @@ local function decide_enforced(hits, mode)
     if not value then return append_reply(wrong_type_replies(hits)) end
     local found_tag, expiry_s, a, b, c
     if #value == 28 * hits then
-      found_tag, expiry_s, a, b, c = unpack(SLOT, value, 28 * (hits - nth) + 1)
+      found_tag, expiry_s, a, b, c = unpack(SLOT, value, 28 * nth - 27)
     end
     if found_tag == limit.tag and (nth == 1 or whole_value_key == key_index) then
       whole_value_key = key_index
@@ -214,7 +298,7 @@ local function decide_enforced(hits, mode)
       reply = pack(REPLY, 0, remaining_before, reset_before, 0, 0)
     elseif limit then
       local bytes = pack_charged_slot(key_index, limit, expiry_s, reset, a, b, c)
-      if whole_value_key then slot_bytes[hits - nth + 1] = bytes else write_slot(key_index, limit.tag, bytes) end
+      if whole_value_key then slot_bytes[nth] = bytes else write_slot(key_index, limit.tag, bytes) end
       reply = charged_reply(0, remaining, reset, charged_at, limit.decide_slot, now + phase,
         limit.tick_us, limit.window, limit.max, limit.extra, limit.debt, 1, 0, 0, a, b, c)
     end
@@ -246,7 +330,7 @@ local function decide_any(hits, mode)
     end
     local required_total = counter.pending + required
     local charged, remaining, reset, retry
-    if limit.decide_key then
+    if not limit.decide_slot then
       charged, remaining, reset, retry = decide_own_key(key_index, limit, required_total, 0, 0)
       if charged == nil then return wrong_type_replies(hits) end
     else
@@ -269,7 +353,7 @@ local function decide_any(hits, mode)
     if cost > 0 and (charge == 2 or (allowed and (charge == 0 or retry == 0))) then
       local limit = limits[limit_index]
       local _, remaining, reset, charged_at
-      if limit.decide_key then
+      if not limit.decide_slot then
         _, remaining, reset, _, charged_at = decide_own_key(key_index, limit, 1, cost, 2)
         replies[nth] = charged_reply(retry, remaining, reset, charged_at, decide_own_key, key_index, limit, 1, 0, 0)
       else
@@ -307,11 +391,13 @@ while offset <= #arg do
   end
 end
 for key_index, ttl_ms in pairs(ttls_ms) do
-  if ttl_ms > 0 then
+  if ttl_ms == IN_PLACE then
+    call('SETRANGE', KEYS[key_index], '0', values[key_index])
+  elseif ttl_ms > 0 then
     call('SET', KEYS[key_index], values[key_index], 'PX', ttl_ms)
   else
     call('SET', KEYS[key_index], values[key_index], 'KEEPTTL')
   end
 end
-if write_logs then write_logs() end
+for key_index, state in pairs(log_states) do call('SETRANGE', KEYS[key_index], '8', state) end
 return table.concat(replies)

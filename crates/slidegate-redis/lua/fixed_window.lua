@@ -3,7 +3,7 @@
 -- phase of the period before this boundary. The phase grows by `step_s` seconds at the boundary: for a decision after the
 -- boundary, and for a late decision, which finds a state of the next period.
 local function decide(now, _, window, max, boundary, step_s, required, cost, take, last, _, count)
-  if boundary > 0 and (now >= boundary * window or last >= boundary * window) then now = now + step_s * SECOND end
+  if boundary > 0 and (now >= boundary * window or last >= boundary * window) then now = now + step_s * 1000000 end
   local window_end = last - last % window + window
   local reset = 0
   if now >= window_end then
@@ -18,7 +18,7 @@ local function decide(now, _, window, max, boundary, step_s, required, cost, tak
   if take == 2 or (take == 1 and fits) then
     local remaining_before = remaining
     count = count + cost
-    if count > MAX_UNITS then count = MAX_UNITS end
+    if count > 536870912 then count = 536870912 end
     if now > last then last = now end
     remaining = max - count
     if remaining < 0 then remaining = 0 end

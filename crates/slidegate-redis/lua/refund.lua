@@ -8,10 +8,7 @@ end
 local replies = {}
 
 -- Returns an error for a foreign value. The refunds before it remain.
-local function foreign_reply(key)
-  if write_logs then write_logs() end
-  return redis.error_reply(FOREIGN .. key)
-end
+local function foreign_reply(key) return redis.error_reply(FOREIGN .. key) end
 
 for nth = 1, hits do
   local algorithm, key_index, tag, max, extra, debt, tick_us, window, cost, phase =
@@ -19,9 +16,18 @@ for nth = 1, hits do
   local key, refund = KEYS[key_index], refund_functions[algorithm]
   local _, remaining, reset, wait
   if key_functions[algorithm] then
-    local is_valid = refund(key, now, tick_us, window, max, extra, cost, tag)
+    local is_valid = refund(key, now, tick_us, window, max, extra, cost)
     if not is_valid then return foreign_reply(key) end
-    _, remaining, reset, wait = key_functions[algorithm](key, now, tick_us, window, max, extra, 0, 1, 0, 0, tag)
+    _, remaining, reset, wait = key_functions[algorithm](key, now, tick_us, window, max, extra, 0, 1, 0, 0)
+  elseif log_functions[algorithm] then
+    local before, section, after = split_logs(call('GET', key) or '', tag, now)
+    if not before then return foreign_reply(key) end
+    if section ~= '' then
+      section = refund(section, tag, now, tick_us, window, cost)
+      if not section then return foreign_reply(key) end
+      call('SET', key, before .. section .. after, 'KEEPTTL')
+    end
+    _, remaining, reset, wait = log_functions[algorithm](section, now, tick_us, window, max, extra, 1, 0, 0, tag)
   else
     local value = call('GET', key) or ''
     local position, is_foreign = find_slot(value, tag)
@@ -40,5 +46,4 @@ for nth = 1, hits do
   end
   replies[nth] = pack('<Bdddd', 0, remaining, reset, wait, 0)
 end
-if write_logs then write_logs() end
 return table.concat(replies)

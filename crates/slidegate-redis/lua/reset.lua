@@ -11,8 +11,9 @@ for nth = 1, counters do
     last = first and first + 27
   else
     value = call('GET', key) or ''
-    is_foreign, first, last = find_log(value, tag)
-    is_foreign, first = not is_foreign, first and first - SECTION_HEAD_BYTES
+    local before, section = split_logs(value, tag, 0)
+    is_foreign = not before
+    if before and section ~= '' then first, last = #before + 1, #before + #section end
   end
   if is_foreign then return redis.error_reply(FOREIGN .. key) end
   if first == 1 and last == #value then

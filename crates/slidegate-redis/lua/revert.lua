@@ -5,8 +5,15 @@ for nth = 1, charges do
     unpack('<BHI4I4I4dddd', ARGV[1], 3 + (nth - 1) * 47)
   local key = KEYS[key_index]
   if key_functions[algorithm] then
-    local is_valid = key_functions[algorithm](key, tick_us, max, extra, cost, charged_at, tag)
+    local is_valid = key_functions[algorithm](key, tick_us, max, extra, cost, charged_at)
     if not is_valid then foreign_key = key end
+  elseif log_functions[algorithm] then
+    local before, section, after = split_logs(call('GET', key) or '', tag, 0)
+    if before and section ~= '' then
+      section = log_functions[algorithm](section, tag, tick_us, cost, charged_at)
+      if section then call('SET', key, before .. section .. after, 'KEEPTTL') end
+    end
+    if not before or not section then foreign_key = key end
   else
     local value = call('GET', key) or ''
     local position, is_foreign = find_slot(value, tag)
@@ -19,5 +26,4 @@ for nth = 1, charges do
     end
   end
 end
-if write_logs then write_logs() end
 return foreign_key and redis.error_reply(FOREIGN .. foreign_key) or 'OK'

@@ -1,9 +1,8 @@
 -- Decides one hit of an algorithm whose state is a slot (see slots.lua). It is nearly always the only slot of its
 -- value, so the others are handled inline: Redis would create a function at each call.
-local now, take, tag, max, extra, margin_s, tick_us, window, cost, phase =
-  unpack('<dBxxxxI4I4I4I4dddd', ARGV[1])
+local now, take, tag, cost, max, tick_us, window, extra, phase = unpack('<ddddddddd', ARGV[1])
 local required, debt = cost > 0 and cost or 1, 0
-if #ARGV[1] > 61 then required, debt = unpack('<I4I4', ARGV[1], 62) end
+if #ARGV[1] > 80 then required, debt = unpack('<dd', ARGV[1], 81) end
 if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
@@ -34,10 +33,18 @@ charged, remaining, reset, retry, charged_at, a, b, c =
   decide(now + phase, tick_us, window, max, extra, debt, required, cost, take, a, b, c)
 if not charged then return pack('<Bdddd', 0, remaining, reset, retry, 0) end
 local ttl_ms
-if now + reset > expiry_s * SECOND then expiry_s, ttl_ms = key_expiry(now, reset, tick_us * window, margin_s) end
+if now + reset > expiry_s * SECOND then
+  expiry_s, ttl_ms = key_expiry(now, reset, tick_us * window, unpack('<d', ARGV[1], 73))
+end
 value = pack('<I4I4ddI4', tag, expiry_s, a, b, c)
-if other_slots then value = value .. other_slots end
-if ttl_ms then call('SET', key, value, 'PX', ttl_ms) else call('SET', key, value, 'KEEPTTL') end
+if other_slots then value = other_slots .. value end
+if ttl_ms then
+  call('SET', key, value, 'PX', ttl_ms)
+elseif other_slots then
+  call('SET', key, value, 'KEEPTTL')
+else
+  call('SETRANGE', key, '0', value)
+end
 if remaining > 0 and retry == 0 then return pack('<Bdddd', 1, remaining, reset, 0, charged_at) end
 -- Nothing remains, or the hit did not fit: the reply has the time until one unit fits, so that clients do not call
 -- before.

@@ -29,7 +29,7 @@ local function decide(now, tick_us, window, max, _, _, required, cost, take, las
   if take == 2 or (take == 1 and fits) then
     local remaining_before = remaining
     current = current + cost
-    if current > MAX_UNITS then current = MAX_UNITS end
+    if current > 536870912 then current = 536870912 end
     remaining = max - current - weighted_previous
     if remaining < 0 then remaining = 0 end
     local reset = (start + 2 * window) * tick_us - now

@@ -13,16 +13,18 @@
 -- Redis creates all functions at each call, at a cost that grows with the variables that they share. So `open_log`
 -- contains the rarely used functions, and constants are repeated.
 local HEAD, HEAD_BYTES = '<dddI4I4I4I4I4I4', 48
-local WRAP, MAX_SMALL = 2147483648, 32
+local WRAP = 2147483648
 
 -- Returns a function that returns the nth word of a log, the oldest first. It reads from `value`, or 66 words at a time
 -- from Redis.
 local function word_reader(key, value, first, cap)
+  local HEAD_BYTES, call, unpack = 48, redis.call, struct.unpack
   local chunk, from = value, 0
   return function(nth)
     local at = (first + nth) % cap * 4 + HEAD_BYTES
     if at < from or at + 4 > from + #chunk then
-      chunk, from = call('GETRANGE', key, at, at + 263), at
+      -- Redis formats a double slowly.
+      chunk, from = call('GETRANGE', key, ('%d'):format(at), ('%d'):format(at + 263)), at
     end
     return unpack('<I4', chunk, at - from + 1)
   end
@@ -31,8 +33,8 @@ end
 -- Reads a log. Returns its value (only the head, if max is large), functions that find charges in a log of any length,
 -- and the fields of the head. The first result is nil for a foreign value, and '' if the key does not exist.
 local function open_log(key, max)
-  local HEAD_BYTES, WRAP, BLOCK = 48, 2147483648, 64
-  local is_small, value = max <= MAX_SMALL, nil
+  local HEAD, HEAD_BYTES, WRAP, BLOCK = '<dddI4I4I4I4I4I4', 48, 2147483648, 64
+  local call, unpack, is_small, value = redis.call, struct.unpack, max <= 32, nil
   if is_small then value = call('GET', key) or '' else value = call('GETRANGE', key, '0', '47') end
   if value == '' then return value end
   if #value < HEAD_BYTES then return nil end
@@ -146,7 +148,8 @@ local function open_log(key, max)
 end
 
 local function decide(key, now, tick_us, window, max, _, margin_s, required, cost, take)
-  local is_small = max <= MAX_SMALL
+  local HEAD, HEAD_BYTES, WRAP = '<dddI4I4I4I4I4I4', 48, 2147483648
+  local call, unpack, pack, is_small = redis.call, struct.unpack, struct.pack, max <= 32
   local value, last, total, sum, first, len, cap, oldest, newest, expiry_s, word_at
   if is_small then value = call('GET', key) or '' else value = call('GETRANGE', key, '0', '47') end
   if value == '' then
@@ -222,7 +225,7 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
   -- A charge is recorded at its tick, rounded up, and never before the newest charge.
   local charge_tick, kept_words = tick, len - expired_words
   if tick_us > 1 and tick * tick_us ~= now then charge_tick = tick + 1 end
-  if cost > MAX_UNITS then cost = MAX_UNITS end
+  if cost > 536870912 then cost = 536870912 end
   if kept_words > 0 then
     local newest_tick = tick + 1 - (tick + 1 - newest) % WRAP
     if newest_tick > charge_tick then charge_tick = newest_tick end
@@ -235,7 +238,7 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
       end
       used, sum, kept_words = used - merged_units, (sum - merged_units) % 2 ^ 52, kept_words - 1
       cost = cost + merged_units
-      if cost > MAX_UNITS then cost = MAX_UNITS end
+      if cost > 536870912 then cost = 536870912 end
     end
   end
   newest = charge_tick % WRAP
@@ -253,7 +256,7 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
   if remaining < 0 then remaining = 0 end
   local reset = (charge_tick + window) * tick_us - now
   local ttl_ms
-  if now + reset > expiry_s * SECOND then expiry_s, ttl_ms = key_expiry(now, reset, tick_us * window, margin_s) end
+  if now + reset > expiry_s * 1000000 then expiry_s, ttl_ms = key_expiry(now, reset, tick_us * window, margin_s) end
 
   if is_small or len > cap or (cap > 128 and len * 4 < cap) then
     -- Writes the value as a whole, the oldest word first.
@@ -314,7 +317,7 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
     call('SETRANGE', key, '0', pack(HEAD, tick, total, sum, first, len, cap, word, newest, expiry_s))
     local place = (first + kept_words) % cap
     if place + #new_words / 4 <= cap then
-      call('SETRANGE', key, HEAD_BYTES + place * 4, new_words)
+      call('SETRANGE', key, ('%d'):format(HEAD_BYTES + place * 4), new_words)
     else
       call('SETRANGE', key, HEAD_BYTES + place * 4, new_words:sub(1, 4))
       call('SETRANGE', key, HEAD_BYTES, new_words:sub(5))

@@ -79,16 +79,20 @@ fn build_single_hit_call<'s, 'k>(
     mode: ScriptMode,
     hit: &'k KeyedHit,
 ) -> ScriptCall<'s, 'k> {
-    let mut argument = Vec::with_capacity(9 + ENCODED_HIT_WITH_LIMIT_BYTES);
+    let take = match (mode, hit.cost) {
+        (ScriptMode::Peek, _) | (_, 0) => 0.0,
+        _ if hit.is_charged_above_limit() => 2.0,
+        _ => 1.0,
+    };
+    let params = hit.params;
+    let [cost, phase_us] = encode_cost_and_phase(hit);
+    let (tick_us, window) = (params.tick_us as f64, params.window as f64);
+    let mut argument = Vec::with_capacity(96);
     argument.extend(now);
-    argument.push(match (mode, hit.cost) {
-        (ScriptMode::Peek, _) | (_, 0) => 0,
-        _ if hit.is_charged_above_limit() => 2,
-        _ => 1,
-    });
-    push_hit_with_limit(&mut argument, hit, expiry_margin_s);
-    if uses_default_required_units_and_max_debt(hit) {
-        argument.truncate(argument.len() - REQUIRED_UNITS_AND_MAX_DEBT_BYTES);
+    push_doubles(&mut argument, [take, hit.tag.into(), cost, params.max.into(), tick_us, window]);
+    push_doubles(&mut argument, [params.extra.into(), phase_us, expiry_margin_s.into()]);
+    if hit.required != hit.cost.max(1) || params.max_debt != 0 {
+        push_doubles(&mut argument, encode_required_units_and_max_debt(hit));
     }
     let script = scripts.single(&hit.limit.algorithm());
     ScriptCall { script, keys: Keys::from_slice(&[&hit.key]), argument }
@@ -101,46 +105,37 @@ fn build_group_call<'s, 'k>(
     expiry_margin_s: u32,
     request: &'k ScriptRequest,
 ) -> ScriptCall<'s, 'k> {
-    let mut argument = Vec::with_capacity(11 + ENCODED_HIT_WITH_LIMIT_BYTES * request.hits.len());
+    let mut argument = Vec::with_capacity(19 + 80 * request.hits.len());
     argument.extend(now);
     argument.push(request.mode as u8);
     argument.extend((request.hits.len() as u16).to_le_bytes());
+    push_doubles(&mut argument, [expiry_margin_s.into()]);
     let mut algorithms = AlgorithmSet::default();
     for hit in &request.hits {
         algorithms = algorithms.with(&hit.limit.algorithm());
-        push_hit_with_limit(&mut argument, hit, expiry_margin_s);
+        let params = hit.params;
+        let head =
+            [algorithm_number(&hit.limit.algorithm()).into(), hit.tag, params.max, params.extra];
+        push_doubles(&mut argument, head.map(f64::from));
+        push_doubles(&mut argument, [params.tick_us as f64, params.window as f64]);
+        push_doubles(&mut argument, encode_cost_and_phase(hit));
+        push_doubles(&mut argument, encode_required_units_and_max_debt(hit));
     }
     let keys = request.hits.iter().take(1).map(|hit| hit.key.as_str()).collect();
     ScriptCall { script: scripts.group(algorithms), keys, argument }
 }
 
-/// Length of an encoded hit with its limit, in bytes.
-const ENCODED_HIT_WITH_LIMIT_BYTES: usize = 60;
-
-/// Length of the last two fields of an encoded hit, in bytes: the required units and the maximum debt.
-const REQUIRED_UNITS_AND_MAX_DEBT_BYTES: usize = 8;
-
-/// Returns `true` if a hit has the required units and the maximum debt that a script assumes by default, so that these
-/// two fields need not be sent.
-fn uses_default_required_units_and_max_debt(hit: &KeyedHit) -> bool {
-    hit.required == hit.cost.max(1) && hit.params.max_debt == 0
+/// Appends numbers as doubles, which scripts read faster than integers.
+fn push_doubles<const N: usize>(argument: &mut Vec<u8>, numbers: [f64; N]) {
+    argument.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
 }
 
-/// Appends an encoded hit with its limit to `argument`. The encoded key index is always 1, because the counter of the
-/// hit is in the first key of the call.
-fn push_hit_with_limit(argument: &mut Vec<u8>, hit: &KeyedHit, expiry_margin_s: u32) {
-    let params = hit.params;
-    argument.push(algorithm_number(&hit.limit.algorithm()));
-    argument.push(encode_admission_byte(hit));
-    argument.extend(1_u16.to_le_bytes());
-    for number in [hit.tag, params.max, params.extra, expiry_margin_s] {
-        argument.extend(number.to_le_bytes());
-    }
-    let doubles = [params.tick_us, params.window, hit.cost.min(MAX_ENCODED_COST), hit.phase_us];
-    argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
-    for units in [hit.required.min(MAX_ENCODED_COST) as u32, params.max_debt] {
-        argument.extend(units.to_le_bytes());
-    }
+fn encode_cost_and_phase(hit: &KeyedHit) -> [f64; 2] {
+    [hit.cost.min(MAX_ENCODED_COST) as f64, hit.phase_us as f64]
+}
+
+fn encode_required_units_and_max_debt(hit: &KeyedHit) -> [f64; 2] {
+    [hit.required.min(MAX_ENCODED_COST) as f64, hit.params.max_debt.into()]
 }
 
 /// Builds the call that decides several requests of any kind, one after another.

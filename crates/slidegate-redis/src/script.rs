@@ -1,5 +1,5 @@
 //! Composes the Lua scripts from the files in `lua/`. A script consists of one driver and the functions of the
-//! algorithms that it needs. The drivers `single_slot.lua` and `single_key.lua` decide one hit, `group.lua` decides the
+//! algorithms that it needs. The drivers `single_slot.lua`, `single_log.lua` and `single_key.lua` decide one hit, `group.lua` decides the
 //! limits of one rule, and `batch.lua` decides any requests. The drivers `revert.lua`, `refund.lua` and `reset.lua` are
 //! for maintenance.
 
@@ -16,9 +16,13 @@ const COMMON_HELPERS_LUA: &str = include_str!("../lua/base.lua");
 const SLOT_HELPERS_LUA: &str = include_str!("../lua/slots.lua");
 /// The driver that decides one hit whose state is a slot in a Redis value that several limits share.
 const DECIDE_HIT_IN_SLOT_LUA: &str = include_str!("../lua/single_slot.lua");
-/// Functions that find and replace the log of a limit in a Redis value that several limits share.
+/// A function that finds the log of a limit in a Redis value that several limits share.
 const LOG_HELPERS_LUA: &str = include_str!("../lua/logs.lua");
-/// The driver that decides one hit whose state has its own Redis key, or is a log.
+/// A function that reads the entries of a log, for maintenance.
+const LOG_ENTRIES_LUA: &str = include_str!("../lua/log_entries.lua");
+/// The driver that decides one hit whose state is a log in a Redis value that several limits share.
+const DECIDE_HIT_IN_LOG_LUA: &str = include_str!("../lua/single_log.lua");
+/// The driver that decides one hit whose state has its own Redis key.
 const DECIDE_HIT_WITH_OWN_KEY_LUA: &str = include_str!("../lua/single_key.lua");
 /// The driver that decides one request with several hits whose states are slots in one Redis value.
 const DECIDE_HITS_OF_ONE_RULE_LUA: &str = include_str!("../lua/group.lua");
@@ -165,7 +169,7 @@ impl Scripts {
                 StatePlace::OwnKey => &[COMMON_HELPERS_LUA, decide, DECIDE_HIT_WITH_OWN_KEY_LUA],
                 StatePlace::Slot => &[COMMON_HELPERS_LUA, decide, DECIDE_HIT_IN_SLOT_LUA],
                 StatePlace::Log => {
-                    &[COMMON_HELPERS_LUA, LOG_HELPERS_LUA, decide, DECIDE_HIT_WITH_OWN_KEY_LUA]
+                    &[COMMON_HELPERS_LUA, LOG_HELPERS_LUA, decide, DECIDE_HIT_IN_LOG_LUA]
                 }
             };
             Script::new(parts.join("\n"))
@@ -218,11 +222,17 @@ enum ScriptOperation {
 /// Composes a script from the functions of a set of algorithms and a driver, which is the last part of the script. The
 /// driver finds the functions in a table by algorithm number.
 fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -> Script {
-    let mut text =
-        [COMMON_HELPERS_LUA, SLOT_HELPERS_LUA, "local key_functions, slot_functions = {}, {}\n"]
-            .join("\n");
+    let mut text = [
+        COMMON_HELPERS_LUA,
+        SLOT_HELPERS_LUA,
+        "local key_functions, slot_functions, log_functions = {}, {}, {}\n",
+    ]
+    .join("\n");
     if set.algorithms().any(|algorithm| state_place(&algorithm) == StatePlace::Log) {
         text.push_str(LOG_HELPERS_LUA);
+        if operation != ScriptOperation::Decide {
+            text.push_str(LOG_ENTRIES_LUA);
+        }
     }
     if operation == ScriptOperation::Refund {
         text.push_str("local refund_functions = {}\n");
@@ -231,7 +241,8 @@ fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -
         let (scripts, number) = (lua_files_of_algorithm(&algorithm), algorithm_number(&algorithm));
         let table = match scripts.place {
             StatePlace::Slot => "slot_functions",
-            StatePlace::OwnKey | StatePlace::Log => "key_functions",
+            StatePlace::OwnKey => "key_functions",
+            StatePlace::Log => "log_functions",
         };
         text.push_str(scripts.decide);
         // Writing into a string cannot fail.

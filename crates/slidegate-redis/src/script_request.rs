@@ -212,7 +212,7 @@ impl RedisKeyspace {
         let algorithm = hit.limit.algorithm();
         let _ = match state_place(&algorithm) {
             StatePlace::Slot => Ok(()),
-            StatePlace::Log => write!(key, ":{algorithm}"),
+            StatePlace::Log => write!(key, ":log"),
             StatePlace::OwnKey => {
                 write!(key, ":{}:{}", hit.key.limit(), hit.limit.shape_text())
             }

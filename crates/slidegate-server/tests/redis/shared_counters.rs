@@ -82,13 +82,7 @@ fn databases_and_prefixes_isolate_counters() {
     }
     let mut keys = redis.keys();
     keys.sort();
-    assert_eq!(
-        keys,
-        [
-            "eu:default:a:{tenant=acme}:sliding_window",
-            "slidegate:default:a:{tenant=acme}:sliding_window"
-        ]
-    );
+    assert_eq!(keys, ["eu:default:a:{tenant=acme}:log", "slidegate:default:a:{tenant=acme}:log"]);
 }
 
 #[test]
