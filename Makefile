@@ -68,10 +68,10 @@ doc:
 # After an intended change of the counts: make instructions ARGS=--update
 instructions: instructions-build
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	cargo run --release -p lab --bin instructions -- $(ARGS)
+	cargo run --release -p lab --features cluster --bin instructions -- $(ARGS)
 
 instructions-build:
-	cargo build --release -p lab --bin instructions
+	cargo build --release -p lab --features cluster --bin instructions
 
 # Runs all benchmarks, with comparable limiters, and writes docs/BENCHMARKS.md. Takes 30 minutes and 6 GB of memory
 # after the build. With ARGS=--quick (less than 5 minutes) or ARGS='memory redis' (only these parts), it writes to

@@ -14,14 +14,20 @@ use slidegate_cluster::store::ReplicationHandle;
 pub const REPLICATION_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A cluster node without network connections. The benchmark simulates the other nodes.
-pub struct SimulatedNode {
-    store: ClusterStore<Arc<DriftCorrectedClock>>,
+pub struct SimulatedNode<C = Arc<DriftCorrectedClock>> {
+    store: ClusterStore<C>,
 }
 
 impl SimulatedNode {
     /// Creates the node with the number `me`, which counts at most `max_keys` keys.
     pub fn new(me: u64, max_keys: usize) -> Self {
-        let clock = Arc::new(DriftCorrectedClock::new());
+        Self::with_clock(Arc::new(DriftCorrectedClock::new()), me, max_keys)
+    }
+}
+
+impl<C: Clock> SimulatedNode<C> {
+    /// Creates the node with the number `me`, which counts at most `max_keys` keys, with the given clock.
+    pub fn with_clock(clock: C, me: u64, max_keys: usize) -> Self {
         let settings = CounterSettings {
             incarnation: Incarnation(me),
             secret: [7; 16].into(),
@@ -37,12 +43,12 @@ impl SimulatedNode {
     }
 
     /// Returns the store of the node.
-    pub fn store(&self) -> &ClusterStore<Arc<DriftCorrectedClock>> {
+    pub fn store(&self) -> &ClusterStore<C> {
         &self.store
     }
 
     /// Returns the store of a node that is never replicated.
-    pub fn into_store(self) -> ClusterStore<Arc<DriftCorrectedClock>> {
+    pub fn into_store(self) -> ClusterStore<C> {
         self.store
     }
 

@@ -3,8 +3,12 @@
 
 use std::error::Error;
 
+use lab::block_limiters::{charge_in_store, new_tenant_scope};
 use lab::policies::{SHAPES, Workload};
-use slidegate::{Algorithm, Decision, Limit, Limiter, ManualClock, MemoryStore, Timestamp};
+use lab::simulated_node::SimulatedNode;
+use slidegate::{
+    Algorithm, Decision, Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Store, Timestamp,
+};
 
 const BATCH_SIZE: usize = 16;
 
@@ -44,6 +48,17 @@ enum DecisionCall {
     Batch,
     /// A call of a gate. Its policy has this number of rules, each for a different route.
     Gate(usize),
+    /// A call of a store, through the trait that all stores implement.
+    Store(StoreKind),
+}
+
+/// The store of a case that calls a store.
+#[derive(Clone, Copy)]
+enum StoreKind {
+    Memory,
+    ClusterOfOne,
+    /// The other nodes have acknowledged all flushes.
+    ClusterOfThree,
 }
 
 /// Returns all cases, in the order of the file with the expected counts.
@@ -83,6 +98,17 @@ pub fn all_cases() -> Result<Vec<Case>, Box<dyn Error>> {
             vec![],
             DecisionCall::Gate(rules),
         ));
+    }
+    for (name, store) in [
+        ("store.memory", StoreKind::Memory),
+        ("store.cluster_of_one", StoreKind::ClusterOfOne),
+        ("store.cluster_of_three", StoreKind::ClusterOfThree),
+    ] {
+        let limits = |quota| Ok::<_, Box<dyn Error>>(vec![new_limit(quota, Algorithm::default())?]);
+        let call = DecisionCall::Store(store);
+        cases.push(Case::new_case_with_allowed_requests(name, limits("1000000/w")?, call));
+        let denied = Case::new_case_with_denied_requests(name, limits("100/w")?);
+        cases.push(Case { decision_call: DecisionCall::Store(store), ..denied });
     }
     Ok(cases)
 }
@@ -151,9 +177,23 @@ impl Case {
                 workload.check(nth).is_allowed() == self.is_allowed
             });
         }
-        let limiter = Limiter::with_store(self.limits.clone(), store)?;
         let texts: Vec<String> = (0..KEY_COUNT).map(|nth| format!("tenant:{nth:013}")).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        if let DecisionCall::Store(kind) = self.decision_call {
+            let new_node = || SimulatedNode::with_clock(clock.clone(), 1, 10 * KEY_COUNT);
+            return match kind {
+                StoreKind::Memory => self.check_store_decisions(&store, &texts, &pass_time),
+                StoreKind::ClusterOfOne => {
+                    self.check_store_decisions(new_node().store(), &texts, &pass_time)
+                }
+                StoreKind::ClusterOfThree => {
+                    let node = new_node();
+                    node.acknowledge_updates_up_to(u64::MAX);
+                    self.check_store_decisions(node.store(), &texts, &pass_time)
+                }
+            };
+        }
+        let limiter = Limiter::with_store(self.limits.clone(), store)?;
 
         let is_as_expected = |decision: &Decision<'_>| decision.is_allowed() == self.is_allowed;
         self.warm_up_and_check_decisions(&|nth| {
@@ -167,8 +207,24 @@ impl Case {
                     let keys = &texts[nth % KEY_COUNT..][..BATCH_SIZE];
                     limiter.check_many(keys).iter().all(is_as_expected)
                 }
-                DecisionCall::Batch | DecisionCall::Gate(_) => true,
+                DecisionCall::Batch | DecisionCall::Gate(_) | DecisionCall::Store(_) => true,
             }
+        })
+    }
+
+    /// Makes the decisions with hits of the store, one for each key in turn.
+    fn check_store_decisions(
+        &self,
+        store: &impl Store,
+        texts: &[&str],
+        pass_time: &dyn Fn(usize),
+    ) -> Result<(), Box<dyn Error>> {
+        let (scope, limit) = (new_tenant_scope(), self.limits[0]);
+        self.warm_up_and_check_decisions(&|nth| {
+            pass_time(nth);
+            let value = [texts[nth % KEY_COUNT].into()];
+            let hit = Hit::new(Key::new(&scope, &value), &limit, 1);
+            charge_in_store(store, &[hit]) == self.is_allowed
         })
     }
 
