@@ -43,7 +43,7 @@ use crate::progress::SharedProgress;
 use crate::replica::KeyReplica;
 
 use kinds::{CounterKindId, CounterKinds};
-use shard::{HasStateTable, KeyState, Shard};
+use shard::{HasStateTable, KeyState, Shard, ShardReplicas};
 
 pub use decide::{Attempt, CapPolicy};
 
@@ -227,6 +227,7 @@ impl Counters {
         hits.iter().map(|hit| self.locate_counter(hit, now)).collect()
     }
 
+    #[inline(always)]
     fn shard_index(&self, fingerprint: u64) -> usize {
         (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
     }
@@ -307,7 +308,7 @@ impl Counters {
     }
 
     /// Removes expired keys from part of the shard, once every [`DECISIONS_BETWEEN_EXPIRED_KEY_SWEEPS`] decisions.
-    #[inline]
+    #[inline(always)]
     fn remove_expired_keys_periodically(&self, shard: &mut Shard, now: Timestamp) {
         shard.decisions_since_expired_key_sweep =
             (shard.decisions_since_expired_key_sweep + 1) % DECISIONS_BETWEEN_EXPIRED_KEY_SWEEPS;
@@ -317,6 +318,7 @@ impl Counters {
     }
 
     /// Removes the expired keys in the next block of each table of the shard.
+    #[inline(never)]
     fn remove_expired_keys_in_part_of_shard(&self, shard: &mut Shard, now: CoarseTime) {
         let swept = self.change_states_and_count_memory(&mut shard.states, |states| {
             states.sweep_expired_keys(now)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use slidegate::store::Outcomes;
+use slidegate::store::{Outcomes, SingleChargeResult};
 use slidegate::{
     Adjustment, Asynchronous, ChargeResult, Clock, Edit, Hit, Receipt, Store, StoreError,
 };
@@ -121,7 +121,6 @@ impl<C: Clock> ClusterStore<C> {
         self.unsynced_denials.load(Ordering::Relaxed)
     }
 
-    #[inline(always)]
     fn try_charge(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
         let attempt = self.counters.charge_call(hits, self.clock.now(), cap_policy)?;
         if let Attempt::Decided(result) = &attempt
@@ -131,6 +130,19 @@ impl<C: Clock> ClusterStore<C> {
             self.replication.request_early_flush();
         }
         Ok(attempt)
+    }
+
+    /// Decides a request with one hit as [`try_charge`](Self::try_charge) does. Returns `None` if the request must wait.
+    #[inline(always)]
+    fn try_charge_hit(&self, hit: &Hit<'_>) -> Result<Option<SingleChargeResult>, StoreError> {
+        let result = self.counters.charge_hit(hit, self.clock.now(), CapPolicy::Wait)?;
+        if let Some(SingleChargeResult { outcome, charge: Some(_) }) = &result
+            && !self.counters.progress().is_alone()
+            && is_nearly_used(outcome.remaining(), hit.limit.capacity())
+        {
+            self.replication.request_early_flush();
+        }
+        Ok(result)
     }
 
     /// Retries a request each time that other nodes have acknowledged more flushes, until the deadline. At the
@@ -192,15 +204,17 @@ fn is_nearly_used(remaining: u64, capacity: u64) -> bool {
 impl<C: Clock> Store for ClusterStore<C> {
     type Kind = Asynchronous;
 
+    #[inline]
     async fn charge_async(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        match self.try_charge(hits, CapPolicy::Wait)? {
-            Attempt::Decided(result) => Ok(result),
-            // Boxed, since most decisions do not wait and should not pay for a larger future.
-            Attempt::Unsynced => {
-                Box::pin(self.retry_charge_until_deadline(hits, Instant::now() + self.sync_wait))
-                    .await
+        if let [hit] = hits {
+            if let Some(result) = self.try_charge_hit(hit)? {
+                return Ok(result.into_charge_result(hit));
             }
+        } else if let Attempt::Decided(result) = self.try_charge(hits, CapPolicy::Wait)? {
+            return Ok(result);
         }
+        // Boxed, since most decisions do not wait and should not pay for a larger future.
+        Box::pin(self.retry_charge_until_deadline(hits, Instant::now() + self.sync_wait)).await
     }
 
     /// Decides the calls one after another, with one common deadline for all waits.

@@ -3,15 +3,16 @@
 
 mod charge;
 mod evaluate;
+mod in_place;
 
 use slidegate::internal::{AnyAdditive, SlotIndex};
-use slidegate::store::{Charge, ChargeResult, Outcomes, admits, has_charge};
+use slidegate::store::{Charge, ChargeResult, SingleChargeResult, admits, has_charge};
 use slidegate::{Hit, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
 
 use super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard, find_locked_shard};
 
-use charge::new_charge_without_units;
+use in_place::{new_single_charge, new_single_result};
 
 /// The result of one attempt to decide a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,23 +59,46 @@ impl Counters {
     ///
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
-    #[inline(always)]
     pub fn charge_call(
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,
         cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
-        if let [hit] = hits {
-            let location = self.locate_counter(hit, now)?;
-            let shard = &mut *self.shards[location.shard].0.lock();
-            self.remove_expired_keys_periodically(shard, now);
-            let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
-            return with_counter!(location.counter, counter => {
-                self.decide_single_hit(shard, counter, hit, location, context)
+        let [hit] = hits else {
+            return self.lock_shards_and_decide_request(hits, now, cap_policy);
+        };
+        Ok(match self.charge_hit(hit, now, cap_policy)? {
+            Some(result) => Attempt::Decided(result.into_charge_result(hit)),
+            None => Attempt::Unsynced,
+        })
+    }
+
+    /// Decides a request with one hit, which is the most frequent request, as [`charge_call`](Self::charge_call) does.
+    /// Returns `None` if the call would return [`Attempt::Unsynced`].
+    ///
+    /// # Errors
+    /// Returns [`StoreError::Unsupported`] if the limit cannot be counted by several nodes.
+    #[inline(always)]
+    pub fn charge_hit(
+        &self,
+        hit: &Hit<'_>,
+        now: Timestamp,
+        cap_policy: CapPolicy,
+    ) -> Result<Option<SingleChargeResult>, StoreError> {
+        let location = self.locate_counter(hit, now)?;
+        let shard = &mut *self.shards[location.shard].0.lock();
+        self.remove_expired_keys_periodically(shard, now);
+        let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
+        if hit.is_charged_only_if_it_fits() {
+            let decided = with_counter!(location.counter, counter => {
+                self.decide_in_place(shard, counter, hit, &location, context)
             });
+            if let Some(decided) = decided {
+                return Ok(Some(new_single_result(decided, hit, &location)));
+            }
         }
-        self.lock_shards_and_decide_request(hits, now, cap_policy)
+        self.decide_hit(shard, hit, location, context)
     }
 
     fn lock_shards_and_decide_request(
@@ -92,34 +116,41 @@ impl Counters {
         self.decide_request(&mut locked, hits, &locations, context)
     }
 
-    /// Decides a request with one hit, which is the most frequent case, with a single table lookup.
-    #[inline(always)]
-    fn decide_single_hit<C: HasStateTable>(
+    /// Decides a request with one hit that was not [decided in place](Self::decide_in_place). Not inlined, so that a
+    /// decision in place needs few registers.
+    #[cold]
+    #[inline(never)]
+    fn decide_hit(
+        &self,
+        shard: &mut Shard,
+        hit: &Hit<'_>,
+        location: CounterLocation,
+        context: DecisionContext,
+    ) -> Result<Option<SingleChargeResult>, StoreError> {
+        with_counter!(location.counter, counter => {
+            self.decide_hit_of_counter(shard, counter, hit, location, context)
+        })
+    }
+
+    fn decide_hit_of_counter<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
         hit: &Hit<'_>,
         location: CounterLocation,
         context: DecisionContext,
-    ) -> Result<Attempt, StoreError> {
+    ) -> Result<Option<SingleChargeResult>, StoreError> {
         let pending_hit = HitInEvaluation {
             hit,
             required: hit.required,
             now: location.to_counter_time(context.now),
         };
         let slot = self.find_or_restore_state(shard, counter, hit, location, context.now)?;
-        if let Some(slot) = slot
-            && self.is_usual_hit(shard, counter, slot, pending_hit, context)
-        {
-            let result =
-                self.charge_state_if_hit_fits(shard, counter, slot, hit, location, context);
-            return Ok(Attempt::Decided(result));
-        }
         let (mut outcome, exceeds_max_unsynced_units) =
             self.evaluate_hit(shard, counter, slot, location, pending_hit, context);
         if exceeds_max_unsynced_units {
             if context.cap_policy == CapPolicy::Wait {
-                return Ok(Attempt::Unsynced);
+                return Ok(None);
             }
             outcome = self.build_max_unsynced_denial_outcome(
                 shard,
@@ -131,15 +162,15 @@ impl Counters {
         }
         let allowed = outcome.fits() || hit.veto == Veto::Never;
         let charge = match has_charge(hit, allowed, &outcome) {
-            true if hit.cost == 0 => Some(new_charge_without_units(hit, location)),
+            true if hit.cost == 0 => {
+                Some(new_single_charge(hit, &location, Timestamp::from_micros(0)))
+            }
             true => {
                 Some(self.charge(shard, counter, slot, location, (hit, &mut outcome), context)?)
             }
             false => None,
         };
-        let receipt = charge.into_iter().collect();
-        let outcomes = Outcomes::of_one(outcome);
-        Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
+        Ok(Some(SingleChargeResult { outcome, charge }))
     }
 
     /// Decides one request. The caller has locked the shards of all hits.
@@ -168,7 +199,7 @@ impl Counters {
                 continue;
             }
             let charge = match hit.cost {
-                0 => new_charge_without_units(hit, *location),
+                0 => new_single_charge(hit, location, Timestamp::from_micros(0)),
                 _ => {
                     let shard = find_locked_shard(locked, location);
                     with_counter!(location.counter, counter => {
@@ -177,7 +208,7 @@ impl Counters {
                     })
                 }
             };
-            charges.push(Charge { hit_index, ..charge });
+            charges.push(Charge { hit_index, ..charge.into_charge(*hit.limit) });
         }
         let receipt = charges.into_iter().collect();
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))

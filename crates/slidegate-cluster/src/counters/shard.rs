@@ -294,7 +294,8 @@ impl ShardReplicas {
         })
     }
 
-    /// Adds a key to the list of changed keys.
+    /// Adds a key to the list of changed keys. Not inlined: a key is added once per flush, not with each decision.
+    #[inline(never)]
     pub(super) fn push_changed_key(&mut self, key: u64, kind: CounterKindId) {
         self.get_or_create_table().changed.push((key, kind));
     }

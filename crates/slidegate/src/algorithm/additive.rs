@@ -15,6 +15,13 @@ pub trait Additive: Counter {
     /// Returns the number of the bucket that contains the last charge.
     fn current_bucket(&self, state: &Self::State) -> u64;
 
+    /// Returns whether `now` is in the bucket that contains the last charge, or earlier. A charge then begins no bucket.
+    #[inline(always)]
+    fn is_in_current_bucket(&self, state: &Self::State, now: Timestamp) -> bool {
+        let next_bucket = self.current_bucket(state) + 1;
+        now.as_micros() < next_bucket.saturating_mul(self.layout().bucket_us)
+    }
+
     /// Returns the number of units that a state has in the time bucket with the number `bucket`.
     fn units(&self, state: &Self::State, bucket: u64) -> u64;
 
@@ -31,7 +38,7 @@ pub trait Additive: Counter {
     /// result may exceed max.
     fn used(&self, state: &Self::State, now: Timestamp) -> u64;
 
-    /// Returns the time of the last charge.
+    /// Returns a time in the bucket that contains the last charge, not later than the last charge.
     fn last_charged_at(&self, state: &Self::State) -> Timestamp;
 }
 

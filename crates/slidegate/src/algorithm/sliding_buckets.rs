@@ -5,18 +5,19 @@
 //! longer than necessary. Buckets begin at multiples of the precision since the Unix epoch. A state stores only buckets
 //! with units, 8 bytes each, so that a key with one request takes tens of bytes regardless of the number of buckets.
 
+mod state;
+
 use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{
-    ChargeEffect, Counter, clamp_to_max_units, fits_in_remaining, micros_until_expiry,
-};
-use super::ring::{RingBuffer, max_heap_bytes};
+use super::counter::{ChargeEffect, Counter, clamp_to_max_units, fits_in_remaining};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
-use crate::heap::HeapSize;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
+
+pub use state::State;
+use state::{EarlierBuckets, Expired, max_state_heap_bytes};
 
 /// The largest number of buckets in a window.
 pub const MAX_BUCKETS: u64 = 1_440;
@@ -29,84 +30,6 @@ pub struct SlidingBuckets {
     buckets: u16,
     /// The length of a bucket in microseconds.
     precision_us: u64,
-}
-
-/// The state of a key: the time of its last charge, and the units that were charged in the latest buckets.
-#[derive(Clone, Debug, Default)]
-pub struct State {
-    /// The time of the last charge, in microseconds since the Unix epoch.
-    last_us: u64,
-    /// The number of units in all buckets of `entries`.
-    total: u64,
-    /// The buckets with units, oldest first. None of them has expired at `last_us`.
-    entries: RingBuffer<BucketWithUnits>,
-}
-
-/// A bucket that has units, with the number of these units.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct BucketWithUnits {
-    /// The lower 32 bits of the bucket number. This is sufficient, because the numbers of the buckets in a state differ
-    /// by much less than 2^32.
-    bucket: u32,
-    /// The units charged in the bucket; never 0.
-    count: u32,
-}
-
-impl PartialEq for State {
-    fn eq(&self, other: &Self) -> bool {
-        self.last_us == other.last_us && self.entries.iter().eq(other.entries.iter())
-    }
-}
-
-impl HeapSize for State {
-    #[inline(always)]
-    fn heap_bytes(&self) -> usize {
-        self.entries.heap_bytes()
-    }
-}
-
-impl State {
-    /// Returns the number of buckets in `entries` that are more than `age` buckets before the bucket `newest`, and the
-    /// sum of their units. `newest` must be the number of the bucket that contains the last charge.
-    #[inline(always)]
-    fn count_buckets_and_units_older_than(&self, age: u64, newest: u64) -> (usize, u64) {
-        let (mut entries, mut units) = (0, 0);
-        while let Some(entry) =
-            self.entries.get(entries).filter(|entry| entry.age_in_buckets(newest) > age)
-        {
-            units += u64::from(entry.count);
-            entries += 1;
-        }
-        (entries, units)
-    }
-
-    /// Subtracts up to `units` units from the entry at `index` and the newer entries, oldest entry first.
-    fn subtract_units(&mut self, index: usize, units: u64) {
-        let (mut left, mut emptied) = (units, 0);
-        while let Some(entry) = self.entries.get(index + emptied).filter(|_| left > 0) {
-            let removed = left.min(u64::from(entry.count));
-            left -= removed;
-            self.total -= removed;
-            if removed < u64::from(entry.count) {
-                let count = entry.count - removed as u32;
-                self.entries.set(index + emptied, BucketWithUnits { count, ..entry });
-                break;
-            }
-            emptied += 1;
-        }
-        if emptied > 0 {
-            self.entries.remove(index, emptied);
-        }
-    }
-}
-
-impl BucketWithUnits {
-    /// Returns the age of this bucket: the number of buckets from it to `newest`, the newest bucket that may have
-    /// units.
-    #[inline(always)]
-    fn age_in_buckets(&self, newest: u64) -> u64 {
-        u64::from((newest as u32).wrapping_sub(self.bucket))
-    }
 }
 
 impl SlidingBuckets {
@@ -168,33 +91,45 @@ impl SlidingBuckets {
         current.saturating_sub(self.unexpired_bucket_count() - 1)
     }
 
-    /// Returns the number of buckets in `entries` that are no longer counted when `current` is the current bucket, and
-    /// the sum of their units. `newest` is the bucket that contains the last charge, and `current` must not be less
-    /// than `newest`.
-    #[inline(always)]
-    fn count_expired_buckets_and_units(
-        &self,
-        state: &State,
-        newest: u64,
-        current: u64,
-    ) -> (usize, u64) {
-        if current == newest {
-            return (0, 0);
+    /// Returns the buckets of a state that are no longer counted when `current` is the current bucket. `newest` is the
+    /// bucket that contains the last charge, and `current` must not be less than `newest`.
+    fn expired_buckets(&self, state: &State, newest: u64, current: u64) -> Expired {
+        let Some(age) = newest.checked_sub(self.oldest_unexpired_bucket(current)) else {
+            return Expired {
+                entries: state.entry_count(),
+                units: state.total(),
+                is_current_expired: true,
+            };
+        };
+        let mut expired = Expired::default();
+        while let Some(entry) =
+            state.entry(expired.entries).filter(|entry| entry.age_in_buckets(newest) > age)
+        {
+            expired.units += u64::from(entry.count);
+            expired.entries += 1;
         }
-        match newest.checked_sub(self.oldest_unexpired_bucket(current)) {
-            Some(age) => state.count_buckets_and_units_older_than(age, newest),
-            None => (state.entries.len(), state.total),
+        expired
+    }
+
+    /// Returns the buckets of a state that are no longer counted at `now`.
+    fn expired_buckets_at(&self, state: &State, now: Timestamp) -> Expired {
+        match self.is_in_current_bucket(state, now) {
+            true => Expired::default(),
+            false => {
+                let newest = self.current_bucket(state);
+                self.expired_buckets(state, newest, self.bucket_number(now.as_micros()))
+            }
         }
     }
 
-    /// Returns the index of a bucket in `entries`; `None` if the bucket has no units.
-    fn find_bucket_index(&self, state: &State, bucket: u64) -> Option<usize> {
-        let newest = self.bucket_number(state.last_us);
+    /// Returns the index of an earlier bucket; `None` if the bucket has no units, or if it is not an earlier bucket.
+    fn find_earlier_bucket(&self, state: &State, bucket: u64) -> Option<usize> {
+        let newest = self.current_bucket(state);
         let age = newest.checked_sub(bucket).filter(|age| *age < self.unexpired_bucket_count())?;
-        let (mut low, mut high) = (0, state.entries.len());
+        let (mut low, mut high) = (0, state.entry_count());
         while low < high {
             let middle = (low + high) / 2;
-            match state.entries.get(middle)?.age_in_buckets(newest).cmp(&age) {
+            match state.entry(middle)?.age_in_buckets(newest).cmp(&age) {
                 Ordering::Equal => return Some(middle),
                 Ordering::Greater => low = middle + 1,
                 Ordering::Less => high = middle,
@@ -203,97 +138,149 @@ impl SlidingBuckets {
         None
     }
 
-    /// Returns the largest number of heap bytes that a state can take.
-    pub(crate) fn max_heap_bytes(&self) -> usize {
-        max_heap_bytes::<BucketWithUnits>(self.unexpired_bucket_count() as usize)
+    /// Begins the bucket that contains `now`, unless it is the current bucket of the state or an earlier one. Removes the
+    /// buckets that are no longer counted.
+    fn begin_bucket_at(&self, state: &mut State, now: Timestamp) {
+        if self.is_in_current_bucket(state, now) {
+            return;
+        }
+        let (newest, current) = (self.current_bucket(state), self.bucket_number(now.as_micros()));
+        let expired = self.expired_buckets(state, newest, current);
+        let start_us = current * self.precision_us;
+        state.begin_bucket(start_us, newest, expired, self.buckets.into());
     }
 
-    /// Returns the outcome of a hit that requires `required` free units while `used` units are in use.
+    /// Returns the largest number of heap bytes that a state can take.
+    pub(crate) fn max_heap_bytes(&self) -> usize {
+        max_state_heap_bytes(self.buckets.into())
+    }
+
+    /// Returns the outcome of a hit that requires `required` free units while `used` units are in use. The units expire
+    /// at `expires_at`.
     #[inline(always)]
-    fn outcome(&self, state: &State, used: u64, now: Timestamp, required: u64) -> Outcome {
+    fn outcome(
+        &self,
+        state: &State,
+        (used, expires_at): (u64, Timestamp),
+        now: Timestamp,
+        required: u64,
+    ) -> Outcome {
         let max = self.max_units();
         let remaining = max.saturating_sub(used);
         let fits = fits_in_remaining(required, remaining, used > max);
-        let reset_after_us = micros_until_expiry(self, state, now);
+        let reset_after_us = expires_at.as_micros().saturating_sub(now.as_micros());
         Outcome::from_fit_and_remaining((fits, remaining, max), required, reset_after_us, || {
-            // The oldest buckets expire one by one, until the rest of the total leaves enough free units.
-            let newest = self.bucket_number(state.last_us);
-            let (mut counted, mut index) = (state.total, 0);
-            let mut fits_at_us = now.as_micros();
-            while let Some(entry) = state.entries.get(index).filter(|_| counted + required > max) {
-                counted -= u64::from(entry.count);
-                fits_at_us = self.bucket_expires_us(newest - entry.age_in_buckets(newest));
-                index += 1;
-            }
-            fits_at_us - now.as_micros()
+            self.units_fit_at_us(state, required) - now.as_micros()
         })
     }
 
-    /// Adds units to the bucket with the number `newest`. No bucket with a higher number may have units.
+    /// Returns the time from which `required` units fit, in microseconds since the Unix epoch. They must not fit now.
+    fn units_fit_at_us(&self, state: &State, required: u64) -> u64 {
+        // The oldest buckets expire one by one, until the rest of the total leaves enough free units.
+        let newest = self.current_bucket(state);
+        let mut counted = state.total();
+        for entry in state.entries() {
+            counted -= u64::from(entry.count);
+            if counted + required <= self.max_units() {
+                return self.bucket_expires_us(newest - entry.age_in_buckets(newest));
+            }
+        }
+        self.current_bucket_expires_us(state)
+    }
+
+    /// Returns the time from which the units of a state's current bucket are no longer counted, in microseconds since the
+    /// Unix epoch.
     #[inline(always)]
-    fn add_units(&self, state: &mut State, newest: u64, units: u64) {
-        let last = state.entries.len().checked_sub(1);
-        let entry = last.and_then(|index| state.entries.get(index));
-        let current = entry.filter(|entry| entry.bucket == newest as u32);
-        let before = current.map_or(0, |entry| entry.count);
-        let count = clamp_to_max_units(u64::from(before).saturating_add(units));
-        let entry = BucketWithUnits { bucket: newest as u32, count };
-        state.total += u64::from(count - before);
-        match last.filter(|_| current.is_some()) {
-            Some(index) => state.entries.set(index, entry),
-            None if count > 0 => state.entries.push(entry, self.unexpired_bucket_count() as usize),
-            None => {}
+    fn current_bucket_expires_us(&self, state: &State) -> u64 {
+        state.start_us + self.unexpired_bucket_count() * self.precision_us
+    }
+
+    /// Adds units to the current bucket of a state.
+    fn add_units(state: &mut State, units: u64) {
+        let count = u64::from(state.current_units).saturating_add(units);
+        state.current_units = clamp_to_max_units(count);
+    }
+
+    /// Returns the effect of a charge. `total` is the number of units in all buckets, none of which has expired.
+    #[inline(always)]
+    fn charge_effect(
+        &self,
+        state: &State,
+        total: u64,
+        expires_at: Timestamp,
+        now: Timestamp,
+    ) -> ChargeEffect {
+        ChargeEffect {
+            charged_at: now.max(Timestamp::from_micros(state.start_us)),
+            expires_at,
+            outcome: self.outcome(state, (total, expires_at), now, 1),
         }
     }
 }
 
 impl Counter for SlidingBuckets {
+    const DECIDES_IN_PLACE: bool = true;
+
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        self.outcome(state, self.used(state, now), now, required)
+        self.outcome(state, (self.used(state, now), self.expires_at(state)), now, required)
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let now_us = now.as_micros().max(state.last_us);
-        let newest = self.bucket_number(now_us);
-        let (entries, units) =
-            self.count_expired_buckets_and_units(state, self.bucket_number(state.last_us), newest);
-        if entries > 0 {
-            state.entries.remove_first(entries);
-            state.total -= units;
+        self.begin_bucket_at(state, now);
+        Self::add_units(state, cost);
+        self.charge_effect(state, state.total(), self.expires_at(state), now)
+    }
+
+    /// Decides a hit if the current bucket has not ended and has units. Then no bucket has expired since the last charge,
+    /// and the units of the current bucket expire last.
+    #[inline(always)]
+    fn charge_in_place_if_fits(
+        &self,
+        state: &mut State,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Result<ChargeEffect, Outcome>> {
+        if state.current_units == 0 || !self.is_in_current_bucket(state, now) {
+            return None;
         }
-        state.last_us = now_us;
-        self.add_units(state, newest, cost);
-        let charged_at = Timestamp::from_micros(now_us);
-        // Expired units have been removed from the total above.
-        ChargeEffect {
-            charged_at,
-            expires_at: self.expires_at(state),
-            outcome: self.outcome(state, state.total, now, 1),
+        let used = state.total_or_more_than_max();
+        let expires_at = Timestamp::from_micros(self.current_bucket_expires_us(state));
+        let total = used.saturating_add(cost);
+        if total > self.max_units() {
+            return Some(Err(self.outcome(state, (used, expires_at), now, cost)));
         }
+        // The sum is at most max.
+        state.current_units += cost as u32;
+        Some(Ok(self.charge_effect(state, total, expires_at, now)))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        if let Some(index) =
-            self.find_bucket_index(state, self.bucket_number(charged_at.as_micros()))
-        {
-            let count = state.entries.get(index).map_or(0, |entry| entry.count);
-            state.subtract_units(index, cost.min(count.into()));
+        let bucket = self.bucket_number(charged_at.as_micros());
+        if bucket == self.current_bucket(state) {
+            state.subtract_current_units(cost);
+        } else if let Some(index) = self.find_earlier_bucket(state, bucket) {
+            let count = state.entry(index).map_or(0, |entry| entry.count);
+            state.subtract_earlier_units(index, cost.min(count.into()));
         }
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
-        let current = self.bucket_number(now.as_micros().max(state.last_us));
-        let (expired, _) =
-            self.count_expired_buckets_and_units(state, self.bucket_number(state.last_us), current);
-        state.subtract_units(expired, cost);
+        let expired = self.expired_buckets_at(state, now);
+        if !expired.is_current_expired {
+            let left = state.subtract_earlier_units(expired.entries, cost);
+            state.subtract_current_units(left);
+        }
     }
 
+    #[inline]
     fn expires_at(&self, state: &State) -> Timestamp {
-        let last = state.entries.len().checked_sub(1).and_then(|index| state.entries.get(index));
-        let newest = self.bucket_number(state.last_us);
-        last.map_or(Timestamp::default(), |entry| {
+        if state.current_units > 0 {
+            return Timestamp::from_micros(self.current_bucket_expires_us(state));
+        }
+        let newest = self.current_bucket(state);
+        state.entries().last().map_or(Timestamp::default(), |entry| {
             Timestamp::from_micros(self.bucket_expires_us(newest - entry.age_in_buckets(newest)))
         })
     }
@@ -310,12 +297,19 @@ impl Additive for SlidingBuckets {
 
     #[inline]
     fn current_bucket(&self, state: &State) -> u64 {
-        self.bucket_number(state.last_us)
+        self.bucket_number(state.start_us)
+    }
+
+    #[inline(always)]
+    fn is_in_current_bucket(&self, state: &State, now: Timestamp) -> bool {
+        now.as_micros() < state.start_us + self.precision_us
     }
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
-        let entry =
-            self.find_bucket_index(state, bucket).and_then(|index| state.entries.get(index));
+        if bucket == self.current_bucket(state) {
+            return state.current_units.into();
+        }
+        let entry = self.find_earlier_bucket(state, bucket).and_then(|index| state.entry(index));
         entry.map_or(0, |entry| entry.count.into())
     }
 
@@ -324,23 +318,21 @@ impl Additive for SlidingBuckets {
         last_charged_at: Timestamp,
         mut units: impl FnMut(u64) -> u64,
     ) -> State {
-        let mut state = State { last_us: last_charged_at.as_micros(), ..State::default() };
-        let current = self.bucket_number(state.last_us);
-        for bucket in self.oldest_unexpired_bucket(current)..=current {
-            self.add_units(&mut state, bucket, units(bucket));
+        let current = self.bucket_number(last_charged_at.as_micros());
+        let mut earlier = EarlierBuckets::default();
+        for bucket in self.oldest_unexpired_bucket(current)..current {
+            earlier.push(bucket, clamp_to_max_units(units(bucket)), self.buckets.into());
         }
+        let mut state = State::with_earlier_buckets(current * self.precision_us, earlier);
+        Self::add_units(&mut state, units(current));
         state
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
-        let current = self.bucket_number(now.as_micros().max(state.last_us));
-        state.total
-            - self
-                .count_expired_buckets_and_units(state, self.bucket_number(state.last_us), current)
-                .1
+        state.total() - self.expired_buckets_at(state, now).units
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {
-        Timestamp::from_micros(state.last_us)
+        Timestamp::from_micros(state.start_us)
     }
 }

@@ -70,7 +70,6 @@ impl Counters {
 
     /// Evaluates one hit. Returns its outcome, and `true` if charging it would exceed the maximum of unacknowledged
     /// units.
-    #[inline(always)]
     pub(super) fn evaluate_hit<C: HasStateTable>(
         &self,
         shard: &mut Shard,

@@ -1,0 +1,203 @@
+//! The state of a key with sliding buckets.
+
+use super::super::ring::{RingBuffer, max_heap_bytes};
+use crate::heap::{HeapSize, allocated_bytes};
+
+/// The state of a key: the units of the current bucket, which is the bucket of the last charge, and of earlier buckets.
+///
+/// The units of the earlier buckets are on the heap. Most decisions need only their sum, so they do not access the heap.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// The start of the current bucket, in microseconds since the Unix epoch.
+    pub(super) start_us: u64,
+    /// The units charged in the current bucket.
+    pub(super) current_units: u32,
+    /// The number of units in all earlier buckets, or [`u32::MAX`] if they are more. That is more than any max.
+    earlier_units: u32,
+    /// The earlier buckets; `None` if none of them has units.
+    earlier: Option<Box<EarlierBuckets>>,
+}
+
+/// The units that were charged before the current bucket.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EarlierBuckets {
+    /// The number of units in all of these buckets.
+    units: u64,
+    /// The buckets with units, oldest first. None of them had expired at the start of the current bucket.
+    entries: RingBuffer<BucketWithUnits>,
+}
+
+/// A bucket that has units, with the number of these units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct BucketWithUnits {
+    /// The lower 32 bits of the bucket number. This is sufficient, because the numbers of the buckets in a state differ
+    /// by much less than 2^32.
+    pub(super) bucket: u32,
+    /// The units charged in the bucket; never 0.
+    pub(super) count: u32,
+}
+
+/// The buckets of a state that are no longer counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Expired {
+    /// The number of earlier buckets.
+    pub(super) entries: usize,
+    /// The number of units in all of these buckets.
+    pub(super) units: u64,
+    /// Whether the current bucket of the state has also expired.
+    pub(super) is_current_expired: bool,
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        let current = |state: &Self| (state.start_us, state.current_units);
+        current(self) == current(other) && self.entries().eq(other.entries())
+    }
+}
+
+impl HeapSize for State {
+    #[inline(always)]
+    fn heap_bytes(&self) -> usize {
+        self.earlier.as_ref().map_or(0, |earlier| {
+            allocated_bytes(size_of::<EarlierBuckets>()) + earlier.entries.heap_bytes()
+        })
+    }
+}
+
+impl State {
+    /// Returns the earlier buckets with units, oldest first.
+    pub(super) fn entries(&self) -> impl Iterator<Item = BucketWithUnits> + '_ {
+        self.earlier.iter().flat_map(|earlier| earlier.entries.iter())
+    }
+
+    /// Returns the earlier bucket with this index, counted from the oldest one.
+    pub(super) fn entry(&self, index: usize) -> Option<BucketWithUnits> {
+        self.earlier.as_ref()?.entries.get(index)
+    }
+
+    pub(super) fn entry_count(&self) -> usize {
+        self.earlier.as_ref().map_or(0, |earlier| earlier.entries.len())
+    }
+
+    /// Returns the number of units in all buckets.
+    pub(super) fn total(&self) -> u64 {
+        let earlier = self.earlier.as_ref().map_or(0, |earlier| earlier.units);
+        earlier + u64::from(self.current_units)
+    }
+
+    /// Returns the number of units in all buckets as [`total`](Self::total) does, or a number above any max, without an
+    /// access to the heap.
+    #[inline(always)]
+    pub(super) fn total_or_more_than_max(&self) -> u64 {
+        u64::from(self.earlier_units) + u64::from(self.current_units)
+    }
+
+    /// Returns a state with these earlier buckets, and without units in the current bucket.
+    pub(super) fn with_earlier_buckets(start_us: u64, earlier: EarlierBuckets) -> Self {
+        let mut state = Self { start_us, ..Self::default() };
+        if !earlier.entries.is_empty() {
+            state.set_earlier(Box::new(earlier));
+        }
+        state
+    }
+
+    fn set_earlier(&mut self, earlier: Box<EarlierBuckets>) {
+        self.earlier_units = u32::try_from(earlier.units).unwrap_or(u32::MAX);
+        self.earlier = (!earlier.entries.is_empty()).then_some(earlier);
+    }
+
+    /// Begins a new current bucket at `start_us`. `ended` is the current bucket that ends, and `expired` are the buckets to
+    /// remove. At most `max_earlier` earlier buckets have units.
+    pub(super) fn begin_bucket(
+        &mut self,
+        start_us: u64,
+        ended: u64,
+        expired: Expired,
+        max_earlier: usize,
+    ) {
+        let ended_units = std::mem::take(&mut self.current_units);
+        let Expired { entries, units, is_current_expired } = expired;
+        self.start_us = start_us;
+        if is_current_expired {
+            (self.earlier, self.earlier_units) = (None, 0);
+        } else if ended_units > 0 || entries > 0 {
+            let mut earlier = self.earlier.take().unwrap_or_default();
+            earlier.entries.remove_first(entries);
+            earlier.units -= units;
+            earlier.push(ended, ended_units, max_earlier);
+            self.set_earlier(earlier);
+        }
+    }
+
+    /// Subtracts up to `units` units from the earlier bucket at `index` and the later ones, oldest bucket first. Returns
+    /// the number of units that remain to be subtracted from the current bucket.
+    pub(super) fn subtract_earlier_units(&mut self, index: usize, units: u64) -> u64 {
+        let Some(mut earlier) = self.earlier.take() else { return units };
+        let left = earlier.subtract_units(index, units);
+        self.set_earlier(earlier);
+        left
+    }
+
+    /// Subtracts up to `units` units from the current bucket.
+    pub(super) fn subtract_current_units(&mut self, units: u64) {
+        self.current_units -= units.min(u64::from(self.current_units)) as u32;
+    }
+}
+
+impl EarlierBuckets {
+    /// Appends a bucket, which must be later than all others. If it has no units, does nothing. At most `max_len` buckets
+    /// have units.
+    pub(super) fn push(&mut self, bucket: u64, count: u32, max_len: usize) {
+        if count > 0 {
+            self.units += u64::from(count);
+            let entry = BucketWithUnits { bucket: bucket as u32, count };
+            self.entries.push(entry, max_len);
+        }
+    }
+
+    /// Subtracts up to `units` units from the bucket at `index` and the later ones, oldest bucket first. Returns the number
+    /// of units that remain.
+    fn subtract_units(&mut self, index: usize, units: u64) -> u64 {
+        let (mut left, mut emptied) = (units, 0);
+        while let Some(entry) = self.entries.get(index + emptied).filter(|_| left > 0) {
+            let removed = left.min(u64::from(entry.count));
+            left -= removed;
+            self.units -= removed;
+            if removed < u64::from(entry.count) {
+                let count = entry.count - removed as u32;
+                self.entries.set(index + emptied, BucketWithUnits { count, ..entry });
+                break;
+            }
+            emptied += 1;
+        }
+        if emptied > 0 {
+            self.entries.remove(index, emptied);
+        }
+        left
+    }
+}
+
+impl BucketWithUnits {
+    /// Returns the age of this bucket: the number of buckets from it to `newest`, the newest bucket that may have
+    /// units.
+    #[inline(always)]
+    pub(super) fn age_in_buckets(&self, newest: u64) -> u64 {
+        u64::from((newest as u32).wrapping_sub(self.bucket))
+    }
+}
+
+/// Returns the largest number of heap bytes of a state with this number of earlier buckets.
+pub(super) fn max_state_heap_bytes(earlier_buckets: usize) -> usize {
+    allocated_bytes(size_of::<EarlierBuckets>())
+        + max_heap_bytes::<BucketWithUnits>(earlier_buckets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_takes_24_bytes() {
+        assert_eq!(size_of::<State>(), 24);
+    }
+}
