@@ -19,19 +19,18 @@ macro_rules! with_counter {
 }
 
 mod decide;
+mod fingerprint;
 mod kinds;
 mod memory;
 mod replicate;
 mod shard;
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use siphasher::sip::SipHasher13;
 use slidegate::internal::AnyAdditive;
 use slidegate::internal::{CoarseTime, SlotIndex};
 use slidegate::{Algorithm, Hit, Limit, StoreError, Timestamp};
@@ -43,9 +42,10 @@ use crate::progress::SharedProgress;
 use crate::replica::KeyReplica;
 
 use kinds::{CounterKindId, CounterKinds};
-use shard::{HasStateTable, KeyState, Shard, ShardReplicas};
+use shard::{Freshness, HasStateTable, KeyState, Shard, ShardReplicas};
 
 pub use decide::{Attempt, CapPolicy};
+pub use fingerprint::FingerprintSecret;
 
 /// Maximum number of shards.
 const MAX_SHARDS: usize = 1024;
@@ -94,31 +94,6 @@ impl fmt::Debug for Counters {
 /// A shard aligned to its own cache line.
 #[repr(align(64))]
 struct CacheLineAlignedShard(Mutex<Shard>);
-
-/// The secret key of the hash that computes key fingerprints, identical on every node of a cluster.
-#[derive(Clone)]
-pub struct FingerprintSecret([u8; 16]);
-
-impl fmt::Debug for FingerprintSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FingerprintSecret(..)")
-    }
-}
-
-impl From<[u8; 16]> for FingerprintSecret {
-    fn from(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-}
-
-impl BuildHasher for FingerprintSecret {
-    type Hasher = SipHasher13;
-
-    #[inline]
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_key(&self.0)
-    }
-}
 
 /// The location of the counter of a hit: the shard, the fingerprint of the key, and the type of the counter.
 #[derive(Clone, Copy)]
@@ -271,9 +246,12 @@ impl Counters {
         let at = self.change_states_and_count_memory(&mut shard.states, |states| {
             C::state_table(states).insert(key)
         });
+        let freshness = match replica_expiry_us {
+            Some(_) => Freshness::Outdated,
+            None => Freshness::UpToDate,
+        };
         let slot = C::state_table(&mut shard.states).slot_mut(at);
-        slot.state =
-            KeyState { kind, is_stale: replica_expiry_us.is_some(), ..KeyState::default() };
+        slot.state = KeyState { kind, freshness, ..KeyState::default() };
         let replica_expiry_us =
             replica_expiry_us.unwrap_or(0).saturating_add(self.max_clock_skew_us);
         slot.expires = self.to_coarse_time(replica_expiry_us).saturating_add(1);

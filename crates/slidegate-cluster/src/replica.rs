@@ -7,6 +7,8 @@
 //! timestamp, these units are added to the current bucket until their own bucket begins. This module is pure: no I/O,
 //! no clock.
 
+mod merge;
+
 use slidegate::Timestamp;
 use slidegate::internal::allocated_bytes;
 use slidegate::internal::{Additive, BucketLayout};
@@ -15,6 +17,8 @@ use smallvec::SmallVec;
 use crate::overshoot::BucketOvershoot;
 use crate::pn_counter::{Incarnation, PnCounter};
 use crate::replicated_counters::FlushSeq;
+
+pub(crate) use merge::MergeGrowth;
 
 /// Maximum number of expired buckets that are kept for nodes whose clocks are behind.
 const MAX_EXPIRED_BUCKETS_KEPT: usize = 64;
@@ -85,14 +89,13 @@ impl KeyReplica {
     /// Finds the units that were charged to `state` since the previous comparison with this replica, and adds them to
     /// the counters of this node.
     pub(crate) fn record_charged_units<C: Additive>(&mut self, counter: C, state: &C::State) {
-        for bucket in buckets_covered_by_state(counter, state) {
-            let (units, recorded_units) =
-                (counter.units(state, bucket), self.recorded_units(bucket));
+        counter.visit_units(state, |bucket, units| {
+            let recorded_units = self.recorded_units(bucket);
             if units > recorded_units {
                 let local = self.get_or_create_local_bucket_counter(bucket);
                 local.units.charged = local.units.charged.saturating_add(units - recorded_units);
             }
-        }
+        });
         self.update_recorded_units(counter, state);
     }
 
@@ -106,11 +109,8 @@ impl KeyReplica {
     /// Records the current units of `state`. A later comparison of the state with this record finds the units that were
     /// charged or removed after this call.
     fn update_recorded_units<C: Additive>(&mut self, counter: C, state: &C::State) {
-        let units = |bucket| (bucket, counter.units(state, bucket));
-        self.recorded_units = buckets_covered_by_state(counter, state)
-            .map(units)
-            .filter(|(_, units)| *units > 0)
-            .collect();
+        self.recorded_units.clear();
+        counter.visit_units(state, |bucket, units| self.recorded_units.push((bucket, units)));
     }
 
     /// Returns a new state that contains the units of all counters. All charges to the previous state must be recorded
@@ -363,53 +363,6 @@ impl KeyReplica {
         self.layout
     }
 
-    /// Merges the counter of another incarnation in one bucket. Returns `true` if the counter known to this node has
-    /// grown.
-    pub(crate) fn merge(
-        &mut self,
-        incarnation: Incarnation,
-        bucket: u64,
-        units: &PnCounter,
-    ) -> bool {
-        let known = (self.remote.iter_mut())
-            .find(|remote| remote.bucket == bucket && remote.incarnation == incarnation);
-        let has_grown = match known {
-            Some(remote) => {
-                remote.known_removed = remote.known_removed.max(units.removed);
-                remote.has_foreign_removals |= units.removed > remote.units.removed;
-                remote.units.merge(units)
-            }
-            None => {
-                let (units, known_removed) = (*units, units.removed);
-                let has_foreign_removals = units.removed > 0;
-                self.remote.push(RemoteBucketCounter {
-                    bucket,
-                    incarnation,
-                    units,
-                    known_removed,
-                    has_foreign_removals,
-                });
-                true
-            }
-        };
-        self.has_unapplied_updates |= has_grown;
-        has_grown
-    }
-
-    /// Merges `removed`: the number of units that, according to another node, were removed from this node's charges in
-    /// a bucket. Returns `true` if the number known to this node has grown.
-    pub(crate) fn merge_removed_units(&mut self, bucket: u64, removed: u64) -> bool {
-        let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) else {
-            return false;
-        };
-        // Units that were not charged cannot be removed.
-        let removed = removed.min(local.units.charged);
-        let has_grown = removed > local.units.removed;
-        local.units.removed = local.units.removed.max(removed);
-        self.has_unapplied_updates |= has_grown;
-        has_grown
-    }
-
     /// Updates the overshoot of the current bucket. Returns the overshoot of the previous bucket when a new bucket
     /// begins. Returns `None` otherwise, or if the previous bucket had no overshoot.
     pub(crate) fn update_bucket_overshoot(
@@ -433,13 +386,4 @@ impl RemoteBucketCounter {
     fn has_unsent_removed_units(&self) -> bool {
         self.units.removed > self.known_removed
     }
-}
-
-/// Returns the range of the buckets that a state covers: the current bucket and the earlier buckets of the same window.
-fn buckets_covered_by_state<C: Additive>(
-    counter: C,
-    state: &C::State,
-) -> std::ops::RangeInclusive<u64> {
-    let current_bucket = counter.current_bucket(state);
-    current_bucket.saturating_sub(u64::from(counter.layout().buckets) - 1)..=current_bucket
 }

@@ -294,6 +294,7 @@ impl Limit {
     }
 
     /// Returns the largest number of units that fit at once: max, or the burst of a token bucket.
+    #[inline]
     pub fn capacity(&self) -> u64 {
         match self.counter {
             AnyCounter::TokenBucket(counter) => counter.burst(),
@@ -330,8 +331,9 @@ impl Limit {
 
     /// Returns the counter of this limit if its algorithm is additive (the states of several nodes can be added);
     /// otherwise `None`.
+    #[inline]
     pub fn additive(&self) -> Option<AnyAdditive> {
-        match self.counter() {
+        match self.counter {
             AnyCounter::SlidingWindow(counter) => {
                 Some(AnyAdditive::SlidingBuckets(counter.buckets()))
             }
@@ -368,6 +370,7 @@ impl Limit {
 
     /// Returns the [`shape`](Self::shape) of the limit's counters on the nodes of a cluster. There, the shape of a
     /// `sliding_window` also depends on the resolution, because the nodes count it in buckets of window / resolution.
+    #[inline]
     pub fn cluster_shape(&self) -> u64 {
         match self.counter {
             AnyCounter::SlidingWindow(counter) => {

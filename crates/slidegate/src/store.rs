@@ -223,7 +223,10 @@ impl SingleChargeResult {
         ChargeResult {
             allowed: self.outcome.fits() || hit.veto == Veto::Never,
             outcomes: Outcomes::of_one(self.outcome),
-            receipt: self.charge.map(|charge| charge.into_charge(*hit.limit)).into_iter().collect(),
+            receipt: match self.charge {
+                Some(charge) => Receipt::of_one(charge.into_charge(*hit.limit)),
+                None => Receipt::default(),
+            },
         }
     }
 }

@@ -8,7 +8,7 @@ use slidegate::{Hit, StoreError, Timestamp};
 
 use super::{CounterKindId, CounterLocation, Counters, HasStateTable, Shard};
 use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
-use crate::replica::KeyReplica;
+use crate::replica::{KeyReplica, MergeGrowth};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
 /// A key with unsent changes, and its remaining units.
@@ -203,7 +203,42 @@ impl Counters {
             let expires_us = latest_expiry_us.saturating_add(self.max_clock_skew_us);
             shard
                 .states
-                .mark_key_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));
+                .mark_key_outdated(update.key, self.to_coarse_time(expires_us).saturating_add(1));
+        }
+    }
+
+    /// Merges an update of a counter of another node. If the other node has only charged units in the current bucket of the
+    /// key's state, adds them to the state, so that the next decision does not need the replica.
+    fn merge_units(
+        &self,
+        shard: &mut Shard,
+        update: &CounterUpdate,
+        latest_expiry_us: u64,
+        expiry_cutoff: Timestamp,
+    ) {
+        let replica =
+            shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.layout));
+        let growth = replica.merge(update.incarnation, update.bucket, &update.units);
+        if growth == MergeGrowth::None {
+            return;
+        }
+        replica.remove_expired(expiry_cutoff);
+        let expires_us = latest_expiry_us.saturating_add(self.max_clock_skew_us);
+        let expires = self.to_coarse_time(expires_us).saturating_add(1);
+        let added = match growth {
+            MergeGrowth::Charged(units) if replica.state_accepts_units() => {
+                shard.states.add_units(update.key, (update.bucket, units), expires, |kind| {
+                    self.kinds.counter_of_kind(kind)
+                })
+            }
+            _ => None,
+        };
+        match added {
+            Some(units) => replica.record_added_units(update.bucket, units),
+            None => {
+                replica.mark_updates_unapplied();
+                shard.states.mark_key_outdated(update.key, expires);
+            }
         }
     }
 
@@ -334,15 +369,7 @@ impl ReplicatedCounters for Counters {
             if is_full && shard.replicas.get(update.key).is_none() {
                 continue;
             }
-            let replica =
-                shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.layout));
-            if replica.merge(update.incarnation, update.bucket, &update.units) {
-                replica.remove_expired(expiry_cutoff);
-                let expires_us = latest_expiry_us.saturating_add(self.max_clock_skew_us);
-                shard
-                    .states
-                    .mark_key_stale(update.key, self.to_coarse_time(expires_us).saturating_add(1));
-            }
+            self.merge_units(shard, update, latest_expiry_us, expiry_cutoff);
             self.update_replica_bytes(shard);
         }
     }

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 
 use slidegate::Timestamp;
-use slidegate::internal::Additive;
 use slidegate::internal::FixedWindow;
 use slidegate::internal::HeapSize;
 use slidegate::internal::SlidingBuckets;
 use slidegate::internal::SlidingCounter;
+use slidegate::internal::{Additive, AnyAdditive};
 use slidegate::internal::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_GROUP, Slot, Table};
 
 use super::kinds::CounterKindId;
@@ -25,9 +25,20 @@ pub(super) struct KeyState<S> {
     pub(super) kind: CounterKindId,
     /// Whether the counters of the key have changes that are not sent to the other nodes.
     pub(super) is_changed: bool,
-    /// Whether the next decision must check the replica. Either the replica may contain updates that the state lacks,
-    /// or the state contains units with a future timestamp.
-    pub(super) is_stale: bool,
+    pub(super) freshness: Freshness,
+}
+
+/// Whether a state contains the updates of other nodes that its replica contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Freshness {
+    /// The state contains all updates.
+    #[default]
+    UpToDate,
+    /// The state contains all updates. Units of other nodes were added to it, and the overshoot is not recorded yet.
+    UnitsAdded,
+    /// The next decision must check the replica. Either the replica may contain updates that the state lacks, or the state
+    /// contains units with a future timestamp.
+    Outdated,
 }
 
 impl<S: HeapSize> HeapSize for KeyState<S> {
@@ -167,14 +178,72 @@ impl StateTables {
         first.or_else(others)
     }
 
-    /// Marks a key as stale, so that the next decision reads its replica, and extends its expiry to at least `expires`.
-    pub(super) fn mark_key_stale(&mut self, key: u64, expires: CoarseTime) {
-        mark_stale_in_table(&mut self.sliding_buckets, key, expires);
+    /// Marks a key as outdated, so that the next decision reads its replica, and extends its expiry to at least `expires`.
+    pub(super) fn mark_key_outdated(&mut self, key: u64, expires: CoarseTime) {
+        mark_outdated_in_table(&mut self.sliding_buckets, key, expires);
         if let Some(others) = &mut self.others {
-            mark_stale_in_table(&mut others.sliding_counter, key, expires);
-            mark_stale_in_table(&mut others.fixed_window, key, expires);
+            mark_outdated_in_table(&mut others.sliding_counter, key, expires);
+            mark_outdated_in_table(&mut others.fixed_window, key, expires);
         }
     }
+
+    /// Adds units of another node to the state of a key, and extends the expiry of the key to at least `expires`.
+    /// `counter_of_kind` returns the counter of a kind. Returns the number of added units; `None` without a change if the
+    /// key has no state, if its state is outdated, or if `bucket` is not its current bucket.
+    pub(super) fn add_units(
+        &mut self,
+        key: u64,
+        (bucket, units): (u64, u64),
+        expires: CoarseTime,
+        counter_of_kind: impl Fn(CounterKindId) -> AnyAdditive,
+    ) -> Option<u64> {
+        let added = add_units_in_table(&mut self.sliding_buckets, key, expires, |kind, state| {
+            match counter_of_kind(kind) {
+                AnyAdditive::SlidingBuckets(counter) => {
+                    counter.add_to_current_bucket(state, bucket, units)
+                }
+                _ => None,
+            }
+        });
+        let Some(others) = self.others.as_mut().filter(|_| added.is_none()) else {
+            return added;
+        };
+        let added = add_units_in_table(&mut others.sliding_counter, key, expires, |kind, state| {
+            match counter_of_kind(kind) {
+                AnyAdditive::SlidingCounter(counter) => {
+                    counter.add_to_current_bucket(state, bucket, units)
+                }
+                _ => None,
+            }
+        });
+        added.or_else(|| {
+            add_units_in_table(&mut others.fixed_window, key, expires, |kind, state| {
+                match counter_of_kind(kind) {
+                    AnyAdditive::FixedWindow(counter) => {
+                        counter.add_to_current_bucket(state, bucket, units)
+                    }
+                    _ => None,
+                }
+            })
+        })
+    }
+}
+
+/// Adds units to the state of a key of one table by calling `add`. See [`StateTables::add_units`].
+fn add_units_in_table<S: Default + HeapSize>(
+    table: &mut Table<KeyState<S>>,
+    key: u64,
+    expires: CoarseTime,
+    add: impl FnOnce(CounterKindId, &mut S) -> Option<u64>,
+) -> Option<u64> {
+    let slot = table.find_mut(key)?;
+    if slot.state.freshness == Freshness::Outdated {
+        return None;
+    }
+    let added = add(slot.state.kind, &mut slot.state.state)?;
+    slot.state.freshness = Freshness::UnitsAdded;
+    slot.expires = slot.expires.max(expires);
+    Some(added)
 }
 
 /// Marks a key of one table as changed. Returns the kind of the key, and `true` if the key was not marked before;
@@ -188,14 +257,14 @@ fn mark_changed_in_table<S: Default + HeapSize>(
     Some((key_state.kind, !std::mem::replace(&mut key_state.is_changed, true)))
 }
 
-fn mark_stale_in_table<S: Default + HeapSize>(
+fn mark_outdated_in_table<S: Default + HeapSize>(
     table: &mut Table<KeyState<S>>,
     key: u64,
     expires: CoarseTime,
 ) {
     if let Some(index) = table.find(key) {
         let slot: &mut Slot<KeyState<S>> = table.slot_mut(index);
-        slot.state.is_stale = true;
+        slot.state.freshness = Freshness::Outdated;
         slot.expires = slot.expires.max(expires);
         // Units may have been removed.
         slot.denied_until = 0;

@@ -25,6 +25,28 @@ pub trait Additive: Counter {
     /// Returns the number of units that a state has in the time bucket with the number `bucket`.
     fn units(&self, state: &Self::State, bucket: u64) -> u64;
 
+    /// Calls `visit` for each bucket of a state that has units, with the number of the bucket and of its units. The oldest
+    /// bucket is first.
+    fn visit_units(&self, state: &Self::State, mut visit: impl FnMut(u64, u64)) {
+        let current = self.current_bucket(state);
+        for bucket in current.saturating_sub(u64::from(self.layout().buckets) - 1)..=current {
+            match self.units(state, bucket) {
+                0 => {}
+                units => visit(bucket, units),
+            }
+        }
+    }
+
+    /// Adds units to the bucket with the number `bucket`, if it is the bucket of the last charge. Returns the number of
+    /// added units, which is less than `units` only if the bucket would have more than [`MAX_UNITS`](crate::MAX_UNITS).
+    /// Otherwise returns `None` and changes nothing.
+    fn add_to_current_bucket(
+        &self,
+        state: &mut Self::State,
+        bucket: u64,
+        units: u64,
+    ) -> Option<u64>;
+
     /// Builds a state from the number of units in each time bucket. `units` returns this number for a bucket; it is
     /// called for the bucket that contains `last_charged_at` and for the earlier buckets that are still counted at that
     /// time.

@@ -117,6 +117,12 @@ pub(super) fn fits_in_remaining(required: u64, remaining: u64, is_in_debt: bool)
     required.max(u64::from(is_in_debt)) <= remaining
 }
 
+/// Adds units to a count, which is at most [`MAX_UNITS`]. Returns the number of added units.
+pub(super) fn add_to_count(count: &mut u32, units: u64) -> u64 {
+    let sum = clamp_to_max_units(u64::from(*count).saturating_add(units)).max(*count);
+    u64::from(sum - std::mem::replace(count, sum))
+}
+
 /// Limits a number of units to [`MAX_UNITS`], the largest count.
 pub(super) fn clamp_to_max_units(units: u64) -> u32 {
     units.min(MAX_UNITS) as u32

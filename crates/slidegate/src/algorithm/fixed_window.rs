@@ -5,7 +5,9 @@
 //! keys begin at different times, or on the period of a [calendar](crate::calendar), so that each period is a window.
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
+use super::counter::{
+    ChargeEffect, Counter, add_to_count, clamp_to_max_units, micros_until_expiry,
+};
 use super::tick::LimitParams;
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
@@ -237,6 +239,10 @@ impl Additive for FixedWindow {
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
         if bucket == self.current_bucket(state) { state.count.into() } else { 0 }
+    }
+
+    fn add_to_current_bucket(&self, state: &mut State, bucket: u64, units: u64) -> Option<u64> {
+        (bucket == self.current_bucket(state)).then(|| add_to_count(&mut state.count, units))
     }
 
     fn state_from_buckets(

@@ -10,7 +10,7 @@ mod state;
 use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, clamp_to_max_units, fits_in_remaining};
+use super::counter::{ChargeEffect, Counter, add_to_count, clamp_to_max_units, fits_in_remaining};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
@@ -195,12 +195,6 @@ impl SlidingBuckets {
         state.start_us + self.unexpired_bucket_count() * self.precision_us
     }
 
-    /// Adds units to the current bucket of a state.
-    fn add_units(state: &mut State, units: u64) {
-        let count = u64::from(state.current_units).saturating_add(units);
-        state.current_units = clamp_to_max_units(count);
-    }
-
     /// Returns the effect of a charge. `total` is the number of units in all buckets, none of which has expired.
     #[inline(always)]
     fn charge_effect(
@@ -229,7 +223,7 @@ impl Counter for SlidingBuckets {
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         self.begin_bucket_at(state, now);
-        Self::add_units(state, cost);
+        add_to_count(&mut state.current_units, cost);
         self.charge_effect(state, state.total(), self.expires_at(state), now)
     }
 
@@ -313,6 +307,21 @@ impl Additive for SlidingBuckets {
         entry.map_or(0, |entry| entry.count.into())
     }
 
+    fn visit_units(&self, state: &State, mut visit: impl FnMut(u64, u64)) {
+        let current = self.current_bucket(state);
+        for entry in state.entries() {
+            visit(current - entry.age_in_buckets(current), entry.count.into());
+        }
+        if state.current_units > 0 {
+            visit(current, state.current_units.into());
+        }
+    }
+
+    fn add_to_current_bucket(&self, state: &mut State, bucket: u64, units: u64) -> Option<u64> {
+        let is_current = bucket == self.current_bucket(state);
+        is_current.then(|| add_to_count(&mut state.current_units, units))
+    }
+
     fn state_from_buckets(
         &self,
         last_charged_at: Timestamp,
@@ -324,7 +333,7 @@ impl Additive for SlidingBuckets {
             earlier.push(bucket, clamp_to_max_units(units(bucket)), self.buckets.into());
         }
         let mut state = State::with_earlier_buckets(current * self.precision_us, earlier);
-        Self::add_units(&mut state, units(current));
+        add_to_count(&mut state.current_units, units(current));
         state
     }
 

@@ -6,7 +6,7 @@
 //! window, a previous count above zero counts as at least one unit.
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, clamp_to_max_units};
+use super::counter::{ChargeEffect, Counter, add_to_count, clamp_to_max_units};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
@@ -262,6 +262,10 @@ impl Additive for SlidingCounter {
             Some(1) => state.previous.into(),
             _ => 0,
         }
+    }
+
+    fn add_to_current_bucket(&self, state: &mut State, bucket: u64, units: u64) -> Option<u64> {
+        (bucket == self.current_bucket(state)).then(|| add_to_count(&mut state.current, units))
     }
 
     fn state_from_buckets(

@@ -67,6 +67,7 @@ impl SlidingWindow {
     }
 
     /// Returns the counter with which several nodes count together: buckets of window / resolution, rounded up.
+    #[inline]
     pub(crate) fn buckets(&self) -> SlidingBuckets {
         let precision_us = self.ticks.window_us().div_ceil(self.resolution.into());
         SlidingBuckets::with_buckets(self.max, self.ticks.window_us(), precision_us)

@@ -18,6 +18,12 @@ impl Receipt {
         Self { charges: Vec::with_capacity(capacity) }
     }
 
+    /// Creates a receipt with one charge.
+    #[inline(always)]
+    pub(crate) fn of_one(charge: Charge) -> Self {
+        Self { charges: vec![charge] }
+    }
+
     /// Returns whether the receipt has no charges.
     pub fn is_empty(&self) -> bool {
         self.charges.is_empty()

@@ -3,7 +3,7 @@
 
 use std::error::Error;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use lab::block_limiters::{charge_in_store, new_tenant_scope};
@@ -17,8 +17,9 @@ use slidegate::{Clock, DriftCorrectedClock, Hit, Key, Limit, MemoryStore, Store}
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
 
-/// The number of decisions per round. One thread makes all of them.
-const DECISIONS_PER_ROUND: usize = 1_000_000;
+/// The number of decisions per round with up to 100,000 keys, and with more. One thread makes all of them. A round lasts for
+/// several replications, so that the decisions also pay for what a replication leaves to the next decision of a key.
+const DECISIONS_PER_ROUND: [usize; 2] = [8_000_000, 3_000_000];
 
 /// The limit of each key. Before the measurement, every other key is charged up to this limit.
 const LIMIT_PER_KEY: &str = "100000/d";
@@ -73,16 +74,22 @@ fn measure_decision_times(effort: Effort, key_count: usize) -> Result<Vec<Timing
     charge_all_keys(&memory, &keys, &limit);
     charge_all_keys(single_node.store(), &keys, &limit);
     charge_all_keys(one_of_three.store(), &keys, &limit);
+    let decisions = DECISIONS_PER_ROUND[usize::from(key_count > 100_000)];
+    let count = |seed| (seed, decisions);
+    let flushes = AtomicU64::new(0);
     let turns: [&TurnFn<'_>; 3] = [
-        &|seed| charge_random_keys_and_count_denied(&memory, &keys, &limit, seed),
-        &|seed| charge_random_keys_and_count_denied(single_node.store(), &keys, &limit, seed),
+        &|seed| charge_random_keys_and_count_denied(&memory, &keys, &limit, count(seed)),
         &|seed| {
-            run_decisions_during_replication(&one_of_three, || {
-                charge_random_keys_and_count_denied(one_of_three.store(), &keys, &limit, seed)
+            charge_random_keys_and_count_denied(single_node.store(), &keys, &limit, count(seed))
+        },
+        &|seed| {
+            run_decisions_during_replication(&one_of_three, &flushes, || {
+                let store = one_of_three.store();
+                charge_random_keys_and_count_denied(store, &keys, &limit, count(seed))
             })
         },
     ];
-    let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions: DECISIONS_PER_ROUND };
+    let plan = MeasurePlan { rounds: effort.rounds(), threads: 1, decisions };
     Ok(run_interleaved(plan, &turns))
 }
 
@@ -102,11 +109,11 @@ fn charge_random_keys_and_count_denied(
     store: &impl Store,
     keys: &Keys,
     limit: &Limit,
-    seed: u64,
+    (seed, decisions): (u64, usize),
 ) -> usize {
     let scope = new_tenant_scope();
     let mut denied = 0;
-    for (_, key) in keys.sample_uniform(seed, DECISIONS_PER_ROUND) {
+    for (_, key) in keys.sample_uniform(seed, decisions) {
         let value = [key.into()];
         let hit = Hit::new(Key::new(&scope, &value), limit, 1);
         denied += usize::from(!charge_in_store(store, &[hit]));
@@ -115,15 +122,22 @@ fn charge_random_keys_and_count_denied(
 }
 
 /// Runs `decide` while a second thread simulates replication. In each interval, the thread drains the changed counters
-/// of the node, acknowledges them, and merges the same number of updates from a simulated node.
-fn run_decisions_during_replication(node: &SimulatedNode, decide: impl FnOnce() -> usize) -> usize {
+/// of the node, acknowledges them, and merges the same number of updates from a simulated node. `flushes` is the number of
+/// replications so far.
+fn run_decisions_during_replication(
+    node: &SimulatedNode,
+    flushes: &AtomicU64,
+    decide: impl FnOnce() -> usize,
+) -> usize {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut flush = 0;
-            while !done.load(Ordering::Relaxed) {
+        let replication = scope.spawn(|| {
+            loop {
                 thread::park_timeout(REPLICATION_INTERVAL);
-                flush += 1;
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                let flush = flushes.fetch_add(1, Ordering::Relaxed) + 1;
                 let mut updates = Vec::new();
                 node.counters().drain_changed(flush, usize::MAX, &mut updates);
                 updates
@@ -135,6 +149,8 @@ fn run_decisions_during_replication(node: &SimulatedNode, decide: impl FnOnce() 
         });
         let denied = decide();
         done.store(true, Ordering::Relaxed);
+        // Otherwise the time of the decisions would include the rest of the interval.
+        replication.thread().unpark();
         denied
     })
 }

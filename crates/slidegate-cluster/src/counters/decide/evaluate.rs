@@ -9,7 +9,7 @@ use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
 
 use super::super::{
-    CounterLocation, Counters, HasStateTable, LockedShards, Shard, find_locked_shard,
+    CounterLocation, Counters, Freshness, HasStateTable, LockedShards, Shard, find_locked_shard,
 };
 use super::{CapPolicy, DecisionContext, HitInEvaluation};
 use crate::hit_options::HitOptions;
@@ -85,8 +85,8 @@ impl Counters {
                 false,
             );
         };
-        if C::state_table(&mut shard.states).slot(slot).state.is_stale {
-            self.rebuild_outdated_state(shard, counter, slot, location, pending_hit);
+        if C::state_table(&mut shard.states).slot(slot).state.freshness != Freshness::UpToDate {
+            self.update_state_and_overshoot(shard, counter, slot, location, pending_hit);
         }
         let key_state = &mut C::state_table(&mut shard.states).slot_mut(slot).state;
         let outcome = counter.peek(&key_state.state, pending_hit.now, pending_hit.required);
@@ -113,7 +113,7 @@ impl Counters {
     /// contains updates that the state lacks, or if the time of units with a future timestamp may have arrived. Also
     /// records the overshoot of the key.
     #[cold]
-    fn rebuild_outdated_state<C: HasStateTable>(
+    fn update_state_and_overshoot<C: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: C,
@@ -121,31 +121,37 @@ impl Counters {
         location: CounterLocation,
         pending_hit: HitInEvaluation<'_>,
     ) {
-        let key_state = &mut C::state_table(&mut shard.states).slot_mut(slot).state;
+        let table = C::state_table(&mut shard.states);
+        let key_state = &mut table.slot_mut(slot).state;
         let Some(replica) = shard.replicas.get(location.fingerprint) else {
-            key_state.is_stale = false;
+            key_state.freshness = Freshness::UpToDate;
             return;
         };
-        if !replica.has_unapplied_updates()
-            && !replica.must_rebuild_for_units_with_future_timestamp(pending_hit.now)
+        if key_state.freshness == Freshness::UnitsAdded {
+            key_state.freshness = Freshness::UpToDate;
+        } else if replica.has_unapplied_updates()
+            || replica.must_rebuild_for_units_with_future_timestamp(pending_hit.now)
         {
+            replica.record_charged_units(counter, &key_state.state);
+            let last_charged_at = counter.last_charged_at(&key_state.state).max(pending_hit.now);
+            let rebuilt = replica.rebuild_state(counter, last_charged_at);
+            let freshness = match replica.state_has_units_with_future_timestamp() {
+                true => Freshness::Outdated,
+                false => Freshness::UpToDate,
+            };
+            let (_, growth_bytes) = table.update(slot, |slot| {
+                slot.state.state = rebuilt;
+                slot.state.freshness = freshness;
+            });
+            self.add_to_state_bytes(growth_bytes);
+        } else {
             return;
         }
-        replica.record_charged_units(counter, &key_state.state);
-        let last_charged_at = counter.last_charged_at(&key_state.state).max(pending_hit.now);
-        let rebuilt = replica.rebuild_state(counter, last_charged_at);
-        let is_stale = replica.state_has_units_with_future_timestamp();
-        let table = C::state_table(&mut shard.states);
-        let (_, growth_bytes) = table.update(slot, |slot| {
-            slot.state.state = rebuilt;
-            slot.state.is_stale = is_stale;
-        });
-        self.add_to_state_bytes(growth_bytes);
-        let key_state = &table.slot(slot).state;
+        let state = &table.slot(slot).state.state;
         let max = pending_hit.hit.limit.capacity();
-        let units = counter.used(&key_state.state, pending_hit.now).saturating_sub(max);
+        let units = counter.used(state, pending_hit.now).saturating_sub(max);
         let bucket_overshoot =
-            BucketOvershoot { bucket: counter.current_bucket(&key_state.state), units, max };
+            BucketOvershoot { bucket: counter.current_bucket(state), units, max };
         if let Some(ended) = replica.update_bucket_overshoot(bucket_overshoot) {
             self.overshoot.record_bucket_overshoot(&ended);
         }

@@ -3,7 +3,7 @@
 use slidegate::store::{CounterId, SingleCharge, SingleChargeResult};
 use slidegate::{Hit, Outcome, Timestamp};
 
-use super::super::{CounterLocation, Counters, HasStateTable, Shard};
+use super::super::{CounterLocation, Counters, Freshness, HasStateTable, Shard};
 use super::DecisionContext;
 use super::charge::mark_key_changed;
 use crate::hit_options::HitOptions;
@@ -27,7 +27,9 @@ impl Counters {
         let slot = C::state_table(&mut shard.states).find_mut(location.fingerprint)?;
         let now = location.to_counter_time(context.now);
         let key_state = &mut slot.state;
-        if key_state.is_stale || !counter.is_in_current_bucket(&key_state.state, now) {
+        if key_state.freshness == Freshness::Outdated
+            || !counter.is_in_current_bucket(&key_state.state, now)
+        {
             return None;
         }
         if !context.is_alone
@@ -36,6 +38,7 @@ impl Counters {
         {
             return None;
         }
+        let freshness = key_state.freshness;
         match counter.charge_in_place_if_fits(&mut key_state.state, now, hit.cost)? {
             Ok(effect) => {
                 self.update_key_expiry(slot, &effect.outcome, context.now);
@@ -50,6 +53,8 @@ impl Counters {
                 }
                 Some((effect.outcome.charged(), Some(effect.charged_at)))
             }
+            // More units than max may be in use.
+            Err(_) if freshness == Freshness::UnitsAdded => None,
             Err(outcome) => Some((outcome, None)),
         }
     }
