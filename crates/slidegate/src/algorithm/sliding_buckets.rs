@@ -345,3 +345,79 @@ impl Additive for SlidingBuckets {
         Timestamp::from_micros(state.start_us)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn decision_in_place_equals_peek_and_charge(
+            steps in prop::collection::vec((0..400_000_u64, 1..5_u64, 0..8_u8), 1..80),
+        ) {
+            let counter = SlidingBuckets::new(&"10/s".parse().unwrap(), 100_000);
+            let mut state = State::default();
+            let mut now_us = 1_700_000_000_000_000;
+            let mut decided_in_place = 0;
+            for (elapsed_us, cost, operation) in steps {
+                now_us += if elapsed_us < 200_000 { elapsed_us / 10 } else { elapsed_us };
+                let now = Timestamp::from_micros(now_us);
+                let mut expected = state.clone();
+                let before = counter.peek(&expected, now, cost);
+                let decision = match before.fits() {
+                    true => Ok(counter.charge(&mut expected, now, cost)),
+                    false => Err(before),
+                };
+                let unchanged = state.clone();
+                match counter.charge_in_place_if_fits(&mut state, now, cost) {
+                    Some(in_place) => {
+                        decided_in_place += 1;
+                        prop_assert_eq!(&in_place, &decision);
+                        prop_assert_eq!(&state, if decision.is_ok() { &expected } else { &unchanged });
+                    }
+                    None => prop_assert_eq!(&state, &unchanged),
+                }
+                match operation {
+                    0 => counter.refund(&mut state, now, cost),
+                    1 => counter.revert(&mut state, now, cost),
+                    2 => counter.revert(&mut state, Timestamp::from_micros(now_us - 300_000), cost),
+                    _ => {
+                        counter.charge(&mut state, now, cost);
+                    }
+                }
+            }
+            prop_assume!(decided_in_place > 0);
+        }
+
+        #[test]
+        fn visited_and_added_units_equal_units_of_buckets(
+            steps in prop::collection::vec((0..400_000_u64, 1..5_u64, any::<bool>()), 1..40),
+        ) {
+            let counter = SlidingBuckets::new(&"10/s".parse().unwrap(), 100_000);
+            let (mut state, mut charged) = (State::default(), State::default());
+            let mut now_us = 1_700_000_000_000_000;
+            for (elapsed_us, cost, is_added) in steps {
+                now_us += elapsed_us;
+                let now = Timestamp::from_micros(now_us);
+                let is_current = counter.is_in_current_bucket(&state, now);
+                counter.charge(&mut charged, now, cost);
+                let bucket = counter.layout().bucket(now);
+                if is_added {
+                    let added = counter.add_to_current_bucket(&mut state, bucket, cost);
+                    prop_assert_eq!(added, is_current.then_some(cost));
+                }
+                if !is_added || !is_current {
+                    counter.charge(&mut state, now, cost);
+                }
+                prop_assert_eq!(&state, &charged);
+                let mut visited = Vec::new();
+                counter.visit_units(&state, |bucket, units| visited.push((bucket, units)));
+                let oldest = counter.oldest_unexpired_bucket(bucket);
+                let with_units = (oldest..=bucket).map(|bucket| (bucket, counter.units(&state, bucket)));
+                prop_assert_eq!(visited, with_units.filter(|(_, units)| *units > 0).collect::<Vec<_>>());
+            }
+        }
+    }
+}

@@ -27,8 +27,8 @@ const LIMIT_PER_KEY: &str = "100000/d";
 const MAX_THREE_NODE_TIME_RELATIVE_TO_MEMORY_STORE: BenchTarget = BenchTarget {
     text: "decision of one node of three, time relative to the memory store",
     bound: TargetBound::AtMost(1.2),
-    limited_by: "four times a second all keys are drained from their tables, replicated, merged and collected again \
-        in the same caches: the maximum replication load of a node.",
+    limited_by: "four times a second another core changes the slots of all keys: it drains their charges, and adds the \
+        units of another node: the maximum replication load of a node.",
 };
 
 /// Measures the decision times of the three stores with different numbers of keys.

@@ -23,7 +23,7 @@ impl Limit {
     /// assert_eq!(counter.max_state_bytes(), 42);
     /// let precision = Some(Duration::from_secs(60));
     /// let buckets = Limit::new("10000/d".parse()?, Algorithm::SlidingBuckets { precision })?;
-    /// assert_eq!(buckets.max_state_bytes(), 11_613);
+    /// assert_eq!(buckets.max_state_bytes(), 11_639);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn max_state_bytes(&self) -> usize {
