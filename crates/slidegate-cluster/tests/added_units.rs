@@ -1,8 +1,11 @@
 //! Units of other nodes are added to the state of a key when they arrive.
 
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Hit, Key, Limit, OnPartition, Scope, Timestamp};
+use slidegate::{Algorithm, ClusterOptions, Hit, Key, Limit, OnPartition, Scope, Timestamp};
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::progress::{MemberProgress, Progress};
@@ -36,21 +39,19 @@ impl TestNode {
             acknowledged_flush: u64::MAX,
             silent_since: None,
         };
-        counters.progress().store(std::sync::Arc::new(Progress {
+        counters.progress().store(Arc::new(Progress {
             members: vec![other],
             nodes: 2,
             majority_since: Some(START),
             ..Progress::default()
         }));
-        let options = slidegate::ClusterOptions::new()
+        let options = ClusterOptions::new()
             .with_max_unsynced(1_000)
             .unwrap()
             .with_on_partition(OnPartition::Available);
         let scope = Scope::new("d", "r", "l", &["client"]).with_cluster(options);
-        let limit = Limit::new(
-            "10/min".parse().unwrap(),
-            slidegate::Algorithm::SlidingBuckets { precision: None },
-        );
+        let limit =
+            Limit::new("10/min".parse().unwrap(), Algorithm::SlidingBuckets { precision: None });
         Self { counters, scope, limit: limit.unwrap() }
     }
 

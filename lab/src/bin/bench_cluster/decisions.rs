@@ -17,8 +17,8 @@ use slidegate::{Clock, DriftCorrectedClock, Hit, Key, Limit, MemoryStore, Store}
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
 
-/// The number of decisions per round with up to 100,000 keys, and with more. One thread makes all of them. A round lasts for
-/// several replications, so that the decisions also pay for what a replication leaves to the next decision of a key.
+/// The number of decisions per round with up to 100,000 keys, and with more. One thread makes all of them. A round contains
+/// several replications, which change the states of the keys.
 const DECISIONS_PER_ROUND: [usize; 2] = [8_000_000, 3_000_000];
 
 /// The limit of each key. Before the measurement, every other key is charged up to this limit.
