@@ -1,4 +1,5 @@
-//! Measures the decision time of the default algorithm compared with governor, with keys whose bytes are in the cache.
+//! Measures the decision time of the default algorithm and of `sliding_counter` compared with governor, with keys whose
+//! bytes are in the cache. `sliding_counter` has a state of fixed size, as governor has.
 
 use std::error::Error;
 
@@ -16,32 +17,54 @@ const LIMITS: [u32; 2] = [1, 100];
 /// The maximum number of keys of the store with a [`CoarseClock`], as of other stores.
 const MAX_KEYS: usize = 10_000_000;
 
-/// The number of keys up to which [`MAX_TIME_OF_FEW_TEXT_KEYS`] applies.
+/// The number of keys up to which [`AlgorithmTargets::few_text_keys`] applies.
 const MAX_FEW_KEYS: u32 = 1_000;
 
-const MAX_TIME_OF_TEXT_KEYS: BenchTarget = BenchTarget {
-    text: "default algorithm, text keys in cache, 100,000 and 1 million, time relative to governor with foldhash",
-    bound: TargetBound::AtMost(0.55),
-    limited_by: LIMITED_BY,
+/// The targets of an algorithm.
+struct AlgorithmTargets {
+    text_keys: BenchTarget,
+    few_text_keys: BenchTarget,
+    number_keys: BenchTarget,
+}
+
+const COUNTER_TARGETS: AlgorithmTargets = AlgorithmTargets {
+    text_keys: at_most(
+        0.55,
+        "sliding_counter, text keys in cache, 100,000 and 1 million, time relative to governor with foldhash",
+    ),
+    few_text_keys: at_most(
+        1.15,
+        "sliding_counter, text keys in cache, 1,000, time relative to governor with foldhash",
+    ),
+    number_keys: at_most(
+        1.5,
+        "sliding_counter, u64 keys in cache, time relative to governor with foldhash",
+    ),
 };
 
-const MAX_TIME_OF_FEW_TEXT_KEYS: BenchTarget = BenchTarget {
-    text: "default algorithm, text keys in cache, 1,000, time relative to governor with foldhash",
-    bound: TargetBound::AtMost(1.15),
-    limited_by: LIMITED_BY,
+const DEFAULT_TARGETS: AlgorithmTargets = AlgorithmTargets {
+    text_keys: at_most(
+        0.55,
+        "default algorithm, text keys in cache, 100,000 and 1 million, time relative to governor with foldhash",
+    ),
+    few_text_keys: at_most(
+        1.15,
+        "default algorithm, text keys in cache, 1,000, time relative to governor with foldhash",
+    ),
+    number_keys: at_most(
+        1.5,
+        "default algorithm, u64 keys in cache, time relative to governor with foldhash",
+    ),
 };
 
-const MAX_TIME_OF_NUMBER_KEYS: BenchTarget = BenchTarget {
-    text: "default algorithm, u64 keys, time relative to governor with foldhash",
-    bound: TargetBound::AtMost(1.5),
-    limited_by: LIMITED_BY,
-};
+const MAX_TIME_OF_NUMBER_KEYS_WITH_COARSE_CLOCK: BenchTarget = at_most(
+    1.0,
+    "default algorithm with CoarseClock, u64 keys in cache, time relative to governor with foldhash",
+);
 
-const MAX_TIME_OF_NUMBER_KEYS_WITH_COARSE_CLOCK: BenchTarget = BenchTarget {
-    text: "default algorithm with CoarseClock, u64 keys, time relative to governor with foldhash",
-    bound: TargetBound::AtMost(1.0),
-    limited_by: LIMITED_BY,
-};
+const fn at_most(ratio: f64, text: &'static str) -> BenchTarget {
+    BenchTarget { text, bound: TargetBound::AtMost(ratio), limited_by: LIMITED_BY }
+}
 
 /// The reason why the targets are missed.
 const LIMITED_BY: &str = "by callgrind a decision of the default algorithm in this loop takes 222 instructions if it is \
@@ -53,11 +76,16 @@ const LIMITED_BY: &str = "by callgrind a decision of the default algorithm in th
     keeps all keys.";
 
 /// The names of the limiters that [`new_limiters`] creates.
-const NAMES: [&str; 2] = ["governor keyed, foldhash", "slidegate"];
+const NAMES: [&str; 3] =
+    ["governor keyed, foldhash", "slidegate sliding_counter", "slidegate default algorithm"];
 
 /// The names of the limiters that [`new_limiters_with_coarse_clock`] creates.
-const NAMES_WITH_COARSE_CLOCK: [&str; 3] =
-    ["governor keyed, foldhash", "slidegate", "slidegate, CoarseClock"];
+const NAMES_WITH_COARSE_CLOCK: [&str; 4] = [
+    "governor keyed, foldhash",
+    "slidegate sliding_counter",
+    "slidegate default algorithm",
+    "slidegate default algorithm, CoarseClock",
+];
 
 /// Measures text keys and number keys, and adds a table for each to the report.
 pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
@@ -76,13 +104,17 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
     );
     run_with_keys::<String>(effort, part, &NAMES, new_limiters, |keys| {
         match keys <= MAX_FEW_KEYS {
-            true => &[&MAX_TIME_OF_FEW_TEXT_KEYS],
-            false => &[&MAX_TIME_OF_TEXT_KEYS],
+            true => &[&COUNTER_TARGETS.few_text_keys, &DEFAULT_TARGETS.few_text_keys],
+            false => &[&COUNTER_TARGETS.text_keys, &DEFAULT_TARGETS.text_keys],
         }
     })?;
     let new_limiters = new_limiters_with_coarse_clock;
     run_with_keys::<u64>(effort, part, &NAMES_WITH_COARSE_CLOCK, new_limiters, |_| {
-        &[&MAX_TIME_OF_NUMBER_KEYS, &MAX_TIME_OF_NUMBER_KEYS_WITH_COARSE_CLOCK]
+        &[
+            &COUNTER_TARGETS.number_keys,
+            &DEFAULT_TARGETS.number_keys,
+            &MAX_TIME_OF_NUMBER_KEYS_WITH_COARSE_CLOCK,
+        ]
     })
 }
 
@@ -99,15 +131,18 @@ fn run_with_keys<K: BlockKey>(
             comparison.measure(effort, &case, targets_for_key_count(keys), part)?;
         }
     }
-    part.add_text(format!("#### Default algorithm, {}", K::NAME));
+    part.add_text(format!("#### Keys in the cache, {}", K::NAME));
     part.add_table(&comparison.into_table());
     Ok(())
 }
 
 fn new_limiters<K: BlockKey>(case: &ComparisonCase) -> Result<BoxedLimiters<K>, Box<dyn Error>> {
     let quota = Quota::new(case.max.into(), case.window)?;
-    let limit = Limit::new(quota, Algorithm::default())?;
-    Ok(vec![Box::new(new_governor::<K>(case.max, case.window)?), Box::new(Limiter::new([limit])?)])
+    let mut limiters: BoxedLimiters<K> = vec![Box::new(new_governor::<K>(case.max, case.window)?)];
+    for algorithm in [Algorithm::SlidingCounter, Algorithm::default()] {
+        limiters.push(Box::new(Limiter::new([Limit::new(quota, algorithm)?])?));
+    }
+    Ok(limiters)
 }
 
 fn new_limiters_with_coarse_clock<K: BlockKey>(
