@@ -46,6 +46,7 @@ mod multi_slot;
 mod node;
 mod reply;
 mod script;
+mod script_files;
 mod script_request;
 mod sentinel;
 mod settings;
@@ -55,6 +56,7 @@ mod topology;
 
 pub use address::{Address, AddressError};
 pub use error::ConnectError;
+pub use script_files::{ScriptFile, script_files};
 pub use settings::Settings;
 pub use store::RedisStore;
 

@@ -10,22 +10,23 @@ use std::sync::Once;
 use std::time::Duration;
 
 use slidegate::{Descriptor, Gate, Policy, Request};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisStore, Settings, script_files};
 
 use server::Redis;
 
 const MAX_REQUESTS_PER_HOUR: usize = 5;
 
-/// The folder of the example programs, and the folder in which their packages are installed.
+/// Copies of the example programs and the script files, in a folder outside of the repository's sources, next to the
+/// installed packages.
 struct ExamplePrograms {
-    examples: PathBuf,
     home: PathBuf,
 }
 
 impl ExamplePrograms {
-    fn locate_installed_programs() -> Self {
+    fn install_copies() -> Self {
+        // Once, because the tests run concurrently: Node would run a file that is being copied as an empty program.
+        static INSTALL_COPIES: Once = Once::new();
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("client_interop");
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
         for needed in ["venv/bin/python", "node_modules/redis"] {
             let needed = home.join(needed);
             assert!(
@@ -34,34 +35,40 @@ impl ExamplePrograms {
                 needed.display()
             );
         }
-        Self { examples: root.join("examples/redis"), home }
+        INSTALL_COPIES.call_once(|| {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap();
+            for program in ["limit.py", "limit.mjs"] {
+                fs::copy(root.join("examples/redis").join(program), home.join(program)).unwrap();
+            }
+            fs::create_dir_all(home.join("lua/packed")).unwrap();
+            for file in script_files() {
+                fs::write(home.join("lua").join(file.path), file.text).unwrap();
+            }
+        });
+        Self { home }
     }
 
     /// Creates the command that runs the Python program.
     fn python_command(&self, run_args: &ProgramArgs<'_>) -> Command {
-        let mut python = Command::new(self.home.join("venv/bin/python"));
-        python.arg(self.examples.join("limit.py"));
-        run_args.add_program_args(python)
+        self.program_command(&self.home.join("venv/bin/python"), "limit.py", run_args)
     }
 
-    /// Creates the command that runs the Node program. Node searches packages in the folder of the program, so a copy
-    /// of the program is installed next to the packages.
+    /// Creates the command that runs the Node program.
     fn node_command(&self, run_args: &ProgramArgs<'_>) -> Command {
-        // Once, because the tests run concurrently: Node would run a file that is being copied as an empty program.
-        static INSTALL_COPY: Once = Once::new();
-        let copy = self.home.join("examples/redis/limit.mjs");
-        INSTALL_COPY.call_once(|| {
-            fs::create_dir_all(copy.parent().unwrap()).unwrap();
-            fs::copy(self.examples.join("limit.mjs"), &copy).unwrap();
-            let lua = self.home.join("crates/slidegate-redis/lua");
-            fs::create_dir_all(lua.parent().unwrap()).unwrap();
-            let _ = fs::remove_file(&lua);
-            let origin = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
-            std::os::unix::fs::symlink(origin, &lua).unwrap();
-        });
-        let mut node = Command::new("node");
-        node.arg(copy);
-        run_args.add_program_args(node)
+        self.program_command(Path::new("node"), "limit.mjs", run_args)
+    }
+
+    fn program_command(
+        &self,
+        interpreter: &Path,
+        program: &str,
+        run_args: &ProgramArgs<'_>,
+    ) -> Command {
+        let mut command = Command::new(interpreter);
+        command.current_dir(&self.home).args([program, "lua"]);
+        command.args([run_args.address, run_args.algorithm, run_args.client]);
+        command.arg(run_args.times.to_string());
+        command
     }
 }
 
@@ -72,13 +79,6 @@ struct ProgramArgs<'a> {
     algorithm: &'a str,
     client: &'a str,
     times: usize,
-}
-
-impl ProgramArgs<'_> {
-    fn add_program_args(&self, mut command: Command) -> Command {
-        command.args([self.address, self.algorithm, self.client]).arg(self.times.to_string());
-        command
-    }
 }
 
 /// Returns the lines that a program printed.
@@ -128,7 +128,7 @@ const ALGORITHM_AND_CLIENT_NAME_PAIRS: [(&str, &str); 4] = [
 
 #[tokio::test]
 async fn example_programs_share_counters_with_gate() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::locate_installed_programs());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::install_copies());
     let address = redis.address();
     for (algorithm, client) in ALGORITHM_AND_CLIENT_NAME_PAIRS {
         let gate = new_gate(&redis, algorithm);
@@ -165,7 +165,7 @@ async fn example_programs_share_counters_with_gate() {
 /// which includes the wait for the next unit.
 #[tokio::test]
 async fn sequential_programs_get_exactly_limit_maximum() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::locate_installed_programs());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::install_copies());
     let address = redis.address();
     for (algorithm, client) in ALGORITHM_AND_CLIENT_NAME_PAIRS {
         for (program, run_as) in [
@@ -197,7 +197,7 @@ async fn sequential_programs_get_exactly_limit_maximum() {
 
 #[tokio::test]
 async fn concurrent_programs_get_exactly_limit_maximum() {
-    let (redis, programs) = (Redis::start(), ExamplePrograms::locate_installed_programs());
+    let (redis, programs) = (Redis::start(), ExamplePrograms::install_copies());
     let address = redis.address();
     for (algorithm, client) in ALGORITHM_AND_CLIENT_NAME_PAIRS {
         let gate = new_gate(&redis, algorithm);

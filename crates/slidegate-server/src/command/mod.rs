@@ -2,6 +2,7 @@
 
 mod convert;
 mod explain;
+mod lua;
 mod replay;
 mod serve;
 mod validate;
@@ -19,6 +20,7 @@ use slidegate::policy::file;
 
 use self::convert::ConvertArgs;
 use self::explain::ExplainArgs;
+use self::lua::LuaArgs;
 use self::replay::ReplayArgs;
 use self::validate::ValidateArgs;
 use crate::args::{ServeArgs, reject_ineffective_flags};
@@ -56,6 +58,13 @@ pub enum Command {
     /// Prints the policy that `serve --ratelimit-config` enforces. If there is any error, or a setting that a policy
     /// cannot express, prints all of them with their locations and exits with 1.
     Convert(ConvertArgs),
+    /// Write the Lua scripts of the Redis store, for programs in other languages
+    ///
+    /// Programs call check.lua with a JSON argument, without slidegate, and share their counters in Redis with it.
+    /// Prints the path of each file.
+    ///
+    /// Example: slidegate lua --out lua
+    Lua(LuaArgs),
     /// Print the JSON Schema of policies, for completion and validation in editors
     ///
     /// Write it to a file, and name the file in the first line of a policy:
@@ -83,6 +92,7 @@ pub fn run(command: Command) -> Result<(), Box<dyn error::Error>> {
         Command::Validate(args) => validate::run(args, print_to_stdout),
         Command::Explain(args) => Ok(print_to_stdout(&explain::run(args)?)?),
         Command::Convert(args) => Ok(print_to_stdout(&convert::run(args)?)?),
+        Command::Lua(args) => Ok(print_to_stdout(&lua::run(args)?)?),
         Command::Schema => print_schema(),
         Command::Completions { shell } => Ok(print_to_stdout(&completion_script(shell)?)?),
     }
@@ -140,7 +150,10 @@ impl Args {
             }
             Command::Replay(args) => args.resolve_policy_source(matches)?,
             Command::Validate(args) => args.resolve_policy_precedence(matches),
-            Command::Convert(_) | Command::Schema | Command::Completions { .. } => {}
+            Command::Convert(_)
+            | Command::Lua(_)
+            | Command::Schema
+            | Command::Completions { .. } => {}
         }
         Ok(args)
     }

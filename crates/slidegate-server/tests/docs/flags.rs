@@ -9,8 +9,16 @@ use crate::shell::Shell;
 use crate::{document_paths, read_document};
 
 /// Flags of other programs that documents mention.
-const FLAGS_OF_OTHER_PROGRAMS: [&str; 7] =
-    ["--release", "--example", "--path", "--quick", "--port", "--from-literal", "--config"];
+const FLAGS_OF_OTHER_PROGRAMS: [&str; 8] = [
+    "--release",
+    "--example",
+    "--path",
+    "--quick",
+    "--port",
+    "--from-literal",
+    "--config",
+    "--eval",
+];
 
 /// Returns the help texts of the program and of each of its commands, concatenated.
 fn all_help_texts() -> String {

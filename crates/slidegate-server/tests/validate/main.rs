@@ -1,9 +1,11 @@
-//! Tests of the commands `slidegate validate`, `slidegate explain` and `slidegate schema`.
+//! Tests of the commands `slidegate validate`, `slidegate explain`, `slidegate schema` and
+//! `slidegate lua`.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 #[path = "../common/mod.rs"]
 mod common;
+mod lua;
 
 use std::fs;
 use std::path::{Path, PathBuf};
