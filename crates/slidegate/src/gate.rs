@@ -3,12 +3,13 @@
 //!
 //! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
 //! `decide.rs` calls the store; a request with refunds takes two calls. `fallback.rs` counts in memory while the store
-//! is unavailable; each instance of the service then enforces its own share of every limit. `policy_file.rs` follows a
-//! policy file.
+//! is unavailable; each instance of the service then enforces its own share of every limit. `once.rs` decides calls with
+//! an idempotency key. `policy_file.rs` follows a policy file.
 
 mod asynchronous;
 mod decide;
 mod fallback;
+mod once;
 mod policy_file;
 mod synchronous;
 
@@ -24,6 +25,7 @@ use crate::store::memory::MemoryStore;
 
 use fallback::{InMemoryFallback, LocalCountsBounds};
 
+pub use once::{OnceDecision, OnceError};
 pub use policy_file::PolicyFileError;
 
 /// A gate, which decides requests: a policy, and the store whose counters enforce the limits of the policy.
