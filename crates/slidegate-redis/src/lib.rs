@@ -31,6 +31,7 @@ mod address;
 #[doc(hidden)]
 pub mod bench_api;
 mod call;
+mod call_record;
 mod clocks;
 mod cluster;
 mod coalescing;
@@ -46,6 +47,7 @@ mod multi_slot;
 mod node;
 mod reply;
 mod script;
+mod script_operation;
 mod script_request;
 mod sentinel;
 mod settings;

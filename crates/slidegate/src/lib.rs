@@ -112,7 +112,7 @@ pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp,
 pub use cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
 pub use decision::{Decision, Denied, LimitStatus};
 #[cfg(feature = "policy")]
-pub use gate::{Gate, OnceDecision, OnceError, PolicyFileError};
+pub use gate::{Gate, OnceDecision, OnceError, PolicyFileError, Reservation};
 pub use hit::{ChargeWhen, Hit, Veto};
 #[cfg(feature = "policy")]
 pub use host::normal_host;

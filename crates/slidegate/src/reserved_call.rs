@@ -152,6 +152,11 @@ impl ReservedCall {
         self.id
     }
 
+    /// Returns whether the call has no charges, because no limit applies to it.
+    pub fn is_empty(&self) -> bool {
+        self.charges.is_empty()
+    }
+
     /// Returns the record of the charges.
     pub fn receipt(&self) -> Receipt {
         self.charges.iter().map(|reserved| reserved.charge.clone()).collect()
@@ -167,7 +172,8 @@ impl ReservedCall {
             reverted.extend(receipt.charges_to_revert(adjustment));
             added.extend(receipt.additional_charges(adjustment));
         }
-        Settlement { id: self.id, value_digest: actual.digest(), ttl, reverted, added }
+        let owner = self.charges.first().map(|reserved| reserved.charge.counter.clone());
+        Settlement { id: self.id, owner, value_digest: actual.digest(), ttl, reverted, added }
     }
 
     /// Writes the call as bytes.

@@ -85,6 +85,13 @@ pub trait Store: Send + Sync + 'static {
         call: &[Hit<'_>],
     ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
 
+    /// Reverts the charges of a receipt without waiting for the result. A store that cannot revert them immediately keeps
+    /// the receipt in a bounded queue; if the queue is full, the charges stay. By default, an asynchronous store does
+    /// nothing, so that the charges stay until they have left their window.
+    fn revert_later(&self, receipt: Receipt) {
+        let _ = receipt;
+    }
+
     /// Changes the charges of a receipt. Units that have left their window are not affected.
     ///
     /// The caller must not revert a receipt twice.
@@ -219,6 +226,10 @@ impl<S: SyncStore> Store for S {
         settlement: &Settlement,
     ) -> impl Future<Output = Result<SettleResult, StoreError>> + Send {
         ready(Ok(self.settle(settlement)))
+    }
+
+    fn revert_later(&self, receipt: Receipt) {
+        self.adjust(&receipt, Adjustment::Revert);
     }
 
     fn peek_async(

@@ -148,6 +148,14 @@ impl Store for StoreWithoutLimitSupport {
         unsupported_limit_error()
     }
 
+    async fn charge_once_async(
+        &self,
+        _: &[Hit<'_>],
+        _: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
+        unsupported_limit_error()
+    }
+
     async fn peek_async(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         unsupported_limit_error()
     }

@@ -4,11 +4,13 @@ use slidegate::{Gate, MemoryStore, SystemClock, WallClock};
 use slidegate_cluster::{ClusterStore, StartError};
 use slidegate_redis::ConnectError;
 use thiserror::Error;
+use tracing::warn;
 
 use super::Service;
 use crate::args::RedisClock;
 use crate::bounds::StoreBounds;
 use crate::health::Health;
+use crate::reservation_token::TokenSealer;
 use crate::settings::{ServiceSettings, StoreSettings};
 use crate::store::ServerStore;
 use crate::telemetry::traces::TracerError;
@@ -21,6 +23,8 @@ pub enum ServiceError {
     Connect(#[from] ConnectError),
     #[error("{flag}{0}", flag = flag_that_caused_error(.0))]
     StartNode(#[from] StartError),
+    #[error("the operating system provides no random numbers")]
+    NoRandomNumbers,
     #[error(transparent)]
     Tracer(#[from] TracerError),
 }
@@ -62,7 +66,15 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
         Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
         None => telemetry,
     };
-    Ok(Service::new(gate, telemetry, health, settings.is_observe_only))
+    let has_key = settings.token_key.is_some();
+    if settings.expected_instances.get() > 1 && !has_key {
+        warn!(
+            "reservations can be settled only at the instance that made them; set the same --token-key-file on all instances"
+        );
+    }
+    let tokens = TokenSealer::new(settings.token_key.as_deref().map(str::as_bytes));
+    let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
+    Ok(Service::new(gate, telemetry, health, settings.is_observe_only, tokens))
 }
 
 async fn open_store(
@@ -72,10 +84,13 @@ async fn open_store(
     let (address, settings, clock) = match settings {
         StoreSettings::Memory => {
             let store = MemoryStore::with_clock(SystemClock::new(), bounds.max_keys);
-            return Ok(ServerStore::Memory(store.with_max_memory(bounds.max_memory)));
+            let store = store.with_max_memory(bounds.max_memory);
+            return Ok(ServerStore::Memory(store.with_max_call_records(bounds.max_call_records)));
         }
         StoreSettings::Cluster(settings) => {
-            return Ok(ServerStore::Cluster(Box::new(ClusterStore::start(*settings).await?)));
+            let node = ClusterStore::start(*settings).await?;
+            let node = node.with_max_call_records(bounds.max_call_records);
+            return Ok(ServerStore::Cluster(Box::new(node)));
         }
         StoreSettings::Redis { address, settings, clock } => (address, settings, clock),
     };

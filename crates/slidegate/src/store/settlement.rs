@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Charge, ChargeResult};
+use super::{Charge, ChargeResult, CounterId};
 use crate::call::CallId;
 
 /// The result of a call with an id.
@@ -29,6 +29,9 @@ pub enum OnceResult {
 pub struct Settlement {
     /// The id of the call.
     pub id: CallId,
+    /// A counter of the call, the same in every settlement of the call. A store that distributes its counters remembers
+    /// the settlement where this counter is. `None` if the call has no charges.
+    pub owner: Option<CounterId>,
     /// A digest of the costs to which the charges are corrected.
     pub value_digest: u64,
     /// The time for which the settlement can be repeated. The store remembers it at least as long.

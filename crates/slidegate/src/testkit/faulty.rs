@@ -304,6 +304,13 @@ impl Store for FaultyStore {
         Ok(self.peek_hits_in_slots(hits.len(), &self.split_by_slot(hits)).await)
     }
 
+    fn revert_later(&self, receipt: Receipt) {
+        for charge in receipt.charges() {
+            let slot = &self.slots[self.slot_index(&charge.reported_hit())];
+            slot.adjust(&std::iter::once(charge.clone()).collect(), Adjustment::Revert);
+        }
+    }
+
     async fn adjust_async(
         &self,
         receipt: &Receipt,

@@ -202,7 +202,7 @@ impl SyncStore for ModelStore {
         if let Some(record) = known {
             return match &record.result {
                 Some(result) if record.request_digest == identity.request_digest => {
-                    let age = now.as_micros() - record.created_at.as_micros();
+                    let age = now.as_micros().saturating_sub(record.created_at.as_micros());
                     let age = Duration::from_micros(age);
                     OnceResult::Repeated { result: Some(result.clone()), age }
                 }

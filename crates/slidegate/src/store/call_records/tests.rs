@@ -22,6 +22,7 @@ fn admitted() -> ChargeResult {
 fn settlement(number: u8, value_digest: u64, ttl_s: u64) -> Settlement {
     Settlement {
         id: id(number),
+        owner: None,
         value_digest,
         ttl: Duration::from_secs(ttl_s),
         reverted: Vec::new(),

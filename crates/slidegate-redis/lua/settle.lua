@@ -1,0 +1,32 @@
+-- Corrects the charges of a call once: reverts charges and adds others, unless the record of the call says that this
+-- has been done. `revert_charges` and `decide_call` are the drivers for these.
+--
+-- The last key is that of the record (see once.lua). ARGV[1] contains the digest of the actual costs (8 bytes), the
+-- time to live in milliseconds of a record that does not exist yet (double), the number of the keys of the charges to
+-- revert, which are first (uint16), the length of the next part (uint32), ARGV[1] for the charges to revert, and ARGV[1]
+-- for the charges to add. An empty part means that there are none.
+local RECORD_HEAD_BYTES = 33
+local ttl_ms, revert_keys, revert_bytes = unpack('<dHI4', ARGV[1], 9)
+local value = ARGV[1]:sub(1, 8)
+local record_key = KEYS[#KEYS]
+local record = call('GET', record_key)
+if record then
+  if #record < RECORD_HEAD_BYTES then return redis.error_reply(FOREIGN .. record_key) end
+  if record:byte(25) == 1 then return record:sub(26, 33) == value and '\1' or '\2' end
+  call('SET', record_key, record:sub(1, 24) .. '\1' .. value .. record:sub(34), 'KEEPTTL')
+else
+  call('SET', record_key, ('\0'):rep(24) .. '\1' .. value, 'PX', ttl_ms)
+end
+-- The record is written first: if an error ends the script, the charges are not corrected twice.
+local failed
+if revert_bytes > 0 then
+  local reply = revert_charges(KEYS, { ARGV[1]:sub(23, 22 + revert_bytes) })
+  if type(reply) == 'table' and reply.err then failed = reply end
+end
+local added = ARGV[1]:sub(23 + revert_bytes)
+if #added > 0 then
+  local added_keys = {}
+  for nth = revert_keys + 1, #KEYS - 1 do added_keys[nth - revert_keys] = KEYS[nth] end
+  decide_call(added_keys, { added })
+end
+return failed or '\0'
