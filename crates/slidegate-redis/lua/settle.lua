@@ -6,18 +6,17 @@
 -- revert, which are first (uint16), the length of the next part (uint32), ARGV[1] for the charges to revert, and ARGV[1]
 -- for the charges to add. An empty part means that there are none.
 local RECORD_HEAD_BYTES = 33
+local EMPTY_HEAD = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1'
 local ttl_ms, revert_keys, revert_bytes = unpack('<dHI4', ARGV[1], 9)
 local value = ARGV[1]:sub(1, 8)
 local record_key = KEYS[#KEYS]
-local record = call('GET', record_key)
-if record then
+-- The record is written first: if an error ends the script, the charges are not corrected twice.
+if not call('SET', record_key, EMPTY_HEAD .. value, 'PX', ttl_ms, 'NX') then
+  local record = call('GET', record_key) or ''
   if #record < RECORD_HEAD_BYTES then return redis.error_reply(FOREIGN .. record_key) end
   if record:byte(25) == 1 then return record:sub(26, 33) == value and '\1' or '\2' end
   call('SET', record_key, record:sub(1, 24) .. '\1' .. value .. record:sub(34), 'KEEPTTL')
-else
-  call('SET', record_key, ('\0'):rep(24) .. '\1' .. value, 'PX', ttl_ms)
 end
--- The record is written first: if an error ends the script, the charges are not corrected twice.
 local failed
 if revert_bytes > 0 then
   local reply = revert_charges(KEYS, { ARGV[1]:sub(23, 22 + revert_bytes) })

@@ -321,6 +321,10 @@ pub fn build_decide_once<'s, 'k>(
             let call = build_single_hit_call(scripts, now, expiry_margin_s, request.mode, hit);
             ScriptCall { script: scripts.once_single(&hit.limit.algorithm()), ..call }
         }
+        hits if request.has_single_key() => {
+            let call = build_group_call(scripts, now, expiry_margin_s, request);
+            ScriptCall { script: scripts.once_group(algorithms_of_hits(hits)), ..call }
+        }
         hits => {
             let call = build_batch_call(scripts, now, expiry_margin_s, &[request]);
             ScriptCall { script: scripts.once_batch(algorithms_of_hits(hits)), ..call }
@@ -347,16 +351,27 @@ pub fn build_settle_parts<'s, 'k>(
         (keys, revert) = (call.keys, call.argument);
         revert_keys = keys.len() as u16;
     }
-    if !added.hits.is_empty() {
-        let now = encode_time_or_redis_clock(now);
-        let call = build_batch_call(scripts, now, expiry_margin_s, &[added]);
-        keys.extend(call.keys);
-        add = call.argument;
-    }
+    let now = encode_time_or_redis_clock(now);
     let algorithms = reverted.iter().map(|charge| charge.limit.algorithm());
     let algorithms =
         algorithms.fold(algorithms_of_hits(&added.hits), |set, algorithm| set.with(&algorithm));
-    SettleParts { script: scripts.settle(algorithms), keys, revert_keys, revert, add }
+    let single = algorithms.single().filter(|_| added.hits.len() <= 1);
+    let call = match (&added.hits[..], single) {
+        ([], _) => None,
+        ([hit], Some(_)) => {
+            Some(build_single_hit_call(scripts, now, expiry_margin_s, added.mode, hit))
+        }
+        _ => Some(build_batch_call(scripts, now, expiry_margin_s, &[added])),
+    };
+    if let Some(call) = call {
+        keys.extend(call.keys);
+        add = call.argument;
+    }
+    let script = match single {
+        Some(algorithm) => scripts.settle_single(&algorithm),
+        None => scripts.settle(algorithms),
+    };
+    SettleParts { script, keys, revert_keys, revert, add }
 }
 
 /// Builds the call that reverts charges. Charges that were not made by a Redis store are ignored.

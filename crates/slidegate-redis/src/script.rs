@@ -113,6 +113,12 @@ impl AlgorithmSet {
         Self(self.0 | 1 << (algorithm_number(algorithm) - 1))
     }
 
+    /// Returns the algorithm if the set has only one.
+    pub fn single(self) -> Option<Algorithm> {
+        let mut algorithms = self.algorithms();
+        algorithms.next().filter(|_| algorithms.next().is_none())
+    }
+
     /// Returns the algorithms in the order of their numbers.
     fn algorithms(self) -> impl Iterator<Item = Algorithm> {
         Algorithm::ALL.into_iter().filter(move |algorithm| self.with(algorithm) == self)
@@ -155,7 +161,9 @@ pub struct Scripts {
     reset: OnceLock<Script>,
     once_single: [OnceLock<Script>; Algorithm::ALL.len()],
     once_batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    once_group: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     settle: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    settle_single: [OnceLock<Script>; Algorithm::ALL.len()],
     call_record: OnceLock<Script>,
 }
 
@@ -170,7 +178,9 @@ impl Scripts {
             reset: OnceLock::new(),
             once_single: [const { OnceLock::new() }; Algorithm::ALL.len()],
             once_batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            once_group: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             settle: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            settle_single: [const { OnceLock::new() }; Algorithm::ALL.len()],
             call_record: OnceLock::new(),
         }
     }
@@ -192,23 +202,30 @@ impl Scripts {
         })
     }
 
-    /// Returns the script that decides several hits of a call with an id.
+    /// Returns the script that decides several hits of a call with an id, whose states share one Redis value.
+    pub fn once_group(&self, set: AlgorithmSet) -> &Script {
+        self.once_group[usize::from(set.0)]
+            .get_or_init(|| compose_once_script(set, DECIDE_HITS_OF_ONE_RULE_LUA))
+    }
+
+    /// Returns the script that decides any hits of a call with an id.
     pub fn once_batch(&self, set: AlgorithmSet) -> &Script {
-        self.once_batch[usize::from(set.0)].get_or_init(|| {
-            let decide_call = as_function("decide_call", DECIDE_ANY_REQUESTS_LUA);
-            compose_script(set, ScriptOperation::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
-        })
+        self.once_batch[usize::from(set.0)]
+            .get_or_init(|| compose_once_script(set, DECIDE_ANY_REQUESTS_LUA))
     }
 
     /// Returns the script that corrects the charges of a call once.
     pub fn settle(&self, set: AlgorithmSet) -> &Script {
-        self.settle[usize::from(set.0)].get_or_init(|| {
-            let revert = format!(
-                "local key_functions, slot_functions, log_functions = key_reverts, slot_reverts, log_reverts\n{REVERT_LUA}"
-            );
-            let functions = as_function("decide_call", DECIDE_ANY_REQUESTS_LUA)
-                + &as_function("revert_charges", &revert);
-            compose_script(set, ScriptOperation::Settle, &format!("{functions}{SETTLE_LUA}"))
+        self.settle[usize::from(set.0)]
+            .get_or_init(|| compose_settle_script(set, DECIDE_ANY_REQUESTS_LUA))
+    }
+
+    /// Returns the script that corrects the charges of a call once, all with this algorithm, and adds units to at most
+    /// one counter.
+    pub fn settle_single(&self, algorithm: &Algorithm) -> &Script {
+        self.settle_single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
+            let (_, driver) = parts_of_single_script(algorithm);
+            compose_settle_script(AlgorithmSet::default().with(algorithm), driver)
         })
     }
 
@@ -264,6 +281,20 @@ fn parts_of_single_script(algorithm: &Algorithm) -> (String, &'static str) {
         }
     };
     (helpers.join("\n"), driver)
+}
+
+/// Composes the script of a call with an id from the driver of a call without an id.
+fn compose_once_script(set: AlgorithmSet, driver: &str) -> Script {
+    let decide_call = as_function("decide_call", driver);
+    compose_script(set, ScriptOperation::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
+}
+
+/// Composes the script that corrects the charges of a call from the driver that adds units.
+fn compose_settle_script(set: AlgorithmSet, driver: &str) -> Script {
+    let tables = "local key_functions, slot_functions, log_functions = key_reverts, slot_reverts, log_reverts";
+    let revert = format!("{tables}\n{REVERT_LUA}");
+    let functions = as_function("decide_call", driver) + &as_function("revert_charges", &revert);
+    compose_script(set, ScriptOperation::Settle, &format!("{functions}{SETTLE_LUA}"))
 }
 
 /// Returns a driver as a function of its keys and its arguments, which it reads instead of those of the call.

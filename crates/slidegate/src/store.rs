@@ -60,7 +60,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send;
 
     /// Decides a call with an id as [`charge_async`](Store::charge_async) does, unless the store remembers the id from an
-    /// admitted call. Remembers the call if it is admitted now. A denied call is not remembered.
+    /// admitted call. Remembers the call if it is admitted now. A denied call is not remembered. The call has at least one
+    /// hit.
     fn charge_once_async(
         &self,
         call: &[Hit<'_>],

@@ -52,8 +52,11 @@ fn order_of_attributes_does_not_matter() {
     assert_eq!(used(&gate), [1, 5, 5]);
     for other in [
         request(6),
-        Request::new("other", Descriptor::new([("user", "ann"), ("path", "/v1")])),
         Request::new("default", Descriptor::new([("user", "ann")]).with_cost("tokens", 5)),
+        Request::new(
+            "default",
+            Descriptor::new([("user", "ann"), ("path", "/v2")]).with_cost("tokens", 5),
+        ),
     ] {
         assert_eq!(gate.check_once(&other, &key).err(), Some(OnceError::OtherRequest));
     }

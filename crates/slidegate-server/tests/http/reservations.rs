@@ -109,10 +109,11 @@ fn concurrent_repetitions_are_charged_once() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
     let body = json!({"attributes": {"client": "ann"}, "idempotency_key": "a"});
+    let address = server.address();
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let client = Client::new(&server);
+                let client = Client::with_address(address);
                 for _ in 0..20 {
                     assert_eq!(post(&client, "/v1/check", &body).status, 200);
                 }
@@ -170,10 +171,11 @@ fn concurrent_settlements_are_applied_once() {
     let client = Client::new(&server);
     let token = reserve(&client, 5, 700);
     let settle = json!({"reservation": token, "costs": {"tokens": 600}});
+    let address = server.address();
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let client = Client::new(&server);
+                let client = Client::with_address(address);
                 for _ in 0..20 {
                     assert_eq!(post(&client, "/v1/settle", &settle).status, 200);
                 }

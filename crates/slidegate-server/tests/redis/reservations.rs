@@ -69,9 +69,9 @@ fn servers_settle_each_others_reservations_once() {
         });
         thread::scope(|scope| {
             for nth in 0..4 {
-                let (server, settle) = (&servers[nth % 2], &settle);
+                let (address, settle) = (servers[nth % 2].address(), &settle);
                 scope.spawn(move || {
-                    let settled = post(&Client::new(server), "/v1/settle", settle);
+                    let settled = post(&Client::with_address(address), "/v1/settle", settle);
                     assert_eq!((settled.status, settled.json()), (200, json!({"settled": true})));
                 });
             }

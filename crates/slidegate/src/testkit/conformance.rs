@@ -85,7 +85,9 @@ pub async fn run_trace<S: Store>(
                 clock.set(now);
                 Ok(Outcomes::new())
             }
-            ConformanceStep::Charge(plans) if step % CHARGES_PER_CALL_WITH_ID == 0 => {
+            ConformanceStep::Charge(plans)
+                if step % CHARGES_PER_CALL_WITH_ID == 0 && !plans.is_empty() =>
+            {
                 run.compare_call_with_model(&plans, step as u64).await
             }
             ConformanceStep::Charge(plans) => run.compare_charge_with_model(&plans).await,
