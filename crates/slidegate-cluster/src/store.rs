@@ -205,7 +205,7 @@ impl<C: Clock> ClusterStore<C> {
 }
 
 /// A call with an id that is being decided. If it is dropped before, because the caller has cancelled the request, a
-/// repetition is decided anew.
+/// repetition is decided again.
 struct PendingCall<'c, C: Clock> {
     store: &'c ClusterStore<C>,
     hits: &'c [Hit<'c>],

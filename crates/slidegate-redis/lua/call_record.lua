@@ -1,8 +1,8 @@
 -- Changes the record of a call whose limits are in several slots (see once.lua). ARGV[1] contains the operation (byte),
 -- the time to live in milliseconds (double), and the record.
 --
--- Operation 0 claims the call: it creates a record without a reply, unless one exists. Then the reply is '\0', otherwise
--- the same as that of once.lua, or '\3' for a claim of the same call. Operation 1 replaces the record of the claim, and
+-- Operation 0 claims the call: it creates a record without a reply, unless one exists. The reply is then '\0'. Otherwise
+-- it is the reply of once.lua, or '\3' for a claim of the same call. Operation 1 replaces the record of the claim, and
 -- operation 2 removes it.
 local CLAIM_BYTES, RECORD_HEAD_BYTES = 24, 33
 local operation, ttl_ms = unpack('<Bd', ARGV[1])

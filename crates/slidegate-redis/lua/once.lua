@@ -1,6 +1,6 @@
 -- Decides a call with an id, unless the record of the call exists. `decide_call` is the driver of a call without an id.
 --
--- The last key is that of the record. ARGV[1] contains the digest of the request and the digest of the hits (8 bytes
+-- The last key is the key of the record. ARGV[1] contains the digest of the request and the digest of the hits (8 bytes
 -- each), the time of the caller's clock (double), the time to live of the record in milliseconds (double), the number
 -- of hits (uint16), the veto of each hit (byte), and then ARGV[1] of the driver.
 --

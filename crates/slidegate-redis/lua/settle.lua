@@ -1,7 +1,7 @@
 -- Corrects the charges of a call once: reverts charges and adds others, unless the record of the call says that this
 -- has been done. `revert_charges` and `decide_call` are the drivers for these.
 --
--- The last key is that of the record (see once.lua). ARGV[1] contains the digest of the actual costs (8 bytes), the
+-- The last key is the key of the record (see once.lua). ARGV[1] contains the digest of the actual costs (8 bytes), the
 -- time to live in milliseconds of a record that does not exist yet (double), the number of the keys of the charges to
 -- revert, which are first (uint16), the length of the next part (uint32), ARGV[1] for the charges to revert, and ARGV[1]
 -- for the charges to add. An empty part means that there are none.

@@ -297,7 +297,7 @@ fn compose_settle_script(set: AlgorithmSet, driver: &str) -> Script {
     compose_script(set, ScriptOperation::Settle, &format!("{functions}{SETTLE_LUA}"))
 }
 
-/// Returns a driver as a function of its keys and its arguments, which it reads instead of those of the call.
+/// Returns a driver as a function of its keys and its arguments, which it reads in place of the call's keys and arguments.
 fn as_function(name: &str, driver: &str) -> String {
     format!("local function {name}(KEYS, ARGV)\n{driver}\nend\n")
 }

@@ -5,7 +5,7 @@
 
 mod reservations;
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
@@ -104,44 +104,43 @@ impl RequestHandler {
     {
         let Call { operation, span_name, trace } = call;
         let tracer = self.tracer.as_deref();
-        let work = async {
+        let work = pin!(async {
             let parsed = match parse() {
                 Ok(parsed) => parsed,
                 Err(error) => return (Err(error), None),
             };
             let request = parsed.to_gate_request();
-            if let Some(key) = parsed.idempotency_key() {
-                // Boxed, because most requests have no key, and should not pay for a larger future.
-                let once = Box::pin(self.service.decide_once(operation, &request, &key)).await;
-                let decision = match once {
-                    Ok(decision) => decision,
-                    Err(error) => return (Err(error.into()), None),
-                };
-                let response = render(&self.renderer, &parsed, &decision);
-                let domain = tracer.map(|_| request.domain().to_owned());
-                return (response, domain.map(|domain| TracedDecision { domain, decision }));
-            }
-            let decision = match operation {
-                Operation::Check => self.service.check(&request).await,
-                Operation::CheckWithPolicy(policy) => {
+            let decision = match (parsed.idempotency_key(), operation) {
+                (Some(key), operation) => {
+                    // Boxed, because most requests have no key, and should not pay for a larger future.
+                    let once = Box::pin(self.service.decide_once(operation, &request, &key));
+                    match once.await {
+                        Ok(decision) => decision,
+                        Err(error) => return (Err(error.into()), None),
+                    }
+                }
+                (None, Operation::Check) => self.service.check(&request).await,
+                (None, Operation::CheckWithPolicy(policy)) => {
                     self.service.check_with_policy(policy, &request).await
                 }
-                Operation::Peek => self.service.peek(&request).await,
-                Operation::Report => self.service.report(&request).await,
+                (None, Operation::Peek) => self.service.peek(&request).await,
+                (None, Operation::Report) => self.service.report(&request).await,
             };
             let response = render(&self.renderer, &parsed, &decision);
             let domain = tracer.map(|_| request.domain().to_owned());
             (response, domain.map(|domain| TracedDecision { domain, decision }))
-        };
+        });
         self.measure(span_name, trace, work).await
     }
 
     /// Runs `work`, which creates the response to a request. Records the duration, the result and the trace span.
+    ///
+    /// The caller pins `work`, because a future that is passed by value would be stored twice.
     async fn measure<R, E>(
         &self,
         span_name: &'static str,
         trace: TraceHeaders<'_>,
-        work: impl Future<Output = (Result<R, E>, Option<TracedDecision>)>,
+        work: Pin<&mut impl Future<Output = (Result<R, E>, Option<TracedDecision>)>>,
     ) -> Result<R, E>
     where
         Result<R, E>: ClassifyResponse,
@@ -149,7 +148,7 @@ impl RequestHandler {
         let tracer = self.tracer.as_deref();
         let parent = tracer.map(|tracer| trace.read_trace_parent(tracer));
         let mut timer = self.metrics.as_ref().map(RequestTimer::start);
-        let response = trace_decision(tracer, span_name, parent, pin!(work)).await;
+        let response = trace_decision(tracer, span_name, parent, work).await;
         if let Some(timer) = &mut timer {
             timer.result = Some(response.request_result());
         }

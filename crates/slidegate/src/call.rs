@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::clock::ceil_micros;
+
 /// The default time for which a store remembers an admitted call: 10 minutes.
 pub const DEFAULT_CALL_TTL: Duration = Duration::from_secs(600);
 
@@ -96,7 +98,8 @@ impl<'k> IdempotencyKey<'k> {
         Self { key, operation: "", ttl: DEFAULT_CALL_TTL }
     }
 
-    /// Sets the time for which the store remembers the call if it is admitted, at most [`MAX_CALL_TTL`].
+    /// Sets the time for which the store remembers the call if it is admitted, at most [`MAX_CALL_TTL`]. Calls with the
+    /// same key and different times are different requests.
     #[must_use]
     pub fn with_ttl(self, ttl: Duration) -> Self {
         Self { ttl: ttl.min(MAX_CALL_TTL), ..self }
@@ -115,6 +118,8 @@ impl<'k> IdempotencyKey<'k> {
         let key = Sha256::digest(self.key.as_bytes());
         let mut digest = RequestDigest(Sha256::new());
         digest.write(self.operation.as_bytes());
+        // With a longer time than the first call, a repetition could outlive its record.
+        digest.write_number(ceil_micros(self.ttl));
         write_request(&mut digest);
         let request = digest.0.finalize();
         let [mut id, mut request_digest] = [[0; 16], [0; 16]];
@@ -155,7 +160,7 @@ mod tests {
             .with_operation("check")
             .identify(|request| request.write(b"ann"));
         assert_eq!(identity.id.to_string(), "72a90ea3da8b5dd01bde2f27314e02e2");
-        assert_eq!(identity.request_digest, 0x96b5_e2e8_5bc1_9fd5);
+        assert_eq!(identity.request_digest, 0x99a2_168c_6696_707d);
     }
 
     #[test]

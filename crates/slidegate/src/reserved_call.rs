@@ -61,8 +61,8 @@ enum ReservedCost {
 /// The actual costs of a call, to which its charges are corrected.
 ///
 /// - A cost that is not set leaves its charges at their estimate.
-/// - A plain cost of 0 without other costs cancels the call: all its charges are reverted, also those of rules with a
-///   constant cost.
+/// - A plain cost of 0 without other costs cancels the call: all its charges are reverted, also the charges of
+///   rules with a constant cost.
 /// - Otherwise, charges of rules with a constant cost stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActualCosts<'c> {

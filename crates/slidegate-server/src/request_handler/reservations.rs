@@ -1,5 +1,7 @@
 //! The handling of `/v1/reserve` and `/v1/settle`.
 
+use std::pin::pin;
+
 use crate::http::{ReserveRequest, SettleRequest};
 use crate::rendering::CountedResponse;
 use crate::rendering::problem::HttpProblem;
@@ -15,7 +17,7 @@ impl RequestHandler {
         trace: TraceHeaders<'_>,
         parse: impl FnOnce() -> Result<ReserveRequest<'b>, HttpProblem>,
     ) -> Result<CountedResponse, HttpProblem> {
-        let work = async {
+        let work = pin!(async {
             let parsed = match parse() {
                 Ok(parsed) => parsed,
                 Err(problem) => return (Err(problem), None),
@@ -31,7 +33,7 @@ impl RequestHandler {
             let domain = self.tracer.as_ref().map(|_| request.domain().to_owned());
             let decision = reserved.decision;
             (response, domain.map(|domain| TracedDecision { domain, decision }))
-        };
+        });
         self.measure(span_name, trace, work).await
     }
 
@@ -42,14 +44,14 @@ impl RequestHandler {
         trace: TraceHeaders<'_>,
         parse: impl FnOnce() -> Result<SettleRequest<'b>, HttpProblem>,
     ) -> Result<CountedResponse, HttpProblem> {
-        let work = async {
+        let work = pin!(async {
             let settled = async {
                 let parsed = parse()?;
                 self.service.settle(parsed.token(), &parsed.actual_costs()).await?;
                 self.renderer.render_settle()
             };
             (settled.await, None)
-        };
+        });
         self.measure(span_name, trace, work).await
     }
 }

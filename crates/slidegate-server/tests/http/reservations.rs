@@ -273,3 +273,15 @@ fn malformed_reservations_are_bad_requests() {
         assert_problem(&response, 400, "Bad Request", detail);
     }
 }
+
+#[test]
+fn repeated_reservation_cannot_outlive_its_record() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let body = |ttl_ms: u64| json!({"attributes": {"client": "ann"}, "idempotency_key": "a", "ttl_ms": ttl_ms});
+    assert_eq!(post(&client, "/v1/reserve", &body(1_000)).status, 200);
+    let shorter = post(&client, "/v1/reserve", &body(60_000)).json();
+    assert!(shorter["expires_in_ms"].as_u64().unwrap() <= 60_000);
+    let longer = post(&client, "/v1/reserve", &body(700_000));
+    assert_problem(&longer, 422, "Unprocessable Entity", "was used for another request");
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::{ReservedCall, ReservedCharge, ReservedCost};
 use crate::algorithm::{Algorithm, Align};
+use crate::calendar::Calendar;
 use crate::call::CallId;
 use crate::clock::Timestamp;
 use crate::limit::Limit;
@@ -133,10 +134,16 @@ impl Writer {
             Algorithm::SlidingCounter => self.bytes.push(3),
             Algorithm::FixedWindow { align } => {
                 self.bytes.push(4);
-                self.bytes.push(match align {
-                    Align::Key => 0,
-                    Align::Clock => 1,
-                });
+                match align {
+                    Align::Key => self.bytes.push(0),
+                    Align::Clock => self.bytes.push(1),
+                    Align::Calendar(calendar) => {
+                        self.bytes.push(2);
+                        self.write_text(calendar.period().name());
+                        self.write_text(calendar.week_start().name());
+                        self.write_text(calendar.time_zone());
+                    }
+                }
             }
             Algorithm::TokenBucket { burst, max_debt } => {
                 self.bytes.push(5);
@@ -205,6 +212,13 @@ impl Reader<'_> {
         }
     }
 
+    fn read_calendar(&mut self) -> Option<Calendar> {
+        let period = self.read_text()?.parse().ok()?;
+        let week_start = self.read_text()?.parse().ok()?;
+        let calendar = Calendar::new(period).with_time_zone(self.read_text()?).ok()?;
+        Some(calendar.with_week_start(week_start))
+    }
+
     fn read_limit(&mut self) -> Option<Limit> {
         let (max, window_us) = (self.read_number()?, self.read_number()?);
         let algorithm = match self.read_byte()? {
@@ -218,6 +232,7 @@ impl Reader<'_> {
                 align: match self.read_byte()? {
                     0 => Align::Key,
                     1 => Align::Clock,
+                    2 => return Limit::calendar(max, self.read_calendar()?).ok(),
                     _ => return None,
                 },
             },
@@ -239,6 +254,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::calendar::{Period, Weekday};
 
     fn any_limit() -> impl Strategy<Value = Limit> {
         let windows = prop::sample::select(vec!["s", "min", "7ms", "16777217ms", "d", "30d"]);
@@ -252,12 +268,19 @@ mod tests {
             (8..1025_u16)
                 .prop_map(|resolution| Algorithm::SlidingWindow { resolution: Some(resolution) }),
         ];
-        (1..60_000_u64, windows, algorithms).prop_filter_map(
+        let periodic = (1..60_000_u64, windows, algorithms).prop_filter_map(
             "buckets of whole microseconds",
             |(max, window, algorithm)| {
                 Limit::new(format!("{max}/{window}").parse().ok()?, algorithm).ok()
             },
-        )
+        );
+        let calendar = (1..60_000_u64, prop::sample::select(Period::ALL.to_vec())).prop_map(
+            |(max, period)| {
+                let calendar = Calendar::new(period).with_time_zone("Europe/Berlin").unwrap();
+                Limit::calendar(max, calendar.with_week_start(Weekday::Sunday)).unwrap()
+            },
+        );
+        prop_oneof![4 => periodic, 1 => calendar]
     }
 
     fn any_call() -> impl Strategy<Value = ReservedCall> {

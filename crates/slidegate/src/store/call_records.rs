@@ -40,7 +40,7 @@ struct CallRecords {
 struct CallRecord {
     created_at: Timestamp,
     expires_at: Timestamp,
-    /// `None` if the record is only that of a settled reservation.
+    /// `None` if the record only says that a reservation has been settled.
     call: Option<RecordedCall>,
     /// A digest of the costs to which the charges have been corrected; `None` if they have not been corrected.
     settled_value: Option<u64>,

@@ -51,7 +51,7 @@ pub enum SettleResult {
     Repeated,
     /// The charges were corrected to other costs before. Nothing was changed.
     OtherValue,
-    /// The store cannot tell whether the charges were corrected before, because it has evicted records. Nothing was
+    /// It is not known whether the charges were corrected before, because the store has evicted records. Nothing was
     /// changed.
     Forgotten,
 }

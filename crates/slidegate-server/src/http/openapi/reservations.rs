@@ -43,7 +43,7 @@ fn reserve_operation(request: &Value, response: &Value) -> Value {
     let operation = json!({
         "operationId": "reserve",
         "summary": "Decides as `/v1/check` does, and returns a token with which the charge is corrected later",
-        "description": "The costs are estimates. `/v1/settle` corrects them. If nobody settles, the estimates stay charged.",
+        "description": "The costs are estimates. `/v1/settle` corrects them. Without a settlement, the estimates stay charged.",
         "requestBody": {
             "required": true,
             "content": { "application/json": { "schema": request, "examples": { "tokens": {

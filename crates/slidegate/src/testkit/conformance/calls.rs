@@ -103,7 +103,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             model = self.model.charge_once(&hits, &identity);
         } else if has_timed_out && !matches!(&model, OnceResult::Decided(result) if result.allowed)
         {
-            // A denied call may have charged several times what it always charges.
+            // Each attempt of a denied call has charged the hits that are always charged.
             let charges = hits.iter().any(|hit| hit.charge == ChargeWhen::Always);
             if charges {
                 return self.reset_call(index).await;
