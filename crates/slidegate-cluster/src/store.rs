@@ -299,7 +299,7 @@ impl<C: Clock> Store for ClusterStore<C> {
     }
 
     fn revert_later(&self, receipt: Receipt) {
-        self.counters.revert(receipt.into_iter(), self.clock.now());
+        self.counters.revert(receipt, self.clock.now());
     }
 
     async fn adjust_async(

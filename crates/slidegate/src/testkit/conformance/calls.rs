@@ -14,7 +14,7 @@ use crate::testkit::trace::PlannedHit;
 use super::{ConformanceRun, check_error_is_retryable, check_results_are_equal};
 
 /// The time for which calls are remembered, longer than a trace: stores may measure it with another clock.
-const CALL_TTL: Duration = Duration::from_secs(1_000_000_000);
+const CALL_TTL: Duration = Duration::from_secs(10_000_000_000);
 
 /// A call with an id that was sent to the store before.
 pub(super) struct IdentifiedCall {
