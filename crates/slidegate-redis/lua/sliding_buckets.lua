@@ -79,5 +79,7 @@ local function decide(key, now, precision_us, window, max, counted, margin_s, re
   value = pack(HEAD, moment, total, expiry_s)
     .. value:sub(HEAD_BYTES + 1, offset) .. pack('<I4', sum) .. value:sub(offset + 5)
   if ttl_ms then call('SET', key, value, 'PX', ttl_ms) else call('SET', key, value, 'KEEPTTL') end
-  return true, remaining, reset, fits and 0 or 1, moment
+  -- A time before the bucket is the time of a clock that has stepped back.
+  local bucket_start = running * precision_us
+  return true, remaining, reset, fits and 0 or 1, now > bucket_start and now or bucket_start
 end
