@@ -2,7 +2,7 @@
 -- has been done. `revert_charges` and `decide_call` are the drivers for these.
 --
 -- The last key is the key of the record (see once.lua). ARGV[1] contains the digest of the actual costs (8 bytes), the
--- time to live in milliseconds of a record that does not exist yet (double), the number of the keys of the charges to
+-- minimum time to live of the record in milliseconds (double), the number of the keys of the charges to
 -- revert, which are first (uint16), the length of the next part (uint32), ARGV[1] for the charges to revert, and ARGV[1]
 -- for the charges to add. An empty part means that there are none.
 local RECORD_HEAD_BYTES = 33
@@ -15,7 +15,9 @@ if not call('SET', record_key, EMPTY_HEAD .. value, 'PX', ttl_ms, 'NX') then
   local record = call('GET', record_key) or ''
   if #record < RECORD_HEAD_BYTES then return redis.error_reply(FOREIGN .. record_key) end
   if record:byte(25) == 1 then return record:sub(26, 33) == value and '\1' or '\2' end
-  call('SET', record_key, record:sub(1, 24) .. '\1' .. value .. record:sub(34), 'KEEPTTL')
+  local left_ms = call('PTTL', record_key)
+  if left_ms > ttl_ms then ttl_ms = left_ms end
+  call('SET', record_key, record:sub(1, 24) .. '\1' .. value .. record:sub(34), 'PX', ttl_ms)
 end
 local failed
 if revert_bytes > 0 then

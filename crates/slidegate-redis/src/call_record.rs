@@ -162,7 +162,7 @@ impl OnceReply {
 pub struct SettleCall<'c> {
     pub record_key: String,
     pub value_digest: u64,
-    /// The time for which a new record is kept.
+    /// The time for which the record is kept at least.
     pub record_ttl: Duration,
     pub reverted: Vec<&'c Charge>,
     /// The hits that charge the added units.

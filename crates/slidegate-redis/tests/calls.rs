@@ -244,3 +244,30 @@ async fn record_expires_with_its_call() {
     let error = store.charge_once_async(&hits, &identity(1)).await.unwrap_err();
     assert!(error.to_string().contains("FOREIGN"), "{error}");
 }
+
+/// A process whose clock is behind accepts a reservation for longer, and must still find the record of its settlement.
+#[tokio::test]
+async fn settlement_is_remembered_longer_than_its_reservation() {
+    const LEFT: Duration = Duration::from_secs(2_000);
+    let redis = Redis::start();
+    let store = RedisStore::open(&redis.address(), settings()).unwrap();
+    let request = TestRequest::new(1);
+    let result = store.charge_once_async(&request.hits(1), &identity(1)).await.unwrap();
+    let receipt = decided(result).receipt;
+    // The first record exists already, and lives for a shorter time; the second is created.
+    for call in [1, 2] {
+        let settlement = Settlement { ttl: LEFT, ..settlement(call, &receipt, 3) };
+        store.settle_async(&settlement).await.unwrap();
+        let key = format!("slidegate:call:{}", identity(call).id);
+        let ttl_ms: i64 = redis.try_command(&["PTTL", &key]).unwrap();
+        let expected = (LEFT + Duration::from_secs(60)).as_millis() as i64;
+        assert!((expected..expected + 10_000).contains(&ttl_ms), "{ttl_ms}");
+    }
+    // A record is never kept for a shorter time.
+    let early = Settlement { ttl: Duration::ZERO, ..settlement(3, &receipt, 3) };
+    store.charge_once_async(&request.hits(1), &identity(3)).await.unwrap();
+    store.settle_async(&early).await.unwrap();
+    let key = format!("slidegate:call:{}", identity(3).id);
+    let ttl_ms: i64 = redis.try_command(&["PTTL", &key]).unwrap();
+    assert!(ttl_ms > TTL.as_millis() as i64 - 60_000, "{ttl_ms}");
+}

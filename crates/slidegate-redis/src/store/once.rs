@@ -22,6 +22,10 @@ use crate::topology::Topology;
 /// The time to live of a claim. If a process dies between the claim and the result, a repetition is rejected until then.
 const CLAIM_TTL: Duration = Duration::from_secs(10);
 
+/// Additional time for which the record of a settlement is kept. A reservation expires by the clocks of the processes that
+/// settle it. A process whose clock is behind by less than this time still finds the record.
+const SETTLED_RECORD_MARGIN: Duration = Duration::from_secs(60);
+
 /// The interval at which a repetition checks whether the call has been decided.
 const CLAIM_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -116,7 +120,7 @@ impl RedisStoreInner {
         let new_part = |slot| SettleCall {
             record_key: self.keyspace.call_record_key(self.slot_of_record(slot), settlement.id),
             value_digest: settlement.value_digest,
-            record_ttl: self.record_ttl(settlement.ttl),
+            record_ttl: self.record_ttl(settlement.ttl) + SETTLED_RECORD_MARGIN,
             reverted: Vec::new(),
             added: ScriptRequest { mode: ScriptMode::Take, hits: KeyedHits::new() },
         };
