@@ -14,11 +14,13 @@ local function decide(key, now, precision_us, window, max, counted, margin_s, re
     -- A foreign value of the same length could make the loops below run forever.
     if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
   end
-  local moment = now > last and now or last
-  local running = moment / precision_us
-  running = running - running % 1
   local newest = last / precision_us
   newest = newest - newest % 1
+  -- A clock that is behind charges the bucket of the last charge.
+  local moment = newest * precision_us
+  if now > moment then moment = now end
+  local running = moment / precision_us
+  running = running - running % 1
   local oldest = newest - counted + 1
   if oldest < 0 then oldest = 0 end
 
@@ -79,7 +81,5 @@ local function decide(key, now, precision_us, window, max, counted, margin_s, re
   value = pack(HEAD, moment, total, expiry_s)
     .. value:sub(HEAD_BYTES + 1, offset) .. pack('<I4', sum) .. value:sub(offset + 5)
   if ttl_ms then call('SET', key, value, 'PX', ttl_ms) else call('SET', key, value, 'KEEPTTL') end
-  -- A time before the bucket is the time of a clock that has stepped back.
-  local bucket_start = running * precision_us
-  return true, remaining, reset, fits and 0 or 1, now > bucket_start and now or bucket_start
+  return true, remaining, reset, fits and 0 or 1, moment
 end

@@ -9,6 +9,7 @@
 //! the hand-over starts no task, even if the caller of the previous leader has gone.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -42,6 +43,26 @@ pub struct Waiter<J, R> {
     id: u64,
     pub job: J,
     pub reply: oneshot::Sender<R>,
+    claim: Arc<Claim>,
+}
+
+/// The right to decide whether a waiting job is sent. Either its batch or its caller claims it, whichever is first. So a
+/// caller that stops waiting always knows whether its job was sent, also when its batch is being prepared.
+#[derive(Debug, Default)]
+struct Claim(AtomicBool);
+
+impl Claim {
+    /// Returns `true` for the first caller.
+    fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl<J, R> Waiter<J, R> {
+    /// Returns whether to send the job. If its caller has canceled it, it must not be sent.
+    pub fn claim(&self) -> bool {
+        self.claim.take()
+    }
 }
 
 /// The result of adding a job to a [`Coalescer`].
@@ -59,7 +80,7 @@ pub enum Enqueued<K: CoalesceKey, J, R> {
 pub trait CoalesceKey: Copy + Eq + std::hash::Hash {}
 impl<K: Copy + Eq + std::hash::Hash> CoalesceKey for K {}
 
-/// A handle of a waiting job. Dropping the handle cancels the job. A job that is canceled before its batch is sent has
+/// A handle of a waiting job. Dropping the handle cancels the job. A job that is canceled before its batch claims it has
 /// no effect.
 #[derive(Debug)]
 pub struct WaitHandle<K: CoalesceKey, J, R> {
@@ -67,6 +88,7 @@ pub struct WaitHandle<K: CoalesceKey, J, R> {
     key: K,
     id: u64,
     reply: oneshot::Receiver<R>,
+    claim: Arc<Claim>,
 }
 
 /// A guard of a key that has a call in flight. Dropping the guard ends the call. If jobs wait for the key then, the
@@ -108,10 +130,10 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
             return Enqueued::Full;
         }
         let (sender, receiver) = oneshot::channel();
-        let id = *next_id;
-        waiters.push_back(Waiter { id, job, reply: sender });
+        let (id, claim) = (*next_id, Arc::new(Claim::default()));
+        waiters.push_back(Waiter { id, job, reply: sender, claim: claim.clone() });
         (*waiter_count, *next_id) = (*waiter_count + 1, id + 1);
-        Enqueued::Follower(WaitHandle { coalescer: self.clone(), key, id, reply: receiver })
+        Enqueued::Follower(WaitHandle { coalescer: self.clone(), key, id, reply: receiver, claim })
     }
 
     /// Marks a key as having a call in flight. Returns `None` if it already has one.
@@ -148,7 +170,8 @@ impl<K: CoalesceKey, J, R> LeaderGuard<K, J, R> {
     }
 
     /// Takes the waiting jobs for the next call of the key. These are the first waiting job and the jobs behind it
-    /// while `fits` returns `true` for them, at most [`MAX_BATCH`]. Returns an empty list if no job is waiting.
+    /// while `fits` returns `true` for them, at most [`MAX_BATCH`]. Returns an empty list if no job is waiting. The caller
+    /// sends only the jobs that it can [claim](Waiter::claim).
     pub fn next_batch(&self, mut fits: impl FnMut(&J) -> bool) -> Vec<Waiter<J, R>> {
         let mut state = self.coalescer.state.lock();
         let CoalescerState { waiters_by_key, waiter_count, .. } = &mut *state;
@@ -186,16 +209,24 @@ impl<K: CoalesceKey, J, R> WaitHandle<K, J, R> {
         (&mut self.reply).await.ok()
     }
 
-    /// Cancels the job. Returns `true` if the job was still waiting, so that it will never be sent.
+    /// Cancels the job. Returns `true` if its batch has not claimed it, so that it will never be sent.
     pub fn cancel(&self) -> bool {
+        let is_first = self.claim.take();
+        if is_first {
+            self.leave_queue();
+        }
+        is_first
+    }
+
+    /// Removes the job from the waiting jobs, unless it has been taken for a batch.
+    fn leave_queue(&self) {
         let mut state = self.coalescer.state.lock();
         let CoalescerState { waiters_by_key, waiter_count, .. } = &mut *state;
-        let Some(waiters) = waiters_by_key.get_mut(&self.key) else { return false };
+        let Some(waiters) = waiters_by_key.get_mut(&self.key) else { return };
         // Ids ascend from the front to the back.
         let found = waiters.binary_search_by_key(&self.id, |other| other.id);
         let removed = found.ok().and_then(|index| waiters.remove(index));
         *waiter_count -= usize::from(removed.is_some());
-        removed.is_some()
     }
 }
 
@@ -314,7 +345,10 @@ mod tests {
         assert!(handles[1].cancel() && !handles[1].cancel());
         let batch = leader.next_batch(|_| true);
         assert_eq!(jobs_of_batch(&batch), [0, 2]);
+        assert!(batch[0].claim());
         assert!(!handles[0].cancel(), "the job is in flight");
+        assert!(handles[2].cancel(), "the job was taken, but is not sent yet");
+        assert!(!batch[1].claim(), "the job must not be sent any more");
         drop(handles);
         assert_eq!(coalescer.state.lock().waiter_count, 0);
     }

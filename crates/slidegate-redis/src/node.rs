@@ -215,7 +215,7 @@ impl Node {
     }
 
     /// Takes the waiting requests for the next call of a batch key. Requests whose deadline has passed get an error and
-    /// are not returned. Returns an empty list if no request is waiting.
+    /// are not returned, and neither are canceled requests. Returns an empty list if no request is waiting.
     fn take_next_batch(
         &self,
         leader_guard: &BatchLeaderGuard,
@@ -230,7 +230,9 @@ impl Node {
             let mut live = Vec::with_capacity(batch_len);
             for waiter in batch {
                 if waiter.job.1 > now {
-                    live.push(waiter);
+                    if waiter.claim() {
+                        live.push(waiter);
+                    }
                 } else {
                     let _ =
                         waiter.reply.send(Err(Failure::Server(self.executor.timeout_error(false))));

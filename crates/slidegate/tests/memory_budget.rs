@@ -96,18 +96,19 @@ fn new_limits_of_all_algorithms(quota: &str) -> [Limit; 6] {
 }
 
 #[test]
-fn key_with_one_charge_uses_at_most_120_bytes() {
+fn key_with_one_charge_uses_at_most_64_bytes() {
     let fixture = MemoryStoreFixture::new(1 << 30);
     fixture.charge_each_key(&new_day_limit_with_minute_buckets(10), 0..100_000);
     let bytes = fixture.store.memory_bytes() / 100_000;
-    assert!((64..=120).contains(&bytes), "{bytes}");
+    assert!((44..=64).contains(&bytes), "{bytes}");
 }
 
 #[test]
 fn max_state_bytes_matches_largest_key_state() {
     const KEY_COUNT: u64 = 20;
-    // The larger kind of slot, its part of a chunk's overhead, and a quarter for free slots.
-    const HASH_TABLE_SLOT_BYTES: usize = 62 + 62 / 4;
+    // The slot, its part of a chunk's overhead, and a quarter for free slots.
+    const BUCKETS_SLOT_BYTES: usize = 44 + 44 / 4;
+    const LOG_SLOT_BYTES: usize = 62 + 62 / 4;
     let limits = new_limits_of_all_algorithms("500/d");
     let is_window = |limit: &Limit| matches!(limit.algorithm(), Algorithm::SlidingWindow { .. });
     for limit in limits
@@ -127,18 +128,18 @@ fn max_state_bytes_matches_largest_key_state() {
         let promised = limit.max_state_bytes();
         match limit.algorithm() {
             Algorithm::SlidingBuckets { .. } => {
-                assert_eq!(HASH_TABLE_SLOT_BYTES + heap, promised, "{limit}")
+                assert_eq!(BUCKETS_SLOT_BYTES + heap, promised, "{limit}")
             }
             Algorithm::SlidingLog => {
                 let min = promised * 9 / 10;
                 assert!(
-                    (min..=promised).contains(&(HASH_TABLE_SLOT_BYTES + heap)),
+                    (min..=promised).contains(&(LOG_SLOT_BYTES + heap)),
                     "{heap} of {promised}"
                 );
             }
             _ => {
                 assert_eq!(heap, 0, "{limit}");
-                assert!(promised <= HASH_TABLE_SLOT_BYTES, "{limit}: {promised}");
+                assert!(promised <= LOG_SLOT_BYTES, "{limit}: {promised}");
             }
         }
     }

@@ -51,9 +51,9 @@ fn key_mixes() -> Vec<KeyMix> {
         mix("many-entries", "32/d", Algorithm::default(), 50_000, 32),
         mix("fixed", "10/d", Algorithm::FixedWindow { align: Default::default() }, 500_000, 1),
         mix("token", "10/d", Algorithm::TokenBucket { burst: None, max_debt: None }, 300_000, 1),
-        mix("one-request-buckets", "10/d", minutes, 200_000, 1),
+        mix("one-request-buckets", "10/d", minutes, 400_000, 1),
         mix("dense-buckets", "10000/d", minutes, 2_000, 1_500),
-        mix("few-buckets", "1000/d", Algorithm::SlidingBuckets { precision: None }, 150_000, 3),
+        mix("few-buckets", "1000/d", minutes, 150_000, 3),
         mix("short-logs", "10/d", Algorithm::SlidingLog, 150_000, 4),
         mix("long-logs", "1000/d", Algorithm::SlidingLog, 10_000, 300),
     ]
