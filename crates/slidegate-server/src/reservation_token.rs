@@ -29,6 +29,9 @@ const NONCE: [u8; NONCE_LEN] = [0; NONCE_LEN];
 /// Separates the keys of tokens from other uses of the same secret.
 const KEY_DERIVATION_LABEL: &[u8] = b"slidegate reservation token 1";
 
+/// Separates the token key of a cluster from other uses of the cluster key.
+const CLUSTER_KEY_LABEL: &[u8] = b"slidegate reservation token key of a cluster 1";
+
 const ORIGIN_ANY: u8 = 0;
 const ORIGIN_STORE_OF_INSTANCE: u8 = 1;
 const ORIGIN_FALLBACK_OF_INSTANCE: u8 = 2;
@@ -71,6 +74,12 @@ pub enum TokenError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the request has too many limits for a reservation; use fewer rules, or shorter values")]
 pub struct SealError;
+
+/// Derives the token key of a cluster from the cluster key.
+pub fn token_key_of_cluster(cluster_key: &str) -> Vec<u8> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, cluster_key.as_bytes());
+    hmac::sign(&key, CLUSTER_KEY_LABEL).as_ref().to_vec()
+}
 
 /// Creates and opens tokens.
 pub struct TokenSealer {
