@@ -6,9 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use slidegate::store::{Outcomes, SingleChargeResult};
+use slidegate::store::{
+    CallRecordTable, DEFAULT_MAX_CALL_RECORDS, OnceResult, Outcomes, SettleResult, Settlement,
+    SingleChargeResult,
+};
 use slidegate::{
-    Adjustment, Asynchronous, ChargeResult, Clock, Edit, Hit, Receipt, Store, StoreError,
+    Adjustment, Asynchronous, CallIdentity, ChargeResult, Clock, Edit, Hit, Receipt, Store,
+    StoreError,
 };
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
@@ -76,6 +80,8 @@ pub struct ClusterStore<C> {
     sync_wait: Duration,
     unsynced_denials: AtomicU64,
     node: Option<NodeHandle>,
+    /// The calls that this node has admitted. They are not replicated.
+    calls: CallRecordTable,
 }
 
 impl<C> fmt::Debug for ClusterStore<C> {
@@ -100,7 +106,20 @@ impl<C: Clock> ClusterStore<C> {
             sync_wait,
             unsynced_denials: AtomicU64::new(0),
             node: None,
+            calls: CallRecordTable::new(DEFAULT_MAX_CALL_RECORDS),
         }
+    }
+
+    /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default. Each
+    /// node remembers only the calls that it has admitted itself.
+    #[must_use]
+    pub fn with_max_call_records(self, max_records: usize) -> Self {
+        Self { calls: CallRecordTable::new(max_records), ..self }
+    }
+
+    /// Returns the records of idempotent calls and of settled reservations.
+    pub fn call_records(&self) -> &CallRecordTable {
+        &self.calls
     }
 
     pub(crate) fn with_node(self, node: NodeHandle) -> Self {
@@ -185,6 +204,22 @@ impl<C: Clock> ClusterStore<C> {
     }
 }
 
+/// A call with an id that is being decided. If it is dropped before, because the caller has cancelled the request, a
+/// repetition is decided again.
+struct PendingCall<'c, C: Clock> {
+    store: &'c ClusterStore<C>,
+    hits: &'c [Hit<'c>],
+    identity: &'c CallIdentity,
+    result: Option<ChargeResult>,
+}
+
+impl<C: Clock> Drop for PendingCall<'_, C> {
+    fn drop(&mut self) {
+        let now = self.store.clock.now();
+        self.store.calls.finish(self.identity, self.hits, self.result.as_ref(), now);
+    }
+}
+
 /// Returns whether a call charged a limit that has few units left. The other nodes must know such charges soon, because
 /// they may be about to allow the same units.
 fn charged_nearly_used_limit(hits: &[Hit<'_>], result: &ChargeResult) -> bool {
@@ -230,8 +265,41 @@ impl<C: Clock> Store for ClusterStore<C> {
         Ok(results)
     }
 
+    /// A repetition is recognized only on the node that has admitted the call.
+    async fn charge_once_async(
+        &self,
+        hits: &[Hit<'_>],
+        identity: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
+        if let Some(found) = self.calls.begin(identity, hits, self.clock.now()) {
+            return Ok(found);
+        }
+        let mut pending = PendingCall { store: self, hits, identity, result: None };
+        let result = self.charge_async(hits).await?;
+        pending.result = Some(result.clone());
+        Ok(OnceResult::Decided(result))
+    }
+
+    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+        let now = self.clock.now();
+        let mut added = Ok(());
+        let result = self.calls.settle(settlement, now, || {
+            self.counters.revert(settlement.reverted.iter().cloned(), now);
+            for charge in &settlement.added {
+                // Never waits, because the hit never denies.
+                let hit = charge.reported_hit();
+                added = self.counters.charge_call(&[hit], now, CapPolicy::Deny).map(drop);
+            }
+        });
+        added.map(|()| result)
+    }
+
     async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.counters.peek(hits, self.clock.now())
+    }
+
+    fn revert_later(&self, receipt: Receipt) {
+        self.counters.revert(receipt, self.clock.now());
     }
 
     async fn adjust_async(

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::store::Outcomes;
+use slidegate::store::{OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::run_trace;
 use slidegate::testkit::properties;
 use slidegate::{
-    Adjustment, Algorithm, Align, Asynchronous, Calendar, ChargeResult, Clock, Edit, Hit, Key,
-    Limit, ManualClock, MemoryStore, Period, Quota, Receipt, Scope, Store, StoreError, SyncStore,
-    Timestamp,
+    Adjustment, Algorithm, Align, Asynchronous, Calendar, CallIdentity, ChargeResult, Clock, Edit,
+    Hit, Key, Limit, ManualClock, MemoryStore, Period, Quota, Receipt, Scope, Store, StoreError,
+    SyncStore, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
@@ -96,9 +96,26 @@ impl<S: Store> Store for SlidingWindowStore<S> {
         self.store.charge_many_async(&calls).await
     }
 
+    async fn charge_once_async(
+        &self,
+        hits: &[Hit<'_>],
+        identity: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
+        let limits = self.limits(hits);
+        self.store.charge_once_async(&with_limits(hits, &limits), identity).await
+    }
+
+    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+        self.store.settle_async(settlement).await
+    }
+
     async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         let limits = self.limits(hits);
         self.store.peek_async(&with_limits(hits, &limits)).await
+    }
+
+    fn revert_later(&self, receipt: Receipt) {
+        self.store.revert_later(receipt);
     }
 
     async fn adjust_async(

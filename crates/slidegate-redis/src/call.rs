@@ -35,6 +35,19 @@ pub struct ScriptCall<'s, 'k> {
     pub argument: Vec<u8>,
 }
 
+/// The parts of a call that reverts charges and adds others.
+#[derive(Debug)]
+pub struct SettleParts<'s, 'k> {
+    pub script: &'s Script,
+    /// The keys of the charges to revert, followed by the keys of the charges to add.
+    pub keys: Keys<'k>,
+    pub revert_keys: u16,
+    /// The argument for the charges to revert; empty if there are none.
+    pub revert: Vec<u8>,
+    /// The argument for the charges to add; empty if there are none.
+    pub add: Vec<u8>,
+}
+
 /// The Redis keys of a script call, without duplicates.
 pub type Keys<'k> = SmallVec<[&'k str; 2]>;
 
@@ -293,6 +306,72 @@ fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
         keys.len() - 1
     });
     position as u16 + 1
+}
+
+/// Builds the call that decides a request with an id. The caller adds the record of the call.
+pub fn build_decide_once<'s, 'k>(
+    scripts: &'s Scripts,
+    now: Option<Timestamp>,
+    expiry_margin_s: u32,
+    request: &'k ScriptRequest,
+) -> ScriptCall<'s, 'k> {
+    let now = encode_time_or_redis_clock(now);
+    match &request.hits[..] {
+        [hit] => {
+            let call = build_single_hit_call(scripts, now, expiry_margin_s, request.mode, hit);
+            ScriptCall { script: scripts.once_single(&hit.limit.algorithm()), ..call }
+        }
+        hits if request.has_single_key() => {
+            let call = build_group_call(scripts, now, expiry_margin_s, request);
+            ScriptCall { script: scripts.once_group(algorithms_of_hits(hits)), ..call }
+        }
+        hits => {
+            let call = build_batch_call(scripts, now, expiry_margin_s, &[request]);
+            ScriptCall { script: scripts.once_batch(algorithms_of_hits(hits)), ..call }
+        }
+    }
+}
+
+/// Returns the algorithms of hits.
+fn algorithms_of_hits(hits: &[KeyedHit]) -> AlgorithmSet {
+    hits.iter().fold(AlgorithmSet::default(), |set, hit| set.with(&hit.limit.algorithm()))
+}
+
+/// Builds the parts of the call that reverts some charges and adds others. The caller adds the record of the call.
+pub fn build_settle_parts<'s, 'k>(
+    scripts: &'s Scripts,
+    now: Option<Timestamp>,
+    expiry_margin_s: u32,
+    reverted: &[&'k Charge],
+    added: &'k ScriptRequest,
+) -> SettleParts<'s, 'k> {
+    let (mut keys, mut revert_keys, mut revert, mut add) = (Keys::new(), 0, Vec::new(), Vec::new());
+    if !reverted.is_empty() {
+        let call = build_revert(scripts, reverted);
+        (keys, revert) = (call.keys, call.argument);
+        revert_keys = keys.len() as u16;
+    }
+    let now = encode_time_or_redis_clock(now);
+    let algorithms = reverted.iter().map(|charge| charge.limit.algorithm());
+    let algorithms =
+        algorithms.fold(algorithms_of_hits(&added.hits), |set, algorithm| set.with(&algorithm));
+    let single = algorithms.single().filter(|_| added.hits.len() <= 1);
+    let call = match (&added.hits[..], single) {
+        ([], _) => None,
+        ([hit], Some(_)) => {
+            Some(build_single_hit_call(scripts, now, expiry_margin_s, added.mode, hit))
+        }
+        _ => Some(build_batch_call(scripts, now, expiry_margin_s, &[added])),
+    };
+    if let Some(call) = call {
+        keys.extend(call.keys);
+        add = call.argument;
+    }
+    let script = match single {
+        Some(algorithm) => scripts.settle_single(&algorithm),
+        None => scripts.settle(algorithms),
+    };
+    SettleParts { script, keys, revert_keys, revert, add }
 }
 
 /// Builds the call that reverts charges. Charges that were not made by a Redis store are ignored.

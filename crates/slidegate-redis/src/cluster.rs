@@ -5,7 +5,7 @@
 //! breaker, so that the loss of one node does not affect the others.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -44,6 +44,27 @@ pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
     crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % CLUSTER_SLOT_COUNT as u16
+}
+
+/// Returns a hash tag whose keys are in this slot: the smallest number whose text has this slot.
+pub fn tag_in_slot(slot: u16) -> u32 {
+    static TAGS: OnceLock<Box<[u32]>> = OnceLock::new();
+    let tags = TAGS.get_or_init(|| {
+        let mut tags = vec![None; CLUSTER_SLOT_COUNT];
+        let mut missing = CLUSTER_SLOT_COUNT;
+        for number in 0.. {
+            let tag = &mut tags[usize::from(slot_of(&number.to_string()))];
+            if tag.is_none() {
+                *tag = Some(number);
+                missing -= 1;
+            }
+            if missing == 0 {
+                break;
+            }
+        }
+        tags.into_iter().map(Option::unwrap_or_default).collect()
+    });
+    tags[usize::from(slot) % CLUSTER_SLOT_COUNT]
 }
 
 /// A client of a Redis Cluster, which knows the master of each slot.

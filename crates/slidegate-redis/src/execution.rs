@@ -14,9 +14,9 @@ use crate::call::{self, ScriptCall};
 use crate::clocks::Clocks;
 use crate::connect::{ConnectionHandle, ConnectionSource, ReconnectingConnection};
 use crate::failure::Failure;
-use crate::maintenance_op::MaintenanceOp;
 use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
 use crate::script::Scripts;
+use crate::script_operation::ScriptOperation;
 use crate::script_request::ScriptRequest;
 
 /// Settings that all servers of a store share.
@@ -106,15 +106,16 @@ impl ScriptExecutor {
         Ok(results.collect())
     }
 
-    /// Runs a maintenance operation in its own call, which it shares with no other request.
-    pub async fn run_maintenance(
+    /// Runs an operation in its own call, which it shares with no other request.
+    pub async fn run_operation<O: ScriptOperation>(
         &self,
-        operation: &MaintenanceOp<'_>,
+        operation: &O,
         is_asking: bool,
         sent: &CommandSentFlag,
-    ) -> Result<ScriptReply, Failure> {
+    ) -> Result<O::Reply, Failure> {
         let handle = self.wait_for_connection().await?;
-        let call = operation.call(&self.scripts, self.call_settings.clocks.counting_now());
+        let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
+        let call = operation.call(&self.scripts, clocks.counting_now(), *expiry_margin_s);
         let value = self.run_script(&call, is_asking, &handle, sent).await?;
         let reply = string_reply_bytes(&value).and_then(|bytes| operation.decode(bytes).ok());
         reply.ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))

@@ -31,6 +31,7 @@ mod address;
 #[doc(hidden)]
 pub mod bench_api;
 mod call;
+mod call_record;
 mod clocks;
 mod cluster;
 mod coalescing;
@@ -47,6 +48,7 @@ mod node;
 mod reply;
 mod script;
 mod script_files;
+mod script_operation;
 mod script_request;
 mod sentinel;
 mod settings;

@@ -83,9 +83,8 @@ async fn run_maintenance_concurrently(
     operations: impl Iterator<Item = (u16, MaintenanceOp<'_>)>,
     deadline: Instant,
 ) -> Result<Vec<ScriptReply>, StoreError> {
-    let run = |(slot, operation)| async move {
-        topology.run_maintenance(slot, &operation, deadline).await
-    };
+    let run =
+        |(slot, operation)| async move { topology.run_operation(slot, &operation, deadline).await };
     let results = join_all(operations.map(run)).await;
     let has_several = results.len() > 1;
     results.into_iter().collect::<Result<_, _>>().map_err(|failure: Failure| match has_several {

@@ -7,6 +7,7 @@ use slidegate::store::Charge;
 use crate::call::{self, ScriptCall};
 use crate::reply::{DecodeError, ScriptReply};
 use crate::script::Scripts;
+use crate::script_operation::ScriptOperation;
 use crate::script_request::KeyedHit;
 
 /// A maintenance operation on counters whose keys are all in one slot of a Cluster.
@@ -17,9 +18,10 @@ pub enum MaintenanceOp<'e> {
     Reset(Vec<&'e KeyedHit>),
 }
 
-impl MaintenanceOp<'_> {
-    /// Builds the script call of the operation. `None` for `now` selects the clock of Redis.
-    pub fn call<'s>(&self, scripts: &'s Scripts, now: Option<Timestamp>) -> ScriptCall<'s, '_> {
+impl ScriptOperation for MaintenanceOp<'_> {
+    type Reply = ScriptReply;
+
+    fn call<'s>(&self, scripts: &'s Scripts, now: Option<Timestamp>, _: u32) -> ScriptCall<'s, '_> {
         match self {
             Self::Revert(charges) => call::build_revert(scripts, charges),
             Self::Refund(hits) => call::build_refund(scripts, now, hits),
@@ -27,9 +29,8 @@ impl MaintenanceOp<'_> {
         }
     }
 
-    /// Decodes the reply to the operation. The reply to a refund has the state of each counter. The replies to other
-    /// operations only confirm success.
-    pub fn decode(&self, bytes: &[u8]) -> Result<ScriptReply, DecodeError> {
+    /// The reply to a refund has the state of each counter. The replies to other operations only confirm success.
+    fn decode(&self, bytes: &[u8]) -> Result<ScriptReply, DecodeError> {
         match self {
             Self::Refund(hits) => ScriptReply::decode(hits.len(), bytes),
             Self::Revert(_) | Self::Reset(_) if bytes == b"OK" => Ok(ScriptReply::empty()),

@@ -14,8 +14,7 @@ use crate::coalescing::{Coalescer, Enqueued, LeaderGuard, LeaderReceiver, WaitHa
 use crate::connect::ConnectionSource;
 use crate::execution::{CallSettings, CommandSentFlag, ScriptExecutor, ScriptResult};
 use crate::failure::Failure;
-use crate::maintenance_op::MaintenanceOp;
-use crate::reply::ScriptReply;
+use crate::script_operation::ScriptOperation;
 use crate::script_request::ScriptRequest;
 
 /// Maximum number of hits in a call that several requests share. A request with more hits is sent alone.
@@ -149,15 +148,15 @@ impl Node {
         }
     }
 
-    /// Runs a maintenance operation in its own call, which it shares with no other request.
-    pub async fn run_maintenance(
+    /// Runs an operation in its own call, which it shares with no other request.
+    pub async fn run_operation<O: ScriptOperation>(
         &self,
-        operation: &MaintenanceOp<'_>,
+        operation: &O,
         is_asking: bool,
         deadline: Instant,
-    ) -> Result<ScriptReply, Failure> {
+    ) -> Result<O::Reply, Failure> {
         let sent = CommandSentFlag::default();
-        let call_future = self.executor.run_maintenance(operation, is_asking, &sent);
+        let call_future = self.executor.run_operation(operation, is_asking, &sent);
         self.make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
             .await
     }

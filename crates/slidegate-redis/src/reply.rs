@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slidegate::store::{Charge, Outcomes, is_admitted};
-use slidegate::{Outcome, Receipt, Timestamp};
+use slidegate::{ChargeResult, Outcome, Receipt, Timestamp};
 use smallvec::SmallVec;
 
 use crate::script_request::KeyedHit;
@@ -87,6 +87,40 @@ fn decode_hit_reply(bytes: &[u8]) -> Result<HitReply, DecodeError> {
     }
 }
 
+/// Encodes the reply to a hit, for the record of a call. `charge` is the time and the units of the charge; `None` if the
+/// hit was not charged.
+pub fn encode_hit_reply(
+    outcome: &Outcome,
+    charge: Option<(Timestamp, u64)>,
+) -> [u8; HIT_REPLY_BYTES] {
+    const NEVER: f64 = -1.0;
+    let micros = |duration: Duration| duration.as_micros() as f64;
+    let wait = outcome.retry_after().map_or(NEVER, micros);
+    let remaining = outcome.remaining() as f64;
+    let (kind, remaining, retry) = match charge {
+        None => (REPLY_CODE_NOT_CHARGED, remaining, wait),
+        Some(_) if !outcome.fits() => (REPLY_CODE_CHARGED_ABOVE_LIMIT, remaining, wait),
+        // No units remain, or the largest debt was reached. The time until one unit fits is not known.
+        Some(_) if remaining == 0.0 => (REPLY_CODE_CHARGED_AND_EXHAUSTED, remaining, NEVER),
+        Some(_) => (REPLY_CODE_CHARGED, remaining, 0.0),
+    };
+    let units = charge.map_or(0, |(_, units)| units);
+    let remaining = match kind {
+        REPLY_CODE_CHARGED_AND_EXHAUSTED | REPLY_CODE_CHARGED_ABOVE_LIMIT if remaining == 0.0 => {
+            -1.0 - units as f64
+        }
+        _ => remaining,
+    };
+    let charged_at = charge.map_or(0.0, |(charged_at, _)| charged_at.as_micros() as f64);
+    let mut bytes = [0; HIT_REPLY_BYTES];
+    bytes[0] = kind;
+    let numbers = [remaining, micros(outcome.reset_after()), retry, charged_at];
+    for (place, number) in bytes[1..].chunks_exact_mut(8).zip(numbers) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
 /// The replies to all hits of a request.
 #[derive(Debug)]
 pub struct ScriptReply(SmallVec<[HitReply; 1]>);
@@ -124,6 +158,15 @@ impl ScriptReply {
         is_admitted(
             hits.iter().zip(&self.0).map(|(hit, hit_reply)| (hit.veto, hit_reply.outcome.fits())),
         )
+    }
+
+    /// Returns the result of the store for a request of these hits.
+    pub fn charge_result(&self, hits: &[KeyedHit]) -> ChargeResult {
+        ChargeResult {
+            allowed: self.is_admitted(hits),
+            outcomes: self.outcomes(),
+            receipt: self.receipt(hits),
+        }
     }
 
     /// Returns the receipt for the charged hits.

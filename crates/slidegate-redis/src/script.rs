@@ -28,6 +28,12 @@ const DECIDE_HIT_WITH_OWN_KEY_LUA: &str = include_str!("../lua/single_key.lua");
 const DECIDE_HITS_OF_ONE_RULE_LUA: &str = include_str!("../lua/group.lua");
 /// The driver that decides one or more requests with any hits.
 const DECIDE_ANY_REQUESTS_LUA: &str = include_str!("../lua/batch.lua");
+/// The driver that decides a call with an id.
+const DECIDE_ONCE_LUA: &str = include_str!("../lua/once.lua");
+/// The driver that corrects the charges of a call once.
+const SETTLE_LUA: &str = include_str!("../lua/settle.lua");
+/// The driver that changes the record of a call.
+const CALL_RECORD_LUA: &str = include_str!("../lua/call_record.lua");
 /// The driver that reverts charges.
 const REVERT_LUA: &str = include_str!("../lua/revert.lua");
 /// The driver that subtracts units from counters.
@@ -107,6 +113,12 @@ impl AlgorithmSet {
         Self(self.0 | 1 << (algorithm_number(algorithm) - 1))
     }
 
+    /// Returns the algorithm if the set has only one.
+    pub fn single(self) -> Option<Algorithm> {
+        let mut algorithms = self.algorithms();
+        algorithms.next().filter(|_| algorithms.next().is_none())
+    }
+
     /// Returns the algorithms in the order of their numbers.
     fn algorithms(self) -> impl Iterator<Item = Algorithm> {
         Algorithm::ALL.into_iter().filter(move |algorithm| self.with(algorithm) == self)
@@ -147,6 +159,12 @@ pub struct Scripts {
     revert: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     refund: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     reset: OnceLock<Script>,
+    once_single: [OnceLock<Script>; Algorithm::ALL.len()],
+    once_batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    once_group: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    settle: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    settle_single: [OnceLock<Script>; Algorithm::ALL.len()],
+    call_record: OnceLock<Script>,
 }
 
 impl Scripts {
@@ -158,21 +176,56 @@ impl Scripts {
             revert: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             refund: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             reset: OnceLock::new(),
+            once_single: [const { OnceLock::new() }; Algorithm::ALL.len()],
+            once_batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            once_group: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            settle: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            settle_single: [const { OnceLock::new() }; Algorithm::ALL.len()],
+            call_record: OnceLock::new(),
         }
     }
 
     /// Returns the script that decides one hit.
     pub fn single(&self, algorithm: &Algorithm) -> &Script {
         self.single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
-            let AlgorithmLuaFiles { decide, place, .. } = lua_files_of_algorithm(algorithm);
-            let parts: &[&str] = match place {
-                StatePlace::OwnKey => &[COMMON_HELPERS_LUA, decide, DECIDE_HIT_WITH_OWN_KEY_LUA],
-                StatePlace::Slot => &[COMMON_HELPERS_LUA, decide, DECIDE_HIT_IN_SLOT_LUA],
-                StatePlace::Log => {
-                    &[COMMON_HELPERS_LUA, LOG_HELPERS_LUA, decide, DECIDE_HIT_IN_LOG_LUA]
-                }
-            };
-            Script::new(parts.join("\n"))
+            let (helpers, driver) = parts_of_single_script(algorithm);
+            Script::new(format!("{helpers}{driver}"))
+        })
+    }
+
+    /// Returns the script that decides one hit of a call with an id.
+    pub fn once_single(&self, algorithm: &Algorithm) -> &Script {
+        self.once_single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
+            let (helpers, driver) = parts_of_single_script(algorithm);
+            let decide_call = as_function("decide_call", driver);
+            Script::new(format!("{helpers}{decide_call}{DECIDE_ONCE_LUA}"))
+        })
+    }
+
+    /// Returns the script that decides several hits of a call with an id, whose states share one Redis value.
+    pub fn once_group(&self, set: AlgorithmSet) -> &Script {
+        self.once_group[usize::from(set.0)]
+            .get_or_init(|| compose_once_script(set, DECIDE_HITS_OF_ONE_RULE_LUA))
+    }
+
+    /// Returns the script that decides any hits of a call with an id.
+    pub fn once_batch(&self, set: AlgorithmSet) -> &Script {
+        self.once_batch[usize::from(set.0)]
+            .get_or_init(|| compose_once_script(set, DECIDE_ANY_REQUESTS_LUA))
+    }
+
+    /// Returns the script that corrects the charges of a call once.
+    pub fn settle(&self, set: AlgorithmSet) -> &Script {
+        self.settle[usize::from(set.0)]
+            .get_or_init(|| compose_settle_script(set, DECIDE_ANY_REQUESTS_LUA))
+    }
+
+    /// Returns the script that corrects the charges of a call once, all with this algorithm, and adds units to at most
+    /// one counter.
+    pub fn settle_single(&self, algorithm: &Algorithm) -> &Script {
+        self.settle_single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
+            let (_, driver) = parts_of_single_script(algorithm);
+            compose_settle_script(AlgorithmSet::default().with(algorithm), driver)
         })
     }
 
@@ -201,6 +254,12 @@ impl Scripts {
             .get_or_init(|| compose_script(set, ScriptOperation::Refund, REFUND_LUA))
     }
 
+    /// Returns the script that changes the record of a call.
+    pub fn call_record(&self) -> &Script {
+        self.call_record
+            .get_or_init(|| Script::new([COMMON_HELPERS_LUA, CALL_RECORD_LUA].join("\n")))
+    }
+
     /// Returns the script that deletes counters.
     pub fn reset(&self) -> &Script {
         self.reset.get_or_init(|| {
@@ -211,10 +270,44 @@ impl Scripts {
     }
 }
 
+/// Returns the helper functions and the driver of the script that decides one hit.
+fn parts_of_single_script(algorithm: &Algorithm) -> (String, &'static str) {
+    let AlgorithmLuaFiles { decide, place, .. } = lua_files_of_algorithm(algorithm);
+    let (helpers, driver): (&[&str], _) = match place {
+        StatePlace::OwnKey => (&[COMMON_HELPERS_LUA, decide, ""], DECIDE_HIT_WITH_OWN_KEY_LUA),
+        StatePlace::Slot => (&[COMMON_HELPERS_LUA, decide, ""], DECIDE_HIT_IN_SLOT_LUA),
+        StatePlace::Log => {
+            (&[COMMON_HELPERS_LUA, LOG_HELPERS_LUA, decide, ""], DECIDE_HIT_IN_LOG_LUA)
+        }
+    };
+    (helpers.join("\n"), driver)
+}
+
+/// Composes the script of a call with an id from the driver of a call without an id.
+fn compose_once_script(set: AlgorithmSet, driver: &str) -> Script {
+    let decide_call = as_function("decide_call", driver);
+    compose_script(set, ScriptOperation::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
+}
+
+/// Composes the script that corrects the charges of a call from the driver that adds units.
+fn compose_settle_script(set: AlgorithmSet, driver: &str) -> Script {
+    let tables = "local key_functions, slot_functions, log_functions = key_reverts, slot_reverts, log_reverts";
+    let revert = format!("{tables}\n{REVERT_LUA}");
+    let functions = as_function("decide_call", driver) + &as_function("revert_charges", &revert);
+    compose_script(set, ScriptOperation::Settle, &format!("{functions}{SETTLE_LUA}"))
+}
+
+/// Returns a driver as a function of its keys and its arguments, which it reads in place of the call's keys and arguments.
+fn as_function(name: &str, driver: &str) -> String {
+    format!("local function {name}(KEYS, ARGV)\n{driver}\nend\n")
+}
+
 /// The operation that a script performs on counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ScriptOperation {
     Decide,
+    /// Reverts and decides.
+    Settle,
     Revert,
     Refund,
 }
@@ -234,15 +327,17 @@ fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -
             text.push_str(LOG_ENTRIES_LUA);
         }
     }
-    if operation == ScriptOperation::Refund {
-        text.push_str("local refund_functions = {}\n");
-    }
+    text.push_str(match operation {
+        ScriptOperation::Refund => "local refund_functions = {}\n",
+        ScriptOperation::Settle => "local key_reverts, slot_reverts, log_reverts = {}, {}, {}\n",
+        ScriptOperation::Decide | ScriptOperation::Revert => "",
+    });
     for algorithm in set.algorithms() {
         let (scripts, number) = (lua_files_of_algorithm(&algorithm), algorithm_number(&algorithm));
-        let table = match scripts.place {
-            StatePlace::Slot => "slot_functions",
-            StatePlace::OwnKey => "key_functions",
-            StatePlace::Log => "log_functions",
+        let (table, revert_table) = match scripts.place {
+            StatePlace::Slot => ("slot_functions", "slot_reverts"),
+            StatePlace::OwnKey => ("key_functions", "key_reverts"),
+            StatePlace::Log => ("log_functions", "log_reverts"),
         };
         text.push_str(scripts.decide);
         // Writing into a string cannot fail.
@@ -251,6 +346,11 @@ fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -
             ScriptOperation::Revert => {
                 writeln!(text, "{}{table}[{number}] = revert", scripts.revert)
             }
+            ScriptOperation::Settle => writeln!(
+                text,
+                "{table}[{number}] = decide\n{}{revert_table}[{number}] = revert",
+                scripts.revert
+            ),
             ScriptOperation::Refund => writeln!(
                 text,
                 "{table}[{number}] = decide\n{}refund_functions[{number}] = refund",

@@ -3,9 +3,12 @@
 use std::fmt::Write;
 
 use slidegate::store::{Charge, CounterId};
-use slidegate::{ChargeWhen, Hit, Limit, LimitParams, Outcome, RedisOptions, Timestamp, Veto};
+use slidegate::{
+    CallId, ChargeWhen, Hit, Limit, LimitParams, Outcome, RedisOptions, Timestamp, Veto,
+};
 use smallvec::SmallVec;
 
+use crate::cluster::tag_in_slot;
 use crate::hash_tag::hash_tagged_identity;
 use crate::script::{StatePlace, state_place};
 use crate::settings::Settings;
@@ -185,6 +188,20 @@ impl RedisKeyspace {
             charge: hit.charge,
             phase_us,
             sample,
+        }
+    }
+
+    /// Adds the Redis key to a hit that is not sampled.
+    pub fn unsampled_hit(&self, hit: &Hit<'_>, now: impl Fn() -> Timestamp) -> KeyedHit {
+        let keyed = self.keyed_hit(hit, now);
+        KeyedHit { cost: hit.cost, required: hit.required, sample: 1, ..keyed }
+    }
+
+    /// Returns the key of the record of a call. In a Cluster, the record is in the same slot as the counters of the call.
+    pub fn call_record_key(&self, slot: Option<u16>, id: CallId) -> String {
+        match slot {
+            None => format!("{}call:{id}", self.prefix),
+            Some(slot) => format!("{}call:{{{}}}:{id}", self.prefix, tag_in_slot(slot)),
         }
     }
 

@@ -1,6 +1,8 @@
 //! The Redis store: serves denials from the denial cache, and sends all other requests to Redis, one script call per
 //! slot of a Cluster.
 
+mod once;
+mod revert_queue;
 mod sampled;
 
 use std::fmt;
@@ -9,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
-use slidegate::store::{Charge, Outcomes};
+use slidegate::store::{Charge, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::{
-    Adjustment, ChargeResult, ChargeWhen, Clock, Edit, Hit, Outcome, Receipt, Store, StoreError,
-    Veto, internal,
+    Adjustment, CallIdentity, ChargeResult, ChargeWhen, Clock, Edit, Hit, Outcome, Receipt, Store,
+    StoreError, Veto, internal,
 };
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -35,10 +37,13 @@ use crate::settings::Settings;
 use crate::tls::TlsRoots;
 use crate::topology::Topology;
 
+use revert_queue::RevertQueue;
+
 /// A store with counters in Redis: in one server, in the master that Sentinels report, or in a Cluster.
 pub struct RedisStore {
     inner: Arc<RedisStoreInner>,
     settings: Settings,
+    revert_queue: RevertQueue,
 }
 
 /// The part of a store that is shared with background tasks.
@@ -109,7 +114,9 @@ impl RedisStore {
             timeout: settings.timeout,
             runtime: Handle::current(),
         };
-        Ok(Self { inner: Arc::new(inner), settings })
+        let inner = Arc::new(inner);
+        let revert_queue = RevertQueue::start(&inner);
+        Ok(Self { inner, settings, revert_queue })
     }
 
     /// Uses the given clock for counting, instead of the clock of Redis. This is cheaper for Redis, and suitable if the
@@ -123,6 +130,12 @@ impl RedisStore {
     /// Returns the number of denials that were served from the denial cache, without a call to Redis.
     pub fn deny_cache_hits(&self) -> u64 {
         self.inner.deny_cache_hits.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of dropped reservations whose charges stay, because too many others were waiting to be
+    /// reverted.
+    pub fn dropped_reverts(&self) -> u64 {
+        self.revert_queue.dropped()
     }
 
     /// Returns `true` if the circuit breaker is open, so that requests fail without a call. In a Cluster, returns
@@ -330,11 +343,7 @@ impl RedisStoreInner {
             self.topology.decide(slot, &request, self.new_request_deadline()).await?;
         let versions = pending_charges.complete(reply.hits().iter().map(HitReply::is_charged));
         self.record_denials_in_cache(&request.hits, &reply, sent_at, &versions);
-        Ok(ChargeResult {
-            allowed: reply.is_admitted(&request.hits),
-            outcomes: reply.outcomes(),
-            receipt: reply.receipt(&request.hits),
-        })
+        Ok(reply.charge_result(&request.hits))
     }
 
     /// Adds the denials of a reply to the denial cache. The figures of the other counters of the request are added too,
@@ -499,9 +508,29 @@ impl Store for RedisStore {
         })
     }
 
+    async fn charge_once_async(
+        &self,
+        call: &[Hit<'_>],
+        identity: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
+        reject_too_many_hits(call)?;
+        if call.is_empty() {
+            return Ok(OnceResult::Decided(result_of_request_without_hits()));
+        }
+        self.inner.charge_once(call, identity).await
+    }
+
+    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+        self.inner.settle(settlement).await
+    }
+
     async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         reject_too_many_hits(hits)?;
         self.inner.peek(hits).await
+    }
+
+    fn revert_later(&self, receipt: Receipt) {
+        self.revert_queue.push(receipt);
     }
 
     async fn adjust_async(

@@ -9,9 +9,8 @@ use tokio::time::{Instant, sleep};
 use crate::cluster::{Cluster, slot_of};
 use crate::execution::ScriptResult;
 use crate::failure::{Failure, Redirect};
-use crate::maintenance_op::MaintenanceOp;
 use crate::node::{BatchKey, Node};
-use crate::reply::ScriptReply;
+use crate::script_operation::ScriptOperation;
 use crate::script_request::ScriptRequest;
 
 /// Maximum number of redirections that a call follows.
@@ -82,16 +81,15 @@ impl Topology {
         .await
     }
 
-    /// Runs a maintenance operation (revert, refund or reset) on keys that are all in `slot`, by `deadline` at the
-    /// latest.
-    pub async fn run_maintenance(
+    /// Runs an operation on keys that are all in `slot`, in a call of its own, by `deadline` at the latest.
+    pub async fn run_operation<O: ScriptOperation>(
         &self,
         slot: u16,
-        operation: &MaintenanceOp<'_>,
+        operation: &O,
         deadline: Instant,
-    ) -> Result<ScriptReply, Failure> {
+    ) -> Result<O::Reply, Failure> {
         self.send_call_to_owner_of_slot(slot, deadline, |target| async move {
-            target.server.run_maintenance(operation, target.batch_key.is_asking, deadline).await
+            target.server.run_operation(operation, target.batch_key.is_asking, deadline).await
         })
         .await
     }

@@ -18,7 +18,7 @@ use slidegate::Jitter;
 use slidegate::headers::Style;
 use slidegate_tower::TrustedProxies;
 
-pub use self::cluster::{ClusterArgs, ClusterKeyArg};
+pub use self::cluster::ClusterArgs;
 pub use self::ineffective::reject_ineffective_flags;
 pub use self::listener::{AddressOrNone, ListenAddress, RepeatedHeaders, TlsArgs};
 pub use self::observability::{LogFormat, ObservabilityArgs};

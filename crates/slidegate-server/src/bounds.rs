@@ -33,4 +33,6 @@ pub struct StoreBounds {
     pub max_keys: usize,
     /// Maximum memory of all keys in bytes.
     pub max_memory: usize,
+    /// Maximum number of records of idempotent calls and of settled reservations.
+    pub max_call_records: usize,
 }

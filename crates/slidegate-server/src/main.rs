@@ -21,6 +21,7 @@ mod reload;
 mod rendering;
 mod replay;
 mod request_handler;
+mod reservation_token;
 mod rls;
 mod service;
 mod settings;

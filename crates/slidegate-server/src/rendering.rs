@@ -12,8 +12,9 @@ use opentelemetry::KeyValue;
 use slidegate::headers::{self, Header, Style};
 use slidegate::{Clock, Decision, Jitter, JitterSample, Problem, WallClock};
 
-use self::check_response::CheckResponse;
+use self::check_response::{CheckResponse, ReserveResponse, SettleResponse};
 use self::problem::{HttpProblem, PROBLEM_JSON};
+use crate::service::reservations::ReservationToken;
 use crate::telemetry::request_result::{
     ClassifyResponse, RequestResult, request_result_of_decision,
 };
@@ -50,6 +51,31 @@ impl ResponseRenderer {
         let response =
             self.build_http_response(decision, status, Some("application/json"), json.into())?;
         Ok(CountedResponse { response, result })
+    }
+
+    /// Renders the response to a request for a reservation, as [`render_check`](Self::render_check) does. `token` is
+    /// `None` if the request is denied.
+    pub fn render_reserve(
+        &self,
+        decision: &Decision<'_>,
+        token: Option<ReservationToken>,
+    ) -> Result<CountedResponse, HttpProblem> {
+        let (status, result) = http_status_and_result_of_decision(decision)?;
+        let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
+        let response = ReserveResponse::new(CheckResponse::from_decision(decision), token.as_ref());
+        response.write(&mut json).map_err(HttpProblem::internal)?;
+        let response =
+            self.build_http_response(decision, status, Some("application/json"), json.into())?;
+        Ok(CountedResponse { response, result })
+    }
+
+    /// Renders the response to a settlement.
+    pub fn render_settle(&self) -> Result<CountedResponse, HttpProblem> {
+        let json = serde_json::to_vec(&SettleResponse::SETTLED).map_err(HttpProblem::internal)?;
+        let mut response = Response::new(json.into());
+        let content_type = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        Ok(CountedResponse { response, result: RequestResult::Allowed })
     }
 
     /// Renders the response to a proxy. If the request is allowed, the response has only headers. Otherwise the

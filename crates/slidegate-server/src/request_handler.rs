@@ -3,12 +3,14 @@
 //! A listener calls [`RequestHandler::handle`] once per request, after the whole request has arrived, and passes the
 //! functions that parse the request and render the response. The response returns as a value.
 
-use std::pin::pin;
+mod reservations;
+
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use quanta::Instant;
-use slidegate::{Decision, Request};
+use slidegate::{Decision, IdempotencyKey, OnceError, Request};
 
 use crate::rendering::ResponseRenderer;
 use crate::service::{ActivePolicy, Service};
@@ -63,6 +65,11 @@ pub enum TraceHeaders<'h> {
 pub trait ParsedRequest {
     /// Converts this request to the request type that the gate evaluates.
     fn to_gate_request(&self) -> Request<'_>;
+
+    /// Returns the idempotency key of the request, or `None` if it has none.
+    fn idempotency_key(&self) -> Option<IdempotencyKey<'_>> {
+        None
+    }
 }
 
 /// A timer that records the elapsed time and the result of a request in the metrics when the timer is dropped.
@@ -92,30 +99,55 @@ impl RequestHandler {
     ) -> Result<R, E>
     where
         Q: ParsedRequest,
+        E: From<OnceError>,
         Result<R, E>: ClassifyResponse,
     {
         let Call { operation, span_name, trace } = call;
         let tracer = self.tracer.as_deref();
-        let parent = tracer.map(|tracer| trace.read_trace_parent(tracer));
-        let mut timer = self.metrics.as_ref().map(RequestTimer::start);
         let work = pin!(async {
             let parsed = match parse() {
                 Ok(parsed) => parsed,
                 Err(error) => return (Err(error), None),
             };
             let request = parsed.to_gate_request();
-            let decision = match operation {
-                Operation::Check => self.service.check(&request).await,
-                Operation::CheckWithPolicy(policy) => {
+            let decision = match (parsed.idempotency_key(), operation) {
+                (Some(key), operation) => {
+                    // Boxed, because most requests have no key, and should not pay for a larger future.
+                    let once = Box::pin(self.service.decide_once(operation, &request, &key));
+                    match once.await {
+                        Ok(decision) => decision,
+                        Err(error) => return (Err(error.into()), None),
+                    }
+                }
+                (None, Operation::Check) => self.service.check(&request).await,
+                (None, Operation::CheckWithPolicy(policy)) => {
                     self.service.check_with_policy(policy, &request).await
                 }
-                Operation::Peek => self.service.peek(&request).await,
-                Operation::Report => self.service.report(&request).await,
+                (None, Operation::Peek) => self.service.peek(&request).await,
+                (None, Operation::Report) => self.service.report(&request).await,
             };
             let response = render(&self.renderer, &parsed, &decision);
             let domain = tracer.map(|_| request.domain().to_owned());
             (response, domain.map(|domain| TracedDecision { domain, decision }))
         });
+        self.measure(span_name, trace, work).await
+    }
+
+    /// Runs `work`, which creates the response to a request. Records the duration, the result and the trace span.
+    ///
+    /// The caller pins `work`, because a future that is passed by value would be stored twice.
+    async fn measure<R, E>(
+        &self,
+        span_name: &'static str,
+        trace: TraceHeaders<'_>,
+        work: Pin<&mut impl Future<Output = (Result<R, E>, Option<TracedDecision>)>>,
+    ) -> Result<R, E>
+    where
+        Result<R, E>: ClassifyResponse,
+    {
+        let tracer = self.tracer.as_deref();
+        let parent = tracer.map(|tracer| trace.read_trace_parent(tracer));
+        let mut timer = self.metrics.as_ref().map(RequestTimer::start);
         let response = trace_decision(tracer, span_name, parent, work).await;
         if let Some(timer) = &mut timer {
             timer.result = Some(response.request_result());

@@ -2,6 +2,7 @@
 //!
 //! A reload replaces the policy, and keeps the store with its counters.
 
+pub mod reservations;
 pub mod start;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use slidegate::{Decision, Gate, Policy, Request};
 
 use crate::explain::Explanation;
 use crate::health::{Health, Readiness};
+use crate::reservation_token::TokenSealer;
 use crate::store::ServerStore;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
 use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
@@ -24,6 +26,8 @@ pub struct Service {
     health: Health,
     /// Whether every rule only observes, because of `--observe`.
     observe: bool,
+    /// Creates and opens the tokens of reservations.
+    tokens: TokenSealer,
 }
 
 /// The policy with everything that depends on it: the metrics of its limits, and the headers that it names. A reload
@@ -46,9 +50,10 @@ impl Service {
         telemetry: Telemetry,
         health: Health,
         observe: bool,
+        tokens: TokenSealer,
     ) -> Self {
         let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate.policy(), &telemetry));
-        Self { gate, active_policy, telemetry, health, observe }
+        Self { gate, active_policy, telemetry, health, observe, tokens }
     }
 
     /// Decides about a request, and charges its cost if every limit allows the request.

@@ -3,6 +3,7 @@
 //! Reads the policy, key and certificate files, so that every error is reported before the server starts.
 
 mod cluster;
+mod secret;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -17,6 +18,7 @@ use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
 use self::cluster::ClusterSettingsError;
+use self::secret::{SecretError, SecretFlags, read_secret};
 use crate::args::{
     AddressOrNone, ClusterArgs, ListenAddress, ObservabilityArgs, RedisClock, RepeatedHeaders,
     ServeArgs, StoreArgs, TlsArgs,
@@ -58,6 +60,8 @@ pub struct ServiceSettings {
     pub store: StoreSettings,
     pub expected_instances: NonZeroU32,
     pub bounds: StoreBounds,
+    /// The key with which reservations are encrypted, or `None` to draw a random key.
+    pub token_key: Option<String>,
     pub ready_needs_store: bool,
     /// Whether there is an admin listener. Without an admin listener, no metrics and no top keys are collected.
     pub has_admin_listener: bool,
@@ -90,12 +94,19 @@ pub enum SettingsError {
     )]
     Store(#[from] AddressError),
     #[error(transparent)]
+    TokenKey(#[from] SecretError),
+    #[error(transparent)]
     Cluster(#[from] ClusterSettingsError),
     #[error("--otlp-endpoint (SLIDEGATE_OTLP_ENDPOINT): this is not the URL of a collector: {0}")]
     Otlp(#[from] CollectorUrlError),
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
+
+const TOKEN_KEY_FLAGS: SecretFlags = SecretFlags {
+    text: "--token-key (SLIDEGATE_TOKEN_KEY)",
+    file: "--token-key-file (SLIDEGATE_TOKEN_KEY_FILE)",
+};
 
 /// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept
 /// longer by this duration.
@@ -106,8 +117,14 @@ impl Settings {
     pub fn from_args(args: ServeArgs) -> Result<Self, SettingsError> {
         let expected_instances = args.store.expected_instances;
         let ready_needs_store = args.store.ready_needs_store;
-        let bounds =
-            StoreBounds { max_keys: args.store.max_keys.get(), max_memory: args.store.max_memory };
+        let bounds = StoreBounds {
+            max_keys: args.store.max_keys.get(),
+            max_memory: args.store.max_memory,
+            max_call_records: args.store.max_call_records.get(),
+        };
+        let token_key = args.store.token_key.as_ref().map(|key| key.0.clone());
+        let token_key =
+            read_secret(token_key, args.store.token_key_file.as_deref(), TOKEN_KEY_FLAGS)?;
         let store = StoreSettings::from_args(args.store, args.cluster, bounds)?;
         let policy_file =
             PolicyFile::read(args.policy_source.into_source(), store.limit_support_check())?;
@@ -128,6 +145,7 @@ impl Settings {
                 store,
                 expected_instances,
                 bounds,
+                token_key,
                 ready_needs_store,
                 has_admin_listener,
                 max_denial_logs_per_second: max_denial_logs_per_second(&args.observability),

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use slidegate::store::Outcomes;
+use slidegate::store::{CallRecordTable, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::{
-    Adjustment, ChargeResult, DriftCorrectedClock, Edit, Hit, MemoryStore, Receipt, StoreError,
+    Adjustment, CallIdentity, ChargeResult, DriftCorrectedClock, Edit, Hit, MemoryStore, Receipt,
+    StoreError,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_redis::RedisStore;
@@ -63,9 +64,19 @@ impl ServerStore {
         }
     }
 
+    /// Returns the calls that this process remembers, or `None` if Redis remembers them.
+    fn call_records(&self) -> Option<&CallRecordTable> {
+        match self {
+            Self::Memory(store) => Some(store.call_records()),
+            Self::Cluster(store) => Some(store.call_records()),
+            Self::Redis(_) => None,
+        }
+    }
+
     /// Returns the statistics of the store for metrics, such as the number of keys.
     pub fn stats(&self) -> StoreStats {
-        match self {
+        let records = self.call_records();
+        let stats = match self {
             Self::Memory(store) => StoreStats {
                 keys: store.keys(),
                 memory_bytes: store.memory_bytes(),
@@ -83,6 +94,11 @@ impl ServerStore {
                 deny_cache_hits: store.deny_cache_hits(),
                 ..StoreStats::default()
             },
+        };
+        StoreStats {
+            call_records: records.map_or(0, CallRecordTable::records),
+            evicted_call_records: records.map_or(0, CallRecordTable::evicted_records),
+            ..stats
         }
     }
 }
@@ -111,11 +127,39 @@ impl slidegate::Store for ServerStore {
         }
     }
 
+    async fn charge_once_async(
+        &self,
+        call: &[Hit<'_>],
+        identity: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
+        match self {
+            Self::Memory(store) => store.charge_once_async(call, identity).await,
+            Self::Redis(store) => Box::pin(store.charge_once_async(call, identity)).await,
+            Self::Cluster(store) => store.charge_once_async(call, identity).await,
+        }
+    }
+
+    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+        match self {
+            Self::Memory(store) => store.settle_async(settlement).await,
+            Self::Redis(store) => Box::pin(store.settle_async(settlement)).await,
+            Self::Cluster(store) => store.settle_async(settlement).await,
+        }
+    }
+
     async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         match self {
             Self::Memory(store) => store.peek_async(call).await,
             Self::Redis(store) => Box::pin(store.peek_async(call)).await,
             Self::Cluster(store) => store.peek_async(call).await,
+        }
+    }
+
+    fn revert_later(&self, receipt: Receipt) {
+        match self {
+            Self::Memory(store) => store.revert_later(receipt),
+            Self::Redis(store) => store.revert_later(receipt),
+            Self::Cluster(store) => store.revert_later(receipt),
         }
     }
 

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
+#[cfg(feature = "policy")]
+use crate::policy::RuleCost;
 use crate::reason::Reason;
 use crate::rule_limit::LimiterLimits;
 #[cfg(feature = "policy")]
@@ -288,6 +290,20 @@ impl<'l> Decision<'l> {
     #[cfg(feature = "policy")]
     pub(crate) fn outcomes(&self) -> &[Outcome] {
         self.hits.outcomes()
+    }
+
+    /// Returns the charges, each with the cost that its rule charges; `None` if its rule is not known.
+    #[cfg(feature = "policy")]
+    pub(crate) fn charges_with_costs(&self) -> Vec<(Charge, Option<&RuleCost>)> {
+        let limits = self.hits.limits();
+        let charges = self.receipt().into_iter();
+        charges
+            .map(|charge| {
+                let status = limits.status(charge.hit_index as usize, Outcome::unknown());
+                let cost = status.and_then(|status| status.rule()).map(|rule| rule.cost());
+                (charge, cost)
+            })
+            .collect()
     }
 
     /// Returns the charges that are the cost of the request, and not a cost that a rule states.

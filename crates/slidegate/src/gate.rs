@@ -3,13 +3,16 @@
 //!
 //! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
 //! `decide.rs` calls the store; a request with refunds takes two calls. `fallback.rs` counts in memory while the store
-//! is unavailable; each instance of the service then enforces its own share of every limit. `policy_file.rs` follows a
-//! policy file.
+//! is unavailable; each instance of the service then enforces its own share of every limit. `once.rs` decides calls with
+//! an idempotency key. `reservation.rs` has a guard for a charge that is corrected later. `policy_file.rs` follows a policy
+//! file.
 
 mod asynchronous;
 mod decide;
 mod fallback;
+mod once;
 mod policy_file;
+mod reservation;
 mod synchronous;
 
 use std::fmt;
@@ -24,7 +27,9 @@ use crate::store::memory::MemoryStore;
 
 use fallback::{InMemoryFallback, LocalCountsBounds};
 
+pub use once::{OnceDecision, OnceError};
 pub use policy_file::PolicyFileError;
+pub use reservation::Reservation;
 
 /// A gate, which decides requests: a policy, and the store whose counters enforce the limits of the policy.
 ///

@@ -70,6 +70,7 @@ pub mod testkit;
 mod algorithm;
 #[cfg(feature = "calendar")]
 mod calendar;
+mod call;
 mod clock;
 mod cluster_options;
 mod decision;
@@ -91,6 +92,8 @@ mod reason;
 mod redis_options;
 #[cfg(feature = "policy")]
 mod request;
+#[cfg(feature = "policy")]
+mod reserved_call;
 mod rule_limit;
 #[cfg(feature = "calendar")]
 mod similar;
@@ -102,13 +105,14 @@ mod test_util;
 pub use algorithm::{Algorithm, Align, LimitParams};
 #[cfg(feature = "calendar")]
 pub use calendar::{Calendar, CalendarError, Period, Weekday};
+pub use call::{CallId, CallIdentity, DEFAULT_CALL_TTL, IdempotencyKey, MAX_CALL_TTL};
 #[cfg(all(feature = "coarse-clock", target_os = "linux"))]
 pub use clock::CoarseClock;
 pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp, WallClock};
 pub use cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
 pub use decision::{Decision, Denied, LimitStatus};
 #[cfg(feature = "policy")]
-pub use gate::{Gate, PolicyFileError};
+pub use gate::{Gate, OnceDecision, OnceError, PolicyFileError, Reservation};
 pub use hit::{ChargeWhen, Hit, Veto};
 #[cfg(feature = "policy")]
 pub use host::normal_host;
@@ -129,6 +133,8 @@ pub use reason::Reason;
 pub use redis_options::{RedisOptions, RedisOptionsError};
 #[cfg(feature = "policy")]
 pub use request::{Descriptor, Request};
+#[cfg(feature = "policy")]
+pub use reserved_call::{ActualCosts, ReservedCall};
 pub use store::memory::MemoryStore;
 pub use store::{
     Adjustment, Asynchronous, ChargeResult, Edit, Receipt, Store, StoreError, StoreKind, SyncStore,

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
+use crate::call::{CallIdentity, IdempotencyKey};
 use crate::host::{is_canonical_host, is_host_attribute, normal_host};
 use crate::quota::Quota;
 
@@ -40,6 +41,45 @@ impl<'a> Request<'a> {
     /// Returns the domain. Only rules of this domain apply.
     pub fn domain(&self) -> &'a str {
         self.domain
+    }
+
+    /// Returns the identity of a call with this request and an idempotency key. The order of attributes and costs does
+    /// not matter.
+    pub fn identify(&self, key: &IdempotencyKey<'_>) -> CallIdentity {
+        key.identify(|digest| {
+            digest.write(self.domain.as_bytes());
+            for descriptor in &self.descriptors {
+                let Descriptor { attributes, bytes, costs, is_refund, is_exact, limit, .. } =
+                    descriptor;
+                let mut attributes = attributes.clone();
+                attributes.sort_unstable();
+                digest.write_number(attributes.len() as u64);
+                for (name, value) in attributes {
+                    digest.write(name.as_bytes());
+                    digest.write(value.as_bytes());
+                }
+                digest.write_number(bytes.len() as u64);
+                for (name, bytes) in bytes {
+                    digest.write(name.as_bytes());
+                    digest.write(bytes);
+                }
+                let mut named = costs.named.clone();
+                named.sort_unstable();
+                digest.write_number(named.len() as u64);
+                for (name, units) in named {
+                    digest.write(name.as_bytes());
+                    digest.write_number(units);
+                }
+                for cost in [costs.plain, costs.any] {
+                    digest.write_number(cost.is_some().into());
+                    digest.write_number(cost.unwrap_or_default());
+                }
+                for flag in [costs.is_consumed, *is_refund, *is_exact] {
+                    digest.write_number(flag.into());
+                }
+                digest.write(limit.map_or(String::new(), |limit| limit.to_string()).as_bytes());
+            }
+        })
     }
 
     /// Returns the descriptors.

@@ -7,11 +7,13 @@
 //! To add a store, implement one of the traits, and run the conformance suite and the properties of `testkit` on it. A
 //! store must return [`StoreError::Unsupported`] for limits that it cannot count.
 
+mod call_records;
 mod few;
 pub(crate) mod local_results;
 pub mod memory;
 mod outcomes;
 mod receipt;
+mod settlement;
 mod store_kind;
 pub(crate) mod table;
 
@@ -19,13 +21,16 @@ use std::future::{Future, ready};
 
 use thiserror::Error;
 
+use crate::call::CallIdentity;
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 
 pub use crate::key::CounterId;
+pub use call_records::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS, digest_hits};
 pub use local_results::LocalResults;
 pub use outcomes::Outcomes;
 pub use receipt::{Charge, Receipt, SingleCharge};
+pub use settlement::{OnceResult, SettleResult, Settlement};
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 
 /// A store of counters. A call is the list of the hits of one request; it is decided atomically: if one of its hits
@@ -54,11 +59,39 @@ pub trait Store: Send + Sync + 'static {
         calls: &[&[Hit<'_>]],
     ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send;
 
+    /// Decides a call with an id as [`charge_async`](Store::charge_async) does, unless the store remembers the id from an
+    /// admitted call. Remembers the call if it is admitted now. A denied call is not remembered. The call has at least one
+    /// hit.
+    fn charge_once_async(
+        &self,
+        call: &[Hit<'_>],
+        identity: &CallIdentity,
+    ) -> impl Future<Output = Result<OnceResult, StoreError>> + Send {
+        let _ = (call, identity);
+        ready(Err(StoreError::Unsupported(NO_CALL_RECORDS.to_owned())))
+    }
+
+    /// Applies a settlement, unless a settlement of the same call has been applied before.
+    fn settle_async(
+        &self,
+        settlement: &Settlement,
+    ) -> impl Future<Output = Result<SettleResult, StoreError>> + Send {
+        let _ = settlement;
+        ready(Err(StoreError::Unsupported(NO_CALL_RECORDS.to_owned())))
+    }
+
     /// Returns the outcomes that [`charge_async`](Store::charge_async) would return, without charging.
     fn peek_async(
         &self,
         call: &[Hit<'_>],
     ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
+
+    /// Reverts the charges of a receipt without waiting for the result. A store that cannot revert them immediately keeps
+    /// the receipt in a bounded queue; if the queue is full, the charges stay. By default, an asynchronous store does
+    /// nothing, so that the charges stay until they have left their window.
+    fn revert_later(&self, receipt: Receipt) {
+        let _ = receipt;
+    }
 
     /// Changes the charges of a receipt. Units that have left their window are not affected.
     ///
@@ -77,6 +110,9 @@ pub trait Store: Send + Sync + 'static {
         edit: Edit,
     ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
 }
+
+/// The error message of a store that remembers no calls.
+const NO_CALL_RECORDS: &str = "the store does not remember calls";
 
 /// A change of the charges of a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +173,13 @@ pub trait SyncStore: Send + Sync + 'static {
     where
         Self: Sized;
 
+    /// Decides a call with an id, unless the store remembers the id from an admitted call. Remembers the call if it is
+    /// admitted now; a [`CallRecordTable`] does this.
+    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult;
+
+    /// Applies a settlement, unless a settlement of the same call has been applied before.
+    fn settle(&self, settlement: &Settlement) -> SettleResult;
+
     /// Returns the outcomes that [`charge`](SyncStore::charge) would return, without charging.
     fn peek(&self, call: &[Hit<'_>]) -> Outcomes;
 
@@ -169,6 +212,25 @@ impl<S: SyncStore> Store for S {
         let mut results = Vec::with_capacity(calls.len());
         self.charge_many(calls, |result| results.push(result));
         ready(Ok(results))
+    }
+
+    fn charge_once_async(
+        &self,
+        call: &[Hit<'_>],
+        identity: &CallIdentity,
+    ) -> impl Future<Output = Result<OnceResult, StoreError>> + Send {
+        ready(Ok(self.charge_once(call, identity)))
+    }
+
+    fn settle_async(
+        &self,
+        settlement: &Settlement,
+    ) -> impl Future<Output = Result<SettleResult, StoreError>> + Send {
+        ready(Ok(self.settle(settlement)))
+    }
+
+    fn revert_later(&self, receipt: Receipt) {
+        self.adjust(&receipt, Adjustment::Revert);
     }
 
     fn peek_async(

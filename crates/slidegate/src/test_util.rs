@@ -5,6 +5,7 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use crate::call::CallIdentity;
 use crate::decision::Decision;
 use crate::gate::Gate;
 use crate::hit::Hit;
@@ -13,7 +14,8 @@ use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::request::{Descriptor, Request};
 use crate::store::{
-    Adjustment, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, SyncStore,
+    Adjustment, ChargeResult, Edit, OnceResult, Outcomes, Receipt, SettleResult, Settlement, Store,
+    StoreError, SyncStore,
 };
 
 /// The outcome that a [`ScriptedStore`] returns for one limit.
@@ -70,6 +72,14 @@ impl SyncStore for ScriptedStore {
 
     fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
         calls.iter().map(|hits| self.charge(hits)).for_each(on_result);
+    }
+
+    fn charge_once(&self, call: &[Hit<'_>], _: &CallIdentity) -> OnceResult {
+        OnceResult::Decided(self.charge(call))
+    }
+
+    fn settle(&self, _: &Settlement) -> SettleResult {
+        SettleResult::Settled
     }
 
     fn peek(&self, _: &[Hit<'_>]) -> Outcomes {

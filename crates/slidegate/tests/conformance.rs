@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-use slidegate::store::Outcomes;
+use slidegate::store::{OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::{Mismatch, TraceStats, run_trace};
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::model::ModelStore;
 use slidegate::{
-    Adjustment, Algorithm, Asynchronous, ChargeResult, Edit, Hit, ManualClock, MemoryStore,
-    Receipt, Store, StoreError, SyncStore,
+    Adjustment, Algorithm, Asynchronous, CallIdentity, ChargeResult, Edit, Hit, ManualClock,
+    MemoryStore, Receipt, Store, StoreError, SyncStore,
 };
 
 /// Runs random traces with each algorithm alone, and with all algorithms together. Returns the total statistics.
@@ -69,6 +69,16 @@ impl SyncStore for StoreWithSweepBeforeCalls {
     fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
         self.0.sweep();
         self.0.charge_many(calls, on_result);
+    }
+
+    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
+        self.0.sweep();
+        self.0.charge_once(call, identity)
+    }
+
+    fn settle(&self, settlement: &Settlement) -> SettleResult {
+        self.0.sweep();
+        self.0.settle(settlement)
     }
 
     fn peek(&self, call: &[Hit<'_>]) -> Outcomes {
@@ -135,6 +145,14 @@ impl Store for StoreWithoutLimitSupport {
     }
 
     async fn charge_many_async(&self, _: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
+        unsupported_limit_error()
+    }
+
+    async fn charge_once_async(
+        &self,
+        _: &[Hit<'_>],
+        _: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
         unsupported_limit_error()
     }
 

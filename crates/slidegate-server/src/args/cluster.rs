@@ -97,7 +97,7 @@ pub struct ClusterArgs {
     ///
     /// Set it in the environment or in a file: every user of the machine can read a command line.
     #[arg(long, value_name = "TEXT", env = "SLIDEGATE_CLUSTER_KEY", hide_env_values = true)]
-    pub cluster_key: Option<ClusterKeyArg>,
+    pub cluster_key: Option<SecretArg>,
 
     /// File with the cluster key, an alternative to --cluster-key
     ///
@@ -106,12 +106,12 @@ pub struct ClusterArgs {
     pub cluster_key_file: Option<PathBuf>,
 }
 
-/// The cluster key as given on the command line or in the environment. The module `settings` validates it, because an
-/// error of the argument parser would quote the secret.
+/// A secret as given on the command line or in the environment. The module `settings` validates it, because an error of
+/// the argument parser would quote the secret.
 #[derive(Clone)]
-pub struct ClusterKeyArg(pub String);
+pub struct SecretArg(pub String);
 
-impl FromStr for ClusterKeyArg {
+impl FromStr for SecretArg {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -119,7 +119,7 @@ impl FromStr for ClusterKeyArg {
     }
 }
 
-impl fmt::Debug for ClusterKeyArg {
+impl fmt::Debug for SecretArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("…")
     }

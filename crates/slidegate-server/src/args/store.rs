@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::cluster::SecretArg;
 use super::value_parsers::{DurationRange, parse_max_memory, parse_nonzero};
 
 /// The flags of the store that holds the counters.
@@ -57,6 +58,41 @@ pub struct StoreArgs {
         help_heading = "Store"
     )]
     pub max_memory: usize,
+
+    /// Maximum number of idempotent calls and settled reservations that are remembered in memory
+    ///
+    /// Each takes about 400 bytes, in addition to --max-memory. When it is reached, the oldest are evicted: a repeated
+    /// call is then charged again, and its reservation can no longer be settled. Redis has no such maximum.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "SLIDEGATE_MAX_CALL_RECORDS",
+        default_value = "1000000",
+        value_parser = parse_nonzero::<NonZeroUsize>,
+        help_heading = "Store"
+    )]
+    pub max_call_records: NonZeroUsize,
+
+    // The help would print the value of the variable.
+    /// Secret with which reservations are encrypted, any text of 16 bytes or more
+    ///
+    /// Instances that share a Redis need the same key to settle each other's reservations. By default, a node of a
+    /// cluster derives it from the cluster key, and any other process draws a random key. Set it in the environment or
+    /// in a file: every user of the machine can read a command line.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        env = "SLIDEGATE_TOKEN_KEY",
+        hide_env_values = true,
+        help_heading = "Store"
+    )]
+    pub token_key: Option<SecretArg>,
+
+    /// File with the token key, an alternative to --token-key
+    ///
+    /// A line break at its end is not part of the key.
+    #[arg(long, value_name = "FILE", env = "SLIDEGATE_TOKEN_KEY_FILE", help_heading = "Store")]
+    pub token_key_file: Option<PathBuf>,
 
     /// Maximum wait of a request for Redis, from 1ms to 1m
     ///

@@ -5,22 +5,26 @@
 //! limits.
 
 mod attributes;
+mod call_fields;
 mod costs;
 mod fields;
+mod reservations;
 mod text;
 
 use schemars::JsonSchema;
-use slidegate::Request;
+use slidegate::{IdempotencyKey, Request};
 
 use self::attributes::Attributes;
+use self::call_fields::IdempotencyText;
 use self::costs::{Cost, NamedCosts};
 use self::fields::{BodyFields, BodyKind};
+pub use self::reservations::{ReserveRequest, SettleRequest};
 pub use self::text::{LossyText, default_domain};
 use crate::json_reader::JsonError;
 use crate::rendering::problem::HttpProblem;
 use crate::request_handler::ParsedRequest;
 
-/// The body of `/v1/check` and `/v1/peek`: the request to decide.
+/// The body of `/v1/check`: the request to decide.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct CheckRequest<'b> {
@@ -35,6 +39,27 @@ pub struct CheckRequest<'b> {
     cost: Option<Cost>,
     /// Units for rules that charge a named cost, such as {"tokens": 1800}. If the name of a rule's cost is missing
     /// here, the rule is checked, but not charged.
+    #[schemars(default)]
+    costs: NamedCosts<'b>,
+    /// Identifies the request, so that a repetition within 10 minutes returns the same decision and charges nothing.
+    #[schemars(default, with = "IdempotencyText<'_>")]
+    idempotency_key: Option<IdempotencyText<'b>>,
+}
+
+/// The body of `/v1/peek`: the request to decide without a charge.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct PeekRequest<'b> {
+    /// The domain whose rules apply, by default `default`.
+    #[schemars(default = "default_domain")]
+    domain: LossyText<'b>,
+    /// The attributes of the request. Integers, written without fraction and exponent, and booleans count as their
+    /// text: 42 and "42" are the same value.
+    attributes: Attributes<'b>,
+    /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit.
+    #[schemars(default, with = "Cost")]
+    cost: Option<Cost>,
+    /// Units for rules that charge a named cost, such as {"tokens": 1800}.
     #[schemars(default)]
     costs: NamedCosts<'b>,
 }
@@ -58,6 +83,9 @@ pub struct ReportRequest<'b> {
     /// Units that rules with a named cost charge, such as {"tokens": 1800}.
     #[schemars(default)]
     costs: NamedCosts<'b>,
+    /// Identifies the report, so that a repetition within 10 minutes records nothing.
+    #[schemars(default, with = "IdempotencyText<'_>")]
+    idempotency_key: Option<IdempotencyText<'b>>,
 }
 
 impl<'b> ReportRequest<'b> {
@@ -74,6 +102,7 @@ impl<'b> ReportRequest<'b> {
             attributes: fields.attributes.ok_or_else(missing_attributes_problem)?,
             cost: fields.cost,
             costs: fields.costs,
+            idempotency_key: fields.idempotency_key,
         })
     }
 }
@@ -82,6 +111,11 @@ impl ParsedRequest for ReportRequest<'_> {
     fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(self.domain.as_str(), descriptor)
+    }
+
+    fn idempotency_key(&self) -> Option<IdempotencyKey<'_>> {
+        let key = self.idempotency_key.as_ref()?;
+        Some(IdempotencyKey::new(key.as_str()).with_operation("report"))
     }
 }
 
@@ -94,11 +128,37 @@ impl<'b> CheckRequest<'b> {
             attributes: fields.attributes.ok_or_else(missing_attributes_problem)?,
             cost: fields.cost,
             costs: fields.costs,
+            idempotency_key: fields.idempotency_key,
         })
     }
 }
 
 impl ParsedRequest for CheckRequest<'_> {
+    fn to_gate_request(&self) -> Request<'_> {
+        let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
+        Request::new(self.domain.as_str(), descriptor)
+    }
+
+    fn idempotency_key(&self) -> Option<IdempotencyKey<'_>> {
+        let key = self.idempotency_key.as_ref()?;
+        Some(IdempotencyKey::new(key.as_str()).with_operation("check"))
+    }
+}
+
+impl<'b> PeekRequest<'b> {
+    /// Parses the body of a peek.
+    pub fn parse(body: &'b [u8]) -> Result<Self, HttpProblem> {
+        let fields = BodyFields::parse(body, BodyKind::Peek)?;
+        Ok(Self {
+            domain: fields.domain,
+            attributes: fields.attributes.ok_or_else(missing_attributes_problem)?,
+            cost: fields.cost,
+            costs: fields.costs,
+        })
+    }
+}
+
+impl ParsedRequest for PeekRequest<'_> {
     fn to_gate_request(&self) -> Request<'_> {
         let descriptor = self.attributes.to_descriptor(self.cost.as_ref(), &self.costs);
         Request::new(self.domain.as_str(), descriptor)

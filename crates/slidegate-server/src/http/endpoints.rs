@@ -14,7 +14,9 @@ use hyper::body::Incoming;
 use slidegate::Decision;
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
-use super::check_request::{CheckRequest, ReportRequest};
+use super::check_request::{
+    CheckRequest, PeekRequest, ReportRequest, ReserveRequest, SettleRequest,
+};
 use super::{HttpClient, body, json, paths};
 use crate::rendering::problem::HttpProblem;
 use crate::rendering::{CountedResponse, ResponseRenderer};
@@ -27,13 +29,23 @@ pub enum Endpoint {
     Check,
     Peek,
     Report,
+    Reserve,
+    Settle,
     Auth,
     Json,
 }
 
 impl Endpoint {
     /// All endpoints.
-    pub const ALL: [Self; 5] = [Self::Check, Self::Peek, Self::Report, Self::Auth, Self::Json];
+    pub const ALL: [Self; 7] = [
+        Self::Check,
+        Self::Peek,
+        Self::Report,
+        Self::Reserve,
+        Self::Settle,
+        Self::Auth,
+        Self::Json,
+    ];
 
     /// Returns the URL path of the endpoint.
     pub fn as_str(self) -> &'static str {
@@ -41,6 +53,8 @@ impl Endpoint {
             Self::Check => "/v1/check",
             Self::Peek => "/v1/peek",
             Self::Report => "/v1/report",
+            Self::Reserve => "/v1/reserve",
+            Self::Settle => "/v1/settle",
             Self::Auth => "/v1/auth",
             Self::Json => "/json",
         }
@@ -63,6 +77,8 @@ impl Endpoint {
             Self::Check => "slidegate.check",
             Self::Peek => "slidegate.peek",
             Self::Report => "slidegate.report",
+            Self::Reserve => "slidegate.reserve",
+            Self::Settle => "slidegate.settle",
             Self::Auth => "slidegate.auth",
             Self::Json => "slidegate.should_rate_limit",
         }
@@ -128,12 +144,27 @@ impl DecisionEndpoints {
     ) -> Result<CountedResponse, HttpProblem> {
         let call = |operation, trace| Call { operation, span_name: endpoint.span_name(), trace };
         let trace = TraceHeaders::Direct(&head.headers);
-        let check = |operation| {
-            self.handler.handle(call(operation, trace), || CheckRequest::parse(body), render_check)
-        };
         match endpoint {
-            Endpoint::Check => check(Operation::Check).await,
-            Endpoint::Peek => check(Operation::Peek).await,
+            Endpoint::Check => {
+                let call = call(Operation::Check, trace);
+                self.handler.handle(call, || CheckRequest::parse(body), render_check).await
+            }
+            Endpoint::Peek => {
+                let call = call(Operation::Peek, trace);
+                self.handler.handle(call, || PeekRequest::parse(body), render_check).await
+            }
+            // Boxed, because these futures are larger than the others, and rarer.
+            Endpoint::Reserve => {
+                let reserve = self
+                    .handler
+                    .reserve(endpoint.span_name(), trace, || ReserveRequest::parse(body));
+                Box::pin(reserve).await
+            }
+            Endpoint::Settle => {
+                let settle =
+                    self.handler.settle(endpoint.span_name(), trace, || SettleRequest::parse(body));
+                Box::pin(settle).await
+            }
             Endpoint::Report => {
                 let call = call(Operation::Report, trace);
                 self.handler.handle(call, || ReportRequest::parse(body), render_check).await

@@ -5,6 +5,7 @@
 
 mod auth;
 mod json;
+mod reservations;
 
 use std::future::{Ready, ready};
 
@@ -13,7 +14,7 @@ use axum::http::{HeaderName, header};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::check_request::{CheckRequest, ReportRequest};
+use super::check_request::{CheckRequest, PeekRequest, ReportRequest};
 use crate::health::Readiness;
 use crate::rendering::check_response::CheckResponse;
 use crate::rendering::problem::{PROBLEM_JSON, ProblemBody};
@@ -35,11 +36,13 @@ pub fn document() -> Value {
     let mut input_schemas = settings().for_deserialize().into_generator();
     let mut output_schemas = settings().for_serialize().into_generator();
     let check = input_schemas.subschema_for::<CheckRequest<'_>>();
+    let peek = input_schemas.subschema_for::<PeekRequest<'_>>();
     let report = input_schemas.subschema_for::<ReportRequest<'_>>();
     let decision = output_schemas.subschema_for::<CheckResponse<'_>>();
     let readiness = output_schemas.subschema_for::<Readiness>();
     let problem = output_schemas.subschema_for::<ProblemBody<'_>>();
     let auth = auth::path_item(&mut input_schemas, &mut output_schemas);
+    let reservations = reservations::path_items(&mut input_schemas, &mut output_schemas);
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -53,10 +56,11 @@ pub fn document() -> Value {
         },
         "servers": [{ "url": "/" }],
         "paths": build_openapi_path_items(
-            [check.as_value(), report.as_value()],
+            [check.as_value(), peek.as_value(), report.as_value()],
             decision.as_value(),
             readiness.as_value(),
             &auth,
+            reservations,
         ),
         "components": {
             "schemas": collect_schema_definitions([input_schemas, output_schemas]),
@@ -67,25 +71,28 @@ pub fn document() -> Value {
 }
 
 fn build_openapi_path_items(
-    [check, report]: [&Value; 2],
+    [check, peek, report]: [&Value; 3],
     decision: &Value,
     readiness: &Value,
     auth: &Value,
+    [reserve, settle]: [Value; 2],
 ) -> Value {
     json!({
-        "/v1/check": { "post": build_decision_operation(
+        "/v1/check": { "post": add_idempotency_responses(build_decision_operation(
             "check",
             "Decides about a request, and charges its cost if the request is allowed",
             check,
             decision,
-        ) },
+        )) },
         "/v1/peek": { "post": build_decision_operation(
             "peek",
             "Returns the decision of `/v1/check`, and charges nothing",
-            check,
+            peek,
             decision,
         ) },
-        "/v1/report": { "post": {
+        "/v1/reserve": { "post": reserve },
+        "/v1/settle": { "post": settle },
+        "/v1/report": { "post": add_idempotency_responses(json!({
             "operationId": "report",
             "summary": "Records consumed units, also above the maximum of a limit",
             "description": "Never denies. `cost` charges the rules that state no cost, and `costs` charges the \
@@ -101,7 +108,7 @@ fn build_openapi_path_items(
                 decision,
                 &report_response_example(),
             ) })),
-        } },
+        })) },
         "/v1/auth": auth,
         "/json": { "post": json::operation(add_common_error_responses) },
         "/v1/openapi.json": { "get": {
@@ -208,12 +215,31 @@ fn add_common_error_responses(mut own: Value) -> Value {
     own
 }
 
+/// Status and description of each error response to a call with an idempotency key.
+const IDEMPOTENCY_ERROR_RESPONSES: [(&str, &str); 2] = [
+    (
+        "409",
+        "The call contradicts an earlier one, or the first call with this key is still being decided.",
+    ),
+    ("422", "The idempotency key was used for another request."),
+];
+
+/// Adds references to the error responses to a call with an idempotency key.
+fn add_idempotency_responses(mut operation: Value) -> Value {
+    for (status, _) in IDEMPOTENCY_ERROR_RESPONSES {
+        operation["responses"][status] =
+            json!({ "$ref": format!("#/components/responses/{status}") });
+    }
+    operation
+}
+
 fn build_common_error_responses(schema: &Value) -> Map<String, Value> {
     let problem = |(status, description): (&str, &str)| {
         let content = json!({ PROBLEM_JSON: { "schema": schema } });
         (status.to_owned(), json!({ "description": description, "content": content }))
     };
-    COMMON_ERROR_RESPONSES.map(problem).into_iter().collect()
+    let responses = COMMON_ERROR_RESPONSES.into_iter().chain(IDEMPOTENCY_ERROR_RESPONSES);
+    responses.chain(reservations::ERROR_RESPONSES).map(problem).collect()
 }
 
 fn response_header_descriptions() -> Value {

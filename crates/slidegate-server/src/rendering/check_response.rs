@@ -10,6 +10,7 @@ use serde::Serialize;
 use slidegate::{Decision, Reason};
 
 use crate::durations::ceil_millis;
+use crate::service::reservations::ReservationToken;
 
 /// The decision. The fields outside `limits` describe the limit that determined it. They are null if no rule applies,
 /// or if no limit was evaluated, because the rules that apply evaluate only a sample of the requests.
@@ -36,6 +37,31 @@ pub struct CheckResponse<'r> {
     /// The status of every limit of every rule that applies. Omits limits that were not evaluated, because a cached
     /// denial already decided, or because their rule evaluates only a sample of the requests.
     limits: Vec<LimitStatusBody<'r>>,
+}
+
+/// The decision on a request for a reservation.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ReserveResponse")]
+pub struct ReserveResponse<'r> {
+    #[serde(flatten)]
+    decision: CheckResponse<'r>,
+    /// The token with which `/v1/settle` corrects the charge. Null if the request is denied.
+    reservation: Option<&'r str>,
+    /// Milliseconds until the token expires. Null if the request is denied.
+    expires_in_ms: Option<u64>,
+}
+
+/// The response to a settlement. It is the same if the settlement is repeated.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SettleResponse")]
+pub struct SettleResponse {
+    /// Always true.
+    settled: bool,
+}
+
+impl SettleResponse {
+    /// The response to every successful settlement.
+    pub const SETTLED: Self = Self { settled: true };
 }
 
 /// The status of one limit.
@@ -145,6 +171,28 @@ impl CheckResponse<'_> {
     }
 }
 
+impl<'r> ReserveResponse<'r> {
+    /// Creates the response. `token` is `None` if the request is denied.
+    pub fn new(decision: CheckResponse<'r>, token: Option<&'r ReservationToken>) -> Self {
+        let (reservation, expires_in_ms) =
+            (token.map(|token| &*token.text), token.map(|token| ceil_millis(token.ttl)));
+        Self { decision, reservation, expires_in_ms }
+    }
+
+    /// Appends the response to `json`.
+    pub fn write(&self, json: &mut Vec<u8>) -> io::Result<()> {
+        self.decision.write(json)?;
+        json.pop();
+        let mut writer = JsonWriter(json);
+        writer.write_raw_json(r#","reservation":"#);
+        writer.write_option(self.reservation, JsonWriter::write_string)?;
+        writer.write_raw_json(r#","expires_in_ms":"#);
+        writer.write_option(self.expires_in_ms, JsonWriter::write_number)?;
+        writer.write_raw_json("}");
+        Ok(())
+    }
+}
+
 impl LimitStatusBody<'_> {
     fn write_json(&self, writer: &mut JsonWriter<'_>) -> io::Result<()> {
         writer.write_raw_json(r#"{"rule":"#);
@@ -222,6 +270,8 @@ impl JsonWriter<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -264,6 +314,11 @@ mod tests {
                 degraded,
                 limits: statuses.iter().map(build_limit_status).collect(),
             };
+            let mut json = Vec::new();
+            response.write(&mut json).unwrap();
+            prop_assert_eq!(String::from_utf8(json).unwrap(), serde_json::to_string(&response).unwrap());
+            let token = ReservationToken { text: "a-_9".to_owned(), ttl: Duration::from_millis(7) };
+            let response = ReserveResponse::new(response, allowed.then_some(&token));
             let mut json = Vec::new();
             response.write(&mut json).unwrap();
             prop_assert_eq!(String::from_utf8(json).unwrap(), serde_json::to_string(&response).unwrap());

@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
+use slidegate::OnceError;
 
 use crate::bounds::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::json_reader::excerpt;
@@ -35,6 +36,31 @@ impl HttpProblem {
     /// Creates a problem with status 400.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// Creates a problem with status 409: the call contradicts an earlier one.
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, detail)
+    }
+
+    /// Creates a problem with status 410: the reservation can no longer be settled.
+    pub fn gone(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, detail)
+    }
+
+    /// Creates a problem with status 421: another instance must handle the request.
+    pub fn misdirected(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::MISDIRECTED_REQUEST, detail)
+    }
+
+    /// Creates a problem with status 422: the request is well-formed, but cannot be carried out.
+    pub fn unprocessable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+    }
+
+    /// Creates a problem with status 503: the store is unavailable.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
     /// Creates a problem with status 500.
@@ -126,6 +152,16 @@ impl HttpProblem {
         };
         // Strings and numbers always serialize. If they did not, the status would have to suffice.
         serde_json::to_vec(&body).unwrap_or_default()
+    }
+}
+
+/// Converts the error of a call with an idempotency key.
+impl From<OnceError> for HttpProblem {
+    fn from(error: OnceError) -> Self {
+        match error {
+            OnceError::InProgress => Self::conflict(error.to_string()),
+            _ => Self::unprocessable(error.to_string()),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The file has no functions: `request` and `response` convert the messages, and `json` writes them as JSON.
 
+use slidegate::OnceError;
 use thiserror::Error;
 
 pub use self::generated::envoy;
@@ -17,6 +18,12 @@ pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct InvalidRequest(pub String);
+
+impl From<OnceError> for InvalidRequest {
+    fn from(error: OnceError) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// Message types generated from `proto/`.
 #[allow(missing_docs, clippy::all, reason = "generated")]

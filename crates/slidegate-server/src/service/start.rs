@@ -4,11 +4,13 @@ use slidegate::{Gate, MemoryStore, SystemClock, WallClock};
 use slidegate_cluster::{ClusterStore, StartError};
 use slidegate_redis::ConnectError;
 use thiserror::Error;
+use tracing::warn;
 
 use super::Service;
 use crate::args::RedisClock;
 use crate::bounds::StoreBounds;
 use crate::health::Health;
+use crate::reservation_token::{TokenSealer, token_key_of_cluster};
 use crate::settings::{ServiceSettings, StoreSettings};
 use crate::store::ServerStore;
 use crate::telemetry::traces::TracerError;
@@ -21,6 +23,8 @@ pub enum ServiceError {
     Connect(#[from] ConnectError),
     #[error("{flag}{0}", flag = flag_that_caused_error(.0))]
     StartNode(#[from] StartError),
+    #[error("the operating system provides no random numbers")]
+    NoRandomNumbers,
     #[error(transparent)]
     Tracer(#[from] TracerError),
 }
@@ -41,6 +45,8 @@ fn flag_that_caused_error(error: &StartError) -> &'static str {
 /// stores connect in the background.
 pub async fn start_service(settings: ServiceSettings) -> Result<Service, ServiceError> {
     let bounds = settings.bounds;
+    let token_key = settings.token_key.map(String::into_bytes);
+    let token_key = token_key.or_else(|| derive_token_key(&settings.store));
     let store = open_store(settings.store, bounds).await?;
     let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind()));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
@@ -62,7 +68,24 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
         Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
         None => telemetry,
     };
-    Ok(Service::new(gate, telemetry, health, settings.is_observe_only))
+    let is_shared_store = matches!(gate.store().inner(), ServerStore::Redis(_));
+    if is_shared_store && settings.expected_instances.get() > 1 && token_key.is_none() {
+        warn!(
+            "reservations can be settled only at the instance that made them; set the same --token-key-file on all instances"
+        );
+    }
+    let tokens = TokenSealer::new(token_key.as_deref());
+    let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
+    Ok(Service::new(gate, telemetry, health, settings.is_observe_only, tokens))
+}
+
+/// Returns the token key of a node without a token key of its own; `None` if the store is not a cluster with a key. All
+/// nodes have the same key, so that they can tell tokens of other nodes from invalid ones.
+fn derive_token_key(store: &StoreSettings) -> Option<Vec<u8>> {
+    match store {
+        StoreSettings::Cluster(node) => node.key.as_deref().map(token_key_of_cluster),
+        StoreSettings::Memory | StoreSettings::Redis { .. } => None,
+    }
 }
 
 async fn open_store(
@@ -72,10 +95,13 @@ async fn open_store(
     let (address, settings, clock) = match settings {
         StoreSettings::Memory => {
             let store = MemoryStore::with_clock(SystemClock::new(), bounds.max_keys);
-            return Ok(ServerStore::Memory(store.with_max_memory(bounds.max_memory)));
+            let store = store.with_max_memory(bounds.max_memory);
+            return Ok(ServerStore::Memory(store.with_max_call_records(bounds.max_call_records)));
         }
         StoreSettings::Cluster(settings) => {
-            return Ok(ServerStore::Cluster(Box::new(ClusterStore::start(*settings).await?)));
+            let node = ClusterStore::start(*settings).await?;
+            let node = node.with_max_call_records(bounds.max_call_records);
+            return Ok(ServerStore::Cluster(Box::new(node)));
         }
         StoreSettings::Redis { address, settings, clock } => (address, settings, clock),
     };

@@ -1,17 +1,17 @@
 //! The settings of a cluster node.
 
-use std::path::{Path, PathBuf};
-use std::{fs, io};
-
 use slidegate_cluster::{Settings, StartError};
 use thiserror::Error;
 
-use crate::args::{ClusterArgs, ClusterKeyArg};
+use super::secret::{SecretError, SecretFlags, read_secret};
+use crate::args::ClusterArgs;
 use crate::bounds::StoreBounds;
 use crate::listen::{self, ListenError};
 
-/// The minimum length of a cluster key in bytes.
-const MIN_CLUSTER_KEY_BYTES: usize = 16;
+const CLUSTER_KEY_FLAGS: SecretFlags = SecretFlags {
+    text: "--cluster-key (SLIDEGATE_CLUSTER_KEY)",
+    file: "--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE)",
+};
 
 /// An error in the arguments of a cluster node.
 #[derive(Debug, Error)]
@@ -20,16 +20,8 @@ pub enum ClusterSettingsError {
         "--store (SLIDEGATE_STORE): `cluster://` must not have addresses; set `{0}` as --cluster-seeds (SLIDEGATE_CLUSTER_SEEDS)"
     )]
     AddressesInStore(String),
-    #[error(
-        "--cluster-key (SLIDEGATE_CLUSTER_KEY) and --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): both are set; set only one of them"
-    )]
-    ConflictingKeys,
-    #[error("--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): `{0}` cannot be read: {1}")]
-    UnreadableKeyFile(PathBuf, io::Error),
-    #[error(
-        "{0}: the key has {1} bytes and needs {MIN_CLUSTER_KEY_BYTES} bytes or more; generate one with `openssl rand -hex 32`"
-    )]
-    ShortKey(&'static str, usize),
+    #[error(transparent)]
+    Key(#[from] SecretError),
     #[error(
         "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {0}; set --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE) or SLIDEGATE_CLUSTER_KEY"
     )]
@@ -56,7 +48,8 @@ fn build_node_settings(
     args: ClusterArgs,
     bounds: StoreBounds,
 ) -> Result<Settings, ClusterSettingsError> {
-    let key = read_cluster_key(args.cluster_key, args.cluster_key_file.as_deref())?;
+    let key = args.cluster_key.map(|key| key.0);
+    let key = read_secret(key, args.cluster_key_file.as_deref(), CLUSTER_KEY_FLAGS)?;
     let listen =
         listen::resolve_local(&args.cluster_listen, "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN)")?;
     if key.is_none() && !listen.ip().is_loopback() {
@@ -76,30 +69,6 @@ fn build_node_settings(
     })
 }
 
-fn read_cluster_key(
-    text: Option<ClusterKeyArg>,
-    file: Option<&Path>,
-) -> Result<Option<String>, ClusterSettingsError> {
-    let (key, flag) = match (text, file) {
-        (Some(_), Some(_)) => return Err(ClusterSettingsError::ConflictingKeys),
-        (Some(ClusterKeyArg(key)), None) => (key, "--cluster-key (SLIDEGATE_CLUSTER_KEY)"),
-        (None, Some(file)) => {
-            let text = fs::read_to_string(file);
-            let text = text
-                .map_err(|error| ClusterSettingsError::UnreadableKeyFile(file.to_owned(), error))?;
-            // Editors and `echo` end a file with a line break.
-            let key = text.strip_suffix('\n').unwrap_or(&text);
-            let key = key.strip_suffix('\r').unwrap_or(key).to_owned();
-            (key, "--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE)")
-        }
-        (None, None) => return Ok(None),
-    };
-    match key.len() {
-        ..MIN_CLUSTER_KEY_BYTES => Err(ClusterSettingsError::ShortKey(flag, key.len())),
-        _ => Ok(Some(key)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, Command, FromArgMatches as _};
@@ -111,7 +80,11 @@ mod tests {
         let arguments = [&["serve"], flags].concat();
         let matches = ClusterArgs::augment_args(Command::new("serve")).get_matches_from(arguments);
         let args = ClusterArgs::from_arg_matches(&matches).unwrap();
-        let settings = from_args(store, args, StoreBounds { max_keys: 7, max_memory: 9 })?;
+        let settings = from_args(
+            store,
+            args,
+            StoreBounds { max_keys: 7, max_memory: 9, max_call_records: 5 },
+        )?;
         Some(settings.map_err(|error| error.to_string()))
     }
 

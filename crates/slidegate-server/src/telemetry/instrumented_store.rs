@@ -3,8 +3,8 @@
 use std::future::Future;
 
 use quanta::Instant;
-use slidegate::store::Outcomes;
-use slidegate::{Adjustment, ChargeResult, Edit, Hit, Receipt, Store, StoreError};
+use slidegate::store::{OnceResult, Outcomes, SettleResult, Settlement};
+use slidegate::{Adjustment, CallIdentity, ChargeResult, Edit, Hit, Receipt, Store, StoreError};
 
 use super::metrics::StoreMetrics;
 use super::traces::StoreTracer;
@@ -59,8 +59,24 @@ impl<S: Store> Store for InstrumentedStore<S> {
         self.measure_store_call(self.store.charge_many_async(calls)).await
     }
 
+    async fn charge_once_async(
+        &self,
+        call: &[Hit<'_>],
+        identity: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
+        self.measure_store_call(self.store.charge_once_async(call, identity)).await
+    }
+
+    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+        self.measure_store_call(self.store.settle_async(settlement)).await
+    }
+
     async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.measure_store_call(self.store.peek_async(call)).await
+    }
+
+    fn revert_later(&self, receipt: Receipt) {
+        self.store.revert_later(receipt);
     }
 
     async fn adjust_async(

@@ -44,6 +44,8 @@ pub struct Metrics {
     requests: Family<RequestLabels, StripedCounter>,
     request_seconds: Family<ListenerLabels, DurationHistogram>,
     pub degraded_decisions: Counter,
+    pub repeated_calls: Counter,
+    settlements: Family<SettlementLabels, Counter>,
     reloads: Family<ReloadLabels, Counter>,
     pub policy_stale: Gauge,
     store: StoreMetrics,
@@ -89,6 +91,27 @@ pub struct StoreStats {
     pub is_breaker_open: bool,
     /// Number of denials that the denial cache decided, without a call to the store.
     pub deny_cache_hits: u64,
+    /// Number of records of idempotent calls and settled reservations in the memory of this process.
+    pub call_records: usize,
+    /// Number of these records that were evicted before they expired.
+    pub evicted_call_records: u64,
+}
+
+/// The result of a settlement, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettlementResult {
+    Settled,
+    /// The same settlement has been applied before.
+    Repeated,
+    /// The reservation has been settled with other costs.
+    Conflict,
+    Expired,
+    /// The record may have been evicted.
+    Forgotten,
+    OtherInstance,
+    /// The token is forged or damaged.
+    Invalid,
+    StoreUnavailable,
 }
 
 /// Gauges and counters whose values are copied from [`StoreStats`] for each scrape.
@@ -98,6 +121,8 @@ struct StoreGauges {
     evicted_keys: Counter,
     breaker_open: Gauge,
     deny_cache_hits: Counter,
+    call_records: Gauge,
+    evicted_call_records: Counter,
 }
 
 /// The result of a policy reload, for metrics.
@@ -158,6 +183,11 @@ struct StoreErrorLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SettlementLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReloadLabels {
     result: &'static str,
 }
@@ -168,6 +198,32 @@ impl ReloadResult {
             Self::Changed => "changed",
             Self::Unchanged => "unchanged",
             Self::Failed => "failed",
+        }
+    }
+}
+
+impl SettlementResult {
+    const ALL: [Self; 8] = [
+        Self::Settled,
+        Self::Repeated,
+        Self::Conflict,
+        Self::Expired,
+        Self::Forgotten,
+        Self::OtherInstance,
+        Self::Invalid,
+        Self::StoreUnavailable,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Settled => "settled",
+            Self::Repeated => "repeated",
+            Self::Conflict => "conflict",
+            Self::Expired => "expired",
+            Self::Forgotten => "forgotten",
+            Self::OtherInstance => "other_instance",
+            Self::Invalid => "invalid",
+            Self::StoreUnavailable => "store_unavailable",
         }
     }
 }
@@ -223,6 +279,21 @@ impl Metrics {
             "Decisions made without the store because it was unavailable",
             degraded_decisions.clone(),
         );
+        let repeated_calls = Counter::default();
+        registry.register(
+            "repeated_calls",
+            "Checks and reservations that repeated an admitted call with the same idempotency key, and charged nothing",
+            repeated_calls.clone(),
+        );
+        let settlements = Family::default();
+        for result in SettlementResult::ALL {
+            drop(settlements.get_or_create(&SettlementLabels { result: result.name() }));
+        }
+        registry.register(
+            "settlements",
+            "Settlements of reservations, by result",
+            settlements.clone(),
+        );
         let reloads = Family::default();
         for result in [ReloadResult::Changed, ReloadResult::Unchanged, ReloadResult::Failed] {
             drop(reloads.get_or_create(&ReloadLabels { result: result.name() }));
@@ -248,6 +319,8 @@ impl Metrics {
             requests,
             request_seconds,
             degraded_decisions,
+            repeated_calls,
+            settlements,
             reloads,
             policy_stale,
         }
@@ -289,6 +362,11 @@ impl Metrics {
     /// Returns the metrics of the store.
     pub fn store(&self) -> &StoreMetrics {
         &self.store
+    }
+
+    /// Counts a settlement by its result.
+    pub fn count_settlement(&self, result: SettlementResult) {
+        self.settlements.get_or_create(&SettlementLabels { result: result.name() }).inc();
     }
 
     /// Counts a policy reload by its result. Sets the metric `policy_stale` to 1 if the reload failed, otherwise to 0.
@@ -410,17 +488,46 @@ impl StoreGauges {
             "Denials from the denial cache, without a call to the store",
             deny_cache_hits.clone(),
         );
+        let call_records = Gauge::default();
+        registry.register(
+            "call_records",
+            "Idempotent calls and settled reservations in the memory of this process",
+            call_records.clone(),
+        );
+        let evicted_call_records = Counter::default();
+        registry.register(
+            "evicted_call_records",
+            "Idempotent calls and settled reservations evicted before they expired, because --max-call-records was reached",
+            evicted_call_records.clone(),
+        );
         let breaker_open = breaker_open.get_or_create(&StoreLabels { store }).clone();
-        Self { keys, memory_bytes, evicted_keys, breaker_open, deny_cache_hits }
+        Self {
+            keys,
+            memory_bytes,
+            evicted_keys,
+            breaker_open,
+            deny_cache_hits,
+            call_records,
+            evicted_call_records,
+        }
     }
 
     fn update_from_stats(&self, store: StoreStats) {
-        let StoreStats { keys, memory_bytes, evicted_keys, is_breaker_open, deny_cache_hits } =
-            store;
+        let StoreStats {
+            keys,
+            memory_bytes,
+            evicted_keys,
+            is_breaker_open,
+            deny_cache_hits,
+            call_records,
+            evicted_call_records,
+        } = store;
         self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
         self.memory_bytes.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
         self.evicted_keys.inner().fetch_max(evicted_keys, Ordering::Relaxed);
         self.breaker_open.set(i64::from(is_breaker_open));
         self.deny_cache_hits.inner().fetch_max(deny_cache_hits, Ordering::Relaxed);
+        self.call_records.set(i64::try_from(call_records).unwrap_or(i64::MAX));
+        self.evicted_call_records.inner().fetch_max(evicted_call_records, Ordering::Relaxed);
     }
 }

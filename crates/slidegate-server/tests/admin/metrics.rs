@@ -248,3 +248,30 @@ fn admin_endpoints_exist_only_on_admin_listener() {
     let alone = Server::start(POLICY);
     assert!(server.has_admin_listener() && !alone.has_admin_listener());
 }
+
+#[test]
+fn metrics_count_call_records_and_settlements() {
+    let policy = "rules: [{ name: a, per: [tenant], limits: [100/h] }]";
+    let server = Server::start_with_admin(policy, &["--max-call-records", "64"]);
+    let client = Client::new(&server);
+    let call = |nth: u32| {
+        let key = format!("call {nth}");
+        json!({ "attributes": { "tenant": key }, "idempotency_key": key })
+    };
+    for nth in 0..200 {
+        assert_eq!(client.check(&call(nth)).status, 200);
+        assert_eq!(client.check(&call(nth)).status, 200);
+    }
+    let samples = MetricSamples::scrape(&server);
+    let (records, evicted) = (
+        samples.get("slidegate_call_records"),
+        samples.get("slidegate_evicted_call_records_total"),
+    );
+    assert!(records <= 64.0 && records > 32.0, "{records}");
+    assert_eq!(records + evicted, 200.0);
+    assert_eq!(samples.get("slidegate_repeated_calls_total"), 200.0);
+    client.post("/v1/settle", r#"{"reservation":"x","cost":0}"#);
+    let samples = MetricSamples::scrape(&server);
+    assert_eq!(samples.get(r#"slidegate_settlements_total{result="invalid"}"#), 1.0);
+    assert_eq!(samples.get(r#"slidegate_settlements_total{result="settled"}"#), 0.0);
+}

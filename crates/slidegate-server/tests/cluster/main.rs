@@ -21,4 +21,5 @@ mod node;
 mod partition;
 mod policies;
 mod relay;
+mod reservations;
 mod shutdown;

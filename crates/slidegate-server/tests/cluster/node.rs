@@ -137,6 +137,11 @@ impl Node {
         self.server.lock().unwrap().send_signal(name);
     }
 
+    /// Returns the client of the node's HTTP listener.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Sends a check request in a domain that has a single rule. An allowed request charges one unit.
     pub fn check(&self, domain: &str) -> CheckOutcome {
         self.send_check_or_peek("/v1/check", domain)

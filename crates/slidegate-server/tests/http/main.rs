@@ -16,5 +16,6 @@ mod lifecycle;
 mod malformed;
 mod openapi;
 mod report;
+mod reservations;
 mod responses;
 mod slow_clients;

@@ -198,11 +198,16 @@ fn openapi_schemas_have_names_of_api_types() {
             "Denial",
             "Limit",
             "LimitStatus",
+            "PeekRequest",
             "PolicyReadiness",
             "Problem",
             "Readiness",
             "Reason",
             "ReportRequest",
+            "ReserveRequest",
+            "ReserveResponse",
+            "SettleRequest",
+            "SettleResponse",
             "StoreReadiness",
         ]
     );
@@ -230,7 +235,8 @@ fn openapi_examples_match_their_schemas() {
         media.extend(value.as_object().into_iter().flat_map(|members| members.values()));
     }
     assert_eq!(
-        examples, 13,
-        "two requests and three responses of check and peek, one of each of report, one of json"
+        examples, 19,
+        "two requests and three responses of check and peek, one of each of report and settle, one request and three \
+         responses of reserve, one of json"
     );
 }

@@ -183,7 +183,7 @@ impl<S: Store> Gate<S> {
 
     /// Decides a request after a failed store call. Denies the request if one of the rules that apply has
     /// [`OnStoreError::Deny`]; otherwise calls `decide` with the counts in memory.
-    fn decide_without_store(
+    pub(super) fn decide_without_store(
         &self,
         matched: &MatchedRules<'_>,
         decide: impl FnOnce(&LocalCounts, &MatchedRules<'_>) -> Decision<'static>,
@@ -207,7 +207,7 @@ impl<S: Store> Gate<S> {
     }
 
     /// Returns `result` unchanged. If the store call succeeded, notifies the fallback, which can then drop its counts.
-    fn notify_fallback_on_success<T>(
+    pub(super) fn notify_fallback_on_success<T>(
         &self,
         result: Result<T, StoreError>,
     ) -> Result<T, StoreError> {

@@ -10,7 +10,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use crate::clock::{Clock, Timestamp};
 use crate::outcome::Outcome;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
-use crate::store::{Adjustment, Charge, Receipt, SyncStore};
+use crate::store::{Adjustment, Charge, Receipt, SettleResult, Settlement, SyncStore};
 
 /// Minimum time for which counts are kept. It is longer than a decision takes, so that counts are not dropped during a
 /// decision that uses them.
@@ -104,6 +104,20 @@ impl InMemoryFallback {
         } else if let Some(counts) = self.local_counts() {
             counts.adjust(receipt, adjustment);
         }
+    }
+
+    /// Applies a settlement of charges that were made in memory, once.
+    pub(super) fn settle(&self, settlement: &Settlement) -> SettleResult {
+        let hits: Vec<_> = settlement.added.iter().map(Charge::reported_hit).collect();
+        let settle = |counts: &LocalCounts| (counts.settle(settlement), counts.peek(&hits));
+        let (result, _) = self.decide_with_local_counts(settle, |(_, outcomes)| outcomes);
+        self.keep_counts_for(settlement.ttl);
+        result
+    }
+
+    /// Keeps the counts in memory for at least this time.
+    pub(super) fn keep_counts_for(&self, duration: Duration) {
+        self.keep_counts_until(self.clock.now().after(duration));
     }
 
     fn keep_counts_until(&self, time: Timestamp) {

@@ -28,6 +28,7 @@ use std::fmt;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::Hit;
 use crate::store::table::CoarseTime;
+use crate::store::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use shard::Shard;
@@ -81,6 +82,8 @@ pub struct MemoryStore<C = SystemClock> {
     next_shard_to_evict: AtomicUsize,
     /// The number of keys that were evicted before they expired.
     evicted: AtomicU64,
+    /// The admitted calls with an id, and the settled reservations.
+    calls: CallRecordTable,
 }
 
 /// A shard, aligned to a cache line so that threads that use different shards do not slow each other down.
@@ -151,6 +154,7 @@ impl<C: Clock> MemoryStore<C> {
             memory: AtomicUsize::new(0),
             next_shard_to_evict: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
+            calls: CallRecordTable::new(DEFAULT_MAX_CALL_RECORDS),
         }
     }
 
@@ -168,6 +172,23 @@ impl<C: Clock> MemoryStore<C> {
         let shards = new_shards(self.max_keys, max_memory);
         let (keys, memory) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Self { max_memory, shards, keys, memory, ..self }
+    }
+
+    /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default. A record
+    /// takes about 400 bytes, in addition to the memory budget for keys.
+    ///
+    /// Above the maximum, the record that expires first is evicted. A repetition of its call is then charged again, and
+    /// its reservation cannot be settled any more.
+    ///
+    /// Call this before the store is used: existing records are lost.
+    #[must_use]
+    pub fn with_max_call_records(self, max_records: usize) -> Self {
+        Self { calls: CallRecordTable::new(max_records), ..self }
+    }
+
+    /// Returns the records of idempotent calls and of settled reservations.
+    pub fn call_records(&self) -> &CallRecordTable {
+        &self.calls
     }
 
     /// Returns the bytes used by keys: tables with their free slots, heap allocations of states, and the allocator's

@@ -1,6 +1,8 @@
 //! The conformance suite for stores. The suite runs a trace, a random sequence of calls, on a store and on the
 //! reference model. All outcomes must be equal.
 
+mod calls;
+
 use std::fmt;
 
 use crate::algorithm::Algorithm;
@@ -48,6 +50,9 @@ pub struct TraceStats {
     pub failures: usize,
 }
 
+/// One charge in this number has an id, and is repeated.
+const CHARGES_PER_CALL_WITH_ID: usize = 4;
+
 /// Runs a random trace of `steps` steps on a store and on the reference model, and compares all results. The limits of
 /// the trace use `algorithms`. The store must be empty and must read `clock`.
 ///
@@ -71,6 +76,7 @@ pub async fn run_trace<S: Store>(
         values: (0..generator.key_count()).map(|key| format!("key {key}")).collect(),
         scope: Scope::new("domain", "rule", "limit", &["key"]),
         receipts: Vec::new(),
+        calls: Vec::new(),
         stats: TraceStats::default(),
     };
     for step in 0..steps {
@@ -79,11 +85,19 @@ pub async fn run_trace<S: Store>(
                 clock.set(now);
                 Ok(Outcomes::new())
             }
+            ConformanceStep::Charge(plans)
+                if step % CHARGES_PER_CALL_WITH_ID == 0 && !plans.is_empty() =>
+            {
+                run.compare_call_with_model(&plans, step as u64).await
+            }
             ConformanceStep::Charge(plans) => run.compare_charge_with_model(&plans).await,
             ConformanceStep::ChargeMany(requests) => {
                 run.compare_charge_many_with_model(&requests).await
             }
             ConformanceStep::Peek(plans) => run.compare_peek_with_model(&plans).await,
+            ConformanceStep::Adjust(age, adjustment) if step % 2 == 0 => {
+                run.compare_settlement_with_model(age, adjustment, step as u64).await
+            }
             ConformanceStep::Adjust(age, adjustment) => {
                 run.compare_adjust_with_model(age, adjustment).await
             }
@@ -106,6 +120,8 @@ struct ConformanceRun<'s, S> {
     scope: Scope,
     /// For each charged request, the receipt of the store and the receipt of the model.
     receipts: Vec<(Receipt, Receipt)>,
+    /// The calls with an id so far.
+    calls: Vec<calls::IdentifiedCall>,
     stats: TraceStats,
 }
 

@@ -14,15 +14,19 @@ use std::task::{Context, Poll};
 use fastrand::Rng;
 use parking_lot::Mutex;
 
-use crate::clock::ManualClock;
+use crate::call::CallIdentity;
+use crate::clock::{Clock, ManualClock};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::Key;
 use crate::store::{
-    Adjustment, Charge, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, SyncStore,
-    admits, has_charge,
+    Adjustment, CallRecordTable, Charge, ChargeResult, Edit, OnceResult, Outcomes, Receipt,
+    SettleResult, Settlement, Store, StoreError, SyncStore, admits, has_charge,
 };
 
 use super::model::{ModelStore, counter_name};
+
+/// Maximum number of records of calls with an id.
+const MAX_CALL_RECORDS: usize = 100_000;
 
 /// Percentages of store calls that fail, by kind of failure.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +44,8 @@ pub struct Faults {
 #[derive(Clone, Debug)]
 pub struct FaultyStore {
     slots: Arc<[ModelStore]>,
+    clock: ManualClock,
+    calls: Arc<CallRecordTable>,
     faults: Arc<Mutex<Faults>>,
     rng: Arc<Mutex<Rng>>,
 }
@@ -83,6 +89,8 @@ impl FaultyStore {
     pub fn new(clock: &ManualClock, slots: usize, faults: Faults, seed: u64) -> Self {
         Self {
             slots: (0..slots).map(|_| ModelStore::new(clock.clone())).collect(),
+            clock: clock.clone(),
+            calls: Arc::new(CallRecordTable::new(MAX_CALL_RECORDS)),
             faults: Arc::new(Mutex::new(faults)),
             rng: Arc::new(Mutex::new(Rng::with_seed(seed))),
         }
@@ -127,11 +135,9 @@ impl FaultyStore {
         }
     }
 
-    /// Charges the hits of one slot. Only this function injects timeouts. After a timeout, the caller does not know
-    /// whether the hits were charged.
+    /// Charges the hits of one slot. After an injected timeout, the caller does not know whether the hits were charged.
     async fn charge_hits_in_slot(&self, part: &HitsInSlot<'_>) -> Result<ChargeResult, StoreError> {
         YieldOnce::default().await;
-        let time_out = || Err(StoreError::TimedOut("injected fault".into()));
         if self.draw_true_with_probability(self.faults().lost_before) {
             return time_out();
         }
@@ -250,9 +256,59 @@ impl Store for FaultyStore {
         Ok(results.into_iter().flatten().collect())
     }
 
+    async fn charge_once_async(
+        &self,
+        hits: &[Hit<'_>],
+        identity: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
+        self.fail_randomly()?;
+        YieldOnce::default().await;
+        if self.draw_true_with_probability(self.faults().lost_before) {
+            return time_out();
+        }
+        if let Some(found) = self.calls.begin(identity, hits, self.clock.now()) {
+            return Ok(found);
+        }
+        let result = self.charge_hits_slot_by_slot(hits, &self.split_by_slot(hits)).await;
+        self.calls.finish(identity, hits, Some(&result), self.clock.now());
+        match self.draw_true_with_probability(self.faults().lost_after) {
+            true => time_out(),
+            false => Ok(OnceResult::Decided(result)),
+        }
+    }
+
+    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+        self.fail_randomly()?;
+        YieldOnce::default().await;
+        if self.draw_true_with_probability(self.faults().lost_before) {
+            return time_out();
+        }
+        let result = self.calls.settle(settlement, self.clock.now(), || {
+            for charge in &settlement.reverted {
+                let slot = &self.slots[self.slot_index(&charge.reported_hit())];
+                slot.adjust(&std::iter::once(charge.clone()).collect(), Adjustment::Revert);
+            }
+            for charge in &settlement.added {
+                let hit = charge.reported_hit();
+                self.slots[self.slot_index(&hit)].charge(&[hit]);
+            }
+        });
+        match self.draw_true_with_probability(self.faults().lost_after) {
+            true => time_out(),
+            false => Ok(result),
+        }
+    }
+
     async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         self.fail_randomly()?;
         Ok(self.peek_hits_in_slots(hits.len(), &self.split_by_slot(hits)).await)
+    }
+
+    fn revert_later(&self, receipt: Receipt) {
+        for charge in receipt.charges() {
+            let slot = &self.slots[self.slot_index(&charge.reported_hit())];
+            slot.adjust(&std::iter::once(charge.clone()).collect(), Adjustment::Revert);
+        }
     }
 
     async fn adjust_async(
@@ -270,6 +326,11 @@ impl Store for FaultyStore {
         let edit_slot = |part: &HitsInSlot<'_>| self.slots[part.slot].edit(&part.hits, edit);
         Ok(call_for_each_slot(hits.len(), &self.split_by_slot(hits), edit_slot).await)
     }
+}
+
+/// Returns the error of a call that did not respond in time.
+fn time_out<T>() -> Result<T, StoreError> {
+    Err(StoreError::TimedOut("injected fault".into()))
 }
 
 /// A future that is pending on the first poll, so that other tasks run, and complete on the second poll.

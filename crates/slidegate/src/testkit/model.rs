@@ -10,11 +10,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::algorithm::{AnyCounter, Counter, with_counter};
+use crate::call::{CallId, CallIdentity};
 use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, Charge, ChargeResult, CounterId, Edit, Outcomes, Receipt, SyncStore,
+    Adjustment, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes, Receipt, SettleResult,
+    Settlement, SyncStore,
 };
 
 /// A map from the full name of each counter to the state of the counter.
@@ -25,12 +27,24 @@ type CounterStates = HashMap<Arc<str>, Box<dyn Any + Send>>;
 pub struct ModelStore {
     clock: ManualClock,
     states: Mutex<CounterStates>,
+    calls: Mutex<HashMap<CallId, ModelCallRecord>>,
+}
+
+/// The record of an admitted call, of a settled reservation, or of both.
+#[derive(Debug)]
+struct ModelCallRecord {
+    request_digest: u64,
+    created_at: Timestamp,
+    /// The time until which the call is repeated. A settlement is remembered forever.
+    expires_at: Timestamp,
+    result: Option<ChargeResult>,
+    settled_value: Option<u64>,
 }
 
 impl ModelStore {
     /// Creates an empty store that reads `clock`.
     pub fn new(clock: ManualClock) -> Self {
-        Self { clock, states: Mutex::default() }
+        Self { clock, states: Mutex::default(), calls: Mutex::default() }
     }
 }
 
@@ -113,6 +127,17 @@ impl ModelStore {
     }
 }
 
+impl ModelStore {
+    fn revert_charge(&self, charge: &Charge) {
+        let CounterId::Text(name) = &charge.counter else { return };
+        let states = &mut *self.states.lock();
+        with_counter!(charge.limit.counter(), counter => {
+            let state = counter_state(&counter, states, name);
+            counter.revert(state, charge.charged_at, charge.cost);
+        });
+    }
+}
+
 impl SyncStore for ModelStore {
     fn charge(&self, hits: &[Hit<'_>]) -> ChargeResult {
         let states = &mut *self.states.lock();
@@ -170,18 +195,65 @@ impl SyncStore for ModelStore {
         calls.iter().map(|hits| self.charge(hits)).for_each(on_result);
     }
 
+    fn charge_once(&self, hits: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
+        let now = self.clock.now();
+        let records = &mut *self.calls.lock();
+        let known = records.get(&identity.id).filter(|record| record.expires_at > now);
+        if let Some(record) = known {
+            return match &record.result {
+                Some(result) if record.request_digest == identity.request_digest => {
+                    let age = now.as_micros().saturating_sub(record.created_at.as_micros());
+                    let age = Duration::from_micros(age);
+                    OnceResult::Repeated { result: Some(result.clone()), age }
+                }
+                _ => OnceResult::OtherRequest,
+            };
+        }
+        let result = self.charge(hits);
+        if result.allowed {
+            let record = ModelCallRecord {
+                request_digest: identity.request_digest,
+                created_at: now,
+                expires_at: now.after(identity.ttl),
+                result: Some(result.clone()),
+                settled_value: None,
+            };
+            records.insert(identity.id, record);
+        }
+        OnceResult::Decided(result)
+    }
+
+    fn settle(&self, settlement: &Settlement) -> SettleResult {
+        let now = self.clock.now();
+        let records = &mut *self.calls.lock();
+        let record = records.entry(settlement.id).or_insert_with(|| ModelCallRecord {
+            request_digest: 0,
+            created_at: now,
+            expires_at: now,
+            result: None,
+            settled_value: None,
+        });
+        match record.settled_value {
+            Some(value) if value == settlement.value_digest => return SettleResult::Repeated,
+            Some(_) => return SettleResult::OtherValue,
+            None => record.settled_value = Some(settlement.value_digest),
+        }
+        for charge in &settlement.reverted {
+            self.revert_charge(charge);
+        }
+        for charge in &settlement.added {
+            self.charge(&[charge.reported_hit()]);
+        }
+        SettleResult::Settled
+    }
+
     fn peek(&self, hits: &[Hit<'_>]) -> Outcomes {
         self.peek_hits(&mut self.states.lock(), hits)
     }
 
     fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
         for charge in receipt.charges_to_revert(adjustment) {
-            let CounterId::Text(name) = &charge.counter else { continue };
-            let states = &mut *self.states.lock();
-            with_counter!(charge.limit.counter(), counter => {
-                let state = counter_state(&counter, states, name);
-                counter.revert(state, charge.charged_at, charge.cost);
-            });
+            self.revert_charge(&charge);
         }
         for charge in receipt.additional_charges(adjustment) {
             self.charge(&[charge.reported_hit()]);

@@ -3,6 +3,7 @@
 use slidegate::internal::most_similar_word;
 
 use super::attributes::Attributes;
+use super::call_fields::{IdempotencyText, ReservationTtl};
 use super::costs::{Cost, NamedCosts};
 use super::text::{LossyText, default_domain};
 use crate::json_reader::{JsonError, JsonKind, JsonReader, JsonString, excerpt};
@@ -10,8 +11,14 @@ use crate::json_reader::{JsonError, JsonKind, JsonReader, JsonString, excerpt};
 /// The kind of a JSON object, which determines its fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
-    /// The body of `/v1/check` and `/v1/peek`.
+    /// The body of `/v1/check`.
     Check,
+    /// The body of `/v1/peek`.
+    Peek,
+    /// The body of `/v1/reserve`.
+    Reserve,
+    /// The body of `/v1/settle`.
+    Settle,
     /// The body of `/v1/report`.
     Report,
     /// The body of `/v1/explain`.
@@ -26,6 +33,10 @@ pub struct BodyFields<'b> {
     pub attributes: Option<Attributes<'b>>,
     pub cost: Option<Cost>,
     pub costs: NamedCosts<'b>,
+    pub idempotency_key: Option<IdempotencyText<'b>>,
+    pub ttl_ms: Option<ReservationTtl>,
+    /// The token of a reservation. Text that is not Unicode is never a valid token.
+    pub reservation: Option<LossyText<'b>>,
     /// `None` if the field is missing.
     pub descriptors: Option<Vec<ExplainDescriptor<'b>>>,
 }
@@ -38,7 +49,7 @@ pub struct ExplainDescriptor<'b> {
 }
 
 /// Field names of other rate limiters, and common mistakes, each with the field that corresponds to it.
-const SYNONYMS: [(&str, &str); 17] = [
+const SYNONYMS: [(&str, &str); 22] = [
     ("attribute", "attributes"),
     ("attrs", "attributes"),
     ("key", "attributes"),
@@ -56,13 +67,25 @@ const SYNONYMS: [(&str, &str); 17] = [
     ("weight", "cost"),
     ("quantity", "cost"),
     ("namespace", "domain"),
+    ("idempotencyKey", "idempotency_key"),
+    ("request_id", "idempotency_key"),
+    ("ttl", "ttl_ms"),
+    ("token", "reservation"),
+    ("reservation_id", "reservation"),
 ];
 
 impl BodyKind {
     /// Returns the names of the fields.
     fn field_names(self) -> &'static [&'static str] {
         match self {
-            Self::Check | Self::Report => &["domain", "attributes", "cost", "costs"],
+            Self::Check | Self::Report => {
+                &["domain", "attributes", "cost", "costs", "idempotency_key"]
+            }
+            Self::Peek => &["domain", "attributes", "cost", "costs"],
+            Self::Reserve => {
+                &["domain", "attributes", "cost", "costs", "idempotency_key", "ttl_ms"]
+            }
+            Self::Settle => &["reservation", "cost", "costs"],
             Self::Explain => &["domain", "attributes", "cost", "costs", "descriptors"],
             Self::Descriptor => &["attributes", "cost", "costs"],
         }
@@ -81,6 +104,7 @@ impl<'b> BodyFields<'b> {
     /// Reads an object with fields of this kind.
     fn read(reader: &mut JsonReader<'b>, kind: BodyKind) -> Result<Self, JsonError> {
         let (mut domain, mut attributes, mut cost, mut costs) = (None, None, None, None);
+        let (mut idempotency_key, mut ttl_ms, mut reservation) = (None, None, None);
         let mut descriptors = None;
         reader.read_object(|reader, name| {
             let known = str::from_utf8(&name.bytes).ok();
@@ -93,6 +117,13 @@ impl<'b> BodyFields<'b> {
                     set(&mut cost, Cost::read(reader, || "`cost`".into())?, reader, &name)
                 }
                 Some("costs") => set(&mut costs, NamedCosts::read(reader)?, reader, &name),
+                Some("idempotency_key") => {
+                    set(&mut idempotency_key, IdempotencyText::read(reader)?, reader, &name)
+                }
+                Some("ttl_ms") => set(&mut ttl_ms, ReservationTtl::read(reader)?, reader, &name),
+                Some("reservation") => {
+                    set(&mut reservation, read_reservation(reader)?, reader, &name)
+                }
                 Some("descriptors") => {
                     set(&mut descriptors, read_descriptors(reader)?, reader, &name)
                 }
@@ -104,6 +135,9 @@ impl<'b> BodyFields<'b> {
             attributes,
             cost,
             costs: costs.unwrap_or_default(),
+            idempotency_key,
+            ttl_ms,
+            reservation,
             descriptors,
         })
     }
@@ -131,6 +165,19 @@ fn read_domain<'b>(reader: &mut JsonReader<'b>) -> Result<LossyText<'b>, JsonErr
         other => {
             let message = format!(
                 "`domain` is {}; send a string, or omit the field for the domain `default`",
+                other.describe()
+            );
+            Err(reader.error(reader.position(), message))
+        }
+    }
+}
+
+fn read_reservation<'b>(reader: &mut JsonReader<'b>) -> Result<LossyText<'b>, JsonError> {
+    match reader.peek_kind()? {
+        JsonKind::String => Ok(reader.read_string()?.bytes.into()),
+        other => {
+            let message = format!(
+                "`reservation` is {}; send the `reservation` in the response of /v1/reserve",
                 other.describe()
             );
             Err(reader.error(reader.position(), message))
@@ -189,7 +236,9 @@ fn unknown_field_error(
         return reader.error(name.position, format!("{problem}; {}", known_fields()));
     }
     let field = excerpt(&name.bytes);
-    let synonym = SYNONYMS.iter().find(|(synonym, _)| *synonym == field).map(|(_, field)| *field);
+    let synonym =
+        SYNONYMS.iter().find(|(synonym, meant)| *synonym == field && fields.contains(meant));
+    let synonym = synonym.map(|(_, meant)| *meant);
     let meant = synonym.or_else(|| most_similar_word(&field, fields.iter().copied()));
     let is_scalar =
         matches!(reader.peek_kind(), Ok(JsonKind::String | JsonKind::Number | JsonKind::Boolean));

@@ -1,12 +1,13 @@
 //! The calls of the store.
 
 use crate::algorithm::{AnyCounter, with_counter};
+use crate::call::CallIdentity;
 use crate::clock::{Clock, Timestamp};
 use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, Charge, ChargeResult, CounterId, Edit, LocalResults, Outcomes, Receipt,
-    SingleChargeResult, SyncStore,
+    Adjustment, Charge, ChargeResult, CounterId, Edit, LocalResults, OnceResult, Outcomes, Receipt,
+    SettleResult, Settlement, SingleChargeResult, SyncStore,
 };
 use crate::sync::Ordering;
 
@@ -88,6 +89,17 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         }
     }
 
+    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
+        self.calls.charge_once(identity, call, self.clock.now(), || self.charge(call))
+    }
+
+    fn settle(&self, settlement: &Settlement) -> SettleResult {
+        self.calls.settle(settlement, self.clock.now(), || {
+            settlement.reverted.iter().for_each(|charge| self.revert_charge(charge));
+            settlement.added.iter().for_each(|charge| self.charge_added_units(charge));
+        })
+    }
+
     fn peek(&self, call: &[Hit<'_>]) -> Outcomes {
         let now = self.clock.now();
         let locations = self.locate_hits(call, now);
@@ -99,9 +111,8 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         for charge in receipt.charges_to_revert(adjustment) {
             self.revert_charge(&charge);
         }
-        let is_own = |charge: &Charge| matches!(charge.counter, CounterId::Fingerprint(_));
-        for charge in receipt.additional_charges(adjustment).filter(is_own) {
-            self.charge_one(&charge.reported_hit());
+        for charge in receipt.additional_charges(adjustment) {
+            self.charge_added_units(&charge);
         }
     }
 
@@ -130,6 +141,13 @@ impl<C: Clock> MemoryStore<C> {
         with_counter!(counter, counter => {
             self.lock_and_charge_if_fits_out_of_line(counter, (fingerprint, phase_us), cost, now)
         })
+    }
+
+    /// Charges the units of a charge again, even above max.
+    fn charge_added_units(&self, charge: &Charge) {
+        if let CounterId::Fingerprint(_) = charge.counter {
+            self.charge_one(&charge.reported_hit());
+        }
     }
 
     /// Subtracts the units of a charge from its counter.

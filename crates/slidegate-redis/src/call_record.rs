@@ -1,0 +1,208 @@
+//! Script calls that read and write the record of a call: a charge with an id, and a settlement. `record_change.rs` has
+//! the calls for a charge whose keys are in several slots.
+
+mod record_change;
+
+use std::time::Duration;
+
+use slidegate::store::{Charge, OnceResult, SettleResult, digest_hits};
+use slidegate::{CallIdentity, Clock, Hit, Timestamp, Veto, WallClock};
+
+use crate::call::{self, ScriptCall};
+use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
+use crate::script::Scripts;
+use crate::script_operation::ScriptOperation;
+use crate::script_request::{KeyedHit, ScriptRequest};
+
+pub use record_change::RecordChange;
+
+/// Status of a script call: it was carried out now.
+const STATUS_NOW: u8 = 0;
+/// Status of a script call: the same call was carried out before.
+const STATUS_REPEATED: u8 = 1;
+/// Status of a script call: another call was carried out before.
+const STATUS_OTHER: u8 = 2;
+
+/// Status of a script call: the same call is being decided now.
+const STATUS_IN_PROGRESS: u8 = 3;
+
+/// A charge with an id. All its keys are in one slot of a Cluster.
+#[derive(Debug)]
+pub struct OnceCall {
+    pub request: ScriptRequest,
+    record_key: String,
+    head: RecordHead,
+    ttl: Duration,
+}
+
+/// The beginning of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordHead {
+    request_digest: u64,
+    hits_digest: u64,
+    /// The time of this machine's clock at which the call was created.
+    created_at: Timestamp,
+}
+
+impl RecordHead {
+    /// Creates the beginning of the record of a call that is sent now.
+    pub fn new(hits: &[Hit<'_>], identity: &CallIdentity) -> Self {
+        Self {
+            request_digest: identity.request_digest,
+            hits_digest: digest_hits(hits),
+            created_at: WallClock.now(),
+        }
+    }
+
+    fn encode(&self) -> [u8; 24] {
+        let created_at = (self.created_at.as_micros() as f64).to_le_bytes();
+        let parts = [self.request_digest.to_le_bytes(), self.hits_digest.to_le_bytes(), created_at];
+        let mut bytes = [0; 24];
+        for (place, part) in bytes.chunks_exact_mut(8).zip(parts) {
+            place.copy_from_slice(&part);
+        }
+        bytes
+    }
+
+    /// Decodes the reply for a call whose record exists. `hits` is the number of hits of the call.
+    fn decode_existing(&self, bytes: &[u8], hits: usize) -> Result<OnceReply, DecodeError> {
+        let (status, rest) = bytes.split_first().ok_or(DecodeError::Malformed)?;
+        match *status {
+            STATUS_OTHER if rest.is_empty() => Ok(OnceReply::OtherRequest),
+            STATUS_IN_PROGRESS if rest.is_empty() => Ok(OnceReply::InProgress),
+            STATUS_REPEATED => {
+                let (hits_digest, rest) = rest.split_first_chunk().ok_or(DecodeError::Malformed)?;
+                let (created_at, reply) = rest.split_first_chunk().ok_or(DecodeError::Malformed)?;
+                let created_us = f64::from_le_bytes(*created_at) as u64;
+                let age_us = self.created_at.as_micros().saturating_sub(created_us);
+                let has_same_hits = u64::from_le_bytes(*hits_digest) == self.hits_digest
+                    && reply.len() == HIT_REPLY_BYTES * hits;
+                let reply = has_same_hits.then(|| ScriptReply::decode(hits, reply)).transpose()?;
+                Ok(OnceReply::Repeated { reply, age: Duration::from_micros(age_us) })
+            }
+            _ => Err(DecodeError::Malformed),
+        }
+    }
+}
+
+/// The reply to a charge with an id.
+#[derive(Debug)]
+pub enum OnceReply {
+    Decided(ScriptReply),
+    /// The reply to the first call; `None` if that had other hits.
+    Repeated {
+        reply: Option<ScriptReply>,
+        age: Duration,
+    },
+    OtherRequest,
+    InProgress,
+}
+
+impl OnceCall {
+    /// Creates a call. `ttl` is the time for which the record is kept.
+    pub fn new(
+        request: ScriptRequest,
+        head: RecordHead,
+        record_key: String,
+        ttl: Duration,
+    ) -> Self {
+        Self { request, record_key, head, ttl }
+    }
+}
+
+impl ScriptOperation for OnceCall {
+    type Reply = OnceReply;
+
+    fn call<'s>(
+        &self,
+        scripts: &'s Scripts,
+        now: Option<Timestamp>,
+        expiry_margin_s: u32,
+    ) -> ScriptCall<'s, '_> {
+        let mut call = call::build_decide_once(scripts, now, expiry_margin_s, &self.request);
+        let mut argument = Vec::with_capacity(36 + call.argument.len());
+        argument.extend(self.head.encode());
+        argument.extend(encode_millis(self.ttl));
+        argument.extend((self.request.hits.len() as u16).to_le_bytes());
+        argument.extend(self.request.hits.iter().map(|hit| match hit.veto {
+            Veto::Alone => 0,
+            Veto::Jointly => 1,
+            Veto::Never => 2_u8,
+        }));
+        argument.append(&mut call.argument);
+        call.keys.push(&self.record_key);
+        ScriptCall { argument, ..call }
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<OnceReply, DecodeError> {
+        let hits = self.request.hits.len();
+        match bytes.split_first() {
+            Some((&STATUS_NOW, reply)) => ScriptReply::decode(hits, reply).map(OnceReply::Decided),
+            _ => self.head.decode_existing(bytes, hits),
+        }
+    }
+}
+
+impl OnceReply {
+    /// Converts the reply into the result of the store. `hits` are the hits of the request.
+    pub fn into_result(self, hits: &[KeyedHit]) -> OnceResult {
+        match self {
+            Self::Decided(reply) => OnceResult::Decided(reply.charge_result(hits)),
+            Self::Repeated { reply, age } => {
+                OnceResult::Repeated { result: reply.map(|reply| reply.charge_result(hits)), age }
+            }
+            Self::OtherRequest => OnceResult::OtherRequest,
+            Self::InProgress => OnceResult::InProgress,
+        }
+    }
+}
+
+/// The part of a settlement whose keys are in one slot of a Cluster.
+#[derive(Debug)]
+pub struct SettleCall<'c> {
+    pub record_key: String,
+    pub value_digest: u64,
+    /// The time for which the record is kept at least.
+    pub record_ttl: Duration,
+    pub reverted: Vec<&'c Charge>,
+    /// The hits that charge the added units.
+    pub added: ScriptRequest,
+}
+
+impl ScriptOperation for SettleCall<'_> {
+    type Reply = SettleResult;
+
+    fn call<'s>(
+        &self,
+        scripts: &'s Scripts,
+        now: Option<Timestamp>,
+        expiry_margin_s: u32,
+    ) -> ScriptCall<'s, '_> {
+        let parts =
+            call::build_settle_parts(scripts, now, expiry_margin_s, &self.reverted, &self.added);
+        let mut argument = Vec::with_capacity(22 + parts.revert.len() + parts.add.len());
+        argument.extend(self.value_digest.to_le_bytes());
+        argument.extend(encode_millis(self.record_ttl));
+        argument.extend(parts.revert_keys.to_le_bytes());
+        argument.extend((parts.revert.len() as u32).to_le_bytes());
+        argument.extend(parts.revert);
+        argument.extend(parts.add);
+        let mut keys = parts.keys;
+        keys.push(&self.record_key);
+        ScriptCall { script: parts.script, keys, argument }
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<SettleResult, DecodeError> {
+        match bytes {
+            [STATUS_NOW] => Ok(SettleResult::Settled),
+            [STATUS_REPEATED] => Ok(SettleResult::Repeated),
+            [STATUS_OTHER] => Ok(SettleResult::OtherValue),
+            _ => Err(DecodeError::Malformed),
+        }
+    }
+}
+
+/// Encodes a duration in whole milliseconds, rounded up, as a double.
+fn encode_millis(duration: Duration) -> [u8; 8] {
+    (duration.as_micros().div_ceil(1_000) as f64).to_le_bytes()
+}

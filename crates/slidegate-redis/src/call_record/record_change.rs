@@ -1,0 +1,89 @@
+//! Changes of the record of a call whose keys are in several slots of a Cluster.
+
+use std::time::Duration;
+
+use slidegate::store::Charge;
+use slidegate::{ChargeResult, Outcome, Timestamp};
+
+use super::{OnceReply, RecordHead, STATUS_NOW, encode_millis};
+use crate::call::{Keys, ScriptCall};
+use crate::reply::{DecodeError, encode_hit_reply};
+use crate::script::Scripts;
+use crate::script_operation::ScriptOperation;
+use crate::script_request::KeyedHit;
+
+const OPERATION_CLAIM: u8 = 0;
+const OPERATION_PUT: u8 = 1;
+const OPERATION_REMOVE: u8 = 2;
+
+/// A change of the record of a call.
+#[derive(Debug)]
+pub struct RecordChange {
+    operation: u8,
+    record_key: String,
+    head: RecordHead,
+    /// The number of hits of the call.
+    hits: usize,
+    ttl: Duration,
+    record: Vec<u8>,
+}
+
+impl RecordChange {
+    /// Creates a claim: a record without a result. The reply is `None` if no record existed.
+    pub fn claim(record_key: String, head: RecordHead, hits: usize, ttl: Duration) -> Self {
+        let record = head.encode().to_vec();
+        Self { operation: OPERATION_CLAIM, record_key, head, hits, ttl, record }
+    }
+
+    /// Creates the record of an admitted call, which replaces its claim.
+    pub fn put(
+        record_key: String,
+        head: RecordHead,
+        hits: &[KeyedHit],
+        result: &ChargeResult,
+        ttl: Duration,
+    ) -> Self {
+        let mut record = head.encode().to_vec();
+        // The charges are not settled.
+        record.extend([0; 9]);
+        for (index, outcome) in (0..).zip(&result.outcomes) {
+            let charge = result.receipt.charges().iter().find(|charge| charge.hit_index == index);
+            record.extend(encode_hit(outcome, charge));
+        }
+        Self { operation: OPERATION_PUT, record_key, head, hits: hits.len(), ttl, record }
+    }
+
+    /// Creates the removal of a claim.
+    pub fn remove(record_key: String, head: RecordHead, hits: usize) -> Self {
+        let (operation, ttl, record) = (OPERATION_REMOVE, Duration::ZERO, Vec::new());
+        Self { operation, record_key, head, hits, ttl, record }
+    }
+}
+
+/// Encodes the result of a hit as the script that decides it does. A charge without units is encoded as not charged.
+fn encode_hit(outcome: &Outcome, charge: Option<&Charge>) -> [u8; 33] {
+    let charge = charge.filter(|charge| charge.charged_at != Timestamp::from_micros(0));
+    encode_hit_reply(outcome, charge.map(|charge| (charge.charged_at, charge.cost)))
+}
+
+impl ScriptOperation for RecordChange {
+    type Reply = Option<OnceReply>;
+
+    fn call<'s>(&self, scripts: &'s Scripts, _: Option<Timestamp>, _: u32) -> ScriptCall<'s, '_> {
+        let mut argument = vec![self.operation];
+        argument.extend(encode_millis(self.ttl));
+        argument.extend(&self.record);
+        ScriptCall {
+            script: scripts.call_record(),
+            keys: Keys::from_slice(&[&self.record_key]),
+            argument,
+        }
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<Option<OnceReply>, DecodeError> {
+        match bytes {
+            [STATUS_NOW] => Ok(None),
+            _ => self.head.decode_existing(bytes, self.hits).map(Some),
+        }
+    }
+}

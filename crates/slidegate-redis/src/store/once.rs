@@ -1,0 +1,206 @@
+//! Calls with an id, and settlements. The script that charges also writes the record of the call.
+//!
+//! A call with an id is not sampled, and is not served from the denial cache: it may have been admitted before. It does
+//! not wait for other requests to share a script call.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slidegate::store::{OnceResult, SettleResult, Settlement};
+use slidegate::{CallIdentity, Hit, StoreError};
+use tokio::time::{Instant, sleep};
+
+use super::{KeyedHits, RedisStoreInner, result_of_request_without_hits};
+use crate::call_record::{OnceCall, OnceReply, RecordChange, RecordHead, SettleCall};
+use crate::failure::Failure;
+use crate::reply::HitReply;
+use crate::script_operation::ScriptOperation;
+use crate::script_request::{ScriptMode, ScriptRequest, key_and_tag};
+use crate::topology::Topology;
+
+/// The time to live of a claim. If a process dies between the claim and the result, a repetition is rejected until then.
+const CLAIM_TTL: Duration = Duration::from_secs(10);
+
+/// Additional time for which the record of a settlement is kept. A reservation expires by the clocks of the processes that
+/// settle it. A process whose clock is behind by less than this time still finds the record.
+const SETTLED_RECORD_MARGIN: Duration = Duration::from_secs(60);
+
+/// The interval at which a repetition checks whether the call has been decided.
+const CLAIM_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+impl RedisStoreInner {
+    /// Decides a call with an id, unless its record exists.
+    pub(super) async fn charge_once(
+        self: &Arc<Self>,
+        hits: &[Hit<'_>],
+        identity: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
+        let keyed: KeyedHits = hits
+            .iter()
+            .map(|hit| self.keyspace.unsampled_hit(hit, || self.clocks.local_now()))
+            .collect();
+        let head = RecordHead::new(hits, identity);
+        let Some(slot) = self.common_slot_of_hits(&keyed) else {
+            return self.charge_once_in_several_slots(keyed, head, identity).await;
+        };
+        let record_key = self.call_record_key(slot, identity);
+        let request = ScriptRequest { mode: ScriptMode::Take, hits: keyed };
+        let call = OnceCall::new(request, head, record_key, self.record_ttl(identity.ttl));
+        let pending_charges = self.deny_cache.begin_charges(&call.request.hits);
+        let sent_at = self.clocks.local_now();
+        let reply = self.run_repeatable(slot, &call).await.map_err(Failure::into_error)?;
+        if let OnceReply::Decided(reply) = &reply {
+            let versions = pending_charges.complete(reply.hits().iter().map(HitReply::is_charged));
+            self.record_denials_in_cache(&call.request.hits, reply, sent_at, &versions);
+        }
+        Ok(reply.into_result(&call.request.hits))
+    }
+
+    /// Decides a call with an id whose keys are in several slots, so that no script call can both charge it and write its
+    /// record. The record is in the slot of the first key. It claims the call first; a repetition waits until the call
+    /// is decided, by its deadline at the latest. The claim is then replaced by the result, or removed.
+    async fn charge_once_in_several_slots(
+        self: &Arc<Self>,
+        keyed: KeyedHits,
+        head: RecordHead,
+        identity: &CallIdentity,
+    ) -> Result<OnceResult, StoreError> {
+        let Some(first) = keyed.first() else {
+            return Ok(OnceResult::Decided(result_of_request_without_hits()));
+        };
+        let slot = self.topology.slot(&first.key);
+        let record_key = self.call_record_key(slot, identity);
+        let deadline = self.new_request_deadline();
+        let claim = RecordChange::claim(record_key.clone(), head, keyed.len(), CLAIM_TTL);
+        loop {
+            let found = self.topology.run_operation(slot, &claim, deadline).await;
+            match found.map_err(Failure::into_error)? {
+                None => break,
+                Some(OnceReply::InProgress) if Instant::now() + CLAIM_POLL_INTERVAL < deadline => {
+                    sleep(CLAIM_POLL_INTERVAL).await;
+                }
+                Some(found) => return Ok(found.into_result(&keyed)),
+            }
+        }
+        // Runs to completion even if the caller is gone, so that the record agrees with the charges.
+        let (this, ttl) = (self.clone(), self.record_ttl(identity.ttl));
+        let charge = async move {
+            let result = this.charge_in_redis(keyed.clone()).await;
+            let change = match &result {
+                Ok(result) if result.allowed => {
+                    RecordChange::put(record_key, head, &keyed, result, ttl)
+                }
+                _ => RecordChange::remove(record_key, head, keyed.len()),
+            };
+            let changed =
+                this.topology.run_operation(slot, &change, this.new_request_deadline()).await;
+            if let Err(failure) = changed {
+                let error = failure.into_error();
+                tracing::debug!(%error, "cannot record a call with an idempotency key; a repetition is charged again");
+            }
+            result.map(OnceResult::Decided)
+        };
+        let result = self.runtime.spawn(charge).await;
+        result.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())))
+    }
+
+    /// Applies a settlement, with one script call for each slot. The slot of the settlement's owner is first: its record
+    /// decides whether the settlement is applied. The record of each slot makes sure that its part is applied once.
+    pub(super) async fn settle(
+        self: &Arc<Self>,
+        settlement: &Settlement,
+    ) -> Result<SettleResult, StoreError> {
+        let owner = settlement.owner.as_ref().and_then(key_and_tag).map(|(key, _)| key);
+        let Some(owner) = owner.map(|key| self.topology.slot(key)) else {
+            // Without charges, there is nothing to correct.
+            return Ok(SettleResult::Settled);
+        };
+        let mut parts: BTreeMap<u16, SettleCall<'_>> = BTreeMap::new();
+        let new_part = |slot| SettleCall {
+            record_key: self.keyspace.call_record_key(self.slot_of_record(slot), settlement.id),
+            value_digest: settlement.value_digest,
+            record_ttl: self.record_ttl(settlement.ttl) + SETTLED_RECORD_MARGIN,
+            reverted: Vec::new(),
+            added: ScriptRequest { mode: ScriptMode::Take, hits: KeyedHits::new() },
+        };
+        let mut first = new_part(owner);
+        let part_of = |key: &str| match self.topology.slot(key) {
+            slot if slot == owner => None,
+            slot => Some(slot),
+        };
+        for charge in &settlement.reverted {
+            let Some((key, _)) = key_and_tag(&charge.counter) else { continue };
+            match part_of(key) {
+                None => first.reverted.push(charge),
+                Some(slot) => {
+                    parts.entry(slot).or_insert_with(|| new_part(slot)).reverted.push(charge)
+                }
+            }
+        }
+        for charge in &settlement.added {
+            let Some((key, _)) = key_and_tag(&charge.counter) else { continue };
+            let hit = self.keyspace.keyed_hit(&charge.reported_hit(), || self.clocks.local_now());
+            match part_of(key) {
+                None => first.added.hits.push(hit),
+                Some(slot) => {
+                    parts.entry(slot).or_insert_with(|| new_part(slot)).added.hits.push(hit)
+                }
+            }
+        }
+        let settled = self.settle_slots(owner, &first, &parts).await;
+        // Also after an error: the settlement may have been applied.
+        for charge in settlement.reverted.iter().chain(&settlement.added) {
+            if let Some((key, tag)) = key_and_tag(&charge.counter) {
+                self.deny_cache.invalidate(key, tag);
+            }
+        }
+        settled.map_err(Failure::into_error)
+    }
+
+    async fn settle_slots(
+        &self,
+        owner: u16,
+        first: &SettleCall<'_>,
+        others: &BTreeMap<u16, SettleCall<'_>>,
+    ) -> Result<SettleResult, Failure> {
+        let result = self.run_repeatable(owner, first).await?;
+        if result == SettleResult::OtherValue {
+            return Ok(result);
+        }
+        for (slot, part) in others {
+            self.run_repeatable(*slot, part).await?;
+        }
+        Ok(result)
+    }
+
+    /// Runs an operation that Redis carries out at most once. Repeats it once if its reply is lost before the deadline.
+    async fn run_repeatable<O: ScriptOperation>(
+        &self,
+        slot: u16,
+        operation: &O,
+    ) -> Result<O::Reply, Failure> {
+        let deadline = self.new_request_deadline();
+        match self.topology.run_operation(slot, operation, deadline).await {
+            Err(Failure::Server(StoreError::TimedOut(_))) if Instant::now() < deadline => {
+                self.topology.run_operation(slot, operation, deadline).await
+            }
+            result => result,
+        }
+    }
+
+    /// Returns the key of the record of a call whose keys are in this slot.
+    fn call_record_key(&self, slot: u16, identity: &CallIdentity) -> String {
+        self.keyspace.call_record_key(self.slot_of_record(slot), identity.id)
+    }
+
+    /// Returns the slot of the record of a call; `None` if the server is not a Cluster.
+    fn slot_of_record(&self, slot: u16) -> Option<u16> {
+        matches!(self.topology, Topology::Cluster(_)).then_some(slot)
+    }
+
+    /// Returns the time to live of a record that is needed for `ttl`. It is longer, because clocks differ.
+    fn record_ttl(&self, ttl: Duration) -> Duration {
+        ttl + Duration::from_secs(self.keyspace.expiry_margin_s.max(1).into())
+    }
+}

@@ -1,0 +1,57 @@
+//! The handling of `/v1/reserve` and `/v1/settle`.
+
+use std::pin::pin;
+
+use crate::http::{ReserveRequest, SettleRequest};
+use crate::rendering::CountedResponse;
+use crate::rendering::problem::HttpProblem;
+use crate::telemetry::traces::span::TracedDecision;
+
+use super::{ParsedRequest, RequestHandler, TraceHeaders};
+
+impl RequestHandler {
+    /// Handles a request for a reservation: decides, and returns the response with the token of the reservation.
+    pub async fn reserve<'b>(
+        &self,
+        span_name: &'static str,
+        trace: TraceHeaders<'_>,
+        parse: impl FnOnce() -> Result<ReserveRequest<'b>, HttpProblem>,
+    ) -> Result<CountedResponse, HttpProblem> {
+        let work = pin!(async {
+            let parsed = match parse() {
+                Ok(parsed) => parsed,
+                Err(problem) => return (Err(problem), None),
+            };
+            let request = parsed.to_gate_request();
+            let ttl = parsed.ttl().duration();
+            let reserved = match self.service.reserve(&request, parsed.idempotency_key(), ttl).await
+            {
+                Ok(reserved) => reserved,
+                Err(problem) => return (Err(problem), None),
+            };
+            let response = self.renderer.render_reserve(&reserved.decision, reserved.token);
+            let domain = self.tracer.as_ref().map(|_| request.domain().to_owned());
+            let decision = reserved.decision;
+            (response, domain.map(|domain| TracedDecision { domain, decision }))
+        });
+        self.measure(span_name, trace, work).await
+    }
+
+    /// Handles a request to settle a reservation.
+    pub async fn settle<'b>(
+        &self,
+        span_name: &'static str,
+        trace: TraceHeaders<'_>,
+        parse: impl FnOnce() -> Result<SettleRequest<'b>, HttpProblem>,
+    ) -> Result<CountedResponse, HttpProblem> {
+        let work = pin!(async {
+            let settled = async {
+                let parsed = parse()?;
+                self.service.settle(parsed.token(), &parsed.actual_costs()).await?;
+                self.renderer.render_settle()
+            };
+            (settled.await, None)
+        });
+        self.measure(span_name, trace, work).await
+    }
+}

@@ -1,0 +1,130 @@
+//! Reservations within a process: a guard that settles the estimate of a request, or reverts it when it is dropped.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Gate;
+use crate::call::CallId;
+use crate::decision::{Decision, Denied};
+use crate::request::Request;
+use crate::reserved_call::{ActualCosts, ReservedCall};
+use crate::store::{Adjustment, Store, StoreError, SyncStore};
+
+/// The time for which a store remembers that a guard was settled. A lost call is repeated within it.
+const SETTLE_TTL: Duration = Duration::from_secs(60);
+
+/// The charges of an allowed request, which are an estimate. They are corrected with [`settle`](Self::settle). If the
+/// reservation is dropped before, they are reverted.
+///
+/// ```
+/// use slidegate::{ActualCosts, Descriptor, Gate, MemoryStore, Policy, Request};
+///
+/// let policy = Policy::from_yaml("
+/// rules: [{ name: tokens, per: [user], limits: [1000/h], cost: tokens }]
+/// ")?;
+/// let gate = Gate::new(policy, MemoryStore::new());
+/// let estimate = || Descriptor::new([("user", "ann")]).with_cost("tokens", 700);
+/// let request = || Request::new("default", estimate());
+///
+/// let reservation = gate.reserve(&request())?;
+/// assert!(gate.reserve(&request()).is_err());                          // 300 tokens are left
+/// reservation.settle(&ActualCosts::new().with_cost("tokens", 200));
+/// drop(gate.reserve(&request())?);                                     // reverts the estimate
+/// assert_eq!(gate.peek(&request()).remaining(), 800);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a reservation that is dropped reverts its charges"]
+pub struct Reservation<'g, S: Store> {
+    gate: &'g Gate<S>,
+    decision: Decision<'static>,
+    call: ReservedCall,
+    /// Whether the charges are reverted when the reservation is dropped.
+    is_reverted_on_drop: bool,
+}
+
+impl<S: Store> Gate<S> {
+    /// Decides a request, and charges its cost, which is an estimate. Returns a guard with which the charges are
+    /// corrected later, or reverted.
+    ///
+    /// # Errors
+    /// If the request is denied.
+    pub fn reserve(&self, request: &Request<'_>) -> Result<Reservation<'_, S>, Denied>
+    where
+        S: SyncStore,
+    {
+        self.check(request).into_result().map(|decision| Reservation::new(self, decision))
+    }
+
+    /// Decides a request, and charges its cost, which is an estimate. See [`reserve`](Self::reserve).
+    ///
+    /// # Errors
+    /// If the request is denied.
+    pub async fn reserve_async(&self, request: &Request<'_>) -> Result<Reservation<'_, S>, Denied> {
+        let decision = self.check_async(request).await.into_result()?;
+        Ok(Reservation::new(self, decision))
+    }
+}
+
+impl<'g, S: Store> Reservation<'g, S> {
+    fn new(gate: &'g Gate<S>, decision: Decision<'static>) -> Self {
+        let call = ReservedCall::from_decision(CallId::unique(), &decision);
+        Self { gate, decision, call, is_reverted_on_drop: true }
+    }
+
+    /// Returns the decision of the request.
+    pub fn decision(&self) -> &Decision<'static> {
+        &self.decision
+    }
+
+    /// Corrects the charges to the actual costs.
+    pub fn settle(mut self, actual: &ActualCosts<'_>)
+    where
+        S: SyncStore,
+    {
+        self.is_reverted_on_drop = false;
+        self.gate.store.settle(&self.call.settlement(actual, SETTLE_TTL));
+    }
+
+    /// Corrects the charges to the actual costs. If the future is dropped before the store is called, the charges are
+    /// reverted.
+    ///
+    /// # Errors
+    /// If the store did not respond. The estimate may stay charged.
+    pub async fn settle_async(mut self, actual: &ActualCosts<'_>) -> Result<(), StoreError> {
+        let settlement = self.call.settlement(actual, SETTLE_TTL);
+        let is_degraded = self.decision.is_degraded();
+        self.is_reverted_on_drop = false;
+        let first = self.gate.settle_call_async(&settlement, is_degraded).await;
+        match first {
+            // The store applies the settlement once.
+            Err(StoreError::TimedOut(_)) => {
+                self.gate.settle_call_async(&settlement, is_degraded).await.map(drop)
+            }
+            result => result.map(drop),
+        }
+    }
+
+    /// Keeps the charges as they are.
+    pub fn keep(mut self) {
+        self.is_reverted_on_drop = false;
+    }
+}
+
+impl<S: Store> Drop for Reservation<'_, S> {
+    fn drop(&mut self) {
+        if !self.is_reverted_on_drop {
+            return;
+        }
+        if self.decision.is_degraded() {
+            self.gate.fallback.adjust(&self.decision.receipt(), Adjustment::Revert);
+        } else {
+            self.gate.store.revert_later(self.decision.receipt());
+        }
+    }
+}
+
+impl<S: Store> fmt::Debug for Reservation<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("call", &self.call).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,260 @@
+//! Reserved calls: the charges of an admitted call that can be corrected to the actual costs later.
+
+mod codec;
+
+use std::hash::Hasher;
+use std::time::Duration;
+
+use fnv::FnvHasher;
+
+use crate::call::CallId;
+use crate::decision::Decision;
+use crate::policy::RuleCost;
+use crate::store::{Adjustment, Charge, Receipt, Settlement};
+
+/// The charges of an admitted call, with the costs to which they belong. Plain data: [`encode`](Self::encode) writes it
+/// as bytes, for a token with which any process can settle the call. The caller must authenticate the bytes, because
+/// [`decode`](Self::decode) accepts the charges of any counter.
+///
+/// ```
+/// use slidegate::{ActualCosts, CallId, Descriptor, Gate, MemoryStore, Policy, Request, ReservedCall};
+/// use std::time::Duration;
+///
+/// let policy = Policy::from_yaml("
+/// rules: [{ name: tokens, per: [user], limits: [1000/h], cost: tokens }]
+/// ")?;
+/// let gate = Gate::new(policy, MemoryStore::new());
+/// let estimate = Descriptor::new([("user", "ann")]).with_cost("tokens", 700);
+/// let decision = gate.check(&Request::new("default", estimate));
+/// let reserved = ReservedCall::from_decision(CallId::unique(), &decision);
+///
+/// let actual = ActualCosts::new().with_cost("tokens", 400);
+/// let settlement = reserved.settlement(&actual, Duration::from_secs(600));
+/// assert_eq!(settlement.reverted.iter().map(|charge| charge.cost).sum::<u64>(), 300);
+/// assert_eq!(ReservedCall::decode(&reserved.encode()), Some(reserved));
+/// # Ok::<(), slidegate::PolicyErrors>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReservedCall {
+    id: CallId,
+    charges: Vec<ReservedCharge>,
+}
+
+/// A charge, and the cost of the request that it consists of.
+#[derive(Clone, Debug, PartialEq)]
+struct ReservedCharge {
+    charge: Charge,
+    cost: ReservedCost,
+}
+
+/// The cost of a request to which a charge belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ReservedCost {
+    /// The rule charges the same number of units for each request.
+    Constant,
+    /// The plain cost of the request.
+    Request,
+    /// The cost with this name.
+    Named(Box<str>),
+}
+
+/// The actual costs of a call, to which its charges are corrected.
+///
+/// - A cost that is not set leaves its charges at their estimate.
+/// - A plain cost of 0 without other costs cancels the call: all its charges are reverted, also the charges of
+///   rules with a constant cost.
+/// - Otherwise, charges of rules with a constant cost stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ActualCosts<'c> {
+    plain: Option<u64>,
+    named: Vec<(&'c str, u64)>,
+}
+
+impl<'c> ActualCosts<'c> {
+    /// Creates costs of which none is set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Creates the costs of a call that is cancelled.
+    pub fn none() -> Self {
+        Self::new().cost(0)
+    }
+
+    /// Sets the cost for rules that do not state a cost.
+    #[must_use]
+    pub fn cost(self, units: u64) -> Self {
+        Self { plain: Some(units), ..self }
+    }
+
+    /// Sets a named cost. If two costs have the same name, the first is used.
+    #[must_use]
+    pub fn with_cost(mut self, name: &'c str, units: u64) -> Self {
+        if self.get(name).is_none() {
+            self.named.push((name, units));
+        }
+        self
+    }
+
+    fn get(&self, name: &str) -> Option<u64> {
+        self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
+    }
+
+    /// Returns the change of a charge; `None` if it stays.
+    fn adjustment(&self, cost: &ReservedCost) -> Option<Adjustment> {
+        if self.plain == Some(0) && self.named.is_empty() {
+            return Some(Adjustment::Revert);
+        }
+        let units = match cost {
+            ReservedCost::Constant => None,
+            ReservedCost::Request => self.plain,
+            ReservedCost::Named(name) => self.get(name),
+        };
+        units.map(Adjustment::SetCost)
+    }
+
+    /// Returns a digest of the costs. It is the same in every process and version.
+    fn digest(&self) -> u64 {
+        let mut hasher = FnvHasher::default();
+        let mut write_number = |number: u64| hasher.write(&number.to_le_bytes());
+        write_number(self.plain.is_some().into());
+        write_number(self.plain.unwrap_or_default());
+        let mut named = self.named.clone();
+        named.sort_unstable();
+        for (name, units) in named {
+            hasher.write(&(name.len() as u64).to_le_bytes());
+            hasher.write(name.as_bytes());
+            hasher.write(&units.to_le_bytes());
+        }
+        hasher.finish()
+    }
+}
+
+impl ReservedCall {
+    /// Creates the reserved call of an allowed decision of a [`Gate`](crate::Gate). `id` must be unique among all calls
+    /// that the store remembers: the id of the call's [`CallIdentity`](crate::CallIdentity), or a
+    /// [unique](CallId::unique) id.
+    pub fn from_decision(id: CallId, decision: &Decision<'_>) -> Self {
+        let charges = decision.charges_with_costs().into_iter();
+        let charges = charges.map(|(charge, cost)| ReservedCharge {
+            charge: Charge { hit_index: 0, ..charge },
+            cost: match cost {
+                Some(RuleCost::Constant(_)) => ReservedCost::Constant,
+                Some(RuleCost::Named(name)) => ReservedCost::Named(name.clone()),
+                Some(RuleCost::Request) | None => ReservedCost::Request,
+            },
+        });
+        Self { id, charges: charges.collect() }
+    }
+
+    /// Returns the id of the call.
+    pub fn id(&self) -> CallId {
+        self.id
+    }
+
+    /// Returns whether the call has no charges, because no limit applies to it.
+    pub fn is_empty(&self) -> bool {
+        self.charges.is_empty()
+    }
+
+    /// Returns the record of the charges.
+    pub fn receipt(&self) -> Receipt {
+        self.charges.iter().map(|reserved| reserved.charge.clone()).collect()
+    }
+
+    /// Returns the settlement that corrects the charges to the actual costs. `ttl` is the time for which it can be
+    /// repeated.
+    pub fn settlement(&self, actual: &ActualCosts<'_>, ttl: Duration) -> Settlement {
+        let (mut reverted, mut added) = (Vec::new(), Vec::new());
+        for ReservedCharge { charge, cost } in &self.charges {
+            let Some(adjustment) = actual.adjustment(cost) else { continue };
+            let receipt: Receipt = std::iter::once(charge.clone()).collect();
+            reverted.extend(receipt.charges_to_revert(adjustment));
+            added.extend(receipt.additional_charges(adjustment));
+        }
+        let owner = self.charges.first().map(|reserved| reserved.charge.counter.clone());
+        Settlement { id: self.id, owner, value_digest: actual.digest(), ttl, reverted, added }
+    }
+
+    /// Writes the call as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        codec::encode(self)
+    }
+
+    /// Reads a call that [`encode`](Self::encode) has written, also in another process. Returns `None` if the bytes have
+    /// another format.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        codec::decode(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::Gate;
+    use crate::policy::Policy;
+    use crate::request::{Descriptor, Request};
+    use crate::store::memory::MemoryStore;
+
+    const POLICY: &str = "
+rules:
+  - { name: requests, limits: [10/h], cost: 1 }
+  - { name: units, limits: [1000/h] }
+  - { name: tokens, limits: [1000/h], cost: tokens }
+";
+
+    fn reserve() -> ReservedCall {
+        let gate = Gate::new(Policy::from_yaml(POLICY).unwrap(), MemoryStore::new());
+        let estimate = Descriptor::new([]).cost(50).with_cost("tokens", 700);
+        let decision = gate.check(&Request::new("default", estimate));
+        ReservedCall::from_decision(CallId::unique(), &decision)
+    }
+
+    /// Returns the units that a settlement reverts and adds, for each rule of the policy.
+    fn changes(actual: &ActualCosts<'_>) -> [i64; 3] {
+        let call = reserve();
+        let settlement = call.settlement(actual, Duration::ZERO);
+        let mut changes = [0; 3];
+        for (change, reserved) in changes.iter_mut().zip(&call.charges) {
+            let units = |charges: &[Charge]| {
+                let own = charges.iter().filter(|one| one.counter == reserved.charge.counter);
+                own.map(|one| one.cost as i64).sum::<i64>()
+            };
+            *change = units(&settlement.added) - units(&settlement.reverted);
+        }
+        changes
+    }
+
+    #[test]
+    fn settlement_changes_only_costs_that_are_set() {
+        let costs = ActualCosts::new;
+        for (actual, expected) in [
+            (costs(), [0, 0, 0]),
+            (costs().cost(50), [0, 0, 0]),
+            (costs().cost(30), [0, -20, 0]),
+            (costs().with_cost("tokens", 900), [0, 0, 200]),
+            (costs().cost(60).with_cost("tokens", 0), [0, 10, -700]),
+            (costs().cost(0).with_cost("tokens", 1), [0, -50, -699]),
+            (costs().with_cost("other", 1), [0, 0, 0]),
+            (ActualCosts::none(), [-1, -50, -700]),
+        ] {
+            assert_eq!(changes(&actual), expected, "{actual:?}");
+        }
+    }
+
+    #[test]
+    fn costs_have_same_digest_in_any_order() {
+        let costs = ActualCosts::new().cost(1);
+        let digest = costs.clone().with_cost("a", 1).with_cost("b", 2).digest();
+        assert_eq!(digest, costs.clone().with_cost("b", 2).with_cost("a", 1).digest());
+        for other in [
+            costs.clone(),
+            costs.clone().with_cost("a", 1),
+            costs.clone().with_cost("a", 2).with_cost("b", 1),
+            costs.cost(2).with_cost("a", 1).with_cost("b", 2),
+            ActualCosts::new().with_cost("a", 1).with_cost("b", 2),
+        ] {
+            assert_ne!(digest, other.digest(), "{other:?}");
+        }
+    }
+}
