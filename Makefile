@@ -3,7 +3,7 @@
 # Valgrind finds the function whose instructions are counted by its symbol.
 export CARGO_PROFILE_RELEASE_STRIP = none
 
-.PHONY: test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions instructions-build bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
+.PHONY: book test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions instructions-build bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
 
 # All tests: unit, integration and documentation tests, the thread schedules of `test-shuttle`, and `fuzz-http`.
 test: test-tools
@@ -63,6 +63,15 @@ package:
 
 doc:
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --all-features --no-deps
+
+# Builds the site of the documentation in target/book, with search, and checks every link of the site.
+book: target/mdbook/bin/mdbook
+	target/mdbook/bin/mdbook build
+	python3 .ci/book.py check target/book
+
+# Installed once, in about two minutes.
+target/mdbook/bin/mdbook:
+	cargo install --locked --root target/mdbook --version 0.5.4 --no-default-features --features search mdbook
 
 # Compares the instruction counts of the decision path with lab/instructions.txt.
 # After an intended change of the counts: make instructions ARGS=--update

@@ -108,7 +108,7 @@ impl QueueLog {
 
 impl LogContender for QueueLog {
     fn name(&self) -> &'static str {
-        "DashMap of Mutex<VecDeque<u64>>, foldhash"
+        "DashMap of Mutex of VecDeque, foldhash"
     }
 
     fn try_charge(&self, key: u64, now_us: u64) -> bool {

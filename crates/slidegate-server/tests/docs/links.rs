@@ -73,6 +73,24 @@ fn every_link_target_exists() {
     assert!(found > 15, "{found} links");
 }
 
+/// The site (`make book`) contains exactly the pages that the summary lists.
+#[test]
+fn index_and_summary_list_every_page_once() {
+    let pages = document_paths();
+    let pages = pages.iter().filter_map(|page| page.strip_prefix("docs/"));
+    let pages: Vec<&str> = pages.filter(|page| *page != "SUMMARY.md").collect();
+    let mut listed = find_links(&read_document("docs/SUMMARY.md"));
+    listed.sort();
+    assert_eq!(listed, pages);
+
+    let index = find_links(&read_document("docs/README.md"));
+    let missing: Vec<&&str> = pages
+        .iter()
+        .filter(|page| **page != "README.md" && !index.contains(&(**page).to_owned()))
+        .collect();
+    assert!(missing.is_empty(), "docs/README.md does not list {missing:?}");
+}
+
 #[test]
 fn broken_links_are_detected() {
     assert!(

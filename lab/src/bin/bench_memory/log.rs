@@ -33,7 +33,7 @@ const MAX_BYTES_PER_LOG_ENTRY: BenchTarget = BenchTarget {
 };
 
 const MAX_TIME_RELATIVE_TO_QUEUE: BenchTarget = BenchTarget {
-    text: "sliding_log of 100, 1,000 and 100,000 keys, time relative to Mutex<VecDeque>",
+    text: "sliding_log of 100, 1,000 and 100,000 keys, time relative to a Mutex of VecDeque",
     bound: TargetBound::AtMost(1.0),
     limited_by: "by callgrind a denied decision takes 433 instructions and an allowed one 746 (lab/instructions.txt, \
         text keys). In addition to the work of the queue it packs entries into half the bytes, returns the exact \
@@ -50,7 +50,7 @@ pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> 
 
 /// Measures requests that are all allowed or all denied, with one thread and with two threads.
 fn measure_allowed_and_denied(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    let names = ["Mutex<VecDeque> in a DashMap, foldhash", "slidegate sliding_log"];
+    let names = ["Mutex of VecDeque in a DashMap, foldhash", "slidegate sliding_log"];
     let mut comparison = PeerComparison::new(&names, new_limiters);
     part.progress.add_steps(2 * KEY_COUNTS.len());
     for keys in KEY_COUNTS {
