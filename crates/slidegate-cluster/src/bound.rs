@@ -15,8 +15,9 @@
 use slidegate::{Algorithm, Align, Limit};
 
 /// Returns the maximum overshoot of a cluster: the number of units that it can admit into any window of the limit's
-/// length in addition to the maximum of a single node. The timestamp that the charging node has assigned to a charge
-/// determines the windows to which the charge belongs.
+/// length in addition to the maximum of a single node.
+///
+/// The timestamp that the charging node has assigned to a charge determines the windows to which the charge belongs.
 ///
 /// - `nodes`: number of node incarnations that charge within the window, at least 1. A restarted node counts twice.
 /// - `max_unsynced`: units that a node may charge before every member has acknowledged them. If the rule does not set
@@ -53,7 +54,9 @@ pub fn max_units_in_window(limit: &Limit, nodes: u64, max_unsynced: u64, largest
 }
 
 /// Returns the default value of `max_unsynced`, the number of units that a node may charge before every member has
-/// acknowledged them. It is the capacity of the limit divided by twice the number of nodes, but at least 1.
+/// acknowledged them.
+///
+/// It is the capacity of the limit divided by twice the number of nodes, but at least 1.
 pub fn default_max_unsynced(limit: &Limit, nodes: u64) -> u64 {
     (limit.capacity() / nodes.max(1).saturating_mul(2)).max(1)
 }

@@ -1,5 +1,6 @@
-//! The counters of all keys on a node. A counter is found by the fingerprint (keyed hash) of its key, in one of many
-//! shards that each have their own lock.
+//! The counters of all keys on a node.
+//!
+//! A counter is found by the fingerprint (keyed hash) of its key, in one of many shards that each have their own lock.
 //!
 //! Each key has a state, which decisions read and charge. States are stored in the same tables as in the memory store.
 //! A replicated key also has a replica, which holds the counters that nodes exchange. A request locks all of its shards

@@ -1,11 +1,45 @@
-//! Cluster store for slidegate: a group of nodes that replicate their counters.
+//! Cluster store for slidegate: a group of nodes that replicate their counters, without Redis or another service.
 //!
 //! Each node decides from its own counters and from the updates of the other nodes, so that no request waits for a
 //! network round trip.
 //!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use slidegate::Limiter;
+//! use slidegate_cluster::{ClusterStore, Settings};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = ClusterStore::start(Settings {
+//!     listen: "192.0.2.11:7946".parse()?,
+//!     advertise: None,
+//!     seeds: vec!["192.0.2.12:7946".to_owned()],
+//!     name: None,
+//!     key: Some(std::env::var("CLUSTER_KEY")?),
+//!     sync_interval: Duration::from_millis(250),
+//!     sync_wait: Duration::from_millis(20),
+//!     max_clock_skew: Duration::from_secs(2),
+//!     max_keys: 1_000_000,
+//!     max_memory: 1 << 30,
+//! })
+//! .await?;
+//! let limiter = Limiter::with_store(["10/s"], store)?.named("api");
+//! println!("allowed: {}", limiter.check_async("tenant:acme").await?.is_allowed());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When to use it
+//!
+//! Use it if instances must share limits, a decision must not wait for the network, and a [bounded](bound) number of
+//! units above a limit is acceptable. For limits that must be exact across instances, use the crate `slidegate-redis`.
+//! The algorithms `sliding_log` and `token_bucket` are not supported: see [`supports`].
+//!
+//! # Modules
+//!
 //! [`ClusterStore::start`] starts a node. [`counters`] makes decisions. [`replication`] exchanges updates and explains
 //! why the overshoot is [bounded](bound). [`membership`] discovers the nodes, and [`transport`] carries frames that are
-//! authenticated by [`seal`].
+//! authenticated by [`seal`]. [`ClusterStore::status`] reports the members and their state.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

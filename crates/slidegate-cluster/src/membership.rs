@@ -73,9 +73,10 @@ pub enum JoinError {
     Gossip(String),
 }
 
-/// Returns the incarnation of a node: its generation, followed by 12 bits of SHA-256 of its name. Each node can thus
-/// compute the incarnation of any other node. A restarted node has a larger incarnation, and two nodes that start in
-/// the same microsecond differ by their names.
+/// Returns the incarnation of a node: its generation, followed by 12 bits of SHA-256 of its name.
+///
+/// Each node can thus compute the incarnation of any other node. A restarted node has a larger incarnation, and two
+/// nodes that start in the same microsecond differ by their names.
 pub fn incarnation(name: &str, generation: u64) -> Incarnation {
     let hash = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
     let name_hash =
@@ -83,8 +84,10 @@ pub fn incarnation(name: &str, generation: u64) -> Incarnation {
     Incarnation(generation << 12 | name_hash >> 4)
 }
 
-/// The membership of this node in its cluster. If it is dropped without [`leave`](Self::leave), the other nodes
-/// consider this node silent, because it has not announced its departure.
+/// The membership of this node in its cluster.
+///
+/// If it is dropped without [`leave`](Self::leave), the other nodes consider this node silent, because it has not
+/// announced its departure.
 #[derive(Debug)]
 pub struct Membership {
     tasks: Option<GossipTasks>,

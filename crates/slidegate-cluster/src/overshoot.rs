@@ -6,8 +6,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Upper bounds of the histogram buckets, in thousandths of the limit's maximum. A recorded value is the number of
-/// units above the maximum, divided by the maximum. Values above the last bound are counted in one further bucket.
+/// Upper bounds of the histogram buckets, in thousandths of the limit's maximum.
+///
+/// A recorded value is the number of units above the maximum, divided by the maximum. Values above the last bound are
+/// counted in one further bucket.
 pub const OVERSHOOT_BOUNDS_PERMILLE: [u64; 8] = [1, 5, 10, 25, 50, 100, 250, 500];
 
 /// The overshoot of one key in one time bucket.
@@ -19,8 +21,9 @@ pub(crate) struct BucketOvershoot {
     pub(crate) max: u64,
 }
 
-/// A histogram of the time buckets in which a key exceeded the maximum of its limit. The value that is recorded for a
-/// time bucket is the number of units above the maximum, divided by the maximum.
+/// A histogram of the time buckets in which a key exceeded the maximum of its limit.
+///
+/// The value that is recorded for a time bucket is the number of units above the maximum, divided by the maximum.
 #[derive(Debug, Default)]
 pub struct OvershootHistogram {
     counts: [AtomicU64; OVERSHOOT_BOUNDS_PERMILLE.len() + 1],

@@ -10,8 +10,9 @@ pub use slidegate::internal::BucketLayout;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
-/// A replicated counter for the charges of one incarnation to one key in one time bucket. It contains the number of
-/// charged units, and the number of these units that were removed. Both numbers only grow.
+/// A replicated counter for the charges of one incarnation to one key in one time bucket.
+///
+/// It contains the number of charged units, and the number of these units that were removed. Both numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PnCounter {
     /// Units charged. Only the incarnation that owns the counter increases this number.

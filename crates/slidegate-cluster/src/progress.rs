@@ -1,4 +1,5 @@
 //! Replication progress: for each other member, the last flush of this node that the member has acknowledged.
+//!
 //! Decisions need no other information from the replication engine.
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
-//! The cluster store. It decides requests immediately. A request waits only if this node has charged too many units
-//! that the other nodes have not acknowledged yet.
+//! The cluster store.
+//!
+//! It decides requests immediately. A request waits only if this node has charged too many units that the other nodes
+//! have not acknowledged yet.
 
 use std::fmt;
 use std::sync::Arc;

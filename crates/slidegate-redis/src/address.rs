@@ -11,7 +11,9 @@ use thiserror::Error;
 const MAX_HOSTS_PER_ADDRESS: usize = 64;
 
 /// An address of Redis: `redis://`, `rediss://` (TLS) or `unix://` for one server, `redis+sentinel://` or
-/// `redis+cluster://` (`rediss+…://` for TLS) for several. The text form of an address omits user and password.
+/// `redis+cluster://` (`rediss+…://` for TLS) for several.
+///
+/// The text form of an address omits user and password.
 #[derive(Clone)]
 pub struct Address {
     target: AddressTarget,

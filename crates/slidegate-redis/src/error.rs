@@ -7,8 +7,10 @@ use thiserror::Error;
 
 use crate::address::AddressError;
 
-/// The reason why no store can be created for an address. `Debug` shows the same message as `Display`, because
-/// `unwrap` and a `main` that returns a `Result` print the `Debug` form.
+/// The reason why no store can be created for an address.
+///
+/// `Debug` shows the same message as `Display`, because `unwrap` and a `main` that returns a `Result` print the `Debug`
+/// form.
 #[derive(Error)]
 pub enum ConnectError {
     /// The address is invalid.

@@ -1,4 +1,5 @@
-//! Keeps the counters of the slidegate rate limiter in Redis. One atomic script call normally decides a request.
+//! Keeps the counters of the slidegate rate limiter in Redis, so that several instances of a service share their limits.
+//! One atomic script call normally decides a request with all of its limits.
 //!
 //! ```no_run
 //! use slidegate::Limiter;
@@ -13,10 +14,50 @@
 //! # }
 //! ```
 //!
-//! A `Gate` takes a [`RedisStore`] in the same way. The crate logs with `tracing`.
+//! # When to use it
+//!
+//! Use it if a limit must hold for all instances together, exactly. A decision takes one network round trip, or none if
+//! the denial is cached. `MemoryStore` of the crate `slidegate` counts in each instance separately, and the crate
+//! `slidegate-cluster` shares counters without a server, with a bounded overshoot.
+//!
+//! Redis 6.2 or later and Valkey are supported: a single server, Sentinel, or Redis Cluster. [`Address`] lists the forms
+//! of addresses.
+//!
+//! # Limits in a policy, and failures of Redis
+//!
+//! A `Gate` takes a [`RedisStore`] in the same way. While Redis does not respond within [`Settings::timeout`], each rule
+//! determines the decision: allow, deny, or count in memory.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use slidegate::{Descriptor, Gate, Policy, Request};
+//! use slidegate_redis::{RedisStore, Settings};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let policy = Policy::from_yaml("
+//! rules:
+//!   - { name: per-client, per: [client], limits: [10/min], on_store_error: local }
+//! ")?;
+//! let settings = Settings { timeout: Duration::from_millis(50), ..Settings::default() };
+//! let gate = Gate::new(policy, RedisStore::open("redis+sentinel://10.0.0.5/main", settings)?);
+//! let request = Request::new("default", Descriptor::new([("client", "alice")]));
+//! let decision = gate.check_async(&request).await;
+//! println!("allowed: {}, by Redis: {}", decision.is_allowed(), !decision.is_degraded());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Programs in other languages
+//!
+//! [`script_files`] returns the Lua scripts with a JSON argument. A program that calls them shares its counters with this
+//! store.
+//!
+//! # Reference
 //!
 //! `docs/reference/redis-wire-format.md` documents the keys, and the arguments and replies of the scripts.
-//! `docs/explanation/failure-modes.md` documents the behavior while Redis is not available.
+//! `docs/explanation/failure-modes.md` documents the behavior while Redis is not available. The crate logs with
+//! `tracing`.
 //!
 //! A request passes through these layers, each of which uses only the layers below it: `store` (denial cache,
 //! sampling), `multi_slot` (keys in several slots of a Cluster), `topology` (one server or a Cluster), `node` (deadline,

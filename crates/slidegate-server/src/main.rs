@@ -1,4 +1,22 @@
 //! The `slidegate` program: a rate limiter that decides for every request of an API whether it is allowed now.
+//!
+//! `slidegate serve` responds to checks over HTTP with JSON, to reverse proxies as forward authentication, and to
+//! Envoy over gRPC. The limits are in a policy file. The counters are in memory, in Redis, or in a cluster of servers.
+//! Other commands validate, explain, try and convert policies, and write the Redis scripts for other languages.
+//!
+//! Use it for services in any language, and for limits in front of a service that does not change. A Rust service can
+//! use the crates `slidegate` and `slidegate-tower` without a server.
+//!
+//! Write a policy, start the server, and check each request before it is served:
+//!
+//! ```text
+//! slidegate serve --policy policy.yaml
+//! curl localhost:8080/v1/check -d '{"attributes":{"client":"alice"}}'
+//! ```
+//!
+//! A request passes through these modules: `connections` and `http` or `grpc` (listeners), `request_handler` (one decision,
+//! its metrics and log), the gate of the crate `slidegate`, `store` (the selected store), and `rendering` (the response).
+//! `service` starts all of them from the `settings`, which `args` reads, and `reload` replaces the policy.
 
 mod args;
 mod bounds;

@@ -13,10 +13,75 @@
 //! # assert!(limits().is_ok());
 //! ```
 //!
+//! # When to use it
+//!
+//! | need | use |
+//! |---|---|
+//! | limits of an axum, tonic, hyper or other tower service, by one key | [`RateLimitLayer::keyed_by`] with a `Limiter` |
+//! | limits by plan, route or several attributes, from a policy file | [`RateLimitLayer::new`] with a `Gate` and [`Attributes`] |
+//! | counters that several instances share | a limiter or gate over a store of `slidegate-redis` or `slidegate-cluster` |
+//! | a client that retries denied requests | [`client::RetryLayer`](client), with the feature `client` |
+//!
+//! # Limits by plan, from a policy
+//!
+//! Each attribute of the policy is read by an [extractor](extract). The authentication of the service runs first, and
+//! adds the user to the extensions of the request.
+//!
+//! ```
+//! use slidegate::{Gate, MemoryStore, Policy, PolicyErrors};
+//! use slidegate_tower::{Attributes, RateLimitLayer, TrustedProxies, extract};
+//!
+//! #[derive(Clone)]
+//! struct User {
+//!     id: &'static str,
+//!     plan: &'static str,
+//! }
+//!
+//! fn limits() -> Result<RateLimitLayer, PolicyErrors> {
+//!     let policy = Policy::from_yaml("
+//! rules:
+//!   - name: per-user
+//!     per: [user|ip]
+//!     limits: [5/min]
+//!     overrides:
+//!       - { name: pro, when: { plan: pro }, limits: [20/min] }
+//! ")?;
+//!     let attributes = Attributes::new()
+//!         .with("user", extract::extension(|user: &User| Some(user.id)))
+//!         .with("plan", extract::extension(|user: &User| Some(user.plan)))
+//!         .with("ip", extract::client_ip(TrustedProxies::none()));
+//!     Ok(RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes))
+//! }
+//! # assert!(limits().is_ok());
+//! ```
+//!
+//! # Charges that depend on the response
+//!
+//! A request is charged before the service is called. [`RateLimitLayer::settle`] corrects the charge. This layer counts
+//! only failed logins:
+//!
+//! ```
+//! use http::StatusCode;
+//! use slidegate::{Limiter, LimiterError};
+//! use slidegate_tower::{RateLimitLayer, Settlement, TrustedProxies, WhenMissing, extract};
+//!
+//! fn login_limits() -> Result<RateLimitLayer, LimiterError> {
+//!     let ip = extract::client_ip(TrustedProxies::none());
+//!     let layer = RateLimitLayer::keyed_by(Limiter::new(["5/min"])?, ip, WhenMissing::Deny);
+//!     Ok(layer.settle(|response| match response.status {
+//!         StatusCode::UNAUTHORIZED => Settlement::Keep,
+//!         _ => Settlement::Revert,
+//!     }))
+//! }
+//! # assert!(login_limits().is_ok());
+//! ```
+//!
+//! # Stages of a request
+//!
 //! A request passes these stages:
 //!
 //! ```text
-//! request ──► extractors ──► gate or limiter ──► ruling ──► the service, or a denial ──► headers
+//! request ──► extractors ──► gate or limiter ──► decision ──► the service, or a denial ──► headers
 //!                                                              └──► settled by its response
 //! ```
 //!

@@ -69,10 +69,12 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// The default clock. It starts at the time of the wall clock and advances with the processor's counter, which is
-/// cheaper to read. The counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by
-/// at most 500 µs per second. Calendar windows therefore begin at the right time, and an adjustment of the wall clock
-/// by a minute neither opens nor closes a window. A correction may set the clock back by up to 25 µs.
+/// The default clock.
+///
+/// It starts at the time of the wall clock and advances with the processor's counter, which is cheaper to read. The
+/// counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at most 500 µs per
+/// second. Calendar windows therefore begin at the right time, and an adjustment of the wall clock by a minute neither
+/// opens nor closes a window. A correction may set the clock back by up to 25 µs.
 #[derive(Clone, Debug)]
 pub struct SystemClock(CorrectedClock<ProcessorCounter, WallClock>);
 
@@ -97,7 +99,9 @@ impl Clock for SystemClock {
 }
 
 /// The wall clock of the machine, for times that other machines compare with their own clocks: dates, and counters in a
-/// store that several machines share. Within one process use a [`SystemClock`], since the wall clock may be adjusted.
+/// store that several machines share.
+///
+/// Within one process use a [`SystemClock`], since the wall clock may be adjusted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WallClock;
 
@@ -114,8 +118,10 @@ impl Clock for WallClock {
 }
 
 /// A clock for times that several machines compare: a [`SystemClock`] that is set to the wall clock by each call of
-/// [`sync_with_wall_clock`](Self::sync_with_wall_clock). Clock synchronization such as NTP adjusts only the wall clock,
-/// but a wall clock that is read for each decision costs more.
+/// [`sync_with_wall_clock`](Self::sync_with_wall_clock).
+///
+/// Clock synchronization such as NTP adjusts only the wall clock, but a wall clock that is read for each decision costs
+/// more.
 #[derive(Debug)]
 pub struct DriftCorrectedClock {
     clock: SystemClock,

@@ -211,8 +211,10 @@ pub fn for_each(
 }
 
 /// Returns the value of the first header of a style, if that header contains only limits and no counts; otherwise
-/// `None`. The value is the same for all decisions with the [same limits](Decision::has_same_limits), unless the window of
-/// a limit [varies](crate::Limit::has_varying_window).
+/// `None`.
+///
+/// The value is the same for all decisions with the [same limits](Decision::has_same_limits), unless the window of a
+/// limit [varies](crate::Limit::has_varying_window).
 pub fn policy_header(style: Style, decision: &Decision<'_>) -> Option<HeaderText> {
     let write = style.definition().write_policies?;
     decision.binding().map(|_| write(decision))

@@ -1,5 +1,8 @@
-//! A rate limiter with *sliding* windows. Its sliding log algorithm is exact. All limits and descriptors of a request
-//! are decided in one atomic step, and denied requests are not charged.
+//! A rate limiter with *sliding* windows: it decides in the process whether a request is allowed now, and states when a
+//! denied request fits again.
+//!
+//! The default algorithm never allows more than `max` units in any window. All limits of a request are decided in one
+//! atomic step, and denied requests are not charged.
 //!
 //! ```
 //! let limiter = slidegate::Limiter::new(["10/s", "600/min"])?;      // in memory
@@ -11,25 +14,95 @@
 //! # Ok::<(), slidegate::LimiterError>(())
 //! ```
 //!
+//! # Which type to use
+//!
+//! | need | use |
+//! |---|---|
+//! | limits in code, any hashable key | [`Limiter`] |
+//! | limits in a YAML file: rules for plans, routes and clients, changed without a build | [`Gate`] with a [`Policy`] |
+//! | limits of an axum, tonic or other tower service | the crate `slidegate-tower`, over a limiter or a gate |
+//! | counters that several instances share | the crates `slidegate-redis` or `slidegate-cluster` as [`Store`], in place of [`MemoryStore`] |
+//! | limits of services in other languages, or behind a proxy | the program `slidegate` of the crate `slidegate-server` |
+//!
 //! Methods with a plain name are synchronous, and exist for stores that never wait. The methods of the same names with
 //! `_async` exist for every store, for example a store in Redis.
 //!
-//! A [`Limiter`] has its limits in code and counts by any hashable key. A [`Gate`] takes its limits from a [`Policy`],
-//! a YAML file of rules. A rule states the conditions under which it applies, the attributes that it counts by, and its
-//! limits.
+//! # Limits in a policy
+//!
+//! A rule states the conditions under which it applies, the attributes that it counts by, and its limits.
 //!
 //! ```
+//! # #[cfg(feature = "policy")] {
 //! use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
 //!
 //! let policy = Policy::from_yaml("
 //! rules:
-//!   - { name: login, when: { path: /login }, per: [ip], limits: [5/min], algorithm: sliding_log }
+//!   - { name: login, when: { path: /login }, per: [ip], limits: [5/min] }
 //! ")?;
 //! let gate = Gate::new(policy, MemoryStore::new());
 //! let attributes = [("path", "/login"), ("ip", "203.0.113.7")];
 //! let decision = gate.check(&Request::new("default", Descriptor::new(attributes)));
 //! assert_eq!(decision.remaining(), 4);
-//! # Ok::<(), slidegate::PolicyErrors>(())
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Costs that are known after the response
+//!
+//! Charge an estimate first, and correct it with [`Limiter::settle`]. [`Limiter::revert`] undoes the charge.
+//!
+//! ```
+//! use slidegate::Limiter;
+//!
+//! let tokens = Limiter::new(["1000/min"])?;
+//! let decision = tokens.check_cost("acme", 100);
+//! tokens.settle(&decision, 250);      // the response had 250 tokens
+//! assert_eq!(tokens.peek("acme", 1).remaining(), 750);
+//! # Ok::<(), slidegate::LimiterError>(())
+//! ```
+//!
+//! # Wait in place of a denial
+//!
+//! [`Limiter::wait`] blocks the thread until the request is allowed. `wait_async` waits on the timer of tokio.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use slidegate::{Jitter, Limiter};
+//!
+//! let limiter = Limiter::new(["100/s"])?;
+//! limiter.wait("smtp.example", 1, Jitter::up_to(Duration::from_millis(5)))?;
+//! // Send the message.
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Tests without sleeping
+//!
+//! A [`ManualClock`] sets the time of a store. A retry after the stated wait is allowed exactly then.
+//!
+//! ```
+//! use slidegate::{Limiter, ManualClock, MemoryStore, Timestamp};
+//!
+//! let clock = ManualClock::at(Timestamp::from_secs(0));
+//! let limiter = Limiter::with_store(["1/s"], MemoryStore::with_clock(clock.clone(), 1_000))?;
+//! assert!(limiter.check("acme").is_allowed());
+//! let wait = limiter.check("acme").retry_after().unwrap();
+//! clock.advance(wait);
+//! assert!(limiter.check("acme").is_allowed());
+//! # Ok::<(), slidegate::LimiterError>(())
+//! ```
+//!
+//! # Other algorithms
+//!
+//! A quota such as `"10/s"` has the algorithm `sliding_window`. [`Limit::new`] takes any [`Algorithm`]:
+//!
+//! ```
+//! use slidegate::{Algorithm, Limit, Limiter};
+//!
+//! let steady = Algorithm::TokenBucket { burst: Some(20), max_debt: None };
+//! let limiter = Limiter::new([Limit::new("10/s".parse()?, steady)?])?;
+//! assert_eq!(limiter.check("acme").remaining(), 19);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Data flow

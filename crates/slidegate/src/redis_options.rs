@@ -10,8 +10,9 @@ use thiserror::Error;
 
 use crate::limit::Limit;
 
-/// Options for the keys of one limit in Redis; other stores ignore them. The options select the hash slot, split keys
-/// into sub-keys, and charge only a sample of the requests.
+/// Options for the keys of one limit in Redis; other stores ignore them.
+///
+/// The options select the hash slot, split keys into sub-keys, and charge only a sample of the requests.
 ///
 /// ```
 /// use slidegate::{Key, Limit, RedisOptions, Scope};

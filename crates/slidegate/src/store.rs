@@ -33,8 +33,10 @@ pub use receipt::{Charge, Receipt, SingleCharge};
 pub use settlement::{OnceResult, SettleResult, Settlement};
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 
-/// A store of counters. A call is the list of the hits of one request; it is decided atomically: if one of its hits
-/// denies the request, only hits with [`ChargeWhen::Always`](crate::ChargeWhen::Always) are charged.
+/// A store of counters.
+///
+/// A call is the list of the hits of one request; it is decided atomically: if one of its hits denies the request, only
+/// hits with [`ChargeWhen::Always`](crate::ChargeWhen::Always) are charged.
 ///
 /// A store has four kinds of operations: it *charges* calls, *peeks* at hits, *adjusts* the charges of a receipt, and
 /// *edits* counters.
@@ -321,15 +323,18 @@ pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
 }
 
 /// Returns whether the receipt of a call has a charge for a hit, given the decision on the call and the outcome of the
-/// hit. A hit of cost 0 has a charge without units, so that its cost can be set later.
+/// hit.
+///
+/// A hit of cost 0 has a charge without units, so that its cost can be set later.
 #[inline]
 pub fn has_charge(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
     hit.charge.is_met(allowed, outcome.fits())
 }
 
 /// Returns the number of units that the earlier hits of a request charge to the counter of its next hit if the request
-/// is admitted. `is_same` receives the index of an earlier hit, and returns whether this hit has the same counter as
-/// the next hit.
+/// is admitted.
+///
+/// `is_same` receives the index of an earlier hit, and returns whether this hit has the same counter as the next hit.
 #[inline]
 pub fn pending_units(
     earlier: &[Hit<'_>],

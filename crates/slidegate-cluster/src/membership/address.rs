@@ -55,10 +55,11 @@ pub enum AdvertisedAddressError {
     Unknown(SocketAddr),
 }
 
-/// Returns the address that is advertised to other nodes: `advertise` if given, otherwise `listen`. If `listen` is
-/// unspecified (all interfaces), the local address of the route to the first reachable seed is returned instead. No
-/// packets are sent. `listen` is the address of an open socket. If `advertise` has port 0, the port of `listen` is
-/// used.
+/// Returns the address that is advertised to other nodes: `advertise` if given, otherwise `listen`.
+///
+/// If `listen` is unspecified (all interfaces), the local address of the route to the first reachable seed is returned
+/// instead. No packets are sent. `listen` is the address of an open socket. If `advertise` has port 0, the port of
+/// `listen` is used.
 ///
 /// # Errors
 /// Returns an error if `advertise` is unspecified, or if `listen` is unspecified and no seed is reachable.

@@ -9,8 +9,10 @@ use super::RejectReason;
 /// Minimum length of a key's text, in bytes.
 pub const MIN_KEY_BYTES: usize = 16;
 
-/// The shared secret of a cluster. Its text is not stored. Each purpose has its own derived key, so that a message
-/// authenticated for one purpose is invalid for another.
+/// The shared secret of a cluster.
+///
+/// Its text is not stored. Each purpose has its own derived key, so that a message authenticated for one purpose is
+/// invalid for another.
 #[derive(Clone)]
 pub struct ClusterKey {
     datagrams: hmac::Key,

@@ -1,5 +1,7 @@
 //! Transport within one process over a simulated network that drops, duplicates, delays and reorders frames, and can be
-//! partitioned. Behavior is determined by the seed and uses Tokio's clock, which tests may pause.
+//! partitioned.
+//!
+//! Behavior is determined by the seed and uses Tokio's clock, which tests may pause.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};

@@ -10,11 +10,13 @@ use crate::trusted_proxies::TrustedProxies;
 /// The header to which each proxy appends the address of its own client.
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Returns the client's address. `peer` is the address of the other end of the connection. If the peer is not a trusted
-/// proxy, the peer is the client. Otherwise the function reads the entries of `X-Forwarded-For` from right to left,
-/// because each proxy appends the address of its own client. The first address that is not a trusted proxy is the
-/// client. Everything to the left of this address is ignored, because the client may have made it up. If all addresses
-/// are trusted proxies, the leftmost one is returned.
+/// Returns the client's address.
+///
+/// `peer` is the address of the other end of the connection. If the peer is not a trusted proxy, the peer is the
+/// client. Otherwise the function reads the entries of `X-Forwarded-For` from right to left, because each proxy appends
+/// the address of its own client. The first address that is not a trusted proxy is the client. Everything to the left
+/// of this address is ignored, because the client may have made it up. If all addresses are trusted proxies, the
+/// leftmost one is returned.
 ///
 /// An entry that is not an address was written by a trusted proxy that cannot name its client: then the address of that
 /// proxy is returned. An IPv4-mapped address such as `::ffff:192.0.2.7` is returned as 192.0.2.7.

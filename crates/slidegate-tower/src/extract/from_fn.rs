@@ -82,8 +82,9 @@ pub fn value(text: &'static str) -> impl Extract + Copy + fmt::Debug {
     from_fn(move |_| Some(Cow::Borrowed(text)))
 }
 
-/// Creates an extractor of the request method, such as `GET`. HTTP lets clients invent methods, so use the method as a
-/// key only in rules that match specific methods.
+/// Creates an extractor of the request method, such as `GET`.
+///
+/// HTTP lets clients invent methods, so use the method as a key only in rules that match specific methods.
 ///
 /// ```
 /// use http::Request;
@@ -96,10 +97,11 @@ pub fn method() -> impl Extract + Copy + fmt::Debug {
     from_fn(|head| Some(head.method.as_str().into()))
 }
 
-/// Creates an extractor of the request path, for the `routes` of a policy. The path has no query and is
-/// [normalized](normalize_path), so that `/%6Cogin` becomes `/login`. Count by the `route` that the policy derives from
-/// the path, never by the path itself, because clients can invent any number of paths. `CONNECT` requests have no
-/// value.
+/// Creates an extractor of the request path, for the `routes` of a policy.
+///
+/// The path has no query and is [normalized](normalize_path), so that `/%6Cogin` becomes `/login`. Count by the `route`
+/// that the policy derives from the path, never by the path itself, because clients can invent any number of paths.
+/// `CONNECT` requests have no value.
 ///
 /// ```
 /// use http::Request;
@@ -112,9 +114,10 @@ pub fn path() -> impl Extract + Copy + fmt::Debug {
     from_fn(|head| Some(normalize_path(head.uri.path())).filter(|path| !path.is_empty()))
 }
 
-/// Creates an extractor of the route that axum's router has matched, such as `/users/{id}`. Requests without a route
-/// have no value. The layer must be added by `Router::layer` or `route_layer`: a layer around the router runs before a
-/// route is matched.
+/// Creates an extractor of the route that axum's router has matched, such as `/users/{id}`.
+///
+/// Requests without a route have no value. The layer must be added by `Router::layer` or `route_layer`: a layer around
+/// the router runs before a route is matched.
 ///
 /// ```
 /// use slidegate_tower::{Attributes, extract};

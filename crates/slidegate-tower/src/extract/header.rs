@@ -76,7 +76,9 @@ fn parse_header_name<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> He
 }
 
 /// Creates an extractor of the requested host, [normalized](normal_host): the authority of the URI, or else the header
-/// `Host`. A request without a host, or with only a port, has no value.
+/// `Host`.
+///
+/// A request without a host, or with only a port, has no value.
 ///
 /// Clients choose the host, so use the host as a key only in rules that match specific hosts, or behind a proxy that
 /// rejects unknown hosts.

@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::Extensions;
 
-/// The address of the other end of the connection, as a request extension for servers other than axum and tonic. This
-/// extension takes precedence over the connection extensions of axum and tonic.
+/// The address of the other end of the connection, as a request extension for servers other than axum and tonic.
+///
+/// This extension takes precedence over the connection extensions of axum and tonic.
 ///
 /// ```
 /// use http::Request;

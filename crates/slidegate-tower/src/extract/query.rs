@@ -8,8 +8,9 @@ use percent_encoding::percent_decode_str;
 use super::from_fn::text_extractor_from_fn;
 use super::{Extract, ExtractedText};
 
-/// Creates an extractor of the first query parameter with this name. The parameter is decoded like form data: `+`
-/// becomes a space. An empty value counts as missing.
+/// Creates an extractor of the first query parameter with this name.
+///
+/// The parameter is decoded like form data: `+` becomes a space. An empty value counts as missing.
 ///
 /// ```
 /// use http::Request;

@@ -6,9 +6,11 @@ use http::{HeaderValue, Response, StatusCode};
 use super::{Denial, Respond};
 use crate::extract::RequestHead;
 
-/// A responder for gRPC calls. The response consists of headers without a body: with the status `RESOURCE_EXHAUSTED`,
-/// with `UNAVAILABLE` if the store is unavailable, or with `INVALID_ARGUMENT` if the request is malformed. The
-/// rate-limit headers of the layer, including `retry-after`, are metadata of the call.
+/// A responder for gRPC calls.
+///
+/// The response consists of headers without a body: with the status `RESOURCE_EXHAUSTED`, with `UNAVAILABLE` if the
+/// store is unavailable, or with `INVALID_ARGUMENT` if the request is malformed. The rate-limit headers of the layer,
+/// including `retry-after`, are metadata of the call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Grpc;
 

@@ -8,9 +8,11 @@ use slidegate::Problem;
 
 use super::{Denial, Respond, grpc};
 
-/// The default responder. The response contains problem details (RFC 9457) of the types that the draft of the
-/// rate-limit headers defines. The status is the `deny_status` of the rule, 429 by default; 503 if the store is
-/// unavailable; 400 if the request is malformed. gRPC calls get the same response as from [`Grpc`](super::Grpc).
+/// The default responder.
+///
+/// The response contains problem details (RFC 9457) of the types that the draft of the rate-limit headers defines. The
+/// status is the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the request is
+/// malformed. gRPC calls get the same response as from [`Grpc`](super::Grpc).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProblemJson;
 

@@ -7,8 +7,9 @@ use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 use super::corrected::{CorrectedClock, FastClock};
 use super::{Clock, Timestamp, WallClock};
 
-/// A clock that advances once per tick of the Linux kernel, usually every 1 to 4 ms. It is cheaper to read than a
-/// [`SystemClock`](super::SystemClock), and every decision in memory reads the clock.
+/// A clock that advances once per tick of the Linux kernel, usually every 1 to 4 ms.
+///
+/// It is cheaper to read than a [`SystemClock`](super::SystemClock), and every decision in memory reads the clock.
 ///
 /// Its time differs from the precise time by up to one [tick](Self::tick), so a unit may leave its window one tick too
 /// early or too late. The kernel advances the clock in its timer interrupt, so the difference does not grow if the

@@ -44,8 +44,9 @@ pub enum Value<'a> {
     Shortened(ShortenedValue<'a>),
 }
 
-/// The prefix of a value and a digest of all its bytes. This form bounds the length of keys even if clients send long
-/// values, and is the same in every process and version.
+/// The prefix of a value and a digest of all its bytes.
+///
+/// This form bounds the length of keys even if clients send long values, and is the same in every process and version.
 ///
 /// ```
 /// use slidegate::{ShortenedValue, Value};

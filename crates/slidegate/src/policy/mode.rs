@@ -153,8 +153,9 @@ pub enum WhenMissing {
     Deny,
 }
 
-/// The behavior of a rule while the store is unavailable, from the least to the most strict. If several rules apply to
-/// a request, the strictest behavior is used.
+/// The behavior of a rule while the store is unavailable, from the least to the most strict.
+///
+/// If several rules apply to a request, the strictest behavior is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -121,8 +121,10 @@ impl Glob {
     }
 }
 
-/// A condition on the value of one attribute. The condition is met if at least one of its patterns matches the value. A
-/// negated condition (`not`) is met if none of its patterns matches.
+/// A condition on the value of one attribute.
+///
+/// The condition is met if at least one of its patterns matches the value. A negated condition (`not`) is met if none
+/// of its patterns matches.
 ///
 /// Two conditions are equal if they have the same patterns after parsing, even if the source texts differ.
 #[derive(Clone, Debug)]

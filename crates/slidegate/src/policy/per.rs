@@ -10,8 +10,10 @@ use super::attributes::DescriptorAttributes;
 use crate::key::Value;
 use crate::network::{may_be_ipv6_notation, parse_address};
 
-/// The `per` of a rule: the attributes by which the rule counts. Each entry contributes one value to the key of a
-/// counter: the value of the first attribute in the entry that is present.
+/// The `per` of a rule: the attributes by which the rule counts.
+///
+/// Each entry contributes one value to the key of a counter: the value of the first attribute in the entry that is
+/// present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Per {
     /// The entries, in the order of the file. The entry `a|b` has two names.

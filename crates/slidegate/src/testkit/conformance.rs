@@ -1,5 +1,7 @@
-//! The conformance suite for stores. The suite runs a trace, a random sequence of calls, on a store and on the
-//! reference model. All outcomes must be equal.
+//! The conformance suite for stores.
+//!
+//! The suite runs a trace, a random sequence of calls, on a store and on the reference model. All outcomes must be
+//! equal.
 
 mod calls;
 
@@ -53,8 +55,9 @@ pub struct TraceStats {
 /// One charge in this number has an id, and is repeated.
 const CHARGES_PER_CALL_WITH_ID: usize = 4;
 
-/// Runs a random trace of `steps` steps on a store and on the reference model, and compares all results. The limits of
-/// the trace use `algorithms`. The store must be empty and must read `clock`.
+/// Runs a random trace of `steps` steps on a store and on the reference model, and compares all results.
+///
+/// The limits of the trace use `algorithms`. The store must be empty and must read `clock`.
 ///
 /// Calls to the store may fail. A call that fails as unavailable must not have charged anything. A call that times out
 /// must have charged the whole request or nothing.

@@ -1,6 +1,8 @@
-//! A store for tests, with the difficulties of a remote store. Its counters are distributed over slots, like the keys
-//! in Redis Cluster, and counters in different slots cannot be charged in one step. Calls fail before or after they
-//! have charged, batches are split by slot, and no call completes immediately.
+//! A store for tests, with the difficulties of a remote store.
+//!
+//! Its counters are distributed over slots, like the keys in Redis Cluster, and counters in different slots cannot be
+//! charged in one step. Calls fail before or after they have charged, batches are split by slot, and no call completes
+//! immediately.
 //!
 //! A request with counters in several slots first peeks at all of them, and then charges slot by slot. If a slot denies
 //! the request in spite of the peek, the store reverts the charges in the other slots, except charges of hits that are

@@ -1,5 +1,7 @@
-//! Property tests for stores. Each function takes an empty store and the clock that the store reads, and panics if the
-//! store does not have the property. Calls to the store must not fail.
+//! Property tests for stores.
+//!
+//! Each function takes an empty store and the clock that the store reads, and panics if the store does not have the
+//! property. Calls to the store must not fail.
 
 use std::time::Duration;
 
@@ -144,8 +146,10 @@ fn is_exact(limit: &Limit) -> bool {
     is_exact && limit.params().tick_us == 1
 }
 
-/// Tests that no window contains more units than the limit may admit. The traffic is random, with bursts and with
-/// requests at window boundaries. A limit that counts exactly (see `is_exact`) must also admit each request that fits.
+/// Tests that no window contains more units than the limit may admit.
+///
+/// The traffic is random, with bursts and with requests at window boundaries. A limit that counts exactly (see
+/// `is_exact`) must also admit each request that fits.
 pub async fn units_stay_below_bound<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -189,8 +193,9 @@ pub async fn units_stay_below_bound<S: Store>(
 }
 
 /// Tests that the `retry_after` of a denial is exact: the request is denied one microsecond before that time has
-/// passed, and allowed once it has passed. The `reset_after` is exact too: once that time has passed, no unit is in
-/// use.
+/// passed, and allowed once it has passed.
+///
+/// The `reset_after` is exact too: once that time has passed, no unit is in use.
 pub async fn retry_after_is_exact<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -260,6 +265,7 @@ pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, li
 }
 
 /// Tests that a counter in debt, with more units than its max, denies requests until enough units have left the window.
+///
 /// The charges include reports and hits that are always charged. Each admitted request must be within the limit. While
 /// the counter is in debt, the `retry_after` for one unit must be exact.
 pub async fn debts_are_paid_first<S: Store>(
@@ -384,8 +390,9 @@ pub async fn revert_undoes_its_charge<S: Store>(
     assert_eq!(counter.peek(1).await, before, "{limit}, seed {seed}: it had left the window");
 }
 
-/// Tests that a refund frees exactly the refunded number of units, but at most the units in use. The retry time for the
-/// next unit must be exact afterwards. A refund of all units must reset the counter.
+/// Tests that a refund frees exactly the refunded number of units, but at most the units in use.
+///
+/// The retry time for the next unit must be exact afterwards. A refund of all units must reset the counter.
 pub async fn refund_frees_as_many_units<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -431,8 +438,10 @@ pub async fn refund_frees_as_many_units<S: Store>(
     assert_eq!(after.reset_after(), Duration::ZERO, "{limit}, seed {seed}: no charge counts");
 }
 
-/// Tests that no window contains more units than the limit may admit, not counting refunded units. A refund removes the
-/// oldest units in use. A limit that counts exactly must behave as if the refunded units had never been charged.
+/// Tests that no window contains more units than the limit may admit, not counting refunded units.
+///
+/// A refund removes the oldest units in use. A limit that counts exactly must behave as if the refunded units had never
+/// been charged.
 pub async fn units_stay_below_bound_without_refunds<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -478,8 +487,9 @@ pub async fn units_stay_below_bound_without_refunds<S: Store>(
     }
 }
 
-/// Tests that the order of the hits of a request does not change the decision. Each request runs on the first store,
-/// and with shuffled hits on the second. Both stores must be empty.
+/// Tests that the order of the hits of a request does not change the decision.
+///
+/// Each request runs on the first store, and with shuffled hits on the second. Both stores must be empty.
 pub async fn order_of_hits_is_irrelevant<S: Store>(
     (store, other_store): (&S, &S),
     clock: &ManualClock,

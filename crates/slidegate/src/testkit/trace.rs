@@ -15,8 +15,9 @@ use crate::store::Adjustment;
 
 use super::calendar::draw_calendar;
 
-/// Maximum time by which one step of a trace sets the clock back. A store must therefore keep a counter for at least
-/// this time after the counter has expired.
+/// Maximum time by which one step of a trace sets the clock back.
+///
+/// A store must therefore keep a counter for at least this time after the counter has expired.
 pub const MAX_BACKWARD_STEP: Duration = Duration::from_millis(50);
 
 /// Latest time of a trace in microseconds since the Unix epoch, in the year 2103. Store scripts can represent all times

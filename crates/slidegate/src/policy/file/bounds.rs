@@ -35,7 +35,8 @@ pub const MAX_COMBINATIONS: usize = 64;
 /// attribute names in `per`.
 pub const MAX_SCOPES: usize = 500_000;
 
-/// The maximum number of limits in a domain, because a request can match all rules of its domain. Each rule contributes
-/// the number of its limits, or of the limits of an override if that is larger. The reason for the maximum is Redis: a
-/// call has 16 bits for the number of limits of a request.
+/// The maximum number of limits in a domain, because a request can match all rules of its domain.
+///
+/// Each rule contributes the number of its limits, or of the limits of an override if that is larger. The reason for
+/// the maximum is Redis: a call has 16 bits for the number of limits of a request.
 pub const MAX_DOMAIN_LIMITS: usize = 65_535;

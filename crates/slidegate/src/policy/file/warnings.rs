@@ -18,8 +18,10 @@ use crate::policy::Policy;
 use crate::policy::error::{Diagnostics, PolicyWarning, SourceSpan};
 use crate::policy::rule::Rule;
 
-/// Attributes whose values a client chooses freely. The `*` in `header.*` matches any name. `path` is in the list
-/// because a client can append any text to a path. `route` is not, because its values are the templates of the policy.
+/// Attributes whose values a client chooses freely.
+///
+/// The `*` in `header.*` matches any name. `path` is in the list because a client can append any text to a path.
+/// `route` is not, because its values are the templates of the policy.
 pub const CLIENT_CHOSEN: [&str; 6] =
     ["header.*", "query.*", "cookie.*", "api_key", "user_agent", "path"];
 
