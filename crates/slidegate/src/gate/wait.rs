@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use super::Gate;
+#[cfg(feature = "tokio")]
+use super::once::{OnceDecision, OnceError};
+#[cfg(feature = "tokio")]
+use crate::call::CallIdentity;
 use crate::decision::{Decision, Denied};
 use crate::jitter::Jitter;
 use crate::policy::MatchedRules;
@@ -156,6 +160,47 @@ impl<S: Store> Gate<S> {
             pause(until): pause_task(wait.place(), until, cancelled.as_mut()).await,
         );
         (decision, time)
+    }
+
+    /// Decides a request like [`check_matched_once_async`](Self::check_matched_once_async), but waits for up to `max_wait`
+    /// until it fits, like [`check_matched_within_async`](Self::check_matched_within_async). Returns the decision, and the
+    /// time for which the request waited.
+    ///
+    /// The store is called only when it is the turn of the request. So a repetition of an admitted call waits for earlier
+    /// requests too, and is denied if its turn does not come within `max_wait`.
+    ///
+    /// # Errors
+    /// If the id belongs to another request, or the first call with this id is still being decided.
+    pub async fn check_matched_once_within_async(
+        &self,
+        matched: &MatchedRules<'_>,
+        identity: &CallIdentity,
+        max_wait: Duration,
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<(OnceDecision, Duration), OnceError> {
+        if max_wait.is_zero() || !can_wait(matched) {
+            let once = self.check_matched_once_async(matched, identity).await?;
+            return Ok((once, Duration::ZERO));
+        }
+        let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
+        let queues = &self.wait_queues;
+        let mut cancelled = std::pin::pin!(cancelled);
+        let mut wait = Wait::new(queues, options, tokio_time());
+        let mut repeated_after = None;
+        let Waited { decision, time } = run_wait!(
+            wait,
+            now: tokio_time(),
+            counters: vetoing_counters(queues, matched.hits()),
+            check: {
+                let once = self.check_matched_once_async(matched, identity).await?;
+                repeated_after = once.repeated_after;
+                let denying = denying_counters(queues, || matched.hits(), &once.decision);
+                (once.decision, denying)
+            },
+            peek: self.peek_matched_async(matched).await,
+            pause(until): pause_task(wait.place(), until, cancelled.as_mut()).await,
+        );
+        Ok((OnceDecision { decision, repeated_after }, time))
     }
 
     /// Charges a request as soon as it fits. Waits until then on the timer of tokio, plus a random time of up to

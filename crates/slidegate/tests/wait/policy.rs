@@ -1,6 +1,10 @@
 //! Waiting requests to a gate.
 
-use slidegate::{Descriptor, Gate, Jitter, MemoryStore, Policy, Reason, Request};
+use std::future::pending;
+
+use slidegate::{
+    Descriptor, Gate, IdempotencyKey, Jitter, MemoryStore, OnceError, Policy, Reason, Request,
+};
 use tokio::time::sleep;
 
 use crate::fixture::{TokioClock, ms, run_on_paused_time};
@@ -104,5 +108,34 @@ fn cancelled_wait_is_a_denial_without_charge() {
         assert!(denied.receipt().is_empty());
         assert_eq!(gate.peek(&used).remaining(), 6);
         assert_eq!((gate.wait_stats().cancelled, gate.wait_stats().waiting), (1, 0));
+    });
+}
+
+#[test]
+fn waiting_repetitions_are_charged_once() {
+    run_on_paused_time(async {
+        let (clock, gate) =
+            new_gate("rules: [{ name: a, limits: [10/s], algorithm: sliding_log }]");
+        let eight = Request::new("default", Descriptor::new([]).cost(8));
+        let one = Request::new("default", Descriptor::new([]).cost(1));
+        assert!(gate.check(&eight).is_allowed());
+        let (policy, key) = (gate.policy(), IdempotencyKey::new("a"));
+        let call = async |request: &Request<'_>| {
+            let matched = policy.apply(request);
+            let identity = request.identify(&key);
+            gate.check_matched_once_within_async(&matched, &identity, ms(5_000), pending()).await
+        };
+        let (first, second, other) = tokio::join!(call(&eight), call(&eight), call(&one));
+        let ((first, first_wait), (second, second_wait)) = (first.unwrap(), second.unwrap());
+        assert!(first.decision.is_allowed() && second.decision.is_allowed());
+        assert_eq!((first.repeated_after, second.repeated_after), (None, Some(ms(0))));
+        assert_eq!((first_wait, second_wait, clock.elapsed_ms()), (ms(1_000), ms(1_000), 1_000));
+        assert_eq!(other.err(), Some(OnceError::OtherRequest));
+        assert_eq!(gate.peek(&one).remaining(), 2);
+        assert_eq!(gate.wait_stats().waiting, 0);
+        // No call waits any more, so a repetition is recognized immediately.
+        let (repeated, waited) = call(&eight).await.unwrap();
+        assert!(repeated.decision.is_allowed() && repeated.repeated_after.is_some());
+        assert_eq!(waited, ms(0));
     });
 }

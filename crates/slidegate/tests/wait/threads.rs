@@ -62,14 +62,14 @@ fn parking_order(limiter: &Limiter) -> Vec<&'static str> {
     let order = std::sync::Mutex::new(Vec::new());
     thread::scope(|scope| {
         scope.spawn(|| {
-            limiter.wait("key", 1, Jitter::NONE).unwrap();
+            let _ = limiter.wait("key", 1, Jitter::NONE).unwrap();
             order.lock().unwrap().push("thread");
         });
         while limiter.wait_stats().waiting == 0 {
             thread::yield_now();
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(limiter.wait_async("key", 1, Jitter::NONE)).unwrap();
+        let _ = runtime.block_on(limiter.wait_async("key", 1, Jitter::NONE)).unwrap();
         order.lock().unwrap().push("task");
     });
     order.into_inner().unwrap()
