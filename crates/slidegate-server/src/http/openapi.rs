@@ -279,10 +279,6 @@ fn check_request_examples() -> Value {
                 "costs": { "tokens": 1800 },
             },
         },
-        "waiting": {
-            "summary": "One unit of one client, as soon as it fits within two seconds",
-            "value": { "attributes": { "client": "alice" }, "wait_ms": 2_000 },
-        },
     })
 }
 

@@ -1,4 +1,4 @@
-//! A client connection that adds bodies to the error responses of hyper, and tells when the client disconnects.
+//! A client connection that adds bodies to the error responses of hyper, and reports when the client disconnects.
 //!
 //! hyper does not read from a connection while a request is handled, so it does not notice that the client disconnects.
 //! A call that waits for capacity reads ahead instead; hyper gets these bytes later.

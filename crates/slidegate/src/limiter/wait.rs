@@ -3,9 +3,9 @@
 use std::hash::Hash;
 use std::time::Duration;
 
+use super::Limiter;
 #[cfg(feature = "tokio")]
-use super::WaitError;
-use super::{HitList, Limiter};
+use super::{HitList, WaitError};
 use crate::decision::{Decision, Denied};
 use crate::jitter::Jitter;
 use crate::store::SyncStore;

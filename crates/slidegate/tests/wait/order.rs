@@ -134,7 +134,7 @@ fn call_behind_others_is_denied_at_end_of_wait() {
         let first = limiter.check_within_async("key", 1, ms(1_500));
         let second = async {
             sleep(ms(1)).await;
-            // The second call does not know how much the first will charge. At 1000 ms, it is the first, and its wait
+            // The second call does not know the cost of the first. At 1000 ms, it is the first, and its wait
             // is too short.
             let denied = limiter.check_within_async("key", 1, ms(1_500)).await.unwrap();
             assert_eq!((denied.is_allowed(), clock.elapsed_ms()), (false, 1_000));
