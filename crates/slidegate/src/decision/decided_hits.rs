@@ -128,6 +128,8 @@ impl<'l> DecidedHits<'l> {
     pub(super) fn outcome_mut(&mut self, index: usize) -> Option<&mut Outcome> {
         let outcomes: &mut [Outcome] = match self {
             Self::One { result, .. } => slice::from_mut(&mut result.outcome),
+            #[cfg(feature = "policy")]
+            Self::OneOfRule { result, .. } => slice::from_mut(&mut result.outcome),
             Self::Few { results, .. } => &mut results.outcomes,
             Self::Boxed(hits) => match &mut hits.results {
                 HitResults::One(result) => slice::from_mut(&mut result.outcome),
