@@ -2,8 +2,9 @@
 
 use std::net::Shutdown;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use quanta::Instant;
 use serde_json::{Value, json};
 
 use crate::bad_input::assert_problem;
