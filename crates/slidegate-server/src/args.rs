@@ -10,6 +10,7 @@ mod observability;
 mod policy_source;
 mod store;
 mod value_parsers;
+mod waiting;
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -25,6 +26,7 @@ pub use self::observability::{LogFormat, ObservabilityArgs};
 pub use self::policy_source::{PolicySourceArgs, parse_algorithm};
 pub use self::store::{RedisClock, StoreArgs};
 pub use self::value_parsers::{DurationRange, parse_nonzero};
+pub use self::waiting::WaitingArgs;
 
 /// The flags of `slidegate serve`.
 #[derive(Debug, clap::Args)]
@@ -127,6 +129,9 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub cluster: ClusterArgs,
+
+    #[command(flatten)]
+    pub waiting: WaitingArgs,
 
     /// Maximum number of open connections of each client listener, HTTP and gRPC
     ///

@@ -7,11 +7,14 @@ mod reservations;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::http::HeaderMap;
 use quanta::Instant;
 use slidegate::{Decision, IdempotencyKey, OnceError, Request};
 
+use crate::http::ClientDisconnect;
 use crate::rendering::ResponseRenderer;
 use crate::service::{ActivePolicy, Service};
 use crate::telemetry::DecisionTracer;
@@ -43,6 +46,9 @@ pub struct Call<'c> {
 pub enum Operation<'p> {
     /// Decides about the request, and charges its cost if every limit allows the request.
     Check,
+    /// Decides like `Check`, but waits for up to [`ParsedRequest::max_wait`] until the request fits, or until the client
+    /// disconnects.
+    CheckWithin(&'p ClientDisconnect),
     /// Decides like `Check`, with a policy that the caller has already loaded.
     CheckWithPolicy(&'p ActivePolicy),
     /// Returns the decision that `Check` would return. Charges nothing.
@@ -70,12 +76,19 @@ pub trait ParsedRequest {
     fn idempotency_key(&self) -> Option<IdempotencyKey<'_>> {
         None
     }
+
+    /// Returns the time for which the request may wait until it fits, zero by default.
+    fn max_wait(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A timer that records the elapsed time and the result of a request in the metrics when the timer is dropped.
 struct RequestTimer<'d> {
     metrics: &'d ListenerMetrics,
     started: Instant,
+    /// The time for which the request waited for capacity, which is not a part of the elapsed time.
+    waited: Duration,
     /// The result of the request. `None` until the response is complete.
     result: Option<RequestResult>,
 }
@@ -104,6 +117,7 @@ impl RequestHandler {
     {
         let Call { operation, span_name, trace } = call;
         let tracer = self.tracer.as_deref();
+        let waited_us = AtomicU64::new(0);
         let work = pin!(async {
             let parsed = match parse() {
                 Ok(parsed) => parsed,
@@ -113,13 +127,35 @@ impl RequestHandler {
             let decision = match (parsed.idempotency_key(), operation) {
                 (Some(key), operation) => {
                     // Boxed, because most requests have no key, and should not pay for a larger future.
-                    let once = Box::pin(self.service.decide_once(operation, &request, &key));
+                    let once = Box::pin(self.service.decide_once(
+                        operation,
+                        &request,
+                        &key,
+                        parsed.max_wait(),
+                    ));
                     match once.await {
-                        Ok(decision) => decision,
+                        Ok((decision, waited)) => {
+                            store_duration(&waited_us, waited);
+                            decision
+                        }
                         Err(error) => return (Err(error.into()), None),
                     }
                 }
-                (None, Operation::Check) => self.service.check(&request).await,
+                (None, Operation::CheckWithin(client)) if !parsed.max_wait().is_zero() => {
+                    let disconnected = client.disconnected();
+                    // Boxed, because this future is large, and few requests wait.
+                    let (decision, waited) = Box::pin(self.service.check_within(
+                        &request,
+                        parsed.max_wait(),
+                        disconnected,
+                    ))
+                    .await;
+                    store_duration(&waited_us, waited);
+                    decision
+                }
+                (None, Operation::Check | Operation::CheckWithin(_)) => {
+                    self.service.check(&request).await
+                }
                 (None, Operation::CheckWithPolicy(policy)) => {
                     self.service.check_with_policy(policy, &request).await
                 }
@@ -130,16 +166,18 @@ impl RequestHandler {
             let domain = tracer.map(|_| request.domain().to_owned());
             (response, domain.map(|domain| TracedDecision { domain, decision }))
         });
-        self.measure(span_name, trace, work).await
+        self.measure(span_name, trace, &waited_us, work).await
     }
 
-    /// Runs `work`, which creates the response to a request. Records the duration, the result and the trace span.
+    /// Runs `work`, which creates the response to a request. Records the duration, the result and the trace span. The
+    /// duration is without the time for which the request waited for capacity, which `work` stores in `waited_us`.
     ///
     /// The caller pins `work`, because a future that is passed by value would be stored twice.
     async fn measure<R, E>(
         &self,
         span_name: &'static str,
         trace: TraceHeaders<'_>,
+        waited_us: &AtomicU64,
         work: Pin<&mut impl Future<Output = (Result<R, E>, Option<TracedDecision>)>>,
     ) -> Result<R, E>
     where
@@ -150,6 +188,7 @@ impl RequestHandler {
         let mut timer = self.metrics.as_ref().map(RequestTimer::start);
         let response = trace_decision(tracer, span_name, parent, work).await;
         if let Some(timer) = &mut timer {
+            timer.waited = Duration::from_micros(waited_us.load(Ordering::Relaxed));
             timer.result = Some(response.request_result());
         }
         response
@@ -161,6 +200,12 @@ impl RequestHandler {
             metrics.count_result(result);
         }
     }
+}
+
+/// Stores a duration in microseconds.
+fn store_duration(micros: &AtomicU64, duration: Duration) {
+    let duration = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    micros.store(duration, Ordering::Relaxed);
 }
 
 impl TraceHeaders<'_> {
@@ -179,13 +224,14 @@ impl TraceHeaders<'_> {
 
 impl<'d> RequestTimer<'d> {
     fn start(metrics: &'d ListenerMetrics) -> Self {
-        Self { metrics, started: Instant::now(), result: None }
+        Self { metrics, started: Instant::now(), waited: Duration::ZERO, result: None }
     }
 }
 
 impl Drop for RequestTimer<'_> {
     fn drop(&mut self) {
-        self.metrics.record_request(self.started.elapsed(), self.result);
+        let elapsed = self.started.elapsed().saturating_sub(self.waited);
+        self.metrics.record_request(elapsed, self.result);
     }
 }
 

@@ -6,10 +6,11 @@ pub mod reservations;
 pub mod start;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::http::HeaderName;
-use slidegate::{Decision, Gate, Policy, Request};
+use slidegate::{Decision, Gate, Policy, Request, WaitStats};
 
 use crate::explain::Explanation;
 use crate::health::{Health, Readiness};
@@ -28,6 +29,8 @@ pub struct Service {
     observe: bool,
     /// Creates and opens the tokens of reservations.
     tokens: TokenSealer,
+    /// Maximum wait of a call.
+    max_wait: Duration,
 }
 
 /// The policy with everything that depends on it: the metrics of its limits, and the headers that it names. A reload
@@ -53,7 +56,13 @@ impl Service {
         tokens: TokenSealer,
     ) -> Self {
         let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate.policy(), &telemetry));
-        Self { gate, active_policy, telemetry, health, observe, tokens }
+        let max_wait = Duration::ZERO;
+        Self { gate, active_policy, telemetry, health, observe, tokens, max_wait }
+    }
+
+    /// Sets the maximum wait of a call, zero by default.
+    pub fn with_max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self }
     }
 
     /// Decides about a request, and charges its cost if every limit allows the request.
@@ -76,6 +85,32 @@ impl Service {
             &decision,
         );
         decision
+    }
+
+    /// Decides like [`check`](Self::check), but waits for up to `max_wait`, or the maximum of the server, until the
+    /// request fits. Waiting requests are admitted in the order of their arrival. The wait ends when `cancelled`
+    /// completes; the request is then denied. Returns the decision, and the time for which the request waited.
+    pub async fn check_within(
+        &self,
+        request: &Request<'_>,
+        max_wait: Duration,
+        cancelled: impl Future<Output = ()>,
+    ) -> (Decision<'static>, Duration) {
+        let max_wait = max_wait.min(self.max_wait);
+        if max_wait.is_zero() {
+            return (self.check(request).await, Duration::ZERO);
+        }
+        let active = self.active_policy.load_full();
+        let matched = active.policy.apply(request);
+        let (decision, waited) =
+            self.gate.check_matched_within_async(&matched, max_wait, cancelled).await;
+        self.telemetry.record_decision(
+            &active.policy_metrics,
+            request.domain(),
+            &matched,
+            &decision,
+        );
+        (decision, waited)
     }
 
     /// Returns the decision that [`check`](Self::check) would return. Charges and records nothing.
@@ -141,6 +176,11 @@ impl Service {
     /// Returns the store that holds the counters.
     pub fn store(&self) -> &ServerStore {
         self.gate.store().inner()
+    }
+
+    /// Returns the number of calls that wait, and the results of the calls that have waited.
+    pub fn wait_stats(&self) -> WaitStats {
+        self.gate.wait_stats()
     }
 
     /// Returns the number of keys and other metrics of the store. Includes keys that the gate counts in local memory

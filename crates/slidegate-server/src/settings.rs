@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::headers::Style;
-use slidegate::{Jitter, Policy};
+use slidegate::{Jitter, Policy, WaitBounds};
 use slidegate_redis::{Address, AddressError};
 use slidegate_tower::TrustedProxies;
 use thiserror::Error;
@@ -63,6 +63,10 @@ pub struct ServiceSettings {
     /// The key with which reservations are encrypted, or `None` to draw a random key.
     pub token_key: Option<String>,
     pub ready_needs_store: bool,
+    /// Maximum wait of a call.
+    pub max_wait: Duration,
+    /// Maximum number of calls that wait.
+    pub wait_bounds: WaitBounds,
     /// Whether there is an admin listener. Without an admin listener, no metrics and no top keys are collected.
     pub has_admin_listener: bool,
     /// Maximum number of denials in the log per second.
@@ -147,6 +151,11 @@ impl Settings {
                 bounds,
                 token_key,
                 ready_needs_store,
+                max_wait: args.waiting.max_wait,
+                wait_bounds: WaitBounds {
+                    max_waiting: args.waiting.max_waiting,
+                    max_waiting_per_key: args.waiting.max_waiting_per_key,
+                },
                 has_admin_listener,
                 max_denial_logs_per_second: max_denial_logs_per_second(&args.observability),
                 redact: Redactor::new(args.observability.redact_keys),

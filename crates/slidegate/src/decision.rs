@@ -46,6 +46,8 @@ pub(crate) use limit_status::{LimitOfRule, PolicyLimits};
 pub struct Decision<'l> {
     is_allowed: bool,
     is_degraded: bool,
+    /// Whether the request is denied because too many calls wait for its limits.
+    is_wait_queue_full: bool,
     binding: Option<u16>,
     hits: DecidedHits<'l>,
 }
@@ -83,7 +85,7 @@ impl<'l> Decision<'l> {
 
     #[inline(always)]
     fn new(is_allowed: bool, binding: Option<u16>, hits: DecidedHits<'l>) -> Self {
-        Self { is_allowed, is_degraded: false, binding, hits }
+        Self { is_allowed, is_degraded: false, is_wait_queue_full: false, binding, hits }
     }
 
     /// Creates a decision from the result of charging the only hit of a policy. `limit` is the limit of the hit.
@@ -152,6 +154,22 @@ impl<'l> Decision<'l> {
         Self { is_degraded: true, ..self }
     }
 
+    /// Returns a denial with the same limits. The request may fit, but it must wait for other requests: the binding
+    /// limit gets this `retry_after`. `None` leaves the `retry_after` of a denial unchanged. The decision must not have
+    /// charges.
+    pub(crate) fn into_denial(mut self, retry_after: Option<Duration>) -> Self {
+        let outcome = self.binding.and_then(|binding| self.hits.outcome_mut(binding.into()));
+        if let (Some(outcome), Some(retry_after)) = (outcome, retry_after) {
+            *outcome = outcome.denied(retry_after);
+        }
+        Self { is_allowed: false, ..self }
+    }
+
+    /// Returns a denial with the reason [`Reason::WaitQueueFull`]. The decision must not have charges.
+    pub(crate) fn into_wait_queue_full(self) -> Self {
+        Self { is_wait_queue_full: true, ..self }
+    }
+
     /// Returns whether the request is allowed.
     #[inline]
     pub fn is_allowed(&self) -> bool {
@@ -173,8 +191,9 @@ impl<'l> Decision<'l> {
 
     /// Returns the same decision without borrowing from the limiter.
     pub fn into_owned(self) -> Decision<'static> {
-        let Self { is_allowed, is_degraded, binding, hits } = self;
-        Decision { is_allowed, is_degraded, binding, hits: hits.into_owned() }
+        let Self { is_allowed, is_degraded, is_wait_queue_full, binding, hits } = self;
+        let hits = hits.into_owned();
+        Decision { is_allowed, is_degraded, is_wait_queue_full, binding, hits }
     }
 
     /// Returns the units that the binding limit still admits. Without a binding limit, returns `u64::MAX` if the
@@ -212,6 +231,7 @@ impl<'l> Decision<'l> {
             _ if binding.is_key_missing() => Reason::MissingAttribute,
             _ if binding.limit().capacity() == 0 => Reason::Banned,
             None => Reason::CostExceedsMax,
+            Some(_) if self.is_wait_queue_full => Reason::WaitQueueFull,
             Some(_) => Reason::LimitExceeded,
         })
     }
@@ -287,7 +307,6 @@ impl<'l> Decision<'l> {
 
     /// Returns the outcome of each hit. An outcome is [unknown](Outcome::is_known) if the store did not have to
     /// evaluate the limit.
-    #[cfg(feature = "policy")]
     pub(crate) fn outcomes(&self) -> &[Outcome] {
         self.hits.outcomes()
     }

@@ -2,10 +2,10 @@
 //! unavailable.
 //!
 //! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
-//! `decide.rs` calls the store; a request with refunds takes two calls. `fallback.rs` counts in memory while the store
-//! is unavailable; each instance of the service then enforces its own share of every limit. `once.rs` decides calls with
-//! an idempotency key. `reservation.rs` has a guard for a charge that is corrected later. `policy_file.rs` follows a policy
-//! file.
+//! `decide.rs` calls the store; a request with refunds takes two calls. `wait.rs` has the methods that wait until a
+//! request fits. `fallback.rs` counts in memory while the store is unavailable; each instance of the service then enforces
+//! its own share of every limit. `once.rs` decides calls with an idempotency key. `reservation.rs` has a guard for a charge
+//! that is corrected later. `policy_file.rs` follows a policy file.
 
 mod asynchronous;
 mod decide;
@@ -14,6 +14,7 @@ mod once;
 mod policy_file;
 mod reservation;
 mod synchronous;
+mod wait;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -24,6 +25,8 @@ use arc_swap::ArcSwap;
 use crate::clock::{Clock, SystemClock};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
+use crate::wait::WaitBounds;
+use crate::wait::queues::WaitQueues;
 
 use fallback::{InMemoryFallback, LocalCountsBounds};
 
@@ -56,6 +59,8 @@ pub struct Gate<S = MemoryStore> {
     instances: NonZeroU32,
     store: S,
     fallback: InMemoryFallback,
+    /// The requests that wait until they fit.
+    wait_queues: WaitQueues,
 }
 
 impl<S> Gate<S> {
@@ -70,6 +75,7 @@ impl<S> Gate<S> {
                 Arc::new(SystemClock::new()),
                 LocalCountsBounds::default(),
             ),
+            wait_queues: WaitQueues::new(WaitBounds::default()),
         }
     }
 
@@ -91,6 +97,7 @@ impl<S> Gate<S> {
     /// ```
     pub fn replace_policy(&self, policy: Policy) {
         self.policy.store(Arc::new(policy.with_instances(self.instances)));
+        self.wait_queues.wake_first_of_all();
     }
 
     /// Sets the number of instances that share the store, 1 by default. While the store is unavailable, each instance
@@ -151,6 +158,9 @@ impl<S> Gate<S> {
 
 impl<S> fmt::Debug for Gate<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("policy", &self.policy.load()).finish_non_exhaustive()
+        f.debug_struct("Gate")
+            .field("policy", &self.policy.load())
+            .field("wait_queues", &self.wait_queues)
+            .finish_non_exhaustive()
     }
 }

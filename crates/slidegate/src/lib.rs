@@ -174,6 +174,7 @@ mod store_key;
 mod sync;
 #[cfg(test)]
 mod test_util;
+mod wait;
 
 pub use algorithm::{Algorithm, Align, LimitParams};
 #[cfg(feature = "calendar")]
@@ -214,6 +215,7 @@ pub use store::{
     Synchronous,
 };
 pub use store_key::StoreKey;
+pub use wait::{WaitBounds, WaitStats};
 
 /// Runs the Rust examples of the README as doctests.
 #[cfg(doctest)]

@@ -1,9 +1,11 @@
 //! The limiter: limits fixed in code, counted by any hashable key, without a policy.
 //!
 //! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
+//! `wait.rs` has the methods that wait until a call fits.
 
 mod asynchronous;
 mod synchronous;
+mod wait;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -22,6 +24,8 @@ use crate::limit::{Limit, LimitError};
 use crate::rule_limit::LimiterLimits;
 use crate::store::memory::MemoryStore;
 use crate::store::{StoreError, SyncStore};
+use crate::wait::WaitBounds;
+use crate::wait::queues::WaitQueues;
 
 /// A rate limiter whose limits are fixed in code. The limits apply to each key separately; a key is any hashable value.
 ///
@@ -53,6 +57,8 @@ pub struct Limiter<S = MemoryStore> {
     named_limits: Arc<LimiterLimits>,
     /// The number of instances of the service that share the store.
     instances: NonZeroU32,
+    /// The calls that wait until they fit.
+    wait_queues: WaitQueues,
 }
 
 /// The default name of a limiter. The name is a part of the limiter's keys in a shared store.
@@ -150,6 +156,7 @@ impl<S> Limiter<S> {
             secret: foldhash::quality::RandomState::default(),
             scope: new_limiter_scope(DEFAULT_LIMITER_NAME),
             instances: NonZeroU32::MIN,
+            wait_queues: WaitQueues::new(WaitBounds::default()),
         })
     }
 
@@ -221,6 +228,7 @@ impl<S> Limiter<S> {
             scope: self.scope.clone(),
             named_limits: self.named_limits.clone(),
             instances: self.instances,
+            wait_queues: WaitQueues::new(self.wait_queues.bounds()),
         }
     }
 
@@ -311,6 +319,7 @@ impl<S> fmt::Debug for Limiter<S> {
         f.debug_struct("Limiter")
             .field("name", &self.named_limits.name())
             .field("limits", &self.limits)
+            .field("wait_queues", &self.wait_queues)
             .finish_non_exhaustive()
     }
 }

@@ -126,6 +126,11 @@ impl Outcome {
         }
     }
 
+    /// Returns the outcome of a hit that does not fit for this duration, for a reason that is not its counter.
+    pub(crate) fn denied(self, retry_after: Duration) -> Self {
+        Self { fits: false, retry_after_us: ceil_micros(retry_after).max(1), ..self }
+    }
+
     /// Returns whether the cost of the hit fits, or, if the hit has been charged, whether its cost fitted before the
     /// charge.
     #[inline]

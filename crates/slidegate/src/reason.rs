@@ -20,6 +20,9 @@ pub enum Reason {
     MissingAttribute,
     /// The store is unavailable, and a rule denies all requests until it is available again.
     StoreUnavailable,
+    /// The call could have waited for the limit, but too many calls are waiting already; see
+    /// [`WaitBounds`](crate::WaitBounds).
+    WaitQueueFull,
 }
 
 impl Reason {
@@ -31,6 +34,7 @@ impl Reason {
             Self::Banned => "banned",
             Self::MissingAttribute => "missing_attribute",
             Self::StoreUnavailable => "store_unavailable",
+            Self::WaitQueueFull => "wait_queue_full",
         }
     }
 }
@@ -53,6 +57,7 @@ mod tests {
             Reason::Banned,
             Reason::MissingAttribute,
             Reason::StoreUnavailable,
+            Reason::WaitQueueFull,
         ] {
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.to_string());
         }

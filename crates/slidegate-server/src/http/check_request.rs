@@ -10,6 +10,9 @@ mod costs;
 mod fields;
 mod reservations;
 mod text;
+mod wait;
+
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use slidegate::{IdempotencyKey, Request};
@@ -20,6 +23,7 @@ use self::costs::{Cost, NamedCosts};
 use self::fields::{BodyFields, BodyKind};
 pub use self::reservations::{ReserveRequest, SettleRequest};
 pub use self::text::{LossyText, default_domain};
+use self::wait::WaitMillis;
 use crate::json_reader::JsonError;
 use crate::rendering::problem::HttpProblem;
 use crate::request_handler::ParsedRequest;
@@ -44,6 +48,9 @@ pub struct CheckRequest<'b> {
     /// Identifies the request, so that a repetition within 10 minutes returns the same decision and charges nothing.
     #[schemars(default, with = "IdempotencyText<'_>")]
     idempotency_key: Option<IdempotencyText<'b>>,
+    /// Milliseconds for which the call may wait until the request fits, in the order of arrival; bounded by the server.
+    #[schemars(default)]
+    wait_ms: WaitMillis,
 }
 
 /// The body of `/v1/peek`: the request to decide without a charge.
@@ -129,6 +136,7 @@ impl<'b> CheckRequest<'b> {
             cost: fields.cost,
             costs: fields.costs,
             idempotency_key: fields.idempotency_key,
+            wait_ms: fields.wait_ms.unwrap_or_default(),
         })
     }
 }
@@ -142,6 +150,10 @@ impl ParsedRequest for CheckRequest<'_> {
     fn idempotency_key(&self) -> Option<IdempotencyKey<'_>> {
         let key = self.idempotency_key.as_ref()?;
         Some(IdempotencyKey::new(key.as_str()).with_operation("check"))
+    }
+
+    fn max_wait(&self) -> Duration {
+        self.wait_ms.duration()
     }
 }
 

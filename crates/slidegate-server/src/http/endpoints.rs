@@ -3,7 +3,6 @@
 //! Requests for these paths do not pass through axum's router. The router allocates several boxes per layer and
 //! request, which takes long compared with a decision in memory. Other paths use the router.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -107,7 +106,7 @@ impl DecisionEndpoints {
         service: &Service,
     ) -> Response {
         let result = match self.read_request(endpoint, request, client).await {
-            Ok((head, body)) => self.decide(endpoint, &head, &body, client.peer, service).await,
+            Ok((head, body)) => self.decide(endpoint, &head, &body, client, service).await,
             Err(problem) => {
                 self.handler.count_rejected(problem.result());
                 Err(problem)
@@ -139,14 +138,14 @@ impl DecisionEndpoints {
         endpoint: Endpoint,
         head: &Parts,
         body: &[u8],
-        peer: SocketAddr,
+        client: &HttpClient,
         service: &Service,
     ) -> Result<CountedResponse, HttpProblem> {
         let call = |operation, trace| Call { operation, span_name: endpoint.span_name(), trace };
         let trace = TraceHeaders::Direct(&head.headers);
         match endpoint {
             Endpoint::Check => {
-                let call = call(Operation::Check, trace);
+                let call = call(Operation::CheckWithin(&client.disconnect), trace);
                 self.handler.handle(call, || CheckRequest::parse(body), render_check).await
             }
             Endpoint::Peek => {
@@ -175,8 +174,14 @@ impl DecisionEndpoints {
                     Operation::CheckWithPolicy(&policy),
                     TraceHeaders::Forwarded(&head.headers),
                 );
-                let parse =
-                    || ForwardAuthRequest::parse(head, peer, &self.proxy_trust, policy.headers());
+                let parse = || {
+                    ForwardAuthRequest::parse(
+                        head,
+                        client.peer,
+                        &self.proxy_trust,
+                        policy.headers(),
+                    )
+                };
                 let render = |renderer: &ResponseRenderer,
                               request: &ForwardAuthRequest<'_>,
                               decision: &Decision<'_>| {

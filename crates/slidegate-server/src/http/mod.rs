@@ -30,6 +30,7 @@ pub use self::auth::ProxyTrust;
 pub use self::check_request::{ReserveRequest, SettleRequest};
 use self::endpoints::{DecisionEndpoints, Endpoint};
 pub use self::protocol::{HttpClient, HttpHandler, HttpProtocol};
+pub use self::stream::ClientDisconnect;
 use crate::rendering::ResponseRenderer;
 use crate::request_handler::RequestHandler;
 use crate::service::Service;

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulConnection;
 use tower::ServiceExt;
 
-use super::stream::ClientStream;
+use super::stream::{ClientDisconnect, ClientStream};
 use crate::bounds::{MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::connections::{ClientIo, ConnectionDeadlines, Protocol};
 
@@ -28,6 +28,8 @@ pub struct HttpClient {
     pub peer: SocketAddr,
     /// The deadlines of the connection.
     pub deadlines: ConnectionDeadlines,
+    /// The end of the connection.
+    pub disconnect: ClientDisconnect,
 }
 
 /// A handler of HTTP requests.
@@ -92,7 +94,9 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
         let deadlines = ConnectionDeadlines::default();
         let mut http = self.http.clone();
         http.timer(deadlines.clone());
-        let connection = Arc::new((self.handler.clone(), HttpClient { peer, deadlines }));
+        let stream = ClientStream::new(io);
+        let client = HttpClient { peer, deadlines, disconnect: stream.disconnect() };
+        let connection = Arc::new((self.handler.clone(), client));
         let service = service_fn(move |request| {
             let connection = connection.clone();
             // Boxed, because hyper moves the future several times.
@@ -101,6 +105,6 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
                 Ok::<_, Infallible>(handler.respond(request, client).await)
             })
         });
-        http.serve_connection(TokioIo::new(ClientStream::new(io)), service)
+        http.serve_connection(TokioIo::new(stream), service)
     }
 }

@@ -1,12 +1,17 @@
-//! A client connection that adds bodies to the error responses of hyper.
+//! A client connection that adds bodies to the error responses of hyper, and reports when the client disconnects.
+//!
+//! hyper does not read from a connection while a request is handled, so it does not notice that the client disconnects.
+//! A call that waits for capacity reads ahead instead; hyper gets these bytes later.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -17,10 +22,28 @@ use crate::connections::ClientIo;
 /// the connection is reset, and the client's system may then discard the response.
 const LINGER_TIME_AFTER_ERROR_RESPONSE: Duration = Duration::from_secs(1);
 
+/// Maximum number of bytes that are read ahead. If a client sends more during a request, its disconnect is not noticed.
+const MAX_READ_AHEAD_BYTES: usize = 4096;
+
 /// A client connection that adds problem+json bodies to the empty error responses of hyper.
 pub struct ClientStream {
-    client: ClientIo,
+    client: SharedClient,
     error_response: Option<PendingErrorResponse>,
+}
+
+/// The end of a client connection.
+pub struct ClientDisconnect(SharedClient);
+
+/// A client connection that the stream shares with the handler of its requests. Both are polled by the same task, so the
+/// lock is always free.
+type SharedClient = Arc<Mutex<ReadAheadClient>>;
+
+/// A client connection, with bytes that were read ahead of hyper.
+struct ReadAheadClient {
+    io: ClientIo,
+    read_ahead: Vec<u8>,
+    /// Whether the client has closed its sending side after the bytes that were read ahead.
+    has_ended: bool,
 }
 
 /// An error response that replaces a response of hyper. After the error response has been sent, bytes from the client
@@ -34,7 +57,13 @@ struct PendingErrorResponse {
 impl ClientStream {
     /// Wraps a client connection, so that the error responses of hyper on it get a body.
     pub fn new(client: ClientIo) -> Self {
-        Self { client, error_response: None }
+        let client = ReadAheadClient { io: client, read_ahead: Vec::new(), has_ended: false };
+        Self { client: Arc::new(Mutex::new(client)), error_response: None }
+    }
+
+    /// Returns the end of the connection, for the handler of its requests.
+    pub fn disconnect(&self) -> ClientDisconnect {
+        ClientDisconnect(self.client.clone())
     }
 
     fn poll_send_error_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -42,7 +71,7 @@ impl ClientStream {
             return Poll::Ready(Ok(()));
         };
         while *sent < bytes.len() {
-            match ready!(self.client.as_mut().poll_write(cx, &bytes[*sent..]))? {
+            match ready!(self.client.lock().io.as_mut().poll_write(cx, &bytes[*sent..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written => *sent += written,
             }
@@ -60,7 +89,7 @@ impl ClientStream {
             }
             let mut unread = [MaybeUninit::uninit(); 4096];
             let mut unread = ReadBuf::uninit(&mut unread);
-            let read = ready!(self.client.as_mut().poll_read(cx, &mut unread));
+            let read = ready!(self.client.lock().poll_read(cx, &mut unread));
             if read.is_err() || unread.filled().is_empty() {
                 return Poll::Ready(());
             }
@@ -68,13 +97,55 @@ impl ClientStream {
     }
 }
 
-impl AsyncRead for ClientStream {
+impl ClientDisconnect {
+    /// Completes when the client closes the connection, or its sending side. Must be polled by the task that serves the
+    /// connection, while a request is handled.
+    pub async fn disconnected(&self) {
+        poll_fn(|cx| self.0.lock().poll_disconnected(cx)).await;
+    }
+}
+
+impl ReadAheadClient {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        &mut self,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.client.as_mut().poll_read(cx, buffer)
+        if !self.read_ahead.is_empty() {
+            let length = buffer.remaining().min(self.read_ahead.len());
+            buffer.put_slice(&self.read_ahead[..length]);
+            self.read_ahead.drain(..length);
+            return Poll::Ready(Ok(()));
+        }
+        if self.has_ended {
+            return Poll::Ready(Ok(()));
+        }
+        self.io.as_mut().poll_read(cx, buffer)
+    }
+
+    fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.has_ended {
+            let mut bytes = [MaybeUninit::uninit(); 512];
+            let free = MAX_READ_AHEAD_BYTES.saturating_sub(self.read_ahead.len()).min(bytes.len());
+            if free == 0 {
+                return Poll::Pending;
+            }
+            let mut buffer = ReadBuf::uninit(&mut bytes[..free]);
+            let result = ready!(self.io.as_mut().poll_read(cx, &mut buffer));
+            self.has_ended = result.is_err() || buffer.filled().is_empty();
+            self.read_ahead.extend_from_slice(buffer.filled());
+        }
+        Poll::Ready(())
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.client.lock().poll_read(cx, buffer)
     }
 }
 
@@ -94,17 +165,17 @@ impl AsyncWrite for ClientStream {
             });
             return Poll::Ready(Ok(bytes.len()));
         }
-        self.client.as_mut().poll_write(cx, bytes)
+        self.client.lock().io.as_mut().poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send_error_response(cx))?;
-        self.client.as_mut().poll_flush(cx)
+        self.client.lock().io.as_mut().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send_error_response(cx))?;
-        ready!(self.client.as_mut().poll_shutdown(cx))?;
+        ready!(self.client.lock().io.as_mut().poll_shutdown(cx))?;
         self.poll_discard_unread_bytes(cx).map(Ok)
     }
 }

@@ -1,6 +1,7 @@
 //! The handling of `/v1/reserve` and `/v1/settle`.
 
 use std::pin::pin;
+use std::sync::atomic::AtomicU64;
 
 use crate::http::{ReserveRequest, SettleRequest};
 use crate::rendering::CountedResponse;
@@ -34,7 +35,7 @@ impl RequestHandler {
             let decision = reserved.decision;
             (response, domain.map(|domain| TracedDecision { domain, decision }))
         });
-        self.measure(span_name, trace, work).await
+        self.measure(span_name, trace, &AtomicU64::new(0), work).await
     }
 
     /// Handles a request to settle a reservation.
@@ -52,6 +53,6 @@ impl RequestHandler {
             };
             (settled.await, None)
         });
-        self.measure(span_name, trace, work).await
+        self.measure(span_name, trace, &AtomicU64::new(0), work).await
     }
 }

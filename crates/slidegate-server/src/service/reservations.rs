@@ -1,5 +1,6 @@
 //! Calls with an idempotency key, and reservations.
 
+use std::future::pending;
 use std::time::Duration;
 
 use slidegate::store::SettleResult;
@@ -28,21 +29,31 @@ pub struct ReservationToken {
 }
 
 impl Service {
-    /// Decides about a request with an idempotency key, or returns the decision of an earlier call with this key.
+    /// Decides about a request with an idempotency key, or returns the decision of an earlier call with this key. Returns
+    /// also the time for which the request waited: a check waits for up to `max_wait`, or the maximum of the server.
     pub async fn decide_once(
         &self,
         operation: Operation<'_>,
         request: &Request<'_>,
         key: &IdempotencyKey<'_>,
-    ) -> Result<Decision<'static>, OnceError> {
+        max_wait: Duration,
+    ) -> Result<(Decision<'static>, Duration), OnceError> {
         let active = self.active_policy.load_full();
-        Ok(match operation {
+        let decision = match operation {
             Operation::Peek => self.peek(request).await,
             Operation::Report => self.gate.report_once_async(request, key).await?,
             Operation::Check | Operation::CheckWithPolicy(_) => {
                 self.check_once(&active, request, key).await?.decision
             }
-        })
+            Operation::CheckWithin(client) => {
+                let max_wait = max_wait.min(self.max_wait);
+                let check =
+                    self.check_once_within(&active, request, key, max_wait, client.disconnected());
+                let (once, waited) = check.await?;
+                return Ok((once.decision, waited));
+            }
+        };
+        Ok((decision, Duration::ZERO))
     }
 
     async fn check_once(
@@ -51,9 +62,23 @@ impl Service {
         request: &Request<'_>,
         key: &IdempotencyKey<'_>,
     ) -> Result<OnceDecision, OnceError> {
+        let check = self.check_once_within(active, request, key, Duration::ZERO, pending());
+        Ok(check.await?.0)
+    }
+
+    async fn check_once_within(
+        &self,
+        active: &ActivePolicy,
+        request: &Request<'_>,
+        key: &IdempotencyKey<'_>,
+        max_wait: Duration,
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<(OnceDecision, Duration), OnceError> {
         let matched = active.policy.apply(request);
         let identity = request.identify(key);
-        let once = self.gate.check_matched_once_async(&matched, &identity).await?;
+        let check =
+            self.gate.check_matched_once_within_async(&matched, &identity, max_wait, cancelled);
+        let (once, waited) = check.await?;
         match once.repeated_after {
             None => self.telemetry.record_decision(
                 &active.policy_metrics,
@@ -63,7 +88,7 @@ impl Service {
             ),
             Some(_) => self.count_repeated_call(),
         }
-        Ok(once)
+        Ok((once, waited))
     }
 
     fn count_repeated_call(&self) {

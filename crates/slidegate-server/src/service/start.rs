@@ -60,7 +60,8 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
     let gate = Gate::new(policy, store)
         .with_instances(settings.expected_instances)
         .with_local_max_keys(bounds.max_keys)
-        .with_local_max_memory(bounds.max_memory);
+        .with_local_max_memory(bounds.max_memory)
+        .with_wait_bounds(settings.wait_bounds);
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
     let telemetry = Telemetry::new().with_denial_log_and_traces(denials, traces);
@@ -76,7 +77,8 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
     }
     let tokens = TokenSealer::new(token_key.as_deref());
     let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
-    Ok(Service::new(gate, telemetry, health, settings.is_observe_only, tokens))
+    let service = Service::new(gate, telemetry, health, settings.is_observe_only, tokens);
+    Ok(service.with_max_wait(settings.max_wait))
 }
 
 /// Returns the token key of a node without a token key of its own; `None` if the store is not a cluster with a key. All

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod exposition;
+mod waits;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,8 +16,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use slidegate::StoreError;
 use slidegate::policy::{Rule, RuleLimit};
+use slidegate::{StoreError, WaitStats};
 
 use super::duration_histogram::DurationHistogram;
 use super::limit_result::LimitResult;
@@ -26,6 +27,7 @@ use super::stripes::Stripes;
 use self::cluster::ClusterGauges;
 pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::exposition::Format;
+use self::waits::WaitGauges;
 
 /// A counter that several threads increment often. It has a separate part for each group of threads, so that they do
 /// not contend.
@@ -51,6 +53,7 @@ pub struct Metrics {
     store: StoreMetrics,
     store_stats: StoreGauges,
     cluster: ClusterGauges,
+    waits: WaitGauges,
 }
 
 /// The Prometheus counters of the results of one limit.
@@ -311,6 +314,7 @@ impl Metrics {
             store: StoreMetrics::register(&mut registry, store),
             store_stats: StoreGauges::register(&mut registry, store),
             cluster: ClusterGauges::register(&mut registry),
+            waits: WaitGauges::register(&mut registry),
             registry,
             decisions,
             near_limit,
@@ -376,17 +380,19 @@ impl Metrics {
     }
 
     /// Encodes all metrics as text. `store` is the current state of the store. `cluster` is the current state of the
-    /// cluster, or `None` without a cluster.
+    /// cluster, or `None` without a cluster. `waits` are the waiting calls.
     pub fn encode(
         &self,
         format: Format,
         store: StoreStats,
         cluster: Option<ClusterStats>,
+        waits: WaitStats,
     ) -> Result<String, std::fmt::Error> {
         self.store_stats.update_from_stats(store);
         if let Some(cluster) = cluster {
             self.cluster.update_from_stats(cluster);
         }
+        self.waits.update_from_stats(waits);
         exposition::encode_registry(&self.registry, format)
     }
 }

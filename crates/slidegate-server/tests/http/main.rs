@@ -19,3 +19,4 @@ mod report;
 mod reservations;
 mod responses;
 mod slow_clients;
+mod waiting;

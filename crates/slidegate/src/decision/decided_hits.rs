@@ -124,6 +124,22 @@ impl<'l> DecidedHits<'l> {
         }
     }
 
+    /// Returns the outcome of the hit with this index; `None` if there is no such hit.
+    pub(super) fn outcome_mut(&mut self, index: usize) -> Option<&mut Outcome> {
+        let outcomes: &mut [Outcome] = match self {
+            Self::One { result, .. } => slice::from_mut(&mut result.outcome),
+            #[cfg(feature = "policy")]
+            Self::OneOfRule { result, .. } => slice::from_mut(&mut result.outcome),
+            Self::Few { results, .. } => &mut results.outcomes,
+            Self::Boxed(hits) => match &mut hits.results {
+                HitResults::One(result) => slice::from_mut(&mut result.outcome),
+                HitResults::Few(results) => &mut results.outcomes,
+                HitResults::Any { outcomes, .. } => outcomes,
+            },
+        };
+        outcomes.get_mut(index)
+    }
+
     /// Returns the limits of the hits.
     #[inline]
     pub(super) fn limits(&self) -> LimitsRef<'_> {

@@ -4,11 +4,7 @@ use std::slice;
 
 use super::{Gate, decide};
 use crate::decision::Decision;
-#[cfg(feature = "tokio")]
-use crate::decision::Denied;
 use crate::hit::Hit;
-#[cfg(feature = "tokio")]
-use crate::jitter::Jitter;
 use crate::outcome::Outcome;
 use crate::policy::{MatchedRules, OnStoreError};
 use crate::request::{Descriptor, Request};
@@ -134,28 +130,6 @@ impl<S: Store> Gate<S> {
         self.edit_counters_async(request, Edit::Reset).await
     }
 
-    /// Charges a request as soon as it fits. Waits until then on the timer of tokio, plus a random time of up to
-    /// `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is admitted.
-    ///
-    /// # Errors
-    /// If the request is denied and the time at which it would fit is not known, for example because its cost exceeds
-    /// the capacity of a limit, or because the store is unavailable and a rule then denies requests.
-    #[cfg(feature = "tokio")]
-    pub async fn wait_async(
-        &self,
-        request: &Request<'_>,
-        jitter: Jitter,
-    ) -> Result<Decision<'static>, Denied> {
-        loop {
-            let denied = match self.check_async(request).await.into_result() {
-                Ok(decision) => return Ok(decision),
-                Err(denied) => denied,
-            };
-            let Some(wait) = denied.retry_after() else { return Err(denied) };
-            tokio::time::sleep(jitter.draw().extend(wait)).await;
-        }
-    }
-
     /// Changes the charges of `receipt`, which is all or a part of the receipt of `decision`.
     async fn adjust_receipt(
         &self,
@@ -178,7 +152,9 @@ impl<S: Store> Gate<S> {
         let policy = self.policy.load();
         let matched = policy.apply(request);
         let hits: Vec<Hit<'_>> = matched.hits().collect();
-        self.notify_fallback_on_success(self.store.edit_async(&hits, edit).await).map(drop)
+        self.notify_fallback_on_success(self.store.edit_async(&hits, edit).await)?;
+        self.wait_queues.wake_first(hits);
+        Ok(())
     }
 
     /// Decides a request after a failed store call. Denies the request if one of the rules that apply has

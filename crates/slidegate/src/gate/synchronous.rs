@@ -1,9 +1,8 @@
 //! Methods of a gate for stores that respond without waiting and never fail.
 
 use super::{Gate, decide};
-use crate::decision::{Decision, Denied};
+use crate::decision::Decision;
 use crate::hit::Hit;
-use crate::jitter::Jitter;
 use crate::policy::MatchedRules;
 use crate::request::Request;
 use crate::store::{Adjustment, Edit, SyncStore};
@@ -136,26 +135,6 @@ impl<S> Gate<S> {
         self.edit_counters(request, Edit::Reset);
     }
 
-    /// Charges a request as soon as it fits. Blocks the current thread until then, plus a random time of up to
-    /// `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is admitted.
-    ///
-    /// # Errors
-    /// If the request is denied and the time at which it would fit is not known, for example because its cost exceeds
-    /// the capacity of a limit.
-    pub fn wait(&self, request: &Request<'_>, jitter: Jitter) -> Result<Decision<'static>, Denied>
-    where
-        S: SyncStore,
-    {
-        loop {
-            let denied = match self.check(request).into_result() {
-                Ok(decision) => return Ok(decision),
-                Err(denied) => denied,
-            };
-            let Some(wait) = denied.retry_after() else { return Err(denied) };
-            std::thread::sleep(jitter.draw().extend(wait));
-        }
-    }
-
     fn edit_counters(&self, request: &Request<'_>, edit: Edit)
     where
         S: SyncStore,
@@ -164,5 +143,6 @@ impl<S> Gate<S> {
         let matched = policy.apply(request);
         let hits: Vec<Hit<'_>> = matched.hits().collect();
         self.store.edit(&hits, edit);
+        self.wait_queues.wake_first(hits);
     }
 }

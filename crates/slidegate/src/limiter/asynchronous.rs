@@ -3,11 +3,7 @@
 use super::{Limiter, reported};
 use crate::decision::Decision;
 use crate::hit::Hit;
-#[cfg(feature = "tokio")]
-use crate::jitter::Jitter;
 use crate::key::{Key, Value};
-#[cfg(feature = "tokio")]
-use crate::limiter::WaitError;
 use crate::store::{Adjustment, Edit, Store, StoreError};
 use crate::store_key::StoreKey;
 
@@ -144,7 +140,7 @@ impl<S: Store> Limiter<S> {
         key: &K,
         cost: u64,
     ) -> Result<(), StoreError> {
-        self.edit_counters(key, cost, Edit::Refund).await
+        self.edit_counters_async(key, cost, Edit::Refund).await
     }
 
     /// Resets all counters of a key to zero.
@@ -152,33 +148,10 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not respond.
     pub async fn reset_async<K: StoreKey + ?Sized>(&self, key: &K) -> Result<(), StoreError> {
-        self.edit_counters(key, 1, Edit::Reset).await
+        self.edit_counters_async(key, 1, Edit::Reset).await
     }
 
-    /// Charges `cost` units to `key` as soon as they fit. Waits until then on the timer of tokio, plus a random time of
-    /// up to `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is
-    /// admitted.
-    ///
-    /// # Errors
-    /// If the cost exceeds the capacity of a limit, and so never fits, or if the store did not respond.
-    #[cfg(feature = "tokio")]
-    pub async fn wait_async<K: StoreKey + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-        jitter: Jitter,
-    ) -> Result<Decision<'_>, WaitError> {
-        loop {
-            let denied = match self.check_cost_async(key, cost).await?.into_result() {
-                Ok(decision) => return Ok(decision),
-                Err(denied) => denied,
-            };
-            let Some(wait) = denied.retry_after() else { return Err(denied.into()) };
-            tokio::time::sleep(jitter.draw().extend(wait)).await;
-        }
-    }
-
-    async fn edit_counters<K: StoreKey + ?Sized>(
+    async fn edit_counters_async<K: StoreKey + ?Sized>(
         &self,
         key: &K,
         cost: u64,
@@ -187,12 +160,14 @@ impl<S: Store> Limiter<S> {
         let text = key.text();
         let value = [Value::from(&*text)];
         let hits = self.hits_for_key(self.key_for_store(key, &value), cost);
-        self.store.edit_async(&hits, edit).await.map(drop)
+        self.store.edit_async(&hits, edit).await?;
+        self.wait_queues.wake_first(hits);
+        Ok(())
     }
 
     /// Returns the key for the store of the limiter: the hash of `key` for a synchronous store, otherwise the key with
     /// this value.
-    fn key_for_store<'a, K: StoreKey + ?Sized>(
+    pub(super) fn key_for_store<'a, K: StoreKey + ?Sized>(
         &'a self,
         key: &K,
         value: &'a [Value<'a>; 1],

@@ -5,9 +5,8 @@ use std::hash::Hash;
 use smallvec::SmallVec;
 
 use super::{Limiter, reported};
-use crate::decision::{Decision, Denied};
+use crate::decision::Decision;
 use crate::hit::Hit;
-use crate::jitter::Jitter;
 use crate::key::Key;
 use crate::store::{Adjustment, Edit, SyncStore};
 
@@ -149,7 +148,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.store.edit(&self.hits_for_key(self.hash_key(key), cost), Edit::Refund);
+        self.edit_counters(key, cost, Edit::Refund);
     }
 
     /// Resets all counters of a key to zero.
@@ -157,31 +156,15 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.store.edit(&self.hits_for_key(self.hash_key(key), 1), Edit::Reset);
+        self.edit_counters(key, 1, Edit::Reset);
     }
 
-    /// Charges `cost` units to `key` as soon as they fit. Blocks the current thread until then, plus a random time of
-    /// up to `jitter`. Waiting callers are not queued: when capacity becomes free, the first caller to retry is
-    /// admitted.
-    ///
-    /// # Errors
-    /// If the cost exceeds the capacity of a limit, and so never fits.
-    pub fn wait<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-        jitter: Jitter,
-    ) -> Result<Decision<'_>, Denied>
+    fn edit_counters<K: Hash + ?Sized>(&self, key: &K, cost: u64, edit: Edit)
     where
         S: SyncStore,
     {
-        loop {
-            let denied = match self.check_cost(key, cost).into_result() {
-                Ok(decision) => return Ok(decision),
-                Err(denied) => denied,
-            };
-            let Some(wait) = denied.retry_after() else { return Err(denied) };
-            std::thread::sleep(jitter.draw().extend(wait));
-        }
+        let hits = self.hits_for_key(self.hash_key(key), cost);
+        self.store.edit(&hits, edit);
+        self.wait_queues.wake_first(hits);
     }
 }

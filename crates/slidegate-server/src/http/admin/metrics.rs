@@ -19,7 +19,8 @@ pub async fn metrics(
     let format = negotiate_metrics_format(&headers);
     let (store, cluster) = (service.store_stats(), service.store().cluster_stats());
     // This path exists only on the admin listener, and with that listener metrics are always collected.
-    let text = service.telemetry().metrics().map(|metrics| metrics.encode(format, store, cluster));
+    let metrics = service.telemetry().metrics();
+    let text = metrics.map(|metrics| metrics.encode(format, store, cluster, service.wait_stats()));
     let text = text.transpose().map_err(HttpProblem::internal)?.unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }

@@ -57,20 +57,29 @@ impl Cost {
         reader: &mut JsonReader<'_>,
         describe: impl FnOnce() -> String,
     ) -> Result<Self, JsonError> {
+        Self::read_number(reader, describe, "units").map(Self)
+    }
+
+    /// Reads a whole number of a unit, such as `milliseconds`. `describe` returns its name for error messages.
+    pub fn read_number(
+        reader: &mut JsonReader<'_>,
+        describe: impl FnOnce() -> String,
+        unit: &str,
+    ) -> Result<u64, JsonError> {
         let kind = reader.peek_kind()?;
         let position = reader.position();
         let found = match kind {
             JsonKind::Number => {
                 let text = reader.read_number()?.text;
                 match parse_units(text) {
-                    Some(units) => return Ok(Self(units)),
+                    Some(units) => return Ok(units),
                     None => excerpt(text.as_bytes()),
                 }
             }
             other => other.describe().to_owned(),
         };
         let message = format!(
-            "{} is {found}; send a whole number of units, 0 or more, without quotes",
+            "{} is {found}; send a whole number of {unit}, 0 or more, without quotes",
             describe()
         );
         Err(reader.error(position, message))

@@ -6,6 +6,7 @@ use super::attributes::Attributes;
 use super::call_fields::{IdempotencyText, ReservationTtl};
 use super::costs::{Cost, NamedCosts};
 use super::text::{LossyText, default_domain};
+use super::wait::WaitMillis;
 use crate::json_reader::{JsonError, JsonKind, JsonReader, JsonString, excerpt};
 
 /// The kind of a JSON object, which determines its fields.
@@ -37,6 +38,7 @@ pub struct BodyFields<'b> {
     pub ttl_ms: Option<ReservationTtl>,
     /// The token of a reservation. Text that is not Unicode is never a valid token.
     pub reservation: Option<LossyText<'b>>,
+    pub wait_ms: Option<WaitMillis>,
     /// `None` if the field is missing.
     pub descriptors: Option<Vec<ExplainDescriptor<'b>>>,
 }
@@ -49,7 +51,7 @@ pub struct ExplainDescriptor<'b> {
 }
 
 /// Field names of other rate limiters, and common mistakes, each with the field that corresponds to it.
-const SYNONYMS: [(&str, &str); 22] = [
+const SYNONYMS: [(&str, &str); 25] = [
     ("attribute", "attributes"),
     ("attrs", "attributes"),
     ("key", "attributes"),
@@ -72,15 +74,17 @@ const SYNONYMS: [(&str, &str); 22] = [
     ("ttl", "ttl_ms"),
     ("token", "reservation"),
     ("reservation_id", "reservation"),
+    ("wait", "wait_ms"),
+    ("max_wait", "wait_ms"),
+    ("timeout_ms", "wait_ms"),
 ];
 
 impl BodyKind {
     /// Returns the names of the fields.
     fn field_names(self) -> &'static [&'static str] {
         match self {
-            Self::Check | Self::Report => {
-                &["domain", "attributes", "cost", "costs", "idempotency_key"]
-            }
+            Self::Check => &["domain", "attributes", "cost", "costs", "idempotency_key", "wait_ms"],
+            Self::Report => &["domain", "attributes", "cost", "costs", "idempotency_key"],
             Self::Peek => &["domain", "attributes", "cost", "costs"],
             Self::Reserve => {
                 &["domain", "attributes", "cost", "costs", "idempotency_key", "ttl_ms"]
@@ -105,7 +109,7 @@ impl<'b> BodyFields<'b> {
     fn read(reader: &mut JsonReader<'b>, kind: BodyKind) -> Result<Self, JsonError> {
         let (mut domain, mut attributes, mut cost, mut costs) = (None, None, None, None);
         let (mut idempotency_key, mut ttl_ms, mut reservation) = (None, None, None);
-        let mut descriptors = None;
+        let (mut wait_ms, mut descriptors) = (None, None);
         reader.read_object(|reader, name| {
             let known = str::from_utf8(&name.bytes).ok();
             match known.filter(|name| kind.field_names().contains(name)) {
@@ -124,6 +128,7 @@ impl<'b> BodyFields<'b> {
                 Some("reservation") => {
                     set(&mut reservation, read_reservation(reader)?, reader, &name)
                 }
+                Some("wait_ms") => set(&mut wait_ms, WaitMillis::read(reader)?, reader, &name),
                 Some("descriptors") => {
                     set(&mut descriptors, read_descriptors(reader)?, reader, &name)
                 }
@@ -138,6 +143,7 @@ impl<'b> BodyFields<'b> {
             idempotency_key,
             ttl_ms,
             reservation,
+            wait_ms,
             descriptors,
         })
     }

@@ -1,0 +1,187 @@
+//! Tests of calls with `wait_ms`, which wait until they fit. The windows are short, because the server has a real clock.
+
+use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
+
+use quanta::Instant;
+use serde_json::{Value, json};
+
+use crate::bad_input::assert_problem;
+use crate::client::{Client, RawConnection, raw_check_request};
+use crate::common::Server;
+
+const POLICY: &str = "rules: [{ name: all, limits: [10/2s], algorithm: sliding_log }]";
+
+/// Longer than a call may be delayed on a busy machine, and shorter than the window of the policy.
+const SHORT: Duration = Duration::from_millis(1_500);
+
+fn body(cost: u64, wait_ms: u64) -> String {
+    json!({ "attributes": {}, "cost": cost, "wait_ms": wait_ms }).to_string()
+}
+
+/// Sends a check on a new connection, and returns before the response.
+fn send_check(server: &Server, cost: u64, wait_ms: u64) -> RawConnection {
+    send_body(server, &body(cost, wait_ms))
+}
+
+fn send_body(server: &Server, body: &str) -> RawConnection {
+    let mut connection = RawConnection::connect(server.address());
+    connection.write(raw_check_request(body));
+    connection
+}
+
+fn read_json(connection: &mut RawConnection) -> (u16, Value) {
+    let (status, body) = connection.read_status_and_body();
+    (status, serde_json::from_str(&body).unwrap())
+}
+
+/// Returns the value of a metric, with its labels.
+fn metric(server: &Server, name: &str) -> f64 {
+    let text = Client::with_address(server.admin_address()).call("GET", "/metrics").body;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} in {text}")).parse().unwrap()
+}
+
+/// Blocks until this number of calls wait.
+fn wait_for_waiting_calls(server: &Server, calls: u32) {
+    let started = Instant::now();
+    while metric(server, "slidegate_waiting_calls") != f64::from(calls) {
+        assert!(started.elapsed() < Duration::from_secs(30), "{calls} calls do not wait");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn waiting_calls_are_answered_in_order_of_arrival() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    let client = Client::new(&server);
+    assert_eq!(client.post("/v1/check", body(10, 5_000)).json()["remaining"], 0);
+    let mut large = send_check(&server, 8, 5_000);
+    wait_for_waiting_calls(&server, 1);
+    let mut small = send_check(&server, 2, 5_000);
+    wait_for_waiting_calls(&server, 2);
+    let (status, response) = read_json(&mut large);
+    assert_eq!((status, &response["remaining"]), (200, &json!(2)), "first in the queue");
+    let (status, response) = read_json(&mut small);
+    assert_eq!((status, &response["remaining"]), (200, &json!(0)), "charged once");
+    assert_eq!(metric(&server, "slidegate_waits_total{result=\"admitted\"}"), 2.0);
+    assert_eq!(metric(&server, "slidegate_waiting_calls"), 0.0);
+    // The time of the wait is not a latency of the server.
+    assert!(metric(&server, "slidegate_request_seconds_sum{protocol=\"http\"}") < 1.0);
+}
+
+#[test]
+fn waiting_repetitions_are_charged_once() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    assert_eq!(Client::new(&server).post("/v1/check", body(10, 0)).status, 200);
+    let call = json!({ "attributes": {}, "cost": 8, "wait_ms": 5_000, "idempotency_key": "a" });
+    let mut connections = [(); 2].map(|()| send_body(&server, &call.to_string()));
+    wait_for_waiting_calls(&server, 2);
+    for connection in &mut connections {
+        let (status, response) = read_json(connection);
+        assert_eq!((status, &response["remaining"]), (200, &json!(2)));
+    }
+    assert_eq!(metric(&server, "slidegate_repeated_calls_total"), 1.0);
+    // The time of the wait is not a latency of the server.
+    assert!(metric(&server, "slidegate_request_seconds_sum{protocol=\"http\"}") < 1.0);
+}
+
+#[test]
+fn call_that_does_not_fit_in_time_is_denied_immediately() {
+    let server = Server::start("rules: [{ name: all, limits: [1/h], algorithm: sliding_log }]");
+    let client = Client::new(&server);
+    assert_eq!(client.post("/v1/check", body(1, 60_000)).status, 200);
+    let started = Instant::now();
+    let denied = client.post("/v1/check", body(1, 60_000));
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert_eq!((denied.status, &denied.json()["reason"]), (429, &json!("limit_exceeded")));
+    assert!(denied.json()["retry_after_ms"].as_u64().unwrap() > 3_500_000);
+}
+
+#[test]
+fn disconnecting_client_leaves_queue_and_charges_nothing() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    assert_eq!(Client::new(&server).post("/v1/check", body(4, 0)).status, 200);
+    let started = Instant::now();
+    let large = send_check(&server, 8, 5_000);
+    wait_for_waiting_calls(&server, 1);
+    let mut small = send_check(&server, 1, 5_000);
+    wait_for_waiting_calls(&server, 2);
+    drop(large);
+    let (status, response) = read_json(&mut small);
+    assert_eq!((status, &response["remaining"]), (200, &json!(5)));
+    assert!(started.elapsed() < SHORT, "{:?}", started.elapsed());
+    assert_eq!(metric(&server, "slidegate_waits_total{result=\"cancelled\"}"), 1.0);
+    assert_eq!(metric(&server, "slidegate_waiting_calls"), 0.0);
+}
+
+#[test]
+fn client_that_closes_its_sending_side_is_denied_immediately() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    assert_eq!(Client::new(&server).post("/v1/check", body(4, 0)).status, 200);
+    let started = Instant::now();
+    let mut waiting = send_check(&server, 8, 5_000);
+    wait_for_waiting_calls(&server, 1);
+    waiting.stream().shutdown(Shutdown::Write).unwrap();
+    let (status, response) = read_json(&mut waiting);
+    assert_eq!((status, &response["reason"]), (429, &json!("limit_exceeded")));
+    assert!(started.elapsed() < SHORT, "{:?}", started.elapsed());
+    waiting.assert_closes();
+}
+
+#[test]
+fn request_sent_during_wait_is_answered_afterwards() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    assert_eq!(Client::new(&server).post("/v1/check", body(10, 0)).status, 200);
+    let mut connection = send_check(&server, 1, 5_000);
+    wait_for_waiting_calls(&server, 1);
+    let (first, second) = ("GET /healthz HT", "TP/1.1\r\nhost: x\r\n\r\n");
+    connection.write(first);
+    connection.write(second);
+    assert_eq!(read_json(&mut connection).0, 200);
+    assert_eq!(connection.read_status_and_body(), (200, "ok".to_owned()));
+}
+
+#[test]
+fn call_is_denied_if_queue_is_full() {
+    for flag in ["--max-waiting", "--max-waiting-per-key"] {
+        let server = Server::start_with_admin(POLICY, &[flag, "1"]);
+        assert_eq!(Client::new(&server).post("/v1/check", body(10, 0)).status, 200);
+        let mut waiting = send_check(&server, 1, 5_000);
+        wait_for_waiting_calls(&server, 1);
+        let (status, response) = read_json(&mut send_check(&server, 1, 5_000));
+        assert_eq!((status, &response["reason"]), (429, &json!("wait_queue_full")));
+        assert!(response["retry_after_ms"].as_u64().is_some_and(|wait| wait <= 2_000));
+        assert_eq!(read_json(&mut waiting).0, 200);
+        assert_eq!(metric(&server, "slidegate_waits_total{result=\"queue_full\"}"), 1.0);
+    }
+}
+
+#[test]
+fn max_wait_bounds_wait() {
+    let server = Server::start_with(POLICY, &["--max-wait", "0s"]);
+    let client = Client::new(&server);
+    assert_eq!(client.post("/v1/check", body(10, 5_000)).status, 200);
+    let denied = client.post("/v1/check", body(1, u64::MAX));
+    assert_eq!((denied.status, &denied.json()["reason"]), (429, &json!("limit_exceeded")));
+}
+
+#[test]
+fn invalid_wait_is_400() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    for (wait, problem) in [
+        ("\"5\"", "`wait_ms` is a string; send a whole number of milliseconds, 0 or more"),
+        ("-1", "`wait_ms` is -1; send a whole number of milliseconds"),
+        ("0.5", "`wait_ms` is 0.5"),
+    ] {
+        let response =
+            client.post("/v1/check", format!(r#"{{"attributes":{{}},"wait_ms":{wait}}}"#));
+        assert_problem(&response, 400, "Bad Request", problem);
+    }
+    let response = client.post("/v1/peek", body(1, 5));
+    assert_problem(&response, 400, "Bad Request", "unknown field `wait_ms`");
+    let response = client.post("/v1/check", r#"{"attributes":{},"wait":5}"#);
+    assert_problem(&response, 400, "Bad Request", "did you mean `wait_ms`?");
+}

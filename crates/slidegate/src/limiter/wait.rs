@@ -1,0 +1,203 @@
+//! Calls of a limiter that wait until they fit, in the order of their arrival.
+
+use std::hash::Hash;
+use std::time::Duration;
+
+use super::Limiter;
+#[cfg(feature = "tokio")]
+use super::{HitList, WaitError};
+use crate::decision::{Decision, Denied};
+use crate::jitter::Jitter;
+use crate::store::SyncStore;
+#[cfg(feature = "tokio")]
+use crate::store::{Store, StoreError};
+#[cfg(feature = "tokio")]
+use crate::store_key::StoreKey;
+use crate::wait::queues::WaitQueues;
+use crate::wait::{
+    Wait, WaitBounds, WaitOptions, WaitStats, denying_counters, pause_thread, run_wait,
+    thread_time, vetoing_counters,
+};
+#[cfg(feature = "tokio")]
+use crate::wait::{pause_task, tokio_time};
+
+impl<S> Limiter<S> {
+    /// Sets the maximum number of calls that wait at the same time; see [`WaitBounds`].
+    #[must_use]
+    pub fn with_wait_bounds(self, bounds: WaitBounds) -> Self {
+        Self { wait_queues: WaitQueues::new(bounds), ..self }
+    }
+
+    /// Returns the number of calls that wait now, and the results of the calls that have waited.
+    pub fn wait_stats(&self) -> WaitStats {
+        self.wait_queues.stats()
+    }
+
+    /// Charges `cost` units to `key` as soon as they fit, and blocks the current thread until then, but at most for
+    /// `max_wait`. Denies the request as soon as it is known that it does not fit within `max_wait`.
+    ///
+    /// Waiting calls for the same key are admitted in the order of their arrival; see [`wait`](Self::wait).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let limiter = slidegate::Limiter::new(["1/50ms", "100/h"])?;
+    /// let max_wait = Duration::from_secs(1);
+    /// assert!(limiter.check("acme").is_allowed());
+    /// assert!(limiter.check_within("acme", 1, max_wait).is_allowed());     // after 50 ms
+    /// assert!(!limiter.check_within("acme", 99, max_wait).is_allowed());   // immediately: it needs an hour
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn check_within<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        max_wait: Duration,
+    ) -> Decision<'_>
+    where
+        S: SyncStore,
+    {
+        if max_wait.is_zero() {
+            return self.check_cost(key, cost);
+        }
+        self.wait_on_thread(
+            key,
+            cost,
+            WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE },
+        )
+    }
+
+    /// Charges `cost` units to `key` as soon as they fit. Blocks the current thread until then, plus a random time of
+    /// up to `jitter`.
+    ///
+    /// Waiting calls for the same key are admitted in the order of their arrival: a call waits for the calls before it
+    /// even if its own cost would fit now. This order includes the calls of `wait_async`, but not calls that do not
+    /// wait, such as [`check`](Self::check): they are admitted whenever their cost fits. Calls in other processes that
+    /// share the store have their own order.
+    ///
+    /// # Errors
+    /// If the cost exceeds the capacity of a limit, and so never fits, or if too many calls are waiting; see
+    /// [`WaitBounds`].
+    pub fn wait<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        jitter: Jitter,
+    ) -> Result<Decision<'_>, Denied>
+    where
+        S: SyncStore,
+    {
+        self.wait_on_thread(key, cost, WaitOptions { max_wait: None, jitter }).into_result()
+    }
+
+    fn wait_on_thread<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        options: WaitOptions,
+    ) -> Decision<'_>
+    where
+        S: SyncStore,
+    {
+        let queues = &self.wait_queues;
+        let hits = || self.hits_for_key(self.hash_key(key), cost);
+        let mut wait = Wait::new(queues, options, thread_time());
+        let waited = run_wait!(
+            wait,
+            now: thread_time(),
+            counters: vetoing_counters(queues, hits()),
+            check: {
+                let decision = self.check_cost(key, cost);
+                let denying = denying_counters(queues, hits, &decision);
+                (decision, denying)
+            },
+            peek: self.peek(key, cost),
+            pause(until): pause_thread(wait.place(), until),
+        );
+        waited.decision
+    }
+}
+
+/// Asynchronous calls that wait on the timer of tokio, for any store.
+#[cfg(feature = "tokio")]
+impl<S: Store> Limiter<S> {
+    /// Charges `cost` units to `key` as soon as they fit, but waits at most for `max_wait`, on the timer of tokio. Denies
+    /// the request as soon as it is known that it does not fit within `max_wait`.
+    ///
+    /// Waiting calls for the same key are admitted in the order of their arrival; see [`wait_async`](Self::wait_async).
+    ///
+    /// # Errors
+    /// If the store did not respond.
+    pub async fn check_within_async<K: StoreKey + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        max_wait: Duration,
+    ) -> Result<Decision<'_>, StoreError> {
+        if max_wait.is_zero() {
+            return self.check_cost_async(key, cost).await;
+        }
+        let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
+        self.wait_on_tokio(key, cost, options).await
+    }
+
+    /// Charges `cost` units to `key` as soon as they fit. Waits until then on the timer of tokio, plus a random time of
+    /// up to `jitter`.
+    ///
+    /// Waiting calls for the same key are admitted in the order of their arrival: a call waits for the calls before it
+    /// even if its own cost would fit now. This order includes the calls of `wait`, but not calls that do not wait, such
+    /// as [`check_async`](Self::check_async): they are admitted whenever their cost fits. Calls in other processes that
+    /// share the store have their own order.
+    ///
+    /// A call whose future is dropped leaves the queue, and charges nothing while it waits. A future that is kept but
+    /// not polled delays the calls behind it.
+    ///
+    /// # Errors
+    /// If the cost exceeds the capacity of a limit, and so never fits, if too many calls are waiting (see
+    /// [`WaitBounds`]), or if the store did not respond.
+    pub async fn wait_async<K: StoreKey + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        jitter: Jitter,
+    ) -> Result<Decision<'_>, WaitError> {
+        let options = WaitOptions { max_wait: None, jitter };
+        Ok(self.wait_on_tokio(key, cost, options).await?.into_result()?)
+    }
+
+    async fn wait_on_tokio<K: StoreKey + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        options: WaitOptions,
+    ) -> Result<Decision<'_>, StoreError> {
+        let queues = &self.wait_queues;
+        let mut cancelled = std::pin::pin!(std::future::pending());
+        let mut wait = Wait::new(queues, options, tokio_time());
+        let waited = run_wait!(
+            wait,
+            now: tokio_time(),
+            counters: self.with_hits(key, cost, |hits| vetoing_counters(queues, hits)),
+            check: {
+                let decision = self.check_cost_async(key, cost).await?;
+                let denying =
+                    self.with_hits(key, cost, |hits| denying_counters(queues, || hits, &decision));
+                (decision, denying)
+            },
+            peek: self.peek_async(key, cost).await?,
+            pause(until): pause_task(wait.place(), until, cancelled.as_mut()).await,
+        );
+        Ok(waited.decision)
+    }
+
+    fn with_hits<K: StoreKey + ?Sized, T>(
+        &self,
+        key: &K,
+        cost: u64,
+        use_hits: impl FnOnce(HitList<'_>) -> T,
+    ) -> T {
+        let text = key.text();
+        let value = [crate::key::Value::from(&*text)];
+        use_hits(self.hits_for_key(self.key_for_store(key, &value), cost))
+    }
+}

@@ -1,0 +1,263 @@
+//! Waiting for capacity: calls that do not fit yet wait in queues, first come, first served.
+//!
+//! A waiting call has a place in the [queue](queues) of each counter that denied it. The first call of a queue sleeps
+//! until its `retry_after`, then decides again; the others sleep until they are first. A call decides only while no
+//! earlier call waits for one of its counters, so waiting calls never overtake each other. Calls that do not wait are
+//! not affected: they take no lock of this module, and take capacity whenever it is free.
+//!
+//! A waiting call charges nothing until it is admitted. A call that is dropped leaves its queues.
+//!
+//! [`Wait`] is the state of one call. It makes no decision and does not sleep; [`run_wait`] does both.
+
+mod counters;
+mod pause;
+pub(crate) mod queues;
+
+use std::time::{Duration, Instant};
+
+use crate::decision::Decision;
+use crate::jitter::Jitter;
+
+#[cfg(feature = "policy")]
+pub(crate) use counters::is_decided_once;
+pub(crate) use counters::{WaitCounters, denying_counters, vetoing_counters};
+pub(crate) use pause::{Pause, pause_thread, thread_time};
+#[cfg(feature = "tokio")]
+pub(crate) use pause::{pause_task, tokio_time};
+pub use queues::{WaitBounds, WaitStats};
+
+use queues::{Place, QueueFull, Turn, WaitEnd, WaitQueues};
+
+/// The precision of timers, and the shortest sleep between two decisions about a call. A timer may fire early by this
+/// much, so a wait may also end late by this much.
+const TIMER_PRECISION: Duration = Duration::from_millis(1);
+
+/// The bounds of one wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitOptions {
+    /// Maximum wait; `None` waits until the call is admitted.
+    pub max_wait: Option<Duration>,
+    /// Random extension of each sleep.
+    pub jitter: Jitter,
+}
+
+/// The result of a call that may have waited.
+#[derive(Debug)]
+pub(crate) struct Waited<'l> {
+    pub decision: Decision<'l>,
+    /// The time for which the call waited; zero if it was decided immediately.
+    #[cfg_attr(not(all(feature = "policy", feature = "tokio")), expect(dead_code))]
+    pub time: Duration,
+}
+
+/// The next step of a call that may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// Decide the call, and pass the decision to [`Wait::on_check`].
+    Check,
+    /// Peek at the decision about the call, and pass it to [`Wait::on_peek`].
+    Peek,
+    /// Sleep until this time, or until the call is woken, and pass the end of the pause to [`Wait::on_pause`].
+    Pause(Option<Instant>),
+}
+
+/// A call that is decided as soon as it fits, in the order of arrival, and within its maximum wait. It is denied as soon
+/// as it is known that it does not fit within its wait, when its wait ends, or if a queue is full.
+pub(crate) struct Wait<'q> {
+    started: Instant,
+    deadline: Option<Instant>,
+    jitter: Jitter,
+    place: Place<'q>,
+    state: State,
+    has_paused: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// The call may be decided if no earlier call waits.
+    Ready,
+    Pausing(Option<Instant>),
+    Peeking(PeekReason),
+}
+
+/// The reason for a peek at the decision about a call, which is then denied, or continues to wait.
+#[derive(Clone, Copy, Debug)]
+enum PeekReason {
+    QueueFull,
+    /// Earlier calls wait. Contains the time at which the first of them wakes.
+    Behind(Option<Instant>),
+    Cancelled,
+}
+
+impl<'q> Wait<'q> {
+    pub(crate) fn new(queues: &'q WaitQueues, options: WaitOptions, now: Instant) -> Self {
+        Self {
+            started: now,
+            deadline: options.max_wait.and_then(|wait| now.checked_add(wait)),
+            jitter: options.jitter,
+            place: Place::new(queues),
+            state: State::Ready,
+            has_paused: false,
+        }
+    }
+
+    /// Returns the next step. `counters` returns the counters that can deny the call.
+    pub(crate) fn next_step(
+        &mut self,
+        now: Instant,
+        counters: impl FnOnce() -> WaitCounters,
+    ) -> Step {
+        match self.state {
+            State::Ready => {}
+            State::Pausing(until) => return Step::Pause(until),
+            State::Peeking(_) => return Step::Peek,
+        }
+        let reason = match self.place.turn(counters) {
+            Ok(Turn::Now) => return Step::Check,
+            Ok(Turn::Later(_)) if self.has_paused && !self.is_over(now) => {
+                return Step::Pause(self.deadline);
+            }
+            Ok(Turn::Later(wakes_at)) => PeekReason::Behind(wakes_at),
+            Err(QueueFull) => PeekReason::QueueFull,
+        };
+        self.state = State::Peeking(reason);
+        Step::Peek
+    }
+
+    /// Returns the result of the call after a decision, or `None` if it continues to wait. `denying` are the counters
+    /// that deny the call.
+    pub(crate) fn on_check<'l>(
+        &mut self,
+        now: Instant,
+        decision: Decision<'l>,
+        denying: &[u64],
+    ) -> Option<Waited<'l>> {
+        if decision.is_allowed() {
+            return Some(self.end(WaitEnd::Admitted, now, decision));
+        }
+        let Some(wait) = decision.retry_after().filter(|wait| self.is_in_time(now, *wait)) else {
+            return Some(self.end(WaitEnd::TimedOut, now, decision));
+        };
+        let sleep = self.jitter.draw().extend(wait);
+        let remaining = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let sleep = remaining.map_or(sleep, |remaining| sleep.min(remaining)).max(TIMER_PRECISION);
+        let wakes_at = now.checked_add(sleep);
+        if self.place.sleep_until(wakes_at, denying).is_err() {
+            return Some(self.end(WaitEnd::NeverWaited, now, decision.into_wait_queue_full()));
+        }
+        self.state = State::Pausing(wakes_at);
+        None
+    }
+
+    /// Returns the result of the call after a peek, or `None` if it continues to wait.
+    pub(crate) fn on_peek<'l>(
+        &mut self,
+        now: Instant,
+        decision: Decision<'l>,
+    ) -> Option<Waited<'l>> {
+        let State::Peeking(reason) = self.state else { return None };
+        let own_wait = match decision.is_allowed() {
+            true => Some(Duration::ZERO),
+            false => decision.retry_after(),
+        };
+        let wait_behind = match reason {
+            PeekReason::Behind(Some(wakes_at)) => wakes_at.saturating_duration_since(now),
+            _ => Duration::ZERO,
+        };
+        // A call fits at the earliest when the calls before it do.
+        let wait = own_wait.map(|own| own.max(wait_behind));
+        let end = match reason {
+            PeekReason::QueueFull => WaitEnd::NeverWaited,
+            PeekReason::Cancelled => WaitEnd::Cancelled,
+            PeekReason::Behind(_) if self.has_paused => WaitEnd::TimedOut,
+            PeekReason::Behind(_) if wait.is_none_or(|wait| !self.is_in_time(now, wait)) => {
+                WaitEnd::NeverWaited
+            }
+            PeekReason::Behind(_) => {
+                self.state = State::Pausing(self.deadline);
+                return None;
+            }
+        };
+        let denial = decision.into_denial(wait.map(|wait| wait.max(TIMER_PRECISION)));
+        let denial = match reason {
+            PeekReason::QueueFull => denial.into_wait_queue_full(),
+            PeekReason::Behind(_) | PeekReason::Cancelled => denial,
+        };
+        Some(self.end(end, now, denial))
+    }
+
+    /// Continues after a pause.
+    pub(crate) fn on_pause(&mut self, pause: Pause) {
+        self.has_paused = true;
+        self.state = match pause {
+            Pause::Ended => State::Ready,
+            Pause::Cancelled => {
+                self.place.leave(WaitEnd::Cancelled);
+                State::Peeking(PeekReason::Cancelled)
+            }
+        };
+    }
+
+    pub(crate) fn place(&self) -> &Place<'q> {
+        &self.place
+    }
+
+    fn end<'l>(&mut self, end: WaitEnd, now: Instant, decision: Decision<'l>) -> Waited<'l> {
+        self.place.leave(end);
+        let time = match self.has_paused {
+            true => now.saturating_duration_since(self.started),
+            false => Duration::ZERO,
+        };
+        Waited { decision, time }
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// Returns whether a call that fits after `wait` fits within its maximum wait.
+    fn is_in_time(&self, now: Instant, wait: Duration) -> bool {
+        let fits_at = now.checked_add(wait);
+        self.deadline.is_none_or(|deadline| {
+            fits_at.is_some_and(|fits_at| fits_at <= deadline + TIMER_PRECISION)
+        })
+    }
+}
+
+/// Runs a [`Wait`] to its end, and returns the [`Waited`]. `check` is a decision with the counters that deny the call,
+/// `peek` a decision, and `pause` the end of a pause until `until`.
+///
+/// This is a macro, because a future with a trait for these operations is not `Send` for every lifetime
+/// (rust-lang/rust#100013).
+macro_rules! run_wait {
+    (
+        $wait:ident,
+        now: $now:expr,
+        counters: $counters:expr,
+        check: $check:expr,
+        peek: $peek:expr,
+        pause($until:ident): $pause:expr $(,)?
+    ) => {
+        loop {
+            let waited = match $wait.next_step($now, || $counters) {
+                $crate::wait::Step::Check => {
+                    let (decision, denying) = $check;
+                    $wait.on_check($now, decision, &denying)
+                }
+                $crate::wait::Step::Peek => {
+                    let decision = $peek;
+                    $wait.on_peek($now, decision)
+                }
+                $crate::wait::Step::Pause($until) => {
+                    let pause = $pause;
+                    $wait.on_pause(pause);
+                    None
+                }
+            };
+            if let Some(waited) = waited {
+                break waited;
+            }
+        }
+    };
+}
+pub(crate) use run_wait;

@@ -1,0 +1,65 @@
+//! The counters for which a call can wait.
+
+use smallvec::SmallVec;
+
+use super::queues::WaitQueues;
+use crate::decision::Decision;
+#[cfg(feature = "policy")]
+use crate::hit::ChargeWhen;
+use crate::hit::{Hit, Veto};
+
+/// Identifiers of counters, without duplicates.
+pub(crate) type WaitCounters = SmallVec<[u64; 4]>;
+
+/// Returns whether a call with these hits must be decided only once, and so cannot wait: a hit that is charged even if
+/// the call is denied would be charged by each decision.
+#[cfg(feature = "policy")]
+pub(crate) fn is_decided_once<'h>(hits: impl IntoIterator<Item = Hit<'h>>) -> bool {
+    hits.into_iter().any(|hit| hit.charge == ChargeWhen::Always)
+}
+
+/// Returns the counters of the hits that can deny the call.
+pub(crate) fn vetoing_counters<'h>(
+    queues: &WaitQueues,
+    hits: impl IntoIterator<Item = Hit<'h>>,
+) -> WaitCounters {
+    collect_counters(queues, hits.into_iter().filter(|hit| hit.veto != Veto::Never))
+}
+
+/// Returns the counters of the hits that deny the call. `hits` returns the hits of the decision.
+pub(crate) fn denying_counters<'h, H: IntoIterator<Item = Hit<'h>>>(
+    queues: &WaitQueues,
+    hits: impl FnOnce() -> H,
+    decision: &Decision<'_>,
+) -> WaitCounters {
+    if decision.is_allowed() {
+        return WaitCounters::new();
+    }
+    let hits = hits().into_iter();
+    if decision.is_degraded() {
+        // A decision without the store has outcomes for a part of the hits only.
+        return vetoing_counters(queues, hits);
+    }
+    let hits: SmallVec<[Hit<'_>; 4]> = hits.collect();
+    let results = || hits.iter().zip(decision.outcomes());
+    // A joint hit that does not fit denies nothing while another one fits.
+    let joint_fits = results().any(|(hit, outcome)| hit.veto == Veto::Jointly && outcome.fits());
+    let denies = |veto| match veto {
+        Veto::Alone => true,
+        Veto::Jointly => !joint_fits,
+        Veto::Never => false,
+    };
+    let denying = results().filter(|(hit, outcome)| denies(hit.veto) && !outcome.fits());
+    collect_counters(queues, denying.map(|(hit, _)| *hit))
+}
+
+fn collect_counters<'h>(queues: &WaitQueues, hits: impl Iterator<Item = Hit<'h>>) -> WaitCounters {
+    let mut counters = WaitCounters::new();
+    for hit in hits {
+        let counter = queues.counter_id(&hit);
+        if !counters.contains(&counter) {
+            counters.push(counter);
+        }
+    }
+    counters
+}

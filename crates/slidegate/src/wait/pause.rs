@@ -1,0 +1,79 @@
+//! The pause of a waiting call until its next decision: of a thread, or of a task of tokio.
+
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Instant;
+
+use super::queues::Place;
+
+/// The end of a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// The time has come, or the call has been woken.
+    Ended,
+    /// The caller gave up.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code))]
+    Cancelled,
+}
+
+/// Returns the time on which threads pause.
+#[expect(clippy::disallowed_methods, reason = "threads sleep on the system's clock")]
+pub(crate) fn thread_time() -> Instant {
+    Instant::now()
+}
+
+/// Blocks the current thread until the call is woken, or until this time; `None` is never.
+pub(crate) fn pause_thread(place: &Place<'_>, until: Option<Instant>) -> Pause {
+    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
+    // The thread may be unparked for another reason, so the conditions are checked again.
+    while place.poll_woken(&mut Context::from_waker(&waker)).is_pending() {
+        match until.map(|until| until.saturating_duration_since(thread_time())) {
+            Some(remaining) if remaining.is_zero() => break,
+            Some(remaining) => thread::park_timeout(remaining),
+            None => thread::park(),
+        }
+    }
+    Pause::Ended
+}
+
+/// A waker that unparks a thread.
+struct ThreadWaker(Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Returns the time of tokio's timer.
+#[cfg(feature = "tokio")]
+pub(crate) fn tokio_time() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// Waits until the call is woken, until this time (`None` is never), or until `cancelled` completes.
+#[cfg(feature = "tokio")]
+pub(crate) async fn pause_task(
+    place: &Place<'_>,
+    until: Option<Instant>,
+    mut cancelled: std::pin::Pin<&mut impl Future<Output = ()>>,
+) -> Pause {
+    use std::task::Poll;
+
+    let sleep = async {
+        match until {
+            Some(time) => tokio::time::sleep_until(time.into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut sleep = std::pin::pin!(sleep);
+    std::future::poll_fn(|cx| {
+        if cancelled.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Pause::Cancelled);
+        }
+        let has_ended = place.poll_woken(cx).is_ready() || sleep.as_mut().poll(cx).is_ready();
+        if has_ended { Poll::Ready(Pause::Ended) } else { Poll::Pending }
+    })
+    .await
+}

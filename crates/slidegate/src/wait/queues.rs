@@ -1,0 +1,381 @@
+//! The queues of waiting calls, one for each counter for which calls wait.
+//!
+//! Each waiting call has a ticket, and calls with smaller tickets come first. A call is in the queues of the counters
+//! that denied it, and of the counters for which an earlier call waits; each queue is sorted by ticket. The call with
+//! the smallest ticket is the first in all of its queues, so calls never wait for each other in a circle. A call that
+//! becomes the first of a queue is woken.
+//!
+//! Queues exist only while calls wait in them. The number of waiting calls is bounded, and a call has at most one place
+//! for each of its limits.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use foldhash::quality::RandomState;
+
+use super::counters::WaitCounters;
+use crate::hit::Hit;
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+
+/// The default of [`WaitBounds::max_waiting`] and [`WaitBounds::max_waiting_per_key`].
+const DEFAULT_MAX_WAITING: usize = 10_000;
+
+/// The maximum number of calls that wait at the same time. Further calls are denied with the reason
+/// [`WaitQueueFull`](crate::Reason::WaitQueueFull).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitBounds {
+    /// Maximum number of waiting calls, 10,000 by default. With 0, no call waits.
+    pub max_waiting: usize,
+    /// Maximum number of calls that wait for the same limit and key, 10,000 by default. With 0, no call waits.
+    pub max_waiting_per_key: usize,
+}
+
+impl Default for WaitBounds {
+    fn default() -> Self {
+        Self { max_waiting: DEFAULT_MAX_WAITING, max_waiting_per_key: DEFAULT_MAX_WAITING }
+    }
+}
+
+/// The number of calls that wait now, and the results of the calls that have waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitStats {
+    /// Number of calls that wait now.
+    pub waiting: usize,
+    /// Number of calls that were admitted after a wait.
+    pub admitted: u64,
+    /// Number of calls that were denied after a wait, because they did not fit within their wait.
+    pub timed_out: u64,
+    /// Number of calls that left the queue before they were decided, because their caller gave up.
+    pub cancelled: u64,
+    /// Number of calls that were denied because too many calls were waiting.
+    pub queue_full: u64,
+}
+
+/// The end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitEnd {
+    Admitted,
+    TimedOut,
+    Cancelled,
+    /// The call was denied before it paused.
+    NeverWaited,
+}
+
+/// The error of a call that cannot wait because too many calls are waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueueFull;
+
+/// Whether a call may be decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// No earlier call waits for a counter of the call.
+    Now,
+    /// An earlier call waits for a counter of the call. Contains the time at which the last of the calls at the head of
+    /// these queues wakes, if it is known.
+    Later(Option<Instant>),
+}
+
+/// The queues of one gate or limiter.
+pub(crate) struct WaitQueues {
+    bounds: WaitBounds,
+    /// The secret with which counters are hashed, so that clients cannot choose keys that share a queue.
+    secret: RandomState,
+    /// Number of waiting calls. While it is 0, calls take no lock.
+    waiting: AtomicUsize,
+    queues: Mutex<Queues>,
+    admitted: AtomicU64,
+    timed_out: AtomicU64,
+    cancelled: AtomicU64,
+    queue_full: AtomicU64,
+}
+
+type Ticket = u64;
+
+#[derive(Default)]
+struct Queues {
+    next_ticket: Ticket,
+    waiters: HashMap<Ticket, Waiter>,
+    /// The tickets of the calls that wait for a counter, in ascending order. No queue is empty.
+    by_counter: HashMap<u64, VecDeque<Ticket>>,
+}
+
+/// A waiting call.
+#[derive(Default)]
+struct Waiter {
+    /// The counters in whose queues the call waits.
+    counters: WaitCounters,
+    waker: Option<Waker>,
+    /// Whether the call was woken and has not noticed it yet.
+    is_woken: bool,
+    /// The time at which the call decides again; `None` while it decides, or waits for an earlier call.
+    wakes_at: Option<Instant>,
+}
+
+/// The place of a call in the queues. The call leaves the queues when this value is dropped.
+pub(crate) struct Place<'q> {
+    queues: &'q WaitQueues,
+    ticket: Option<Ticket>,
+}
+
+impl WaitQueues {
+    pub(crate) fn new(bounds: WaitBounds) -> Self {
+        Self {
+            bounds,
+            secret: RandomState::default(),
+            waiting: AtomicUsize::new(0),
+            queues: Mutex::new(Queues::default()),
+            admitted: AtomicU64::new(0),
+            timed_out: AtomicU64::new(0),
+            cancelled: AtomicU64::new(0),
+            queue_full: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn bounds(&self) -> WaitBounds {
+        self.bounds
+    }
+
+    /// Returns the identifier of the counter of a hit.
+    pub(super) fn counter_id(&self, hit: &Hit<'_>) -> u64 {
+        hit.key.fingerprint(&self.secret, hit.limit.shape())
+    }
+
+    pub(crate) fn stats(&self) -> WaitStats {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        WaitStats {
+            waiting: self.waiting.load(Ordering::Relaxed),
+            admitted: load(&self.admitted),
+            timed_out: load(&self.timed_out),
+            cancelled: load(&self.cancelled),
+            queue_full: load(&self.queue_full),
+        }
+    }
+
+    /// Wakes the first call of the queue of each hit's counter, because units of the counter have become free.
+    pub(crate) fn wake_first<'h>(&self, hits: impl IntoIterator<Item = Hit<'h>>) {
+        if self.is_empty() {
+            return;
+        }
+        let mut queues = self.queues.lock();
+        for hit in hits {
+            queues.wake_first(self.counter_id(&hit));
+        }
+    }
+
+    /// Wakes the first call of each queue, because the limits have changed.
+    #[cfg(feature = "policy")]
+    pub(crate) fn wake_first_of_all(&self) {
+        if self.is_empty() {
+            return;
+        }
+        let mut queues = self.queues.lock();
+        let counters: Vec<u64> = queues.by_counter.keys().copied().collect();
+        counters.into_iter().for_each(|counter| queues.wake_first(counter));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    fn count_end(&self, end: WaitEnd) {
+        let counter = match end {
+            WaitEnd::Admitted => &self.admitted,
+            WaitEnd::TimedOut => &self.timed_out,
+            WaitEnd::Cancelled => &self.cancelled,
+            WaitEnd::NeverWaited => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds a call that waits for these counters.
+    fn add(
+        &self,
+        mut queues: MutexGuard<'_, Queues>,
+        counters: &[u64],
+    ) -> Result<Ticket, QueueFull> {
+        let is_full = queues.waiters.len() >= self.bounds.max_waiting
+            || counters
+                .iter()
+                .any(|&counter| queues.len_of(counter) >= self.bounds.max_waiting_per_key);
+        if is_full {
+            self.queue_full.fetch_add(1, Ordering::Relaxed);
+            return Err(QueueFull);
+        }
+        let ticket = queues.next_ticket;
+        queues.next_ticket += 1;
+        queues.waiters.insert(ticket, Waiter::default());
+        counters.iter().for_each(|&counter| queues.join(ticket, counter));
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        Ok(ticket)
+    }
+}
+
+impl std::fmt::Debug for WaitQueues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WaitQueues")
+            .field("bounds", &self.bounds)
+            .field("stats", &self.stats())
+            .field("queues", &self.queues.lock().by_counter.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'q> Place<'q> {
+    /// Creates the place of a call that does not wait yet.
+    pub(super) fn new(queues: &'q WaitQueues) -> Self {
+        Self { queues, ticket: None }
+    }
+
+    /// Returns whether the call may be decided now. If an earlier call waits for one of its counters, the call joins
+    /// the queues of these counters.
+    ///
+    /// # Errors
+    /// If the call has no place yet, and too many calls are waiting.
+    pub(super) fn turn(
+        &mut self,
+        counters: impl FnOnce() -> WaitCounters,
+    ) -> Result<Turn, QueueFull> {
+        if self.ticket.is_none() && self.queues.is_empty() {
+            return Ok(Turn::Now);
+        }
+        let counters = counters();
+        let mut queues = self.queues.queues.lock();
+        let before = self.ticket.unwrap_or(queues.next_ticket);
+        let (mut blocking, mut wakes_at) = (WaitCounters::new(), None);
+        for counter in counters {
+            let Some(first) = queues.first_of(counter).filter(|first| *first < before) else {
+                continue;
+            };
+            blocking.push(counter);
+            wakes_at = wakes_at.max(queues.waiters.get(&first).and_then(|first| first.wakes_at));
+        }
+        if blocking.is_empty() {
+            return Ok(Turn::Now);
+        }
+        match self.ticket {
+            Some(ticket) => {
+                queues.set_wake_time(ticket, None);
+                blocking.into_iter().for_each(|counter| queues.join(ticket, counter));
+            }
+            None => self.ticket = Some(self.queues.add(queues, &blocking)?),
+        }
+        Ok(Turn::Later(wakes_at))
+    }
+
+    /// Moves the call into exactly the queues of `counters`, which have denied it. The call decides again at
+    /// `wakes_at`.
+    ///
+    /// # Errors
+    /// If the call has no place yet, and too many calls are waiting.
+    pub(super) fn sleep_until(
+        &mut self,
+        wakes_at: Option<Instant>,
+        counters: &[u64],
+    ) -> Result<(), QueueFull> {
+        let ticket = match self.ticket {
+            Some(ticket) => ticket,
+            None => {
+                let ticket = self.queues.add(self.queues.queues.lock(), counters)?;
+                *self.ticket.insert(ticket)
+            }
+        };
+        let mut queues = self.queues.queues.lock();
+        queues.leave_all_except(ticket, counters);
+        counters.iter().for_each(|&counter| queues.join(ticket, counter));
+        queues.set_wake_time(ticket, wakes_at);
+        Ok(())
+    }
+
+    /// Completes when the call is woken.
+    pub(super) fn poll_woken(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(ticket) = self.ticket else { return Poll::Pending };
+        let mut queues = self.queues.queues.lock();
+        let Some(waiter) = queues.waiters.get_mut(&ticket) else { return Poll::Pending };
+        if std::mem::take(&mut waiter.is_woken) {
+            return Poll::Ready(());
+        }
+        match &mut waiter.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Leaves the queues, and counts the end of the wait.
+    pub(super) fn leave(&mut self, end: WaitEnd) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let mut queues = self.queues.queues.lock();
+        queues.leave_all_except(ticket, &[]);
+        queues.waiters.remove(&ticket);
+        drop(queues);
+        self.queues.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.queues.count_end(end);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.leave(WaitEnd::Cancelled);
+    }
+}
+
+impl Queues {
+    fn len_of(&self, counter: u64) -> usize {
+        self.by_counter.get(&counter).map_or(0, VecDeque::len)
+    }
+
+    fn first_of(&self, counter: u64) -> Option<Ticket> {
+        self.by_counter.get(&counter)?.front().copied()
+    }
+
+    fn set_wake_time(&mut self, ticket: Ticket, wakes_at: Option<Instant>) {
+        if let Some(waiter) = self.waiters.get_mut(&ticket) {
+            waiter.wakes_at = wakes_at;
+        }
+    }
+
+    /// Adds a call to the queue of a counter, behind all earlier calls. Does nothing if the call is in the queue.
+    fn join(&mut self, ticket: Ticket, counter: u64) {
+        let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
+        if waiter.counters.contains(&counter) {
+            return;
+        }
+        waiter.counters.push(counter);
+        let queue = self.by_counter.entry(counter).or_default();
+        let index = queue.partition_point(|other| *other < ticket);
+        queue.insert(index, ticket);
+    }
+
+    /// Removes a call from all queues except the queues of `counters`.
+    fn leave_all_except(&mut self, ticket: Ticket, counters: &[u64]) {
+        let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
+        let (kept, left): (WaitCounters, WaitCounters) =
+            waiter.counters.iter().copied().partition(|counter| counters.contains(counter));
+        waiter.counters = kept;
+        for counter in left {
+            self.remove_from_queue(ticket, counter);
+        }
+    }
+
+    /// Removes a call from the queue of a counter, and wakes the next call if it was the first.
+    fn remove_from_queue(&mut self, ticket: Ticket, counter: u64) {
+        let Some(queue) = self.by_counter.get_mut(&counter) else { return };
+        let Ok(index) = queue.binary_search(&ticket) else { return };
+        queue.remove(index);
+        if queue.is_empty() {
+            self.by_counter.remove(&counter);
+        } else if index == 0 {
+            self.wake_first(counter);
+        }
+    }
+
+    fn wake_first(&mut self, counter: u64) {
+        let first = self.first_of(counter);
+        let Some(waiter) = first.and_then(|first| self.waiters.get_mut(&first)) else { return };
+        waiter.is_woken = true;
+        if let Some(waker) = waiter.waker.take() {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Waiting requests to a gate.
+
+use std::future::pending;
+
+use slidegate::{
+    Descriptor, Gate, IdempotencyKey, Jitter, MemoryStore, OnceError, Policy, Reason, Request,
+};
+use tokio::time::sleep;
+
+use crate::fixture::{TokioClock, ms, run_on_paused_time};
+
+fn new_gate(policy: &str) -> (TokioClock, Gate<MemoryStore<TokioClock>>) {
+    let clock = TokioClock::new();
+    let policy = Policy::from_yaml(policy).unwrap();
+    (clock, Gate::new(policy, MemoryStore::with_clock(clock, 1_000)))
+}
+
+fn request() -> Request<'static> {
+    Request::new("default", Descriptor::new([("tenant", "acme")]))
+}
+
+#[test]
+fn rule_that_always_charges_does_not_wait() {
+    run_on_paused_time(async {
+        let (clock, gate) =
+            new_gate("rules: [{ name: a, limits: [2/s], charge: always, algorithm: sliding_log }]");
+        for expected in [true, true, false] {
+            let decision = gate.check_within_async(&request(), ms(5_000)).await;
+            assert_eq!((decision.is_allowed(), clock.elapsed_ms()), (expected, 0));
+        }
+        // The denied request was charged once.
+        sleep(ms(1_001)).await;
+        assert_eq!(gate.peek(&request()).remaining(), 2);
+    });
+}
+
+#[test]
+fn request_with_refund_is_decided_once() {
+    run_on_paused_time(async {
+        let (clock, gate) = new_gate(
+            "
+defaults: { algorithm: sliding_log }
+rules:
+  - { name: used, when: { kind: used }, limits: [10/s] }
+  - { name: other, when: { kind: other }, limits: [1/s] }
+",
+        );
+        let descriptor = |kind| Descriptor::new([("kind", kind)]);
+        let used = || Request::new("default", descriptor("used").cost(8));
+        assert!(gate.check(&used()).is_allowed());
+        assert!(gate.check(&Request::new("default", descriptor("other"))).is_allowed());
+        let both = [descriptor("used").cost(1).as_refund(), descriptor("other")];
+        let both = Request::with_descriptors("default", both);
+        assert!(!gate.check_within_async(&both, ms(5_000)).await.is_allowed());
+        assert_eq!(clock.elapsed_ms(), 0);
+        assert_eq!(gate.peek(&used()).remaining(), 3, "refunded once");
+    });
+}
+
+#[test]
+fn larger_limit_of_new_policy_admits_waiting_request() {
+    run_on_paused_time(async {
+        let policy =
+            |max| format!("rules: [{{ name: a, limits: [{max}/min], algorithm: sliding_log }}]");
+        let (clock, gate) = new_gate(&policy(1));
+        assert!(gate.check(&request()).is_allowed());
+        let waiting = async {
+            assert!(gate.wait_async(&request(), Jitter::NONE).await.is_ok());
+            clock.elapsed_ms()
+        };
+        let reload = async {
+            sleep(ms(30)).await;
+            gate.replace_policy(Policy::from_yaml(&policy(2)).unwrap());
+        };
+        assert_eq!(tokio::join!(waiting, reload).0, 30);
+    });
+}
+
+#[test]
+fn banned_and_observed_requests_do_not_wait() {
+    run_on_paused_time(async {
+        let (clock, gate) = new_gate("rules: [{ name: a, limits: denied }]");
+        let banned = gate.check_within_async(&request(), ms(5_000)).await;
+        assert_eq!((banned.reason(), banned.retry_after()), (Some(Reason::Banned), None));
+        gate.replace_policy(
+            Policy::from_yaml("rules: [{ name: a, limits: [1/s], mode: observe }]").unwrap(),
+        );
+        for _ in 0..3 {
+            assert!(gate.check_within_async(&request(), ms(5_000)).await.is_allowed());
+        }
+        assert_eq!(clock.elapsed_ms(), 0);
+    });
+}
+
+#[test]
+fn cancelled_wait_is_a_denial_without_charge() {
+    run_on_paused_time(async {
+        let (clock, gate) =
+            new_gate("rules: [{ name: a, limits: [10/s], algorithm: sliding_log }]");
+        let used = Request::new("default", Descriptor::new([]).cost(4));
+        assert!(gate.check(&used).is_allowed());
+        let (policy, eight) = (gate.policy(), Request::new("default", Descriptor::new([]).cost(8)));
+        let matched = policy.apply(&eight);
+        let (denied, waited) =
+            gate.check_matched_within_async(&matched, ms(5_000), sleep(ms(50))).await;
+        assert_eq!((denied.is_allowed(), waited, clock.elapsed_ms()), (false, ms(50), 50));
+        assert_eq!(denied.retry_after(), Some(ms(950)));
+        assert!(denied.receipt().is_empty());
+        assert_eq!(gate.peek(&used).remaining(), 6);
+        assert_eq!((gate.wait_stats().cancelled, gate.wait_stats().waiting), (1, 0));
+    });
+}
+
+#[test]
+fn waiting_repetitions_are_charged_once() {
+    run_on_paused_time(async {
+        let (clock, gate) =
+            new_gate("rules: [{ name: a, limits: [10/s], algorithm: sliding_log }]");
+        let eight = Request::new("default", Descriptor::new([]).cost(8));
+        let one = Request::new("default", Descriptor::new([]).cost(1));
+        assert!(gate.check(&eight).is_allowed());
+        let (policy, key) = (gate.policy(), IdempotencyKey::new("a"));
+        let call = async |request: &Request<'_>| {
+            let matched = policy.apply(request);
+            let identity = request.identify(&key);
+            gate.check_matched_once_within_async(&matched, &identity, ms(5_000), pending()).await
+        };
+        let (first, second, other) = tokio::join!(call(&eight), call(&eight), call(&one));
+        let ((first, first_wait), (second, second_wait)) = (first.unwrap(), second.unwrap());
+        assert!(first.decision.is_allowed() && second.decision.is_allowed());
+        assert_eq!((first.repeated_after, second.repeated_after), (None, Some(ms(0))));
+        assert_eq!((first_wait, second_wait, clock.elapsed_ms()), (ms(1_000), ms(1_000), 1_000));
+        assert_eq!(other.err(), Some(OnceError::OtherRequest));
+        assert_eq!(gate.peek(&one).remaining(), 2);
+        assert_eq!(gate.wait_stats().waiting, 0);
+        // No call waits any more, so a repetition is recognized immediately.
+        let (repeated, waited) = call(&eight).await.unwrap();
+        assert!(repeated.decision.is_allowed() && repeated.repeated_after.is_some());
+        assert_eq!(waited, ms(0));
+    });
+}
