@@ -19,7 +19,6 @@ rules:
     when: { path: /grpc.health.v1.Health/* }    # reflection requests of tools are not counted
     per: [ip]
     limits: [3/min]
-    algorithm: sliding_log
 ";
 
 #[tokio::main]

@@ -21,18 +21,17 @@ use tokio::net::TcpListener;
 
 const POLICY: &str = "
 rules:
-  - name: requests
+  - name: per-user
     per: [user|ip]                    # requests without an API key are counted by address
     limits: [5/min]                   # the free plan
     overrides:
-      - { name: pro, when: { plan: pro }, limits: [100/s, 1000/min] }
+      - { name: pro, when: { plan: pro }, limits: [20/min] }
       - { name: enterprise, when: { plan: enterprise }, limits: unlimited }
   - name: exports                     # exports are expensive: the same limit for all plans
     when: { method: POST, route: /v1/exports }
     per: [user]
     when_missing: deny                # requests without an API key are denied
     limits: [2/min]
-    algorithm: sliding_log            # exact for every window
 ";
 
 /// The authenticated user, with the plan that determines the limits.

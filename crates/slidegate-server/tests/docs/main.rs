@@ -16,7 +16,9 @@
 //! | `rust` | run by `cargo test --doc`: a library includes the document |
 //! | `toml` | dependencies on crates of the project, with existing features |
 //! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of the named file, tested elsewhere |
-//! | no language | a diagram, which is not checked |
+//! | `python`, `javascript` | a program, whose syntax is checked |
+//! | `go`, `bash`, `ini`, `yaml limitador` | for other programs, not checked |
+//! | no language | a diagram, a log or pseudocode, which is not checked |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 #[path = "../common/mod.rs"]
@@ -34,6 +36,7 @@ mod policies;
 mod redis_server;
 mod requests;
 mod shell;
+mod syntax;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -97,6 +100,7 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
                 check_excerpt_matches_file(file, block)
             }
             ("yaml", "ratelimit") => shell.save_file(block),
+            ("yaml", "limitador") => Ok(()),
             ("yaml", modifier) => {
                 policy = Some(block);
                 shell.save_file(block).and(match modifier {
@@ -118,7 +122,8 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
             ("rust", "") => {
                 check_document_is_doctested(document).and(policies::check_rust_source(&block.text))
             }
-            ("", "") => Ok(()),
+            ("python" | "javascript", "") => syntax::check_syntax(block),
+            ("go" | "bash" | "ini" | "", "") => Ok(()),
             (language, modifier) => Err(format!("unknown block `{language} {modifier}`")),
         };
         if let Err(message) = result {
