@@ -45,6 +45,7 @@ mod maintenance;
 mod maintenance_op;
 mod multi_slot;
 mod node;
+mod permit;
 mod reply;
 mod script;
 mod script_operation;
