@@ -4,13 +4,15 @@
 //! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
 //! `decide.rs` calls the store; a request with refunds takes two calls. `fallback.rs` counts in memory while the store
 //! is unavailable; each instance of the service then enforces its own share of every limit. `once.rs` decides calls with
-//! an idempotency key. `reservation.rs` has a guard for a charge that is corrected later. `policy_file.rs` follows a policy
+//! an idempotency key. `reservation.rs` has a guard for a charge that is corrected later, and `permit.rs` one for a
+//! request in flight. `policy_file.rs` follows a policy
 //! file.
 
 mod asynchronous;
 mod decide;
 mod fallback;
 mod once;
+mod permit;
 mod policy_file;
 mod reservation;
 mod synchronous;
@@ -28,6 +30,7 @@ use crate::store::memory::MemoryStore;
 use fallback::{InMemoryFallback, LocalCountsBounds};
 
 pub use once::{OnceDecision, OnceError};
+pub use permit::PermitGuard;
 pub use policy_file::PolicyFileError;
 pub use reservation::Reservation;
 

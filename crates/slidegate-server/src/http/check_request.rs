@@ -8,6 +8,7 @@ mod attributes;
 mod call_fields;
 mod costs;
 mod fields;
+mod permits;
 mod reservations;
 mod text;
 
@@ -18,6 +19,7 @@ use self::attributes::Attributes;
 use self::call_fields::IdempotencyText;
 use self::costs::{Cost, NamedCosts};
 use self::fields::{BodyFields, BodyKind};
+pub use self::permits::PermitRequest;
 pub use self::reservations::{ReserveRequest, SettleRequest};
 pub use self::text::{LossyText, default_domain};
 use crate::json_reader::JsonError;

@@ -19,6 +19,8 @@ pub enum BodyKind {
     Reserve,
     /// The body of `/v1/settle`.
     Settle,
+    /// The body of `/v1/release` and `/v1/renew`.
+    Permit,
     /// The body of `/v1/report`.
     Report,
     /// The body of `/v1/explain`.
@@ -37,6 +39,8 @@ pub struct BodyFields<'b> {
     pub ttl_ms: Option<ReservationTtl>,
     /// The token of a reservation. Text that is not Unicode is never a valid token.
     pub reservation: Option<LossyText<'b>>,
+    /// The token of a permit.
+    pub permit: Option<LossyText<'b>>,
     /// `None` if the field is missing.
     pub descriptors: Option<Vec<ExplainDescriptor<'b>>>,
 }
@@ -49,7 +53,7 @@ pub struct ExplainDescriptor<'b> {
 }
 
 /// Field names of other rate limiters, and common mistakes, each with the field that corresponds to it.
-const SYNONYMS: [(&str, &str); 22] = [
+const SYNONYMS: [(&str, &str); 24] = [
     ("attribute", "attributes"),
     ("attrs", "attributes"),
     ("key", "attributes"),
@@ -72,6 +76,8 @@ const SYNONYMS: [(&str, &str); 22] = [
     ("ttl", "ttl_ms"),
     ("token", "reservation"),
     ("reservation_id", "reservation"),
+    ("token", "permit"),
+    ("permit_id", "permit"),
 ];
 
 impl BodyKind {
@@ -86,6 +92,7 @@ impl BodyKind {
                 &["domain", "attributes", "cost", "costs", "idempotency_key", "ttl_ms"]
             }
             Self::Settle => &["reservation", "cost", "costs"],
+            Self::Permit => &["permit"],
             Self::Explain => &["domain", "attributes", "cost", "costs", "descriptors"],
             Self::Descriptor => &["attributes", "cost", "costs"],
         }
@@ -105,7 +112,7 @@ impl<'b> BodyFields<'b> {
     fn read(reader: &mut JsonReader<'b>, kind: BodyKind) -> Result<Self, JsonError> {
         let (mut domain, mut attributes, mut cost, mut costs) = (None, None, None, None);
         let (mut idempotency_key, mut ttl_ms, mut reservation) = (None, None, None);
-        let mut descriptors = None;
+        let (mut permit, mut descriptors) = (None, None);
         reader.read_object(|reader, name| {
             let known = str::from_utf8(&name.bytes).ok();
             match known.filter(|name| kind.field_names().contains(name)) {
@@ -122,7 +129,11 @@ impl<'b> BodyFields<'b> {
                 }
                 Some("ttl_ms") => set(&mut ttl_ms, ReservationTtl::read(reader)?, reader, &name),
                 Some("reservation") => {
-                    set(&mut reservation, read_reservation(reader)?, reader, &name)
+                    let token = read_token(reader, "reservation", "/v1/reserve")?;
+                    set(&mut reservation, token, reader, &name)
+                }
+                Some("permit") => {
+                    set(&mut permit, read_token(reader, "permit", "/v1/check")?, reader, &name)
                 }
                 Some("descriptors") => {
                     set(&mut descriptors, read_descriptors(reader)?, reader, &name)
@@ -138,6 +149,7 @@ impl<'b> BodyFields<'b> {
             idempotency_key,
             ttl_ms,
             reservation,
+            permit,
             descriptors,
         })
     }
@@ -172,12 +184,17 @@ fn read_domain<'b>(reader: &mut JsonReader<'b>) -> Result<LossyText<'b>, JsonErr
     }
 }
 
-fn read_reservation<'b>(reader: &mut JsonReader<'b>) -> Result<LossyText<'b>, JsonError> {
+/// Reads the token in a field, which is also a field in the response at `path`.
+fn read_token<'b>(
+    reader: &mut JsonReader<'b>,
+    field: &str,
+    path: &str,
+) -> Result<LossyText<'b>, JsonError> {
     match reader.peek_kind()? {
         JsonKind::String => Ok(reader.read_string()?.bytes.into()),
         other => {
             let message = format!(
-                "`reservation` is {}; send the `reservation` in the response of /v1/reserve",
+                "`{field}` is {}; send the `{field}` in the response of {path}",
                 other.describe()
             );
             Err(reader.error(reader.position(), message))
