@@ -184,7 +184,8 @@ pub fn proven_bound(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow { .. }
         | Algorithm::SlidingLog
-        | Algorithm::SlidingBuckets { .. } => max,
+        | Algorithm::SlidingBuckets { .. }
+        | Algorithm::Concurrent => max,
         Algorithm::SlidingCounter => (2 * max).saturating_sub(1),
         Algorithm::FixedWindow { .. } => 2 * max,
         Algorithm::TokenBucket { .. } => limit.capacity() + max,

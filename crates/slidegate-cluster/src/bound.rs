@@ -67,7 +67,8 @@ fn max_units_of_single_node(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow { .. }
         | Algorithm::SlidingLog
-        | Algorithm::SlidingBuckets { .. } => max,
+        | Algorithm::SlidingBuckets { .. }
+        | Algorithm::Concurrent => max,
         Algorithm::SlidingCounter => (2 * max).saturating_sub(1),
         Algorithm::FixedWindow { align: Align::Calendar(_) } => 3 * max,
         Algorithm::FixedWindow { .. } => 2 * max,

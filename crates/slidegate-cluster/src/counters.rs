@@ -338,6 +338,10 @@ pub fn supports(limit: &Limit) -> Result<(), String> {
             "the bucket levels of several nodes cannot be added up",
             "`sliding_window` or `sliding_buckets`",
         ),
+        // The error names the field of a policy, because a policy does not name this algorithm.
+        Algorithm::Concurrent => {
+            return Err("`concurrent` is not available in a cluster, because the nodes learn of each other's permits too late; use the Redis store, or one node with the memory store, for limits on requests in flight".to_owned());
+        }
         _ => return Ok(()),
     };
     Err(format!(

@@ -20,7 +20,10 @@ pub struct ScriptCaller {
 impl ScriptCaller {
     /// Creates a builder of the calls that a store with these settings would send.
     pub fn new(settings: &Settings) -> Self {
-        Self { keyspace: RedisKeyspace::new(settings), scripts: Scripts::new() }
+        Self {
+            keyspace: RedisKeyspace::new(settings, std::sync::Arc::default()),
+            scripts: Scripts::new(),
+        }
     }
 
     /// Creates the request of a script call that charges the hits.

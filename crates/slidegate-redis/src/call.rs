@@ -80,7 +80,7 @@ pub fn build_decide<'s, 'k>(
 }
 
 /// Encodes a time in microseconds. `None` is encoded as -1, which selects the clock of Redis.
-fn encode_time_or_redis_clock(now: Option<Timestamp>) -> [u8; 8] {
+pub fn encode_time_or_redis_clock(now: Option<Timestamp>) -> [u8; 8] {
     now.map_or(-1.0, |now| now.as_micros() as f64).to_le_bytes()
 }
 
@@ -300,7 +300,7 @@ fn encode_admission_byte(hit: &KeyedHit) -> u8 {
 }
 
 /// Returns the index of a key in the list of keys, from 1. Adds the key if it is new.
-fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
+pub fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
     let position = keys.iter().position(|other| *other == key).unwrap_or_else(|| {
         keys.push(key);
         keys.len() - 1

@@ -41,6 +41,12 @@ impl Clocks {
     }
 }
 
+impl Default for Clocks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl fmt::Debug for Clocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Clocks").finish_non_exhaustive()

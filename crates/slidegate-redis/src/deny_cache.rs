@@ -395,7 +395,7 @@ mod tests {
     fn new_keyed_hit(limit: &Limit, cost: u64) -> KeyedHit {
         let scope = Scope::new("domain", "rule", "limit", &["client"]);
         let key = Key::new(&scope, &[Value::Text("ann")]);
-        RedisKeyspace::new(&Settings::default())
+        RedisKeyspace::new(&Settings::default(), std::sync::Arc::default())
             .keyed_hit(&Hit::new(key, limit, cost), Timestamp::default)
     }
 

@@ -86,6 +86,7 @@ mod maintenance;
 mod maintenance_op;
 mod multi_slot;
 mod node;
+mod permit;
 mod reply;
 mod script;
 mod script_files;

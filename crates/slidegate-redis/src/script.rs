@@ -41,8 +41,26 @@ const REFUND_LUA: &str = include_str!("../lua/refund.lua");
 /// The driver that deletes counters.
 const RESET_LUA: &str = include_str!("../lua/reset.lua");
 
+/// The driver that releases or renews a permit.
+const PERMIT_LUA: &str = include_str!("../lua/permit.lua");
+
+/// All algorithms, in the order of their numbers.
+const ALGORITHMS: [Algorithm; ALGORITHM_COUNT] = {
+    // The last one is not in the list of algorithms that limit rates.
+    let mut algorithms = [Algorithm::Concurrent; ALGORITHM_COUNT];
+    let mut index = 0;
+    while index < Algorithm::ALL.len() {
+        algorithms[index] = Algorithm::ALL[index];
+        index += 1;
+    }
+    algorithms
+};
+
+/// Number of algorithms.
+const ALGORITHM_COUNT: usize = Algorithm::ALL.len() + 1;
+
 /// Number of possible sets of algorithms.
-const ALGORITHM_SET_COUNT: usize = 1 << Algorithm::ALL.len();
+const ALGORITHM_SET_COUNT: usize = 1 << ALGORITHM_COUNT;
 
 /// The Lua files of an algorithm. Each file does the same as the Rust file with the same name in
 /// `slidegate/src/algorithm/`.
@@ -83,6 +101,7 @@ fn lua_files_of_algorithm(algorithm: &Algorithm) -> AlgorithmLuaFiles {
         Algorithm::FixedWindow { .. } => scripts!("fixed_window", Slot),
         Algorithm::TokenBucket { .. } => scripts!("token_bucket", Slot),
         Algorithm::SlidingWindow { .. } => scripts!("sliding_window", Log),
+        Algorithm::Concurrent => scripts!("concurrent", OwnKey),
     }
 }
 
@@ -91,7 +110,7 @@ pub fn state_place(algorithm: &Algorithm) -> StatePlace {
     lua_files_of_algorithm(algorithm).place
 }
 
-/// Returns the number that identifies an algorithm in scripts: its position in [`Algorithm::ALL`], from 1.
+/// Returns the number that identifies an algorithm in scripts: its position in `ALGORITHMS`, from 1.
 pub fn algorithm_number(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::SlidingLog => 1,
@@ -100,6 +119,7 @@ pub fn algorithm_number(algorithm: &Algorithm) -> u8 {
         Algorithm::FixedWindow { .. } => 4,
         Algorithm::TokenBucket { .. } => 5,
         Algorithm::SlidingWindow { .. } => 6,
+        Algorithm::Concurrent => 7,
     }
 }
 
@@ -121,7 +141,7 @@ impl AlgorithmSet {
 
     /// Returns the algorithms in the order of their numbers.
     fn algorithms(self) -> impl Iterator<Item = Algorithm> {
-        Algorithm::ALL.into_iter().filter(move |algorithm| self.with(algorithm) == self)
+        ALGORITHMS.into_iter().filter(move |algorithm| self.with(algorithm) == self)
     }
 }
 
@@ -153,35 +173,37 @@ impl Script {
 /// All scripts of a server, each composed on first use.
 #[derive(Debug)]
 pub struct Scripts {
-    single: [OnceLock<Script>; Algorithm::ALL.len()],
+    single: [OnceLock<Script>; ALGORITHM_COUNT],
     group: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     revert: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     refund: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     reset: OnceLock<Script>,
-    once_single: [OnceLock<Script>; Algorithm::ALL.len()],
+    once_single: [OnceLock<Script>; ALGORITHM_COUNT],
     once_batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     once_group: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     settle: [OnceLock<Script>; ALGORITHM_SET_COUNT],
-    settle_single: [OnceLock<Script>; Algorithm::ALL.len()],
+    settle_single: [OnceLock<Script>; ALGORITHM_COUNT],
     call_record: OnceLock<Script>,
+    permit: OnceLock<Script>,
 }
 
 impl Scripts {
     pub fn new() -> Self {
         Self {
-            single: [const { OnceLock::new() }; Algorithm::ALL.len()],
+            single: [const { OnceLock::new() }; ALGORITHM_COUNT],
             group: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             revert: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             refund: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             reset: OnceLock::new(),
-            once_single: [const { OnceLock::new() }; Algorithm::ALL.len()],
+            once_single: [const { OnceLock::new() }; ALGORITHM_COUNT],
             once_batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             once_group: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             settle: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
-            settle_single: [const { OnceLock::new() }; Algorithm::ALL.len()],
+            settle_single: [const { OnceLock::new() }; ALGORITHM_COUNT],
             call_record: OnceLock::new(),
+            permit: OnceLock::new(),
         }
     }
 
@@ -258,6 +280,11 @@ impl Scripts {
     pub fn call_record(&self) -> &Script {
         self.call_record
             .get_or_init(|| Script::new([COMMON_HELPERS_LUA, CALL_RECORD_LUA].join("\n")))
+    }
+
+    /// Returns the script that releases or renews a permit.
+    pub fn permit(&self) -> &Script {
+        self.permit.get_or_init(|| Script::new([COMMON_HELPERS_LUA, PERMIT_LUA].join("\n")))
     }
 
     /// Returns the script that deletes counters.
@@ -368,7 +395,7 @@ mod tests {
 
     #[test]
     fn algorithm_number_is_position_in_algorithm_list() {
-        for (position, algorithm) in (1..).zip(&Algorithm::ALL) {
+        for (position, algorithm) in (1..).zip(&ALGORITHMS) {
             assert_eq!(algorithm_number(algorithm), position);
         }
     }

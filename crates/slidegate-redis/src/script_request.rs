@@ -1,6 +1,7 @@
 //! Requests that scripts decide. A request owns its keys, so that it can wait and share a call with other requests.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use slidegate::store::{Charge, CounterId};
 use slidegate::{
@@ -8,6 +9,7 @@ use slidegate::{
 };
 use smallvec::SmallVec;
 
+use crate::clocks::Clocks;
 use crate::cluster::tag_in_slot;
 use crate::hash_tag::hash_tagged_identity;
 use crate::script::{StatePlace, state_place};
@@ -137,15 +139,27 @@ pub struct RedisKeyspace {
     prefix: String,
     /// Additional time to live of a key in seconds, beyond the time until which its counters are needed.
     pub expiry_margin_s: u32,
+    /// Maximum difference between the clocks of clients, in milliseconds.
+    max_clock_skew_ms: u32,
+    clocks: Arc<Clocks>,
 }
 
 impl RedisKeyspace {
-    /// Creates the keyspace of a store with these settings.
-    pub fn new(settings: &Settings) -> Self {
+    /// Creates the keyspace of a store with these settings and clocks.
+    pub fn new(settings: &Settings, clocks: Arc<Clocks>) -> Self {
+        let skew_ms = settings.max_clock_skew.as_nanos().div_ceil(1_000_000);
         Self {
             prefix: settings.prefix.clone(),
             expiry_margin_s: settings.expiry_margin.as_secs().try_into().unwrap_or(u32::MAX),
+            max_clock_skew_ms: skew_ms.try_into().unwrap_or(u32::MAX),
+            clocks,
         }
+    }
+
+    /// Returns the time, in milliseconds, by which permits expire later: the maximum difference between the clocks of
+    /// clients, or 0 if times are from the clock of Redis.
+    pub fn permit_margin_ms(&self) -> u32 {
+        self.clocks.counting_now().map_or(0, |_| self.max_clock_skew_ms)
     }
 
     /// Creates a request of these hits, with their Redis keys.
@@ -171,7 +185,10 @@ impl RedisKeyspace {
             None => (self.key(hit), compute_limit_tag(hit)),
         };
         let limit = *hit.key.share().unwrap_or(hit.limit);
-        let (params, phase_us) = limit.params_and_phase_us(&hit.key, now);
+        let (mut params, phase_us) = limit.params_and_phase_us(&hit.key, now);
+        if limit.is_concurrent() {
+            params.extra = self.permit_margin_ms();
+        }
         KeyedHit {
             key,
             tag,

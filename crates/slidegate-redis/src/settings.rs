@@ -24,6 +24,10 @@ pub struct Settings {
     /// their own clocks ([`RedisStore::with_clock`](crate::RedisStore::with_clock)), the margin must be longer than the
     /// difference between these clocks. Default: 1 s.
     pub expiry_margin: Duration,
+    /// Maximum difference between the clocks of clients, if they use their own clocks
+    /// ([`RedisStore::with_clock`](crate::RedisStore::with_clock)). The permits of limits on requests in flight expire this
+    /// much later, so that a client whose clock is ahead does not take a permit that is still held. Default: 1 s.
+    pub max_clock_skew: Duration,
     /// Maximum time for which a denial is cached. During this time, repeated requests are denied without a call to
     /// Redis. A cached denial expires earlier if the denied cost fits the limit earlier. Zero disables the denial
     /// cache, except for sampled rules. Default: 1 s.
@@ -39,6 +43,7 @@ impl Default for Settings {
             prefix: "slidegate:".to_owned(),
             timeout: Duration::from_millis(15),
             expiry_margin: Duration::from_secs(1),
+            max_clock_skew: Duration::from_secs(1),
             deny_cache_ttl: Duration::from_secs(1),
             ca_file: None,
         }

@@ -2,6 +2,7 @@
 //! slot of a Cluster.
 
 mod once;
+mod permits;
 mod revert_queue;
 mod sampled;
 
@@ -13,8 +14,8 @@ use std::time::Duration;
 use futures_util::future::{join_all, poll_immediate};
 use slidegate::store::{Charge, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::{
-    Adjustment, CallIdentity, ChargeResult, ChargeWhen, Clock, Edit, Hit, Outcome, Receipt, Store,
-    StoreError, Veto, internal,
+    Adjustment, CallIdentity, ChargeResult, ChargeWhen, Clock, Edit, Hit, Outcome, PermitChange,
+    Receipt, Store, StoreError, Veto, internal,
 };
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -83,7 +84,7 @@ impl RedisStore {
         settings: Settings,
     ) -> Result<Self, ConnectError> {
         let clocks = Arc::new(Clocks::new());
-        let keyspace = RedisKeyspace::new(&settings);
+        let keyspace = RedisKeyspace::new(&settings, clocks.clone());
         let call_settings = CallSettings {
             timeout: settings.timeout,
             expiry_margin_s: keyspace.expiry_margin_s,
@@ -270,6 +271,10 @@ impl RedisStoreInner {
             if !is_first_hit_of_counter(hits, index) {
                 return None;
             }
+            // Requests in flight can end at any time, so they are not cached.
+            if hit.limit.is_concurrent() {
+                return Some(Outcome::unknown());
+            }
             match self.deny_cache.lookup(hit, now) {
                 CacheLookup::Denied(outcome) => {
                     allowed = false;
@@ -370,7 +375,7 @@ impl RedisStoreInner {
                 self.deny_cache.record_fit(hit, hit_reply.is_charged());
                 continue;
             }
-            if !any_denies || !is_first_hit_of_counter(hits, index) {
+            if !any_denies || hit.limit.is_concurrent() || !is_first_hit_of_counter(hits, index) {
                 continue;
             }
             let (denied_units, retry_after) = match hit_reply.wait_if_exhausted {
@@ -539,6 +544,14 @@ impl Store for RedisStore {
         adjustment: Adjustment,
     ) -> Result<(), StoreError> {
         self.inner.adjust(receipt, adjustment).await
+    }
+
+    async fn change_permit_async(
+        &self,
+        permit: &Receipt,
+        change: PermitChange,
+    ) -> Result<bool, StoreError> {
+        self.inner.change_permit(permit, change).await
     }
 
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {

@@ -30,6 +30,7 @@ mod http;
 mod json_reader;
 mod listen;
 mod log;
+mod permit_token;
 mod policy_description;
 mod policy_diff;
 mod policy_file;

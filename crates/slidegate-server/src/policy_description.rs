@@ -222,6 +222,9 @@ fn describe_limit(limit: &Limit) -> String {
                 "{max} in each {window}{alignment}, up to twice that across two windows ({limit})"
             )
         }
+        Algorithm::Concurrent => format!(
+            "never more than {max} in flight; a permit expires after {window} unless it is renewed"
+        ),
         Algorithm::TokenBucket { .. } => {
             let burst = limit.capacity();
             format!("{burst} at once, then {max} per {window} at a steady rate ({limit})")

@@ -5,15 +5,21 @@
 pub mod check_response;
 pub mod problem;
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use opentelemetry::KeyValue;
+use serde::Serialize;
 use slidegate::headers::{self, Header, Style};
 use slidegate::{Clock, Decision, Jitter, JitterSample, Problem, WallClock};
 
-use self::check_response::{CheckResponse, ReserveResponse, SettleResponse};
+use self::check_response::{
+    CheckResponse, ReleaseResponse, RenewResponse, ReserveResponse, SettleResponse,
+};
 use self::problem::{HttpProblem, PROBLEM_JSON};
+use crate::service::permits::PermitToken;
 use crate::service::reservations::ReservationToken;
 use crate::telemetry::request_result::{
     ClassifyResponse, RequestResult, request_result_of_decision,
@@ -44,10 +50,16 @@ impl ResponseRenderer {
     /// Renders the response to a check. The status is 200 if the request is allowed. A denial has the `deny_status` of
     /// its rule, 429 by default, or 503 if the store is unavailable. The JSON of all responses has the same fields.
     /// Jitter, a random increase, lengthens only the waits in headers; the JSON contains the exact waits.
-    pub fn render_check(&self, decision: &Decision<'_>) -> Result<CountedResponse, HttpProblem> {
+    /// `permit` is the permit of the request, if it has one.
+    pub fn render_check(
+        &self,
+        decision: &Decision<'_>,
+        permit: Option<&PermitToken>,
+    ) -> Result<CountedResponse, HttpProblem> {
         let (status, result) = http_status_and_result_of_decision(decision)?;
         let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
-        CheckResponse::from_decision(decision).write(&mut json).map_err(HttpProblem::internal)?;
+        let response = CheckResponse::from_decision(decision).with_permit(permit);
+        response.write(&mut json).map_err(HttpProblem::internal)?;
         let response =
             self.build_http_response(decision, status, Some("application/json"), json.into())?;
         Ok(CountedResponse { response, result })
@@ -58,11 +70,13 @@ impl ResponseRenderer {
     pub fn render_reserve(
         &self,
         decision: &Decision<'_>,
+        permit: Option<&PermitToken>,
         token: Option<ReservationToken>,
     ) -> Result<CountedResponse, HttpProblem> {
         let (status, result) = http_status_and_result_of_decision(decision)?;
         let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
-        let response = ReserveResponse::new(CheckResponse::from_decision(decision), token.as_ref());
+        let check = CheckResponse::from_decision(decision).with_permit(permit);
+        let response = ReserveResponse::new(check, token.as_ref());
         response.write(&mut json).map_err(HttpProblem::internal)?;
         let response =
             self.build_http_response(decision, status, Some("application/json"), json.into())?;
@@ -71,11 +85,17 @@ impl ResponseRenderer {
 
     /// Renders the response to a settlement.
     pub fn render_settle(&self) -> Result<CountedResponse, HttpProblem> {
-        let json = serde_json::to_vec(&SettleResponse::SETTLED).map_err(HttpProblem::internal)?;
-        let mut response = Response::new(json.into());
-        let content_type = HeaderValue::from_static("application/json");
-        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-        Ok(CountedResponse { response, result: RequestResult::Allowed })
+        render_json(&SettleResponse::SETTLED)
+    }
+
+    /// Renders the response to a release. `was_live` is whether the permit was live before.
+    pub fn render_release(&self, was_live: bool) -> Result<CountedResponse, HttpProblem> {
+        render_json(&ReleaseResponse::new(was_live))
+    }
+
+    /// Renders the response to a renewal. The permit expires after `ttl`.
+    pub fn render_renew(&self, ttl: Duration) -> Result<CountedResponse, HttpProblem> {
+        render_json(&RenewResponse::new(ttl))
     }
 
     /// Renders the response to a proxy. If the request is allowed, the response has only headers. Otherwise the
@@ -133,6 +153,15 @@ impl ResponseRenderer {
     }
 }
 
+/// Renders the response to a call that succeeded and has no decision.
+fn render_json(body: &impl Serialize) -> Result<CountedResponse, HttpProblem> {
+    let json = serde_json::to_vec(body).map_err(HttpProblem::internal)?;
+    let mut response = Response::new(json.into());
+    let content_type = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    Ok(CountedResponse { response, result: RequestResult::Allowed })
+}
+
 /// Returns the HTTP status of the response to a decision, and the result that metrics record for the response.
 fn http_status_and_result_of_decision(
     decision: &Decision<'_>,
@@ -171,7 +200,7 @@ mod tests {
         let gate = Gate::new(Policy::from_yaml(&policy).unwrap(), store);
         let decision = gate.check_async(&Request::new("default", Descriptor::new([]))).await;
         ResponseRenderer::new(Style::Ietf, Jitter::NONE)
-            .render_check(&decision)
+            .render_check(&decision, None)
             .unwrap()
             .response
             .status()

@@ -3,6 +3,7 @@
 //! A listener calls [`RequestHandler::handle`] once per request, after the whole request has arrived, and passes the
 //! functions that parse the request and render the response. The response returns as a value.
 
+mod permits;
 mod reservations;
 
 use std::pin::{Pin, pin};
@@ -16,6 +17,8 @@ use slidegate::{Decision, IdempotencyKey, OnceError, Request};
 
 use crate::http::ClientDisconnect;
 use crate::rendering::ResponseRenderer;
+use crate::reservation_token::SealError;
+use crate::service::permits::PermitToken;
 use crate::service::{ActivePolicy, Service};
 use crate::telemetry::DecisionTracer;
 use crate::telemetry::metrics::{ListenerKind, ListenerMetrics};
@@ -39,6 +42,8 @@ pub struct Call<'c> {
     /// The name of the trace span.
     pub span_name: &'static str,
     pub trace: TraceHeaders<'c>,
+    /// Whether the response contains the permit of the request. Otherwise the permit is released after the decision.
+    returns_permit: bool,
 }
 
 /// The decision that a listener needs.
@@ -93,6 +98,18 @@ struct RequestTimer<'d> {
     result: Option<RequestResult>,
 }
 
+impl<'c> Call<'c> {
+    /// Creates a call whose response contains no permit.
+    pub fn new(operation: Operation<'c>, span_name: &'static str, trace: TraceHeaders<'c>) -> Self {
+        Self { operation, span_name, trace, returns_permit: false }
+    }
+
+    /// Returns the call with a response that contains the permit of the request.
+    pub fn returning_permit(self) -> Self {
+        Self { returns_permit: true, ..self }
+    }
+}
+
 impl RequestHandler {
     /// Creates the handler of the requests to one listener.
     pub fn new(service: Arc<Service>, renderer: ResponseRenderer, kind: ListenerKind) -> Self {
@@ -108,14 +125,14 @@ impl RequestHandler {
         &self,
         call: Call<'_>,
         parse: impl FnOnce() -> Result<Q, E>,
-        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>) -> Result<R, E>,
+        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
     ) -> Result<R, E>
     where
         Q: ParsedRequest,
-        E: From<OnceError>,
+        E: From<OnceError> + From<SealError>,
         Result<R, E>: ClassifyResponse,
     {
-        let Call { operation, span_name, trace } = call;
+        let Call { operation, span_name, trace, returns_permit } = call;
         let tracer = self.tracer.as_deref();
         let waited_us = AtomicU64::new(0);
         let work = pin!(async {
@@ -162,7 +179,17 @@ impl RequestHandler {
                 (None, Operation::Peek) => self.service.peek(&request).await,
                 (None, Operation::Report) => self.service.report(&request).await,
             };
-            let response = render(&self.renderer, &parsed, &decision);
+            let permit = match returns_permit {
+                true => match self.service.seal_permit(&decision) {
+                    Ok(permit) => permit,
+                    Err(error) => return (Err(error.into()), None),
+                },
+                false => {
+                    self.service.release_unreturned_permit(&decision);
+                    None
+                }
+            };
+            let response = render(&self.renderer, &parsed, &decision, permit.as_ref());
             let domain = tracer.map(|_| request.domain().to_owned());
             (response, domain.map(|domain| TracedDecision { domain, decision }))
         });

@@ -1,4 +1,5 @@
-//! Reservation tokens: the charges of a reserved call, encrypted and authenticated.
+//! Reservation tokens: the charges of a reserved call, encrypted and authenticated. [Permits](crate::permit_token) have
+//! tokens of the same kind.
 //!
 //! A token is `base64url(version, salt, ciphertext)`. The ciphertext is ChaCha20-Poly1305 (RFC 8439) under a key that is
 //! derived from the token key and the random salt of 128 bits with HMAC-SHA256. So every token has its own key, its
@@ -72,7 +73,9 @@ pub enum TokenError {
 
 /// The token would be longer than [`MAX_TOKEN_BYTES`], or the system has no random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the request has too many limits for a reservation; use fewer rules, or shorter values")]
+#[error(
+    "the request has too many limits for a token of its reservation or permit; use fewer rules, or shorter values"
+)]
 pub struct SealError;
 
 /// Derives the token key of a cluster from the cluster key.
@@ -110,14 +113,19 @@ impl TokenSealer {
         plaintext.extend(self.instance);
         plaintext.extend(reservation.expires_at.as_micros().to_le_bytes());
         plaintext.extend(reservation.call.encode());
+        self.encrypt(TOKEN_VERSION, plaintext)
+    }
+
+    /// Returns the token with this content. `version` is the first byte of the token, which distinguishes the kinds of
+    /// tokens.
+    pub(super) fn encrypt(&self, version: u8, mut plaintext: Vec<u8>) -> Result<String, SealError> {
         let mut salt = [0; SALT_BYTES];
         self.random.fill(&mut salt).map_err(|_| SealError)?;
         let key = self.derive_key(&salt).ok_or(SealError)?;
         let nonce = Nonce::assume_unique_for_key(NONCE);
-        let sealed =
-            key.seal_in_place_append_tag(nonce, Aad::from([TOKEN_VERSION]), &mut plaintext);
+        let sealed = key.seal_in_place_append_tag(nonce, Aad::from([version]), &mut plaintext);
         sealed.map_err(|_| SealError)?;
-        let bytes = [&[TOKEN_VERSION][..], &salt, &plaintext].concat();
+        let bytes = [&[version][..], &salt, &plaintext].concat();
         let token = URL_SAFE_NO_PAD.encode(bytes);
         if token.len() > MAX_TOKEN_BYTES { Err(SealError) } else { Ok(token) }
     }
@@ -133,11 +141,7 @@ impl TokenSealer {
     }
 
     fn decode(&self, token: &str) -> Result<Reservation, TokenError> {
-        if token.len() > MAX_TOKEN_BYTES {
-            return Err(TokenError::Invalid);
-        }
-        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| TokenError::Invalid)?;
-        let plaintext = self.decrypt(bytes).ok_or(TokenError::Invalid)?;
+        let plaintext = self.decrypt(TOKEN_VERSION, token).ok_or(TokenError::Invalid)?;
         let (origin, rest) = plaintext.split_first().ok_or(TokenError::Invalid)?;
         let (instance, rest) = rest.split_first_chunk().ok_or(TokenError::Invalid)?;
         let (expires_at, call) = rest.split_first_chunk().ok_or(TokenError::Invalid)?;
@@ -155,20 +159,29 @@ impl TokenSealer {
         })
     }
 
-    /// Returns the plaintext of a token; `None` if the token is not authentic.
-    fn decrypt(&self, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+    /// Returns the content of a token; `None` if it is not an authentic token of this kind.
+    pub(super) fn decrypt(&self, expected_version: u8, token: &str) -> Option<Vec<u8>> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return None;
+        }
+        let mut bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
         let (version, rest) = bytes.split_first()?;
         let (salt, _) = rest.split_first_chunk()?;
-        if *version != TOKEN_VERSION {
+        if *version != expected_version {
             return None;
         }
         let key = self.derive_key(salt)?;
         let nonce = Nonce::assume_unique_for_key(NONCE);
         let mut ciphertext = bytes.split_off(1 + SALT_BYTES);
-        let length =
-            key.open_in_place(nonce, Aad::from([TOKEN_VERSION]), &mut ciphertext).ok()?.len();
+        let aad = Aad::from([expected_version]);
+        let length = key.open_in_place(nonce, aad, &mut ciphertext).ok()?.len();
         ciphertext.truncate(length);
         Some(ciphertext)
+    }
+
+    /// Returns the id of this process in tokens that no other process can use.
+    pub(super) fn instance(&self) -> &[u8; 16] {
+        &self.instance
     }
 
     fn derive_key(&self, salt: &[u8; SALT_BYTES]) -> Option<LessSafeKey> {

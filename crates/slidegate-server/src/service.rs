@@ -2,6 +2,7 @@
 //!
 //! A reload replaces the policy, and keeps the store with its counters.
 
+pub mod permits;
 pub mod reservations;
 pub mod start;
 
@@ -27,7 +28,7 @@ pub struct Service {
     health: Health,
     /// Whether every rule only observes, because of `--observe`.
     observe: bool,
-    /// Creates and opens the tokens of reservations.
+    /// Creates and opens the tokens of reservations and permits.
     tokens: TokenSealer,
     /// Maximum wait of a call.
     max_wait: Duration,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use slidegate::store::{CallRecordTable, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::{
-    Adjustment, CallIdentity, ChargeResult, DriftCorrectedClock, Edit, Hit, MemoryStore, Receipt,
-    StoreError,
+    Adjustment, CallIdentity, ChargeResult, DriftCorrectedClock, Edit, Hit, MemoryStore,
+    PermitChange, Receipt, StoreError,
 };
 use slidegate_cluster::ClusterStore;
 use slidegate_redis::RedisStore;
@@ -172,6 +172,18 @@ impl slidegate::Store for ServerStore {
             Self::Memory(store) => store.adjust_async(receipt, adjustment).await,
             Self::Redis(store) => Box::pin(store.adjust_async(receipt, adjustment)).await,
             Self::Cluster(store) => store.adjust_async(receipt, adjustment).await,
+        }
+    }
+
+    async fn change_permit_async(
+        &self,
+        permit: &Receipt,
+        change: PermitChange,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Memory(store) => store.change_permit_async(permit, change).await,
+            Self::Redis(store) => Box::pin(store.change_permit_async(permit, change)).await,
+            Self::Cluster(store) => store.change_permit_async(permit, change).await,
         }
     }
 

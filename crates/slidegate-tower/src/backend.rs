@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use http::request::Parts;
-use slidegate::Decision;
+use slidegate::{Decision, Permit};
 
 use crate::extract::RequestHead;
 use crate::request_options::{MalformedDetail, RequestOptions, SettleContext};
@@ -69,4 +69,20 @@ pub trait Backend: Send + Sync + 'static {
         charge: PendingCharge,
         settlement: Settlement,
     ) -> Option<BoxFuture<()>>;
+
+    /// Returns whether a decision may have a permit, because a limit bounds the requests in flight.
+    fn has_permits(&self) -> bool {
+        false
+    }
+
+    /// Releases a permit without waiting for the result.
+    fn release(&self, permit: Permit) {
+        let _ = permit;
+    }
+
+    /// Renews a permit. Returns whether it was live; `true` if the store did not respond, so that the renewal is repeated.
+    fn renew(self: Arc<Self>, permit: Permit) -> BoxFuture<bool> {
+        let _ = permit;
+        Box::pin(async { false })
+    }
 }

@@ -12,6 +12,7 @@ use tower_layer::Layer;
 use crate::backend::{Backend, GateBackend, LimiterBackend};
 use crate::extract::{Attributes, Extract, RequestHead};
 use crate::header_writer::HeaderWriter;
+use crate::hold_permits::HoldPermitsLayer;
 use crate::request_options::{CostSource, NamedCost, RequestOptions};
 use crate::respond::ProblemJson;
 use crate::service::RateLimit;
@@ -243,6 +244,26 @@ impl<R> RateLimitLayer<R> {
     /// Sets whether the charge of a request stays or is reverted if the response future is dropped before the response.
     pub fn on_drop(self, on_drop: OnDrop) -> Self {
         self.with_modified_config(|config| config.on_drop = on_drop)
+    }
+
+    /// Returns a layer that also holds the permit of each request until its response body has ended, for policies that bound
+    /// the [requests in flight](slidegate::Limit::concurrent). Without it, the permit is released with the head of the
+    /// response.
+    ///
+    /// ```
+    /// use slidegate::{Gate, MemoryStore, Policy};
+    /// use slidegate_tower::{Attributes, RateLimitLayer, extract};
+    ///
+    /// let policy = Policy::from_yaml("
+    /// rules: [{ name: streams, per: [user], limits: [100/min, { concurrent: 2, permit_ttl: 60s }] }]
+    /// ")?;
+    /// let attributes = Attributes::new().with("user", extract::header("x-user"));
+    /// let layer = RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes).hold_permits();
+    /// # let _ = layer;
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn hold_permits(self) -> HoldPermitsLayer<R> {
+        HoldPermitsLayer::new(self)
     }
 
     /// Sets a function that receives each ruling before the request is allowed or denied. The function can update

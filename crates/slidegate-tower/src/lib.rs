@@ -89,6 +89,9 @@
 //! [`ResponseFuture`] is the future of one response. [`extract`] reads values from requests, [`Respond`] creates the
 //! responses to denied requests, and [`Settlement`] corrects the charge of a request when its response is known.
 //!
+//! A policy that bounds the requests in flight gives each request a permit. [`RateLimitLayer::hold_permits`] holds it until
+//! the response body has ended or the client has disconnected, and renews it in the meantime.
+//!
 //! # Features
 //!
 //! - `axum`: matched routes, and peer addresses from axum's `ConnectInfo`.
@@ -100,7 +103,9 @@
 mod backend;
 mod future;
 mod header_writer;
+mod hold_permits;
 mod layer;
+mod permit;
 mod request_options;
 mod respond;
 mod service;
@@ -114,7 +119,9 @@ pub mod extract;
 
 pub use extract::{Attributes, Peer};
 pub use future::ResponseFuture;
+pub use hold_permits::{HoldPermits, HoldPermitsFuture, HoldPermitsLayer, PermitBody};
 pub use layer::RateLimitLayer;
+pub use permit::HeldPermit;
 pub use respond::{Denial, Grpc, ProblemJson, Respond};
 pub use service::RateLimit;
 pub use settlement::{OnDrop, ResponseHead, Settlement};

@@ -17,6 +17,7 @@ use crate::extract::RequestHead;
 use crate::future::{PendingCall, ResponseFuture, ResponseFutureState};
 use crate::header_writer::{HeaderValues, retry_after};
 use crate::layer::LayerConfig;
+use crate::permit::HeldPermit;
 use crate::respond::{Denial, ProblemJson, Respond};
 use crate::settle_guard::SettleGuard;
 use crate::settlement::{OnDrop, Settlement};
@@ -27,12 +28,14 @@ pub struct RateLimit<I, R = ProblemJson> {
     config: Arc<LayerConfig<R>>,
 }
 
-/// The state of an allowed request until its response: the values of the response's rate-limit headers, and a guard of
-/// the request's charge if the charge may be settled or reverted.
+/// The state of an allowed request until its response: the values of the response's rate-limit headers, a guard of the
+/// request's charge if the charge may be settled or reverted, and its permit.
 #[derive(Default)]
 pub struct Admission {
     pub header_values: HeaderValues,
     pub settle_guard: Option<Box<SettleGuard>>,
+    /// The permit of the request, which is released when it is dropped.
+    pub permit: Option<HeldPermit>,
 }
 
 impl<I, R> RateLimit<I, R> {
@@ -68,6 +71,9 @@ impl<R> LayerConfig<R> {
                     return Err(self.new_denial_response(decision, head));
                 }
                 self.header_writer.set_values(decision, &mut admission.header_values);
+                if let Some(permit) = decision.permit() {
+                    admission.permit = Some(HeldPermit::new(self.backend.clone(), permit));
+                }
             }
         }
         if self.settle.is_some() || self.on_drop != OnDrop::Keep {
@@ -116,6 +122,9 @@ impl<R> LayerConfig<R> {
             (_, None) => None,
         };
         self.header_writer.write(&mut admission.header_values, response.headers_mut());
+        if let Some(permit) = admission.permit.take() {
+            response.extensions_mut().insert(permit);
+        }
         future
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod additive;
 mod any_counter;
+pub mod concurrent;
 mod counter;
 pub mod fixed_window;
 mod ring;
@@ -65,10 +66,15 @@ pub enum Algorithm {
         /// reports of units that a client has consumed already. Default: twice max.
         max_debt: Option<u64>,
     },
+    /// Bounds the requests in flight: at most max permits of a key are live at the same time. Each charge creates a permit,
+    /// which is live until it is released, or until the window of the quota, its time to live, has passed since it was
+    /// created or renewed. See [`Limit::concurrent`](crate::Limit::concurrent).
+    Concurrent,
 }
 
 impl Algorithm {
-    /// All algorithms with default parameters, in the order of their numbers in Redis scripts.
+    /// All algorithms that limit rates, with default parameters, in the order of their numbers in Redis scripts. Does not
+    /// contain [`Concurrent`](Self::Concurrent), which does not limit a rate.
     pub const ALL: [Self; 6] = [
         Self::SlidingLog,
         Self::SlidingBuckets { precision: None },
@@ -87,10 +93,12 @@ impl Algorithm {
             Self::SlidingCounter => "sliding_counter",
             Self::FixedWindow { .. } => "fixed_window",
             Self::TokenBucket { .. } => "token_bucket",
+            Self::Concurrent => "concurrent",
         }
     }
 
-    /// Returns the algorithm with this name, with default parameters; `None` if there is no such algorithm.
+    /// Returns the algorithm in [`ALL`](Self::ALL) with this name, with default parameters; `None` if there is no such
+    /// algorithm.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }

@@ -13,6 +13,8 @@ use std::time::Duration;
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
+use crate::permit::Permit;
+#[cfg(feature = "policy")]
 use crate::policy::RuleCost;
 use crate::reason::Reason;
 use crate::rule_limit::LimiterLimits;
@@ -213,6 +215,7 @@ impl<'l> Decision<'l> {
     /// the duration is not known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.binding_outcome() {
+            Some(_) if !self.is_allowed => self.binding()?.retry_after(),
             Some(outcome) => outcome.retry_after(),
             None => self.is_allowed.then_some(Duration::ZERO),
         }
@@ -230,6 +233,7 @@ impl<'l> Decision<'l> {
         Some(match binding.retry_after() {
             _ if binding.is_key_missing() => Reason::MissingAttribute,
             _ if binding.limit().capacity() == 0 => Reason::Banned,
+            _ if binding.limit().is_concurrent() => Reason::ConcurrencyExceeded,
             None => Reason::CostExceedsMax,
             Some(_) if self.is_wait_queue_full => Reason::WaitQueueFull,
             Some(_) => Reason::LimitExceeded,
@@ -273,7 +277,8 @@ impl<'l> Decision<'l> {
     /// Returns the status of the binding limit, which is the limit that clients see; `None` if no limit is binding.
     ///
     /// If the request is denied, the binding limit is the denying limit with the longest wait; the wait of a cost that
-    /// never fits counts as infinite. If the request is allowed, the binding limit is the one with the smallest
+    /// never fits counts as infinite. A limit on [requests in flight](crate::Limit::concurrent), whose wait is not known, is
+    /// binding only if no other limit denies. If the request is allowed, the binding limit is the one with the smallest
     /// fraction remaining. Only one of all [joint](Veto::Jointly) limits is considered. If the request is denied
     /// because none of them fits, this is the limit with the shortest wait. If the request is allowed, this is the
     /// limit with the largest fraction remaining. Limits that only observe are never binding.
@@ -323,6 +328,12 @@ impl<'l> Decision<'l> {
                 (charge, cost)
             })
             .collect()
+    }
+
+    /// Returns the permit of the request; `None` if no limit bounds the requests in flight, or the request is denied.
+    #[cfg(feature = "policy")]
+    pub fn permit(&self) -> Option<Permit> {
+        Permit::from_decision(self)
     }
 
     /// Returns the charges that are the cost of the request, and not a cost that a rule states.
@@ -401,7 +412,10 @@ fn find_binding_of_several_hits(
     let all = || hits.iter().zip(outcomes).enumerate().filter(is_known);
     let with_veto = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
     let denies = |(_, (_, outcome)): &IndexedHit<'_>| !outcome.fits();
-    let wait = |(_, (_, outcome)): &IndexedHit<'_>| outcome.retry_after_us();
+    let wait = |(_, (hit, outcome)): &IndexedHit<'_>| match outcome.retry_after() {
+        Some(_) if hit.limit.is_concurrent() => 0,
+        _ => outcome.retry_after_us(),
+    };
     let binding = if allowed && hits.iter().all(|hit| hit.veto != Veto::Jointly) {
         return find_hit_with_smallest_fraction_left(hits, outcomes);
     } else if allowed {

@@ -5,12 +5,13 @@
 //! `decide.rs` calls the store; a request with refunds takes two calls. `wait.rs` has the methods that wait until a
 //! request fits. `fallback.rs` counts in memory while the store is unavailable; each instance of the service then enforces
 //! its own share of every limit. `once.rs` decides calls with an idempotency key. `reservation.rs` has a guard for a charge
-//! that is corrected later. `policy_file.rs` follows a policy file.
+//! that is corrected later, and `permit.rs` one for a request in flight. `policy_file.rs` follows a policy file.
 
 mod asynchronous;
 mod decide;
 mod fallback;
 mod once;
+mod permit;
 mod policy_file;
 mod reservation;
 mod synchronous;
@@ -31,6 +32,7 @@ use crate::wait::queues::WaitQueues;
 use fallback::{InMemoryFallback, LocalCountsBounds};
 
 pub use once::{OnceDecision, OnceError};
+pub use permit::PermitGuard;
 pub use policy_file::PolicyFileError;
 pub use reservation::Reservation;
 

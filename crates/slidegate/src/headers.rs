@@ -305,9 +305,12 @@ pub(crate) fn visible_limits<'d>(
     decision.limits().filter(|status| !status.is_observed() && !status.is_refund())
 }
 
-/// Returns the window of a limit, or the current period of a calendar limit, in seconds; `None` if the window is shorter than one second, which the drafts cannot
-/// express.
+/// Returns the window of a limit, or the current period of a calendar limit, in seconds; `None` if the window is shorter
+/// than one second, which the drafts cannot express, or if the limit bounds the requests in flight.
 fn window_seconds(status: &LimitStatus<'_>) -> Option<u64> {
+    if status.limit().is_concurrent() {
+        return None;
+    }
     let window = status.limit().window();
     (window >= Duration::from_secs(1)).then(|| ceil_seconds(window))
 }

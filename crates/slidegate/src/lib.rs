@@ -159,6 +159,8 @@ mod limit;
 #[cfg(feature = "policy")]
 mod network;
 mod outcome;
+#[cfg(feature = "policy")]
+mod permit;
 mod problem;
 mod quota;
 mod reason;
@@ -186,7 +188,7 @@ pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp,
 pub use cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
 pub use decision::{Decision, Denied, LimitStatus};
 #[cfg(feature = "policy")]
-pub use gate::{Gate, OnceDecision, OnceError, PolicyFileError, Reservation};
+pub use gate::{Gate, OnceDecision, OnceError, PermitGuard, PolicyFileError, Reservation};
 pub use hit::{ChargeWhen, Hit, Veto};
 #[cfg(feature = "policy")]
 pub use host::normal_host;
@@ -197,6 +199,8 @@ pub use limiter::{Limiter, LimiterError, WaitError};
 #[cfg(feature = "policy")]
 pub use network::{Network, NetworkError};
 pub use outcome::Outcome;
+#[cfg(feature = "policy")]
+pub use permit::Permit;
 #[cfg(feature = "policy")]
 pub use policy::file::{PolicyError, PolicyErrors, PolicyWarning};
 #[cfg(feature = "policy")]
@@ -211,8 +215,8 @@ pub use request::{Descriptor, Request};
 pub use reserved_call::{ActualCosts, ReservedCall};
 pub use store::memory::MemoryStore;
 pub use store::{
-    Adjustment, Asynchronous, ChargeResult, Edit, Receipt, Store, StoreError, StoreKind, SyncStore,
-    Synchronous,
+    Adjustment, Asynchronous, ChargeResult, Edit, PermitChange, Receipt, Store, StoreError,
+    StoreKind, SyncStore, Synchronous,
 };
 pub use store_key::StoreKey;
 pub use wait::{WaitBounds, WaitStats};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::algorithm::concurrent::{self, Concurrent};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::{self, SlidingBuckets};
 use crate::algorithm::sliding_counter::SlidingCounter;
@@ -84,6 +85,12 @@ pub enum LimitError {
         max = sliding_log::MAX_ENTRIES
     )]
     LogTooLong(u64),
+    /// The max is too large for a limit on requests in flight.
+    #[error(
+        "{0} requests in flight are too many; the maximum is {max}",
+        max = concurrent::MAX_PERMITS
+    )]
+    TooManyPermits(u64),
     /// The window of the quota is not the longest period of the calendar.
     #[cfg(feature = "calendar")]
     #[error("the window of a calendar limit is a {0}; create the limit with Limit::calendar")]
@@ -133,6 +140,10 @@ impl Limit {
                 }
                 AnyCounter::TokenBucket(TokenBucket::new(&quota, burst, max_debt))
             }
+            Algorithm::Concurrent if quota.max() > concurrent::MAX_PERMITS => {
+                return Err(LimitError::TooManyPermits(quota.max()));
+            }
+            Algorithm::Concurrent => AnyCounter::Concurrent(Concurrent::new(&quota)),
         };
         Ok(Self::from_counter(counter))
     }
@@ -163,6 +174,31 @@ impl Limit {
         let quota = Quota::from_parts(max as u32, calendar.period().longest_us());
         let counter = FixedWindow::new(&quota, Align::Calendar(calendar));
         Ok(Self::from_counter(AnyCounter::FixedWindow(counter)))
+    }
+
+    /// Creates a limit of `max` requests in flight. Each admitted request gets a permit, which is live until it is released,
+    /// or until `permit_ttl` has passed since it was created or renewed. So the permit of a holder that dies becomes free.
+    ///
+    /// ```
+    /// use slidegate::Limit;
+    /// use std::time::Duration;
+    ///
+    /// let limit = Limit::concurrent(20, Duration::from_secs(60))?;
+    /// assert_eq!(limit.to_string(), "20 concurrent, permit_ttl 1m");
+    /// # Ok::<(), slidegate::LimitError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If `max` exceeds 10,000, or `permit_ttl` is not a valid window.
+    pub fn concurrent(max: u64, permit_ttl: Duration) -> Result<Self, LimitError> {
+        Self::new(Quota::new(max, permit_ttl)?, Algorithm::Concurrent)
+    }
+
+    /// Returns whether the limit bounds the requests in flight, so that its charges are permits. See
+    /// [`concurrent`](Self::concurrent).
+    #[inline]
+    pub fn is_concurrent(&self) -> bool {
+        matches!(self.counter, AnyCounter::Concurrent(_))
     }
 
     /// Creates a limit with the default algorithm, which supports all quotas.
@@ -224,11 +260,13 @@ impl Limit {
                 let (burst, max_debt) = (share(counter.burst()), share(counter.max_debt()));
                 AnyCounter::TokenBucket(TokenBucket::new(&quota, burst, max_debt))
             }
+            AnyCounter::Concurrent(_) => AnyCounter::Concurrent(Concurrent::new(&quota)),
         })
     }
 
     /// Returns the quota. Its window is the window that is enforced, which is rounded up to a whole number of ticks; for a
-    /// [calendar limit](Self::calendar) the longest period, for example 31 days for a month.
+    /// [calendar limit](Self::calendar) the longest period, for example 31 days for a month; for [requests in
+    /// flight](Self::concurrent) the time to live of a permit.
     pub fn quota(&self) -> Quota {
         with_counter!(self.counter, counter => counter.quota())
     }
@@ -290,6 +328,7 @@ impl Limit {
                 let (burst, max_debt) = (Some(counter.burst()), Some(counter.max_debt()));
                 Algorithm::TokenBucket { burst, max_debt }
             }
+            AnyCounter::Concurrent(_) => Algorithm::Concurrent,
         }
     }
 
@@ -340,12 +379,14 @@ impl Limit {
             AnyCounter::SlidingCounter(counter) => Some(AnyAdditive::SlidingCounter(counter)),
             AnyCounter::SlidingBuckets(counter) => Some(AnyAdditive::SlidingBuckets(counter)),
             AnyCounter::FixedWindow(counter) => Some(AnyAdditive::FixedWindow(counter)),
-            AnyCounter::SlidingLog(_) | AnyCounter::TokenBucket(_) => None,
+            AnyCounter::SlidingLog(_) | AnyCounter::TokenBucket(_) | AnyCounter::Concurrent(_) => {
+                None
+            }
         }
     }
 
     /// Returns the properties that separate the counters of two limits on the same key: the algorithm, the window, and
-    /// its precision, alignment or calendar. Max and burst are not included, so that counts survive a change of max or burst.
+    /// its precision, alignment or calendar. For [requests in flight](Self::concurrent), the window is not included. Max and burst are not included, so that counts survive a change of max or burst.
     pub fn shape_text(&self) -> String {
         let window = self.quota().window_text();
         match self.counter {
@@ -358,6 +399,8 @@ impl Limit {
                 #[cfg(feature = "calendar")]
                 Align::Calendar(calendar) => format!("{}:{calendar}", self.algorithm()),
             },
+            // A permit keeps its time to live if the policy changes it.
+            AnyCounter::Concurrent(_) => self.algorithm().name().to_owned(),
             _ => format!("{}:{window}", self.algorithm()),
         }
     }
@@ -429,6 +472,11 @@ impl fmt::Display for Limit {
         #[cfg(feature = "calendar")]
         if let Some(calendar) = self.calendar_periods() {
             return write!(f, "{}/{calendar} {}", self.quota().max(), self.algorithm());
+        }
+        if self.is_concurrent() {
+            let quota = self.quota();
+            let ttl = quota.window_text();
+            return write!(f, "{} {}, permit_ttl {ttl}", quota.max(), self.algorithm());
         }
         write!(f, "{} {}", self.quota(), self.algorithm())?;
         match self.counter {

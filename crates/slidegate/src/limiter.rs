@@ -78,6 +78,9 @@ pub enum LimiterError {
         "`{0}` has the same window and algorithm as another limit; keep the smaller of the two"
     )]
     Duplicate(Limit),
+    /// The limit bounds the requests in flight. A limiter does not release permits.
+    #[error("`{0}` needs permits, which a limiter does not release; use a gate with a policy")]
+    Concurrent(Limit),
 }
 
 /// The reason why a wait ended without a charge.
@@ -131,7 +134,7 @@ impl<S> Limiter<S> {
     /// Creates a limiter that counts in `store`.
     ///
     /// # Errors
-    /// If a limit is invalid, there are no limits, or two limits would share their counts.
+    /// If a limit is invalid or bounds the requests in flight, there are no limits, or two limits would share their counts.
     pub fn with_store<L>(
         limits: impl IntoIterator<Item = L>,
         store: S,
@@ -141,6 +144,9 @@ impl<S> Limiter<S> {
     {
         let limits: Box<[Limit]> =
             limits.into_iter().map(IntoLimit::into_limit).collect::<Result<_, _>>()?;
+        if let Some(concurrent) = limits.iter().find(|limit| limit.is_concurrent()) {
+            return Err(LimiterError::Concurrent(*concurrent));
+        }
         let mut shapes = HashSet::new();
         if let Some(duplicate) = limits.iter().find(|limit| !shapes.insert(limit.shape_text())) {
             return Err(LimiterError::Duplicate(*duplicate));

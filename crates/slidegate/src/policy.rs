@@ -57,6 +57,8 @@ pub struct Policy {
     uses_host_attributes: bool,
     /// Whether a rule lists other rules in `replaces`.
     has_replaces: bool,
+    /// Whether a limit bounds the requests in flight.
+    has_concurrent_limits: bool,
     warnings: Arc<[PolicyWarning]>,
 }
 
@@ -90,12 +92,15 @@ impl Policy {
         }
         let uses_host_attributes = rules.iter().any(Rule::uses_host_attributes);
         let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
+        let has_concurrent_limits =
+            rules.iter().flat_map(Rule::all_limits).any(|limit| limit.limit.is_concurrent());
         Self {
             by_domain,
             rules: RuleSets::new(rules.into()),
             routes,
             uses_host_attributes,
             has_replaces,
+            has_concurrent_limits,
             warnings: Arc::default(),
         }
     }
@@ -103,6 +108,12 @@ impl Policy {
     /// Returns all rules of the policy, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
         &self.rules.all
+    }
+
+    /// Returns whether a limit bounds the [requests in flight](crate::Limit::concurrent), so that decisions may have a
+    /// [permit](crate::Permit).
+    pub fn has_concurrent_limits(&self) -> bool {
+        self.has_concurrent_limits
     }
 
     /// Returns warnings about valid parts of the file that probably have an unintended effect: counters that a client

@@ -12,6 +12,8 @@ use serde::Serialize;
 pub enum Reason {
     /// The limit is exhausted; the request fits later.
     LimitExceeded,
+    /// The maximum number of requests is in flight. The time at which one of them ends is not known.
+    ConcurrencyExceeded,
     /// The cost exceeds the capacity of the limit. The request never fits, but it may fit with a smaller cost.
     CostExceedsMax,
     /// The limit is 0; no request ever fits.
@@ -30,6 +32,7 @@ impl Reason {
     pub fn name(self) -> &'static str {
         match self {
             Self::LimitExceeded => "limit_exceeded",
+            Self::ConcurrencyExceeded => "concurrency_exceeded",
             Self::CostExceedsMax => "cost_exceeds_max",
             Self::Banned => "banned",
             Self::MissingAttribute => "missing_attribute",
@@ -53,6 +56,7 @@ mod tests {
     fn reason_display_equals_json() {
         for reason in [
             Reason::LimitExceeded,
+            Reason::ConcurrencyExceeded,
             Reason::CostExceedsMax,
             Reason::Banned,
             Reason::MissingAttribute,

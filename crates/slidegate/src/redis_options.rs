@@ -81,6 +81,11 @@ pub enum RedisOptionsError {
     /// The sampling interval is out of bounds.
     #[error("a sample of one in {0} requests is not supported; use one in 2 to one in {max}", max = RedisOptions::MAX_SAMPLE)]
     Sample(u32),
+    /// The limit bounds the requests in flight, which cannot be sampled.
+    #[error(
+        "`sample` counts one request in n, but each request in flight needs its own permit; remove `sample`, or move the limit with `concurrent` to another rule"
+    )]
+    SampledPermits,
     /// The charge of a sampled request never fits. The charge includes the costs of the requests that are not sent to
     /// Redis.
     #[error(
@@ -160,7 +165,7 @@ impl RedisOptions {
     /// Sends only one request in `one_in` to Redis, and charges it `one_in` times its cost.
     ///
     /// # Errors
-    /// If `one_in` is out of bounds, or the charge of a sampled request never fits.
+    /// If `one_in` is out of bounds, the charge of a sampled request never fits, or the limit bounds the requests in flight.
     pub fn with_sample(self, one_in: u32) -> Result<Self, RedisOptionsError> {
         let sample = NonZeroU32::new(one_in).filter(|n| (2..=Self::MAX_SAMPLE).contains(&n.get()));
         let sample = sample.ok_or(RedisOptionsError::Sample(one_in))?;
@@ -183,6 +188,9 @@ impl RedisOptions {
     fn validate_sampling_interval(self) -> Result<Self, RedisOptionsError> {
         let smallest = self.split.as_ref().map_or(&self.limit, |split| split.smallest_share());
         let (capacity, sample, parts) = (smallest.capacity(), self.sample, self.split_into());
+        if self.limit.is_concurrent() && sample > NonZeroU32::MIN {
+            return Err(RedisOptionsError::SampledPermits);
+        }
         match (1..u64::from(sample.get())).contains(&capacity) {
             true => Err(RedisOptionsError::SampleNeverFits { sample, capacity, parts }),
             false => Ok(self),

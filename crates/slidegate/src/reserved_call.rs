@@ -139,10 +139,21 @@ impl ReservedCall {
         let charges = charges.map(|(charge, cost)| ReservedCharge {
             charge: Charge { hit_index: 0, ..charge },
             cost: match cost {
+                // A request in flight takes its permit, whatever it costs.
+                _ if charge.limit.is_concurrent() => ReservedCost::Constant,
                 Some(RuleCost::Constant(_)) => ReservedCost::Constant,
                 Some(RuleCost::Named(name)) => ReservedCost::Named(name.clone()),
                 Some(RuleCost::Request) | None => ReservedCost::Request,
             },
+        });
+        Self { id, charges: charges.collect() }
+    }
+
+    /// Creates a call of charges whose cost is constant.
+    pub(crate) fn from_receipt(id: CallId, receipt: &Receipt) -> Self {
+        let charges = receipt.charges().iter().map(|charge| ReservedCharge {
+            charge: Charge { hit_index: 0, ..charge.clone() },
+            cost: ReservedCost::Constant,
         });
         Self { id, charges: charges.collect() }
     }

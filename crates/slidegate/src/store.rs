@@ -38,8 +38,8 @@ pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 /// A call is the list of the hits of one request; it is decided atomically: if one of its hits denies the request, only
 /// hits with [`ChargeWhen::Always`](crate::ChargeWhen::Always) are charged.
 ///
-/// A store has four kinds of operations: it *charges* calls, *peeks* at hits, *adjusts* the charges of a receipt, and
-/// *edits* counters.
+/// A store has five kinds of operations: it *charges* calls, *peeks* at hits, *adjusts* the charges of a receipt,
+/// *changes permits* that were charged, and *edits* counters.
 pub trait Store: Send + Sync + 'static {
     /// The kind of the store: [`Synchronous`] or [`Asynchronous`].
     type Kind: StoreKind;
@@ -104,6 +104,19 @@ pub trait Store: Send + Sync + 'static {
         adjustment: Adjustment,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Releases or renews a permit: the charges of a receipt whose limits [bound requests in
+    /// flight](crate::Limit::concurrent). Other charges are ignored. Returns whether the permit was live. It is live until one
+    /// of its charges has been released or has expired. A permit that is not live cannot be renewed; its other charges are
+    /// released then.
+    fn change_permit_async(
+        &self,
+        permit: &Receipt,
+        change: PermitChange,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let _ = (permit, change);
+        ready(Err(StoreError::Unsupported(NO_PERMITS.to_owned())))
+    }
+
     /// Changes the counters of hits. The fields `veto` and `charge` of the hits are ignored, and no counter is created.
     /// Returns, for each counter, the outcome of a hit that requires one unit after the edit.
     fn edit_async(
@@ -116,6 +129,9 @@ pub trait Store: Send + Sync + 'static {
 /// The error message of a store that remembers no calls.
 const NO_CALL_RECORDS: &str = "the store does not remember calls";
 
+/// The error message of a store that does not count requests in flight.
+const NO_PERMITS: &str = "the store does not count requests in flight";
+
 /// A change of the charges of a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adjustment {
@@ -126,11 +142,40 @@ pub enum Adjustment {
     SetCost(u64),
 }
 
+/// A change of a permit, which is the right to have one request in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PermitChange {
+    /// Ends the permit, so that another request can get one.
+    Release,
+    /// Extends the permit: it expires a whole time to live from now.
+    Renew,
+}
+
+/// Releases or renews a permit with `change_one`, which changes the permit of one key and returns whether it was live.
+/// Returns whether the permits of all keys were live. If one of them cannot be renewed, releases the others: the request
+/// has no permit any more, so none of its limits counts it.
+pub(crate) fn change_permit(
+    permit: &Receipt,
+    change: PermitChange,
+    mut change_one: impl FnMut(&Charge, PermitChange) -> bool,
+) -> bool {
+    let mut was_live = true;
+    for charge in permit.permit_charges() {
+        was_live &= change_one(charge, change);
+    }
+    if change == PermitChange::Renew && !was_live {
+        for charge in permit.permit_charges() {
+            change_one(charge, PermitChange::Release);
+        }
+    }
+    was_live
+}
+
 /// A change of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// Subtracts the cost of each hit from its counter, oldest units first, or all units if there are fewer. Units that
-    /// have left the window are not affected.
+    /// have left the window are not affected. Permits are not affected either; their holders release them.
     Refund,
     /// Removes the counters, so that their keys are unused again.
     Reset,
@@ -187,6 +232,9 @@ pub trait SyncStore: Send + Sync + 'static {
 
     /// Changes the charges of a receipt.
     fn adjust(&self, receipt: &Receipt, adjustment: Adjustment);
+
+    /// Releases or renews a permit. Returns whether it was live.
+    fn change_permit(&self, permit: &Receipt, change: PermitChange) -> bool;
 
     /// Changes the counters of hits. Returns, for each counter, the outcome of a hit that requires one unit after the
     /// edit.
@@ -249,6 +297,14 @@ impl<S: SyncStore> Store for S {
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
         self.adjust(receipt, adjustment);
         ready(Ok(()))
+    }
+
+    fn change_permit_async(
+        &self,
+        permit: &Receipt,
+        change: PermitChange,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        ready(Ok(self.change_permit(permit, change)))
     }
 
     fn edit_async(

@@ -14,8 +14,8 @@ use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::request::{Descriptor, Request};
 use crate::store::{
-    Adjustment, ChargeResult, Edit, OnceResult, Outcomes, Receipt, SettleResult, Settlement, Store,
-    StoreError, SyncStore,
+    Adjustment, ChargeResult, Edit, OnceResult, Outcomes, PermitChange, Receipt, SettleResult,
+    Settlement, Store, StoreError, SyncStore,
 };
 
 /// The outcome that a [`ScriptedStore`] returns for one limit.
@@ -87,6 +87,10 @@ impl SyncStore for ScriptedStore {
     }
 
     fn adjust(&self, _: &Receipt, _: Adjustment) {}
+
+    fn change_permit(&self, _: &Receipt, _: PermitChange) -> bool {
+        true
+    }
 
     fn edit(&self, _: &[Hit<'_>], _: Edit) -> Outcomes {
         self.0.clone()

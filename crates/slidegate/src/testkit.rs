@@ -9,6 +9,7 @@ pub mod conformance;
 pub mod faulty;
 pub mod model;
 pub mod oracle;
+pub mod permits;
 pub mod properties;
 mod trace;
 

@@ -5,12 +5,12 @@
 
 use slidegate::store::{OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::testkit::block_on;
-use slidegate::testkit::conformance::{Mismatch, TraceStats, run_trace};
+use slidegate::testkit::conformance::{ALL_ALGORITHMS, Mismatch, TraceStats, run_trace};
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::model::ModelStore;
 use slidegate::{
     Adjustment, Algorithm, Asynchronous, CallIdentity, ChargeResult, Edit, Hit, ManualClock,
-    MemoryStore, Receipt, Store, StoreError, SyncStore,
+    MemoryStore, PermitChange, Receipt, Store, StoreError, SyncStore,
 };
 
 /// Runs random traces with each algorithm alone, and with all algorithms together. Returns the total statistics.
@@ -19,7 +19,7 @@ fn compare_store_with_model<S: Store>(
     steps: usize,
     store: impl Fn(&ManualClock, u64) -> S,
 ) -> TraceStats {
-    let all: &[Algorithm] = &Algorithm::ALL;
+    let all: &[Algorithm] = &ALL_ALGORITHMS;
     let mut sum = TraceStats::default();
     for algorithms in all.chunks(1).chain([all]) {
         let mut stats = TraceStats::default();
@@ -36,6 +36,9 @@ fn compare_store_with_model<S: Store>(
         assert!(stats.allowed * 10 > stats.decisions && stats.allowed * 10 < stats.decisions * 9);
         assert!(stats.refunds * 50 > stats.decisions, "{stats:?}");
         assert!(stats.waits * 20 > stats.decisions, "{stats:?}");
+        if algorithms == [Algorithm::Concurrent] {
+            assert!(stats.permit_changes * 20 > stats.decisions, "{stats:?}");
+        }
         add_trace_stats(&mut sum, stats);
     }
     sum
@@ -46,6 +49,7 @@ fn add_trace_stats(sum: &mut TraceStats, more: TraceStats) {
     sum.allowed += more.allowed;
     sum.waits += more.waits;
     sum.refunds += more.refunds;
+    sum.permit_changes += more.permit_changes;
     sum.failures += more.failures;
 }
 
@@ -88,6 +92,11 @@ impl SyncStore for StoreWithSweepBeforeCalls {
 
     fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
         self.0.adjust(receipt, adjustment);
+    }
+
+    fn change_permit(&self, permit: &Receipt, change: PermitChange) -> bool {
+        self.0.sweep();
+        self.0.change_permit(permit, change)
     }
 
     fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {

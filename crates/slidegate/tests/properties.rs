@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
+use std::time::Duration;
+
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
-use slidegate::testkit::properties;
+use slidegate::testkit::{permits, properties};
 use slidegate::{Limit, ManualClock, MemoryStore};
 
 /// Runs a property test for every limit, each time on an empty memory store and on an empty store with two slots. With
@@ -103,5 +105,33 @@ fn calendar_periods_are_counted_separately() {
         let clock = ManualClock::default();
         let store = MemoryStore::with_clock(clock.clone(), 1_000);
         block_on(properties::calendar_periods_are_counted_separately(&store, &clock, seed));
+    }
+}
+
+#[test]
+fn live_permits_stay_below_max() {
+    for seed in 0..200 {
+        let clock = ManualClock::default();
+        let store = MemoryStore::with_clock(clock.clone(), 100);
+        block_on(permits::permits_stay_below_max(&store, &clock, seed));
+        let faulty = FaultyStore::new(&clock, 2, Faults::default(), seed);
+        block_on(permits::permits_stay_below_max(&faulty, &clock, seed));
+    }
+}
+
+/// Permits that are not released count like the charges of an exact log.
+#[test]
+fn unreleased_permits_count_for_time_to_live() {
+    let ttls = [Duration::from_millis(100), Duration::from_secs(60), Duration::from_secs(86_400)];
+    for (ttl, max) in ttls.into_iter().flat_map(|ttl| [2, 10, 1_000].map(|max| (ttl, max))) {
+        let limit = Limit::concurrent(max, ttl).unwrap();
+        let clock = ManualClock::default();
+        let store = || MemoryStore::with_clock(clock.clone(), 100);
+        for seed in 0..10 {
+            block_on(properties::units_stay_below_bound(&store(), &clock, &limit, seed));
+            block_on(properties::retry_after_is_exact(&store(), &clock, &limit, seed));
+        }
+        block_on(properties::cost_above_max_has_no_retry_after(&store(), &clock, &limit));
+        block_on(properties::denial_charges_nothing(&store(), &clock, &limit));
     }
 }

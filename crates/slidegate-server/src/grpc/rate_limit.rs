@@ -47,16 +47,13 @@ async fn decide_rate_limit_call(
     request: Request<RateLimitRequest>,
 ) -> Result<Response<RateLimitResponse>, Status> {
     let (metadata, _, message) = request.into_parts();
-    let call = Call {
-        operation: Operation::Check,
-        span_name: "slidegate.should_rate_limit",
-        trace: TraceHeaders::Direct(metadata.as_ref()),
-    };
+    let trace = TraceHeaders::Direct(metadata.as_ref());
+    let call = Call::new(Operation::Check, "slidegate.should_rate_limit", trace);
     let counted = handler
         .handle(
             call,
             || ParsedMessage::parse(message),
-            |renderer, request, decision| Ok(rls::respond(renderer, request, decision)),
+            |renderer, request, decision, _| Ok(rls::respond(renderer, request, decision)),
         )
         .await;
     let counted = counted.map_err(|error| Status::invalid_argument(error.to_string()))?;

@@ -14,13 +14,14 @@ use slidegate::Decision;
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
 use super::check_request::{
-    CheckRequest, PeekRequest, ReportRequest, ReserveRequest, SettleRequest,
+    CheckRequest, PeekRequest, PermitRequest, ReportRequest, ReserveRequest, SettleRequest,
 };
 use super::{HttpClient, body, json, paths};
 use crate::rendering::problem::HttpProblem;
 use crate::rendering::{CountedResponse, ResponseRenderer};
 use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
 use crate::service::Service;
+use crate::service::permits::PermitToken;
 
 /// An HTTP path that returns decisions. The module [`super::openapi`] describes every endpoint.
 #[derive(Clone, Copy)]
@@ -30,18 +31,22 @@ pub enum Endpoint {
     Report,
     Reserve,
     Settle,
+    Release,
+    Renew,
     Auth,
     Json,
 }
 
 impl Endpoint {
     /// All endpoints.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Check,
         Self::Peek,
         Self::Report,
         Self::Reserve,
         Self::Settle,
+        Self::Release,
+        Self::Renew,
         Self::Auth,
         Self::Json,
     ];
@@ -54,6 +59,8 @@ impl Endpoint {
             Self::Report => "/v1/report",
             Self::Reserve => "/v1/reserve",
             Self::Settle => "/v1/settle",
+            Self::Release => "/v1/release",
+            Self::Renew => "/v1/renew",
             Self::Auth => "/v1/auth",
             Self::Json => "/json",
         }
@@ -78,6 +85,8 @@ impl Endpoint {
             Self::Report => "slidegate.report",
             Self::Reserve => "slidegate.reserve",
             Self::Settle => "slidegate.settle",
+            Self::Release => "slidegate.release",
+            Self::Renew => "slidegate.renew",
             Self::Auth => "slidegate.auth",
             Self::Json => "slidegate.should_rate_limit",
         }
@@ -141,11 +150,12 @@ impl DecisionEndpoints {
         client: &HttpClient,
         service: &Service,
     ) -> Result<CountedResponse, HttpProblem> {
-        let call = |operation, trace| Call { operation, span_name: endpoint.span_name(), trace };
+        let call = |operation, trace| Call::new(operation, endpoint.span_name(), trace);
         let trace = TraceHeaders::Direct(&head.headers);
         match endpoint {
             Endpoint::Check => {
-                let call = call(Operation::CheckWithin(&client.disconnect), trace);
+                let operation = Operation::CheckWithin(&client.disconnect);
+                let call = call(operation, trace).returning_permit();
                 self.handler.handle(call, || CheckRequest::parse(body), render_check).await
             }
             Endpoint::Peek => {
@@ -163,6 +173,17 @@ impl DecisionEndpoints {
                 let settle =
                     self.handler.settle(endpoint.span_name(), trace, || SettleRequest::parse(body));
                 Box::pin(settle).await
+            }
+            Endpoint::Release => {
+                let release = self
+                    .handler
+                    .release(endpoint.span_name(), trace, || PermitRequest::parse(body));
+                Box::pin(release).await
+            }
+            Endpoint::Renew => {
+                let renew =
+                    self.handler.renew(endpoint.span_name(), trace, || PermitRequest::parse(body));
+                Box::pin(renew).await
             }
             Endpoint::Report => {
                 let call = call(Operation::Report, trace);
@@ -184,14 +205,18 @@ impl DecisionEndpoints {
                 };
                 let render = |renderer: &ResponseRenderer,
                               request: &ForwardAuthRequest<'_>,
-                              decision: &Decision<'_>| {
+                              decision: &Decision<'_>,
+                              _: Option<&PermitToken>| {
                     renderer.render_auth(decision, request.deny_status())
                 };
                 self.handler.handle(call, parse, render).await
             }
             Endpoint::Json => {
                 let call = call(Operation::Check, trace);
-                self.handler.handle(call, || json::parse(body), json::render).await
+                let render = |renderer: &_, message: &_, decision: &Decision<'_>, _: Option<&_>| {
+                    json::render(renderer, message, decision)
+                };
+                self.handler.handle(call, || json::parse(body), render).await
             }
         }
     }
@@ -201,6 +226,7 @@ fn render_check<Q>(
     renderer: &ResponseRenderer,
     _: &Q,
     decision: &Decision<'_>,
+    permit: Option<&PermitToken>,
 ) -> Result<CountedResponse, HttpProblem> {
-    renderer.render_check(decision)
+    renderer.render_check(decision, permit)
 }

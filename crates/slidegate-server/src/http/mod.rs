@@ -27,7 +27,7 @@ use axum::routing::{MethodRouter, get};
 use hyper::body::Incoming;
 
 pub use self::auth::ProxyTrust;
-pub use self::check_request::{ReserveRequest, SettleRequest};
+pub use self::check_request::{PermitRequest, ReserveRequest, SettleRequest};
 use self::endpoints::{DecisionEndpoints, Endpoint};
 pub use self::protocol::{HttpClient, HttpHandler, HttpProtocol};
 pub use self::stream::ClientDisconnect;

@@ -5,6 +5,7 @@
 
 mod auth;
 mod json;
+mod permits;
 mod reservations;
 
 use std::future::{Ready, ready};
@@ -43,6 +44,7 @@ pub fn document() -> Value {
     let problem = output_schemas.subschema_for::<ProblemBody<'_>>();
     let auth = auth::path_item(&mut input_schemas, &mut output_schemas);
     let reservations = reservations::path_items(&mut input_schemas, &mut output_schemas);
+    let permits = permits::path_items(&mut input_schemas, &mut output_schemas);
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -61,6 +63,7 @@ pub fn document() -> Value {
             readiness.as_value(),
             &auth,
             reservations,
+            permits,
         ),
         "components": {
             "schemas": collect_schema_definitions([input_schemas, output_schemas]),
@@ -76,6 +79,7 @@ fn build_openapi_path_items(
     readiness: &Value,
     auth: &Value,
     [reserve, settle]: [Value; 2],
+    [release, renew]: [Value; 2],
 ) -> Value {
     json!({
         "/v1/check": { "post": add_idempotency_responses(build_decision_operation(
@@ -92,6 +96,8 @@ fn build_openapi_path_items(
         ) },
         "/v1/reserve": { "post": reserve },
         "/v1/settle": { "post": settle },
+        "/v1/release": { "post": release },
+        "/v1/renew": { "post": renew },
         "/v1/report": { "post": add_idempotency_responses(json!({
             "operationId": "report",
             "summary": "Records consumed units, also above the maximum of a limit",

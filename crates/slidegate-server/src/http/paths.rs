@@ -6,12 +6,14 @@ use slidegate::internal::most_similar_word;
 use crate::rendering::problem::{HttpProblem, method_not_allowed_with_hint, not_found_with_hint};
 
 /// The methods and paths of the HTTP listener.
-const HTTP_PATHS: [(&str, &str); 10] = [
+const HTTP_PATHS: [(&str, &str); 12] = [
     ("POST", "/v1/check"),
     ("POST", "/v1/peek"),
     ("POST", "/v1/report"),
     ("POST", "/v1/reserve"),
     ("POST", "/v1/settle"),
+    ("POST", "/v1/release"),
+    ("POST", "/v1/renew"),
     ("any method", "/v1/auth"),
     ("POST", "/json"),
     ("GET", "/v1/openapi.json"),

@@ -4,12 +4,14 @@
 //! long as the decision itself. A test compares the output with the output of serde.
 
 use std::io;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::{Decision, Reason};
 
 use crate::durations::ceil_millis;
+use crate::service::permits::PermitToken;
 use crate::service::reservations::ReservationToken;
 
 /// The decision. The fields outside `limits` describe the limit that determined it. They are null if no rule applies,
@@ -30,13 +32,21 @@ pub struct CheckResponse<'r> {
     remaining: Option<u64>,
     /// Milliseconds until the limit is completely unused.
     reset_after_ms: Option<u64>,
-    /// Milliseconds until the request fits the limit. Null if the request fits now, or if it can never fit.
+    /// Milliseconds until the request fits the limit. Null if the request fits now, if it can never fit, or if the limit
+    /// bounds the requests in flight, whose end is not known.
     retry_after_ms: Option<u64>,
     /// Whether the store was unavailable, so that the decision is an estimate.
     degraded: bool,
     /// The status of every limit of every rule that applies. Omits limits that were not evaluated, because a cached
     /// denial already decided, or because their rule evaluates only a sample of the requests.
     limits: Vec<LimitStatusBody<'r>>,
+    /// The permit of the request, which `/v1/release` and `/v1/renew` accept. Only in the response to an allowed request to
+    /// which a limit with `concurrent` applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permit: Option<&'r str>,
+    /// Milliseconds after which the permit expires, unless it is renewed. Only with `permit`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permit_ttl_ms: Option<u64>,
 }
 
 /// The decision on a request for a reservation.
@@ -62,6 +72,36 @@ pub struct SettleResponse {
 impl SettleResponse {
     /// The response to every successful settlement.
     pub const SETTLED: Self = Self { settled: true };
+}
+
+/// The response to a release.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ReleaseResponse")]
+pub struct ReleaseResponse {
+    /// Whether the permit was live until now. False if it had been released or had expired.
+    released: bool,
+}
+
+impl ReleaseResponse {
+    pub fn new(was_live: bool) -> Self {
+        Self { released: was_live }
+    }
+}
+
+/// The response to a renewal.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RenewResponse")]
+pub struct RenewResponse {
+    /// Always true.
+    renewed: bool,
+    /// Milliseconds after which the permit expires, unless it is renewed again.
+    permit_ttl_ms: u64,
+}
+
+impl RenewResponse {
+    pub fn new(ttl: Duration) -> Self {
+        Self { renewed: true, permit_ttl_ms: ceil_millis(ttl) }
+    }
 }
 
 /// The status of one limit.
@@ -112,7 +152,15 @@ impl<'r> CheckResponse<'r> {
             limit: binding.map(|limit_status| limit_status.limit),
             degraded: decision.is_degraded(),
             limits: decision.limits().map(LimitStatusBody::from_status).collect(),
+            permit: None,
+            permit_ttl_ms: None,
         }
+    }
+
+    /// Adds the permit of the request, if it has one.
+    pub fn with_permit(self, permit: Option<&'r PermitToken>) -> Self {
+        let permit_ttl_ms = permit.map(|permit| ceil_millis(permit.ttl));
+        Self { permit: permit.map(|permit| &*permit.text), permit_ttl_ms, ..self }
     }
 }
 
@@ -120,7 +168,7 @@ impl<'r> LimitStatusBody<'r> {
     fn from_status(limit_status: slidegate::LimitStatus<'r>) -> Self {
         let (limit, outcome) = (limit_status.limit(), limit_status.outcome());
         let quota = limit.quota();
-        let wait = outcome.retry_after().filter(|_| !outcome.fits());
+        let wait = limit_status.retry_after().filter(|_| !outcome.fits());
         Self {
             rule: limit_status.rule_name(),
             limit: LimitBody {
@@ -166,7 +214,14 @@ impl CheckResponse<'_> {
             writer.write_raw_json(if index == 0 { "" } else { "," });
             limit_status.write_json(&mut writer)?;
         }
-        writer.write_raw_json("]}");
+        writer.write_raw_json("]");
+        if let (Some(permit), Some(ttl_ms)) = (self.permit, self.permit_ttl_ms) {
+            writer.write_raw_json(r#","permit":"#);
+            writer.write_string(permit)?;
+            writer.write_raw_json(r#","permit_ttl_ms":"#);
+            writer.write_number(ttl_ms)?;
+        }
+        writer.write_raw_json("}");
         Ok(())
     }
 }
@@ -270,8 +325,6 @@ impl JsonWriter<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -313,6 +366,8 @@ mod tests {
                 limit: binding.map(|limit_status| limit_status.limit),
                 degraded,
                 limits: statuses.iter().map(build_limit_status).collect(),
+                permit: degraded.then_some("Ag-_9"),
+                permit_ttl_ms: degraded.then_some(60_000),
             };
             let mut json = Vec::new();
             response.write(&mut json).unwrap();

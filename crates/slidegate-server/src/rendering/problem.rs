@@ -13,6 +13,7 @@ use slidegate::OnceError;
 
 use crate::bounds::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::json_reader::excerpt;
+use crate::reservation_token::SealError;
 use crate::telemetry::request_result::RequestResult;
 
 /// The media type of error responses.
@@ -43,7 +44,7 @@ impl HttpProblem {
         Self::new(StatusCode::CONFLICT, detail)
     }
 
-    /// Creates a problem with status 410: the reservation can no longer be settled.
+    /// Creates a problem with status 410: the reservation or the permit has ended.
     pub fn gone(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, detail)
     }
@@ -152,6 +153,12 @@ impl HttpProblem {
         };
         // Strings and numbers always serialize. If they did not, the status would have to suffice.
         serde_json::to_vec(&body).unwrap_or_default()
+    }
+}
+
+impl From<SealError> for HttpProblem {
+    fn from(error: SealError) -> Self {
+        Self::unprocessable(error.to_string())
     }
 }
 

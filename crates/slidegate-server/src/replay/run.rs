@@ -146,6 +146,10 @@ impl<'a> Replay<'a> {
         let matched_rules = policy.apply(&request);
         let decision = gate.check_matched(&matched_rules);
         self.stats.record(now, &matched_rules, &decision);
+        // A line does not state when its request ended, so requests in flight are not replayed.
+        if let Some(permit) = decision.permit() {
+            gate.release(&permit);
+        }
     }
 }
 

@@ -30,7 +30,12 @@ impl RequestHandler {
                 Ok(reserved) => reserved,
                 Err(problem) => return (Err(problem), None),
             };
-            let response = self.renderer.render_reserve(&reserved.decision, reserved.token);
+            let permit = match self.service.seal_permit(&reserved.decision) {
+                Ok(permit) => permit,
+                Err(error) => return (Err(error.into()), None),
+            };
+            let response =
+                self.renderer.render_reserve(&reserved.decision, permit.as_ref(), reserved.token);
             let domain = self.tracer.as_ref().map(|_| request.domain().to_owned());
             let decision = reserved.decision;
             (response, domain.map(|domain| TracedDecision { domain, decision }))

@@ -5,6 +5,8 @@
 use slidegate::OnceError;
 use thiserror::Error;
 
+use crate::reservation_token::SealError;
+
 pub use self::generated::envoy;
 pub use self::generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
@@ -18,6 +20,12 @@ pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct InvalidRequest(pub String);
+
+impl From<SealError> for InvalidRequest {
+    fn from(error: SealError) -> Self {
+        Self(error.to_string())
+    }
+}
 
 impl From<OnceError> for InvalidRequest {
     fn from(error: OnceError) -> Self {

@@ -4,7 +4,9 @@ use std::future::Future;
 
 use quanta::Instant;
 use slidegate::store::{OnceResult, Outcomes, SettleResult, Settlement};
-use slidegate::{Adjustment, CallIdentity, ChargeResult, Edit, Hit, Receipt, Store, StoreError};
+use slidegate::{
+    Adjustment, CallIdentity, ChargeResult, Edit, Hit, PermitChange, Receipt, Store, StoreError,
+};
 
 use super::metrics::StoreMetrics;
 use super::traces::StoreTracer;
@@ -85,6 +87,14 @@ impl<S: Store> Store for InstrumentedStore<S> {
         adjustment: Adjustment,
     ) -> Result<(), StoreError> {
         self.measure_store_call(self.store.adjust_async(receipt, adjustment)).await
+    }
+
+    async fn change_permit_async(
+        &self,
+        permit: &Receipt,
+        change: PermitChange,
+    ) -> Result<bool, StoreError> {
+        self.measure_store_call(self.store.change_permit_async(permit, change)).await
     }
 
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {

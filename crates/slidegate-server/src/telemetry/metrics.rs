@@ -5,6 +5,7 @@
 
 mod cluster;
 mod exposition;
+mod permits;
 mod waits;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,8 @@ use super::stripes::Stripes;
 use self::cluster::ClusterGauges;
 pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::exposition::Format;
+use self::permits::PermitMetrics;
+pub use self::permits::PermitResult;
 use self::waits::WaitGauges;
 
 /// A counter that several threads increment often. It has a separate part for each group of threads, so that they do
@@ -48,6 +51,7 @@ pub struct Metrics {
     pub degraded_decisions: Counter,
     pub repeated_calls: Counter,
     settlements: Family<SettlementLabels, Counter>,
+    pub permits: PermitMetrics,
     reloads: Family<ReloadLabels, Counter>,
     pub policy_stale: Gauge,
     store: StoreMetrics,
@@ -311,6 +315,7 @@ impl Metrics {
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "Version of the server", build);
         Self {
+            permits: PermitMetrics::register(&mut registry),
             store: StoreMetrics::register(&mut registry, store),
             store_stats: StoreGauges::register(&mut registry, store),
             cluster: ClusterGauges::register(&mut registry),
@@ -389,6 +394,7 @@ impl Metrics {
         waits: WaitStats,
     ) -> Result<String, std::fmt::Error> {
         self.store_stats.update_from_stats(store);
+        self.permits.update();
         if let Some(cluster) = cluster {
             self.cluster.update_from_stats(cluster);
         }

@@ -275,3 +275,37 @@ fn metrics_count_call_records_and_settlements() {
     assert_eq!(samples.get(r#"slidegate_settlements_total{result="invalid"}"#), 1.0);
     assert_eq!(samples.get(r#"slidegate_settlements_total{result="settled"}"#), 0.0);
 }
+
+#[test]
+fn metrics_count_permits() {
+    let policy =
+        "rules: [{ name: a, limits: [{ name: in-flight, concurrent: 3, permit_ttl: 1s }] }]";
+    let server = Server::start_with_admin(policy, &[]);
+    let client = Client::new(&server);
+    let permits =
+        [(); 3].map(|()| client.check(&json!({ "attributes": {} })).json()["permit"].clone());
+    assert_eq!(client.check(&json!({ "attributes": {} })).status, 429);
+    let call = |path: &str, permit: &serde_json::Value| {
+        client.post(path, json!({ "permit": permit }).to_string()).status
+    };
+    assert_eq!(call("/v1/release", &permits[0]), 200);
+    assert_eq!(call("/v1/release", &permits[0]), 200);
+    assert_eq!(call("/v1/renew", &permits[1]), 200);
+    assert_eq!(call("/v1/renew", &json!("x")), 400);
+    let samples = MetricSamples::scrape(&server);
+    let permits = |samples: &MetricSamples, result: &str| {
+        samples.get(&format!(r#"slidegate_permits_total{{result="{result}"}}"#))
+    };
+    for (result, expected) in
+        [("granted", 3.0), ("released", 1.0), ("not_live", 1.0), ("renewed", 1.0), ("invalid", 1.0)]
+    {
+        assert_eq!(permits(&samples, result), expected, "{result}");
+    }
+    assert_eq!(samples.get("slidegate_permits_in_use"), 2.0);
+    let denied = r#"slidegate_decisions_total{domain="default",rule="a",limit="in-flight",outcome="denied"}"#;
+    assert_eq!(samples.get(denied), 1.0);
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    let samples = MetricSamples::scrape(&server);
+    assert_eq!(permits(&samples, "expired"), 2.0);
+    assert_eq!(samples.get("slidegate_permits_in_use"), 0.0);
+}

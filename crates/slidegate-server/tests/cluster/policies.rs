@@ -15,6 +15,8 @@ rules:
   - { name: b, limits: [3/h], algorithm: sliding_log }
   - name: c
     limits: [{ max: 3, window: 1h, algorithm: token_bucket }]
+  - name: d
+    limits: [{ concurrent: 3, permit_ttl: 60s }]
 ";
 
 #[test]
@@ -29,6 +31,7 @@ fn server_start_rejects_unreplicable_limits() {
     for (location, error) in [
         ("3:25", "algorithm `sliding_log` is not available in a cluster"),
         ("5:14", "algorithm `token_bucket` is not available in a cluster"),
+        ("7:14", "`concurrent` is not available in a cluster"),
     ] {
         let prefix = format!("{path}:{location}: ");
         let line = stderr.lines().find(|line| line.starts_with(&prefix));
@@ -36,7 +39,7 @@ fn server_start_rejects_unreplicable_limits() {
     }
     assert_eq!(
         stderr.lines().filter(|line| line.contains("not available in a cluster")).count(),
-        2,
+        3,
         "{stderr}"
     );
     // The memory store accepts the same policy.

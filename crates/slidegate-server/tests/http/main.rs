@@ -15,6 +15,7 @@ mod headers;
 mod lifecycle;
 mod malformed;
 mod openapi;
+mod permits;
 mod report;
 mod reservations;
 mod responses;

@@ -199,10 +199,13 @@ fn openapi_schemas_have_names_of_api_types() {
             "Limit",
             "LimitStatus",
             "PeekRequest",
+            "PermitRequest",
             "PolicyReadiness",
             "Problem",
             "Readiness",
             "Reason",
+            "ReleaseResponse",
+            "RenewResponse",
             "ReportRequest",
             "ReserveRequest",
             "ReserveResponse",
@@ -235,8 +238,8 @@ fn openapi_examples_match_their_schemas() {
         media.extend(value.as_object().into_iter().flat_map(|members| members.values()));
     }
     assert_eq!(
-        examples, 19,
+        examples, 23,
         "two requests and three responses of check and peek, one of each of report and settle, one request and three \
-         responses of reserve, one of json"
+         responses of reserve, two of release and renew each, one of json"
     );
 }

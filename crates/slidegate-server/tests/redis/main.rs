@@ -12,6 +12,7 @@ mod hot_keys;
 mod keys;
 mod outage;
 mod passwords;
+mod permits;
 mod reservations;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod server;

@@ -1,5 +1,5 @@
-//! The future of a decision by an asynchronous store. With [`OnDrop::Revert`], the charge of the request is reverted if
-//! the future is dropped before the decision is complete.
+//! The future of a decision by an asynchronous store. If the future is dropped before the decision is complete, the permit
+//! of the request is released, and with [`OnDrop::Revert`] its charge is reverted.
 
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -19,23 +19,25 @@ pub enum DecisionFuture {
     /// The response future polls the decision. Dropping the response future cancels the decision.
     Inline(BoxFuture<(Parts, BackendDecision<'static>)>),
     /// The decision runs to completion in a tokio task. If the response future is dropped before the decision is
-    /// complete, the charge of the request is reverted.
+    /// complete, the charge of the request is reverted, or its permit is released.
     Spawned(DecisionTask),
 }
 
 /// A decision that runs in its own tokio task. If this value is dropped before the decision is complete, the charge of
-/// the request is reverted.
+/// the request is reverted, or its permit is released.
 pub struct DecisionTask {
     /// The handle of the task; `None` once the decision is complete.
     handle: Option<JoinHandle<(Parts, BackendDecision<'static>)>>,
     backend: Arc<dyn Backend>,
     options: Arc<RequestOptions>,
     runtime: Handle,
+    on_drop: OnDrop,
 }
 
 impl DecisionFuture {
-    /// Creates the future of a decision. With [`OnDrop::Revert`], the decision runs in a new tokio task. Outside of a
-    /// tokio runtime, no task can be started. The charge of a dropped request then stays.
+    /// Creates the future of a decision. With [`OnDrop::Revert`], and if the decision may have a permit, it runs in a new tokio
+    /// task. Outside of a tokio runtime, no task can be started. The charge of a dropped request then stays, and its permit
+    /// counts until it expires.
     pub fn new(
         future: BoxFuture<(Parts, BackendDecision<'static>)>,
         backend: &Arc<dyn Backend>,
@@ -43,10 +45,10 @@ impl DecisionFuture {
         on_drop: OnDrop,
     ) -> Self {
         match Handle::try_current() {
-            Ok(runtime) if on_drop == OnDrop::Revert => {
+            Ok(runtime) if on_drop == OnDrop::Revert || backend.has_permits() => {
                 let (backend, options) = (backend.clone(), options.clone());
                 let handle = Some(runtime.spawn(future));
-                Self::Spawned(DecisionTask { handle, backend, options, runtime })
+                Self::Spawned(DecisionTask { handle, backend, options, runtime, on_drop })
             }
             _ => Self::Inline(future),
         }
@@ -76,10 +78,17 @@ impl Future for DecisionFuture {
 impl Drop for DecisionTask {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
-        let (backend, options) = (self.backend.clone(), self.options.clone());
+        let (backend, options, on_drop) =
+            (self.backend.clone(), self.options.clone(), self.on_drop);
         self.runtime.spawn(async move {
             let Ok((_, BackendDecision::Counted(decision, context))) = handle.await else { return };
             if !decision.is_allowed() {
+                return;
+            }
+            if on_drop == OnDrop::Keep {
+                if let Some(permit) = decision.permit() {
+                    backend.release(permit);
+                }
                 return;
             }
             let charge = PendingCharge { decision, context };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use slidegate::{Gate, Request, Store, StoreKind, internal};
+use slidegate::{Gate, Permit, Request, Store, StoreKind, internal};
 
 use super::{Backend, BackendDecision, BoxFuture, PendingCharge};
 use crate::extract::{AttributeValues, Attributes, RequestHead};
@@ -99,5 +99,17 @@ impl<S: Store> Backend for GateBackend<S> {
             return None;
         }
         Some(Box::pin(async move { self.settle_charge(&options, &charge, settlement).await }))
+    }
+
+    fn has_permits(&self) -> bool {
+        self.gate.policy().has_concurrent_limits()
+    }
+
+    fn release(&self, permit: Permit) {
+        self.gate.release_later(permit);
+    }
+
+    fn renew(self: Arc<Self>, permit: Permit) -> BoxFuture<bool> {
+        Box::pin(async move { self.gate.renew_async(&permit).await.unwrap_or(true) })
     }
 }

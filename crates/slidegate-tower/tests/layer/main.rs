@@ -18,6 +18,7 @@ mod grpc;
 mod key_plans;
 mod nested_layers;
 mod observe_mode;
+mod permits;
 mod readiness;
 mod routes;
 mod settlement;

@@ -2,6 +2,7 @@
 //! do not depend on these enums.
 
 use super::additive::{Additive, BucketLayout};
+use super::concurrent::Concurrent;
 use super::fixed_window::FixedWindow;
 use super::sliding_buckets::SlidingBuckets;
 use super::sliding_counter::SlidingCounter;
@@ -18,6 +19,7 @@ pub(crate) enum AnyCounter {
     SlidingCounter(SlidingCounter),
     FixedWindow(FixedWindow),
     TokenBucket(TokenBucket),
+    Concurrent(Concurrent),
 }
 
 /// Evaluates `$body` with `$counter` bound to the counter that the [`AnyCounter`] `$any` contains.
@@ -30,6 +32,7 @@ macro_rules! with_counter {
             $crate::algorithm::AnyCounter::SlidingCounter($counter) => $body,
             $crate::algorithm::AnyCounter::FixedWindow($counter) => $body,
             $crate::algorithm::AnyCounter::TokenBucket($counter) => $body,
+            $crate::algorithm::AnyCounter::Concurrent($counter) => $body,
         }
     };
 }

@@ -140,9 +140,11 @@ impl<'d> LimitStatus<'d> {
         self.outcome.reset_after()
     }
 
-    /// Returns the duration until this request would fit the limit: zero if it fits, `None` if it never fits.
+    /// Returns the duration until this request would fit the limit: zero if it fits, `None` if it never fits or the
+    /// duration is not known. The duration until a request in flight [ends](Limit::concurrent) is not known.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.outcome.retry_after()
+        let is_known = self.outcome.fits() || !self.limit().is_concurrent();
+        self.outcome.retry_after().filter(|_| is_known)
     }
 
     /// Returns the outcome that the store returned for the limit.

@@ -9,8 +9,11 @@ use arc_swap::{ArcSwapOption, Guard};
 
 use crate::clock::{Clock, Timestamp};
 use crate::outcome::Outcome;
+use crate::permit::Permit;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
-use crate::store::{Adjustment, Charge, Receipt, SettleResult, Settlement, SyncStore};
+use crate::store::{
+    Adjustment, Charge, PermitChange, Receipt, SettleResult, Settlement, SyncStore,
+};
 
 /// Minimum time for which counts are kept. It is longer than a decision takes, so that counts are not dropped during a
 /// decision that uses them.
@@ -113,6 +116,17 @@ impl InMemoryFallback {
         let (result, _) = self.decide_with_local_counts(settle, |(_, outcomes)| outcomes);
         self.keep_counts_for(settlement.ttl);
         result
+    }
+
+    /// Releases or renews a permit that was created in memory. Returns whether it was live.
+    pub(super) fn change_permit(&self, permit: &Permit, change: PermitChange) -> bool {
+        let Some(counts) = self.local_counts() else { return false };
+        if change == PermitChange::Renew {
+            let ttls =
+                permit.receipt().charges().iter().map(|charge| charge.limit.quota().window());
+            self.keep_counts_for(ttls.max().unwrap_or_default());
+        }
+        counts.change_permit(permit.receipt(), change)
     }
 
     /// Keeps the counts in memory for at least this time.

@@ -39,7 +39,9 @@ pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) 
 fn push_policy(policies: &mut HeaderText, status: &LimitStatus<'_>) {
     push_name(policies, status);
     policies.push(";q=").push(decimal!(clamp_to_field_integer(status.limit().quota().max())));
-    if let Some(window) = window_seconds(status) {
+    if status.limit().is_concurrent() {
+        policies.push(";qu=\"concurrent-requests\"");
+    } else if let Some(window) = window_seconds(status) {
         policies.push(";w=").push(decimal!(window));
     }
 }

@@ -8,6 +8,7 @@ mod bounds;
 mod charge;
 mod compile;
 mod compiler;
+mod concurrent;
 mod condition;
 mod descriptor;
 mod deserialize;

@@ -322,13 +322,36 @@ impl<'r> Match<'r> {
     pub(super) fn hit<'h>(&'h self, limit: &'h RuleLimit) -> Hit<'h> {
         let KeyIdentity { values, combination, part } = &self.identity;
         let scope = &limit.scopes[usize::from(*combination)];
+        let key = Key::with_optional_sub_key(scope, values, *part);
+        if limit.limit.is_concurrent() {
+            return self.permit_hit(limit, key);
+        }
         Hit {
-            key: Key::with_optional_sub_key(scope, values, *part),
+            key,
             limit: &limit.limit,
             cost: self.charge.cost,
             required: self.required_units(limit),
             veto: self.origin.veto,
             charge: self.charge_when(limit),
+        }
+    }
+
+    /// Returns the hit of a limit on requests in flight. It takes one permit, whatever the request costs. A request of cost
+    /// 0 takes none, because it only checks whether another one would fit. A report takes none, because its request has
+    /// ended.
+    #[cold]
+    fn permit_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>) -> Hit<'h> {
+        let takes_permit = !self.origin.is_reported && !self.is_refund();
+        Hit {
+            key,
+            limit: &limit.limit,
+            cost: if takes_permit { self.charge.cost.min(1) } else { 0 },
+            required: takes_permit.into(),
+            veto: self.origin.veto,
+            charge: match self.origin.veto {
+                Veto::Alone => ChargeWhen::IfAdmitted,
+                Veto::Jointly | Veto::Never => ChargeWhen::IfAdmittedAndFits,
+            },
         }
     }
 

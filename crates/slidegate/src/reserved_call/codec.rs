@@ -154,6 +154,7 @@ impl Writer {
                 self.bytes.push(6);
                 self.write_number(resolution.unwrap_or_default().into());
             }
+            Algorithm::Concurrent => self.bytes.push(7),
         }
     }
 }
@@ -243,6 +244,7 @@ impl Reader<'_> {
             6 => {
                 Algorithm::SlidingWindow { resolution: Some(self.read_number()?.try_into().ok()?) }
             }
+            7 => Algorithm::Concurrent,
             _ => return None,
         };
         Limit::new(Quota::new(max, Duration::from_micros(window_us)).ok()?, algorithm).ok()

@@ -34,6 +34,11 @@ impl Receipt {
         &self.charges
     }
 
+    /// Returns the charges with units whose limits [bound requests in flight](Limit::concurrent).
+    pub fn permit_charges(&self) -> impl Iterator<Item = &Charge> {
+        self.charges.iter().filter(|charge| charge.cost > 0 && charge.limit.is_concurrent())
+    }
+
     /// Appends a charge.
     #[inline]
     pub(crate) fn push(&mut self, charge: Charge) {
@@ -44,6 +49,8 @@ impl Receipt {
     pub fn charges_to_revert(&self, adjustment: Adjustment) -> impl Iterator<Item = Charge> {
         let units_to_revert = move |charge: &Charge| match adjustment {
             Adjustment::Revert => charge.cost,
+            // A request in flight takes its permit, whatever it costs.
+            Adjustment::SetCost(_) if charge.limit.is_concurrent() => 0,
             Adjustment::SetCost(cost) => {
                 let excess = charge.hit_cost.saturating_sub(cost);
                 multiply_and_divide(charge.cost, excess, charge.hit_cost)
@@ -61,6 +68,7 @@ impl Receipt {
     pub fn additional_charges(&self, adjustment: Adjustment) -> impl Iterator<Item = Charge> {
         let additional_units = move |charge: &Charge| match adjustment {
             Adjustment::Revert => 0,
+            Adjustment::SetCost(_) if charge.limit.is_concurrent() => 0,
             Adjustment::SetCost(cost) => {
                 let extra = cost.saturating_sub(charge.hit_cost);
                 // A store that charges one request for several requests has charged a multiple of the hit's cost.

@@ -12,7 +12,7 @@ use crate::clock::ManualClock;
 use crate::hit::Hit;
 use crate::key::{Key, Scope, Value};
 use crate::store::{
-    Adjustment, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, SyncStore,
+    Adjustment, ChargeResult, Edit, Outcomes, PermitChange, Receipt, Store, StoreError, SyncStore,
 };
 
 use super::model::ModelStore;
@@ -48,9 +48,22 @@ pub struct TraceStats {
     pub waits: usize,
     /// Refund calls that succeeded.
     pub refunds: usize,
+    /// Permits that were live and were released or renewed.
+    pub permit_changes: usize,
     /// Calls to the store that failed, without failed calls that the suite retried.
     pub failures: usize,
 }
+
+/// All algorithms with default parameters, including the algorithm that bounds requests in flight.
+pub const ALL_ALGORITHMS: [Algorithm; Algorithm::ALL.len() + 1] = {
+    let mut algorithms = [Algorithm::Concurrent; Algorithm::ALL.len() + 1];
+    let mut index = 0;
+    while index < Algorithm::ALL.len() {
+        algorithms[index] = Algorithm::ALL[index];
+        index += 1;
+    }
+    algorithms
+};
 
 /// One charge in this number has an id, and is repeated.
 const CHARGES_PER_CALL_WITH_ID: usize = 4;
@@ -103,6 +116,9 @@ pub async fn run_trace<S: Store>(
             }
             ConformanceStep::Adjust(age, adjustment) => {
                 run.compare_adjust_with_model(age, adjustment).await
+            }
+            ConformanceStep::ChangePermit(age, change) => {
+                run.compare_permit_change_with_model(age, change).await
             }
             ConformanceStep::Refund(plans) => run.compare_refund_with_model(&plans).await,
             ConformanceStep::Reset(plans) => run.compare_reset_with_model(&plans).await,
@@ -308,6 +324,37 @@ impl<S: Store> ConformanceRun<'_, S> {
         Ok(Outcomes::new())
     }
 
+    /// Releases or renews the permit of a receipt. The receipt stays, so that the permit is changed again later.
+    async fn compare_permit_change_with_model(
+        &mut self,
+        age: usize,
+        change: PermitChange,
+    ) -> Result<Outcomes, String> {
+        let Some(index) = self.receipts.len().checked_sub(age + 1) else {
+            return Ok(Outcomes::new());
+        };
+        let (store, model) = &self.receipts[index];
+        let mut has_timed_out = false;
+        let was_live = loop {
+            match self.store.change_permit_async(store, change).await {
+                Ok(was_live) => break was_live,
+                Err(error) => {
+                    has_timed_out |= matches!(error, StoreError::TimedOut(_));
+                    self.stats.failures += 1;
+                    check_error_is_retryable(error)?;
+                }
+            }
+        };
+        let expected = self.model.change_permit(model, change);
+        // A release that timed out may have freed the permit already.
+        if !has_timed_out {
+            let description = format!("{change:?} of {store:?}");
+            check_results_are_equal(&description, &was_live, &expected)?;
+        }
+        self.stats.permit_changes += usize::from(was_live && store.permit_charges().count() > 0);
+        Ok(Outcomes::new())
+    }
+
     async fn compare_refund_with_model(
         &mut self,
         plans: &[PlannedHit],
@@ -333,6 +380,11 @@ impl<S: Store> ConformanceRun<'_, S> {
             Ok(outcomes) => {
                 let model = self.model.edit(&hits, Edit::Reset);
                 check_results_are_equal(&format!("a reset, {plans:?}"), &outcomes, &model)?;
+                // After a reset, a permit can get the id of an earlier one, if the clock has not moved. The trace does not
+                // release the earlier one, because the effect of that is not specified.
+                if plans.iter().any(|plan| plan.limit.is_concurrent()) {
+                    self.receipts.clear();
+                }
                 Ok(outcomes)
             }
             Err(error) => self.count_failure(error),

@@ -21,8 +21,9 @@ use crate::clock::{Clock, ManualClock};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::Key;
 use crate::store::{
-    Adjustment, CallRecordTable, Charge, ChargeResult, Edit, OnceResult, Outcomes, Receipt,
-    SettleResult, Settlement, Store, StoreError, SyncStore, admits, has_charge,
+    Adjustment, CallRecordTable, Charge, ChargeResult, Edit, OnceResult, Outcomes, PermitChange,
+    Receipt, SettleResult, Settlement, Store, StoreError, SyncStore, admits, change_permit,
+    has_charge,
 };
 
 use super::model::{ModelStore, counter_name};
@@ -321,6 +322,18 @@ impl Store for FaultyStore {
         self.fail_randomly()?;
         self.adjust_in_all_slots(receipt, adjustment).await;
         Ok(())
+    }
+
+    async fn change_permit_async(
+        &self,
+        permit: &Receipt,
+        change: PermitChange,
+    ) -> Result<bool, StoreError> {
+        self.fail_randomly()?;
+        Ok(change_permit(permit, change, |charge, change| {
+            let slot = &self.slots[self.slot_index(&charge.reported_hit())];
+            slot.change_permit(&std::iter::once(charge.clone()).collect(), change)
+        }))
     }
 
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {

@@ -15,8 +15,8 @@ use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes, Receipt, SettleResult,
-    Settlement, SyncStore,
+    Adjustment, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes, PermitChange, Receipt,
+    SettleResult, Settlement, SyncStore, change_permit,
 };
 
 /// A map from the full name of each counter to the state of the counter.
@@ -258,6 +258,20 @@ impl SyncStore for ModelStore {
         for charge in receipt.additional_charges(adjustment) {
             self.charge(&[charge.reported_hit()]);
         }
+    }
+
+    fn change_permit(&self, permit: &Receipt, change: PermitChange) -> bool {
+        let now = self.clock.now();
+        let states = &mut *self.states.lock();
+        change_permit(permit, change, |charge, change| {
+            let CounterId::Text(name) = &charge.counter else { return false };
+            let AnyCounter::Concurrent(counter) = charge.limit.counter() else { return true };
+            let state = counter_state(&counter, states, name);
+            match change {
+                PermitChange::Release => counter.release(state, now, charge.charged_at),
+                PermitChange::Renew => counter.renew(state, now, charge.charged_at),
+            }
+        })
     }
 
     fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {

@@ -80,7 +80,8 @@ pub fn max_units_in_window(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::SlidingWindow { .. }
         | Algorithm::SlidingLog
-        | Algorithm::SlidingBuckets { .. } => max,
+        | Algorithm::SlidingBuckets { .. }
+        | Algorithm::Concurrent => max,
         Algorithm::SlidingCounter => (2 * max).saturating_sub(1),
         // An interval as long as the longest period can contain a shorter one, and parts of its neighbours.
         Algorithm::FixedWindow { align: Align::Calendar(_) } => 3 * max,
@@ -328,7 +329,8 @@ fn assert_within_limit<S>(
     match limit.algorithm() {
         Algorithm::SlidingWindow { .. }
         | Algorithm::SlidingLog
-        | Algorithm::SlidingBuckets { .. } => {
+        | Algorithm::SlidingBuckets { .. }
+        | Algorithm::Concurrent => {
             let inside = oracle.in_window(now, window);
             assert!(inside <= max, "{limit}, seed {seed}: {inside} units in a window");
         }

@@ -11,7 +11,7 @@ use crate::hit::{ChargeWhen, Veto};
 use crate::limit::{Limit, LimitError};
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
-use crate::store::Adjustment;
+use crate::store::{Adjustment, PermitChange};
 
 use super::calendar::draw_calendar;
 
@@ -50,6 +50,8 @@ pub(super) enum ConformanceStep {
     /// Changes the charges of an earlier receipt. The first field is the index of the receipt, where 0 is the newest
     /// one.
     Adjust(usize, Adjustment),
+    /// Changes the permit of an earlier receipt. The first field is the index of the receipt, where 0 is the newest one.
+    ChangePermit(usize, PermitChange),
     /// Refunds the cost of each hit to the counter of the hit.
     Refund(Vec<PlannedHit>),
     Reset(Vec<PlannedHit>),
@@ -108,6 +110,10 @@ impl ConformanceStepGenerator {
     }
 
     pub(super) fn next_step(&mut self) -> ConformanceStep {
+        if self.limits.iter().any(Limit::is_concurrent) && self.rng.u32(..8) == 0 {
+            let change = [PermitChange::Release, PermitChange::Renew][self.rng.usize(..2)];
+            return ConformanceStep::ChangePermit(self.rng.usize(..4), change);
+        }
         match self.rng.u32(..100) {
             0..=34 => ConformanceStep::SetClock(self.draw_next_time()),
             35..=75 => ConformanceStep::Charge(self.draw_hits()),
@@ -249,7 +255,7 @@ fn with_random_max(rng: &mut Rng, limit: &Limit) -> Limit {
 
 fn draw_max_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {
     let max = match algorithm {
-        Algorithm::SlidingLog => 1_000,
+        Algorithm::SlidingLog | Algorithm::Concurrent => 1_000,
         _ => MAX_UNITS,
     };
     let draws = [0, 1, 2, 3, 5, 10, 17, 100, 1_000, max - 1, max];

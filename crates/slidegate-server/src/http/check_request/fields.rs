@@ -20,6 +20,8 @@ pub enum BodyKind {
     Reserve,
     /// The body of `/v1/settle`.
     Settle,
+    /// The body of `/v1/release` and `/v1/renew`.
+    Permit,
     /// The body of `/v1/report`.
     Report,
     /// The body of `/v1/explain`.
@@ -39,6 +41,8 @@ pub struct BodyFields<'b> {
     /// The token of a reservation. Text that is not Unicode is never a valid token.
     pub reservation: Option<LossyText<'b>>,
     pub wait_ms: Option<WaitMillis>,
+    /// The token of a permit.
+    pub permit: Option<LossyText<'b>>,
     /// `None` if the field is missing.
     pub descriptors: Option<Vec<ExplainDescriptor<'b>>>,
 }
@@ -51,7 +55,7 @@ pub struct ExplainDescriptor<'b> {
 }
 
 /// Field names of other rate limiters, and common mistakes, each with the field that corresponds to it.
-const SYNONYMS: [(&str, &str); 25] = [
+const SYNONYMS: [(&str, &str); 27] = [
     ("attribute", "attributes"),
     ("attrs", "attributes"),
     ("key", "attributes"),
@@ -77,6 +81,8 @@ const SYNONYMS: [(&str, &str); 25] = [
     ("wait", "wait_ms"),
     ("max_wait", "wait_ms"),
     ("timeout_ms", "wait_ms"),
+    ("token", "permit"),
+    ("permit_id", "permit"),
 ];
 
 impl BodyKind {
@@ -90,6 +96,7 @@ impl BodyKind {
                 &["domain", "attributes", "cost", "costs", "idempotency_key", "ttl_ms"]
             }
             Self::Settle => &["reservation", "cost", "costs"],
+            Self::Permit => &["permit"],
             Self::Explain => &["domain", "attributes", "cost", "costs", "descriptors"],
             Self::Descriptor => &["attributes", "cost", "costs"],
         }
@@ -109,7 +116,7 @@ impl<'b> BodyFields<'b> {
     fn read(reader: &mut JsonReader<'b>, kind: BodyKind) -> Result<Self, JsonError> {
         let (mut domain, mut attributes, mut cost, mut costs) = (None, None, None, None);
         let (mut idempotency_key, mut ttl_ms, mut reservation) = (None, None, None);
-        let (mut wait_ms, mut descriptors) = (None, None);
+        let (mut wait_ms, mut permit, mut descriptors) = (None, None, None);
         reader.read_object(|reader, name| {
             let known = str::from_utf8(&name.bytes).ok();
             match known.filter(|name| kind.field_names().contains(name)) {
@@ -126,7 +133,11 @@ impl<'b> BodyFields<'b> {
                 }
                 Some("ttl_ms") => set(&mut ttl_ms, ReservationTtl::read(reader)?, reader, &name),
                 Some("reservation") => {
-                    set(&mut reservation, read_reservation(reader)?, reader, &name)
+                    let token = read_token(reader, "reservation", "/v1/reserve")?;
+                    set(&mut reservation, token, reader, &name)
+                }
+                Some("permit") => {
+                    set(&mut permit, read_token(reader, "permit", "/v1/check")?, reader, &name)
                 }
                 Some("wait_ms") => set(&mut wait_ms, WaitMillis::read(reader)?, reader, &name),
                 Some("descriptors") => {
@@ -144,6 +155,7 @@ impl<'b> BodyFields<'b> {
             ttl_ms,
             reservation,
             wait_ms,
+            permit,
             descriptors,
         })
     }
@@ -178,12 +190,17 @@ fn read_domain<'b>(reader: &mut JsonReader<'b>) -> Result<LossyText<'b>, JsonErr
     }
 }
 
-fn read_reservation<'b>(reader: &mut JsonReader<'b>) -> Result<LossyText<'b>, JsonError> {
+/// Reads the token in a field, which is also a field in the response at `path`.
+fn read_token<'b>(
+    reader: &mut JsonReader<'b>,
+    field: &str,
+    path: &str,
+) -> Result<LossyText<'b>, JsonError> {
     match reader.peek_kind()? {
         JsonKind::String => Ok(reader.read_string()?.bytes.into()),
         other => {
             let message = format!(
-                "`reservation` is {}; send the `reservation` in the response of /v1/reserve",
+                "`{field}` is {}; send the `{field}` in the response of {path}",
                 other.describe()
             );
             Err(reader.error(reader.position(), message))

@@ -14,10 +14,16 @@ use crate::rendering::check_response::{ReserveResponse, SettleResponse};
 pub const ERROR_RESPONSES: [(&str, &str); 3] = [
     (
         "410",
-        "The reservation has expired, or too many newer calls are remembered. Its charge stays.",
+        "The reservation or the permit has expired, or too many newer calls are remembered. The charge of a reservation stays.",
     ),
-    ("421", "Another instance made the reservation, and only that instance can settle it."),
-    ("503", "The store is unavailable. Repeat the settlement: it is applied once."),
+    (
+        "421",
+        "Another instance made the reservation or the permit, and only that instance can change it.",
+    ),
+    (
+        "503",
+        "The store is unavailable. Repeat the call: a settlement or a release is applied once.",
+    ),
 ];
 
 /// Returns the descriptions of `/v1/reserve` and `/v1/settle`.

@@ -115,6 +115,13 @@ impl Compiler<'_> {
         if let Some((name, at)) = map.name.value_and_span() {
             self.report_invalid_name("limit", name, at);
         }
+        if !map.concurrent.is_absent() {
+            return self.compile_concurrent_limit(at, map);
+        }
+        if let Some((_, at)) = map.permit_ttl.value_and_span() {
+            let message = "`permit_ttl` is only for a limit with `concurrent`; remove it, or replace `max` and `window` by `concurrent`";
+            self.report(at, message);
+        }
         if !map.calendar.is_absent() {
             return self.compile_calendar_limit(at, map);
         }
@@ -206,7 +213,7 @@ impl Compiler<'_> {
     }
 
     /// Parses the duration in a field, such as `15m`. Reports an invalid duration.
-    fn window_from_field(&mut self, window: &Field<String>) -> Option<Duration> {
+    pub(super) fn window_from_field(&mut self, window: &Field<String>) -> Option<Duration> {
         let (text, at) = window.value_and_span()?;
         self.ok_or_report(at, quota::parse_window(text))
     }

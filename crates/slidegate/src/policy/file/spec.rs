@@ -179,11 +179,18 @@ pub(super) struct OverrideSpec {
 #[cfg_attr(
     feature = "schema",
     schemars(extend(
-        "required" = ["max"],
-        "oneOf" = [{ "required": ["window"] }, { "required": ["calendar"] }]
+        "oneOf" = [
+            { "required": ["max", "window"] },
+            { "required": ["max", "calendar"] },
+            { "required": ["concurrent", "permit_ttl"] }
+        ]
     ))
 )]
-#[serde(default, deny_unknown_fields, expecting = "a map with `max` and `window` or `calendar`")]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a map with `max` and `window` or `calendar`, or with `concurrent` and `permit_ttl`"
+)]
 pub(super) struct LimitMap {
     /// The name of the limit in headers, metrics and keys; the window if not given.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
@@ -203,6 +210,16 @@ pub(super) struct LimitMap {
     pub(super) timezone: Field<String>,
     /// For `calendar: week`: the first day of a week; `monday` if not given.
     pub(super) week_starts: Field<WeekdaySpec>,
+    /// The maximum number of requests in flight, instead of `max` and a window; 0 denies all requests. Each admitted request
+    /// gets a permit, which counts until it is released or expires.
+    #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
+    pub(super) concurrent: Field<u64>,
+    /// For `concurrent`: the time after which a permit expires if it is neither released nor renewed, from 1s to 24h.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(regex(pattern = r"^\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$"))
+    )]
+    pub(super) permit_ttl: Field<String>,
     pub(super) algorithm: Field<AlgorithmSpec>,
     /// For `sliding_window`: the number of parts into which max and the window are divided; 32 if not given. If `max` is
     /// at most the resolution, the count is exact.

@@ -1,13 +1,14 @@
 //! The calls of the store.
 
+use crate::algorithm::concurrent::Concurrent;
 use crate::algorithm::{AnyCounter, with_counter};
 use crate::call::CallIdentity;
 use crate::clock::{Clock, Timestamp};
 use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, Charge, ChargeResult, CounterId, Edit, LocalResults, OnceResult, Outcomes, Receipt,
-    SettleResult, Settlement, SingleChargeResult, SyncStore,
+    Adjustment, Charge, ChargeResult, CounterId, Edit, LocalResults, OnceResult, Outcomes,
+    PermitChange, Receipt, SettleResult, Settlement, SingleChargeResult, SyncStore, change_permit,
 };
 use crate::sync::Ordering;
 
@@ -116,6 +117,13 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         }
     }
 
+    fn change_permit(&self, permit: &Receipt, change: PermitChange) -> bool {
+        let now = self.clock.now();
+        change_permit(permit, change, |charge, change| {
+            self.change_permit_of_key(charge, change, now)
+        })
+    }
+
     fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {
         let now = self.clock.now();
         let edit_hit = |hit: &Hit<'_>| match edit {
@@ -161,6 +169,21 @@ impl<C: Clock> MemoryStore<C> {
             shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
         });
         self.add_to_memory_use(grown);
+    }
+
+    /// Releases or renews the permit of one key. Returns whether it was live.
+    fn change_permit_of_key(&self, charge: &Charge, change: PermitChange, now: Timestamp) -> bool {
+        let AnyCounter::Concurrent(counter) = charge.limit.counter() else { return true };
+        let CounterId::Fingerprint(fingerprint) = charge.counter else { return false };
+        let padded = &self.shards[self.shard_index(fingerprint)];
+        let shard = &mut *padded.shard.lock();
+        // The key is possibly not denied any more.
+        padded.mark_not_denied();
+        let coarse = |time| self.to_coarse_expiry::<Concurrent>(time, charge.phase_us);
+        let permit = (charge.charged_at, change);
+        let (was_live, grown) = shard.change_permit(counter, fingerprint, permit, now, coarse);
+        self.add_to_memory_use(grown);
+        was_live
     }
 
     fn refund_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {

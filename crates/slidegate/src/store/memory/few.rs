@@ -4,6 +4,7 @@
 use arrayvec::ArrayVec;
 
 use crate::algorithm::AnyCounter;
+use crate::algorithm::concurrent::Concurrent;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::SlidingBuckets;
 use crate::algorithm::sliding_counter::SlidingCounter;
@@ -62,6 +63,7 @@ impl<C: Clock> MemoryStore<C> {
             AnyCounter::SlidingCounter(_) => self.decide_few_of::<SlidingCounter>(&hits, now),
             AnyCounter::FixedWindow(_) => self.decide_few_of::<FixedWindow>(&hits, now),
             AnyCounter::TokenBucket(_) => self.decide_few_of::<TokenBucket>(&hits, now),
+            AnyCounter::Concurrent(_) => self.decide_few_of::<Concurrent>(&hits, now),
         }
     }
 

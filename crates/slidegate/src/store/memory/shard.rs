@@ -1,5 +1,6 @@
 //! A shard of the memory store: the data behind one lock, with a separate table for each algorithm.
 
+use crate::algorithm::concurrent::Concurrent;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::SlidingBuckets;
 use crate::algorithm::sliding_counter::SlidingCounter;
@@ -10,6 +11,7 @@ use crate::algorithm::{AnyCounter, ChargeEffect, Counter};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
+use crate::store::PermitChange;
 
 use crate::store::table::{
     CoarseTime, Evict, EvictionCandidate, SLOTS_PER_GROUP, Slot, SlotIndex, Table,
@@ -36,6 +38,7 @@ struct NonDefaultTables {
     sliding_counter: Table<<SlidingCounter as Counter>::State>,
     fixed_window: Table<<FixedWindow as Counter>::State>,
     token_bucket: Table<<TokenBucket as Counter>::State>,
+    concurrent: Table<<Concurrent as Counter>::State>,
 }
 
 /// A counter whose states have a table in every shard.
@@ -103,6 +106,7 @@ impl_has_table! {
     SlidingCounter => sliding_counter;
     FixedWindow => fixed_window, HAS_PHASE = true;
     TokenBucket => token_bucket;
+    Concurrent => concurrent;
 }
 
 impl Shard {
@@ -369,6 +373,32 @@ impl Shard {
         };
         let grown = slot.map_or(0, |slot| C::table(self).update(slot, refund).1);
         (self.peek_slot(counter, slot, now, 1), grown)
+    }
+
+    /// Releases or renews a permit. Returns whether it was live, and the bytes by which the heap allocations of the key's
+    /// state have grown. `coarse` converts a time to coarse time.
+    pub(super) fn change_permit(
+        &mut self,
+        counter: Concurrent,
+        fingerprint: u64,
+        (id, change): (Timestamp, PermitChange),
+        now: Timestamp,
+        coarse: impl Fn(Timestamp) -> CoarseTime,
+    ) -> (bool, isize) {
+        let table = Concurrent::table(self);
+        let Some(slot) = table.find(fingerprint) else { return (false, 0) };
+        let change = |slot: &mut Slot<_>| match change {
+            PermitChange::Release => {
+                slot.denied_until = 0;
+                counter.release(&mut slot.state, now, id)
+            }
+            PermitChange::Renew => {
+                let was_live = counter.renew(&mut slot.state, now, id);
+                slot.expires = slot.expires.max(coarse(counter.expires_at(&slot.state)));
+                was_live
+            }
+        };
+        table.update(slot, change)
     }
 
     /// Removes a key. Returns `true` if the key existed.

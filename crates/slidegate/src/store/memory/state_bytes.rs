@@ -31,6 +31,7 @@ impl Limit {
             AnyCounter::SlidingLog(counter) => counter.max_heap_bytes(),
             AnyCounter::SlidingBuckets(counter) => counter.max_heap_bytes(),
             AnyCounter::SlidingWindow(counter) => counter.max_heap_bytes(),
+            AnyCounter::Concurrent(counter) => counter.max_heap_bytes(),
             AnyCounter::SlidingCounter(_)
             | AnyCounter::FixedWindow(_)
             | AnyCounter::TokenBucket(_) => 0,

@@ -29,7 +29,7 @@ schema!(AlgorithmSpec, "Algorithm", |_generator| json_schema!({
 }));
 
 schema!(LimitSpec, "Limit", |generator| json_schema!({
-    "description": "A limit such as `100/min`, or a map with `max` and `window` or `calendar`.",
+    "description": "A limit such as `100/min`, or a map with `max` and `window` or `calendar`, or with `concurrent` and `permit_ttl`.",
     "anyOf": [
         {
             "type": "string",

@@ -1,0 +1,60 @@
+//! The script call that releases or renews a permit.
+
+use slidegate::store::Charge;
+use slidegate::{PermitChange, Timestamp};
+
+use crate::call::{Keys, ScriptCall, encode_time_or_redis_clock, find_or_add_key};
+use crate::reply::DecodeError;
+use crate::script::Scripts;
+use crate::script_operation::ScriptOperation;
+use crate::script_request::key_and_tag;
+
+/// A change of the charges of a permit whose keys are all in one slot of a Cluster. The reply is whether all of them were
+/// live.
+#[derive(Debug)]
+pub struct PermitCall<'c> {
+    pub change: PermitChange,
+    pub charges: Vec<&'c Charge>,
+    /// The time by which permits expire later, in milliseconds.
+    pub margin_ms: u32,
+}
+
+impl ScriptOperation for PermitCall<'_> {
+    type Reply = bool;
+
+    fn call<'s>(
+        &self,
+        scripts: &'s Scripts,
+        now: Option<Timestamp>,
+        expiry_margin_s: u32,
+    ) -> ScriptCall<'s, '_> {
+        let (mut keys, mut charges, mut count) = (Keys::new(), Vec::new(), 0_u16);
+        for charge in &self.charges {
+            let Some((key, _)) = key_and_tag(&charge.counter) else { continue };
+            count += 1;
+            charges.extend(find_or_add_key(&mut keys, key).to_le_bytes());
+            charges.extend(u32::try_from(charge.cost).unwrap_or(u32::MAX).to_le_bytes());
+            let ttl_us = charge.limit.params().window + 1_000 * u64::from(self.margin_ms);
+            for number in [charge.charged_at.as_micros(), ttl_us] {
+                charges.extend((number as f64).to_le_bytes());
+            }
+        }
+        let mut argument = encode_time_or_redis_clock(now).to_vec();
+        argument.push(match self.change {
+            PermitChange::Release => 0,
+            PermitChange::Renew => 1,
+        });
+        argument.extend(f64::from(expiry_margin_s).to_le_bytes());
+        argument.extend(count.to_le_bytes());
+        argument.extend(charges);
+        ScriptCall { script: scripts.permit(), keys, argument }
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<bool, DecodeError> {
+        match bytes {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(DecodeError::Malformed),
+        }
+    }
+}

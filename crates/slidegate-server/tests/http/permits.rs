@@ -1,0 +1,169 @@
+//! Tests of permits: the field `permit` of decisions, `/v1/release` and `/v1/renew`.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::bad_input::assert_problem;
+use crate::client::{Client, HttpResponse};
+use crate::common::Server;
+
+const POLICY: &str = "
+rules:
+  - name: streams
+    per: [user]
+    limits: [100/h, { name: in-flight, concurrent: 2, permit_ttl: 2s }]
+  - { name: other, when: { path: /free }, limits: [100/h] }
+";
+
+fn post(client: &Client, path: &str, body: &Value) -> HttpResponse {
+    client.post(path, body.to_string())
+}
+
+fn check(client: &Client, user: &str) -> HttpResponse {
+    post(client, "/v1/check", &json!({"attributes": {"user": user}}))
+}
+
+/// Returns the remaining units of a user: requests, and permits.
+fn remaining(client: &Client, user: &str) -> Vec<u64> {
+    let peek = post(client, "/v1/peek", &json!({"attributes": {"user": user}})).json();
+    assert!(peek.get("permit").is_none());
+    let limits = peek["limits"].as_array().unwrap().clone();
+    limits.iter().map(|limit| limit["remaining"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn released_permit_is_free_for_next_request() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let [first, second] = [check(&client, "ann"), check(&client, "ann")].map(|response| {
+        assert_eq!((response.status, &response.json()["permit_ttl_ms"]), (200, &json!(2_000)));
+        response.json()["permit"].clone()
+    });
+    assert_ne!(first, second);
+    let denied = check(&client, "ann");
+    let body = denied.json();
+    assert_eq!((denied.status, &body["reason"]), (429, &json!("concurrency_exceeded")));
+    assert_eq!(
+        (&body["retry_after_ms"], &body["limit"]["name"]),
+        (&Value::Null, &json!("in-flight"))
+    );
+    assert_eq!((body.get("permit"), denied.header("retry-after")), (None, None));
+    assert_eq!(remaining(&client, "ann"), [98, 0], "the denied request is not counted");
+    assert_eq!(remaining(&client, "bob"), [100, 2]);
+
+    for released in [true, false] {
+        let response = post(&client, "/v1/release", &json!({"permit": first}));
+        assert_eq!((response.status, response.json()), (200, json!({"released": released})));
+    }
+    assert_eq!(remaining(&client, "ann"), [98, 1]);
+    assert_eq!(check(&client, "ann").status, 200);
+    assert_eq!(check(&client, "ann").status, 429);
+}
+
+#[test]
+fn renewed_permit_stays_live_and_expired_one_is_gone() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let [renewed, expired] = [(); 2].map(|()| check(&client, "ann").json()["permit"].clone());
+    let renew = |permit: &Value| post(&client, "/v1/renew", &json!({"permit": permit}));
+    for _ in 0..3 {
+        thread::sleep(Duration::from_millis(800));
+        let response = renew(&renewed);
+        assert_eq!(
+            (response.status, response.json()),
+            (200, json!({"renewed": true, "permit_ttl_ms": 2_000}))
+        );
+    }
+    assert_eq!(remaining(&client, "ann")[1], 1, "the other one has expired");
+    let gone = renew(&expired);
+    assert_problem(&gone, 410, "Gone", "has been released or has expired");
+    let response = post(&client, "/v1/release", &json!({"permit": expired}));
+    assert_eq!(response.json(), json!({"released": false}));
+}
+
+#[test]
+fn request_without_concurrent_limit_has_no_permit() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let response = post(&client, "/v1/check", &json!({"attributes": {"path": "/free"}}));
+    assert_eq!((response.status, response.json().get("permit")), (200, None));
+}
+
+#[test]
+fn repeated_check_returns_same_permit() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let body = json!({"attributes": {"user": "ann"}, "idempotency_key": "a"});
+    let permits = [(); 2].map(|()| post(&client, "/v1/check", &body).json()["permit"].clone());
+    assert_eq!(remaining(&client, "ann"), [99, 1]);
+    for (permit, released) in permits.into_iter().zip([true, false]) {
+        let response = post(&client, "/v1/release", &json!({"permit": permit}));
+        assert_eq!(response.json(), json!({"released": released}));
+    }
+    assert_eq!(remaining(&client, "ann"), [99, 2]);
+}
+
+#[test]
+fn reservation_and_permit_end_separately() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let body = json!({"attributes": {"user": "ann"}, "cost": 50});
+    let reserved = post(&client, "/v1/reserve", &body).json();
+    assert_eq!(remaining(&client, "ann"), [50, 1]);
+    let settle = json!({"reservation": reserved["reservation"], "cost": 30});
+    assert_eq!(post(&client, "/v1/settle", &settle).status, 200);
+    assert_eq!(remaining(&client, "ann"), [70, 1], "the request is still in flight");
+    let release = json!({"permit": reserved["permit"]});
+    assert_eq!(post(&client, "/v1/release", &release).json(), json!({"released": true}));
+    assert_eq!(remaining(&client, "ann"), [70, 2]);
+}
+
+/// The responses to proxies contain no permit, so their requests are not counted while they are in flight. They are denied
+/// while no permit is free.
+#[test]
+fn request_of_proxy_keeps_no_permit() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let body = r#"{"domain":"default","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
+    for _ in 0..3 {
+        assert_eq!(client.post("/json", body).status, 200);
+    }
+    assert_eq!(remaining(&client, "ann"), [97, 2]);
+    let permits = [(); 2].map(|()| check(&client, "ann").json()["permit"].clone());
+    assert_eq!(client.post("/json", body).status, 429);
+    let release = json!({"permit": permits[0]});
+    assert_eq!(post(&client, "/v1/release", &release).status, 200);
+    assert_eq!(client.post("/json", body).status, 200);
+}
+
+#[test]
+fn invalid_permit_is_rejected() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let reserve = json!({"attributes": {"user": "ann"}});
+    let reservation = post(&client, "/v1/reserve", &reserve).json()["reservation"].clone();
+    for path in ["/v1/release", "/v1/renew"] {
+        for (body, detail) in [
+            (
+                json!({}),
+                "field `permit` is missing; send the `permit` in the response of /v1/check",
+            ),
+            (
+                json!({"permit": 7}),
+                "`permit` is a number; send the `permit` in the response of /v1/check",
+            ),
+            (json!({"permit": "x"}), "`permit` is not a token of this service"),
+            (json!({"permit": reservation}), "`permit` is not a token of this service"),
+            (json!({"token": "x"}), "unknown field `token`; did you mean `permit`?"),
+        ] {
+            assert_problem(&post(&client, path, &body), 400, "Bad Request", detail);
+        }
+        assert_eq!(client.call("GET", path).status, 405);
+    }
+    let other = Server::start(POLICY);
+    let permit = check(&client, "ann").json()["permit"].clone();
+    let response = post(&Client::new(&other), "/v1/release", &json!({"permit": permit}));
+    assert_eq!(response.status, 400, "each instance draws its own key");
+}

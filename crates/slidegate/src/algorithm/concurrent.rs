@@ -1,0 +1,220 @@
+//! Requests in flight: at most max permits are live at the same time. A charge creates a permit, which is live until it is
+//! released or expires.
+//!
+//! A permit is identified by the time of its charge. The id is unique among all permits of its key, because it is at least
+//! one microsecond later than the id of the previous permit. A state keeps the id of its newest permit until all permits
+//! would have expired, so a release never frees another permit than its own.
+//!
+//! A charge removes the permits that have expired. If the clock then steps back, they cannot be renewed, so there are never
+//! more live permits than max.
+
+#[cfg(test)]
+mod tests;
+
+use super::counter::{ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
+use super::ring::{RingBuffer, max_heap_bytes};
+use super::tick::LimitParams;
+use crate::clock::Timestamp;
+use crate::heap::HeapSize;
+use crate::outcome::Outcome;
+use crate::quota::Quota;
+
+/// The largest max of a limit on requests in flight. The permits of a key then take at most 240 KB.
+pub const MAX_PERMITS: u64 = 10_000;
+
+/// A bound on the requests in flight: the max of the quota. The window of the quota is the time to live of a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Concurrent {
+    max: u32,
+    ttl_us: u64,
+}
+
+/// The permits of a key.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// The id of the newest permit, in microseconds.
+    newest_id: u64,
+    /// The sum of the units of all permits, including expired permits that have not been removed.
+    units: u64,
+    /// The permits, sorted by the time at which they expire.
+    permits: RingBuffer<LivePermit>,
+}
+
+/// A permit that was not released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LivePermit {
+    expires_us: u64,
+    id: u64,
+    units: u32,
+}
+
+impl LivePermit {
+    fn is_live(&self, now: Timestamp) -> bool {
+        now.as_micros() < self.expires_us
+    }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.newest_id == other.newest_id && self.permits.iter().eq(other.permits.iter())
+    }
+}
+
+impl HeapSize for State {
+    #[inline(always)]
+    fn heap_bytes(&self) -> usize {
+        self.permits.heap_bytes()
+    }
+}
+
+impl State {
+    /// Returns the number of permits that have expired, and the sum of their units.
+    fn expired_permits(&self, now: Timestamp) -> (usize, u64) {
+        let expired = self.permits.iter().take_while(|permit| !permit.is_live(now));
+        expired.fold((0, 0), |(count, units), permit| (count + 1, units + u64::from(permit.units)))
+    }
+
+    fn remove_expired_permits(&mut self, now: Timestamp) {
+        let (count, units) = self.expired_permits(now);
+        self.permits.remove_first(count);
+        self.units -= units;
+    }
+
+    /// Returns the index of a permit; `None` if it has been released, or has been removed after it has expired.
+    fn index_of(&self, id: u64) -> Option<usize> {
+        self.permits.iter().position(|permit| permit.id == id)
+    }
+
+    /// Adds a permit behind all permits that do not expire later.
+    fn insert(&mut self, permit: LivePermit) {
+        let expires_later = |other: &LivePermit| other.expires_us > permit.expires_us;
+        let later_count = self.permits.iter().rev().take_while(expires_later).count();
+        let kept = self.permits.len() - later_count;
+        let later: Vec<LivePermit> = self.permits.iter().skip(kept).collect();
+        self.permits.truncate(kept);
+        for permit in std::iter::once(permit).chain(later) {
+            self.permits.push(permit, MAX_PERMITS as usize);
+        }
+        self.units += u64::from(permit.units);
+    }
+
+    /// Removes the permit at an index.
+    fn remove(&mut self, index: usize) {
+        let units = self.permits.get(index).map_or(0, |permit| permit.units);
+        self.permits.remove(index, 1);
+        self.units -= u64::from(units);
+    }
+}
+
+impl Concurrent {
+    pub(crate) fn new(quota: &Quota) -> Self {
+        Self { max: quota.max() as u32, ttl_us: quota.window_us() }
+    }
+
+    pub(crate) fn quota(&self) -> Quota {
+        Quota::from_parts(self.max, self.ttl_us)
+    }
+
+    pub(crate) fn params(&self) -> LimitParams {
+        LimitParams { max: self.max, extra: 0, max_debt: 0, tick_us: 1, window: self.ttl_us }
+    }
+
+    /// Returns the largest number of heap bytes that a state can take.
+    pub(crate) fn max_heap_bytes(&self) -> usize {
+        max_heap_bytes::<LivePermit>(self.max as usize)
+    }
+
+    /// Releases a permit: its units are free at once. Returns whether it was live; a permit that has been released or
+    /// has expired is not.
+    pub(crate) fn release(&self, state: &mut State, now: Timestamp, id: Timestamp) -> bool {
+        let Some((index, permit)) = find_permit(state, id) else { return false };
+        state.remove(index);
+        permit.is_live(now)
+    }
+
+    /// Renews a permit: it expires a whole time to live after `now`. Returns whether it was live; a permit that has been
+    /// released or has expired is not, and cannot be renewed.
+    pub(crate) fn renew(&self, state: &mut State, now: Timestamp, id: Timestamp) -> bool {
+        let live = find_permit(state, id).filter(|(_, permit)| permit.is_live(now));
+        let Some((index, permit)) = live else { return false };
+        // If a new policy has a shorter time to live, the permit keeps its longer one.
+        let expires_us = permit.expires_us.max(now.as_micros().saturating_add(self.ttl_us));
+        state.remove(index);
+        state.insert(LivePermit { expires_us, ..permit });
+        true
+    }
+
+    /// Returns the outcome of a hit that requires `required` free units. The permits from `index` are live, and have
+    /// `used` units.
+    fn outcome(
+        &self,
+        state: &State,
+        (index, used): (usize, u64),
+        now: Timestamp,
+        required: u64,
+    ) -> Outcome {
+        let max = u64::from(self.max);
+        let reset_after_us = if used > 0 { micros_until_expiry(self, state, now) } else { 0 };
+        Outcome::from_used_units((used, max), required, reset_after_us, || {
+            // The permits expire one by one, until enough units are free.
+            let mut excess = used + required - max;
+            for permit in state.permits.iter().skip(index) {
+                excess = excess.saturating_sub(permit.units.into());
+                if excess == 0 {
+                    return permit.expires_us.saturating_sub(now.as_micros());
+                }
+            }
+            0
+        })
+    }
+}
+
+fn find_permit(state: &State, id: Timestamp) -> Option<(usize, LivePermit)> {
+    let index = state.index_of(id.as_micros())?;
+    Some((index, state.permits.get(index)?))
+}
+
+impl Counter for Concurrent {
+    type State = State;
+
+    fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
+        let (expired, expired_units) = state.expired_permits(now);
+        self.outcome(state, (expired, state.units - expired_units), now, required)
+    }
+
+    /// Returns the free units, if the cost exceeds them: there are never more live permits than max.
+    fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
+        cost.min(self.peek(state, now, 1).remaining())
+    }
+
+    fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
+        // An id is never used twice, not even if the permit has no units.
+        let id = now.as_micros().max(state.newest_id + 1);
+        state.newest_id = id;
+        state.remove_expired_permits(now);
+        if cost > 0 {
+            let expires_us = now.as_micros().saturating_add(self.ttl_us);
+            state.insert(LivePermit { expires_us, id, units: clamp_to_max_units(cost) });
+        }
+        ChargeEffect {
+            charged_at: Timestamp::from_micros(id),
+            expires_at: self.expires_at(state),
+            outcome: self.outcome(state, (0, state.units), now, 1),
+        }
+    }
+
+    /// Releases the permit. Its units are reverted together.
+    fn revert(&self, state: &mut State, charged_at: Timestamp, _: u64) {
+        if let Some((index, _)) = find_permit(state, charged_at) {
+            state.remove(index);
+        }
+    }
+
+    /// Does nothing: a permit is released by its holder, and a refund has no holder.
+    fn refund(&self, _: &mut State, _: Timestamp, _: u64) {}
+
+    fn expires_at(&self, state: &State) -> Timestamp {
+        let last = state.permits.len().checked_sub(1).and_then(|last| state.permits.get(last));
+        Timestamp::from_micros(last.map_or(0, |permit| permit.expires_us))
+    }
+}

@@ -1,0 +1,197 @@
+//! Permits within a process: releases and renewals, and a guard that releases the permit of a request when it is dropped.
+
+use std::fmt;
+
+use super::Gate;
+use crate::decision::{Decision, Denied};
+use crate::permit::Permit;
+use crate::request::Request;
+use crate::store::{PermitChange, Store, StoreError, SyncStore};
+
+/// An allowed request in flight. When the guard is dropped, the [permit](Permit) of the request is released.
+///
+/// The permit expires if the request takes longer than `permit_ttl`. [Renew](Self::renew) it in time, for example each
+/// time a third of its [time to live](Permit::ttl) has passed.
+///
+/// ```
+/// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+///
+/// let policy = Policy::from_yaml("
+/// rules:
+///   - { name: streams, per: [user], limits: [{ name: in-flight, concurrent: 2, permit_ttl: 60s }] }
+/// ")?;
+/// let gate = Gate::new(policy, MemoryStore::new());
+/// let request = || Request::new("default", Descriptor::new([("user", "ann")]));
+///
+/// let first = gate.acquire(&request())?;
+/// let second = gate.acquire(&request())?;
+/// assert!(gate.acquire(&request()).is_err());          // two requests are in flight
+/// drop(first);
+/// assert!(gate.acquire(&request()).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a guard that is dropped releases its permit"]
+pub struct PermitGuard<'g, S: Store> {
+    gate: &'g Gate<S>,
+    decision: Decision<'static>,
+    /// `None` if no limit bounds the requests in flight, or the permit has been released.
+    permit: Option<Permit>,
+}
+
+/// Requests in flight.
+impl<S: Store> Gate<S> {
+    /// Decides a request as [`check`](Self::check) does. Returns a guard that releases the permit of the request when it is
+    /// dropped. Charges of other limits stay.
+    ///
+    /// # Errors
+    /// If the request is denied.
+    pub fn acquire(&self, request: &Request<'_>) -> Result<PermitGuard<'_, S>, Denied>
+    where
+        S: SyncStore,
+    {
+        self.check(request).into_result().map(|decision| PermitGuard::new(self, decision))
+    }
+
+    /// Releases a permit, so that another request can get one. Returns whether it was live: a permit that has been released
+    /// or has expired is not.
+    pub fn release(&self, permit: &Permit) -> bool
+    where
+        S: SyncStore,
+    {
+        self.change_permit(permit, PermitChange::Release)
+    }
+
+    /// Renews a permit: it expires a whole `permit_ttl` from now. Returns whether it was live: a permit that has been
+    /// released or has expired is not, and cannot be renewed.
+    pub fn renew(&self, permit: &Permit) -> bool
+    where
+        S: SyncStore,
+    {
+        self.change_permit(permit, PermitChange::Renew)
+    }
+
+    /// Decides a request as [`check_async`](Self::check_async) does. See [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    /// If the request is denied.
+    pub async fn acquire_async(&self, request: &Request<'_>) -> Result<PermitGuard<'_, S>, Denied> {
+        let decision = self.check_async(request).await.into_result()?;
+        Ok(PermitGuard::new(self, decision))
+    }
+
+    /// Releases a permit. See [`release`](Self::release).
+    ///
+    /// # Errors
+    /// If the store did not respond. The caller can repeat the call; otherwise the permit counts until it expires.
+    pub async fn release_async(&self, permit: &Permit) -> Result<bool, StoreError> {
+        self.change_permit_async(permit, PermitChange::Release).await
+    }
+
+    /// Renews a permit. See [`renew`](Self::renew).
+    ///
+    /// # Errors
+    /// If the store did not respond. The caller can repeat the call.
+    pub async fn renew_async(&self, permit: &Permit) -> Result<bool, StoreError> {
+        self.change_permit_async(permit, PermitChange::Renew).await
+    }
+
+    fn change_permit(&self, permit: &Permit, change: PermitChange) -> bool
+    where
+        S: SyncStore,
+    {
+        match permit.is_degraded() {
+            true => self.fallback.change_permit(permit, change),
+            false => self.store.change_permit(permit.receipt(), change),
+        }
+    }
+
+    async fn change_permit_async(
+        &self,
+        permit: &Permit,
+        change: PermitChange,
+    ) -> Result<bool, StoreError> {
+        if permit.is_degraded() {
+            return Ok(self.fallback.change_permit(permit, change));
+        }
+        let result = self.store.change_permit_async(permit.receipt(), change).await;
+        self.notify_fallback_on_success(result)
+    }
+
+    /// Releases a permit without waiting for the result. If the store cannot release it, it counts until it expires.
+    pub fn release_later(&self, permit: Permit) {
+        match permit.is_degraded() {
+            true => {
+                self.fallback.change_permit(&permit, PermitChange::Release);
+            }
+            false => permit.release_later(&self.store),
+        }
+    }
+}
+
+impl<'g, S: Store> PermitGuard<'g, S> {
+    fn new(gate: &'g Gate<S>, decision: Decision<'static>) -> Self {
+        let permit = decision.permit();
+        Self { gate, decision, permit }
+    }
+
+    /// Returns the decision of the request.
+    pub fn decision(&self) -> &Decision<'static> {
+        &self.decision
+    }
+
+    /// Returns the permit; `None` if no limit bounds the requests in flight.
+    pub fn permit(&self) -> Option<&Permit> {
+        self.permit.as_ref()
+    }
+
+    /// Renews the permit: it expires a whole `permit_ttl` from now. Returns whether it was live; if it was not, other
+    /// requests may have taken its place. Returns `true` if there is no permit.
+    pub fn renew(&self) -> bool
+    where
+        S: SyncStore,
+    {
+        self.permit.as_ref().is_none_or(|permit| self.gate.renew(permit))
+    }
+
+    /// Renews the permit. See [`renew`](Self::renew).
+    ///
+    /// # Errors
+    /// If the store did not respond. The caller can repeat the call.
+    pub async fn renew_async(&self) -> Result<bool, StoreError> {
+        match &self.permit {
+            Some(permit) => self.gate.renew_async(permit).await,
+            None => Ok(true),
+        }
+    }
+
+    /// Releases the permit and waits for the result. Returns whether it was live. If the future is dropped before the store
+    /// responds, the permit is released in the background.
+    ///
+    /// # Errors
+    /// If the store did not respond. The permit is then released in the background.
+    pub async fn release_async(mut self) -> Result<bool, StoreError> {
+        let Some(permit) = &self.permit else { return Ok(true) };
+        let was_live = self.gate.release_async(permit).await?;
+        self.permit = None;
+        Ok(was_live)
+    }
+
+    /// Returns the permit without releasing it.
+    pub fn into_permit(mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+}
+
+impl<S: Store> Drop for PermitGuard<'_, S> {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            self.gate.release_later(permit);
+        }
+    }
+}
+
+impl<S: Store> fmt::Debug for PermitGuard<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PermitGuard").field("permit", &self.permit).finish_non_exhaustive()
+    }
+}

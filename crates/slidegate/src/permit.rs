@@ -1,0 +1,98 @@
+//! Permits: the right of one request to be in flight.
+
+use std::time::Duration;
+
+use crate::call::CallId;
+use crate::decision::Decision;
+use crate::reserved_call::ReservedCall;
+use crate::store::{Charge, Receipt, Store};
+
+/// The right to have one request in flight, under all limits that [bound the requests in
+/// flight](crate::Limit::concurrent). It ends when it is [released](crate::Gate::release) or expires. Plain data:
+/// `encode` writes it as bytes, for a token with which any process can release it. The caller must authenticate the bytes,
+/// because `decode` accepts the permit of any counter.
+///
+/// ```
+/// use slidegate::{Descriptor, Gate, MemoryStore, Permit, Policy, Reason, Request};
+///
+/// let policy = Policy::from_yaml("
+/// rules:
+///   - { name: streams, per: [user], limits: [{ name: in-flight, concurrent: 1, permit_ttl: 60s }] }
+/// ")?;
+/// let gate = Gate::new(policy, MemoryStore::new());
+/// let request = Request::new("default", Descriptor::new([("user", "ann")]));
+///
+/// let permit = gate.check(&request).permit().ok_or("no permit")?;
+/// let denied = gate.check(&request);
+/// assert_eq!((denied.reason(), denied.retry_after()), (Some(Reason::ConcurrencyExceeded), None));
+/// assert!(gate.renew(&permit));                        // the permit expires 60 seconds from now
+/// assert!(gate.release(&permit));
+/// assert!(!gate.release(&permit));                     // it has been released
+/// assert!(gate.check(&request).is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Permit {
+    /// The charges of the limits that bound the requests in flight, at least one.
+    charges: Receipt,
+    is_degraded: bool,
+}
+
+impl Permit {
+    /// Returns the permit of a decision; `None` if the request is denied, or no limit bounds the requests in flight.
+    pub(crate) fn from_decision(decision: &Decision<'_>) -> Option<Self> {
+        if !decision.is_allowed() || !decision.limits().any(|status| status.limit().is_concurrent())
+        {
+            return None;
+        }
+        // The permit belongs to no call, so the positions of the hits in their call have no meaning.
+        let without_position = |charge: &Charge| Charge { hit_index: 0, ..charge.clone() };
+        let charges: Receipt = decision.receipt().permit_charges().map(without_position).collect();
+        let is_degraded = decision.is_degraded();
+        (!charges.is_empty()).then_some(Self { charges, is_degraded })
+    }
+
+    /// Returns the charges of the permit.
+    pub fn receipt(&self) -> &Receipt {
+        &self.charges
+    }
+
+    /// Returns the time after which the permit expires unless it is renewed: the shortest time to live of its limits.
+    pub fn ttl(&self) -> Duration {
+        let ttls = self.charges.charges().iter().map(|charge| charge.limit.quota().window());
+        ttls.min().unwrap_or_default()
+    }
+
+    /// Returns whether the permit was created without the store, because it was unavailable. Only the gate that created
+    /// such a permit can release it.
+    pub fn is_degraded(&self) -> bool {
+        self.is_degraded
+    }
+
+    /// Writes the permit as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let call = ReservedCall::from_receipt(CallId::from_bytes([0; 16]), &self.charges);
+        let mut bytes = vec![u8::from(self.is_degraded)];
+        bytes.extend(call.encode());
+        bytes
+    }
+
+    /// Reads a permit that [`encode`](Self::encode) has written, also in another process. Returns `None` if the bytes have
+    /// another format.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (flag, call) = bytes.split_first()?;
+        let is_degraded = match flag {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let charges = ReservedCall::decode(call)?.receipt();
+        let has_only_permits = charges.permit_charges().count() == charges.charges().len();
+        (has_only_permits && !charges.is_empty()).then_some(Self { charges, is_degraded })
+    }
+
+    /// Releases the permit in a store, without waiting for the result.
+    pub(crate) fn release_later(self, store: &impl Store) {
+        store.revert_later(self.charges);
+    }
+}
