@@ -22,7 +22,8 @@
 //!
 //! [`RateLimitLayer`] holds the configuration, [`RateLimit`] is the service that the layer creates, and
 //! [`ResponseFuture`] is the future of one response. [`extract`] reads values from requests, [`Respond`] creates the
-//! responses to denied requests, and [`Settlement`] corrects the charge of a request when its response is known.
+//! responses to denied requests, and [`Settlement`] corrects the charge of a request when its response is known, or with a
+//! [`RequestReservation`] when its response body has ended.
 //!
 //! # Features
 //!
@@ -37,6 +38,7 @@ mod future;
 mod header_writer;
 mod layer;
 mod request_options;
+mod reservation;
 mod respond;
 mod service;
 mod settle_guard;
@@ -50,6 +52,7 @@ pub mod extract;
 pub use extract::{Attributes, Peer};
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
+pub use reservation::RequestReservation;
 pub use respond::{Denial, Grpc, ProblemJson, Respond};
 pub use service::RateLimit;
 pub use settlement::{OnDrop, ResponseHead, Settlement};

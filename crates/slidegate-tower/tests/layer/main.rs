@@ -19,6 +19,7 @@ mod key_plans;
 mod nested_layers;
 mod observe_mode;
 mod readiness;
+mod reservation;
 mod routes;
 mod settlement;
 mod store_outage;
