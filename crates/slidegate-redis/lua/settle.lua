@@ -1,5 +1,6 @@
 -- Corrects the charges of a call once: reverts charges and adds others, unless the record of the call says that this
--- has been done. `revert_charges` and `decide_call` are the drivers for these.
+-- has been done. The lines with `@` are replaced by the functions `revert_charges` and `decide_call`, the drivers for
+-- these. Redis creates these functions only if they are needed: most settlements only revert.
 --
 -- The last key is the key of the record (see once.lua). ARGV[1] contains the digest of the actual costs (8 bytes), the
 -- minimum time to live of the record in milliseconds (double), the number of the keys of the charges to
@@ -21,11 +22,13 @@ if not call('SET', record_key, EMPTY_HEAD .. value, 'PX', ttl_ms, 'NX') then
 end
 local failed
 if revert_bytes > 0 then
+  -- @revert_charges
   local reply = revert_charges(KEYS, { ARGV[1]:sub(23, 22 + revert_bytes) })
   if type(reply) == 'table' and reply.err then failed = reply end
 end
 local added = ARGV[1]:sub(23 + revert_bytes)
 if #added > 0 then
+  -- @decide_call
   local added_keys = {}
   for nth = revert_keys + 1, #KEYS - 1 do added_keys[nth - revert_keys] = KEYS[nth] end
   decide_call(added_keys, { added })

@@ -318,10 +318,12 @@ fn compose_once_script(set: AlgorithmSet, driver: &str) -> Script {
 
 /// Composes the script that corrects the charges of a call from the driver that adds units.
 fn compose_settle_script(set: AlgorithmSet, driver: &str) -> Script {
-    let tables = "local key_functions, slot_functions, log_functions = key_reverts, slot_reverts, log_reverts";
-    let revert = format!("{tables}\n{REVERT_LUA}");
-    let functions = as_function("decide_call", driver) + &as_function("revert_charges", &revert);
-    compose_script(set, ScriptOperation::Settle, &format!("{functions}{SETTLE_LUA}"))
+    let revert = compose_functions(set, ScriptOperation::Revert);
+    let decide = compose_functions(set, ScriptOperation::Decide);
+    let settle = SETTLE_LUA
+        .replace("-- @revert_charges", &(revert + &as_function("revert_charges", REVERT_LUA)))
+        .replace("-- @decide_call", &(decide + &as_function("decide_call", driver)));
+    Script::new(format!("{COMMON_HELPERS_LUA}{settle}"))
 }
 
 /// Returns a driver as a function of its keys and its arguments, which it reads in place of the call's keys and arguments.
@@ -333,38 +335,35 @@ fn as_function(name: &str, driver: &str) -> String {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ScriptOperation {
     Decide,
-    /// Reverts and decides.
-    Settle,
     Revert,
     Refund,
 }
 
-/// Composes a script from the functions of a set of algorithms and a driver, which is the last part of the script. The
-/// driver finds the functions in a table by algorithm number.
+/// Composes a script from the functions of a set of algorithms and a driver, which is the last part of the script.
 fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -> Script {
-    let mut text = [
-        COMMON_HELPERS_LUA,
-        SLOT_HELPERS_LUA,
-        "local key_functions, slot_functions, log_functions = {}, {}, {}\n",
-    ]
-    .join("\n");
+    let functions = compose_functions(set, operation);
+    Script::new(format!("{COMMON_HELPERS_LUA}{functions}{driver}"))
+}
+
+/// Composes the functions of a set of algorithms. A driver finds them in a table by algorithm number.
+fn compose_functions(set: AlgorithmSet, operation: ScriptOperation) -> String {
+    let mut text = SLOT_HELPERS_LUA.to_owned();
+    text.push_str("local key_functions, slot_functions, log_functions = {}, {}, {}\n");
     if set.algorithms().any(|algorithm| state_place(&algorithm) == StatePlace::Log) {
         text.push_str(LOG_HELPERS_LUA);
         if operation != ScriptOperation::Decide {
             text.push_str(LOG_ENTRIES_LUA);
         }
     }
-    text.push_str(match operation {
-        ScriptOperation::Refund => "local refund_functions = {}\n",
-        ScriptOperation::Settle => "local key_reverts, slot_reverts, log_reverts = {}, {}, {}\n",
-        ScriptOperation::Decide | ScriptOperation::Revert => "",
-    });
+    if operation == ScriptOperation::Refund {
+        text.push_str("local refund_functions = {}\n");
+    }
     for algorithm in set.algorithms() {
         let (scripts, number) = (lua_files_of_algorithm(&algorithm), algorithm_number(&algorithm));
-        let (table, revert_table) = match scripts.place {
-            StatePlace::Slot => ("slot_functions", "slot_reverts"),
-            StatePlace::OwnKey => ("key_functions", "key_reverts"),
-            StatePlace::Log => ("log_functions", "log_reverts"),
+        let table = match scripts.place {
+            StatePlace::Slot => "slot_functions",
+            StatePlace::OwnKey => "key_functions",
+            StatePlace::Log => "log_functions",
         };
         text.push_str(scripts.decide);
         // Writing into a string cannot fail.
@@ -373,11 +372,6 @@ fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -
             ScriptOperation::Revert => {
                 writeln!(text, "{}{table}[{number}] = revert", scripts.revert)
             }
-            ScriptOperation::Settle => writeln!(
-                text,
-                "{table}[{number}] = decide\n{}{revert_table}[{number}] = revert",
-                scripts.revert
-            ),
             ScriptOperation::Refund => writeln!(
                 text,
                 "{table}[{number}] = decide\n{}refund_functions[{number}] = refund",
@@ -385,8 +379,7 @@ fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -
             ),
         };
     }
-    text.push_str(driver);
-    Script::new(text)
+    text
 }
 
 #[cfg(test)]

@@ -109,7 +109,9 @@ where
                     let head = RequestHead::from(&parts);
                     match this.config.admit(&mut decision, head, &mut admission) {
                         Ok(()) => {
-                            let call = inner.call(Request::from_parts(parts, body));
+                            let mut request = Request::from_parts(parts, body);
+                            this.config.add_reservation(&mut admission, &mut request);
+                            let call = inner.call(request);
                             ResponseFutureState::Calling { call, admission }
                         }
                         Err(response) => ResponseFutureState::Ready { response: Some(response) },

@@ -52,6 +52,8 @@ pub(crate) struct LayerConfig<R> {
     pub(crate) header_writer: HeaderWriter,
     pub(crate) respond: Arc<R>,
     pub(crate) settle: Option<SettleCallback>,
+    /// Whether each allowed request gets a [`RequestReservation`](crate::RequestReservation).
+    pub(crate) has_reservations: bool,
     pub(crate) on_drop: OnDrop,
     pub(crate) inspect: Option<InspectCallback>,
 }
@@ -101,6 +103,7 @@ impl RateLimitLayer {
             header_writer: HeaderWriter::default(),
             respond: Arc::new(ProblemJson),
             settle: None,
+            has_reservations: false,
             on_drop: OnDrop::default(),
             inspect: None,
         };
@@ -203,11 +206,26 @@ impl<R> RateLimitLayer<R> {
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
     pub fn respond_with<Q>(self, respond: Q) -> RateLimitLayer<Q> {
-        let LayerConfig { backend, options, header_writer, settle, on_drop, inspect, .. } =
-            Arc::unwrap_or_clone(self.config);
-        let respond = Arc::new(respond);
-        let config =
-            LayerConfig { backend, options, header_writer, respond, settle, on_drop, inspect };
+        let LayerConfig {
+            backend,
+            options,
+            header_writer,
+            settle,
+            has_reservations,
+            on_drop,
+            inspect,
+            ..
+        } = Arc::unwrap_or_clone(self.config);
+        let config = LayerConfig {
+            backend,
+            options,
+            header_writer,
+            respond: Arc::new(respond),
+            settle,
+            has_reservations,
+            on_drop,
+            inspect,
+        };
         RateLimitLayer { config: Arc::new(config) }
     }
 
@@ -239,6 +257,39 @@ impl<R> RateLimitLayer<R> {
     ) -> Self {
         let layer = self.with_modified_options(|options| options.has_settle_context = true);
         layer.with_modified_config(|config| config.settle = Some(Arc::new(settle)))
+    }
+
+    /// Adds a [`RequestReservation`](crate::RequestReservation) to the extensions of each allowed request. The charge of
+    /// the request is then an estimate, and is settled when the response body has ended, also a streamed one. A function
+    /// that is set with [`settle`](Self::settle) is not called.
+    ///
+    /// If several layers of a service reserve, a handler gets the reservation of the innermost one.
+    ///
+    /// ```
+    /// use slidegate::{Gate, MemoryStore, Policy};
+    /// use slidegate_tower::{Attributes, RateLimitLayer, RequestReservation, Settlement, extract};
+    ///
+    /// let policy = Policy::from_yaml("
+    /// rules: [{ name: tokens, per: [user], limits: [90000/h], cost: tokens }]
+    /// ")?;
+    /// let attributes = Attributes::new().with("user", extract::header("x-user"));
+    /// let layer = RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes)
+    ///     .named_cost("tokens", |head| head.headers.get("x-max-tokens")?.to_str().ok()?.parse().ok())
+    ///     .reserve();
+    ///
+    /// /// Moves the reservation into the body of the response.
+    /// fn stream_tokens(reservation: RequestReservation) -> impl Iterator<Item = String> {
+    ///     (1..).zip(["Hello", "world"]).map(move |(units, token)| {
+    ///         reservation.set(Settlement::NamedCost { cost: "tokens", units });
+    ///         token.to_owned()
+    ///     })
+    /// }
+    /// # let _ = (layer, stream_tokens);
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn reserve(self) -> Self {
+        let layer = self.with_modified_options(|options| options.has_settle_context = true);
+        layer.with_modified_config(|config| config.has_reservations = true)
     }
 
     /// Sets whether the charge of a request stays or is reverted if the response future is dropped before the response.
@@ -301,15 +352,15 @@ impl<R> Clone for RateLimitLayer<R> {
 
 impl<R> Clone for LayerConfig<R> {
     fn clone(&self) -> Self {
-        let Self { backend, options, header_writer, respond, settle, on_drop, inspect } = self;
         Self {
-            backend: backend.clone(),
-            options: options.clone(),
-            header_writer: header_writer.clone(),
-            respond: respond.clone(),
-            settle: settle.clone(),
-            on_drop: *on_drop,
-            inspect: inspect.clone(),
+            backend: self.backend.clone(),
+            options: self.options.clone(),
+            header_writer: self.header_writer.clone(),
+            respond: self.respond.clone(),
+            settle: self.settle.clone(),
+            has_reservations: self.has_reservations,
+            on_drop: self.on_drop,
+            inspect: self.inspect.clone(),
         }
     }
 }

@@ -87,7 +87,8 @@
 //!
 //! [`RateLimitLayer`] holds the configuration, [`RateLimit`] is the service that the layer creates, and
 //! [`ResponseFuture`] is the future of one response. [`extract`] reads values from requests, [`Respond`] creates the
-//! responses to denied requests, and [`Settlement`] corrects the charge of a request when its response is known.
+//! responses to denied requests, and [`Settlement`] corrects the charge of a request when its response is known, or with a
+//! [`RequestReservation`] when its response body has ended.
 //!
 //! A policy that bounds the requests in flight gives each request a permit. [`RateLimitLayer::hold_permits`] holds it until
 //! the response body has ended or the client has disconnected, and renews it in the meantime.
@@ -107,6 +108,7 @@ mod hold_permits;
 mod layer;
 mod permit;
 mod request_options;
+mod reservation;
 mod respond;
 mod service;
 mod settle_guard;
@@ -122,6 +124,7 @@ pub use future::ResponseFuture;
 pub use hold_permits::{HoldPermits, HoldPermitsFuture, HoldPermitsLayer, PermitBody};
 pub use layer::RateLimitLayer;
 pub use permit::HeldPermit;
+pub use reservation::RequestReservation;
 pub use respond::{Denial, Grpc, ProblemJson, Respond};
 pub use service::RateLimit;
 pub use settlement::{OnDrop, ResponseHead, Settlement};

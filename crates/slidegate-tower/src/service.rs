@@ -18,6 +18,7 @@ use crate::future::{PendingCall, ResponseFuture, ResponseFutureState};
 use crate::header_writer::{HeaderValues, retry_after};
 use crate::layer::LayerConfig;
 use crate::permit::HeldPermit;
+use crate::reservation::RequestReservation;
 use crate::respond::{Denial, ProblemJson, Respond};
 use crate::settle_guard::SettleGuard;
 use crate::settlement::{OnDrop, Settlement};
@@ -76,10 +77,24 @@ impl<R> LayerConfig<R> {
                 }
             }
         }
-        if self.settle.is_some() || self.on_drop != OnDrop::Keep {
+        if self.settle.is_some() || self.on_drop != OnDrop::Keep || self.has_reservations {
             admission.settle_guard = self.new_settle_guard(decision);
         }
         Ok(())
+    }
+
+    /// Moves the guard of the charge into the extensions of the request, if the layer has reservations.
+    #[inline(always)]
+    pub(crate) fn add_reservation<ReqBody>(
+        &self,
+        admission: &mut Admission,
+        request: &mut Request<ReqBody>,
+    ) {
+        if self.has_reservations
+            && let Some(guard) = admission.settle_guard.take()
+        {
+            request.extensions_mut().insert(RequestReservation::new(*guard));
+        }
     }
 
     fn new_denial_response<ResBody>(
@@ -142,7 +157,7 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let config = self.config.clone();
         let head = RequestHead::from(&request);
         let mut decision = config.backend.decide(&config.options, head);
@@ -152,10 +167,11 @@ where
         drop(decision);
         match result {
             // Not in a function of its own, because each call would copy the large values once more.
-            Some(Ok(())) => ResponseFuture {
-                state: ResponseFutureState::Calling { call: self.inner.call(request), admission },
-                config,
-            },
+            Some(Ok(())) => {
+                config.add_reservation(&mut admission, &mut request);
+                let call = self.inner.call(request);
+                ResponseFuture { state: ResponseFutureState::Calling { call, admission }, config }
+            }
             Some(Err(response)) => ResponseFuture::with_ready_response(response, config),
             None => self.call_with_async_store(request, config),
         }

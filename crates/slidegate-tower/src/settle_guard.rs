@@ -34,6 +34,20 @@ impl SettleGuard {
             _ => self.backend.clone().settle(self.options.clone(), charge, settlement),
         }
     }
+
+    /// Settles the charge without waiting for the store. A tokio task settles a charge in an asynchronous store; outside
+    /// of a tokio runtime, such a charge stays.
+    pub fn settle_in_background(self, settlement: Settlement) {
+        if let Some(future) = self.settle(settlement) {
+            spawn_in_runtime(future);
+        }
+    }
+}
+
+fn spawn_in_runtime(future: BoxFuture<()>) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(future);
+    }
 }
 
 impl Drop for SettleGuard {
@@ -43,9 +57,8 @@ impl Drop for SettleGuard {
         };
         let options = self.options.clone();
         let backend = self.backend.clone();
-        let Some(future) = backend.settle(options, charge, Settlement::Revert) else { return };
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(future);
+        if let Some(future) = backend.settle(options, charge, Settlement::Revert) {
+            spawn_in_runtime(future);
         }
     }
 }

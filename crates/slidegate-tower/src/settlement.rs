@@ -12,6 +12,14 @@ pub enum Settlement {
     /// Corrects the charge to the actual cost in units, even if this cost exceeds the maximum of a limit. Further
     /// requests are then denied until enough units have left the window.
     Cost(u64),
+    /// Corrects the charges of a [named cost](crate::RateLimitLayer::named_cost) to the actual cost in units, even if it
+    /// exceeds the maximum of a limit. Charges of other costs stay. A layer over a limiter keeps the charge.
+    NamedCost {
+        /// The name of the cost, such as `tokens`.
+        cost: &'static str,
+        /// The units that have been consumed.
+        units: u64,
+    },
     /// Keeps the charge, and also charges units of a named cost, even if they exceed the maximum of a limit. A gate
     /// charges them to the rules that use this cost. A limiter charges them to all of its limits.
     Report {

@@ -344,6 +344,15 @@ impl<'l> Decision<'l> {
         self.receipt().into_iter().filter(is_request_cost).collect()
     }
 
+    /// Returns the charges of rules that charge the cost with this name.
+    #[cfg(feature = "policy")]
+    pub(crate) fn named_cost_receipt(&self, name: &str) -> Receipt {
+        let charges = self.charges_with_costs().into_iter();
+        let has_name =
+            |cost: Option<&RuleCost>| matches!(cost, Some(RuleCost::Named(own)) if **own == *name);
+        charges.filter_map(|(charge, cost)| has_name(cost).then_some(charge)).collect()
+    }
+
     /// Returns whether the request was denied because the store is unavailable, and not because of a limit.
     fn is_store_unavailable(&self) -> bool {
         !self.is_allowed && self.hits.outcomes().is_empty()

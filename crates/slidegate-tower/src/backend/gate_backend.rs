@@ -48,6 +48,9 @@ impl<S: Store> GateBackend<S> {
         let _ = match (settlement, &charge.context) {
             (Settlement::Revert, _) => self.gate.revert_async(&charge.decision).await,
             (Settlement::Cost(cost), _) => self.gate.settle_async(&charge.decision, cost).await,
+            (Settlement::NamedCost { cost, units }, _) => {
+                self.gate.settle_named_async(&charge.decision, cost, units).await
+            }
             (Settlement::Report { cost, units }, Some(context)) => {
                 let _ = self.gate.report_async(&context.report(&options.domain, cost, units)).await;
                 Ok(())

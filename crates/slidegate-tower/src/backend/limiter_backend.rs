@@ -144,6 +144,7 @@ async fn settle_charge_in_limiter<S: Store>(
         (Settlement::Report { units, .. }, Some(context)) => {
             limiter.report_async(context.key(), units).await.map(drop)
         }
-        (Settlement::Report { .. }, None) | (Settlement::Keep, _) => Ok(()),
+        (Settlement::Report { .. }, None)
+        | (Settlement::Keep | Settlement::NamedCost { .. }, _) => Ok(()),
     };
 }

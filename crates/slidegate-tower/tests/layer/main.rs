@@ -20,6 +20,7 @@ mod nested_layers;
 mod observe_mode;
 mod permits;
 mod readiness;
+mod reservation;
 mod routes;
 mod settlement;
 mod store_outage;

@@ -104,6 +104,24 @@ impl<S: Store> Gate<S> {
         self.adjust_receipt(decision, &receipt, Adjustment::SetCost(cost)).await
     }
 
+    /// Corrects the charges of the named cost `cost` of an allowed request to `units`; charges of other costs stay. See
+    /// [`settle_named`](Self::settle_named). Call this method at most once per decision and cost.
+    ///
+    /// # Errors
+    /// If the store did not respond.
+    pub async fn settle_named_async(
+        &self,
+        decision: &Decision<'_>,
+        cost: &str,
+        units: u64,
+    ) -> Result<(), StoreError> {
+        if !decision.is_allowed() {
+            return Ok(());
+        }
+        let receipt = decision.named_cost_receipt(cost);
+        self.adjust_receipt(decision, &receipt, Adjustment::SetCost(units)).await
+    }
+
     /// Reverts the charges of a decision. Call this method at most once per decision. Charges that were made in memory,
     /// while the store was unavailable, are reverted in memory.
     ///

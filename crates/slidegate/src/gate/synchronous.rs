@@ -110,6 +110,29 @@ impl<S> Gate<S> {
         }
     }
 
+    /// Corrects the charges of the named cost `cost` of an allowed request to `units`, as [`settle`](Self::settle) does;
+    /// charges of other costs stay. Call this method at most once per decision and cost.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    ///
+    /// let policy = Policy::from_yaml("rules: [{ name: a, limits: [1000/min], cost: tokens }]")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let request = Request::new("default", Descriptor::new([]).with_cost("tokens", 700)); // an estimate
+    /// let decision = gate.check(&request);
+    /// gate.settle_named(&decision, "tokens", 250);
+    /// assert_eq!(gate.peek(&request).remaining(), 750);
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn settle_named(&self, decision: &Decision<'_>, cost: &str, units: u64)
+    where
+        S: SyncStore,
+    {
+        if decision.is_allowed() {
+            self.store.adjust(&decision.named_cost_receipt(cost), Adjustment::SetCost(units));
+        }
+    }
+
     /// Reverts the charges of a decision. Call this method at most once per decision.
     pub fn revert(&self, decision: &Decision<'_>)
     where
