@@ -16,6 +16,7 @@ mod client_identity;
 mod dropped_calls;
 mod grpc;
 mod key_plans;
+mod llm_gateway;
 mod nested_layers;
 mod observe_mode;
 mod permits;
