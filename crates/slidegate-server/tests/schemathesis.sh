@@ -48,7 +48,7 @@ runs=()
 fuzz() {
     local folder=$work/run${#runs[@]}
     mkdir "$folder"
-    (cd "$folder" && "$run" run "$url/v1/openapi.json" --phases examples,coverage,fuzzing \
+    (cd "$folder" && "$run" --config-file "$work/schemathesis.toml" run "$url/v1/openapi.json" --phases examples,coverage,fuzzing \
         --seed 20250 --checks all --request-timeout 10 "$@") >"$folder/output" 2>&1 &
     runs+=($!)
 }
@@ -59,8 +59,15 @@ cargo test -q --workspace --all-features --test http --no-run
 run=$(realpath "$venv/bin/st")
 start
 
-# The server's bounds count bytes, and JSON Schema counts characters. In ASCII they are equal.
-fuzz --exclude-path /v1/auth --max-examples "$EXAMPLES" --generation-codec ascii
+# 422: the idempotency key of an earlier example is used again for another request.
+cat >"$work/schemathesis.toml" <<'EOF'
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", "401", "403", "404", "409", "422", "429", "5xx"]
+EOF
+
+# The server's bounds count bytes, and JSON Schema counts characters. In ASCII they are equal. No schema describes which
+# tokens of permits and reservations are valid.
+fuzz --exclude-path-regex '^/v1/(auth|release|renew|settle)$' --max-examples "$EXAMPLES" --generation-codec ascii
 # In Unicode, a text may exceed the server's bound but not the schema's: then a 400 is correct.
 fuzz --exclude-path /v1/auth --max-examples "$EXAMPLES" --exclude-checks positive_data_acceptance
 # This path accepts any method, including methods that OpenAPI 3.1 cannot describe.

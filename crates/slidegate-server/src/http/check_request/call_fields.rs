@@ -6,6 +6,7 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use slidegate::{DEFAULT_CALL_TTL, MAX_CALL_TTL};
 
+use super::costs::parse_whole_number;
 use crate::json_reader::{JsonError, JsonKind, JsonReader, excerpt};
 
 /// Maximum length of an idempotency key in bytes.
@@ -64,8 +65,8 @@ impl ReservationTtl {
         let found = match kind {
             JsonKind::Number => {
                 let text = reader.read_number()?.text;
-                match text.parse() {
-                    Ok(millis) if (1..=max_ttl_millis()).contains(&millis) => {
+                match parse_whole_number(text) {
+                    Some(millis) if (1..=max_ttl_millis()).contains(&millis) => {
                         return Ok(Self(millis));
                     }
                     _ => excerpt(text.as_bytes()),

@@ -71,7 +71,7 @@ impl Cost {
         let found = match kind {
             JsonKind::Number => {
                 let text = reader.read_number()?.text;
-                match parse_units(text) {
+                match parse_whole_number(text) {
                     Some(units) => return Ok(units),
                     None => excerpt(text.as_bytes()),
                 }
@@ -86,9 +86,10 @@ impl Cost {
     }
 }
 
-/// Parses a cost. Accepts whole numbers in floating-point notation, such as `2.0`, because some languages write them
-/// so. Costs of more than 64 bits saturate: they exceed every limit, and the request is denied.
-fn parse_units(text: &str) -> Option<u64> {
+/// Parses a number of units or milliseconds. Accepts whole numbers in floating-point notation, such as `2.0`, because some
+/// languages write them so. Numbers of more than 64 bits saturate: a cost then exceeds every limit, and the request is
+/// denied.
+pub fn parse_whole_number(text: &str) -> Option<u64> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         // Only an overflow fails: the text has at least one digit.
         return Some(text.parse().unwrap_or(u64::MAX));
