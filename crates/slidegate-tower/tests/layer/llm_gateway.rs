@@ -1,4 +1,7 @@
-//! Tests of the example `examples/llm_gateway.rs`, which streams its responses.
+//! Tests of a service with all limits of a gateway to language models, which streams its responses. The how-to page about
+//! LLM tokens describes it.
+
+mod service;
 
 use std::time::Duration;
 
@@ -7,10 +10,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::fixture::{TestClient, serve};
-
-#[path = "../../../../examples/llm_gateway.rs"]
-#[expect(dead_code, reason = "the example's `main` is not called here")]
-mod llm_gateway;
 
 /// Maximum number of attempts until a background task has settled a charge or released a permit.
 const MAX_ATTEMPTS: u32 = 1_000;
@@ -58,11 +57,11 @@ async fn begin_stream(http: &TestClient, team: &str, max_tokens: u64) -> TcpStre
 }
 
 #[tokio::test]
-async fn used_tokens_are_charged_when_answer_has_ended() {
-    let gate = llm_gateway::new_gate().unwrap();
-    let http = serve(llm_gateway::app(gate.clone())).await;
-    let (status, answer) = complete(&http, "a", 40).await;
-    assert_eq!((status, answer.matches("word").count()), (200, 20));
+async fn used_tokens_are_charged_when_response_has_ended() {
+    let gate = service::new_gate().unwrap();
+    let http = serve(service::app(gate.clone())).await;
+    let (status, words) = complete(&http, "a", 40).await;
+    assert_eq!((status, words.matches("word").count()), (200, 20));
     wait_for_remaining_tokens(&gate, "a", [100_000 - 20, 10_000_000 - 20]).await;
     let (status, problem) = complete(&http, "a", 100_000).await;
     assert_eq!(status, 429, "the estimate exceeds the tokens of this minute: {problem}");
@@ -71,8 +70,8 @@ async fn used_tokens_are_charged_when_answer_has_ended() {
 
 #[tokio::test]
 async fn third_stream_waits_until_another_has_ended() {
-    let gate = llm_gateway::new_gate().unwrap();
-    let http = serve(llm_gateway::app(gate.clone())).await;
+    let gate = service::new_gate().unwrap();
+    let http = serve(service::app(gate.clone())).await;
     let first = begin_stream(&http, "a", 40_000).await;
     let _second = begin_stream(&http, "a", 40_000).await;
     assert_eq!(remaining_tokens(&gate, "a")[0], 20_000, "both estimates are charged");

@@ -1,13 +1,7 @@
-//! A gateway to a language model that streams its answers, with all limits that such a service needs: requests per
+//! A gateway to a language model that streams its responses, with all limits that such a service needs: requests per
 //! second, streams in flight, tokens per minute, and a budget of tokens per calendar month.
-//!
-//! ```sh
-//! cargo run -p slidegate-tower --features axum --example llm_gateway
-//! curl -N -X POST -H 'x-team: search' -H 'x-max-tokens: 200' http://127.0.0.1:3000/v1/completions
-//! ```
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -21,7 +15,6 @@ use axum::routing::post;
 use http_body::Frame;
 use slidegate::{Gate, MemoryStore, Policy, PolicyErrors};
 use slidegate_tower::{Attributes, RateLimitLayer, RequestReservation, Settlement, extract};
-use tokio::net::TcpListener;
 use tokio::time::Interval;
 
 const POLICY: &str = "
@@ -35,7 +28,7 @@ rules:
       - { name: streams, concurrent: 2, permit_ttl: 30s }
   - name: tokens
     per: [team]
-    cost: tokens                      # the estimate, until the answer has ended
+    cost: tokens                      # the estimate, until the response has ended
     limits:
       - { name: minute, max: 100000, window: 1m }
       - { name: month, max: 10000000, calendar: month, timezone: Europe/Berlin }
@@ -47,16 +40,16 @@ const DEFAULT_MAX_TOKENS: u64 = 1_000;
 /// The time that the model needs for a token.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
 
-/// The answer of the model. After each token, it sets the number of tokens so far as the cost of the request, so a client
+/// The response of the model. After each token, it sets the number of tokens so far as the cost of the request, so a client
 /// that disconnects pays for the tokens that it has received.
-struct Answer {
+struct ModelResponse {
     reservation: RequestReservation,
     tokens: u64,
     end: u64,
     model: Interval,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for ModelResponse {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -80,31 +73,25 @@ fn max_tokens(headers: &HeaderMap) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_MAX_TOKENS)
 }
 
-/// Streams an answer that needs half of the tokens that were reserved.
+/// Streams a response that needs half of the tokens that were reserved.
 async fn complete(
     Extension(reservation): Extension<RequestReservation>,
     headers: HeaderMap,
 ) -> Body {
     let model = tokio::time::interval(TIME_PER_TOKEN);
-    Body::new(Answer { reservation, tokens: 0, end: max_tokens(&headers) / 2, model })
+    Body::new(ModelResponse { reservation, tokens: 0, end: max_tokens(&headers) / 2, model })
 }
 
-pub(crate) fn new_gate() -> Result<Arc<Gate<MemoryStore>>, PolicyErrors> {
+pub fn new_gate() -> Result<Arc<Gate<MemoryStore>>, PolicyErrors> {
     Ok(Arc::new(Gate::new(Policy::from_yaml(POLICY)?, MemoryStore::new())))
 }
 
-pub(crate) fn app(gate: Arc<Gate<MemoryStore>>) -> Router {
+pub fn app(gate: Arc<Gate<MemoryStore>>) -> Router {
     // A real service authenticates its clients, and takes the team from their credentials.
     let attributes = Attributes::new().with("team", extract::header("x-team"));
     let layer = RateLimitLayer::new(gate, attributes)
         .named_cost("tokens", |request| Some(max_tokens(request.headers)))
-        .reserve() // the tokens are settled when the answer has ended
-        .hold_permits(); // a stream is in flight until its answer has ended
+        .reserve() // the tokens are settled when the response has ended
+        .hold_permits(); // a stream is in flight until its response has ended
     Router::new().route("/v1/completions", post(complete)).layer(layer)
-}
-
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    Ok(axum::serve(listener, app(new_gate()?)).await?)
 }
