@@ -3,9 +3,9 @@
 -- (20 bytes), the time in seconds until which the key is known to exist, and 5 bytes of the algorithm.
 
 -- Returns a value in three parts: the sections before a log, the section of the log, and the sections after it. If there
--- is no such log, the last part has all sections except those that expired more than a second ago: a client's clock may
--- step back. The last result is the latest expiry of all logs in the value. Returns nothing
--- if the value is foreign.
+-- is no such log, the last part has all sections but the expired ones. A section counts as expired a second later than
+-- its expiry, because a client's clock may step back. The last result is the latest expiry of all logs in the value.
+-- Returns nothing if the value is foreign.
 local function split_logs(value, tag, now)
   local position, latest_expiry_s, first, last, kept = 1, 0, nil, nil, ''
   for _ = 1, 1000 do

@@ -32,7 +32,7 @@ impl RequestReservation {
     }
 
     /// Sets the settlement of the charge. It replaces an earlier one, so a handler can set the cost so far while it
-    /// streams: a client that disconnects then pays for what it has received.
+    /// streams: a client that disconnects then pays for the part that it has received.
     pub fn set(&self, settlement: Settlement) {
         let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.settlement = Some(settlement);

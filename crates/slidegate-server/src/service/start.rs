@@ -82,7 +82,7 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
 }
 
 /// Returns the token key of a node without a token key of its own; `None` if the store is not a cluster with a key. All
-/// nodes have the same key, so that they can tell tokens of other nodes from invalid ones.
+/// nodes have the same key, so that they can distinguish tokens of other nodes from invalid ones.
 fn derive_token_key(store: &StoreSettings) -> Option<Vec<u8>> {
     match store {
         StoreSettings::Cluster(node) => node.key.as_deref().map(token_key_of_cluster),

@@ -19,7 +19,7 @@ const DOLLARS_PER_CORE_HOUR: f64 = 0.04;
 const SECTION_INTRODUCTION: &str = "
 ### Cost of a billion decisions
 
-The CPU time of a decision with three limits, all allowed, and what a billion decisions cost at 0.04 US dollars per \
+The CPU time of a decision with three limits, all allowed, and the price of a billion decisions at 0.04 US dollars per \
 core hour. The CPU time includes the operating system's part for the server, and with Redis the time of redis-server. \
 It does not include the callers, the network between machines, or idle cores.";
 

@@ -34,7 +34,7 @@ rules:
       - { name: month, max: 10000000, calendar: month, timezone: Europe/Berlin }
 ";
 
-/// The estimate for a request that does not state how many tokens it needs.
+/// The estimate for a request that does not state a number of tokens.
 const DEFAULT_MAX_TOKENS: u64 = 1_000;
 
 /// The time that the model needs for a token.

@@ -23,8 +23,7 @@ impl Compiler<'_> {
         at: SourceSpan,
         map: &LimitMap,
     ) -> Option<NamedLimit> {
-        let mut is_valid = true;
-        for (field, is_absent, at) in [
+        let excluded = [
             ("max", map.max.is_absent(), map.max.span()),
             ("window", map.window.is_absent(), map.window.span()),
             ("calendar", map.calendar.is_absent(), map.calendar.span()),
@@ -36,15 +35,12 @@ impl Compiler<'_> {
             ("burst", map.burst.is_absent(), map.burst.span()),
             ("max_debt", map.max_debt.is_absent(), map.max_debt.span()),
             ("align", map.align.is_absent(), map.align.span()),
-        ] {
-            if !is_absent {
-                let message = format_args!(
-                    "a limit with `concurrent` has no `{field}`; remove `{field}`, or write it in another limit of the rule"
-                );
-                self.report(at, message);
-                is_valid = false;
-            }
-        }
+        ];
+        let is_valid = self.report_excluded_fields(excluded, |field| {
+            format!(
+                "a limit with `concurrent` has no `{field}`; remove `{field}`, or write it in another limit of the rule"
+            )
+        });
         if map.permit_ttl.is_absent() {
             self.report(at, missing_field_message("permit_ttl: 60s"));
         }

@@ -159,27 +159,38 @@ impl Compiler<'_> {
         Some(NamedLimit { id, limit, at })
     }
 
+    /// Reports each of these fields that is present, with its message. Returns `true` if all are absent.
+    pub(super) fn report_excluded_fields<const N: usize>(
+        &mut self,
+        fields: [(&str, bool, SourceSpan); N],
+        message: impl Fn(&str) -> String,
+    ) -> bool {
+        let mut is_valid = true;
+        for (field, is_absent, at) in fields {
+            if !is_absent {
+                self.report(at, message(field));
+                is_valid = false;
+            }
+        }
+        is_valid
+    }
+
     /// Compiles a limit with `calendar`, which is counted by `fixed_window`, whatever the algorithm of the rule is.
     fn compile_calendar_limit(&mut self, at: SourceSpan, map: &LimitMap) -> Option<NamedLimit> {
         if map.max.is_absent() {
             self.report(at, missing_field_message("max: 100"));
         }
-        let mut is_valid = true;
-        for (field, is_absent, at) in [
+        let excluded = [
             ("window", map.window.is_absent(), map.window.span()),
             ("resolution", map.resolution.is_absent(), map.resolution.span()),
             ("precision", map.precision.is_absent(), map.precision.span()),
             ("burst", map.burst.is_absent(), map.burst.span()),
             ("max_debt", map.max_debt.is_absent(), map.max_debt.span()),
             ("align", map.align.is_absent(), map.align.span()),
-        ] {
-            if !is_absent {
-                let message =
-                    format_args!("a limit with `calendar` has no `{field}`; remove one of the two");
-                self.report(at, message);
-                is_valid = false;
-            }
-        }
+        ];
+        let mut is_valid = self.report_excluded_fields(excluded, |field| {
+            format!("a limit with `calendar` has no `{field}`; remove one of the two")
+        });
         if let Some((AlgorithmSpec(algorithm), at)) = map.algorithm.value_and_span()
             && !matches!(algorithm, Algorithm::FixedWindow { .. })
         {
