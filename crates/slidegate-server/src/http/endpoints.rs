@@ -212,11 +212,8 @@ impl DecisionEndpoints {
                 self.handler.handle(call, parse, render).await
             }
             Endpoint::Json => {
-                let call = call(Operation::Check, trace);
-                let render = |renderer: &_, message: &_, decision: &Decision<'_>, _: Option<&_>| {
-                    json::render(renderer, message, decision)
-                };
-                self.handler.handle(call, || json::parse(body), render).await
+                let call = call(Operation::Check, trace).returning_permit();
+                self.handler.handle(call, || json::parse(body), json::render).await
             }
         }
     }
