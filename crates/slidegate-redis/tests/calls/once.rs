@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use slidegate::store::{OnceResult, SettleResult, Settlement};
-use slidegate::{CallIdentity, ChargeResult, Store, StoreError};
+use slidegate::{
+    Algorithm, CallIdentity, ChargeResult, Hit, Key, Limit, ManualClock, MemoryStore, Quota, Scope,
+    Store, StoreError, Value,
+};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::fixture::{self, TTL, TestRequest, decided, identity, settings, settlement};
@@ -192,6 +195,69 @@ async fn calls_to_paused_redis_are_applied_once() {
     let repeated = direct.settle_async(&settlement(1, &result.receipt, 3)).await;
     assert_eq!(repeated.unwrap(), SettleResult::Repeated);
     assert_eq!(request.used(&direct).await, [3; 6]);
+}
+
+/// Charges one of two limits of a rule at a time, and settles the calls later, in any order, in Redis and in memory. All
+/// outcomes must be the same. Most settlements revert the newest charge of a key, for which Redis has a shorter path.
+async fn assert_settlements_equal_memory(redis: &Redis, algorithm: Algorithm, seed: u64) {
+    let clock = ManualClock::default();
+    let settings = Settings {
+        prefix: format!("{algorithm}-{seed}:"),
+        // Keys expire by the clock of Redis, which is ahead of the clock of the test.
+        expiry_margin: Duration::from_secs(1_000_000),
+        deny_cache_ttl: Duration::ZERO,
+        ..fixture::settings()
+    };
+    let remote = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
+    let local = MemoryStore::with_clock(clock.clone(), 100);
+    let limits = [1_000, 50].map(|max| {
+        let quota = Quota::new(max, Duration::from_secs(60)).unwrap();
+        (
+            Scope::new("d", "r", &format!("l{max}"), &["client"]),
+            Limit::new(quota, algorithm).unwrap(),
+        )
+    });
+    let value = [Value::Text("ann")];
+    let hit = |nth: usize, cost| Hit::new(Key::new(&limits[nth].0, &value), &limits[nth].1, cost);
+    let (mut rng, mut reserved) = (fastrand::Rng::with_seed(seed), Vec::new());
+    for call in 1..=60 {
+        clock.advance(Duration::from_millis(rng.u64(0..1_500)));
+        let hits = [hit(usize::from(rng.u8(0..4) == 0), rng.u64(1..=20))];
+        let charged =
+            [remote.charge_async(&hits).await.unwrap(), local.charge_async(&hits).await.unwrap()];
+        assert_eq!(charged[0].outcomes, charged[1].outcomes, "{algorithm}, seed {seed}");
+        if charged[0].allowed {
+            reserved.push((call, charged.map(|result| result.receipt)));
+        }
+        while !reserved.is_empty() && rng.bool() {
+            let newest = reserved.len() - 1;
+            let nth = if rng.bool() { newest } else { rng.usize(0..=newest) };
+            let (call, [own, other]) = reserved.remove(nth);
+            let cost = rng.u64(0..=25);
+            let results = [
+                remote.settle_async(&settlement(call, &own, cost)).await.unwrap(),
+                local.settle_async(&settlement(call, &other, cost)).await.unwrap(),
+            ];
+            assert_eq!(results, [SettleResult::Settled; 2]);
+        }
+        for nth in 0..2 {
+            let peeked = [
+                remote.peek_async(&[hit(nth, 1)]).await.unwrap(),
+                local.peek_async(&[hit(nth, 1)]).await.unwrap(),
+            ];
+            assert_eq!(peeked[0], peeked[1], "{algorithm}, seed {seed}, call {call}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn settlements_in_redis_equal_memory() {
+    let redis = Redis::start();
+    for algorithm in Algorithm::ALL {
+        for seed in 0..20 {
+            assert_settlements_equal_memory(&redis, algorithm, seed).await;
+        }
+    }
 }
 
 #[tokio::test]
