@@ -94,6 +94,52 @@ fn period_has_the_moments_of_its_local_dates() {
     }
 }
 
+/// Scans a year in each time zone in steps in which no change of an offset is skipped. A period ends exactly where the
+/// scan finds the first moment of another one.
+#[test]
+fn boundaries_equal_scan_of_local_dates() {
+    const STEP_US: u64 = HOUR_US / 2;
+    for (time_zone, year) in [
+        ("UTC", 2028),
+        ("Europe/Berlin", 2026),
+        ("America/New_York", 2026),
+        ("Australia/Lord_Howe", 2026),
+        ("America/Sao_Paulo", 2018),
+        ("Pacific/Apia", 2011),
+    ] {
+        let first = time(&format!("{year}-01-01T00:00:00Z"));
+        let weeks = Weekday::ALL.map(|day| calendar(Period::Week, time_zone).with_week_start(day));
+        let others = [Period::Day, Period::Month, Period::Quarter, Period::Year];
+        for calendar in weeks.into_iter().chain(others.map(|period| calendar(period, time_zone))) {
+            let mut period = calendar.period_at(first);
+            let (mut inside, mut boundaries) = (label(&calendar, first), 0);
+            for step in 1..=367 * 48 {
+                let now = Timestamp::from_micros(first.as_micros() + step * STEP_US);
+                let now_label = label(&calendar, now);
+                if now_label != inside {
+                    assert_eq!(period.end, now, "{calendar}: end of {inside}");
+                    let before = Timestamp::from_micros(now.as_micros() - 1);
+                    assert_eq!(calendar.period_at(before), period, "{calendar}: {inside}");
+                    let next = calendar.period_at(now);
+                    assert_eq!(next.start, now, "{calendar}: start of {now_label}");
+                    (period, inside) = (next, now_label);
+                    boundaries += 1;
+                }
+            }
+            // The first moment can be in the previous year of the time zone. Apia skipped one day.
+            let skipped = u64::from(time_zone == "Pacific/Apia");
+            let expected = match calendar.period() {
+                Period::Day => 366..=367 - skipped,
+                Period::Week => 52..=53,
+                Period::Month => 12..=13,
+                Period::Quarter => 4..=5,
+                Period::Year => 1..=2,
+            };
+            assert!(expected.contains(&boundaries), "{calendar}: {boundaries}");
+        }
+    }
+}
+
 #[test]
 fn counter_time_has_one_window_per_period() {
     let mut rng = Rng::with_seed(2);
