@@ -169,6 +169,8 @@ fn nearest_boundary_has_phase_before_and_after_it() {
         for _ in 0..100 {
             let now = Timestamp::from_secs(rng.u64(100_000_000..MAX_TEST_TIME_S));
             let Range { start, end } = calendar.period_at(now);
+            // The last decision was in any other period.
+            calendar.period_at(Timestamp::from_secs(rng.u64(..MAX_TEST_TIME_S)));
             let Boundary { phase_us, window, phase_step_s } = calendar.nearest_boundary(now);
             let half_us = (end.as_micros() - start.as_micros()) / 2;
             // The time of another machine.
@@ -245,6 +247,20 @@ fn known_periods_have_known_lengths() {
     let week = calendar(Period::Week, "UTC").with_week_start(Weekday::Sunday);
     let week = week.period_at(time("2026-11-25T13:00:00Z"));
     assert_eq!(week, time("2026-11-22T00:00:00Z")..time("2026-11-29T00:00:00Z"));
+}
+
+/// The clocks of St. John's showed one minute of 7 November 2010, and then an hour of the day before again.
+#[test]
+fn returned_date_belongs_to_later_period() {
+    let day = calendar(Period::Day, "America/St_Johns");
+    let sixth = time("2010-11-06T02:30:00Z")..time("2010-11-07T02:30:00Z");
+    let seventh = time("2010-11-07T02:30:00Z")..time("2010-11-08T03:30:00Z");
+    assert_eq!(day.period_at(time("2010-11-07T02:29:59Z")), sixth);
+    for at in ["02:30:00", "02:30:59", "02:31:00", "03:29:59", "03:30:00"] {
+        // The period of the last decision is remembered.
+        day.period_at(Timestamp::default());
+        assert_eq!(day.period_at(time(&format!("2010-11-07T{at}Z"))), seventh, "{at}");
+    }
 }
 
 #[test]
