@@ -180,7 +180,10 @@ impl ScriptOperation for SettleCall<'_> {
     ) -> ScriptCall<'s, '_> {
         let parts =
             call::build_settle_parts(scripts, now, expiry_margin_s, &self.reverted, &self.added);
-        let mut argument = Vec::with_capacity(22 + parts.revert.len() + parts.add.len());
+        let mut argument = Vec::with_capacity(47 + parts.revert.len() + parts.add.len());
+        // The record of a call that is settled, and of which nothing else is known.
+        argument.extend([0; 24]);
+        argument.push(1);
         argument.extend(self.value_digest.to_le_bytes());
         argument.extend(encode_millis(self.record_ttl));
         argument.extend(parts.revert_keys.to_le_bytes());

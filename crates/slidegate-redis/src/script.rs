@@ -36,6 +36,10 @@ const SETTLE_LUA: &str = include_str!("../lua/settle.lua");
 const CALL_RECORD_LUA: &str = include_str!("../lua/call_record.lua");
 /// The driver that reverts charges.
 const REVERT_LUA: &str = include_str!("../lua/revert.lua");
+/// The part of the driver of settlements that reverts the only charge: a slot, by the function `revert` of its algorithm.
+const SETTLE_ONE_SLOT_LUA: &str = include_str!("../lua/settle_one_slot.lua");
+/// The part of the driver of settlements that reverts the only charge: a log of `sliding_window`.
+const SETTLE_ONE_LOG_LUA: &str = include_str!("../lua/settle_one_log.lua");
 /// The driver that subtracts units from counters.
 const REFUND_LUA: &str = include_str!("../lua/refund.lua");
 /// The driver that deletes counters.
@@ -239,7 +243,7 @@ impl Scripts {
     /// Returns the script that corrects the charges of a call once.
     pub fn settle(&self, set: AlgorithmSet) -> &Script {
         self.settle[usize::from(set.0)]
-            .get_or_init(|| compose_settle_script(set, DECIDE_ANY_REQUESTS_LUA))
+            .get_or_init(|| compose_settle_script(set, "", DECIDE_ANY_REQUESTS_LUA))
     }
 
     /// Returns the script that corrects the charges of a call once, all with this algorithm, and adds units to at most
@@ -247,7 +251,14 @@ impl Scripts {
     pub fn settle_single(&self, algorithm: &Algorithm) -> &Script {
         self.settle_single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
             let (_, driver) = parts_of_single_script(algorithm);
-            compose_settle_script(AlgorithmSet::default().with(algorithm), driver)
+            let AlgorithmLuaFiles { revert, place, .. } = lua_files_of_algorithm(algorithm);
+            let revert_one = match place {
+                StatePlace::OwnKey => String::new(),
+                StatePlace::Slot => format!("{revert}{SETTLE_ONE_SLOT_LUA}"),
+                StatePlace::Log => SETTLE_ONE_LOG_LUA.to_owned(),
+            };
+            let set = AlgorithmSet::default().with(algorithm);
+            compose_settle_script(set, &revert_one, driver)
         })
     }
 
@@ -316,14 +327,21 @@ fn compose_once_script(set: AlgorithmSet, driver: &str) -> Script {
     compose_script(set, ScriptOperation::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
 }
 
-/// Composes the script that corrects the charges of a call from the driver that adds units.
-fn compose_settle_script(set: AlgorithmSet, driver: &str) -> Script {
-    let revert = compose_functions(set, ScriptOperation::Revert);
-    let decide = compose_functions(set, ScriptOperation::Decide);
-    let settle = SETTLE_LUA
-        .replace("-- @revert_charges", &(revert + &as_function("revert_charges", REVERT_LUA)))
-        .replace("-- @decide_call", &(decide + &as_function("decide_call", driver)));
-    Script::new(format!("{COMMON_HELPERS_LUA}{settle}"))
+/// Composes the script that corrects the charges of a call. `revert_one` reverts one charge in a usual state, and `driver`
+/// adds units.
+fn compose_settle_script(set: AlgorithmSet, revert_one: &str, driver: &str) -> Script {
+    let functions = |operation, name, driver| {
+        let functions = compose_functions(set, operation);
+        format!("{COMMON_HELPERS_LUA}{functions}{}", as_function(name, driver))
+    };
+    let revert = functions(ScriptOperation::Revert, "revert_charges", REVERT_LUA);
+    let decide = functions(ScriptOperation::Decide, "decide_call", driver);
+    Script::new(
+        SETTLE_LUA
+            .replace("-- @revert_one", revert_one)
+            .replace("-- @revert_charges", &revert)
+            .replace("-- @decide_call", &decide),
+    )
 }
 
 /// Returns a driver as a function of its keys and its arguments, which it reads in place of the call's keys and arguments.

@@ -86,6 +86,11 @@ pub trait ParsedRequest {
     fn max_wait(&self) -> Duration {
         Duration::ZERO
     }
+
+    /// Returns the tokens of the permits that the request releases, none by default.
+    fn permits_to_release(&self) -> Vec<&str> {
+        Vec::new()
+    }
 }
 
 /// A timer that records the elapsed time and the result of a request in the metrics when the timer is dropped.
@@ -140,7 +145,15 @@ impl RequestHandler {
                 Ok(parsed) => parsed,
                 Err(error) => return (Err(error), None),
             };
+            let released = parsed.permits_to_release();
+            if !released.is_empty() {
+                // Boxed, because few requests release permits.
+                Box::pin(self.service.release_all(&released)).await;
+            }
             let request = parsed.to_gate_request();
+            // A request that only releases permits charges nothing, and is not a request without a rule for metrics.
+            let operation =
+                if request.descriptors().is_empty() { Operation::Peek } else { operation };
             let decision = match (parsed.idempotency_key(), operation) {
                 (Some(key), operation) => {
                     // Boxed, because most requests have no key, and should not pay for a larger future.

@@ -48,12 +48,14 @@ async fn decide_rate_limit_call(
 ) -> Result<Response<RateLimitResponse>, Status> {
     let (metadata, _, message) = request.into_parts();
     let trace = TraceHeaders::Direct(metadata.as_ref());
-    let call = Call::new(Operation::Check, "slidegate.should_rate_limit", trace);
+    let call = Call::new(Operation::Check, "slidegate.should_rate_limit", trace).returning_permit();
     let counted = handler
         .handle(
             call,
             || ParsedMessage::parse(message),
-            |renderer, request, decision, _| Ok(rls::respond(renderer, request, decision)),
+            |renderer, request, decision, permit| {
+                Ok(rls::respond(renderer, request, decision, permit))
+            },
         )
         .await;
     let counted = counted.map_err(|error| Status::invalid_argument(error.to_string()))?;

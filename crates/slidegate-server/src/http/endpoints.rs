@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
-use slidegate::Decision;
+use slidegate::{Decision, PermitChange};
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
 use super::check_request::{
@@ -174,16 +174,14 @@ impl DecisionEndpoints {
                     self.handler.settle(endpoint.span_name(), trace, || SettleRequest::parse(body));
                 Box::pin(settle).await
             }
-            Endpoint::Release => {
-                let release = self
-                    .handler
-                    .release(endpoint.span_name(), trace, || PermitRequest::parse(body));
-                Box::pin(release).await
-            }
-            Endpoint::Renew => {
-                let renew =
-                    self.handler.renew(endpoint.span_name(), trace, || PermitRequest::parse(body));
-                Box::pin(renew).await
+            Endpoint::Release | Endpoint::Renew => {
+                let change = match endpoint {
+                    Endpoint::Release => PermitChange::Release,
+                    _ => PermitChange::Renew,
+                };
+                let parse = || PermitRequest::parse(body);
+                Box::pin(self.handler.change_permit(change, endpoint.span_name(), trace, parse))
+                    .await
             }
             Endpoint::Report => {
                 let call = call(Operation::Report, trace);
@@ -212,11 +210,8 @@ impl DecisionEndpoints {
                 self.handler.handle(call, parse, render).await
             }
             Endpoint::Json => {
-                let call = call(Operation::Check, trace);
-                let render = |renderer: &_, message: &_, decision: &Decision<'_>, _: Option<&_>| {
-                    json::render(renderer, message, decision)
-                };
-                self.handler.handle(call, || json::parse(body), render).await
+                let call = call(Operation::Check, trace).returning_permit();
+                self.handler.handle(call, || json::parse(body), json::render).await
             }
         }
     }

@@ -8,6 +8,7 @@ use slidegate::Decision;
 use crate::rendering::problem::HttpProblem;
 use crate::rendering::{CountedResponse, ResponseRenderer};
 use crate::rls::{self, InvalidRequest, JsonError, ParsedMessage};
+use crate::service::permits::PermitToken;
 use crate::telemetry::request_result::RequestResult;
 
 /// Parses a message. All its descriptors are one request.
@@ -15,13 +16,14 @@ pub fn parse(body: &[u8]) -> Result<ParsedMessage, HttpProblem> {
     Ok(ParsedMessage::parse(rls::json::parse(body)?)?)
 }
 
-/// Renders the response to a message.
+/// Renders the response to a message. `permit` is the permit that its request got.
 pub fn render(
     renderer: &ResponseRenderer,
     message: &ParsedMessage,
     decision: &Decision<'_>,
+    permit: Option<&PermitToken>,
 ) -> Result<CountedResponse, HttpProblem> {
-    let counted = rls::respond(renderer, message, decision);
+    let counted = rls::respond(renderer, message, decision, permit);
     let status = match counted.result {
         RequestResult::Allowed => StatusCode::OK,
         _ => StatusCode::TOO_MANY_REQUESTS,

@@ -16,6 +16,7 @@ pub use self::messages::{
 };
 pub use self::request::{MAX_DESCRIPTORS, ParsedMessage};
 use crate::rendering::ResponseRenderer;
+use crate::service::permits::PermitToken;
 use crate::telemetry::request_result::{RequestResult, request_result_of_decision};
 
 /// A response message, and the result that metrics record for it.
@@ -24,12 +25,13 @@ pub struct CountedMessage {
     pub result: RequestResult,
 }
 
-/// Builds the response to a request from its decision.
+/// Builds the response to a request from its decision. `permit` is the permit that the request got.
 pub fn respond(
     renderer: &ResponseRenderer,
     request: &ParsedMessage,
     decision: &Decision<'_>,
+    permit: Option<&PermitToken>,
 ) -> CountedMessage {
-    let message = response::build_response(request.descriptor_count(), decision, renderer);
+    let message = response::build_response(request, decision, permit, renderer);
     CountedMessage { message, result: request_result_of_decision(decision) }
 }

@@ -25,10 +25,23 @@ pub const MAX_DESCRIPTORS: usize = 1024;
 /// hash map is used.
 const MAX_ENTRIES_TO_COMPARE_PAIRWISE: usize = 16;
 
+/// The key of the entry with the permit, in a descriptor that releases it.
+const PERMIT_ENTRY_KEY: &[u8] = b"permit";
+
 /// A validated request message.
 pub struct ParsedMessage {
     domain: String,
+    /// The descriptors that the gate evaluates.
     descriptors: Vec<ParsedDescriptor>,
+    /// The descriptors that release a permit, sorted by their index in the message.
+    releases: Vec<Release>,
+}
+
+/// A descriptor that releases a permit.
+pub(super) struct Release {
+    /// The index of the descriptor in the message.
+    pub(super) index: usize,
+    token: String,
 }
 
 /// A validated descriptor of a request message.
@@ -70,25 +83,47 @@ impl ParsedMessage {
             0 => DescriptorCost::Default,
             units => DescriptorCost::Message(units.into()),
         };
-        let descriptors = message.descriptors.into_iter().enumerate();
-        let descriptors =
-            descriptors.map(|(index, descriptor)| ParsedDescriptor::parse(index, descriptor, cost));
-        Ok(Self {
-            domain: decode_attribute_name(message.domain),
-            descriptors: descriptors.collect::<Result<_, _>>()?,
-        })
+        let domain = decode_attribute_name(message.domain);
+        let mut parsed =
+            Self { domain, descriptors: Vec::with_capacity(count), releases: Vec::new() };
+        for (index, descriptor) in message.descriptors.into_iter().enumerate() {
+            match permit_to_release(&descriptor) {
+                Some(token) => parsed.releases.push(Release { index, token }),
+                None => {
+                    parsed.descriptors.push(ParsedDescriptor::parse(index, descriptor, cost)?);
+                }
+            }
+        }
+        Ok(parsed)
     }
 
-    /// Returns the number of descriptors.
-    pub fn descriptor_count(&self) -> usize {
+    /// Returns the number of descriptors that the gate evaluates.
+    pub(super) fn evaluated_descriptor_count(&self) -> usize {
         self.descriptors.len()
     }
+
+    /// Returns the descriptors that release a permit, sorted by their index in the message.
+    pub(super) fn releases(&self) -> &[Release] {
+        &self.releases
+    }
+}
+
+/// Returns the token of the permit that a descriptor releases. Only a refund, which the caller configures, releases a
+/// permit: a client that chooses the value of another entry cannot exempt its descriptor from the limits.
+fn permit_to_release(descriptor: &RateLimitDescriptor) -> Option<String> {
+    let mut entries = descriptor.entries.iter().filter(|_| descriptor.is_negative_hits);
+    let permit = entries.find(|entry| entry.key == PERMIT_ENTRY_KEY)?;
+    Some(String::from_utf8_lossy(&permit.value).into_owned())
 }
 
 impl ParsedRequest for ParsedMessage {
     fn to_gate_request(&self) -> Request<'_> {
         let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
         Request::with_descriptors(&self.domain, descriptors)
+    }
+
+    fn permits_to_release(&self) -> Vec<&str> {
+        self.releases.iter().map(|release| &*release.token).collect()
     }
 }
 

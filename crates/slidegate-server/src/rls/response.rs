@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
 use slidegate::headers::Header;
 use slidegate::{Decision, JitterSample, LimitStatus, Problem, Reason};
 
+use super::ParsedMessage;
 use super::messages::envoy::config::core::v3::HeaderValue;
 use super::messages::envoy::service::ratelimit::v3::RateLimitResponse;
 use super::messages::envoy::service::ratelimit::v3::rate_limit_response::{
@@ -12,11 +15,16 @@ use super::messages::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use super::unit;
 use crate::rendering::ResponseRenderer;
+use crate::service::permits::PermitToken;
 
-/// Builds the response to a request. `descriptors` is the number of descriptors in the request.
+/// The field of the dynamic metadata that contains the permit of the request.
+const PERMIT_METADATA_FIELD: &str = "permit";
+
+/// Builds the response to a request.
 pub fn build_response(
-    descriptors: usize,
+    request: &ParsedMessage,
     decision: &Decision<'_>,
+    permit: Option<&PermitToken>,
     renderer: &ResponseRenderer,
 ) -> RateLimitResponse {
     // One draw, so that headers, statuses and body state the same wait.
@@ -32,17 +40,34 @@ pub fn build_response(
     let content_type = problem.as_ref().map(|_| ("content-type", Problem::CONTENT_TYPE.to_owned()));
     // Strings and numbers always serialize. If they did not, Envoy would send its own body.
     let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());
+    let mut statuses =
+        build_descriptor_statuses(request.evaluated_descriptor_count(), decision, jitter);
+    for release in request.releases() {
+        statuses.insert(release.index, ok_status());
+    }
     RateLimitResponse {
         overall_code: to_rls_response_code(!decision.is_allowed()),
-        statuses: build_descriptor_statuses(descriptors, decision, jitter),
+        statuses,
         response_headers_to_add: headers
             .into_iter()
             .chain(content_type)
             .map(to_rls_header_value)
             .collect(),
         raw_body: body.unwrap_or_default(),
+        dynamic_metadata: permit.map(build_dynamic_metadata),
         ..RateLimitResponse::default()
     }
+}
+
+/// Returns the metadata with which Envoy releases a permit when its request has ended.
+fn build_dynamic_metadata(permit: &PermitToken) -> Struct {
+    let permit = Value { kind: Some(Kind::StringValue(permit.text.clone())) };
+    Struct { fields: [(PERMIT_METADATA_FIELD.to_owned(), permit)].into() }
+}
+
+/// Returns the status of a descriptor that no limit denies.
+fn ok_status() -> DescriptorStatus {
+    DescriptorStatus { code: to_rls_response_code(false), ..DescriptorStatus::default() }
 }
 
 fn to_rls_response_code(is_over_limit: bool) -> i32 {
@@ -78,9 +103,8 @@ fn build_descriptor_statuses(
     let descriptor_status = |(index, binding): (usize, &Option<LimitStatus<'_>>)| match binding {
         Some(limit_status) => build_descriptor_status(limit_status, jitter),
         None => DescriptorStatus {
-            code: to_rls_response_code(false),
             limit_remaining: if decision.is_unlimited(index) { u32::MAX } else { 0 },
-            ..DescriptorStatus::default()
+            ..ok_status()
         },
     };
     binding.iter().enumerate().map(descriptor_status).collect()

@@ -51,6 +51,14 @@ impl Service {
         Ok(was_live)
     }
 
+    /// Releases the permits of tokens. A permit that cannot be released counts until it expires; the failure is counted in
+    /// the metrics.
+    pub async fn release_all(&self, tokens: &[&str]) {
+        for token in tokens {
+            drop(self.release(token).await);
+        }
+    }
+
     /// Renews the permit of a token. Returns the time after which it expires.
     pub async fn renew(&self, token: &str) -> Result<Duration, HttpProblem> {
         match self.change_permit(token, PermitChange::Renew).await? {

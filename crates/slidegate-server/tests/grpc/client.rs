@@ -1,5 +1,6 @@
 //! A gRPC client based on tonic, with message types generated from the `.proto` files of the server.
 
+use prost_types::value::Kind;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
@@ -83,6 +84,19 @@ pub fn new_request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -
 pub fn new_descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
+}
+
+/// Returns a descriptor that releases the permit of a token.
+pub fn new_release(token: &str) -> RateLimitDescriptor {
+    RateLimitDescriptor { is_negative_hits: true, ..new_descriptor(&[("permit", token)]) }
+}
+
+/// Returns the token of the permit in a response, or `None` if the response has no permit.
+pub fn permit_of_response(response: &RateLimitResponse) -> Option<&str> {
+    match &response.dynamic_metadata.as_ref()?.fields.get("permit")?.kind {
+        Some(Kind::StringValue(token)) => Some(token),
+        other => panic!("{other:?} is not a token"),
+    }
 }
 
 /// Returns the value of a header that Envoy must add to the HTTP response for the end client, or `None` if the rate

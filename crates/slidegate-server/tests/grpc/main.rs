@@ -9,6 +9,7 @@ mod common;
 mod costs;
 mod health;
 mod hostile;
+mod permits;
 mod raw;
 mod responses;
 mod tls;

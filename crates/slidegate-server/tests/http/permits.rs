@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use ureq::http::Request;
 
 use crate::bad_input::assert_problem;
 use crate::client::{Client, HttpResponse};
@@ -120,22 +121,47 @@ fn reservation_and_permit_end_separately() {
     assert_eq!(remaining(&client, "ann"), [70, 2]);
 }
 
-/// The responses to proxies contain no permit, so their requests are not counted while they are in flight. They are denied
-/// while no permit is free.
+/// A response to `/v1/auth` contains no permit, so its request is not counted while it is in flight. It is denied while no
+/// permit is free.
 #[test]
-fn request_of_proxy_keeps_no_permit() {
-    let server = Server::start(POLICY);
+fn forward_auth_keeps_no_permit() {
+    let policy = POLICY.replace("[user]", "[header.user]");
+    let server = Server::start(&policy);
     let client = Client::new(&server);
-    let body = r#"{"domain":"default","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
-    for _ in 0..3 {
-        assert_eq!(client.post("/json", body).status, 200);
-    }
-    assert_eq!(remaining(&client, "ann"), [97, 2]);
-    let permits = [(); 2].map(|()| check(&client, "ann").json()["permit"].clone());
-    assert_eq!(client.post("/json", body).status, 429);
+    let auth = || {
+        let request = Request::get("/v1/auth").header("user", "ann");
+        client.send(request.body(Vec::new()).unwrap()).status
+    };
+    let check = || post(&client, "/v1/check", &json!({"attributes": {"header.user": "ann"}}));
+    assert_eq!([auth(), auth(), auth()], [200; 3]);
+    let permits = [check(), check()].map(|response| response.json()["permit"].clone());
+    assert_eq!(auth(), 429);
     let release = json!({"permit": permits[0]});
     assert_eq!(post(&client, "/v1/release", &release).status, 200);
-    assert_eq!(client.post("/json", body).status, 200);
+    assert_eq!(auth(), 200);
+}
+
+#[test]
+fn permit_of_json_message_is_released_in_both_ways() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let message = |descriptor: Value| {
+        let message = json!({"domain": "default", "descriptors": [descriptor]});
+        post(&client, "/json", &message)
+    };
+    let user = || message(json!({"entries": [{"key": "user", "value": "ann"}]}));
+    let [first, second] =
+        [user(), user()].map(|response| response.json()["dynamicMetadata"]["permit"].clone());
+    assert_eq!(user().status, 429);
+    assert_eq!(post(&client, "/v1/release", &json!({"permit": first})).status, 200);
+    assert_eq!(remaining(&client, "ann"), [98, 1]);
+    let entries = json!([{"key": "permit", "value": second}]);
+    let released = message(json!({"entries": entries, "isNegativeHits": true}));
+    assert_eq!(
+        (released.status, released.json()),
+        (200, json!({"overallCode": "OK", "statuses": [{"code": "OK"}]}))
+    );
+    assert_eq!(remaining(&client, "ann"), [98, 2]);
 }
 
 #[test]

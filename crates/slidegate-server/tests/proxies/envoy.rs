@@ -2,7 +2,8 @@
 //! `deploy/`, the others use `cases.yaml`.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -130,6 +131,58 @@ fn deployed_envoy_config_counts_requests_and_tokens() {
     // A third of the 1,500 tokens must leave the window: at the earliest 20 s into the next minute of the key.
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!((15..=81).contains(&wait), "{wait}");
+}
+
+/// Sends the head of a request for `/v1/export`. The request is in flight until its body, one byte, is sent, or the
+/// connection is closed. All requests have the same id, as if a client had chosen it.
+fn start_export(setup: &EnvoyWithSlidegate) -> TcpStream {
+    let mut stream = TcpStream::connect(setup.envoy.address).unwrap();
+    let head = "POST /v1/export HTTP/1.1\r\nhost: a\r\nx-api-key: k\r\nx-request-id: same\r\ncontent-length: 1\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+/// Sends the body of a request, and returns the status line of the response.
+fn finish_export(mut stream: TcpStream) -> String {
+    stream.write_all(b"x").unwrap();
+    let mut status_line = String::new();
+    BufReader::new(stream).read_line(&mut status_line).unwrap();
+    status_line
+}
+
+#[test]
+fn deployed_envoy_config_limits_requests_in_flight() {
+    let policy = fs::read_to_string(project_path("deploy/envoy/policy.yaml")).unwrap();
+    let setup = EnvoyWithSlidegate::start(&policy, &project_path("deploy/envoy/envoy.yaml"), &[]);
+    let slidegate = setup.slidegate.as_ref().unwrap().address();
+    let free_permits = || {
+        let peek = r#"{"domain":"edge","attributes":{"meter":"exports","api_key":"k"}}"#;
+        let peeked = send_with_curl(slidegate, 2, "/v1/peek", &["-d", peek]);
+        let limits = serde_json::from_str::<Value>(&peeked.body).unwrap()["limits"].clone();
+        let mut limits = limits.as_array().unwrap().iter();
+        let exports = limits.find(|limit| limit["rule"] == "exports").unwrap();
+        exports["remaining"].as_u64().unwrap()
+    };
+    let export = || {
+        setup.send_request(
+            "/v1/export",
+            &["-H", "x-api-key: k", "-H", "x-request-id: same", "-d", "x"],
+        )
+    };
+    let completed = start_export(&setup);
+    let disconnected = start_export(&setup);
+    wait_until("two exports are in flight", || free_permits() == 0);
+    for _ in 0..3 {
+        let denied = export();
+        assert!(denied.status == 429 && denied.body.contains("concurrency_exceeded"), "{denied:?}");
+    }
+    assert_eq!(free_permits(), 0, "a denied request releases no permit of another one");
+    assert!(finish_export(completed).starts_with("HTTP/1.1 200"));
+    wait_until("the completed export has released its permit", || free_permits() == 1);
+    assert_eq!(export().status, 200);
+    wait_until("the next export has released its permit", || free_permits() == 1);
+    drop(disconnected);
+    wait_until("the disconnected export has released its permit", || free_permits() == 2);
 }
 
 #[test]

@@ -94,6 +94,51 @@ fn period_has_the_moments_of_its_local_dates() {
     }
 }
 
+/// Scans a year in each time zone in steps in which no change of an offset is skipped. A period ends exactly where the
+/// scan finds the first moment of another one.
+#[test]
+fn boundaries_equal_scan_of_local_dates() {
+    const STEP_US: u64 = HOUR_US / 2;
+    for (time_zone, year) in [
+        ("UTC", 2028),
+        ("Europe/Berlin", 2026),
+        ("America/New_York", 2026),
+        ("Australia/Lord_Howe", 2026),
+        ("America/Sao_Paulo", 2018),
+        ("Pacific/Apia", 2011),
+    ] {
+        let first = time(&format!("{year}-01-01T00:00:00Z"));
+        let weeks = Weekday::ALL.map(|day| calendar(Period::Week, time_zone).with_week_start(day));
+        let others = [Period::Day, Period::Month, Period::Quarter, Period::Year];
+        for calendar in weeks.into_iter().chain(others.map(|period| calendar(period, time_zone))) {
+            let mut period = calendar.period_at(first);
+            let (mut inside, mut boundaries) = (label(&calendar, first), 0);
+            for step in 1..=367 * 48 {
+                let now = Timestamp::from_micros(first.as_micros() + step * STEP_US);
+                let now_label = label(&calendar, now);
+                if now_label != inside {
+                    assert_eq!(period.end, now, "{calendar}: end of {inside}");
+                    let before = Timestamp::from_micros(now.as_micros() - 1);
+                    assert_eq!(calendar.period_at(before), period, "{calendar}: {inside}");
+                    let next = calendar.period_at(now);
+                    assert_eq!(next.start, now, "{calendar}: start of {now_label}");
+                    (period, inside) = (next, now_label);
+                    boundaries += 1;
+                }
+            }
+            // The first moment can be in the previous year of the time zone.
+            let expected = match calendar.period() {
+                Period::Day => 366..=367,
+                Period::Week => 52..=53,
+                Period::Month => 12..=13,
+                Period::Quarter => 4..=5,
+                Period::Year => 1..=2,
+            };
+            assert!(expected.contains(&boundaries), "{calendar}: {boundaries}");
+        }
+    }
+}
+
 #[test]
 fn counter_time_has_one_window_per_period() {
     let mut rng = Rng::with_seed(2);
@@ -124,6 +169,8 @@ fn nearest_boundary_has_phase_before_and_after_it() {
         for _ in 0..100 {
             let now = Timestamp::from_secs(rng.u64(100_000_000..MAX_TEST_TIME_S));
             let Range { start, end } = calendar.period_at(now);
+            // The last decision was in any other period.
+            calendar.period_at(Timestamp::from_secs(rng.u64(..MAX_TEST_TIME_S)));
             let Boundary { phase_us, window, phase_step_s } = calendar.nearest_boundary(now);
             let half_us = (end.as_micros() - start.as_micros()) / 2;
             // The time of another machine.
@@ -200,6 +247,20 @@ fn known_periods_have_known_lengths() {
     let week = calendar(Period::Week, "UTC").with_week_start(Weekday::Sunday);
     let week = week.period_at(time("2026-11-25T13:00:00Z"));
     assert_eq!(week, time("2026-11-22T00:00:00Z")..time("2026-11-29T00:00:00Z"));
+}
+
+/// The clocks of St. John's showed one minute of 7 November 2010, and then an hour of the day before again.
+#[test]
+fn returned_date_belongs_to_later_period() {
+    let day = calendar(Period::Day, "America/St_Johns");
+    let sixth = time("2010-11-06T02:30:00Z")..time("2010-11-07T02:30:00Z");
+    let seventh = time("2010-11-07T02:30:00Z")..time("2010-11-08T03:30:00Z");
+    assert_eq!(day.period_at(time("2010-11-07T02:29:59Z")), sixth);
+    for at in ["02:30:00", "02:30:59", "02:31:00", "03:29:59", "03:30:00"] {
+        // The period of the last decision is remembered.
+        day.period_at(Timestamp::default());
+        assert_eq!(day.period_at(time(&format!("2010-11-07T{at}Z"))), seventh, "{at}");
+    }
 }
 
 #[test]

@@ -52,6 +52,8 @@ pub(crate) struct RuleCharge {
     pub(crate) cost: u64,
     pub(crate) required: u64,
     pub(crate) charges_always: bool,
+    /// Whether the request has consumed the units already; see [`Descriptor::consumed`].
+    pub(crate) is_consumed: bool,
     /// Whether the descriptor specifies the cost. A report of consumed units charges only costs that the descriptor
     /// specifies.
     pub(crate) is_in_descriptor: bool,
@@ -77,6 +79,7 @@ impl ChargeSettings {
             cost,
             required: cost.max(self.required),
             charges_always: self.charges_always || costs.is_consumed,
+            is_consumed: costs.is_consumed,
             is_in_descriptor: own_cost.is_some(),
         }
     }

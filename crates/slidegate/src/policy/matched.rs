@@ -337,11 +337,12 @@ impl<'r> Match<'r> {
     }
 
     /// Returns the hit of a limit on requests in flight. It takes one permit, whatever the request costs. A request of cost
-    /// 0 takes none, because it only checks whether another one would fit. A report takes none, because its request has
-    /// ended.
+    /// 0 takes none, because it only checks whether another one would fit. A charge of consumed units takes none, because
+    /// its request has ended.
     #[cold]
     fn permit_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>) -> Hit<'h> {
-        let takes_permit = !self.origin.is_reported && !self.is_refund();
+        let has_ended = self.charge.is_consumed && self.charge.cost > 0;
+        let takes_permit = !has_ended && !self.origin.is_reported && !self.is_refund();
         Hit {
             key,
             limit: &limit.limit,

@@ -18,6 +18,7 @@ mod request_sequence;
 mod rounds;
 mod scripts;
 mod server;
+mod settle;
 mod sliding_window;
 
 use std::error::Error;
@@ -90,6 +91,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("counter", |effort, part| counter::run(scale_for_effort(effort), part)),
         ("sliding-window", |effort, part| sliding_window::run(scale_for_effort(effort), part)),
         ("buckets", |effort, part| buckets::run(scale_for_effort(effort), part)),
+        ("settle", |effort, part| settle::run(scale_for_effort(effort), part)),
         ("depth", |effort, part| pipelining::run(scale_for_effort(effort), part)),
         ("callers", |effort, part| coalescing::run(scale_for_effort(effort), part)),
         ("denials", |effort, part| denials::run(scale_for_effort(effort), part)),

@@ -131,6 +131,12 @@ fn build_openapi_rls_response(description: &str, code: &str) -> Value {
             "statuses": { "type": "array", "items": descriptor_status_schema() },
             "responseHeadersToAdd": { "type": "array", "items": header },
             "rawBody": { "type": "string", "contentEncoding": "base64" },
+            "dynamicMetadata": {
+                "type": "object",
+                "required": ["permit"],
+                "additionalProperties": false,
+                "properties": { "permit": { "type": "string" } },
+            },
         },
     });
     json!({
