@@ -24,7 +24,7 @@ impl DenialLog {
     /// Creates a log of at most `per_second` denials per second. Returns `None` if `per_second` is 0.
     pub fn new(per_second: u16, redactor: Redactor) -> Option<Self> {
         let log_throttle = LogThrottle::new(per_second, Duration::from_secs(1));
-        (per_second > 0).then(|| Self { log_throttle, redactor })
+        (per_second > 0).then_some(Self { log_throttle, redactor })
     }
 
     /// Logs a decision that denies the request. `now` is the present time.
