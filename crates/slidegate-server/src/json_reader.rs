@@ -21,6 +21,8 @@ const MAX_DEPTH: usize = 128;
 /// A reader of one JSON text.
 pub struct JsonReader<'b> {
     text: &'b [u8],
+    /// The same text, if all of it is UTF-8. It is checked once, because a check of each string takes longer.
+    utf8: Option<&'b str>,
     /// The position of the next byte.
     position: usize,
 }
@@ -50,6 +52,8 @@ pub struct JsonString<'b> {
     /// The position of the opening quote.
     pub position: usize,
     pub bytes: Cow<'b, [u8]>,
+    /// The string as it is in the text. `None` if it has escapes, or if the text is not UTF-8.
+    unescaped: Option<&'b str>,
 }
 
 /// A number of a JSON text, with its digits as written.
@@ -58,6 +62,18 @@ pub struct JsonNumber<'b> {
     /// The position of the first character.
     pub position: usize,
     pub text: &'b str,
+}
+
+impl<'b> JsonString<'b> {
+    /// Returns the string, or `None` if it is not UTF-8.
+    pub fn as_str(&self) -> Option<&str> {
+        self.unescaped.or_else(|| str::from_utf8(&self.bytes).ok())
+    }
+
+    /// Returns the string as it is in the text. Returns `None` if it has escapes, or if the text is not UTF-8.
+    pub fn unescaped(&self) -> Option<&'b str> {
+        self.unescaped
+    }
 }
 
 impl JsonNumber<'_> {
@@ -97,7 +113,7 @@ pub fn check_syntax(text: &[u8]) -> Result<(), JsonError> {
 impl<'b> JsonReader<'b> {
     /// Creates a reader of a body that must be a JSON object. Fails if the body does not begin with an object.
     pub fn from_object(text: &'b [u8]) -> Result<Self, JsonError> {
-        let mut reader = Self { text, position: 0 };
+        let mut reader = Self { text, utf8: str::from_utf8(text).ok(), position: 0 };
         match reader.peek() {
             Some(b'{') => Ok(reader),
             _ => Err(reader.not_an_object_error()),
@@ -202,10 +218,13 @@ impl<'b> JsonReader<'b> {
     pub fn read_string(&mut self) -> Result<JsonString<'b>, JsonError> {
         let position = self.position;
         let rest = &self.text[position + 1..];
+        let mut unescaped = None;
         let bytes = match memchr2(b'"', b'\\', rest) {
             None => return Err(self.truncated_error("a string")),
             Some(length) if rest[length] == b'"' => {
                 self.position += length + 2;
+                unescaped =
+                    self.utf8.and_then(|utf8| utf8.get(position + 1..position + 1 + length));
                 Cow::Borrowed(&rest[..length])
             }
             Some(length) => {
@@ -213,7 +232,7 @@ impl<'b> JsonReader<'b> {
                 Cow::Owned(self.read_escaped_string(&rest[..length])?)
             }
         };
-        Ok(JsonString { position, bytes })
+        Ok(JsonString { position, bytes, unescaped })
     }
 
     /// Reads a number. Must be called at its first character.

@@ -5,6 +5,7 @@
 pub mod check_response;
 pub mod problem;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -36,15 +37,18 @@ pub struct CountedResponse {
 }
 
 /// A renderer of decisions as HTTP responses.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct ResponseRenderer {
     style: Style,
+    /// The names of the headers of the style.
+    header_names: Arc<[HeaderName]>,
     retry_jitter: Jitter,
 }
 
 impl ResponseRenderer {
     pub fn new(style: Style, retry_jitter: Jitter) -> Self {
-        Self { style, retry_jitter }
+        let names = style.header_names().iter().map(|name| HeaderName::from_static(name));
+        Self { style, header_names: names.collect(), retry_jitter }
     }
 
     /// Renders the response to a check. The status is 200 if the request is allowed. A denial has the `deny_status` of
@@ -59,7 +63,7 @@ impl ResponseRenderer {
         let (status, result) = http_status_and_result_of_decision(decision)?;
         let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
         let response = CheckResponse::from_decision(decision).with_permit(permit);
-        response.write(&mut json).map_err(HttpProblem::internal)?;
+        response.write(&mut json);
         let response =
             self.build_http_response(decision, status, Some("application/json"), json.into())?;
         Ok(CountedResponse { response, result })
@@ -77,7 +81,7 @@ impl ResponseRenderer {
         let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
         let check = CheckResponse::from_decision(decision).with_permit(permit);
         let response = ReserveResponse::new(check, token.as_ref());
-        response.write(&mut json).map_err(HttpProblem::internal)?;
+        response.write(&mut json);
         let response =
             self.build_http_response(decision, status, Some("application/json"), json.into())?;
         Ok(CountedResponse { response, result })
@@ -133,12 +137,15 @@ impl ResponseRenderer {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
         let mut result = Ok(());
-        headers::for_each(self.style, decision, &WallClock, self.draw_jitter(), |name, value| {
-            match HeaderValue::from_bytes(value.as_bytes()) {
-                Ok(value) => drop(headers.insert(HeaderName::from_static(name), value)),
-                Err(error) => result = Err(HttpProblem::internal(error)),
-            }
-        });
+        let mut insert = |index: usize, value: &str| match HeaderValue::from_str(value) {
+            Ok(value) => drop(headers.insert(&self.header_names[index], value)),
+            Err(error) => result = Err(HttpProblem::internal(error)),
+        };
+        if let Some(policies) = headers::policy_header(self.style, decision) {
+            insert(0, policies.as_str());
+        }
+        let jitter = self.draw_jitter();
+        headers::for_each_status(self.style, decision, &WallClock, jitter, insert);
         result.map(|()| response)
     }
 
@@ -186,7 +193,7 @@ impl ClassifyResponse for Result<CountedResponse, HttpProblem> {
 #[cfg(test)]
 mod tests {
     use slidegate::testkit::faulty::{Faults, FaultyStore};
-    use slidegate::{Descriptor, Gate, ManualClock, Policy, Request};
+    use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
     use super::*;
 
@@ -210,5 +217,23 @@ mod tests {
     async fn denial_without_store_has_status_503() {
         assert_eq!(response_status_without_store("deny").await, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response_status_without_store("allow").await, StatusCode::OK);
+    }
+
+    /// The header and the JSON of a limit are formatted once.
+    #[tokio::test]
+    async fn instance_share_of_limit_has_own_text() {
+        let policy = Policy::from_yaml("rules: [{ name: a, limits: [100/h] }]").unwrap();
+        let renderer = ResponseRenderer::new(Style::Ietf, Jitter::NONE);
+        let policy_header = |decision: &Decision<'_>| {
+            let response = renderer.render_check(decision, None).unwrap().response;
+            response.headers()["ratelimit-policy"].to_str().unwrap().to_owned()
+        };
+        let request = Request::new("default", Descriptor::new([]));
+        let memory = Gate::new(policy.clone(), MemoryStore::with_clock(ManualClock::default(), 10));
+        assert_eq!(policy_header(&memory.check(&request)), r#""a";q=100;w=3600"#);
+        let lost = Faults { unavailable: 100, ..Faults::default() };
+        let store = FaultyStore::new(&ManualClock::default(), 1, lost, 1);
+        let gate = Gate::new(policy, store).with_instances(2.try_into().unwrap());
+        assert_eq!(policy_header(&gate.check_async(&request).await), r#""a";q=50;w=3600"#);
     }
 }

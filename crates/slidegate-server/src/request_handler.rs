@@ -137,6 +137,99 @@ impl RequestHandler {
         E: From<OnceError> + From<SealError>,
         Result<R, E>: ClassifyResponse,
     {
+        let timer = self.metrics.as_ref().map(RequestTimer::start);
+        // Tracing costs more than the large future.
+        if self.tracer.is_some() {
+            return Box::pin(self.handle_later(call, timer, parse, render)).await;
+        }
+        match self.try_handle_now(&call, timer, parse, render) {
+            Ok(response) => response,
+            // Boxed, because this future is large. Without the box, it would enlarge the future of every request.
+            Err((timer, parsed, render)) => {
+                Box::pin(self.handle_later(call, timer, || Ok(parsed), render)).await
+            }
+        }
+    }
+
+    /// Handles a request without a future. If the decision may have to wait, returns the arguments, with the parsed
+    /// request.
+    fn try_handle_now<'t, Q, R, E, F>(
+        &self,
+        call: &Call<'_>,
+        timer: Option<RequestTimer<'t>>,
+        parse: impl FnOnce() -> Result<Q, E>,
+        render: F,
+    ) -> Result<Result<R, E>, (Option<RequestTimer<'t>>, Q, F)>
+    where
+        Q: ParsedRequest,
+        F: FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
+        E: From<SealError>,
+        Result<R, E>: ClassifyResponse,
+    {
+        let response = match parse() {
+            Ok(parsed) => match self.try_decide_now(call.operation, &parsed) {
+                Some(decision) => self.respond(call.returns_permit, &parsed, &decision, render),
+                None => return Err((timer, parsed, render)),
+            },
+            Err(error) => Err(error),
+        };
+        if let Some(mut timer) = timer {
+            timer.result = Some(response.request_result());
+        }
+        Ok(response)
+    }
+
+    /// Decides a check without a future. Returns `None` if the decision may have to wait.
+    fn try_decide_now(
+        &self,
+        operation: Operation<'_>,
+        parsed: &impl ParsedRequest,
+    ) -> Option<Decision<'static>> {
+        if parsed.idempotency_key().is_some() || !parsed.max_wait().is_zero() {
+            return None;
+        }
+        match operation {
+            Operation::Check | Operation::CheckWithin(_) => {
+                self.service.try_check(&parsed.to_gate_request())
+            }
+            Operation::CheckWithPolicy(policy) => {
+                self.service.try_check_with_policy(policy, &parsed.to_gate_request())
+            }
+            Operation::Peek | Operation::Report => None,
+        }
+    }
+
+    /// Returns the response to a decided request.
+    fn respond<Q, R, E: From<SealError>>(
+        &self,
+        returns_permit: bool,
+        parsed: &Q,
+        decision: &Decision<'_>,
+        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let permit = match returns_permit {
+            true => self.service.seal_permit(decision)?,
+            false => {
+                self.service.release_unreturned_permit(decision);
+                None
+            }
+        };
+        render(&self.renderer, parsed, decision, permit.as_ref())
+    }
+
+    /// Handles a request whose decision may have to wait, or which is traced.
+    async fn handle_later<'t, Q, R, E>(
+        &'t self,
+        call: Call<'_>,
+        timer: Option<RequestTimer<'t>>,
+        parse: impl FnOnce() -> Result<Q, E>,
+        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
+    ) -> Result<R, E>
+    where
+        Q: ParsedRequest,
+        E: From<OnceError> + From<SealError>,
+        Result<R, E>: ClassifyResponse,
+    {
         let Call { operation, span_name, trace, returns_permit } = call;
         let tracer = self.tracer.as_deref();
         let waited_us = AtomicU64::new(0);
@@ -192,21 +285,11 @@ impl RequestHandler {
                 (None, Operation::Peek) => self.service.peek(&request).await,
                 (None, Operation::Report) => self.service.report(&request).await,
             };
-            let permit = match returns_permit {
-                true => match self.service.seal_permit(&decision) {
-                    Ok(permit) => permit,
-                    Err(error) => return (Err(error.into()), None),
-                },
-                false => {
-                    self.service.release_unreturned_permit(&decision);
-                    None
-                }
-            };
-            let response = render(&self.renderer, &parsed, &decision, permit.as_ref());
+            let response = self.respond(returns_permit, &parsed, &decision, render);
             let domain = tracer.map(|_| request.domain().to_owned());
             (response, domain.map(|domain| TracedDecision { domain, decision }))
         });
-        self.measure(span_name, trace, &waited_us, work).await
+        self.measure_with_timer(timer, span_name, trace, &waited_us, work).await
     }
 
     /// Runs `work`, which creates the response to a request. Records the duration, the result and the trace span. The
@@ -223,9 +306,24 @@ impl RequestHandler {
     where
         Result<R, E>: ClassifyResponse,
     {
+        let timer = self.metrics.as_ref().map(RequestTimer::start);
+        self.measure_with_timer(timer, span_name, trace, waited_us, work).await
+    }
+
+    /// Runs `work` like [`measure`](Self::measure), with a timer that is already running.
+    async fn measure_with_timer<R, E>(
+        &self,
+        mut timer: Option<RequestTimer<'_>>,
+        span_name: &'static str,
+        trace: TraceHeaders<'_>,
+        waited_us: &AtomicU64,
+        work: Pin<&mut impl Future<Output = (Result<R, E>, Option<TracedDecision>)>>,
+    ) -> Result<R, E>
+    where
+        Result<R, E>: ClassifyResponse,
+    {
         let tracer = self.tracer.as_deref();
         let parent = tracer.map(|tracer| trace.read_trace_parent(tracer));
-        let mut timer = self.metrics.as_ref().map(RequestTimer::start);
         let response = trace_decision(tracer, span_name, parent, work).await;
         if let Some(timer) = &mut timer {
             timer.waited = Duration::from_micros(waited_us.load(Ordering::Relaxed));

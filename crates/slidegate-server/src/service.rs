@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::http::HeaderName;
+use slidegate::internal::try_charge_matched;
 use slidegate::{Decision, Gate, Policy, Request, WaitStats};
 
 use crate::explain::Explanation;
@@ -69,6 +70,31 @@ impl Service {
     /// Decides about a request, and charges its cost if every limit allows the request.
     pub async fn check(&self, request: &Request<'_>) -> Decision<'static> {
         self.check_with_policy(&self.active_policy.load_full(), request).await
+    }
+
+    /// Decides like [`check`](Self::check), but without a future. Returns `None` if the store may have to wait, and for
+    /// the rare requests to which no limit applies.
+    pub fn try_check(&self, request: &Request<'_>) -> Option<Decision<'static>> {
+        self.try_check_with_policy(&self.active_policy.load(), request)
+    }
+
+    /// Decides like [`try_check`](Self::try_check), with a policy that the caller has already loaded.
+    pub fn try_check_with_policy(
+        &self,
+        active: &ActivePolicy,
+        request: &Request<'_>,
+    ) -> Option<Decision<'static>> {
+        let store = self.store().as_memory()?;
+        let matched = active.policy.apply(request);
+        let charge = || try_charge_matched(store, &matched);
+        let decision = self.gate.store().measure_sync_call(charge)?;
+        self.telemetry.record_decision(
+            &active.policy_metrics,
+            request.domain(),
+            &matched,
+            &decision,
+        );
+        Some(decision)
     }
 
     /// Decides like [`check`](Self::check), with a policy that the caller has already loaded.

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hit::{Hit, Veto};
+#[cfg(feature = "policy")]
+use crate::limit::Limit;
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
 use crate::permit::Permit;
@@ -334,6 +336,14 @@ impl<'l> Decision<'l> {
     #[cfg(feature = "policy")]
     pub fn permit(&self) -> Option<Permit> {
         Permit::from_decision(self)
+    }
+
+    /// Returns whether a limit bounds the requests in flight.
+    #[cfg(feature = "policy")]
+    pub(crate) fn has_concurrent_limit(&self) -> bool {
+        let limits = self.hits.limits();
+        let mut all = (0..self.hits.outcomes().len()).filter_map(|index| limits.limit(index));
+        all.any(Limit::is_concurrent)
     }
 
     /// Returns the charges that are the cost of the request, and not a cost that a rule states.

@@ -8,7 +8,7 @@
 //! that is corrected later, and `permit.rs` one for a request in flight. `policy_file.rs` follows a policy file.
 
 mod asynchronous;
-mod decide;
+pub(crate) mod decide;
 mod fallback;
 mod once;
 mod permit;

@@ -1,5 +1,7 @@
 //! One limit of a rule or a limiter: its quota and algorithm, with the names that clients and operators see.
 
+use std::sync::OnceLock;
+
 use crate::hit::Veto;
 #[cfg(feature = "policy")]
 use crate::key::Scope;
@@ -29,6 +31,7 @@ impl LimiterLimits {
             id: "missing".into(),
             limit: Limit::deny_all(),
             policy_name: name.clone(),
+            texts: LimitTexts::default(),
             #[cfg(feature = "policy")]
             scopes: Box::default(),
         };
@@ -70,10 +73,27 @@ pub struct RuleLimit {
     pub(crate) id: Box<str>,
     pub(crate) limit: Limit,
     pub(crate) policy_name: Box<str>,
+    pub(crate) texts: LimitTexts,
     /// The key scopes of the limit: one for each combination of attribute names in `per`. Limiters
     /// have none.
     #[cfg(feature = "policy")]
     pub(crate) scopes: Box<[Scope]>,
+}
+
+/// The texts about a limit that responses contain and that never change. Each is formatted when it is first needed.
+#[derive(Debug, Default)]
+pub(crate) struct LimitTexts {
+    /// The limit in the header `RateLimit-Policy`.
+    pub(crate) policy_item: OnceLock<Box<str>>,
+    /// The limit in the JSON of the server.
+    pub(crate) json: OnceLock<Box<str>>,
+}
+
+/// Returns empty texts, because the clone of a limit may get another max.
+impl Clone for LimitTexts {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 impl RuleLimit {
@@ -107,6 +127,7 @@ impl RuleLimit {
             id: id.into(),
             limit: *limit,
             policy_name,
+            texts: LimitTexts::default(),
             #[cfg(feature = "policy")]
             scopes: Box::default(),
         }

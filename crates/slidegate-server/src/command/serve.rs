@@ -91,7 +91,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
         Some(socket) => Some(new_grpc_listener(
             socket,
             service.clone(),
-            renderer,
+            renderer.clone(),
             tls_for(AppProtocol::Grpc),
             clients,
         )?),

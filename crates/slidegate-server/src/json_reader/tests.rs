@@ -8,7 +8,7 @@ fn syntax_error(text: &[u8]) -> String {
 }
 
 fn read_single_string(text: &[u8]) -> Result<Vec<u8>, JsonError> {
-    let mut reader = JsonReader { text, position: 0 };
+    let mut reader = JsonReader { text, utf8: None, position: 0 };
     let string = reader.read_string()?;
     reader.finish().map(|()| string.bytes.into_owned())
 }

@@ -4,10 +4,9 @@ use std::fmt::{self, Write};
 use std::time::Duration;
 
 use slidegate::policy::{Match, MatchedRules, Rule};
-use slidegate::{Clock, Decision, LimitStatus, Reason, SystemClock};
+use slidegate::{Decision, LimitStatus, Reason, Timestamp};
 use tracing::info;
 
-use super::limit_result::LimitResult;
 use super::log_throttle::LogThrottle;
 use super::redact::{RedactedValue, Redactor};
 use crate::durations::ceil_millis;
@@ -19,37 +18,23 @@ const MAX_LOGGED_VALUE_BYTES: usize = 128;
 pub struct DenialLog {
     log_throttle: LogThrottle,
     redactor: Redactor,
-    clock: SystemClock,
 }
 
 impl DenialLog {
     /// Creates a log of at most `per_second` denials per second. Returns `None` if `per_second` is 0.
     pub fn new(per_second: u16, redactor: Redactor) -> Option<Self> {
         let log_throttle = LogThrottle::new(per_second, Duration::from_secs(1));
-        (per_second > 0).then(|| Self { log_throttle, redactor, clock: SystemClock::new() })
+        (per_second > 0).then_some(Self { log_throttle, redactor })
     }
 
-    /// Logs the decision if it denies the request. Also logs each exceeded limit that denied nothing, because its rule
-    /// only observes.
-    pub fn record(&self, matched_rules: &MatchedRules<'_>, decision: &Decision) {
-        if !decision.is_allowed() {
-            self.log_denied_request(matched_rules, decision);
-        }
-        for status in decision.limits().filter(LimitStatus::is_observed) {
-            if LimitResult::from_status(&status, decision.is_allowed())
-                == Some(LimitResult::Observed)
-            {
-                self.log_limit_exceeded_without_denial(
-                    &status,
-                    matched_rules,
-                    decision.is_degraded(),
-                );
-            }
-        }
-    }
-
-    fn log_denied_request(&self, matched_rules: &MatchedRules<'_>, decision: &Decision<'_>) {
-        let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) else { return };
+    /// Logs a decision that denies the request. `now` is the present time.
+    pub fn log_denied_request(
+        &self,
+        matched_rules: &MatchedRules<'_>,
+        decision: &Decision<'_>,
+        now: Timestamp,
+    ) {
+        let Some(unlogged) = self.log_throttle.try_acquire(now) else { return };
         let degraded = decision.is_degraded();
         match decision.binding() {
             Some(status) => self.log_exceeded_limit(&status, matched_rules, degraded, unlogged),
@@ -62,13 +47,15 @@ impl DenialLog {
         }
     }
 
-    fn log_limit_exceeded_without_denial(
+    /// Logs an exceeded limit that denies nothing, because its rule only observes. `now` is the present time.
+    pub fn log_limit_exceeded_without_denial(
         &self,
         status: &LimitStatus<'_>,
         matched_rules: &MatchedRules<'_>,
         degraded: bool,
+        now: Timestamp,
     ) {
-        if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
+        if let Some(unlogged) = self.log_throttle.try_acquire(now) {
             self.log_exceeded_limit(status, matched_rules, degraded, unlogged);
         }
     }

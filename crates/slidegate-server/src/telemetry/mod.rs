@@ -17,11 +17,12 @@ pub mod top;
 pub mod traces;
 mod unknown_domain_log;
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use slidegate::policy::MatchedRules;
-use slidegate::{Clock, Decision, Policy, SystemClock, Timestamp};
+use slidegate::{Clock, Decision, Policy, SystemClock};
 
 pub use self::denial_log::DenialLog;
 pub use self::instrumented_store::InstrumentedStore;
@@ -134,12 +135,45 @@ impl Telemetry {
         if matched_rules.matches().next().is_none() {
             self.record_unmatched_request(policy_metrics, domain);
         }
-        if let Some(collectors) = &self.collectors {
-            collectors
-                .record_decision(policy_metrics, matched_rules, decision, || self.clock.now());
+        if self.collectors.is_none() && self.denial_log.is_none() {
+            return;
         }
-        if let Some(denial_log) = &self.denial_log {
-            denial_log.record(matched_rules, decision);
+        let now = OnceCell::new();
+        let now = || *now.get_or_init(|| self.clock.now());
+        if let Some(collectors) = self.collectors.as_ref().filter(|_| decision.is_degraded()) {
+            collectors.metrics.degraded_decisions.inc();
+        }
+        if let Some(denial_log) = self.denial_log.as_ref().filter(|_| !decision.is_allowed()) {
+            denial_log.log_denied_request(matched_rules, decision, now());
+        }
+        let mut counted_lists = CountedLists::default();
+        for status in decision.limits() {
+            let Some(limit_result) = LimitResult::from_status(&status, decision.is_allowed())
+            else {
+                continue;
+            };
+            if let Some(collectors) = &self.collectors {
+                let counters = policy_metrics.limits.get(status.limit_index());
+                counters.inspect(|counters| counters.count(limit_result));
+                if let Some(list) = top_list_for_result(limit_result)
+                    && counted_lists.insert(status.match_index(), list)
+                    && let Some(found) = status.find_match(matched_rules)
+                {
+                    let identity = || found.identity();
+                    collectors.top_keys.record(list, found.rule(), identity, 1, now());
+                }
+            }
+            if let Some(denial_log) = &self.denial_log
+                && limit_result == LimitResult::Observed
+                && status.is_observed()
+            {
+                denial_log.log_limit_exceeded_without_denial(
+                    &status,
+                    matched_rules,
+                    decision.is_degraded(),
+                    now(),
+                );
+            }
         }
     }
 
@@ -159,38 +193,30 @@ impl Telemetry {
     }
 }
 
-impl MetricsAndTopKeys {
-    fn record_decision(
-        &self,
-        policy_metrics: &PolicyMetrics,
-        matched_rules: &MatchedRules<'_>,
-        decision: &Decision<'_>,
-        now: impl Fn() -> Timestamp,
-    ) {
-        if decision.is_degraded() {
-            self.metrics.degraded_decisions.inc();
+/// The lists in which the key of one match has been counted. A match is counted at most once per list, even if several
+/// limits of the rule have the same result.
+struct CountedLists {
+    match_index: usize,
+    /// One bit for each list.
+    lists: u8,
+}
+
+impl Default for CountedLists {
+    fn default() -> Self {
+        Self { match_index: usize::MAX, lists: 0 }
+    }
+}
+
+impl CountedLists {
+    /// Adds a list, and returns `true` if the key of the match has not been counted in it. The limits of a match follow
+    /// each other.
+    fn insert(&mut self, match_index: usize, list: TopList) -> bool {
+        if self.match_index != match_index {
+            *self = Self { match_index, lists: 0 };
         }
-        // The descriptor match and a bit set of the lists in which its key has been counted. A match is counted at most
-        // once per list, even if several limits of the rule have the same result.
-        let mut counted_lists = (usize::MAX, 0_u8);
-        for status in decision.limits() {
-            let Some(limit_result) = LimitResult::from_status(&status, decision.is_allowed())
-            else {
-                continue;
-            };
-            if let Some(counters) = policy_metrics.limits.get(status.limit_index()) {
-                counters.count(limit_result);
-            }
-            let Some(list) = top_list_for_result(limit_result) else { continue };
-            if counted_lists.0 != status.match_index() {
-                counted_lists = (status.match_index(), 0);
-            }
-            let is_first = counted_lists.1 & (1 << list as u8) == 0;
-            counted_lists.1 |= 1 << list as u8;
-            if let Some(rule_match) = status.find_match(matched_rules).filter(|_| is_first) {
-                self.top_keys.record(list, rule_match.rule(), || rule_match.identity(), 1, now());
-            }
-        }
+        let is_new = self.lists & (1 << list as u8) == 0;
+        self.lists |= 1 << list as u8;
+        is_new
     }
 }
 

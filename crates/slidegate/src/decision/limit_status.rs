@@ -291,7 +291,15 @@ impl<'d> LimitsRef<'d> {
 
     /// Returns the limit with this index; `None` if there is no such limit.
     pub(super) fn limit(self, index: usize) -> Option<&'d Limit> {
-        self.status(index, Outcome::unknown()).map(|status| status.limit())
+        match self {
+            #[cfg(feature = "policy")]
+            Self::Policy(PolicyLimits { rules, origins }) => {
+                let origin = origins.get(index)?;
+                let rule = rules.get(origin.rule as usize)?;
+                find_rule_limit(rule, origins, &origin).map(RuleLimit::limit)
+            }
+            _ => self.status(index, Outcome::unknown()).map(|status| status.limit()),
+        }
     }
 
     /// Returns whether other limits are known to be the same, so that both have the same policy header.

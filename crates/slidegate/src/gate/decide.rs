@@ -77,7 +77,7 @@ pub(super) async fn charge_async<S: Store>(
 
 /// Decides a request as [`charge_async`] does, with a synchronous store.
 #[inline]
-pub(super) fn charge<S: SyncStore + ?Sized>(
+pub(crate) fn charge<S: SyncStore + ?Sized>(
     store: &S,
     matched: &MatchedRules<'_>,
 ) -> Decision<'static> {

@@ -37,13 +37,26 @@ pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) 
 
 /// Appends one limit to the value of `RateLimit-Policy`.
 fn push_policy(policies: &mut HeaderText, status: &LimitStatus<'_>) {
-    push_name(policies, status);
+    if status.limit().has_varying_window() {
+        policies.push(format_policy(status).as_str());
+    } else {
+        let item = &status.rule_limit().texts.policy_item;
+        policies.push(item.get_or_init(|| format_policy(status).as_str().into()));
+    }
+}
+
+/// Formats one limit of `RateLimit-Policy`.
+#[cold]
+fn format_policy(status: &LimitStatus<'_>) -> HeaderText {
+    let mut policies = HeaderText::default();
+    push_name(&mut policies, status);
     policies.push(";q=").push(decimal!(clamp_to_field_integer(status.limit().quota().max())));
     if status.limit().is_concurrent() {
         policies.push(";qu=\"concurrent-requests\"");
     } else if let Some(window) = window_seconds(status) {
         policies.push(";w=").push(decimal!(window));
     }
+    policies
 }
 
 /// Appends the quoted name of a limit. Names need no escaping: they consist of `[a-z0-9._-]`.

@@ -239,7 +239,7 @@ impl<'r> Match<'r> {
         self.limits = self.rule.limits(self.origin.settings_source);
         if let Some(limit) = &mut self.requested {
             let divided = limit.limit.instance_share(instances);
-            Arc::make_mut(limit).limit = divided;
+            *limit = Arc::new(RuleLimit { limit: divided, ..RuleLimit::clone(limit) });
         }
         self
     }

@@ -26,7 +26,7 @@ const LIMIT_PER_KEY: &str = "100000/d";
 
 const MAX_THREE_NODE_TIME_RELATIVE_TO_MEMORY_STORE: BenchTarget = BenchTarget {
     text: "decision of one node of three, time relative to the memory store",
-    bound: TargetBound::AtMost(1.2),
+    bound: TargetBound::AtMost(2.0),
     limited_by: "four times a second another core changes the slots of all keys: it drains their charges, and adds the \
         units of another node: the maximum replication load of a node.",
 };

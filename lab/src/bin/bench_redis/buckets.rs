@@ -34,7 +34,7 @@ const LIMITS_WITH_TWO_SLIDING_WINDOWS: ThreeBucketLimits =
 
 const MAX_CPU_RELATIVE_TO_BUCKET_HASH: BenchTarget = BenchTarget {
     text: "three limits, CPU relative to the hash of buckets",
-    bound: TargetBound::AtMost(0.35),
+    bound: TargetBound::AtMost(0.45),
     limited_by: "half of all calls are denied, for which the hash needs four to six HGETs; three decisions in Lua, \
         each with unpacked arguments, take two to three times the time of one. slidegate needs one GET and one SET. \
         All windows of slidegate slide: \"two slide\" is the closest comparison.",

@@ -43,7 +43,7 @@ const REASON_FOR_CPU_RELATIVE_TO_SEPARATE_CALLS: &str = "the commands themselves
 
 const MAX_P99_RELATIVE_TO_SEPARATE_CALLS: BenchTarget = BenchTarget {
     text: "200 coalesced callers, p99 relative to separate calls",
-    bound: TargetBound::AtMost(1.0),
+    bound: TargetBound::AtMost(0.9),
     limited_by: "",
 };
 

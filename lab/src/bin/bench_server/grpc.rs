@@ -20,7 +20,9 @@ const MIN_THROUGHPUT_RELATIVE_TO_TONIC: BenchTarget = BenchTarget {
     limited_by: "by callgrind four fifths of a call are HTTP/2 and tonic's framing, as for tonic alone; the \
         decision, its counters and the text of its headers take a seventh with one limit, and more with more limits. \
         Successful changes: bypassing tonic's server and its layers, one thread per connection, a codec with small \
-        buffers, and no Redis future inside the future of an in-memory decision, which was copied for each call.",
+        buffers, and no Redis future inside the future of an in-memory decision, which was copied for each call. A call with three \
+        descriptors takes 77,000 instructions (78,800 before decisions in memory had no future of their own); of 33,800 \
+        in slidegate's service, 9,400 decide and record, 6,500 decode the message, and 4,700 build the response.",
 };
 
 const SECTION_INTRODUCTION: &str = "

@@ -33,7 +33,7 @@ impl<'b> Attributes<'b> {
         reader.read_object(|reader, name| {
             let position = name.position;
             let value = read_value(reader, &name)?;
-            let name = LossyText::from(name.bytes);
+            let name = LossyText::from(name);
             // A name that is not Unicode cannot occur in a policy, so it is ignored.
             if name.invalid_bytes().is_some() {
                 return Ok(());
@@ -87,7 +87,7 @@ fn read_value<'b>(
     name: &JsonString<'_>,
 ) -> Result<LossyText<'b>, JsonError> {
     match reader.peek_kind()? {
-        JsonKind::String => Ok(reader.read_string()?.bytes.into()),
+        JsonKind::String => Ok(reader.read_string()?.into()),
         JsonKind::Number => match reader.read_number()? {
             number if has_single_spelling(number) => Ok(number.text.into()),
             number => Err(number_with_several_spellings_error(reader, name, number)),

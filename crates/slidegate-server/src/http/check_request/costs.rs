@@ -31,7 +31,7 @@ impl<'b> NamedCosts<'b> {
         let mut costs: Vec<(LossyText<'b>, Cost)> = Vec::new();
         reader.read_object(|reader, name| {
             let position = name.position;
-            let name = LossyText::from(name.bytes);
+            let name = LossyText::from(name);
             let shown = || excerpt(name.as_str().as_bytes());
             let cost = Cost::read(reader, || format!("cost `{}`", shown()))?;
             if costs.iter().any(|(other, _)| other.as_str() == name.as_str()) {

@@ -118,7 +118,7 @@ impl<'b> BodyFields<'b> {
         let (mut idempotency_key, mut ttl_ms, mut reservation) = (None, None, None);
         let (mut wait_ms, mut permit, mut descriptors) = (None, None, None);
         reader.read_object(|reader, name| {
-            let known = str::from_utf8(&name.bytes).ok();
+            let known = name.as_str();
             match known.filter(|name| kind.field_names().contains(name)) {
                 Some("attributes") => {
                     set(&mut attributes, Attributes::read(reader)?, reader, &name)
@@ -179,7 +179,7 @@ fn set<T>(
 
 fn read_domain<'b>(reader: &mut JsonReader<'b>) -> Result<LossyText<'b>, JsonError> {
     match reader.peek_kind()? {
-        JsonKind::String => Ok(reader.read_string()?.bytes.into()),
+        JsonKind::String => Ok(reader.read_string()?.into()),
         other => {
             let message = format!(
                 "`domain` is {}; send a string, or omit the field for the domain `default`",
@@ -197,7 +197,7 @@ fn read_token<'b>(
     path: &str,
 ) -> Result<LossyText<'b>, JsonError> {
     match reader.peek_kind()? {
-        JsonKind::String => Ok(reader.read_string()?.bytes.into()),
+        JsonKind::String => Ok(reader.read_string()?.into()),
         other => {
             let message = format!(
                 "`{field}` is {}; send the `{field}` in the response of {path}",
@@ -254,7 +254,7 @@ fn unknown_field_error(
         let names: Vec<String> = fields.iter().map(|name| format!("`{name}`")).collect();
         format!("known fields are {}", names.join(", "))
     };
-    if str::from_utf8(&name.bytes).is_err() {
+    if name.as_str().is_none() {
         let problem = "field name with an unpaired surrogate or bytes that are not UTF-8";
         return reader.error(name.position, format!("{problem}; {}", known_fields()));
     }

@@ -8,6 +8,8 @@ use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 use slidegate::DEFAULT_DOMAIN;
 
+use crate::json_reader::JsonString;
+
 /// Returns the default domain, for requests without a domain.
 pub fn default_domain<'b>() -> LossyText<'b> {
     LossyText { text: Cow::Borrowed(DEFAULT_DOMAIN), bytes: None }
@@ -36,6 +38,16 @@ impl LossyText<'_> {
 impl<'b> From<&'b str> for LossyText<'b> {
     fn from(text: &'b str) -> Self {
         Self { text: text.into(), bytes: None }
+    }
+}
+
+impl<'b> From<JsonString<'b>> for LossyText<'b> {
+    #[inline]
+    fn from(string: JsonString<'b>) -> Self {
+        match string.unescaped() {
+            Some(text) => text.into(),
+            None => string.bytes.into(),
+        }
     }
 }
 

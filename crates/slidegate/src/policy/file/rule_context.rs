@@ -13,7 +13,7 @@ use crate::policy::error::SourceSpan;
 use crate::policy::per::Per;
 use crate::policy::redis::RuleRedisOptions;
 use crate::redis_options::RedisOptions;
-use crate::rule_limit::RuleLimit;
+use crate::rule_limit::{LimitTexts, RuleLimit};
 
 /// The parts of a rule that all of its limits share. The key scopes of each limit are created from them.
 pub(super) struct RuleContext<'f> {
@@ -60,6 +60,7 @@ impl RuleContext<'_> {
             scopes: self.key_scopes(&id, redis.as_ref()),
             id,
             limit,
+            texts: LimitTexts::default(),
         });
         limits.collect()
     }
@@ -73,6 +74,7 @@ impl RuleContext<'_> {
             id: "missing".into(),
             limit: Limit::deny_all(),
             policy_name: self.rule.into(),
+            texts: LimitTexts::default(),
             scopes: [Scope::new(self.domain, self.rule, "missing", &no_names)].into(),
         }
     }

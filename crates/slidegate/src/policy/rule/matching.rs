@@ -12,7 +12,7 @@ use crate::policy::matched::Match;
 use crate::policy::mode::Mode;
 use crate::policy::per::KeyIdentity;
 use crate::quota::Quota;
-use crate::rule_limit::RuleLimit;
+use crate::rule_limit::{LimitTexts, RuleLimit};
 
 impl Rule {
     /// Checks the conditions of the rule on a descriptor. The rule applies if they are met and
@@ -193,6 +193,7 @@ impl Rule {
             index,
             limit,
             policy_name: self.name.clone(),
+            texts: LimitTexts::default(),
             scopes: [scope].into(),
             id: id.into(),
         })
