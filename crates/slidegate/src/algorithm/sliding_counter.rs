@@ -27,8 +27,8 @@ pub struct SlidingCounter {
 /// The counts of the window that contains a key's last charge, and of the window before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The tick of the last charge. The window that contains this tick is the current window.
-    last: u64,
+    /// The time of the last charge. The window that contains it is the current window.
+    last: WindowTime,
     /// The units charged in the previous window.
     previous: u32,
     /// The units charged in the current window.
@@ -37,12 +37,53 @@ pub struct State {
 
 impl HeapSize for State {}
 
+/// A time as the number of its window, and the ticks from the start of the window. The ticks take the low bits, as many as
+/// the number of ticks in a window needs. So a decision needs no division to find the window of a key's last charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct WindowTime(u64);
+
+impl WindowTime {
+    #[inline(always)]
+    fn new(window: u64, ticks: u64, window_ticks: u64) -> Self {
+        Self(window << tick_bits(window_ticks) | ticks)
+    }
+
+    /// Returns the time of a tick since the Unix epoch.
+    fn of_tick(tick: u64, window_ticks: u64) -> Self {
+        Self::new(tick / window_ticks, tick % window_ticks, window_ticks)
+    }
+
+    /// Returns the number of the window.
+    #[inline(always)]
+    fn window(self, window_ticks: u64) -> u64 {
+        self.0 >> tick_bits(window_ticks)
+    }
+
+    /// Returns the first tick of the window.
+    #[inline(always)]
+    fn window_start(self, window_ticks: u64) -> u64 {
+        self.window(window_ticks) * window_ticks
+    }
+
+    /// Returns the tick since the Unix epoch.
+    #[inline(always)]
+    fn tick(self, window_ticks: u64) -> u64 {
+        self.window_start(window_ticks) + (self.0 & ((1 << tick_bits(window_ticks)) - 1))
+    }
+}
+
+/// Returns the number of bits of the ticks in a [`WindowTime`].
+#[inline(always)]
+fn tick_bits(window_ticks: u64) -> u32 {
+    u64::BITS - window_ticks.leading_zeros()
+}
+
 /// The counts of a state, as seen at a given time. By then a new window may have begun. The current window of the state
 /// is then the previous window, or both windows of the state have passed.
 #[derive(Clone, Copy)]
 struct WindowCounts {
-    /// The first tick of the current window.
-    start: u64,
+    /// The number of the current window.
+    window: u64,
     /// The number of ticks from the start of the current window to the given time.
     elapsed: u64,
     previous: u64,
@@ -72,43 +113,41 @@ impl SlidingCounter {
     /// Returns the counts of a state, as seen at `now`, or at the time of the last charge if that time is later.
     #[inline(always)]
     fn counts_at(&self, state: &State, now: Timestamp) -> WindowCounts {
-        let window = self.resolution.window_ticks();
-        let now = self.resolution.tick_at(now).max(state.last);
-        let start = state.last - state.last % window;
+        let ticks = self.resolution.window_ticks();
+        let window = state.last.window(ticks);
+        let now = self.resolution.tick_at(now).max(state.last.tick(ticks));
         let (previous, current) = (u64::from(state.previous), u64::from(state.current));
-        let age = now - start;
-        if age < window {
-            WindowCounts { start, elapsed: age, previous, current }
-        } else if age < 2 * window {
-            WindowCounts {
-                start: start + window,
-                elapsed: age - window,
-                previous: current,
-                current: 0,
-            }
+        let age = now - window * ticks;
+        if age < ticks {
+            WindowCounts { window, elapsed: age, previous, current }
+        } else if age < 2 * ticks {
+            WindowCounts { window: window + 1, elapsed: age - ticks, previous: current, current: 0 }
         } else {
-            let elapsed = now % window;
-            WindowCounts { start: now - elapsed, elapsed, previous: 0, current: 0 }
+            WindowCounts { window: now / ticks, elapsed: now % ticks, previous: 0, current: 0 }
         }
     }
 
-    /// Returns the time from which the counts have no weight. `start` is the first tick of the current window.
+    /// Returns the time from which the counts have no weight. `window` is the number of the current window.
     #[inline(always)]
-    fn counts_expiry(&self, start: u64, previous: u64, current: u64) -> Timestamp {
+    fn counts_expiry(&self, window: u64, previous: u64, current: u64) -> Timestamp {
         let windows = match (current, previous) {
             (1.., _) => 2,
             (0, 1..) => 1,
             (0, 0) => return Timestamp::default(),
         };
-        let expires = start + windows * self.resolution.window_ticks();
+        let expires = (window + windows) * self.resolution.window_ticks();
         Timestamp::from_micros(self.resolution.tick_start_us(expires))
     }
 
     /// Returns the units used: the current count plus the weighted previous count.
     #[inline(always)]
     fn used_units(&self, counts: &WindowCounts) -> u64 {
-        let window = self.resolution.window_ticks();
-        counts.current + (counts.previous * (window - counts.elapsed)).div_ceil(window)
+        // Saves a division: most keys with few requests have no previous count.
+        if counts.previous == 0 {
+            return counts.current;
+        }
+        let ticks = self.resolution.window_ticks();
+        counts.current + (counts.previous * (ticks - counts.elapsed)).div_ceil(ticks)
     }
 
     /// Returns the outcome of a hit that requires `required` free units, for a key with these counts, of which `used`
@@ -131,14 +170,14 @@ impl SlidingCounter {
     /// Returns the first tick at which the counts weigh at most `max_used` units. Must be called only if they weigh more
     /// now.
     fn tick_at_which_units_fit(&self, counts: &WindowCounts, max_used: u64) -> u64 {
-        let window = self.resolution.window_ticks();
+        let ticks = self.resolution.window_ticks();
         // The first tick at which `count` units weigh at most `units`, if they have no weight from `end` on.
         let fits_at =
-            |units: u64, count: u64, end: u64| end.saturating_sub((units * window) / count.max(1));
+            |units: u64, count: u64, end: u64| end.saturating_sub((units * ticks) / count.max(1));
         match max_used.checked_sub(counts.current) {
-            Some(units) => fits_at(units, counts.previous, counts.start + window),
+            Some(units) => fits_at(units, counts.previous, (counts.window + 1) * ticks),
             // Not before the current window has become the previous one.
-            None => fits_at(max_used, counts.current, counts.start + 2 * window),
+            None => fits_at(max_used, counts.current, (counts.window + 2) * ticks),
         }
     }
 
@@ -153,16 +192,18 @@ impl SlidingCounter {
     ) -> ChargeEffect {
         let current = counts.current;
         counts.current = u64::from(clamp_to_max_units(current.saturating_add(cost)));
+        let ticks = self.resolution.window_ticks();
         *state = State {
-            last: counts.start + counts.elapsed,
+            last: WindowTime::new(counts.window, counts.elapsed, ticks),
             previous: counts.previous as u32,
             current: counts.current as u32,
         };
         let used = used - current + counts.current;
-        let expires_at = self.counts_expiry(counts.start, counts.previous, counts.current);
+        let expires_at = self.counts_expiry(counts.window, counts.previous, counts.current);
+        let charged_at = counts.window * ticks + counts.elapsed;
         ChargeEffect {
             expires_at,
-            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(state.last)),
+            charged_at: Timestamp::from_micros(self.resolution.tick_start_us(charged_at)),
             outcome: self.outcome_of_counts((&counts, used), expires_at, now, 1),
         }
     }
@@ -176,7 +217,7 @@ impl Counter for SlidingCounter {
     #[inline(always)]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let counts = self.counts_at(state, now);
-        let expires_at = self.counts_expiry(counts.start, counts.previous, counts.current);
+        let expires_at = self.counts_expiry(counts.window, counts.previous, counts.current);
         self.outcome_of_counts((&counts, self.used_units(&counts)), expires_at, now, required)
     }
 
@@ -198,16 +239,17 @@ impl Counter for SlidingCounter {
         if used.saturating_add(cost) <= self.max_units() {
             return Some(Ok(self.charge_counts(state, (counts, used), now, cost)));
         }
-        let expires_at = self.counts_expiry(counts.start, counts.previous, counts.current);
+        let expires_at = self.counts_expiry(counts.window, counts.previous, counts.current);
         Some(Err(self.outcome_of_counts((&counts, used), expires_at, now, cost)))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        let start = state.last - state.last % self.resolution.window_ticks();
+        let ticks = self.resolution.window_ticks();
+        let start = state.last.window_start(ticks);
         let charge_tick = self.resolution.tick_at(charged_at);
         let count = if charge_tick >= start {
             &mut state.current
-        } else if charge_tick + self.resolution.window_ticks() >= start {
+        } else if charge_tick + ticks >= start {
             &mut state.previous
         } else {
             return;
@@ -223,7 +265,8 @@ impl Counter for SlidingCounter {
             return;
         }
         let window = self.resolution.window_ticks();
-        let age = self.resolution.tick_at(now).max(state.last) - (state.last - state.last % window);
+        let now = self.resolution.tick_at(now).max(state.last.tick(window));
+        let age = now - state.last.window_start(window);
         // The count that is the previous one now, and the number of ticks for which it still has a weight.
         let (previous, ticks_left) = match age {
             age if age < window => (&mut state.previous, window - age),
@@ -240,8 +283,8 @@ impl Counter for SlidingCounter {
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        let start = state.last - state.last % self.resolution.window_ticks();
-        self.counts_expiry(start, state.previous.into(), state.current.into())
+        let window = state.last.window(self.resolution.window_ticks());
+        self.counts_expiry(window, state.previous.into(), state.current.into())
     }
 }
 
@@ -253,7 +296,7 @@ impl Additive for SlidingCounter {
 
     #[inline]
     fn current_bucket(&self, state: &State) -> u64 {
-        state.last / self.resolution.window_ticks()
+        state.last.window(self.resolution.window_ticks())
     }
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
@@ -273,8 +316,9 @@ impl Additive for SlidingCounter {
         last_charged_at: Timestamp,
         mut units: impl FnMut(u64) -> u64,
     ) -> State {
-        let last = self.resolution.tick_at(last_charged_at);
-        let bucket = last / self.resolution.window_ticks();
+        let ticks = self.resolution.window_ticks();
+        let last = WindowTime::of_tick(self.resolution.tick_at(last_charged_at), ticks);
+        let bucket = last.window(ticks);
         let previous = bucket.checked_sub(1).map_or(0, &mut units);
         State {
             last,
@@ -288,6 +332,7 @@ impl Additive for SlidingCounter {
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {
-        Timestamp::from_micros(self.resolution.tick_start_us(state.last))
+        let ticks = self.resolution.window_ticks();
+        Timestamp::from_micros(self.resolution.tick_start_us(state.last.tick(ticks)))
     }
 }
