@@ -88,9 +88,11 @@ rules:
     // Sends the request by HTTP in every way, and returns it for gRPC.
     let send_by_http = |domain: &str, path: &str| {
         let attributes = json!({ "path": path });
-        let check = json!({ "domain": domain, "attributes": attributes });
+        let check = json!({ "domain": domain, "attributes": attributes, "cost": 1 });
         assert_eq!(client.check(&check).status, 200);
-        assert_eq!(client.post("/v1/peek", check.to_string()).status, 200);
+        for endpoint in ["/v1/reserve", "/v1/peek", "/v1/report"] {
+            assert_eq!(client.post(endpoint, check.to_string()).status, 200, "{endpoint}");
+        }
         let entries = json!([{ "key": "path", "value": path }]);
         let rls = json!({ "domain": domain, "descriptors": [{ "entries": entries }] });
         assert_eq!(client.post("/json", rls.to_string()).status, 200);
@@ -104,9 +106,9 @@ rules:
         grpc.check(send_by_http(domain, path)).await;
     }
     let samples = MetricSamples::scrape(&server);
-    assert_eq!(unmatched(&samples, "shop"), 4.0, "once per listener and endpoint, except peek");
-    assert_eq!((unmatched(&samples, "mail"), samples.get(unknown)), (0.0, 4.0));
-    assert_eq!(samples.sum("slidegate_unmatched_requests_total", ""), 4.0, "no other domain");
+    assert_eq!(unmatched(&samples, "shop"), 5.0, "not counted: peek, report");
+    assert_eq!((unmatched(&samples, "mail"), samples.get(unknown)), (0.0, 5.0));
+    assert_eq!(samples.sum("slidegate_unmatched_requests_total", ""), 5.0, "no other domain");
 }
 
 #[test]
