@@ -29,7 +29,7 @@ impl BothProxies {
         let (server, upstream) = (Server::start_with_grpc(&policy, &[]), Upstream::start());
         let (slidegate, service) = (server.address(), upstream.address());
         let backends = Backends { slidegate, service, edits: &[] };
-        let nginx = start_nginx_with_file(&backends, "nginx-and-envoy/nginx.conf");
+        let nginx = start_nginx_with_file(&backends, "nginx-and-envoy/slidegate.conf");
         let envoy = start_envoy(&project_path(ENVOY_FILE), server.grpc_address(), service, &[]);
         Self { nginx, envoy, _server: server, _upstream: upstream }
     }
