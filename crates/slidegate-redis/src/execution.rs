@@ -121,7 +121,7 @@ impl ScriptExecutor {
         reply.ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))
     }
 
-    /// Runs a script that uses no key. Users of Redis who may only run scripts may do this, in contrast to `PING`.
+    /// Runs a script that uses no key. In contrast to `PING`, this needs no other access rights than a decision.
     pub async fn run_empty_script(&self) -> Result<(), Failure> {
         let handle = self.wait_for_connection().await?;
         let mut command = redis::cmd("EVAL");

@@ -245,7 +245,10 @@ fn invalid_json_argument_is_error_without_charge() {
         (json!({}), "`limits` must be a list of at least one limit"),
         (json!({"limits": [limit, limit]}), "2 limits, but the call has 1 keys"),
         (json!({"limits": [limit], "charges": 1}), "unknown field `charges`; write `charge`"),
-        (json!({"limits": [limit], "costs": 1}), "the argument: unknown field `costs`; write `cost`"),
+        (
+            json!({"limits": [limit], "costs": 1}),
+            "the argument: unknown field `costs`; write `cost`",
+        ),
         (json!({"limits": [limit], "cost": -1}), "`cost` must be a whole number"),
         (json!({"limits": [limit], "charge": "yes"}), "if_admitted, always, never"),
         (with("window", json!("1m")), "limits[0]: unknown field `window`; write `window_ms`"),
@@ -257,7 +260,10 @@ fn invalid_json_argument_is_error_without_charge() {
         (with("resolution", json!(4)), "`resolution` must be a whole number from 8 to 1024"),
         (with("id", json!("per shift")), "`id` must have 1 to 128 of the characters"),
         (with("algorithm", json!("gcra")), "`algorithm` must be one of sliding_window, "),
-        (with("algorithm", json!("sliding_log")), "default:RULE:{client=ann}:1d:sliding_log:1d, but it"),
+        (
+            with("algorithm", json!("sliding_log")),
+            "default:RULE:{client=ann}:1d:sliding_log:1d, but it",
+        ),
         (with("algorithm", json!("token_bucket")), "must end with {IDENTITY}, such as slidegate:"),
     ] {
         let error = scripts.try_call("check", &[key], &argument).unwrap_err();

@@ -121,7 +121,10 @@ impl Explanation {
             rules: rules.collect(),
             allowed: decision.is_allowed(),
             degraded: decision.is_degraded(),
-            summary: describe::describe_decision(decision, find_rule_that_denies_without_store(policy, request)),
+            summary: describe::describe_decision(
+                decision,
+                find_rule_that_denies_without_store(policy, request),
+            ),
             retry_after_ms: retry_after.map(ceil_millis),
             route_unmatched: path.is_some() && route.is_none(),
             route,

@@ -211,10 +211,7 @@ mod tests {
     /// `on_store_error: {on_store_error}`.
     async fn render_without_store(
         on_store_error: &str,
-        render: impl FnOnce(
-            ResponseRenderer,
-            &Decision<'_>,
-        ) -> Result<CountedResponse, HttpProblem>,
+        render: impl FnOnce(ResponseRenderer, &Decision<'_>) -> Result<CountedResponse, HttpProblem>,
     ) -> Response {
         let policy =
             format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");

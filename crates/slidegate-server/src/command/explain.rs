@@ -174,7 +174,9 @@ enum ExplainError {
     DuplicateInDescriptor(String),
     #[error("header names are lower-case, so no rule applies to `{0}`; did you mean `{lower_case}`?", lower_case = .0.to_ascii_lowercase())]
     UpperCaseHeader(String),
-    #[error("{url}: no rule has domain `{domain}`, so no request is denied; correct --domain, or add a rule")]
+    #[error(
+        "{url}: no rule has domain `{domain}`, so no request is denied; correct --domain, or add a rule"
+    )]
     UnknownDomainOfServer { url: String, domain: String },
     #[error("`+` separates descriptors; add `--descriptors`")]
     SeparatorWithoutFlag,

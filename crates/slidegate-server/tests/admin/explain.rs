@@ -245,7 +245,9 @@ rules:
     let (text, _) = run_explain(&server, &["--domain", "shut"]);
     assert!(text.contains("not read: the store is unavailable"), "{text}");
     assert!(
-        text.ends_with("denied by shut: the store is unavailable, and the rule has `on_store_error: deny`\n"),
+        text.ends_with(
+            "denied by shut: the store is unavailable, and the rule has `on_store_error: deny`\n"
+        ),
         "{text}"
     );
     let (text, _) = run_explain(&server, &["--domain", "open"]);

@@ -689,8 +689,7 @@ fn assert_fails_open_as_configured(
 const STORE_OUTAGE_DENIAL: &str = "503 Unavailable\r\ncontent-type: application/problem+json";
 
 /// The same denial with `deny_status=403`.
-const STORE_OUTAGE_DENIAL_TO_NGINX: &str =
-    "403 Forbidden\r\ncontent-type: application/problem+json\r\nslidegate-reason: store_unavailable";
+const STORE_OUTAGE_DENIAL_TO_NGINX: &str = "403 Forbidden\r\ncontent-type: application/problem+json\r\nslidegate-reason: store_unavailable";
 
 /// Asserts that the proxy denies a request with 503 if slidegate responds with `denial`. A rule with
 /// `on_store_error: deny` denies this way while its store is down, which is a decision and not a failure of slidegate.
