@@ -102,6 +102,12 @@ impl Breaker {
         !is_closed_in_epoch(self.epoch.load(Ordering::Acquire))
     }
 
+    /// Returns the time until the next probe is allowed: zero if one is due, and `None` if the breaker is closed.
+    pub fn time_until_probe(&self, now: Timestamp) -> Option<Duration> {
+        let micros = self.rejects_until.load(Ordering::Acquire).saturating_sub(now.as_micros());
+        self.is_open().then(|| Duration::from_micros(micros))
+    }
+
     /// Returns `true` if a call would be rejected now. Does not change the state.
     #[inline]
     pub fn rejects(&self, now: Timestamp) -> bool {

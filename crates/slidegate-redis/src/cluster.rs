@@ -187,7 +187,7 @@ impl Cluster {
     }
 
     /// Returns `true` if a connection to at least one master has ever been established and the circuit breaker of this
-    /// master allows a call.
+    /// master is closed.
     pub fn is_reachable(&self) -> bool {
         self.nodes.map.load().masters.iter().any(|master| master.is_reachable())
     }

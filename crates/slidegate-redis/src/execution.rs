@@ -121,6 +121,15 @@ impl ScriptExecutor {
         reply.ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))
     }
 
+    /// Runs a script that uses no key. In contrast to `PING`, this needs no other access rights than a decision.
+    pub async fn run_empty_script(&self) -> Result<(), Failure> {
+        let handle = self.wait_for_connection().await?;
+        let mut command = redis::cmd("EVAL");
+        command.arg("return 1").arg(0);
+        let reply = send_command(&command, false, &handle).await;
+        reply.map(drop).map_err(|error| self.classify_error_and_replace_connection(&error, &handle))
+    }
+
     /// Returns the error for a call that did not finish by its deadline. `is_sent` is `true` if the call may have
     /// reached Redis, and thus may have charged.
     pub fn timeout_error(&self, is_sent: bool) -> StoreError {

@@ -5,9 +5,13 @@
 //! [`StoreError::TimedOut`], because it may have charged.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use slidegate::StoreError;
-use tokio::time::{Instant, timeout_at};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::breaker::{self, Breaker, BreakerDecision, StateChange};
 use crate::coalescing::{Coalescer, Enqueued, LeaderGuard, LeaderReceiver, WaitHandle, Waiter};
@@ -19,6 +23,10 @@ use crate::script_request::ScriptRequest;
 
 /// Maximum number of hits in a call that several requests share. A request with more hits is sent alone.
 const MAX_HITS_PER_BATCH: usize = 512;
+
+/// Time after which a node sends a probe of its own, if no request has been the probe since it was due. A probe of a node
+/// changes no key, so it succeeds although Redis refuses to write. A request that is the probe detects this.
+const OWN_PROBE_DELAY: Duration = Duration::from_secs(1);
 
 /// A key by which waiting requests are grouped: only requests with the same key share a call, and the calls of a key
 /// run one after another. A Cluster has a key for each slot, a single server has one key.
@@ -46,6 +54,11 @@ pub struct Node {
     call_settings: CallSettings,
     executor: ScriptExecutor,
     breaker: Arc<Breaker>,
+    /// Notified when the connection is restored, so that the node sends a probe immediately.
+    connection_restored: Arc<Notify>,
+    /// The runtime on which probes run.
+    runtime: Handle,
+    weak_self: Weak<Self>,
     coalescer: Arc<Coalescer<BatchKey, QueuedRequest, ScriptResult>>,
 }
 
@@ -57,16 +70,24 @@ impl Node {
             probe_timeout: 2 * call_settings.timeout,
             ..breaker::Settings::default()
         }));
+        let connection_restored = Arc::new(Notify::new());
         let on_reconnect = {
             let (breaker, clocks) = (breaker.clone(), call_settings.clocks.clone());
-            move || breaker.allow_probe(clocks.machine_now())
+            let connection_restored = connection_restored.clone();
+            move || {
+                breaker.allow_probe(clocks.machine_now());
+                connection_restored.notify_waiters();
+            }
         };
         let (coalescer, leader_receiver) = Coalescer::new();
-        let node = Arc::new(Self {
+        let node = Arc::new_cyclic(|weak_self| Self {
             address: address.into(),
             log_name: format!("Redis at {}", source.server_name_for_log()).into(),
             executor: ScriptExecutor::open(source, call_settings.clone(), on_reconnect),
             breaker,
+            connection_restored,
+            runtime: Handle::current(),
+            weak_self: weak_self.clone(),
             coalescer,
             call_settings,
         });
@@ -79,12 +100,10 @@ impl Node {
         self.breaker.is_open()
     }
 
-    /// Returns `true` if a connection has ever been established and the circuit breaker allows a call. An open breaker
-    /// allows a call when its next probe is due. Otherwise an instance of slidegate that gets requests only while it
-    /// reports Redis as reachable would never send the probe.
+    /// Returns `true` if a connection has ever been established and the circuit breaker is closed. An open breaker
+    /// closes also without requests, because the node sends probes of its own.
     pub fn is_reachable(&self) -> bool {
-        self.executor.was_connected()
-            && !self.breaker.rejects(self.call_settings.clocks.machine_now())
+        self.executor.was_connected() && !self.breaker.is_open()
     }
 
     /// Returns `host:port` as reported by the nodes of a Cluster, or an empty text if the server is not part of a
@@ -188,6 +207,10 @@ impl Node {
         }
         match (change, server_error) {
             (Some(change @ StateChange::Opened(_)), Some(error)) => {
+                self.runtime.spawn(probe_until_breaker_closes(
+                    self.weak_self.clone(),
+                    self.connection_restored.clone(),
+                ));
                 tracing::warn!(
                     %error,
                     "{}: {change}; requests are decided by on_store_error until Redis responds",
@@ -198,6 +221,17 @@ impl Node {
             (None, _) => {}
         }
         reply
+    }
+
+    /// Sends a probe that charges nothing, if one is due.
+    async fn send_own_probe(&self) {
+        let deadline = Instant::now() + self.call_settings.timeout;
+        let sent = CommandSentFlag::default();
+        let probe = self.executor.run_empty_script();
+        let probe = self.wait_for_call_until_deadline(deadline, &sent, probe);
+        if let Err(failure) = self.make_call_with_breaker(probe).await {
+            tracing::debug!(error = %failure.into_error(), "{}: probe failed", self.log_name);
+        }
     }
 
     /// Waits for a call. Returns an error if the call has not finished by the deadline. The error reports a possible
@@ -293,4 +327,27 @@ async fn run_batches_of_all_keys(
         let Some(node) = node.upgrade() else { return };
         tokio::spawn(async move { node.run_batches_until_none_waits(leader_guard).await });
     }
+}
+
+/// Sends probes, until the circuit breaker is closed or the node is dropped. Leaves a probe that is due to a request
+/// for [`OWN_PROBE_DELAY`], unless the connection is restored. Boxed, because the future of a probe contains the future
+/// of a call, which starts these probes.
+fn probe_until_breaker_closes(
+    node: Weak<Node>,
+    connection_restored: Arc<Notify>,
+) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let time_until_probe = || {
+            let node = node.upgrade()?;
+            node.breaker.time_until_probe(node.call_settings.clocks.machine_now())
+        };
+        while let Some(wait) = time_until_probe() {
+            let _ = timeout(wait + OWN_PROBE_DELAY, connection_restored.notified()).await;
+            if time_until_probe() == Some(Duration::ZERO)
+                && let Some(node) = node.upgrade()
+            {
+                node.send_own_probe().await;
+            }
+        }
+    })
 }

@@ -145,8 +145,9 @@ impl RedisStore {
         self.inner.topology.is_breaker_open()
     }
 
-    /// Returns `true` if a connection to Redis has ever been established and the circuit breaker allows a call: the
-    /// breaker is closed, or a probe is due. In a Cluster, one master for which both hold is enough.
+    /// Returns `true` if a connection to Redis has ever been established and the circuit breaker is closed. In a Cluster,
+    /// one master for which both hold is enough. The store sends probes while the breaker is open, so that the breaker
+    /// also closes without requests.
     pub fn is_reachable(&self) -> bool {
         self.inner.topology.is_reachable()
     }

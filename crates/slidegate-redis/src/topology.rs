@@ -52,7 +52,7 @@ impl Topology {
     }
 
     /// Returns `true` if a connection to at least one server has ever been established and the circuit breaker of this
-    /// server allows a call.
+    /// server is closed.
     pub fn is_reachable(&self) -> bool {
         match self {
             Self::Single(server) => server.is_reachable(),

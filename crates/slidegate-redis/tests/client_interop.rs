@@ -119,11 +119,14 @@ async fn check_request_at_gate(gate: &Gate<RedisStore>, client: &str) -> String 
 
 /// Pairs of an algorithm that the example programs support, and the name of a client. Some of the names must be escaped
 /// in Redis keys.
-const ALGORITHM_AND_CLIENT_NAME_PAIRS: [(&str, &str); 4] = [
+const ALGORITHM_AND_CLIENT_NAME_PAIRS: [(&str, &str); 6] = [
     ("sliding_window", "alice"),
     ("sliding_window", "é=a*b!'(c)"),
     ("sliding_log", "203.0.113.7:443"),
     ("sliding_counter", "{x},%/@+~_.-"),
+    // Counted by its network, and by the IPv4 address.
+    ("sliding_window", "2001:DB8:0:7::0:1"),
+    ("sliding_counter", "::ffff:192.0.2.7"),
 ];
 
 #[tokio::test]

@@ -244,11 +244,15 @@ fn invalid_json_argument_is_error_without_charge() {
         (json!(5), "the argument must be an object"),
         (json!({}), "`limits` must be a list of at least one limit"),
         (json!({"limits": [limit, limit]}), "2 limits, but the call has 1 keys"),
-        (json!({"limits": [limit], "costs": 1}), "the argument: unknown field `costs`"),
+        (json!({"limits": [limit], "charges": 1}), "unknown field `charges`; write `charge`"),
+        (
+            json!({"limits": [limit], "costs": 1}),
+            "the argument: unknown field `costs`; write `cost`",
+        ),
         (json!({"limits": [limit], "cost": -1}), "`cost` must be a whole number"),
         (json!({"limits": [limit], "charge": "yes"}), "if_admitted, always, never"),
-        (with("window", json!("1m")), "limits[0]: unknown field `window`"),
-        (with("calendar", json!("month")), "unknown field `calendar`"),
+        (with("window", json!("1m")), "limits[0]: unknown field `window`; write `window_ms`"),
+        (with("calendar", json!("month")), "unknown field `calendar`; remove it"),
         (with("burst", json!(5)), "unknown field `burst`"),
         (with("max", json!(1.5)), "`max` must be a whole number from 0 to 536870912"),
         (with("max", Value::Null), "`max` must be a whole number"),
@@ -256,13 +260,29 @@ fn invalid_json_argument_is_error_without_charge() {
         (with("resolution", json!(4)), "`resolution` must be a whole number from 8 to 1024"),
         (with("id", json!("per shift")), "`id` must have 1 to 128 of the characters"),
         (with("algorithm", json!("gcra")), "`algorithm` must be one of sliding_window, "),
-        (with("algorithm", json!("sliding_log")), "{IDENTITY}:1d:sliding_log:1d, but it is slide"),
-        (with("algorithm", json!("token_bucket")), "must end with {IDENTITY}, but it is slide"),
+        (
+            with("algorithm", json!("sliding_log")),
+            "default:RULE:{client=ann}:1d:sliding_log:1d, but it",
+        ),
+        (with("algorithm", json!("token_bucket")), "must end with {IDENTITY}, such as slidegate:"),
     ] {
         let error = scripts.try_call("check", &[key], &argument).unwrap_err();
         assert!(error.contains(expected), "{argument}: {error}");
     }
+    // Two limits with one counter would charge it twice. Another `id` makes them different.
+    let other_max = json!({"max": 20, "window_ms": DAY_MS});
+    let error = scripts.try_call("check", &[key, key], &json!({"limits": [limit, other_max]}));
+    assert!(error.unwrap_err().contains("limits[0] and limits[1] have the same counter"));
+    let files = script_files();
+    let check = files.iter().find(|file| file.path == "check.lua").unwrap();
+    let missing: redis::RedisResult<()> =
+        redis::cmd("EVAL").arg(&check.text).arg(1).arg(key).query(&mut scripts.0);
+    assert!(missing.unwrap_err().to_string().contains("ARGV[1] is missing"));
     assert_eq!(redis.command(&["DBSIZE"]), redis::Value::Int(0));
+    let named = json!({"id": "daily", "max": 20, "window_ms": DAY_MS});
+    let reply = scripts.call("check", &[key, key], &json!({"limits": [limit, named]}));
+    assert_eq!(reply["limits"][1]["remaining"], 19);
+    redis.command(&["DEL", key]);
 
     redis.command(&["SET", key, "foreign"]);
     let error = scripts.try_call("check", &[key], &json!({"limits": [limit]})).unwrap_err();

@@ -6,7 +6,7 @@ mod display;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use slidegate::policy::{Match, NoMatchReason, Rule, RuleLimit};
+use slidegate::policy::{Match, NoMatchReason, OnStoreError, Rule, RuleLimit};
 use slidegate::{ChargeWhen, Decision, Hit, LimitStatus, Policy, Request, Veto};
 
 use crate::durations::ceil_millis;
@@ -121,7 +121,10 @@ impl Explanation {
             rules: rules.collect(),
             allowed: decision.is_allowed(),
             degraded: decision.is_degraded(),
-            summary: describe::describe_decision(decision),
+            summary: describe::describe_decision(
+                decision,
+                find_rule_that_denies_without_store(policy, request),
+            ),
             retry_after_ms: retry_after.map(ceil_millis),
             route_unmatched: path.is_some() && route.is_none(),
             route,
@@ -132,6 +135,18 @@ impl Explanation {
     pub fn has_rules(&self) -> bool {
         !self.rules.is_empty()
     }
+}
+
+/// Returns the name of the first rule that denies the request while the store is unavailable, or `None` if there is none.
+fn find_rule_that_denies_without_store<'p>(
+    policy: &'p Policy,
+    request: &'p Request<'_>,
+) -> Option<&'p str> {
+    let mut rules = policy.explain(request).filter_map(|(rule, matched)| {
+        let denies = rule.on_store_error() == OnStoreError::Deny && matched.ok()?.is_enforced();
+        denies.then(|| rule.name())
+    });
+    rules.next()
 }
 
 /// Returns the path for which the policy looks up a route. This is the `path` of the first descriptor that has a `path`

@@ -45,7 +45,7 @@ struct PolicyReadiness {
 struct StoreReadiness {
     /// `memory`, `redis` or `cluster`.
     kind: &'static str,
-    /// Whether the store is available: false before the first connection, and while the circuit breaker refuses calls.
+    /// Whether the store is available: false before the first connection, and while the circuit breaker is open.
     reachable: bool,
 }
 

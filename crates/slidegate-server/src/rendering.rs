@@ -14,7 +14,7 @@ use axum::response::Response;
 use opentelemetry::KeyValue;
 use serde::Serialize;
 use slidegate::headers::{self, Header, Style};
-use slidegate::{Clock, Decision, Jitter, JitterSample, Problem, WallClock};
+use slidegate::{Clock, Decision, Jitter, JitterSample, Problem, Reason, WallClock};
 
 use self::check_response::{
     CheckResponse, ReleaseResponse, RenewResponse, ReserveResponse, SettleResponse,
@@ -28,6 +28,9 @@ use crate::telemetry::request_result::{
 
 /// Initial size of the response buffer in bytes, enough for several limits.
 const INITIAL_JSON_BUFFER_BYTES: usize = 1024;
+
+/// Header of a denial at `/v1/auth` because the store is unavailable. Its value is the reason.
+const REASON_HEADER: HeaderName = HeaderName::from_static("slidegate-reason");
 
 /// A response, and the result that metrics record for it. The status alone does not determine the result, since a proxy
 /// may choose the status of a denial.
@@ -117,7 +120,14 @@ impl ResponseRenderer {
                 let status = deny_status.unwrap_or(status);
                 let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
                 let json = json.map_err(HttpProblem::internal)?;
-                self.build_http_response(decision, status, Some(PROBLEM_JSON), json.into())?
+                let mut response =
+                    self.build_http_response(decision, status, Some(PROBLEM_JSON), json.into())?;
+                // A proxy that chooses the status, and does not forward the body, would not know the reason.
+                if decision.reason() == Some(Reason::StoreUnavailable) {
+                    let reason = HeaderValue::from_static("store_unavailable");
+                    response.headers_mut().insert(REASON_HEADER, reason);
+                }
+                response
             }
         };
         Ok(CountedResponse { response, result })
@@ -197,20 +207,40 @@ mod tests {
 
     use super::*;
 
-    /// Returns the status of the response to a check while the store is unavailable. The rule has the setting
+    /// Renders the decision about a request while the store is unavailable. The rule has the setting
     /// `on_store_error: {on_store_error}`.
-    async fn response_status_without_store(on_store_error: &str) -> StatusCode {
+    async fn render_without_store(
+        on_store_error: &str,
+        render: impl FnOnce(ResponseRenderer, &Decision<'_>) -> Result<CountedResponse, HttpProblem>,
+    ) -> Response {
         let policy =
             format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");
         let lost = Faults { unavailable: 100, ..Faults::default() };
         let store = FaultyStore::new(&ManualClock::default(), 1, lost, 1);
         let gate = Gate::new(Policy::from_yaml(&policy).unwrap(), store);
         let decision = gate.check_async(&Request::new("default", Descriptor::new([]))).await;
-        ResponseRenderer::new(Style::Ietf, Jitter::NONE)
-            .render_check(&decision, None)
-            .unwrap()
-            .response
-            .status()
+        let renderer = ResponseRenderer::new(Style::Ietf, Jitter::NONE);
+        render(renderer, &decision).unwrap().response
+    }
+
+    /// Returns the status of the response to a check while the store is unavailable.
+    async fn response_status_without_store(on_store_error: &str) -> StatusCode {
+        let check = |renderer: ResponseRenderer, decision: &Decision<'_>| {
+            renderer.render_check(decision, None)
+        };
+        render_without_store(on_store_error, check).await.status()
+    }
+
+    #[tokio::test]
+    async fn auth_denial_without_store_names_reason_in_header() {
+        for (on_store_error, reason) in [("deny", Some("store_unavailable")), ("allow", None)] {
+            let auth = |renderer: ResponseRenderer, decision: &Decision<'_>| {
+                renderer.render_auth(decision, Some(StatusCode::FORBIDDEN))
+            };
+            let response = render_without_store(on_store_error, auth).await;
+            let header = response.headers().get(REASON_HEADER);
+            assert_eq!(header.map(|value| value.to_str().unwrap()), reason);
+        }
     }
 
     #[tokio::test]

@@ -64,7 +64,7 @@ impl ServerStore {
     }
 
     /// Returns `true` if the store is available. Redis is unavailable before the first connection and while its circuit
-    /// breaker rejects calls.
+    /// breaker is open.
     pub fn is_available(&self) -> bool {
         match self {
             Self::Memory(_) | Self::Cluster(_) => true,

@@ -2,6 +2,7 @@
 local function check()
   local where = 'the argument'
   local argument = read_argument({ cost = true, charge = true }, { cost = true })
+  reject_repeated_counters(argument.limits)
   local cost = whole_number(where, argument, 'cost', 0, 4294967295, 1)
   local charge = one_of(where, argument, 'charge', { 'if_admitted', 'always', 'never' })
   local keys, shared, indexes = distinct_keys(argument.limits)

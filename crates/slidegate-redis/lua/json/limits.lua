@@ -24,9 +24,19 @@ local function fail(message, ...) error('INVALID ' .. message:format(...), 0) en
 
 local function reject_unknown_fields(where, object, ...)
   for name in pairs(object) do
-    local is_known = false
-    for _, fields in ipairs({ ... }) do is_known = is_known or fields[name] end
-    if not is_known then fail('%s: unknown field `%s`; remove it, or correct its name', where, tostring(name)) end
+    local is_known, text, similar = false, tostring(name), nil
+    for _, fields in ipairs({ ... }) do
+      is_known = is_known or fields[name]
+      for field in pairs(fields) do
+        -- Such as `window` and `window_ms`, or `costs` and `cost`.
+        local is_prefix = field:find(text, 1, true) == 1 or text:find(field, 1, true) == 1
+        if #text > 2 and is_prefix then similar = field end
+      end
+    end
+    if not is_known then
+      local remedy = similar and 'write `' .. similar .. '`' or 'remove it, or correct its name'
+      fail('%s: unknown field `%s`; %s', where, text, remedy)
+    end
   end
 end
 
@@ -97,7 +107,8 @@ end
 local function check_key_end(where, key, expected)
   local identity = key:sub(1, #key - #expected)
   if identity .. expected ~= key or not identity:find('}[^:{}]*$') then
-    fail('%s: the key must end with {IDENTITY}%s, but it is %s', where, expected, key)
+    fail('%s: the key must end with {IDENTITY}%s, such as slidegate:default:RULE:{client=ann}%s, but it is %s', where,
+      expected, expected, key)
   end
 end
 
@@ -149,7 +160,7 @@ local function read_limit(nth, object, other_fields)
   end
   local counter = id .. ':' .. name .. ':' .. format_window(window_us) .. shape_end
   check_key_end(where, limit.key, ({ [0] = ':' .. counter, '', ':log' })[limit.place])
-  limit.tag = fnv1a_32(counter)
+  limit.tag, limit.counter = fnv1a_32(counter), counter
   return limit
 end
 
@@ -164,7 +175,8 @@ end
 
 -- Reads the argument. Returns it with its limits. `fields` and `limit_fields` are the fields that it has besides limits.
 local function read_argument(fields, limit_fields)
-  local is_json, argument = pcall(cjson.decode, ARGV[1] or '')
+  if not ARGV[1] then fail('ARGV[1] is missing; pass the JSON argument after the keys') end
+  local is_json, argument = pcall(cjson.decode, ARGV[1])
   if not is_json then fail('the argument is not JSON: %s', tostring(argument)) end
   if type(argument) ~= 'table' then fail('the argument must be an object') end
   argument = without_nulls(argument)
@@ -172,7 +184,8 @@ local function read_argument(fields, limit_fields)
   local limits = argument.limits
   if type(limits) ~= 'table' or #limits == 0 then fail('the argument: `limits` must be a list of at least one limit') end
   if #limits ~= #KEYS then
-    fail('the argument has %d limits, but the call has %d keys; pass the key of each limit', #limits, #KEYS)
+    fail('the argument has %d limits, but the call has %d keys; pass the key of each limit, also if two limits have the same key',
+      #limits, #KEYS)
   end
   for nth = 1, #limits do
     local limit = read_limit(nth, limits[nth], limit_fields)
@@ -180,6 +193,19 @@ local function read_argument(fields, limit_fields)
     limits[nth] = limit
   end
   return argument
+end
+
+-- Rejects two limits with the same counter, because it would be charged twice.
+local function reject_repeated_counters(limits)
+  local first = {}
+  for nth, limit in ipairs(limits) do
+    local counter = limit.key .. ' ' .. limit.counter
+    if first[counter] then
+      fail('limits[%d] and limits[%d] have the same counter, which would be charged twice; give each limit its own `id`',
+        first[counter] - 1, nth - 1)
+    end
+    first[counter] = nth
+  end
 end
 
 -- Returns the distinct keys of the limits: keys of values that limits share first. Then their number, and the index of

@@ -17,7 +17,10 @@ use crate::policy_file;
 
 /// The flags of `slidegate explain`.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("policy", |policy| policy.required_unless_present("server")))]
+#[command(
+    mut_arg("policy", |policy| policy.required_unless_present("server")),
+    override_usage = "slidegate explain [OPTIONS] <--policy FILE | --server URL> [NAME=VALUE]..."
+)]
 pub struct ExplainArgs {
     #[command(flatten)]
     pub policy_source: PolicySourceArgs,
@@ -169,6 +172,12 @@ enum ExplainError {
     DuplicateAttribute(String),
     #[error("`{0}` occurs twice in one descriptor; name the second one `{0}#2`")]
     DuplicateInDescriptor(String),
+    #[error("header names are lower-case, so no rule applies to `{0}`; did you mean `{lower_case}`?", lower_case = .0.to_ascii_lowercase())]
+    UpperCaseHeader(String),
+    #[error(
+        "{url}: no rule has domain `{domain}`, so no request is denied; correct --domain, or add a rule"
+    )]
+    UnknownDomainOfServer { url: String, domain: String },
     #[error("`+` separates descriptors; add `--descriptors`")]
     SeparatorWithoutFlag,
     #[error("a descriptor has no attributes; write NAME=VALUE on both sides of each `+`")]
@@ -224,6 +233,11 @@ fn parse_descriptors(args: &ExplainArgs) -> Result<Vec<OrderedAttributes<'_>>, E
                     true => ExplainError::DuplicateInDescriptor(name.clone()),
                     false => ExplainError::DuplicateAttribute(name.clone()),
                 });
+            }
+            AttributeArg::Attribute { name, .. }
+                if name.starts_with("header.") && name.bytes().any(|b| b.is_ascii_uppercase()) =>
+            {
+                return Err(ExplainError::UpperCaseHeader(name.clone()));
             }
             AttributeArg::Attribute { name, value } => last.push((name, value)),
         }
@@ -297,7 +311,12 @@ fn explain_with_server(
     let body = response.body_mut().with_config().limit(MAX_EXPLAIN_RESPONSE_BYTES).read_to_string();
     let body = body.map_err(unreachable)?;
     if status == 200 {
-        return serde_json::from_str(&body).map_err(|error| invalid(error.to_string()));
+        let explanation: Explanation =
+            serde_json::from_str(&body).map_err(|error| invalid(error.to_string()))?;
+        if explanation.has_rules() {
+            return Ok(explanation);
+        }
+        return Err(ExplainError::UnknownDomainOfServer { url, domain: args.domain.clone() });
     }
     let problem: Value = serde_json::from_str(&body).unwrap_or_default();
     match problem["detail"].as_str() {

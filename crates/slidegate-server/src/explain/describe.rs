@@ -73,8 +73,9 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
     })
 }
 
-/// Returns a sentence with the decision and the limit that determined the decision.
-pub fn describe_decision(decision: &Decision<'_>) -> String {
+/// Returns a sentence with the decision and the limit that determined the decision. `denying_rule` is the rule that
+/// denies the request while the store is unavailable.
+pub fn describe_decision(decision: &Decision<'_>, denying_rule: Option<&str>) -> String {
     let summary = match (decision.is_allowed(), decision.binding()) {
         (true, None) => "allowed: no enforced limit applies".into(),
         (true, Some(limit)) => format!("allowed: {} is closest to its limit", limit.policy_name()),
@@ -86,14 +87,19 @@ pub fn describe_decision(decision: &Decision<'_>) -> String {
                 wait.as_deref().unwrap_or(", permanently")
             )
         }
-        (false, None) => {
-            "denied: the store is unavailable, and a rule denies requests without it".into()
-        }
+        (false, None) => format!(
+            "denied by {}: the store is unavailable, and the rule has `on_store_error: deny`",
+            denying_rule.unwrap_or("a rule")
+        ),
     };
-    match decision.is_degraded() && decision.reason() != Some(Reason::StoreUnavailable) {
-        true => format!("{summary} (the store is unavailable: counted by this instance alone)"),
-        false => summary,
+    if !decision.is_degraded() || decision.reason() == Some(Reason::StoreUnavailable) {
+        return summary;
     }
+    let effect = match decision.limits().next().is_some() {
+        true => "counted by this instance alone",
+        false => "not counted, because of `on_store_error: allow`",
+    };
+    format!("{summary} (the store is unavailable: {effect})")
 }
 
 /// Formats a wait for people, such as `0.2 s` or `2 min 0 s`. Rounds up, so that the formatted wait is never too short.

@@ -9,19 +9,21 @@ use slidegate::{
 };
 
 use super::metrics::StoreMetrics;
+use super::store_failure_log::StoreFailureLog;
 use super::traces::StoreTracer;
 
-/// A store whose calls are timed and traced, and whose errors are counted.
+/// A store whose calls are timed and traced, and whose errors are counted and logged.
 pub struct InstrumentedStore<S> {
     store: S,
     metrics: Option<StoreMetrics>,
     tracer: Option<StoreTracer>,
+    failure_log: StoreFailureLog,
 }
 
 impl<S> InstrumentedStore<S> {
     /// Wraps a store. Records no metrics if `metrics` is `None`, and no traces if `tracer` is `None`.
     pub fn new(store: S, metrics: Option<StoreMetrics>, tracer: Option<StoreTracer>) -> Self {
-        Self { store, metrics, tracer }
+        Self { store, metrics, tracer, failure_log: StoreFailureLog::new() }
     }
 
     /// Returns the wrapped store, whose calls are not recorded.
@@ -52,6 +54,9 @@ impl<S> InstrumentedStore<S> {
         let timed = self.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let result = call.await;
         let error = result.as_ref().err();
+        if let Some(error) = error {
+            self.failure_log.log(error);
+        }
         if let Some((metrics, started)) = timed {
             metrics.record_call(started.elapsed(), error);
         }

@@ -12,6 +12,7 @@ mod log_throttle;
 pub mod metrics;
 pub mod redact;
 pub mod request_result;
+mod store_failure_log;
 mod stripes;
 pub mod top;
 pub mod traces;

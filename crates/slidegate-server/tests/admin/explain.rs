@@ -233,6 +233,7 @@ fn explain_during_store_outage_applies_on_store_error_settings() {
 rules:
   - { name: own, per: [tenant], limits: [10/h] }
   - { name: open, limits: [9/h], on_store_error: allow }
+  - { name: open-alone, domain: open, limits: [9/h], on_store_error: allow }
   - { name: shut, domain: shut, limits: [9/h], on_store_error: deny }
 ";
     let server = Server::start_with_admin(policy, &flags);
@@ -244,7 +245,15 @@ rules:
     let (text, _) = run_explain(&server, &["--domain", "shut"]);
     assert!(text.contains("not read: the store is unavailable"), "{text}");
     assert!(
-        text.ends_with("denied: the store is unavailable, and a rule denies requests without it\n")
+        text.ends_with(
+            "denied by shut: the store is unavailable, and the rule has `on_store_error: deny`\n"
+        ),
+        "{text}"
     );
+    let (text, _) = run_explain(&server, &["--domain", "open"]);
+    assert!(text.ends_with("not counted, because of `on_store_error: allow`)\n"), "{text}");
+    let (_, error) = run_explain(&server, &["--domain", "other"]);
+    assert!(error.contains("no rule has domain `other`, so no request is denied"), "{error}");
+    server.wait_for_log("a call to the store timed out");
     redis.resume();
 }

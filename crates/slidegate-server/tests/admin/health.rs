@@ -1,6 +1,7 @@
 //! Tests of the endpoints `/healthz` and `/readyz`, and of the graceful shutdown of the server.
 
 use std::net::TcpStream;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
@@ -127,11 +128,17 @@ fn readyz_fails_during_outage_with_ready_needs_store_flag() {
         assert_eq!((ready.status, ready.json()["ready"] == true), (status, status == 200));
         server.wait_for_log("circuit breaker opened");
     }
+    // The breaker of this server would allow a probe after half a second at the latest, but no request arrives.
+    let strict_client = Client::new(&strict_server);
+    for _ in 0..40 {
+        assert_eq!(strict_client.call("GET", "/readyz").status, 503);
+        thread::sleep(Duration::from_millis(20));
+    }
     redis.resume();
     // Without any request, because a server that is not ready receives none.
     wait_until_readyz_succeeds(&strict_server);
-    let client = Client::new(&strict_server);
-    wait_until("the store is called again", || {
-        client.post("/v1/check", r#"{"attributes":{}}"#).json()["degraded"] == false
-    });
+    let metrics = Client::with_address(strict_server.admin_address()).call("GET", "/metrics").body;
+    assert!(metrics.contains("slidegate_breaker_open{store=\"redis\"} 0"), "{metrics}");
+    let check = strict_client.post("/v1/check", r#"{"attributes":{}}"#);
+    assert_eq!(check.json()["degraded"], false);
 }

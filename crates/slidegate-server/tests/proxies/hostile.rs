@@ -685,11 +685,16 @@ fn assert_fails_open_as_configured(
     }
 }
 
-/// Asserts that the proxy denies a request if slidegate responds with 503 and a problem document. A rule with
+/// The status line and the headers of slidegate's denial while its store is down.
+const STORE_OUTAGE_DENIAL: &str = "503 Unavailable\r\ncontent-type: application/problem+json";
+
+/// The same denial with `deny_status=403`.
+const STORE_OUTAGE_DENIAL_TO_NGINX: &str = "403 Forbidden\r\ncontent-type: application/problem+json\r\nslidegate-reason: store_unavailable";
+
+/// Asserts that the proxy denies a request with 503 if slidegate responds with `denial`. A rule with
 /// `on_store_error: deny` denies this way while its store is down, which is a decision and not a failure of slidegate.
-fn assert_store_outage_denial_is_enforced(start: fn(&Backends) -> Proxy) {
-    let slidegate =
-        FakeSlidegate::start(Some("503 Unavailable\r\ncontent-type: application/problem+json"));
+fn assert_store_outage_denial_is_enforced(start: fn(&Backends) -> Proxy, denial: &'static str) {
+    let slidegate = FakeSlidegate::start(Some(denial));
     let upstream = Upstream::start();
     let proxy =
         start(&Backends { slidegate: slidegate.address, service: upstream.address(), edits: &[] });
@@ -794,13 +799,18 @@ fn nginx_fails_open_only_if_configured() {
 }
 
 #[test]
+fn nginx_enforces_denial_during_store_outage() {
+    assert_store_outage_denial_is_enforced(start_nginx, STORE_OUTAGE_DENIAL_TO_NGINX);
+}
+
+#[test]
 fn caddy_enforces_denial_during_store_outage() {
-    assert_store_outage_denial_is_enforced(start_caddy);
+    assert_store_outage_denial_is_enforced(start_caddy, STORE_OUTAGE_DENIAL);
 }
 
 #[test]
 fn haproxy_enforces_denial_during_store_outage() {
-    assert_store_outage_denial_is_enforced(start_haproxy);
+    assert_store_outage_denial_is_enforced(start_haproxy, STORE_OUTAGE_DENIAL);
 }
 
 #[test]

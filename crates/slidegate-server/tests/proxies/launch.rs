@@ -32,12 +32,14 @@ impl Backends {
 
 /// Starts nginx with its configuration file in `deploy/`.
 pub fn start_nginx(backends: &Backends) -> Proxy {
+    start_nginx_with_file(backends, "nginx/slidegate.conf")
+}
+
+/// Starts nginx with a configuration file in `deploy/`.
+pub fn start_nginx_with_file(backends: &Backends, file: &str) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
-    let site = backends.write_deploy_file(
-        &folder,
-        "nginx/slidegate.conf",
-        &[("listen 80;", &format!("listen {address};"))],
-    );
+    let site =
+        backends.write_deploy_file(&folder, file, &[("listen 80;", &format!("listen {address};"))]);
     let folder_path = folder.path().to_str().unwrap();
     // The context that Debian's nginx.conf provides. One process, so that no worker outlives the test.
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]

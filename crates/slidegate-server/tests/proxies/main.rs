@@ -13,6 +13,7 @@ mod envoy;
 mod forward_auth;
 mod hostile;
 mod launch;
+mod nginx_and_envoy;
 mod process;
 mod protocol;
 mod published_protocol;

@@ -302,6 +302,8 @@ fn explain_command_errors_name_cause() {
     assert!(
         explain(&["ip=a", "ip=b"], 1).starts_with("`ip` occurs twice; write each attribute once")
     );
+    let upper_case = explain(&["header.X-Api-Key=k"], 1);
+    assert!(upper_case.contains("did you mean `header.x-api-key`?"), "{upper_case}");
     let unknown = explain(&["--domain", "api", "ip=a"], 1);
     assert_eq!(
         unknown,
