@@ -1,4 +1,4 @@
-//! Rate-limit headers of a response: (name, value) pairs for a decision, in one of four styles.
+//! Rate-limit headers of a response: (name, value) pairs for a decision, in one of several styles.
 //!
 //! | style | headers for `100/min` with 99 left |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | [`X`](Style::X) | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 99`, `X-RateLimit-Reset: 1750000080` |
 //! | [`None`](Style::None) | |
 //!
-//! All styles have the same content. The reset of a denial is the time at which the request would fit; otherwise it is
+//! All styles but [`None`](Style::None) have the binding limit, and `Ietf` has all limits and their names. The reset of a denial is the time at which the request would fit; otherwise it is
 //! the time at which no unit of the limit is in use. Times are whole seconds, rounded up. `Retry-After` is part of
 //! every denial with a known wait, in every style, for clients and proxies that do not read rate-limit headers. A
 //! denial of a request that never fits has neither a reset nor `Retry-After`. The limit is the max of the quota; with a
@@ -86,8 +86,8 @@ struct StyleDefinition {
     name: &'static str,
     /// Names of the headers that the style may write, in order.
     header_names: &'static [&'static str],
-    /// The function that returns the value of the first header, if this header contains only limits and no counts;
-    /// otherwise `None`.
+    /// The function that returns the value of the first header, if this header is the same for all decisions with the
+    /// same limits; otherwise `None`. (The first header of the other styles has the binding limit, which depends on counts.)
     write_policies: Option<fn(&Decision<'_>) -> HeaderText>,
     /// The function that writes the other headers, except `Retry-After`.
     write_status: fn(&HeaderContext<'_>, HeaderCallback<'_>),
@@ -127,7 +127,7 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
 
 /// The error for text that is not the name of a style.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown header style `{0}`; use ietf, draft03, x or none")]
+#[error("unknown header style `{0}`; use {names}", names = style_names())]
 pub struct StyleError(String);
 
 impl Style {
@@ -148,6 +148,12 @@ impl Style {
     fn definition(self) -> &'static StyleDefinition {
         &STYLE_DEFINITIONS[self as usize]
     }
+}
+
+/// Returns the names of all styles for an error message.
+fn style_names() -> String {
+    let [names @ .., last] = STYLE_DEFINITIONS.map(|definition| definition.name);
+    format!("{} or {last}", names.join(", "))
 }
 
 impl FromStr for Style {
