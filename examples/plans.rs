@@ -23,7 +23,7 @@ const POLICY: &str = "
 routes: ['/v1/items/{id}', /v1/exports]
 rules:
   - name: per-user
-    per: [user|ip]                    # requests without a known API key are counted by address
+    per: [user|ip]                    # requests without an API key are counted by address
     limits: [5/min]                   # the free plan
     overrides:
       - { name: pro, when: { plan: pro }, limits: [20/min] }
@@ -31,7 +31,7 @@ rules:
   - name: exports                     # exports are expensive: the same limit for all plans
     when: { method: POST, route: /v1/exports }
     per: [user]
-    when_missing: deny                # requests without a known API key are denied
+    when_missing: deny                # requests without an API key are denied
     limits: [2/min]
 ";
 
@@ -42,27 +42,17 @@ struct User {
     plan: &'static str,
 }
 
-/// Adds the user of the API key to the request. A real service would use a database.
-async fn identify(mut request: Request, next: Next) -> Response {
+/// Adds the user of the API key to the request, or responds with 401. A real service would use a database.
+async fn authenticate(mut request: Request, next: Next) -> Response {
     let key = extract::api_key().extract((&request).into());
     let user = match key.as_deref() {
-        Some("key-of-ann") => Some(User { name: "ann", plan: "free" }),
-        Some("key-of-bob") => Some(User { name: "bob", plan: "pro" }),
-        Some("key-of-acme") => Some(User { name: "acme", plan: "enterprise" }),
-        _ => None,
+        Some("key-of-ann") => User { name: "ann", plan: "free" },
+        Some("key-of-bob") => User { name: "bob", plan: "pro" },
+        Some("key-of-acme") => User { name: "acme", plan: "enterprise" },
+        Some(_) => return (StatusCode::UNAUTHORIZED, "unknown API key\n").into_response(),
+        None => return next.run(request).await,
     };
-    if let Some(user) = user {
-        request.extensions_mut().insert(user);
-    }
-    next.run(request).await
-}
-
-/// Responds with 401 to an unknown API key. The request has been counted by address before.
-async fn reject_unknown_keys(request: Request, next: Next) -> Response {
-    let has_key = extract::api_key().extract((&request).into()).is_some();
-    if has_key && request.extensions().get::<User>().is_none() {
-        return (StatusCode::UNAUTHORIZED, "unknown API key\n").into_response();
-    }
+    request.extensions_mut().insert(user);
     next.run(request).await
 }
 
@@ -77,9 +67,8 @@ pub(crate) fn app() -> Result<Router, PolicyErrors> {
     Ok(Router::new()
         .route("/v1/items/{id}", get(async |Path(id): Path<u64>| format!("item {id}\n")))
         .route("/v1/exports", post(async || "it will be sent\n"))
-        .layer(middleware::from_fn(reject_unknown_keys))
         .layer(RateLimitLayer::new(gate, attributes))
-        .layer(middleware::from_fn(identify))) // the last layer is the outermost, and runs first
+        .layer(middleware::from_fn(authenticate))) // the last layer is the outermost
 }
 
 #[tokio::main]

@@ -28,10 +28,9 @@ async fn plans_example_limit_depends_on_plan() {
     );
     assert_eq!(send_requests_with_key(&http, "key-of-acme", 200).await, [200; 200]);
     assert_eq!(send_requests_with_key(&http, "made-up", 2).await, [401, 401]);
-    for status in [200, 200, 200, 429] {
+    for status in [200, 200, 200, 200, 200, 429] {
         assert_eq!(http.get("/v1/items/7").await.status, status, "by address");
     }
-    assert_eq!(send_requests_with_key(&http, "made-up-2", 1).await, [429], "by address");
 }
 
 #[tokio::test]
