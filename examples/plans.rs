@@ -20,6 +20,7 @@ use slidegate_tower::{Attributes, RateLimitLayer, TrustedProxies};
 use tokio::net::TcpListener;
 
 const POLICY: &str = "
+routes: ['/v1/items/{id}', /v1/exports]
 rules:
   - name: per-user
     per: [user|ip]                    # requests without an API key are counted by address

@@ -317,9 +317,10 @@ impl<R> RateLimitLayer<R> {
         HoldPermitsLayer::new(self)
     }
 
-    /// Sets a function that receives each ruling before the request is allowed or denied. The function can update
+    /// Sets a function that receives each decision before the request is allowed or denied. The function can update
     /// metrics and logs, or find requests that a rule in observe mode would have denied. It runs in the request path
-    /// and must be fast.
+    /// and must be fast. There is no decision on a request with an invalid [cost header](Self::cost_header), which gets
+    /// status 400, nor on a request that a layer over a limiter does not count.
     pub fn inspect(
         self,
         inspect: impl Fn(RequestHead<'_>, &Decision<'_>) + Send + Sync + 'static,

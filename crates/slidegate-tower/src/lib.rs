@@ -119,7 +119,7 @@ mod trusted_proxies;
 pub mod client;
 pub mod extract;
 
-pub use extract::{Attributes, Peer};
+pub use extract::{Attributes, Peer, RequestHead};
 pub use future::ResponseFuture;
 pub use hold_permits::{HoldPermits, HoldPermitsFuture, HoldPermitsLayer, PermitBody};
 pub use layer::RateLimitLayer;

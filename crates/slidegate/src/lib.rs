@@ -230,3 +230,8 @@ struct Readme;
 #[cfg(all(doctest, feature = "calendar"))]
 #[doc = include_str!("../../../docs/how-to/set-a-monthly-budget.md")]
 struct MonthlyBudgetGuide;
+
+/// Runs the Rust example of the guide to denials as a doctest.
+#[cfg(all(doctest, feature = "policy"))]
+#[doc = include_str!("../../../docs/how-to/find-out-why-a-request-is-denied.md")]
+struct DenialGuide;

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The reason for a denial, determined by the binding limit. Returned by [`Decision<'static>::reason`](crate::Decision<'static>::reason).
+/// The reason for a denial, as returned by [`Decision::reason`](crate::Decision::reason). The binding limit determines it,
+/// except [`StoreUnavailable`](Self::StoreUnavailable), with which no limit is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

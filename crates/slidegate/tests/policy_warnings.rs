@@ -231,9 +231,9 @@ fn route_condition_without_routes_gives_warning() {
     let overrides = "    overrides: [{ when: { route: /log* }, limits: [1/s] }]\n";
     let found = formatted_warnings(&format!("{rules}{overrides}"));
     assert_eq!(found.len(), 2, "{found:#?}");
-    assert!(found[0].starts_with(
-        "3:27: this condition matches only if the caller sends the attribute `route`"
-    ));
+    assert!(
+        found[0].starts_with("3:27: the policy has no `routes`, so this condition matches only if")
+    );
     assert!(found[1].starts_with("5:27: "), "{found:#?}");
     assert_eq!(formatted_warnings(&format!("routes: [/login]\n{rules}")), [""; 0]);
     let with_descriptors =
@@ -399,4 +399,28 @@ fn warning_search_in_large_policy_is_bounded() {
     }
     let found = formatted_warnings(&yaml).len();
     assert!(found > 0 && found < 1_000, "{found} warnings; at most 1,000 are reported");
+}
+
+#[test]
+fn unlimited_rule_with_store_error_deny_gives_warning() {
+    let warned = "rules:\n  - { name: a, limits: unlimited, on_store_error: deny }\n";
+    assert_eq!(
+        formatted_warnings(warned),
+        [
+            "2:51: `deny` has no effect here, because an unlimited rule never uses the store; write a limit that is never reached, for example `limits: [1000000/s]`, or remove `on_store_error`"
+        ]
+    );
+    let plans = "overrides: [{ when: { plan: pro }, limits: unlimited }]";
+    assert_eq!(formatted_warnings(&warned.replace("deny", &format!("deny, {plans}"))).len(), 1);
+    for without_warning in [
+        "{ name: a, limits: unlimited, on_store_error: allow }",
+        "{ name: a, limits: unlimited }",
+        "{ name: a, limits: [1000000/s], on_store_error: deny }",
+        "{ name: a, limits: requested, on_store_error: deny }",
+        "{ name: a, limits: [1/s], on_store_error: deny, overrides: [{ when: { plan: pro }, limits: unlimited }] }",
+        "{ name: a, limits: unlimited, on_store_error: deny, overrides: [{ when: { plan: free }, limits: [1/s] }] }",
+    ] {
+        let yaml = format!("defaults: {{ on_store_error: deny }}\nrules: [{without_warning}]");
+        assert_eq!(formatted_warnings(&yaml), [""; 0], "{without_warning}");
+    }
 }

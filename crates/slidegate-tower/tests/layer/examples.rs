@@ -40,6 +40,8 @@ async fn plans_example_export_requires_api_key() {
         async |request: axum::http::request::Builder| http.send(request.method("POST")).await;
     let anonymous = export(http.request("/v1/exports")).await;
     assert_eq!((anonymous.status, anonymous.retry_after()), (429, None));
+    let policies = anonymous.header("ratelimit-policy").unwrap();
+    assert!(policies.ends_with("\"exports\";q=0;w=1"), "{policies}");
     for status in [200, 200, 429] {
         let request = http.request("/v1/exports").header("authorization", "Bearer key-of-acme");
         assert_eq!(export(request).await.status, status);

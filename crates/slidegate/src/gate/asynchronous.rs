@@ -14,8 +14,9 @@ use super::fallback::LocalCounts;
 
 /// Asynchronous methods, for any store. Each method does the same as the method of the same name without `_async`.
 ///
-/// While the store is unavailable, decisions are degraded, that is, made without the store: the gate follows the
-/// strictest [`OnStoreError`] of all rules that apply. The bound on the units that are then admitted is described at
+/// While the store is unavailable, decisions are degraded, that is, made without the store. If a rule that can deny the
+/// request has [`OnStoreError::Deny`], the request is denied. Otherwise each rule that applies follows its own
+/// [`OnStoreError`]. The bound on the units that are then admitted is described at
 /// [`with_instances`](Gate::with_instances).
 impl<S: Store> Gate<S> {
     /// Decides a request, and charges its cost if every limit has capacity for it.

@@ -135,6 +135,9 @@ impl PolicyError {
 /// A warning about a valid policy, with its source position. The policy has a counter that a client can evade, or a
 /// part that never has an effect.
 ///
+/// The [`Display`](fmt::Display) form has three lines, for a terminal. For a log, use [`line`](Self::line),
+/// [`column`](Self::column) and [`message`](Self::message), which is one line:
+///
 /// ```
 /// use slidegate::Policy;
 ///
@@ -142,6 +145,7 @@ impl PolicyError {
 /// let warning = &policy.warnings()[0];
 /// assert_eq!((warning.line(), warning.column()), (1, 26));
 /// assert!(warning.message().contains("the client chooses `header.x-api-key`"));
+/// eprintln!("policy:{}:{}: {}", warning.line(), warning.column(), warning.message());
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

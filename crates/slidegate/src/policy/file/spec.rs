@@ -79,8 +79,8 @@ pub(super) struct RuleSpec {
     pub(super) algorithm: Field<AlgorithmSpec>,
     /// The effect of the rule on requests that exceed its limits; `enforce` if not given.
     pub(super) mode: Field<ModeSpec>,
-    /// The behavior while the store is unavailable; `local` if not given. If several rules apply to a request, the
-    /// strictest behavior is used.
+    /// The behavior while the store is unavailable; `local` if not given. If several rules apply to a request, and one
+    /// that can deny it has `deny`, the request is denied. Otherwise each rule follows its own behavior.
     pub(super) on_store_error: Field<OnStoreError>,
     /// The HTTP status of requests that the rule denies; 429 if not given.
     #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]

@@ -1,4 +1,4 @@
-//! Finds rules that are valid but have counters that a client can evade, or that never apply.
+//! Finds rules that are valid but have counters that a client can evade, or a part that never has an effect.
 //!
 //! Every warning is proved. A sample request that evades a counter proves that a client can evade it. Conditions that
 //! exclude each other prove that a rule never applies. A problem that cannot be proved within
@@ -16,6 +16,7 @@ use super::deserialize::Field;
 use super::spec::{PolicySpec, RuleSpec, WhenSpec};
 use crate::policy::Policy;
 use crate::policy::error::{Diagnostics, PolicyWarning, SourceSpan};
+use crate::policy::mode::OnStoreError;
 use crate::policy::rule::Rule;
 
 /// Attributes whose values a client chooses freely.
@@ -72,6 +73,7 @@ pub(super) fn find_warnings(
     let mut domains: HashMap<&str, Vec<RuleWithSource<'_>>> = HashMap::new();
     for source in sources {
         collector.warn_about_route_without_routes(&source);
+        collector.warn_about_unlimited_rule_that_denies_without_store(&source);
         collector.add_warnings_about_single_rule(&source);
         domains.entry(source.rule.domain()).or_default().push(source);
     }
@@ -132,9 +134,24 @@ impl WarningCollector<'_> {
             if name == "route" {
                 self.add_warning(
                     at,
-                    "this condition matches only if the caller sends the attribute `route`, because the policy has no `routes`; list the paths in `routes`, unless the caller sends it",
+                    "the policy has no `routes`, so this condition matches only if the caller or an extractor sets the attribute `route`; list the routes of your service in `routes`, which also makes misspelled routes an error",
                 );
             }
+        }
+    }
+
+    /// Adds a warning if a rule without limits has the field `on_store_error: deny`. A value of `defaults` gives no
+    /// warning, because it may be meant for other rules.
+    fn warn_about_unlimited_rule_that_denies_without_store(&self, source: &RuleWithSource<'_>) {
+        let rule = source.rule;
+        let has_limits = rule.is_for_requested_limits || rule.all_limits().next().is_some();
+        if let Some((OnStoreError::Deny, at)) = source.spec.on_store_error.value_and_span()
+            && !has_limits
+        {
+            self.add_warning(
+                at,
+                "`deny` has no effect here, because an unlimited rule never uses the store; write a limit that is never reached, for example `limits: [1000000/s]`, or remove `on_store_error`",
+            );
         }
     }
 }
