@@ -9,6 +9,7 @@ use crate::outcome::Outcome;
 use crate::policy::{MatchedRules, OnStoreError};
 use crate::request::{Descriptor, Request};
 use crate::store::{Adjustment, Edit, Receipt, Store, StoreError};
+use crate::wait::WaitCounters;
 
 use super::fallback::LocalCounts;
 
@@ -159,7 +160,19 @@ impl<S: Store> Gate<S> {
             self.fallback.adjust(receipt, adjustment);
             return Ok(());
         }
-        self.notify_fallback_on_success(self.store.adjust_async(receipt, adjustment).await)
+        self.notify_fallback_on_success(self.store.adjust_async(receipt, adjustment).await)?;
+        self.wait_queues.wake_for_charges(receipt.charges_to_revert(adjustment));
+        Ok(())
+    }
+
+    /// Reverts the charges of a receipt without waiting for the result. An asynchronous store reverts them in the background:
+    /// a waiting request that is woken now may be denied once more, and decides again later.
+    pub(super) fn revert_later(&self, receipt: Receipt) {
+        let counters = receipt.charges().iter().map(|charge| &charge.counter);
+        let counters: WaitCounters =
+            counters.map(|id| self.wait_queues.counter_of_id(id)).collect();
+        self.store.revert_later(receipt);
+        self.wait_queues.wake_first(counters);
     }
 
     async fn edit_counters_async(
@@ -171,7 +184,7 @@ impl<S: Store> Gate<S> {
         let matched = policy.apply(request);
         let hits: Vec<Hit<'_>> = matched.hits().collect();
         self.notify_fallback_on_success(self.store.edit_async(&hits, edit).await)?;
-        self.wait_queues.wake_first(hits);
+        self.wait_queues.wake_for_hits(&self.store, hits);
         Ok(())
     }
 

@@ -163,7 +163,17 @@ impl<S: Store> Gate<S> {
         if is_degraded {
             return Ok(self.fallback.settle(settlement));
         }
-        self.notify_fallback_on_success(self.store.settle_async(settlement).await)
+        let result = self.store.settle_async(settlement).await;
+        let result = self.notify_fallback_on_success(result)?;
+        self.on_settled(settlement, result);
+        Ok(result)
+    }
+
+    /// Wakes the first request of the queue of each counter from which a settlement has reverted units.
+    pub(super) fn on_settled(&self, settlement: &Settlement, result: SettleResult) {
+        if result == SettleResult::Settled {
+            self.wait_queues.wake_for_charges(&settlement.reverted);
+        }
     }
 
     /// Decides a call after a failed store call, as

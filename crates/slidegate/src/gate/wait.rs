@@ -96,12 +96,12 @@ impl<S> Gate<S> {
         let waited = run_wait!(
             wait,
             now: thread_time(),
-            counters: vetoing_counters(queues, self.policy.load().apply(request).hits()),
+            counters: vetoing_counters(queues, &self.store, self.policy.load().apply(request).hits()),
             check: {
                 let policy = self.policy.load();
                 let matched = policy.apply(request);
                 let decision = self.check_matched(&matched);
-                let denying = denying_counters(queues, || matched.hits(), &decision);
+                let denying = denying_counters(queues, &self.store, || matched.hits(), &decision);
                 (decision, denying)
             },
             peek: self.peek(request),
@@ -150,10 +150,10 @@ impl<S: Store> Gate<S> {
         let Waited { decision, time } = run_wait!(
             wait,
             now: tokio_time(),
-            counters: vetoing_counters(queues, matched.hits()),
+            counters: vetoing_counters(queues, &self.store, matched.hits()),
             check: {
                 let decision = self.check_matched_async(matched).await;
-                let denying = denying_counters(queues, || matched.hits(), &decision);
+                let denying = denying_counters(queues, &self.store, || matched.hits(), &decision);
                 (decision, denying)
             },
             peek: self.peek_matched_async(matched).await,
@@ -190,11 +190,11 @@ impl<S: Store> Gate<S> {
         let Waited { decision, time } = run_wait!(
             wait,
             now: tokio_time(),
-            counters: vetoing_counters(queues, matched.hits()),
+            counters: vetoing_counters(queues, &self.store, matched.hits()),
             check: {
                 let once = self.check_matched_once_async(matched, identity).await?;
                 repeated_after = once.repeated_after;
-                let denying = denying_counters(queues, || matched.hits(), &once.decision);
+                let denying = denying_counters(queues, &self.store, || matched.hits(), &once.decision);
                 (once.decision, denying)
             },
             peek: self.peek_matched_async(matched).await,
@@ -245,12 +245,12 @@ impl<S: Store> Gate<S> {
         let waited = run_wait!(
             wait,
             now: tokio_time(),
-            counters: vetoing_counters(queues, self.policy.load().apply(request).hits()),
+            counters: vetoing_counters(queues, &self.store, self.policy.load().apply(request).hits()),
             check: {
                 let policy = self.policy.load_full();
                 let matched = policy.apply(request);
                 let decision = self.check_matched_async(&matched).await;
-                let denying = denying_counters(queues, || matched.hits(), &decision);
+                let denying = denying_counters(queues, &self.store, || matched.hits(), &decision);
                 (decision, denying)
             },
             peek: self.peek_async(request).await,

@@ -105,10 +105,10 @@ impl<S> Limiter<S> {
         let waited = run_wait!(
             wait,
             now: thread_time(),
-            counters: vetoing_counters(queues, hits()),
+            counters: vetoing_counters(queues, &self.store, hits()),
             check: {
                 let decision = self.check_cost(key, cost);
-                let denying = denying_counters(queues, hits, &decision);
+                let denying = denying_counters(queues, &self.store, hits, &decision);
                 (decision, denying)
             },
             peek: self.peek(key, cost),
@@ -177,11 +177,11 @@ impl<S: Store> Limiter<S> {
         let waited = run_wait!(
             wait,
             now: tokio_time(),
-            counters: self.with_hits(key, cost, |hits| vetoing_counters(queues, hits)),
+            counters: self.with_hits(key, cost, |hits| vetoing_counters(queues, &self.store, hits)),
             check: {
                 let decision = self.check_cost_async(key, cost).await?;
                 let denying =
-                    self.with_hits(key, cost, |hits| denying_counters(queues, || hits, &decision));
+                    self.with_hits(key, cost, |hits| denying_counters(queues, &self.store, || hits, &decision));
                 (decision, denying)
             },
             peek: self.peek_async(key, cost).await?,
