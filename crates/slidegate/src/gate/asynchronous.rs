@@ -39,21 +39,23 @@ impl<S: Store> Gate<S> {
         let policy = self.policy.load();
         let mut matched = policy.new_matched_rules();
         policy.apply_to_descriptors(domain, slice::from_ref(descriptor), &mut matched);
-        Some(decide::charge(store, &matched))
+        Some(decide::charge(store, &matched, |refunds| self.on_refunded(refunds)))
     }
 
     /// Decides a request like [`check_async`](Self::check_async). `matched` are the rules of a policy that apply to the
     /// request.
     pub async fn check_matched_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
         if let Some(store) = self.store.as_sync() {
-            return decide::charge(store, matched);
+            return decide::charge(store, matched, |refunds| self.on_refunded(refunds));
         }
         if !matched.has_hits() {
             return decide_without_limits(matched);
         }
-        match self.notify_fallback_on_success(decide::charge_async(&self.store, matched).await) {
+        let on_refunded = |refunds: &[Hit<'_>]| self.on_refunded(refunds);
+        let decision = decide::charge_async(&self.store, matched, on_refunded).await;
+        match self.notify_fallback_on_success(decision) {
             Ok(decision) => decision,
-            Err(_) => self.decide_without_store(matched, decide::charge),
+            Err(_) => self.decide_without_store(matched, decide::charge_local),
         }
     }
 
@@ -147,6 +149,12 @@ impl<S: Store> Gate<S> {
     /// If the store did not respond.
     pub async fn reset_async(&self, request: &Request<'_>) -> Result<(), StoreError> {
         self.edit_counters_async(request, Edit::Reset).await
+    }
+
+    /// Wakes the first waiting request of each counter to which refunds have returned units.
+    #[cold]
+    pub(super) fn on_refunded(&self, refunds: &[Hit<'_>]) {
+        self.wait_queues.wake_for_hits(&self.store, refunds.iter().copied());
     }
 
     /// Changes the charges of `receipt`, which is all or a part of the receipt of `decision`.

@@ -185,7 +185,7 @@ impl<S: Store> Gate<S> {
     ) -> Result<OnceDecision, OnceError> {
         let local = matched.matches_decidable_without_store();
         if matched.on_store_error() == OnStoreError::Deny || !local.has_hits() {
-            let decision = self.decide_without_store(matched, decide::charge);
+            let decision = self.decide_without_store(matched, decide::charge_local);
             return Ok(OnceDecision { decision, repeated_after: None });
         }
         let once = self.fallback.decide_with_local_counts(
@@ -213,7 +213,7 @@ fn charge_once<S: SyncStore + ?Sized>(
 ) -> Result<OnceDecision, OnceError> {
     let hits = hits_of_call(matched)?;
     if hits.is_empty() {
-        let decision = decide::charge(store, matched);
+        let decision = decide::charge(store, matched, |_| {});
         return Ok(OnceDecision { decision, repeated_after: None });
     }
     decision_from_result(&hits, store.charge_once(&hits, identity), matched)

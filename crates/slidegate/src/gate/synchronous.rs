@@ -28,7 +28,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        decide::charge(&self.store, matched)
+        decide::charge(&self.store, matched, |refunds| self.on_refunded(refunds))
     }
 
     /// Decides requests one after the other, as [`check`](Self::check) does, all under the same policy.

@@ -87,9 +87,9 @@ fn released_permit_admits_waiting_calls_in_order_of_arrival() {
 fn each_release_of_a_permit_wakes_waiting_call() {
     type Release = fn(&Gate<MemoryStore<TokioClock>>, Permit);
     let ways: [Release; 3] = [
-        |gate, permit| drop(gate.release(&permit)),
+        |gate, permit| assert!(gate.release(&permit)),
         Gate::release_later,
-        |gate, permit| drop(slidegate::testkit::block_on(gate.release_async(&permit))),
+        |gate, permit| assert!(slidegate::testkit::block_on(gate.release_async(&permit)).unwrap()),
     ];
     for (nth, release) in ways.into_iter().enumerate() {
         run_on_paused_time(async {
@@ -295,6 +295,14 @@ fn returned_units_wake_first_waiting_call() {
             gate.settle_call_async(&settlement(charged), false).await.unwrap();
         })
         .await;
+        let refund = || {
+            let three = Descriptor::new([("user", "ann")]).cost(3).as_refund();
+            Request::new("default", three)
+        };
+        assert_returned_units_wake(local(), same, async |gate, _| {
+            assert!(gate.check(&refund()).is_allowed());
+        })
+        .await;
         let remote = || {
             let (clock, _, gate) = remote_gate(UNITS);
             (clock, gate)
@@ -311,6 +319,10 @@ fn returned_units_wake_first_waiting_call() {
         .await;
         assert_returned_units_wake(remote(), later, async |gate, charged| {
             gate.settle_call_async(&settlement(charged), false).await.unwrap();
+        })
+        .await;
+        assert_returned_units_wake(remote(), later, async |gate, _| {
+            assert!(gate.check_async(&refund()).await.is_allowed());
         })
         .await;
         assert_returned_units_wake(remote(), later, async |gate, _| {
