@@ -122,8 +122,8 @@ fn released_permits_answer_waiting_calls_in_order_of_arrival() {
 
 #[test]
 fn settlements_answer_waiting_calls() {
-    let policy = "rules: [{ name: all, limits: [10/h], algorithm: sliding_log }]";
-    let server = Server::start_with_admin(policy, &["--max-wait", "2h"]);
+    let policy = "rules: [{ name: all, limits: [10/5m], algorithm: sliding_log }]";
+    let server = Server::start_with_admin(policy, &["--max-wait", "10m"]);
     let client = Client::new(&server);
     let [cancelled, cheaper] = [6, 4].map(|estimate| {
         let reserve = json!({ "attributes": {}, "cost": estimate });
@@ -133,9 +133,9 @@ fn settlements_answer_waiting_calls() {
         let settlement = json!({ "reservation": reservation, "cost": cost });
         assert_eq!(client.post("/v1/settle", settlement.to_string()).status, 200);
     };
-    let mut first = send_check(&server, 6, 7_000_000);
+    let mut first = send_check(&server, 6, 600_000);
     wait_for_waiting_calls(&server, 1);
-    let mut second = send_check(&server, 2, 7_000_000);
+    let mut second = send_check(&server, 2, 600_000);
     wait_for_waiting_calls(&server, 2);
     settle(&cancelled, 0);
     let (status, response) = read_json(&mut first);

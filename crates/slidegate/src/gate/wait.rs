@@ -70,12 +70,16 @@ impl<S> Gate<S> {
     /// requests that do not wait, such as the requests of [`check`](Self::check): they are admitted whenever they fit.
     /// Requests in other processes that share the store have their own order.
     ///
+    /// If this gate settles, refunds or reverts units, or releases a [permit](crate::Permit), the first request that waits
+    /// for them decides again immediately. A request that waits only for a permit also decides again at intervals of up
+    /// to 1.2 seconds, because other processes may release permits.
+    ///
     /// A request is decided once, and does not wait, if it also changes counters if it is denied: if it contains
     /// [refunds](crate::Descriptor::as_refund), or if a rule has `charge: always`.
     ///
     /// # Errors
-    /// If the request is denied and the time at which it would fit is not known, for example because its cost exceeds
-    /// the capacity of a limit, if it cannot wait, or if too many requests are waiting; see [`WaitBounds`].
+    /// If the request never fits, for example because its cost exceeds the capacity of a limit, if it cannot wait, or if
+    /// too many requests are waiting; see [`WaitBounds`].
     pub fn wait(&self, request: &Request<'_>, jitter: Jitter) -> Result<Decision<'static>, Denied>
     where
         S: SyncStore,
@@ -218,9 +222,9 @@ impl<S: Store> Gate<S> {
     /// not polled delays the requests behind it.
     ///
     /// # Errors
-    /// If the request is denied and the time at which it would fit is not known, for example because its cost exceeds
-    /// the capacity of a limit, or because the store is unavailable and a rule then denies requests. Also if the request
-    /// cannot wait, or if too many requests are waiting; see [`WaitBounds`].
+    /// If the request never fits, for example because its cost exceeds the capacity of a limit, or because the store is
+    /// unavailable and a rule then denies requests. Also if the request cannot wait, or if too many requests are waiting;
+    /// see [`WaitBounds`].
     pub async fn wait_async(
         &self,
         request: &Request<'_>,

@@ -73,7 +73,8 @@ impl<S> Limiter<S> {
     /// Waiting calls for the same key are admitted in the order of their arrival: a call waits for the calls before it
     /// even if its own cost would fit now. This order includes the calls of `wait_async`, but not calls that do not
     /// wait, such as [`check`](Self::check): they are admitted whenever their cost fits. Calls in other processes that
-    /// share the store have their own order.
+    /// share the store have their own order. If this limiter settles, reverts or refunds units of the key, the first
+    /// waiting call decides again immediately.
     ///
     /// # Errors
     /// If the cost exceeds the capacity of a limit, and so never fits, or if too many calls are waiting; see
