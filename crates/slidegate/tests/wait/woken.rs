@@ -252,30 +252,28 @@ fn full_queue_of_permits_has_its_own_reason() {
 }
 
 /// Charges ten units, and returns three with `free` while two calls wait. The first needs three units.
-fn assert_returned_units_wake<S: Store>(
+async fn assert_returned_units_wake<S: Store>(
     (clock, gate): (TokioClock, Gate<S>),
     freed_at: impl Fn(u64) -> u64,
     free: impl AsyncFn(&Gate<S>, &Decision<'static>),
-) -> impl Future<Output = ()> {
-    async move {
-        assert!(gate.check_async(&request(7)).await.is_allowed());
-        let charged = gate.check_async(&request(3)).await;
-        let free = async {
-            sleep(ms(FREED_AT)).await;
-            free(&gate, &charged).await;
-        };
-        let started = clock.elapsed_ms();
-        let second = async {
-            sleep(ms(10)).await;
-            gate.check_within_async(&request(1), ms(60_500)).await
-        };
-        let first = wait_until_decided(&gate, clock, 3, ms(60_500));
-        let (first, second, ()) = tokio::join!(first, second, free);
-        assert_eq!((first.0.is_allowed(), first.1 - started), (true, freed_at(FREED_AT)));
-        // The first call takes the units that were returned: the second one waits for the window.
-        assert!(second.is_allowed() && clock.elapsed_ms() >= 60_000);
-        assert_eq!(gate.wait_stats().waiting, 0);
-    }
+) {
+    assert!(gate.check_async(&request(7)).await.is_allowed());
+    let charged = gate.check_async(&request(3)).await;
+    let free = async {
+        sleep(ms(FREED_AT)).await;
+        free(&gate, &charged).await;
+    };
+    let started = clock.elapsed_ms();
+    let second = async {
+        sleep(ms(10)).await;
+        gate.check_within_async(&request(1), ms(60_500)).await
+    };
+    let first = wait_until_decided(&gate, clock, 3, ms(60_500));
+    let (first, second, ()) = tokio::join!(first, second, free);
+    assert_eq!((first.0.is_allowed(), first.1 - started), (true, freed_at(FREED_AT)));
+    // The first call takes the units that were returned: the second one waits for the window.
+    assert!(second.is_allowed() && clock.elapsed_ms() >= 60_000);
+    assert_eq!(gate.wait_stats().waiting, 0);
 }
 
 #[test]
