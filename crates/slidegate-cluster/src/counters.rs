@@ -189,10 +189,16 @@ impl Counters {
         let Some(counter) = hit.limit.additive() else {
             return Err(unsupported_limit_error(hit));
         };
-        // 0 marks an empty slot.
-        let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.cluster_shape()).max(1);
+        let fingerprint = self.fingerprint_of(hit);
         let phase_us = hit.limit.phase_us(&hit.key, now);
         Ok(CounterLocation { shard: self.shard_index(fingerprint), fingerprint, phase_us, counter })
+    }
+
+    /// Returns the fingerprint of the counter of a hit.
+    #[inline(always)]
+    pub(crate) fn fingerprint_of(&self, hit: &Hit<'_>) -> u64 {
+        // 0 marks an empty slot.
+        hit.key.fingerprint(&self.secret, hit.limit.cluster_shape()).max(1)
     }
 
     fn locate_counters(

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::store::{
-    CallRecordTable, DEFAULT_MAX_CALL_RECORDS, OnceResult, Outcomes, SettleResult, Settlement,
-    SingleChargeResult,
+    CallRecordTable, CounterId, DEFAULT_MAX_CALL_RECORDS, OnceResult, Outcomes, SettleResult,
+    Settlement, SingleChargeResult,
 };
 use slidegate::{
     Adjustment, Asynchronous, CallIdentity, ChargeResult, Clock, Edit, Hit, Receipt, Store,
@@ -316,6 +316,10 @@ impl<C: Clock> Store for ClusterStore<C> {
             self.counters.charge_call(&[charge.reported_hit()], now, CapPolicy::Deny)?;
         }
         Ok(())
+    }
+
+    fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        Some(CounterId::Fingerprint(self.counters.fingerprint_of(hit)))
     }
 
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {

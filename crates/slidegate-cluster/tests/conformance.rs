@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::store::{OnceResult, Outcomes, SettleResult, Settlement};
+use slidegate::store::{CounterId, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::run_trace;
 use slidegate::testkit::properties;
@@ -103,6 +103,13 @@ impl<S: Store> Store for SlidingWindowStore<S> {
     ) -> Result<OnceResult, StoreError> {
         let limits = self.limits(hits);
         self.store.charge_once_async(&with_limits(hits, &limits), identity).await
+    }
+
+    fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        let limits = self.limits(std::slice::from_ref(hit));
+        let id = self.store.counter_id(&Hit { limit: &limits[0], ..*hit });
+        assert!(id.is_some());
+        id
     }
 
     async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {

@@ -104,7 +104,7 @@ impl KeyedHit {
     /// Creates the charge of this hit. `hit_index` is the index of the hit in its call.
     pub fn new_charge(&self, hit_index: u32, charged_at: Timestamp, cost: u64) -> Charge {
         Charge {
-            counter: counter_id(self),
+            counter: counter_id(&self.key, self.tag),
             limit: self.limit,
             hit_index,
             phase_us: self.phase_us,
@@ -238,6 +238,14 @@ impl RedisKeyspace {
         }
     }
 
+    /// Returns the id of a hit's counter, as in receipts.
+    pub fn counter_id(&self, hit: &Hit<'_>) -> CounterId {
+        match hit.key.counter_id() {
+            Some(id) => id.clone(),
+            None => counter_id(&self.key(hit), compute_limit_tag(hit)),
+        }
+    }
+
     /// Returns the Redis key of a hit's counter.
     pub fn key(&self, hit: &Hit<'_>) -> String {
         let mut key = String::with_capacity(64);
@@ -255,9 +263,9 @@ impl RedisKeyspace {
     }
 }
 
-/// Returns the id of a hit's counter, which consists of the Redis key and the tag of the limit.
-fn counter_id(hit: &KeyedHit) -> CounterId {
-    CounterId::Text(format!("{} {:08x}", hit.key, hit.tag).into())
+/// Returns the id of a counter, which consists of the Redis key and the tag of the limit.
+fn counter_id(key: &str, tag: u32) -> CounterId {
+    CounterId::Text(format!("{key} {tag:08x}").into())
 }
 
 /// Returns the Redis key and the limit tag of a counter id, or `None` if the id is not from a Redis store.

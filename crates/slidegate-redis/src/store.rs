@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
-use slidegate::store::{Charge, OnceResult, Outcomes, SettleResult, Settlement};
+use slidegate::store::{Charge, CounterId, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::{
     Adjustment, CallIdentity, ChargeResult, ChargeWhen, Clock, Edit, Hit, Outcome, PermitChange,
     Receipt, Store, StoreError, Veto, internal,
@@ -553,6 +553,10 @@ impl Store for RedisStore {
         change: PermitChange,
     ) -> Result<bool, StoreError> {
         self.inner.change_permit(permit, change).await
+    }
+
+    fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        Some(self.inner.keyspace.counter_id(hit))
     }
 
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {

@@ -70,6 +70,9 @@ impl InFlight {
 
     async fn acquire(&self, store: &RedisStore) -> Option<Receipt> {
         let result = store.charge_async(&[self.hit()]).await.unwrap();
+        for charge in result.receipt.charges() {
+            assert_eq!(store.counter_id(&self.hit()).as_ref(), Some(&charge.counter));
+        }
         result.allowed.then_some(result.receipt)
     }
 }

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use slidegate::store::{CallRecordTable, OnceResult, Outcomes, SettleResult, Settlement};
+use slidegate::store::{
+    CallRecordTable, CounterId, OnceResult, Outcomes, SettleResult, Settlement,
+};
 use slidegate::{
     Adjustment, CallIdentity, ChargeResult, DriftCorrectedClock, Edit, Hit, MemoryStore,
     PermitChange, Receipt, StoreError,
@@ -192,6 +194,14 @@ impl slidegate::Store for ServerStore {
             Self::Memory(store) => store.change_permit_async(permit, change).await,
             Self::Redis(store) => Box::pin(store.change_permit_async(permit, change)).await,
             Self::Cluster(store) => store.change_permit_async(permit, change).await,
+        }
+    }
+
+    fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        match self {
+            Self::Memory(store) => store.counter_id(hit),
+            Self::Redis(store) => store.counter_id(hit),
+            Self::Cluster(store) => store.counter_id(hit),
         }
     }
 

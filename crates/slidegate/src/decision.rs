@@ -232,13 +232,14 @@ impl<'l> Decision<'l> {
             return Some(Reason::StoreUnavailable);
         }
         let Some(binding) = self.binding() else { return Some(Reason::LimitExceeded) };
+        let is_concurrent = binding.limit().is_concurrent();
         Some(match binding.retry_after() {
             _ if binding.is_key_missing() => Reason::MissingAttribute,
             _ if binding.limit().capacity() == 0 => Reason::Banned,
-            _ if binding.limit().is_concurrent() => Reason::ConcurrencyExceeded,
-            None => Reason::CostExceedsMax,
-            Some(_) if self.is_wait_queue_full => Reason::WaitQueueFull,
-            Some(_) => Reason::LimitExceeded,
+            None if !is_concurrent => Reason::CostExceedsMax,
+            _ if self.is_wait_queue_full => Reason::WaitQueueFull,
+            _ if is_concurrent => Reason::ConcurrencyExceeded,
+            _ => Reason::LimitExceeded,
         })
     }
 

@@ -72,7 +72,7 @@ pub fn try_charge_matched<S: SyncStore>(
     store: &S,
     matched: &MatchedRules<'_>,
 ) -> Option<Decision<'static>> {
-    (matched.has_hits() && !matched.is_refund()).then(|| decide::charge(store, matched))
+    (matched.has_hits() && !matched.is_refund()).then(|| decide::charge(store, matched, |_| {}))
 }
 
 /// Returns the decision of a limiter on a request that has no key although a key is required: a denial without a retry

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::call::CallId;
 use crate::decision::Decision;
 use crate::reserved_call::ReservedCall;
-use crate::store::{Charge, Receipt, Store};
+use crate::store::{Charge, Receipt};
 
 /// The right to have one request in flight, under all limits that [bound the requests in
 /// flight](crate::Limit::concurrent). It ends when it is [released](crate::Gate::release) or expires. Plain data:
@@ -90,8 +90,7 @@ impl Permit {
         (has_only_permits && !charges.is_empty()).then_some(Self { charges, is_degraded })
     }
 
-    /// Releases the permit in a store, without waiting for the result.
-    pub(crate) fn release_later(self, store: &impl Store) {
-        store.revert_later(self.charges);
+    pub(crate) fn into_receipt(self) -> Receipt {
+        self.charges
     }
 }

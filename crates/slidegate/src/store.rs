@@ -117,6 +117,14 @@ pub trait Store: Send + Sync + 'static {
         ready(Err(StoreError::Unsupported(NO_PERMITS.to_owned())))
     }
 
+    /// Returns the identifier of the counter of a hit, as in the [receipt](Charge::counter) of its charge. Calls that
+    /// [wait](crate::Gate::check_within_async) for this counter are woken when charges with this identifier are reverted. With
+    /// `None`, the default, they decide again at the time that their denial has stated.
+    fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        let _ = hit;
+        None
+    }
+
     /// Changes the counters of hits. The fields `veto` and `charge` of the hits are ignored, and no counter is created.
     /// Returns, for each counter, the outcome of a hit that requires one unit after the edit.
     fn edit_async(
@@ -236,6 +244,13 @@ pub trait SyncStore: Send + Sync + 'static {
     /// Releases or renews a permit. Returns whether it was live.
     fn change_permit(&self, permit: &Receipt, change: PermitChange) -> bool;
 
+    /// Returns the identifier of the counter of a hit, as in the receipt of its charge. See [`Store::counter_id`], which
+    /// returns the same.
+    fn local_counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        let _ = hit;
+        None
+    }
+
     /// Changes the counters of hits. Returns, for each counter, the outcome of a hit that requires one unit after the
     /// edit.
     fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes;
@@ -305,6 +320,10 @@ impl<S: SyncStore> Store for S {
         change: PermitChange,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         ready(Ok(self.change_permit(permit, change)))
+    }
+
+    fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        self.local_counter_id(hit)
     }
 
     fn edit_async(

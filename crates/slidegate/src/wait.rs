@@ -1,9 +1,13 @@
 //! Waiting for capacity: calls that do not fit yet wait in queues, first come, first served.
 //!
 //! A waiting call has a place in the [queue](queues) of each counter that denied it. The first call of a queue sleeps
-//! until its `retry_after`, then decides again; the others sleep until they are first. A call decides only while no
-//! earlier call waits for one of its counters, so waiting calls never overtake each other. Calls that do not wait are
-//! not affected: they take no lock of this module, and take capacity whenever it is free.
+//! until its `retry_after`, then decides again; the others sleep until they are first. The first call is woken earlier if
+//! units of the counter are refunded or reverted, or a permit is released, by the same gate or limiter. A call decides only
+//! while no earlier call waits for one of its counters, so waiting calls never overtake each other. Calls that do not wait
+//! are not affected: they take no lock of this module, and take capacity whenever it is free.
+//!
+//! A call that is denied only by a limit on requests in flight has no `retry_after`. The first call of the queue decides
+//! again at [growing intervals](MAX_RETRY_INTERVAL), because permits are released in other processes too, or expire.
 //!
 //! A waiting call charges nothing until it is admitted. A call that is dropped leaves its queues.
 //!
@@ -17,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::decision::Decision;
 use crate::jitter::Jitter;
+use crate::reason::Reason;
 
 #[cfg(feature = "policy")]
 pub(crate) use counters::is_decided_once;
@@ -31,6 +36,16 @@ use queues::{Place, QueueFull, Turn, WaitEnd, WaitQueues};
 /// The precision of timers, and the shortest sleep between two decisions about a call. A timer may fire early by this
 /// much, so a wait may also end late by this much.
 const TIMER_PRECISION: Duration = Duration::from_millis(1);
+
+/// The first interval between two decisions about a call that waits for the end of another request. It doubles with each
+/// decision, and is this short again after the call was woken, because a permit may be released in the background.
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The longest interval between two decisions about a call that waits for the end of another request.
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The random extension of these intervals, so that instances which share a store do not call it at the same time.
+const RETRY_JITTER: Jitter = Jitter::up_to_percent(20);
 
 /// The bounds of one wait.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +85,8 @@ pub(crate) struct Wait<'q> {
     place: Place<'q>,
     state: State,
     has_paused: bool,
+    /// The next interval between two decisions if the time at which the call fits is not known.
+    retry_interval: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +115,7 @@ impl<'q> Wait<'q> {
             place: Place::new(queues),
             state: State::Ready,
             has_paused: false,
+            retry_interval: MIN_RETRY_INTERVAL,
         }
     }
 
@@ -135,17 +153,24 @@ impl<'q> Wait<'q> {
         if decision.is_allowed() {
             return Some(self.end(WaitEnd::Admitted, now, decision));
         }
-        let Some(wait) = decision.retry_after().filter(|wait| self.is_in_time(now, *wait)) else {
-            return Some(self.end(WaitEnd::TimedOut, now, decision));
+        let fits_after = decision.retry_after();
+        let sleep = match fits_after {
+            Some(wait) if self.is_in_time(now, wait) => self.jitter.draw().extend(wait),
+            None if waits_for_permit(&decision) && !self.is_over(now) => self.next_retry_interval(),
+            _ => return Some(self.end(WaitEnd::TimedOut, now, decision)),
         };
-        let sleep = self.jitter.draw().extend(wait);
         let remaining = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
         let sleep = remaining.map_or(sleep, |remaining| sleep.min(remaining)).max(TIMER_PRECISION);
         let wakes_at = now.checked_add(sleep);
-        if self.place.sleep_until(wakes_at, denying).is_err() {
-            return Some(self.end(WaitEnd::NeverWaited, now, decision.into_wait_queue_full()));
-        }
-        self.state = State::Pausing(wakes_at);
+        let fits_at = fits_after.and(wakes_at);
+        self.state = match self.place.prepare_sleep(fits_at, denying) {
+            Ok(true) => State::Pausing(wakes_at),
+            Ok(false) => State::Ready,
+            Err(QueueFull) => {
+                let denial = decision.into_wait_queue_full();
+                return Some(self.end(WaitEnd::NeverWaited, now, denial));
+            }
+        };
         None
     }
 
@@ -156,7 +181,7 @@ impl<'q> Wait<'q> {
         decision: Decision<'l>,
     ) -> Option<Waited<'l>> {
         let State::Peeking(reason) = self.state else { return None };
-        let own_wait = match decision.is_allowed() {
+        let own_wait = match decision.is_allowed() || waits_for_permit(&decision) {
             true => Some(Duration::ZERO),
             false => decision.retry_after(),
         };
@@ -191,6 +216,10 @@ impl<'q> Wait<'q> {
         self.has_paused = true;
         self.state = match pause {
             Pause::Ended => State::Ready,
+            Pause::Woken => {
+                self.retry_interval = MIN_RETRY_INTERVAL;
+                State::Ready
+            }
             Pause::Cancelled => {
                 self.place.leave(WaitEnd::Cancelled);
                 State::Peeking(PeekReason::Cancelled)
@@ -211,6 +240,12 @@ impl<'q> Wait<'q> {
         Waited { decision, time }
     }
 
+    fn next_retry_interval(&mut self) -> Duration {
+        let interval = self.retry_interval;
+        self.retry_interval = (2 * interval).min(MAX_RETRY_INTERVAL);
+        RETRY_JITTER.draw().extend(interval)
+    }
+
     fn is_over(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
@@ -222,6 +257,12 @@ impl<'q> Wait<'q> {
             fits_at.is_some_and(|fits_at| fits_at <= deadline + TIMER_PRECISION)
         })
     }
+}
+
+/// Returns whether the call is denied only because as many requests are in flight as a limit allows. It fits when one of
+/// them ends, at a time that is not known.
+fn waits_for_permit(decision: &Decision<'_>) -> bool {
+    decision.reason() == Some(Reason::ConcurrencyExceeded)
 }
 
 /// Runs a [`Wait`] to its end, and returns the [`Waited`]. `check` is a decision with the counters that deny the call,

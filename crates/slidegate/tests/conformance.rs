@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-use slidegate::store::{OnceResult, Outcomes, SettleResult, Settlement};
+use slidegate::store::{CounterId, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::{ALL_ALGORITHMS, Mismatch, TraceStats, run_trace};
 use slidegate::testkit::faulty::{Faults, FaultyStore};
@@ -97,6 +97,12 @@ impl SyncStore for StoreWithSweepBeforeCalls {
     fn change_permit(&self, permit: &Receipt, change: PermitChange) -> bool {
         self.0.sweep();
         self.0.change_permit(permit, change)
+    }
+
+    fn local_counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        let id = self.0.local_counter_id(hit);
+        assert!(id.is_some());
+        id
     }
 
     fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {

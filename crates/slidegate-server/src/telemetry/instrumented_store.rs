@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use quanta::Instant;
-use slidegate::store::{OnceResult, Outcomes, SettleResult, Settlement};
+use slidegate::store::{CounterId, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::{
     Adjustment, CallIdentity, ChargeResult, Edit, Hit, PermitChange, Receipt, Store, StoreError,
 };
@@ -115,6 +115,10 @@ impl<S: Store> Store for InstrumentedStore<S> {
         change: PermitChange,
     ) -> Result<bool, StoreError> {
         self.measure_store_call(self.store.change_permit_async(permit, change)).await
+    }
+
+    fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        self.store.counter_id(hit)
     }
 
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {

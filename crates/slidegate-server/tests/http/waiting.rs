@@ -88,6 +88,65 @@ fn waiting_repetitions_are_charged_once() {
 }
 
 #[test]
+fn released_permits_answer_waiting_calls_in_order_of_arrival() {
+    let policy = "rules: [{ name: all, limits: [{ concurrent: 1, permit_ttl: 60s }] }]";
+    let server = Server::start_with_admin(policy, &["--max-wait", "60s"]);
+    let client = Client::new(&server);
+    let release = |response: &Value| {
+        let permit = json!({ "permit": response["permit"] });
+        assert_eq!(
+            client.post("/v1/release", permit.to_string()).json(),
+            json!({ "released": true })
+        );
+    };
+    let held = client.post("/v1/check", body(1, 0)).json();
+    let mut calls = Vec::new();
+    for waiting in 1..=4 {
+        calls.push(send_check(&server, 1, 50_000));
+        wait_for_waiting_calls(&server, waiting);
+    }
+    // The first call is the one that decides again; its client disconnects.
+    drop(calls.remove(0));
+    wait_for_waiting_calls(&server, 3);
+    release(&held);
+    for (waiting, mut call) in (0..3).rev().zip(calls) {
+        let (status, response) = read_json(&mut call);
+        assert_eq!((status, &response["allowed"]), (200, &json!(true)));
+        wait_for_waiting_calls(&server, waiting);
+        release(&response);
+    }
+    assert_eq!(metric(&server, "slidegate_waits_total{result=\"admitted\"}"), 3.0);
+    assert_eq!(metric(&server, "slidegate_waits_total{result=\"cancelled\"}"), 1.0);
+    assert_eq!(metric(&server, "slidegate_permits_in_use"), 0.0, "no call has taken two");
+}
+
+#[test]
+fn settlements_answer_waiting_calls() {
+    let policy = "rules: [{ name: all, limits: [10/5m], algorithm: sliding_log }]";
+    let server = Server::start_with_admin(policy, &["--max-wait", "10m"]);
+    let client = Client::new(&server);
+    let [cancelled, cheaper] = [6, 4].map(|estimate| {
+        let reserve = json!({ "attributes": {}, "cost": estimate });
+        client.post("/v1/reserve", reserve.to_string()).json()["reservation"].clone()
+    });
+    let settle = |reservation: &Value, cost: u64| {
+        let settlement = json!({ "reservation": reservation, "cost": cost });
+        assert_eq!(client.post("/v1/settle", settlement.to_string()).status, 200);
+    };
+    let mut first = send_check(&server, 6, 600_000);
+    wait_for_waiting_calls(&server, 1);
+    let mut second = send_check(&server, 2, 600_000);
+    wait_for_waiting_calls(&server, 2);
+    settle(&cancelled, 0);
+    let (status, response) = read_json(&mut first);
+    assert_eq!((status, &response["remaining"]), (200, &json!(0)));
+    wait_for_waiting_calls(&server, 1);
+    settle(&cheaper, 1);
+    let (status, response) = read_json(&mut second);
+    assert_eq!((status, &response["remaining"]), (200, &json!(1)), "charged once");
+}
+
+#[test]
 fn call_that_does_not_fit_in_time_is_denied_immediately() {
     let server = Server::start("rules: [{ name: all, limits: [1/h], algorithm: sliding_log }]");
     let client = Client::new(&server);

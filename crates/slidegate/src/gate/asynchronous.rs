@@ -9,6 +9,7 @@ use crate::outcome::Outcome;
 use crate::policy::{MatchedRules, OnStoreError};
 use crate::request::{Descriptor, Request};
 use crate::store::{Adjustment, Edit, Receipt, Store, StoreError};
+use crate::wait::WaitCounters;
 
 use super::fallback::LocalCounts;
 
@@ -39,21 +40,23 @@ impl<S: Store> Gate<S> {
         let policy = self.policy.load();
         let mut matched = policy.new_matched_rules();
         policy.apply_to_descriptors(domain, slice::from_ref(descriptor), &mut matched);
-        Some(decide::charge(store, &matched))
+        Some(decide::charge(store, &matched, |refunds| self.on_refunded(refunds)))
     }
 
     /// Decides a request like [`check_async`](Self::check_async). `matched` are the rules of a policy that apply to the
     /// request.
     pub async fn check_matched_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
         if let Some(store) = self.store.as_sync() {
-            return decide::charge(store, matched);
+            return decide::charge(store, matched, |refunds| self.on_refunded(refunds));
         }
         if !matched.has_hits() {
             return decide_without_limits(matched);
         }
-        match self.notify_fallback_on_success(decide::charge_async(&self.store, matched).await) {
+        let on_refunded = |refunds: &[Hit<'_>]| self.on_refunded(refunds);
+        let decision = decide::charge_async(&self.store, matched, on_refunded).await;
+        match self.notify_fallback_on_success(decision) {
             Ok(decision) => decision,
-            Err(_) => self.decide_without_store(matched, decide::charge),
+            Err(_) => self.decide_without_store(matched, decide::charge_local),
         }
     }
 
@@ -149,6 +152,12 @@ impl<S: Store> Gate<S> {
         self.edit_counters_async(request, Edit::Reset).await
     }
 
+    /// Wakes the first waiting request of each counter to which refunds have returned units.
+    #[cold]
+    pub(super) fn on_refunded(&self, refunds: &[Hit<'_>]) {
+        self.wait_queues.wake_for_hits(&self.store, refunds.iter().copied());
+    }
+
     /// Changes the charges of `receipt`, which is all or a part of the receipt of `decision`.
     async fn adjust_receipt(
         &self,
@@ -160,7 +169,19 @@ impl<S: Store> Gate<S> {
             self.fallback.adjust(receipt, adjustment);
             return Ok(());
         }
-        self.notify_fallback_on_success(self.store.adjust_async(receipt, adjustment).await)
+        self.notify_fallback_on_success(self.store.adjust_async(receipt, adjustment).await)?;
+        self.wait_queues.wake_for_charges(receipt.charges_to_revert(adjustment));
+        Ok(())
+    }
+
+    /// Reverts the charges of a receipt without waiting for the result. An asynchronous store reverts them in the background:
+    /// a waiting request that is woken now may be denied once more, and decides again later.
+    pub(super) fn revert_later(&self, receipt: Receipt) {
+        let counters = receipt.charges().iter().map(|charge| &charge.counter);
+        let counters: WaitCounters =
+            counters.map(|id| self.wait_queues.counter_of_id(id)).collect();
+        self.store.revert_later(receipt);
+        self.wait_queues.wake_first(counters);
     }
 
     async fn edit_counters_async(
@@ -172,7 +193,7 @@ impl<S: Store> Gate<S> {
         let matched = policy.apply(request);
         let hits: Vec<Hit<'_>> = matched.hits().collect();
         self.notify_fallback_on_success(self.store.edit_async(&hits, edit).await)?;
-        self.wait_queues.wake_first(hits);
+        self.wait_queues.wake_for_hits(&self.store, hits);
         Ok(())
     }
 

@@ -12,6 +12,8 @@ use crate::outcome::Outcome;
 use crate::policy::{HitList, MatchedRules};
 use crate::store::{Charge, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, SyncStore};
 
+use super::fallback::LocalCounts;
+
 /// The hits of a request, split into hits that refund units and hits that charge units.
 struct RefundsAndCharges<'h> {
     all: HitList<'h>,
@@ -62,13 +64,14 @@ impl<'h> RefundsAndCharges<'h> {
     }
 }
 
-/// Decides a request, and charges its hits if it is allowed.
+/// Decides a request, and charges its hits if it is allowed. Calls `on_refunded` with the hits that have refunded units.
 pub(super) async fn charge_async<S: Store>(
     store: &S,
     matched: &MatchedRules<'_>,
+    on_refunded: impl FnOnce(&[Hit<'_>]),
 ) -> Result<Decision<'static>, StoreError> {
     if matched.is_refund() {
-        return refund_and_charge_async(store, matched).await;
+        return refund_and_charge_async(store, matched, on_refunded).await;
     }
     let hits: HitList<'_> = matched.hits().collect();
     let result = store.charge_async(&hits).await?;
@@ -80,11 +83,12 @@ pub(super) async fn charge_async<S: Store>(
 pub(crate) fn charge<S: SyncStore + ?Sized>(
     store: &S,
     matched: &MatchedRules<'_>,
+    on_refunded: impl FnOnce(&[Hit<'_>]),
 ) -> Decision<'static> {
     if let Some((hit, limit)) = matched.single_hit() {
         return Decision::from_single_charge(&hit, store.charge_one(&hit), limit);
     }
-    charge_several(store, matched)
+    charge_several(store, matched, on_refunded)
 }
 
 /// Decides a request that does not have exactly one hit.
@@ -92,12 +96,19 @@ pub(crate) fn charge<S: SyncStore + ?Sized>(
 fn charge_several<S: SyncStore + ?Sized>(
     store: &S,
     matched: &MatchedRules<'_>,
+    on_refunded: impl FnOnce(&[Hit<'_>]),
 ) -> Decision<'static> {
     if matched.is_refund() {
-        return refund_and_charge(store, matched);
+        return refund_and_charge(store, matched, on_refunded);
     }
     let hits: HitList<'_> = matched.hits().collect();
     Decision::from_charge(&hits, store.charge(&hits), matched.decision_limits())
+}
+
+/// Decides a request as [`charge`] does, with the counts in memory. Calls wait for counters of the store, so refunds of
+/// counts in memory wake no call.
+pub(super) fn charge_local(counts: &LocalCounts, matched: &MatchedRules<'_>) -> Decision<'static> {
+    charge(counts, matched, |_| {})
 }
 
 /// Returns the decision that [`charge_async`] would make. Charges nothing.
@@ -119,9 +130,11 @@ pub(super) fn peek<S: SyncStore>(store: &S, matched: &MatchedRules<'_>) -> Decis
 async fn refund_and_charge_async<S: Store>(
     store: &S,
     matched: &MatchedRules<'_>,
+    on_refunded: impl FnOnce(&[Hit<'_>]),
 ) -> Result<Decision<'static>, StoreError> {
     let hits = RefundsAndCharges::new(matched);
     let refunded = store.edit_async(&hits.refunds, Edit::Refund).await?;
+    on_refunded(&hits.refunds);
     let charged = match hits.charges.is_empty() {
         true => {
             ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
@@ -136,9 +149,11 @@ async fn refund_and_charge_async<S: Store>(
 fn refund_and_charge<S: SyncStore + ?Sized>(
     store: &S,
     matched: &MatchedRules<'_>,
+    on_refunded: impl FnOnce(&[Hit<'_>]),
 ) -> Decision<'static> {
     let hits = RefundsAndCharges::new(matched);
     let refunded = store.edit(&hits.refunds, Edit::Refund);
+    on_refunded(&hits.refunds);
     hits.merge_into_decision(matched, refunded, store.charge(&hits.charges))
 }
 

@@ -163,7 +163,17 @@ impl<S: Store> Gate<S> {
         if is_degraded {
             return Ok(self.fallback.settle(settlement));
         }
-        self.notify_fallback_on_success(self.store.settle_async(settlement).await)
+        let result = self.store.settle_async(settlement).await;
+        let result = self.notify_fallback_on_success(result)?;
+        self.on_settled(settlement, result);
+        Ok(result)
+    }
+
+    /// Wakes the first request of the queue of each counter from which a settlement has reverted units.
+    pub(super) fn on_settled(&self, settlement: &Settlement, result: SettleResult) {
+        if result == SettleResult::Settled {
+            self.wait_queues.wake_for_charges(&settlement.reverted);
+        }
     }
 
     /// Decides a call after a failed store call, as
@@ -175,7 +185,7 @@ impl<S: Store> Gate<S> {
     ) -> Result<OnceDecision, OnceError> {
         let local = matched.matches_decidable_without_store();
         if matched.on_store_error() == OnStoreError::Deny || !local.has_hits() {
-            let decision = self.decide_without_store(matched, decide::charge);
+            let decision = self.decide_without_store(matched, decide::charge_local);
             return Ok(OnceDecision { decision, repeated_after: None });
         }
         let once = self.fallback.decide_with_local_counts(
@@ -203,7 +213,7 @@ fn charge_once<S: SyncStore + ?Sized>(
 ) -> Result<OnceDecision, OnceError> {
     let hits = hits_of_call(matched)?;
     if hits.is_empty() {
-        let decision = decide::charge(store, matched);
+        let decision = decide::charge(store, matched, |_| {});
         return Ok(OnceDecision { decision, repeated_after: None });
     }
     decision_from_result(&hits, store.charge_once(&hits, identity), matched)

@@ -99,10 +99,12 @@ impl<S: Store> Gate<S> {
     where
         S: SyncStore,
     {
-        match permit.is_degraded() {
-            true => self.fallback.change_permit(permit, change),
-            false => self.store.change_permit(permit.receipt(), change),
+        if permit.is_degraded() {
+            return self.fallback.change_permit(permit, change);
         }
+        let was_live = self.store.change_permit(permit.receipt(), change);
+        self.on_permit_change(permit, change, was_live);
+        was_live
     }
 
     async fn change_permit_async(
@@ -114,7 +116,17 @@ impl<S: Store> Gate<S> {
             return Ok(self.fallback.change_permit(permit, change));
         }
         let result = self.store.change_permit_async(permit.receipt(), change).await;
-        self.notify_fallback_on_success(result)
+        let was_live = self.notify_fallback_on_success(result)?;
+        self.on_permit_change(permit, change, was_live);
+        Ok(was_live)
+    }
+
+    /// Wakes the first request that waits for the permit, if the permit is free now. A permit that cannot be renewed is
+    /// released.
+    fn on_permit_change(&self, permit: &Permit, change: PermitChange, was_live: bool) {
+        if change == PermitChange::Release || !was_live {
+            self.wait_queues.wake_for_charges(permit.receipt().permit_charges());
+        }
     }
 
     /// Releases a permit without waiting for the result. If the store cannot release it, it counts until it expires.
@@ -123,7 +135,7 @@ impl<S: Store> Gate<S> {
             true => {
                 self.fallback.change_permit(&permit, PermitChange::Release);
             }
-            false => permit.release_later(&self.store),
+            false => self.revert_later(permit.into_receipt()),
         }
     }
 }

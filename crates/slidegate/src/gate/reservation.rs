@@ -82,7 +82,9 @@ impl<'g, S: Store> Reservation<'g, S> {
         S: SyncStore,
     {
         self.is_reverted_on_drop = false;
-        self.gate.store.settle(&self.call.settlement(actual, SETTLE_TTL));
+        let settlement = self.call.settlement(actual, SETTLE_TTL);
+        let result = self.gate.store.settle(&settlement);
+        self.gate.on_settled(&settlement, result);
     }
 
     /// Corrects the charges to the actual costs. If the future is dropped before the store is called, the charges are
@@ -118,7 +120,7 @@ impl<S: Store> Drop for Reservation<'_, S> {
         if self.decision.is_degraded() {
             self.gate.fallback.adjust(&self.decision.receipt(), Adjustment::Revert);
         } else {
-            self.gate.store.revert_later(self.decision.receipt());
+            self.gate.revert_later(self.decision.receipt());
         }
     }
 }

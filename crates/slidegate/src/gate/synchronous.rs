@@ -5,7 +5,7 @@ use crate::decision::Decision;
 use crate::hit::Hit;
 use crate::policy::MatchedRules;
 use crate::request::Request;
-use crate::store::{Adjustment, Edit, SyncStore};
+use crate::store::{Adjustment, Edit, Receipt, SyncStore};
 
 /// Synchronous methods, for a store that responds without waiting and never fails. The bound is on each method, so that
 /// the compiler's message for another store names the method with `_async`.
@@ -28,7 +28,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        decide::charge(&self.store, matched)
+        decide::charge(&self.store, matched, |refunds| self.on_refunded(refunds))
     }
 
     /// Decides requests one after the other, as [`check`](Self::check) does, all under the same policy.
@@ -106,7 +106,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            self.store.adjust(&decision.request_cost_receipt(), Adjustment::SetCost(cost));
+            self.adjust(&decision.request_cost_receipt(), Adjustment::SetCost(cost));
         }
     }
 
@@ -129,7 +129,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            self.store.adjust(&decision.named_cost_receipt(cost), Adjustment::SetCost(units));
+            self.adjust(&decision.named_cost_receipt(cost), Adjustment::SetCost(units));
         }
     }
 
@@ -138,7 +138,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        self.store.adjust(&decision.receipt(), Adjustment::Revert);
+        self.adjust(&decision.receipt(), Adjustment::Revert);
     }
 
     /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. No decision
@@ -158,6 +158,14 @@ impl<S> Gate<S> {
         self.edit_counters(request, Edit::Reset);
     }
 
+    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment)
+    where
+        S: SyncStore,
+    {
+        self.store.adjust(receipt, adjustment);
+        self.wait_queues.wake_for_charges(receipt.charges_to_revert(adjustment));
+    }
+
     fn edit_counters(&self, request: &Request<'_>, edit: Edit)
     where
         S: SyncStore,
@@ -166,6 +174,6 @@ impl<S> Gate<S> {
         let matched = policy.apply(request);
         let hits: Vec<Hit<'_>> = matched.hits().collect();
         self.store.edit(&hits, edit);
-        self.wait_queues.wake_first(hits);
+        self.wait_queues.wake_for_hits(&self.store, hits);
     }
 }

@@ -70,12 +70,16 @@ impl<S> Gate<S> {
     /// requests that do not wait, such as the requests of [`check`](Self::check): they are admitted whenever they fit.
     /// Requests in other processes that share the store have their own order.
     ///
+    /// If this gate settles, refunds or reverts units, or releases a [permit](crate::Permit), the first request that waits
+    /// for them decides again immediately. A request that waits only for a permit also decides again at intervals of up
+    /// to 1.2 seconds, because other processes may release permits.
+    ///
     /// A request is decided once, and does not wait, if it also changes counters if it is denied: if it contains
     /// [refunds](crate::Descriptor::as_refund), or if a rule has `charge: always`.
     ///
     /// # Errors
-    /// If the request is denied and the time at which it would fit is not known, for example because its cost exceeds
-    /// the capacity of a limit, if it cannot wait, or if too many requests are waiting; see [`WaitBounds`].
+    /// If the request never fits, for example because its cost exceeds the capacity of a limit, if it cannot wait, or if
+    /// too many requests are waiting; see [`WaitBounds`].
     pub fn wait(&self, request: &Request<'_>, jitter: Jitter) -> Result<Decision<'static>, Denied>
     where
         S: SyncStore,
@@ -96,12 +100,12 @@ impl<S> Gate<S> {
         let waited = run_wait!(
             wait,
             now: thread_time(),
-            counters: vetoing_counters(queues, self.policy.load().apply(request).hits()),
+            counters: vetoing_counters(queues, &self.store, self.policy.load().apply(request).hits()),
             check: {
                 let policy = self.policy.load();
                 let matched = policy.apply(request);
                 let decision = self.check_matched(&matched);
-                let denying = denying_counters(queues, || matched.hits(), &decision);
+                let denying = denying_counters(queues, &self.store, || matched.hits(), &decision);
                 (decision, denying)
             },
             peek: self.peek(request),
@@ -150,10 +154,10 @@ impl<S: Store> Gate<S> {
         let Waited { decision, time } = run_wait!(
             wait,
             now: tokio_time(),
-            counters: vetoing_counters(queues, matched.hits()),
+            counters: vetoing_counters(queues, &self.store, matched.hits()),
             check: {
                 let decision = self.check_matched_async(matched).await;
-                let denying = denying_counters(queues, || matched.hits(), &decision);
+                let denying = denying_counters(queues, &self.store, || matched.hits(), &decision);
                 (decision, denying)
             },
             peek: self.peek_matched_async(matched).await,
@@ -190,11 +194,11 @@ impl<S: Store> Gate<S> {
         let Waited { decision, time } = run_wait!(
             wait,
             now: tokio_time(),
-            counters: vetoing_counters(queues, matched.hits()),
+            counters: vetoing_counters(queues, &self.store, matched.hits()),
             check: {
                 let once = self.check_matched_once_async(matched, identity).await?;
                 repeated_after = once.repeated_after;
-                let denying = denying_counters(queues, || matched.hits(), &once.decision);
+                let denying = denying_counters(queues, &self.store, || matched.hits(), &once.decision);
                 (once.decision, denying)
             },
             peek: self.peek_matched_async(matched).await,
@@ -218,9 +222,9 @@ impl<S: Store> Gate<S> {
     /// not polled delays the requests behind it.
     ///
     /// # Errors
-    /// If the request is denied and the time at which it would fit is not known, for example because its cost exceeds
-    /// the capacity of a limit, or because the store is unavailable and a rule then denies requests. Also if the request
-    /// cannot wait, or if too many requests are waiting; see [`WaitBounds`].
+    /// If the request never fits, for example because its cost exceeds the capacity of a limit, or because the store is
+    /// unavailable and a rule then denies requests. Also if the request cannot wait, or if too many requests are waiting;
+    /// see [`WaitBounds`].
     pub async fn wait_async(
         &self,
         request: &Request<'_>,
@@ -245,12 +249,12 @@ impl<S: Store> Gate<S> {
         let waited = run_wait!(
             wait,
             now: tokio_time(),
-            counters: vetoing_counters(queues, self.policy.load().apply(request).hits()),
+            counters: vetoing_counters(queues, &self.store, self.policy.load().apply(request).hits()),
             check: {
                 let policy = self.policy.load_full();
                 let matched = policy.apply(request);
                 let decision = self.check_matched_async(&matched).await;
-                let denying = denying_counters(queues, || matched.hits(), &decision);
+                let denying = denying_counters(queues, &self.store, || matched.hits(), &decision);
                 (decision, denying)
             },
             peek: self.peek_async(request).await,

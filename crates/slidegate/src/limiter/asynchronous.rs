@@ -4,7 +4,7 @@ use super::{Limiter, reported};
 use crate::decision::Decision;
 use crate::hit::Hit;
 use crate::key::{Key, Value};
-use crate::store::{Adjustment, Edit, Store, StoreError};
+use crate::store::{Adjustment, Edit, Receipt, Store, StoreError};
 use crate::store_key::StoreKey;
 
 /// Asynchronous methods, for any store. A denial is a value; an error means that the store did not respond. Each method
@@ -118,7 +118,7 @@ impl<S: Store> Limiter<S> {
     /// If the store did not respond.
     pub async fn settle_async(&self, decision: &Decision<'_>, cost: u64) -> Result<(), StoreError> {
         match decision.is_allowed() {
-            true => self.store.adjust_async(&decision.receipt(), Adjustment::SetCost(cost)).await,
+            true => self.adjust_async(&decision.receipt(), Adjustment::SetCost(cost)).await,
             false => Ok(()),
         }
     }
@@ -128,7 +128,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not respond.
     pub async fn revert_async(&self, decision: &Decision<'_>) -> Result<(), StoreError> {
-        self.store.adjust_async(&decision.receipt(), Adjustment::Revert).await
+        self.adjust_async(&decision.receipt(), Adjustment::Revert).await
     }
 
     /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer.
@@ -151,6 +151,16 @@ impl<S: Store> Limiter<S> {
         self.edit_counters_async(key, 1, Edit::Reset).await
     }
 
+    async fn adjust_async(
+        &self,
+        receipt: &Receipt,
+        adjustment: Adjustment,
+    ) -> Result<(), StoreError> {
+        self.store.adjust_async(receipt, adjustment).await?;
+        self.wait_queues.wake_for_charges(receipt.charges_to_revert(adjustment));
+        Ok(())
+    }
+
     async fn edit_counters_async<K: StoreKey + ?Sized>(
         &self,
         key: &K,
@@ -161,7 +171,7 @@ impl<S: Store> Limiter<S> {
         let value = [Value::from(&*text)];
         let hits = self.hits_for_key(self.key_for_store(key, &value), cost);
         self.store.edit_async(&hits, edit).await?;
-        self.wait_queues.wake_first(hits);
+        self.wait_queues.wake_for_hits(&self.store, hits);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use super::{Limiter, reported};
 use crate::decision::Decision;
 use crate::hit::Hit;
 use crate::key::Key;
-use crate::store::{Adjustment, Edit, SyncStore};
+use crate::store::{Adjustment, Edit, Receipt, SyncStore};
 
 /// Number of keys that [`Limiter::check_many`] charges in one call to the store.
 const MAX_KEYS_PER_BATCH: usize = 16;
@@ -122,7 +122,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            self.store.adjust(&decision.receipt(), Adjustment::SetCost(cost));
+            self.adjust(&decision.receipt(), Adjustment::SetCost(cost));
         }
     }
 
@@ -131,7 +131,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.store.adjust(&decision.receipt(), Adjustment::Revert);
+        self.adjust(&decision.receipt(), Adjustment::Revert);
     }
 
     /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer. No
@@ -159,12 +159,20 @@ impl<S> Limiter<S> {
         self.edit_counters(key, 1, Edit::Reset);
     }
 
+    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment)
+    where
+        S: SyncStore,
+    {
+        self.store.adjust(receipt, adjustment);
+        self.wait_queues.wake_for_charges(receipt.charges_to_revert(adjustment));
+    }
+
     fn edit_counters<K: Hash + ?Sized>(&self, key: &K, cost: u64, edit: Edit)
     where
         S: SyncStore,
     {
         let hits = self.hits_for_key(self.hash_key(key), cost);
         self.store.edit(&hits, edit);
-        self.wait_queues.wake_first(hits);
+        self.wait_queues.wake_for_hits(&self.store, hits);
     }
 }

@@ -73,7 +73,8 @@ impl<S> Limiter<S> {
     /// Waiting calls for the same key are admitted in the order of their arrival: a call waits for the calls before it
     /// even if its own cost would fit now. This order includes the calls of `wait_async`, but not calls that do not
     /// wait, such as [`check`](Self::check): they are admitted whenever their cost fits. Calls in other processes that
-    /// share the store have their own order.
+    /// share the store have their own order. If this limiter settles, reverts or refunds units of the key, the first
+    /// waiting call decides again immediately.
     ///
     /// # Errors
     /// If the cost exceeds the capacity of a limit, and so never fits, or if too many calls are waiting; see
@@ -105,10 +106,10 @@ impl<S> Limiter<S> {
         let waited = run_wait!(
             wait,
             now: thread_time(),
-            counters: vetoing_counters(queues, hits()),
+            counters: vetoing_counters(queues, &self.store, hits()),
             check: {
                 let decision = self.check_cost(key, cost);
-                let denying = denying_counters(queues, hits, &decision);
+                let denying = denying_counters(queues, &self.store, hits, &decision);
                 (decision, denying)
             },
             peek: self.peek(key, cost),
@@ -177,11 +178,11 @@ impl<S: Store> Limiter<S> {
         let waited = run_wait!(
             wait,
             now: tokio_time(),
-            counters: self.with_hits(key, cost, |hits| vetoing_counters(queues, hits)),
+            counters: self.with_hits(key, cost, |hits| vetoing_counters(queues, &self.store, hits)),
             check: {
                 let decision = self.check_cost_async(key, cost).await?;
                 let denying =
-                    self.with_hits(key, cost, |hits| denying_counters(queues, || hits, &decision));
+                    self.with_hits(key, cost, |hits| denying_counters(queues, &self.store, || hits, &decision));
                 (decision, denying)
             },
             peek: self.peek_async(key, cost).await?,

@@ -230,8 +230,13 @@ impl<C: Clock> MemoryStore<C> {
     /// Returns the location of the counter that a hit charges at `now`.
     #[inline(always)]
     fn locate_hit(&self, hit: &Hit<'_>, now: Timestamp) -> HitLocation {
-        let fingerprint = hit.key.fingerprint(&self.secret, hit.limit.shape());
-        self.location_of(fingerprint, hit.limit.phase_us(&hit.key, now))
+        self.location_of(self.fingerprint_of(hit), hit.limit.phase_us(&hit.key, now))
+    }
+
+    /// Returns the fingerprint of the counter of a hit.
+    #[inline(always)]
+    fn fingerprint_of(&self, hit: &Hit<'_>) -> u64 {
+        hit.key.fingerprint(&self.secret, hit.limit.shape())
     }
 
     /// Returns the location of the counter with this fingerprint.

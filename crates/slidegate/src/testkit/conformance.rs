@@ -185,6 +185,21 @@ fn check_error_is_retryable(error: StoreError) -> Result<(), String> {
     }
 }
 
+/// Checks that the store names the counter of each charged hit as the receipt does, if it names counters.
+fn check_counter_ids(
+    store: &impl Store,
+    hits: &[Hit<'_>],
+    receipt: &Receipt,
+) -> Result<(), String> {
+    for charge in receipt.charges() {
+        let hit = hits.get(charge.hit_index as usize).ok_or("a charge without a hit")?;
+        if let Some(id) = store.counter_id(hit) {
+            check_results_are_equal(&format!("counter of {hit:?}"), &charge.counter, &id)?;
+        }
+    }
+    Ok(())
+}
+
 impl<S: Store> ConformanceRun<'_, S> {
     /// Adds to each planned hit the value of its key.
     fn add_key_values<'p>(&'p self, plans: &'p [PlannedHit]) -> PlannedHitsWithKeyValues<'p> {
@@ -200,6 +215,7 @@ impl<S: Store> ConformanceRun<'_, S> {
         let hits = bound.hits();
         match self.store.charge_async(&hits).await {
             Ok(result) => {
+                check_counter_ids(self.store, &hits, &result.receipt)?;
                 let model = self.model.charge(&hits);
                 self.compare_results_with_model(plans, result, model)
             }

@@ -7,6 +7,7 @@ use crate::decision::Decision;
 #[cfg(feature = "policy")]
 use crate::hit::ChargeWhen;
 use crate::hit::{Hit, Veto};
+use crate::store::Store;
 
 /// Identifiers of counters, without duplicates.
 pub(crate) type WaitCounters = SmallVec<[u64; 4]>;
@@ -21,14 +22,16 @@ pub(crate) fn is_decided_once<'h>(hits: impl IntoIterator<Item = Hit<'h>>) -> bo
 /// Returns the counters of the hits that can deny the call.
 pub(crate) fn vetoing_counters<'h>(
     queues: &WaitQueues,
+    store: &impl Store,
     hits: impl IntoIterator<Item = Hit<'h>>,
 ) -> WaitCounters {
-    collect_counters(queues, hits.into_iter().filter(|hit| hit.veto != Veto::Never))
+    collect_counters(queues, store, hits.into_iter().filter(|hit| hit.veto != Veto::Never))
 }
 
 /// Returns the counters of the hits that deny the call. `hits` returns the hits of the decision.
 pub(crate) fn denying_counters<'h, H: IntoIterator<Item = Hit<'h>>>(
     queues: &WaitQueues,
+    store: &impl Store,
     hits: impl FnOnce() -> H,
     decision: &Decision<'_>,
 ) -> WaitCounters {
@@ -38,7 +41,7 @@ pub(crate) fn denying_counters<'h, H: IntoIterator<Item = Hit<'h>>>(
     let hits = hits().into_iter();
     if decision.is_degraded() {
         // A decision without the store has outcomes for a part of the hits only.
-        return vetoing_counters(queues, hits);
+        return vetoing_counters(queues, store, hits);
     }
     let hits: SmallVec<[Hit<'_>; 4]> = hits.collect();
     let results = || hits.iter().zip(decision.outcomes());
@@ -50,13 +53,17 @@ pub(crate) fn denying_counters<'h, H: IntoIterator<Item = Hit<'h>>>(
         Veto::Never => false,
     };
     let denying = results().filter(|(hit, outcome)| denies(hit.veto) && !outcome.fits());
-    collect_counters(queues, denying.map(|(hit, _)| *hit))
+    collect_counters(queues, store, denying.map(|(hit, _)| *hit))
 }
 
-fn collect_counters<'h>(queues: &WaitQueues, hits: impl Iterator<Item = Hit<'h>>) -> WaitCounters {
+fn collect_counters<'h>(
+    queues: &WaitQueues,
+    store: &impl Store,
+    hits: impl Iterator<Item = Hit<'h>>,
+) -> WaitCounters {
     let mut counters = WaitCounters::new();
     for hit in hits {
-        let counter = queues.counter_id(&hit);
+        let counter = queues.counter_of_hit(store, &hit);
         if !counters.contains(&counter) {
             counters.push(counter);
         }

@@ -10,8 +10,10 @@ use super::queues::Place;
 /// The end of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
-    /// The time has come, or the call has been woken.
+    /// The time has come.
     Ended,
+    /// The call has been woken.
+    Woken,
     /// The caller gave up.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code))]
     Cancelled,
@@ -29,12 +31,12 @@ pub(crate) fn pause_thread(place: &Place<'_>, until: Option<Instant>) -> Pause {
     // The thread may be unparked for another reason, so the conditions are checked again.
     while place.poll_woken(&mut Context::from_waker(&waker)).is_pending() {
         match until.map(|until| until.saturating_duration_since(thread_time())) {
-            Some(remaining) if remaining.is_zero() => break,
+            Some(remaining) if remaining.is_zero() => return Pause::Ended,
             Some(remaining) => thread::park_timeout(remaining),
             None => thread::park(),
         }
     }
-    Pause::Ended
+    Pause::Woken
 }
 
 /// A waker that unparks a thread.
@@ -72,8 +74,10 @@ pub(crate) async fn pause_task(
         if cancelled.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Pause::Cancelled);
         }
-        let has_ended = place.poll_woken(cx).is_ready() || sleep.as_mut().poll(cx).is_ready();
-        if has_ended { Poll::Ready(Pause::Ended) } else { Poll::Pending }
+        if place.poll_woken(cx).is_ready() {
+            return Poll::Ready(Pause::Woken);
+        }
+        sleep.as_mut().poll(cx).map(|()| Pause::Ended)
     })
     .await
 }

@@ -5,10 +5,15 @@
 //! the smallest ticket is the first in all of its queues, so calls never wait for each other in a circle. A call that
 //! becomes the first of a queue is woken.
 //!
+//! A queue is identified by the identifier that the store uses for the counter in receipts. So if charges of a receipt are
+//! reverted, the first call of each queue concerned is woken. If it is admitted, it leaves its queues, which wakes the next.
+//!
 //! Queues exist only while calls wait in them. The number of waiting calls is bounded, and a call has at most one place
 //! for each of its limits.
 
+use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -16,6 +21,7 @@ use foldhash::quality::RandomState;
 
 use super::counters::WaitCounters;
 use crate::hit::Hit;
+use crate::store::{Charge, CounterId, Store};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// The default of [`WaitBounds::max_waiting`] and [`WaitBounds::max_waiting_per_key`].
@@ -83,6 +89,10 @@ pub(crate) struct WaitQueues {
     secret: RandomState,
     /// Number of waiting calls. While it is 0, calls take no lock.
     waiting: AtomicUsize,
+    /// Number of calls that wait, or that are being decided and may wait then.
+    callers: AtomicUsize,
+    /// Number of times at which units became free while there were callers.
+    frees: AtomicU64,
     queues: Mutex<Queues>,
     admitted: AtomicU64,
     timed_out: AtomicU64,
@@ -108,7 +118,8 @@ struct Waiter {
     waker: Option<Waker>,
     /// Whether the call was woken and has not noticed it yet.
     is_woken: bool,
-    /// The time at which the call decides again; `None` while it decides, or waits for an earlier call.
+    /// The time at which the call fits as far as is known; `None` while it decides, waits for an earlier call, or waits for
+    /// the end of another request.
     wakes_at: Option<Instant>,
 }
 
@@ -116,6 +127,8 @@ struct Waiter {
 pub(crate) struct Place<'q> {
     queues: &'q WaitQueues,
     ticket: Option<Ticket>,
+    /// The number of [`WaitQueues::frees`] before the call was first decided.
+    frees_before: u64,
 }
 
 impl WaitQueues {
@@ -124,6 +137,8 @@ impl WaitQueues {
             bounds,
             secret: RandomState::default(),
             waiting: AtomicUsize::new(0),
+            callers: AtomicUsize::new(0),
+            frees: AtomicU64::new(0),
             queues: Mutex::new(Queues::default()),
             admitted: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
@@ -137,8 +152,18 @@ impl WaitQueues {
     }
 
     /// Returns the identifier of the counter of a hit.
-    pub(super) fn counter_id(&self, hit: &Hit<'_>) -> u64 {
-        hit.key.fingerprint(&self.secret, hit.limit.shape())
+    pub(super) fn counter_of_hit(&self, store: &impl Store, hit: &Hit<'_>) -> u64 {
+        match store.counter_id(hit) {
+            Some(id) => self.counter_of_id(&id),
+            None => hit.key.fingerprint(&self.secret, hit.limit.shape()),
+        }
+    }
+
+    pub(crate) fn counter_of_id(&self, id: &CounterId) -> u64 {
+        match id {
+            CounterId::Fingerprint(fingerprint) => *fingerprint,
+            CounterId::Text(text) => self.secret.hash_one(text),
+        }
     }
 
     pub(crate) fn stats(&self) -> WaitStats {
@@ -153,22 +178,41 @@ impl WaitQueues {
     }
 
     /// Wakes the first call of the queue of each hit's counter, because units of the counter have become free.
-    pub(crate) fn wake_first<'h>(&self, hits: impl IntoIterator<Item = Hit<'h>>) {
-        if self.is_empty() {
+    pub(crate) fn wake_for_hits<'h>(
+        &self,
+        store: &impl Store,
+        hits: impl IntoIterator<Item = Hit<'h>>,
+    ) {
+        self.wake_first(hits.into_iter().map(|hit| self.counter_of_hit(store, &hit)));
+    }
+
+    /// Wakes the first call of the queue of each charge's counter, because these charges have been reverted.
+    pub(crate) fn wake_for_charges(&self, charges: impl IntoIterator<Item: Borrow<Charge>>) {
+        let counter = |charge: &Charge| self.counter_of_id(&charge.counter);
+        self.wake_first(charges.into_iter().map(|charge| counter(charge.borrow())));
+    }
+
+    /// Wakes the first call of the queue of each counter.
+    pub(crate) fn wake_first(&self, counters: impl IntoIterator<Item = u64>) {
+        if !self.has_callers() {
             return;
         }
-        let mut queues = self.queues.lock();
-        for hit in hits {
-            queues.wake_first(self.counter_id(&hit));
+        let counters: WaitCounters = counters.into_iter().collect();
+        if counters.is_empty() {
+            return;
         }
+        self.frees.fetch_add(1, Ordering::Release);
+        let mut queues = self.queues.lock();
+        counters.into_iter().for_each(|counter| queues.wake_first(counter));
     }
 
     /// Wakes the first call of each queue, because the limits have changed.
     #[cfg(feature = "policy")]
     pub(crate) fn wake_first_of_all(&self) {
-        if self.is_empty() {
+        if !self.has_callers() {
             return;
         }
+        self.frees.fetch_add(1, Ordering::Release);
         let mut queues = self.queues.lock();
         let counters: Vec<u64> = queues.by_counter.keys().copied().collect();
         counters.into_iter().for_each(|counter| queues.wake_first(counter));
@@ -176,6 +220,12 @@ impl WaitQueues {
 
     fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    /// Returns whether there are calls that wait, or that may wait after their decision. A call is counted before it is
+    /// decided, so a thread that has made units free for a denied call sees the call here.
+    fn has_callers(&self) -> bool {
+        self.callers.load(Ordering::SeqCst) > 0
     }
 
     fn count_end(&self, end: WaitEnd) {
@@ -224,7 +274,8 @@ impl std::fmt::Debug for WaitQueues {
 impl<'q> Place<'q> {
     /// Creates the place of a call that does not wait yet.
     pub(super) fn new(queues: &'q WaitQueues) -> Self {
-        Self { queues, ticket: None }
+        queues.callers.fetch_add(1, Ordering::SeqCst);
+        Self { queues, ticket: None, frees_before: queues.frees.load(Ordering::Acquire) }
     }
 
     /// Returns whether the call may be decided now. If an earlier call waits for one of its counters, the call joins
@@ -263,28 +314,30 @@ impl<'q> Place<'q> {
         Ok(Turn::Later(wakes_at))
     }
 
-    /// Moves the call into exactly the queues of `counters`, which have denied it. The call decides again at
-    /// `wakes_at`.
+    /// Moves the call into exactly the queues of `counters`, which have denied it. It fits at `fits_at`, if that is known.
+    /// Returns whether the call may sleep. It must decide again if units have become free before it was in a queue.
     ///
     /// # Errors
     /// If the call has no place yet, and too many calls are waiting.
-    pub(super) fn sleep_until(
+    pub(super) fn prepare_sleep(
         &mut self,
-        wakes_at: Option<Instant>,
+        fits_at: Option<Instant>,
         counters: &[u64],
-    ) -> Result<(), QueueFull> {
+    ) -> Result<bool, QueueFull> {
+        let mut may_sleep = true;
         let ticket = match self.ticket {
             Some(ticket) => ticket,
             None => {
                 let ticket = self.queues.add(self.queues.queues.lock(), counters)?;
+                may_sleep = self.queues.frees.load(Ordering::Acquire) == self.frees_before;
                 *self.ticket.insert(ticket)
             }
         };
         let mut queues = self.queues.queues.lock();
         queues.leave_all_except(ticket, counters);
         counters.iter().for_each(|&counter| queues.join(ticket, counter));
-        queues.set_wake_time(ticket, wakes_at);
-        Ok(())
+        queues.set_wake_time(ticket, fits_at);
+        Ok(may_sleep)
     }
 
     /// Completes when the call is woken.
@@ -317,6 +370,7 @@ impl<'q> Place<'q> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.leave(WaitEnd::Cancelled);
+        self.queues.callers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use slidegate::store::Outcomes;
+use slidegate::store::{CounterId, Outcomes, SettleResult, Settlement};
 use slidegate::{
     Adjustment, Algorithm, Asynchronous, ChargeResult, Clock, Edit, Hit, Limit, Limiter,
-    MemoryStore, Receipt, Store, StoreError, SyncStore, Timestamp,
+    MemoryStore, PermitChange, Receipt, Store, StoreError, SyncStore, Timestamp,
 };
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
@@ -66,6 +66,8 @@ pub const fn ms(milliseconds: u64) -> Duration {
 pub struct RemoteStore {
     counters: Arc<MemoryStore<TokioClock>>,
     calls: Arc<AtomicUsize>,
+    /// The time that the response to a charge takes.
+    charge_response: Duration,
 }
 
 const ONE_WAY: Duration = ms(1);
@@ -73,7 +75,12 @@ const ONE_WAY: Duration = ms(1);
 impl RemoteStore {
     pub fn new(clock: TokioClock) -> Self {
         let counters = Arc::new(MemoryStore::with_clock(clock, 10_000));
-        Self { counters, calls: Arc::default() }
+        Self { counters, calls: Arc::default(), charge_response: ONE_WAY }
+    }
+
+    /// Sets the time that the response to a charge takes.
+    pub fn with_charge_response(self, charge_response: Duration) -> Self {
+        Self { charge_response, ..self }
     }
 
     /// Returns the number of calls so far.
@@ -85,10 +92,18 @@ impl RemoteStore {
         &self,
         call: impl FnOnce(&MemoryStore<TokioClock>) -> T,
     ) -> Result<T, StoreError> {
+        self.call_with_response(ONE_WAY, call).await
+    }
+
+    async fn call_with_response<T>(
+        &self,
+        response: Duration,
+        call: impl FnOnce(&MemoryStore<TokioClock>) -> T,
+    ) -> Result<T, StoreError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         sleep(ONE_WAY).await;
         let result = call(&self.counters);
-        sleep(ONE_WAY).await;
+        sleep(response).await;
         Ok(result)
     }
 }
@@ -97,7 +112,7 @@ impl Store for RemoteStore {
     type Kind = Asynchronous;
 
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        self.call(|store| store.charge(call)).await
+        self.call_with_response(self.charge_response, |store| store.charge(call)).await
     }
 
     async fn charge_many_async(
@@ -117,6 +132,30 @@ impl Store for RemoteStore {
         adjustment: Adjustment,
     ) -> Result<(), StoreError> {
         self.call(|store| store.adjust(receipt, adjustment)).await
+    }
+
+    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+        self.call(|store| store.settle(settlement)).await
+    }
+
+    async fn change_permit_async(
+        &self,
+        permit: &Receipt,
+        change: PermitChange,
+    ) -> Result<bool, StoreError> {
+        self.call(|store| store.change_permit(permit, change)).await
+    }
+
+    /// Reverts after the present tasks have run, as a store does that reverts in the background.
+    fn revert_later(&self, receipt: Receipt) {
+        let store = self.clone();
+        tokio::task::spawn_local(async move {
+            store.call(|store| store.adjust(&receipt, Adjustment::Revert)).await
+        });
+    }
+
+    fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        self.counters.counter_id(hit)
     }
 
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {

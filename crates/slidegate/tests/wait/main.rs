@@ -11,3 +11,4 @@ mod overlapping_limits;
 mod policy;
 mod remote_store;
 mod threads;
+mod woken;

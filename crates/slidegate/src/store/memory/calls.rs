@@ -128,6 +128,10 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         })
     }
 
+    fn local_counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        Some(CounterId::Fingerprint(self.fingerprint_of(hit)))
+    }
+
     fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {
         let now = self.clock.now();
         let edit_hit = |hit: &Hit<'_>| match edit {
