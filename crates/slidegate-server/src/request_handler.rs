@@ -185,7 +185,8 @@ impl RequestHandler {
         operation: Operation<'_>,
         parsed: &impl ParsedRequest,
     ) -> Option<Decision<'static>> {
-        if parsed.idempotency_key().is_some() || !parsed.max_wait().is_zero() {
+        let is_plain = parsed.idempotency_key().is_none() && parsed.max_wait().is_zero();
+        if !is_plain || !parsed.permits_to_release().is_empty() {
             return None;
         }
         match operation {

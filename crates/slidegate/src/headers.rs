@@ -7,11 +7,12 @@
 //! | [`X`](Style::X) | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 99`, `X-RateLimit-Reset: 1750000080` |
 //! | [`None`](Style::None) | |
 //!
-//! All styles but [`None`](Style::None) have the binding limit, and `Ietf` has all limits and their names. The reset of a denial is the time at which the request would fit; otherwise it is
-//! the time at which no unit of the limit is in use. Times are whole seconds, rounded up. `Retry-After` is part of
-//! every denial with a known wait, in every style, for clients and proxies that do not read rate-limit headers. A
-//! denial of a request that never fits has neither a reset nor `Retry-After`. The limit is the max of the quota; with a
-//! token bucket whose burst is larger, the remaining units may exceed it.
+//! All styles but [`None`](Style::None) have the binding limit, and `Ietf` has all limits and their names. The reset of a
+//! denial is the time at which the request would fit; otherwise it is the time at which no unit of the limit is in use.
+//! Times are whole seconds, rounded up. `Retry-After` is part of every denial with a known wait, in every style, for
+//! clients and proxies that do not read rate-limit headers. A denial of a request that never fits has neither a reset nor
+//! `Retry-After`. The limit is the max of the quota; with a token bucket whose burst is larger, the remaining units may
+//! exceed it.
 //!
 //! A [`JitterSample`] lengthens the wait of a denial by the same amount in all of its headers, so that the headers
 //! agree, and clients that were denied together retry at different times. Headers of allowed requests are not changed.
@@ -87,7 +88,7 @@ struct StyleDefinition {
     /// Names of the headers that the style may write, in order.
     header_names: &'static [&'static str],
     /// The function that returns the value of the first header, if this header is the same for all decisions with the
-    /// same limits; otherwise `None`. (The first header of the other styles has the binding limit, which depends on counts.)
+    /// same limits; otherwise `None`, because it has only the binding limit, which depends on counts.
     write_policies: Option<fn(&Decision<'_>) -> HeaderText>,
     /// The function that writes the other headers, except `Retry-After`.
     write_status: fn(&HeaderContext<'_>, HeaderCallback<'_>),

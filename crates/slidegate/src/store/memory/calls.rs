@@ -39,14 +39,16 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         let location = self.locate_hit(hit, now);
         if hit.is_charged_only_if_it_fits() {
             let HitLocation { fingerprint, phase_us, .. } = location;
-            // Decisions with few instructions are inlined: a call would take a tenth of their time.
             let result = match hit.limit.counter_ref() {
                 AnyCounter::SlidingWindow(counter) => {
                     self.lock_and_charge_if_fits(counter, (fingerprint, phase_us), hit.cost, now)
                 }
-                AnyCounter::SlidingCounter(counter) => {
-                    self.lock_and_charge_if_fits(counter, (fingerprint, phase_us), hit.cost, now)
-                }
+                AnyCounter::SlidingCounter(counter) => self.lock_and_charge_if_fits_out_of_line(
+                    counter,
+                    (fingerprint, phase_us),
+                    hit.cost,
+                    now,
+                ),
                 counter => self.charge_with_other_algorithm(counter, location, hit.cost, now),
             };
             result.into_charge_result(hit, location)
