@@ -4,6 +4,7 @@
 //! The breaker counts failed script calls, not failed requests. Only a call that may have reached Redis fails with
 //! [`StoreError::TimedOut`], because it may have charged.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -56,6 +57,9 @@ pub struct Node {
     breaker: Arc<Breaker>,
     /// Notified when the connection is restored, so that the node sends a probe immediately.
     connection_restored: Arc<Notify>,
+    /// Whether a task sends probes. There is at most one, also if the breaker opens again before its task has noticed that
+    /// it was closed.
+    is_probing: AtomicBool,
     /// The runtime on which probes run.
     runtime: Handle,
     weak_self: Weak<Self>,
@@ -86,6 +90,7 @@ impl Node {
             executor: ScriptExecutor::open(source, call_settings.clone(), on_reconnect),
             breaker,
             connection_restored,
+            is_probing: AtomicBool::new(false),
             runtime: Handle::current(),
             weak_self: weak_self.clone(),
             coalescer,
@@ -207,10 +212,12 @@ impl Node {
         }
         match (change, server_error) {
             (Some(change @ StateChange::Opened(_)), Some(error)) => {
-                self.runtime.spawn(probe_until_breaker_closes(
-                    self.weak_self.clone(),
-                    self.connection_restored.clone(),
-                ));
+                if !self.is_probing.swap(true, Ordering::AcqRel) {
+                    self.runtime.spawn(probe_while_breaker_is_open(
+                        self.weak_self.clone(),
+                        self.connection_restored.clone(),
+                    ));
+                }
                 tracing::warn!(
                     %error,
                     "{}: {change}; requests are decided by on_store_error until Redis responds",
@@ -221,6 +228,11 @@ impl Node {
             (None, _) => {}
         }
         reply
+    }
+
+    /// Returns the time until the next probe is allowed; `None` if the breaker is closed.
+    fn time_until_probe(&self) -> Option<Duration> {
+        self.breaker.time_until_probe(self.call_settings.clocks.machine_now())
     }
 
     /// Sends a probe that charges nothing, if one is due.
@@ -332,21 +344,25 @@ async fn run_batches_of_all_keys(
 /// Sends probes, until the circuit breaker is closed or the node is dropped. Leaves a probe that is due to a request
 /// for [`OWN_PROBE_DELAY`], unless the connection is restored. Boxed, because the future of a probe contains the future
 /// of a call, which starts these probes.
-fn probe_until_breaker_closes(
+fn probe_while_breaker_is_open(
     node: Weak<Node>,
     connection_restored: Arc<Notify>,
 ) -> BoxFuture<'static, ()> {
     Box::pin(async move {
-        let time_until_probe = || {
-            let node = node.upgrade()?;
-            node.breaker.time_until_probe(node.call_settings.clocks.machine_now())
-        };
-        while let Some(wait) = time_until_probe() {
-            let _ = timeout(wait + OWN_PROBE_DELAY, connection_restored.notified()).await;
-            if time_until_probe() == Some(Duration::ZERO)
-                && let Some(node) = node.upgrade()
-            {
-                node.send_own_probe().await;
+        loop {
+            while let Some(wait) = node.upgrade().and_then(|node| node.time_until_probe()) {
+                let _ = timeout(wait + OWN_PROBE_DELAY, connection_restored.notified()).await;
+                if let Some(node) = node.upgrade()
+                    && node.time_until_probe() == Some(Duration::ZERO)
+                {
+                    node.send_own_probe().await;
+                }
+            }
+            let Some(node) = node.upgrade() else { return };
+            node.is_probing.store(false, Ordering::Release);
+            // The breaker may have opened before the flag was cleared, and has started no other task then.
+            if node.time_until_probe().is_none() || node.is_probing.swap(true, Ordering::AcqRel) {
+                return;
             }
         }
     })

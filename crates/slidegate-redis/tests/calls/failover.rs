@@ -13,7 +13,7 @@ use super::fixture::{TestRequest, decided, identity, settlement};
 use crate::server::sentinel::{Service, master_named_by};
 use crate::server::wait_until;
 
-/// The number of calls that are settled during the failover, and of those that are charged during it.
+/// The number of calls that are settled during the failover. As many other calls are charged during it.
 const CALLS: u8 = 60;
 const RESERVED_UNITS: u64 = 10;
 const ACTUAL_UNITS: u64 = 3;
@@ -37,8 +37,8 @@ async fn charge(store: &RedisStore, request: &TestRequest, call: u8, cost: u64) 
     }
 }
 
-/// The master is killed while settlements and calls are repeated. Some of those that it has carried out are lost, with
-/// their records, and are applied by the new master when they are repeated.
+/// The master is killed while settlements and calls are repeated. It has carried out some that the new master
+/// does not know. The new master applies them when they are repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_during_failover_are_applied_once() {
     let mut service = Service::start();

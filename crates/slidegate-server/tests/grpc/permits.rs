@@ -42,7 +42,7 @@ async fn released_permit_is_free_for_next_call() {
     assert_eq!(permit_of_response(&other), None, "no limit on requests in flight applies");
 }
 
-/// Statuses have the positions of the descriptors, also of those that release a permit.
+/// Each descriptor has a status at its position, also if it releases a permit.
 #[tokio::test]
 async fn message_releases_permits_and_charges_other_descriptors() {
     let server = Server::start_with_grpc(POLICY, &[]);
