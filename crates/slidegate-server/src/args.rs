@@ -15,6 +15,7 @@ mod waiting;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use slidegate::Jitter;
 use slidegate::headers::Style;
 use slidegate_tower::TrustedProxies;
@@ -100,14 +101,15 @@ pub struct ServeArgs {
     )]
     pub repeated_headers: RepeatedHeaders,
 
-    /// Style of the rate limit headers: ietf, draft03, x or none
+    /// Style of the rate limit headers
     ///
     /// Every style sends Retry-After.
     #[arg(
         long,
         value_name = "STYLE",
         env = "SLIDEGATE_HEADERS",
-        default_value = "ietf",
+        default_value = Style::default().name(),
+        value_parser = PossibleValuesParser::new(Style::ALL.map(Style::name)).try_map(|name| name.parse::<Style>()),
         help_heading = "Response headers"
     )]
     pub headers: Style,

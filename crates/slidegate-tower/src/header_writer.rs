@@ -9,10 +9,9 @@ use slidegate::headers::{self, Style};
 use slidegate::{Decision, Jitter, JitterSample, WallClock};
 
 /// The values of the rate-limit headers for the response to an allowed request. A value has the same index as the name
-/// of its header in the header style. A style has at most three headers for allowed requests. The last name of each
-/// style is `Retry-After`, which only denials have.
+/// of its header in the header style. The last name of each style is `Retry-After`, which only denials have.
 #[derive(Default)]
-pub struct HeaderValues([Option<HeaderValue>; 3]);
+pub struct HeaderValues([Option<HeaderValue>; Style::MAX_HEADERS_IF_ALLOWED]);
 
 /// A writer of rate-limit headers in one style.
 #[derive(Clone, Debug)]
@@ -99,13 +98,13 @@ impl HeaderWriter {
     }
 
     /// Adds one header to a response, which may already have this header from an inner layer or from the service.
-    /// Headers of the IETF style are lists, so the value is appended. A header of another style, and `Retry-After`,
-    /// keeps its existing value.
+    /// A value is appended if the values of the style are lists. A header of another style, and `Retry-After`, keeps its
+    /// existing value.
     #[inline]
     fn write_header_value(&self, index: usize, value: HeaderValue, headers: &mut HeaderMap) {
         let name = &self.names[index];
         let is_retry_after = index + 1 == self.names.len();
-        if self.style == Style::Ietf && !is_retry_after {
+        if self.style.has_list_values() && !is_retry_after {
             headers.append(name, value);
         } else if let Entry::Vacant(vacant) = headers.entry(name) {
             vacant.insert(value);

@@ -87,6 +87,8 @@ struct StyleDefinition {
     name: &'static str,
     /// Names of the headers that the style may write, in order.
     header_names: &'static [&'static str],
+    /// Whether the values are lists, so that several decisions about one request can append their values.
+    has_list_values: bool,
     /// The function that returns the value of the first header, if this header is the same for all decisions with the
     /// same limits; otherwise `None`, because it has only the binding limit, which depends on counts.
     write_policies: Option<fn(&Decision<'_>) -> HeaderText>,
@@ -100,6 +102,7 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
         style: Style::Ietf,
         name: "ietf",
         header_names: &ietf::HEADER_NAMES,
+        has_list_values: true,
         write_policies: Some(ietf::write_policies),
         write_status: ietf::write_status,
     },
@@ -107,6 +110,7 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
         style: Style::Draft03,
         name: "draft03",
         header_names: &three_fields::DRAFT03_HEADER_NAMES,
+        has_list_values: false,
         write_policies: None,
         write_status: three_fields::write_draft03_headers,
     },
@@ -114,6 +118,7 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
         style: Style::X,
         name: "x",
         header_names: &three_fields::X_HEADER_NAMES,
+        has_list_values: false,
         write_policies: None,
         write_status: three_fields::write_x_headers,
     },
@@ -121,6 +126,7 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
         style: Style::None,
         name: "none",
         header_names: &[RETRY_AFTER_HEADER_NAME],
+        has_list_values: false,
         write_policies: None,
         write_status: |_, _| {},
     },
@@ -135,6 +141,9 @@ impl Style {
     /// Every style.
     pub const ALL: [Self; 4] = [Self::Ietf, Self::Draft03, Self::X, Self::None];
 
+    /// The largest number of headers that a style writes for an allowed request, so without `Retry-After`.
+    pub const MAX_HEADERS_IF_ALLOWED: usize = max_headers_if_allowed();
+
     /// Returns the name of the style in settings, such as `draft03`.
     pub fn name(self) -> &'static str {
         self.definition().name
@@ -146,9 +155,29 @@ impl Style {
         self.definition().header_names
     }
 
+    /// Returns whether the values of the headers, except `Retry-After`, are lists. Then several rate limiters that check
+    /// the same request append their values; otherwise only one of them can write its headers.
+    pub fn has_list_values(self) -> bool {
+        self.definition().has_list_values
+    }
+
     fn definition(self) -> &'static StyleDefinition {
         &STYLE_DEFINITIONS[self as usize]
     }
+}
+
+/// Returns [`Style::MAX_HEADERS_IF_ALLOWED`].
+const fn max_headers_if_allowed() -> usize {
+    let mut max = 0;
+    let mut index = 0;
+    while index < STYLE_DEFINITIONS.len() {
+        let headers = STYLE_DEFINITIONS[index].header_names.len() - 1;
+        if headers > max {
+            max = headers;
+        }
+        index += 1;
+    }
+    max
 }
 
 /// Returns the names of all styles for an error message.

@@ -76,6 +76,25 @@ fn documents_mention_all_and_only_existing_flags() {
 }
 
 #[test]
+fn flag_table_contains_all_possible_values() {
+    let output = slidegate_command().args(["serve", "--help"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let table = read_document("docs/reference/flags.md");
+    let mut checked = 0;
+    for section in help.split("\n      --").skip(1) {
+        let flag = section.split_whitespace().next().unwrap();
+        let Some((_, values)) = section.split_once("[possible values: ") else { continue };
+        let (values, _) = values.split_once(']').unwrap();
+        let row = table.lines().find(|line| line.starts_with(&format!("| `--{flag}` "))).unwrap();
+        for value in values.split(", ") {
+            assert!(row.contains(&format!("`{value}`")), "{flag} {value}: {row}");
+        }
+        checked += 1;
+    }
+    assert!(checked > 0, "{help}");
+}
+
+#[test]
 fn every_serve_flag_has_environment_variable() {
     let output = slidegate_command().args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();

@@ -11,11 +11,12 @@
 //! | `yaml wrong` | an invalid policy; an `sh` block below shows its errors |
 //! | `requests` | requests and their outcomes under the policy above (see module `requests`) |
 //! | `sh`, `sh fails` | commands, which are executed (see module `shell`) |
-//! | `http`, `text`, or `json` below `sh` | the output of the commands above (see module `output`) |
+//! | `http`, `text`, or `json` below `sh` | the output of the commands or the program above (see module `output`) |
 //! | `json` elsewhere | JSON |
 //! | `rust` | run by `cargo test --doc`: a library includes the document |
 //! | `toml` | dependencies on crates of the project, with existing features |
 //! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of the named file, tested elsewhere |
+//! | `python run`, `javascript run` | a program, which is executed (see module `programs`) |
 //! | `python`, `javascript` | a program, whose syntax is checked |
 //! | `go`, `bash`, `ini`, `yaml limitador` | for other programs, not checked |
 //! | no language | a diagram, a log or pseudocode, which is not checked |
@@ -32,11 +33,11 @@ mod markdown;
 mod nodes;
 mod output;
 mod policies;
+mod programs;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod redis_server;
 mod requests;
 mod shell;
-mod syntax;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -122,7 +123,8 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
             ("rust", "") => {
                 check_document_is_doctested(document).and(policies::check_rust_source(&block.text))
             }
-            ("python" | "javascript", "") => syntax::check_syntax(block),
+            ("python" | "javascript", "run") => shell.run_program(block),
+            ("python" | "javascript", "") => programs::check_syntax(block),
             ("go" | "bash" | "ini" | "", "") => Ok(()),
             (language, modifier) => Err(format!("unknown block `{language} {modifier}`")),
         };

@@ -25,7 +25,7 @@ use crate::common::{Server, slidegate_command};
 use crate::markdown::FencedBlock;
 use crate::nodes::NodeGroup;
 use crate::redis_server::Redis;
-use crate::{example_programs, output, project_root};
+use crate::{example_programs, output, programs, project_root};
 
 /// The default HTTP address of a server, as written in documents.
 const DOCUMENTED_HTTP_ADDRESS: &str = "localhost:8080";
@@ -113,6 +113,15 @@ impl Shell {
         if !script.is_empty() {
             self.output = Some(self.run_script(&script, must_fail)?);
         }
+        Ok(())
+    }
+
+    /// Runs the program of a `python run` or `javascript run` block, and stores its output for the comparison with a
+    /// later block.
+    pub fn run_program(&mut self, block: &FencedBlock) -> Result<(), String> {
+        self.output = None;
+        let text = self.replace_documented_addresses(&block.text);
+        self.output = Some(programs::run(block.language(), &text)?);
         Ok(())
     }
 

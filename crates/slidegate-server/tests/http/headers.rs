@@ -209,7 +209,7 @@ fn invalid_header_style_or_jitter_error_names_valid_values() {
     for (args, message) in [
         (
             ["--headers", "foo"],
-            "invalid value 'foo' for '--headers <STYLE>': unknown header style `foo`; use ietf, draft03, x or none",
+            "invalid value 'foo' for '--headers <STYLE>'\n  [possible values: ietf, draft03, x, none]",
         ),
         (
             ["--retry-jitter", "10"],
