@@ -7,6 +7,7 @@
 mod calendar;
 pub mod conformance;
 pub mod faulty;
+mod limits;
 pub mod model;
 pub mod oracle;
 pub mod permits;

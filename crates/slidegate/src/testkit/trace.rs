@@ -8,12 +8,13 @@ use fastrand::Rng;
 use crate::algorithm::{Algorithm, Align};
 use crate::clock::Timestamp;
 use crate::hit::{ChargeWhen, Veto};
-use crate::limit::{Limit, LimitError};
+use crate::limit::Limit;
 use crate::outcome::Outcome;
-use crate::quota::{MAX_UNITS, MAX_WINDOW, Quota};
+use crate::quota::{MAX_UNITS, MAX_WINDOW};
 use crate::store::{Adjustment, PermitChange};
 
 use super::calendar::draw_calendar;
+use super::limits::{new_limit, valid_limit};
 
 /// Maximum time by which one step of a trace sets the clock back.
 ///
@@ -244,13 +245,13 @@ fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
         }
         other => other,
     };
-    build_limit(draw_max_units(rng, algorithm), window, algorithm)
+    new_limit(draw_max_units(rng, algorithm), window, algorithm)
 }
 
 /// Returns a copy of the limit with a random max.
 fn with_random_max(rng: &mut Rng, limit: &Limit) -> Limit {
     let algorithm = limit.algorithm();
-    build_limit(draw_max_units(rng, algorithm), limit.quota().window(), algorithm)
+    new_limit(draw_max_units(rng, algorithm), limit.quota().window(), algorithm)
 }
 
 fn draw_max_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {
@@ -260,16 +261,4 @@ fn draw_max_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {
     };
     let draws = [0, 1, 2, 3, 5, 10, 17, 100, 1_000, max - 1, max];
     draws[rng.usize(..draws.len())]
-}
-
-fn build_limit(max: u64, window: Duration, algorithm: Algorithm) -> Limit {
-    let limit = Quota::new(max, window).map_err(Into::into);
-    valid_limit(limit.and_then(|quota| Limit::new(quota, algorithm)))
-}
-
-fn valid_limit(limit: Result<Limit, LimitError>) -> Limit {
-    match limit {
-        Ok(limit) => limit,
-        Err(error) => unreachable!("the generator draws only valid limits: {error}"),
-    }
 }
