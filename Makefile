@@ -54,6 +54,7 @@ fuzz:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
+	cargo clippy -p slidegate --no-default-features -- -D warnings
 
 # Builds every published package from the files that it contains, and checks that each has the current licenses.
 .PHONY: package

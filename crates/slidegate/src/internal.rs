@@ -16,7 +16,9 @@ use crate::policy::MatchedRules;
 #[cfg(feature = "policy")]
 use crate::request::Descriptor;
 use crate::rule_limit::RuleLimit;
-use crate::store::{Store, SyncStore};
+use crate::store::Store;
+#[cfg(feature = "policy")]
+use crate::store::SyncStore;
 use crate::store_key::StoreKey;
 
 pub use crate::algorithm::additive::{Additive, BucketLayout};

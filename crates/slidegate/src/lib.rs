@@ -153,6 +153,8 @@ mod heap;
 mod hit;
 #[cfg(feature = "policy")]
 mod host;
+#[cfg(feature = "policy")]
+mod idempotency_key;
 mod jitter;
 mod key;
 mod limit;
@@ -181,7 +183,7 @@ mod wait;
 pub use algorithm::{Algorithm, Align, LimitParams};
 #[cfg(feature = "calendar")]
 pub use calendar::{Calendar, CalendarError, Period, Weekday};
-pub use call::{CallId, CallIdentity, DEFAULT_CALL_TTL, IdempotencyKey, MAX_CALL_TTL};
+pub use call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
 #[cfg(all(feature = "coarse-clock", target_os = "linux"))]
 pub use clock::CoarseClock;
 pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp, WallClock};
@@ -192,6 +194,8 @@ pub use gate::{Gate, OnceDecision, OnceError, PermitGuard, PolicyFileError, Rese
 pub use hit::{ChargeWhen, Hit, Veto};
 #[cfg(feature = "policy")]
 pub use host::normal_host;
+#[cfg(feature = "policy")]
+pub use idempotency_key::IdempotencyKey;
 pub use jitter::{Jitter, JitterError, JitterSample};
 pub use key::{DEFAULT_DOMAIN, Key, MAX_VALUE_BYTES, Scope, ShortenedValue, Value};
 pub use limit::{Limit, LimitError};

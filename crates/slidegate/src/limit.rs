@@ -20,7 +20,9 @@ use crate::algorithm::{Algorithm, Align, AnyAdditive, AnyCounter, LimitParams, w
 use crate::calendar::{Boundary, Calendar};
 use crate::clock::{Timestamp, ceil_micros};
 use crate::key::Key;
-use crate::quota::{MAX_UNITS, Quota, format_duration, format_window};
+#[cfg(feature = "calendar")]
+use crate::quota::QuotaError;
+use crate::quota::{MAX_UNITS, Quota, format_window};
 
 pub use error::LimitError;
 

@@ -4,8 +4,9 @@ use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 
-use crate::call::{CallIdentity, IdempotencyKey};
+use crate::call::CallIdentity;
 use crate::host::{is_canonical_host, is_host_attribute, normal_host};
+use crate::idempotency_key::IdempotencyKey;
 use crate::quota::Quota;
 
 /// The input of one decision: a domain and one or more descriptors. A request over HTTP has one descriptor, a request

@@ -5,9 +5,10 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::{Gate, decide};
-use crate::call::{CallIdentity, IdempotencyKey};
+use crate::call::CallIdentity;
 use crate::decision::Decision;
 use crate::hit::Hit;
+use crate::idempotency_key::IdempotencyKey;
 use crate::outcome::Outcome;
 use crate::policy::{HitList, MatchedRules, OnStoreError};
 use crate::request::Request;
