@@ -21,7 +21,8 @@ const SECTION_INTRODUCTION: &str = "
 
 The CPU time of a decision with three limits, all allowed, and the price of a billion decisions at 0.04 US dollars per \
 core hour. The CPU time includes the operating system's part for the server, and with Redis the time of redis-server. \
-It does not include the callers, the network between machines, or idle cores.";
+It does not include the callers, the network between machines, or idle cores. The server is busy, and the requests \
+have no idempotency keys.";
 
 /// The maximum number of keys of the store in this process.
 const MAX_KEYS: usize = 100_000;
