@@ -10,6 +10,7 @@
 mod common;
 mod curl;
 mod envoy;
+mod failing_slidegate;
 mod forward_auth;
 mod hostile;
 mod launch;
