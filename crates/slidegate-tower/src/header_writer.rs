@@ -6,10 +6,10 @@ use std::time::Duration;
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use slidegate::headers::{self, Style};
-use slidegate::{Decision, Jitter, JitterSample, WallClock};
+use slidegate::{DecidedLimits, Decision, Jitter, JitterSample, WallClock};
 
-/// The values of the rate-limit headers for the response to an allowed request. A value has the same index as the name
-/// of its header in the header style. The last name of each style is `Retry-After`, which only denials have.
+/// The values of the rate-limit headers for the response to an allowed request, without gaps. A value has the same index
+/// as the name of its header in the header style. The last name of each style is `Retry-After`, which only denials have.
 #[derive(Default)]
 pub struct HeaderValues([Option<HeaderValue>; Style::MAX_HEADERS_IF_ALLOWED]);
 
@@ -23,11 +23,11 @@ pub struct HeaderWriter {
     cache: OnceLock<PolicyHeaderCache>,
 }
 
-/// A header that lists the quotas of all limits, and the decision for which the header was formatted. Later decisions with
+/// A header that lists the quotas of all limits, and the limits for which the header was formatted. Later decisions with
 /// the same limits use a clone of the header, because cloning a `HeaderValue` does not allocate.
 #[derive(Clone, Debug)]
 struct PolicyHeaderCache {
-    decision: Decision<'static>,
+    limits: DecidedLimits,
     policy_header: HeaderValue,
 }
 
@@ -60,10 +60,9 @@ impl HeaderWriter {
 
     /// Moves the values into the headers of a response. Afterwards, `values` is empty.
     pub fn write(&self, values: &mut HeaderValues, headers: &mut HeaderMap) {
-        for (index, value) in values.0.iter_mut().enumerate() {
-            if let Some(value) = value.take() {
-                self.write_header_value(index, value, headers);
-            }
+        for (index, slot) in values.0.iter_mut().enumerate() {
+            let Some(value) = slot.take() else { return };
+            self.write_header_value(index, value, headers);
         }
     }
 
@@ -111,9 +110,10 @@ impl HeaderWriter {
         }
     }
 
+    #[inline]
     fn cached_or_new_policy_header(&self, decision: &Decision<'_>) -> Option<HeaderValue> {
         match self.cache.get() {
-            Some(cache) if decision.has_same_limits(&cache.decision) => {
+            Some(cache) if decision.has_same_limits(&cache.limits) => {
                 Some(cache.policy_header.clone())
             }
             _ => self.format_policy_header(decision),
@@ -125,11 +125,10 @@ impl HeaderWriter {
         let policy_header = headers::policy_header(self.style, decision)?;
         let policy_header = HeaderValue::from_str(policy_header.as_str()).ok()?;
         // The header of a calendar limit has the length of the current period.
-        if !decision.limits().any(|status| status.limit().has_varying_window()) {
-            self.cache.get_or_init(|| PolicyHeaderCache {
-                decision: decision.clone().into_owned(),
-                policy_header: policy_header.clone(),
-            });
+        let varies = decision.limits().any(|status| status.limit().has_varying_window());
+        if !varies && let Some(limits) = decision.decided_limits() {
+            let policy_header = policy_header.clone();
+            self.cache.get_or_init(|| PolicyHeaderCache { limits, policy_header });
         }
         Some(policy_header)
     }

@@ -74,10 +74,14 @@ impl RequestOptions {
     }
 
     /// Returns the unnamed cost and all named costs of a request.
+    #[inline(always)]
     pub fn read_costs(&self, head: RequestHead<'_>) -> Result<RequestCosts<'_>, MalformedDetail> {
-        let named = self.named_costs.iter();
-        let named = named.filter_map(|cost| Some((&*cost.name, (cost.units)(head)?)));
-        Ok(RequestCosts { unnamed: self.read_cost(head)?, named: named.collect() })
+        let unnamed = self.read_cost(head)?;
+        let mut named = Vec::new();
+        for NamedCost { name, units } in &self.named_costs {
+            named.extend(units(head).map(|units| (&**name, units)));
+        }
+        Ok(RequestCosts { unnamed, named })
     }
 
     /// Copies the attributes of a request for a later report of its consumption. Returns `None` if the layer has no

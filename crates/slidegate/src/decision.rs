@@ -4,6 +4,7 @@
 //! clients see.
 
 mod decided_hits;
+mod decided_limits;
 mod limit_status;
 
 use std::fmt;
@@ -11,8 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hit::{Hit, Veto};
-#[cfg(feature = "policy")]
-use crate::limit::Limit;
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
 use crate::permit::Permit;
@@ -26,6 +25,7 @@ use crate::store::local_results::LocalResult;
 use crate::store::{ChargeResult, LocalResults, Outcomes, Receipt, SingleChargeResult, admits};
 
 use decided_hits::{DecidedHits, HitResults};
+pub use decided_limits::DecidedLimits;
 pub(crate) use limit_status::DecisionLimits;
 pub use limit_status::LimitStatus;
 #[cfg(feature = "policy")]
@@ -296,17 +296,6 @@ impl<'l> Decision<'l> {
         self.hits.receipt()
     }
 
-    /// Returns `true` if another decision is known to have the same limits, and therefore the same policy header, unless
-    /// the window of a limit [varies](crate::Limit::has_varying_window).
-    /// Returns `false` if the limits differ or cannot be compared cheaply.
-    pub fn has_same_limits(&self, other: &Self) -> bool {
-        let all_known = |decision: &Self| decision.hits.outcomes().iter().all(Outcome::is_known);
-        self.hits.outcomes().len() == other.hits.outcomes().len()
-            && self.hits.limits().are_same(other.hits.limits())
-            && all_known(self)
-            && all_known(other)
-    }
-
     /// Returns whether a rule with `limits: unlimited` applies to the descriptor with this index.
     #[cfg(feature = "policy")]
     pub fn is_unlimited(&self, descriptor: usize) -> bool {
@@ -335,16 +324,9 @@ impl<'l> Decision<'l> {
 
     /// Returns the permit of the request; `None` if no limit bounds the requests in flight, or the request is denied.
     #[cfg(feature = "policy")]
+    #[inline]
     pub fn permit(&self) -> Option<Permit> {
-        Permit::from_decision(self)
-    }
-
-    /// Returns whether a limit bounds the requests in flight.
-    #[cfg(feature = "policy")]
-    pub(crate) fn has_concurrent_limit(&self) -> bool {
-        let limits = self.hits.limits();
-        let mut all = (0..self.hits.outcomes().len()).filter_map(|index| limits.limit(index));
-        all.any(Limit::is_concurrent)
+        if self.hits.has_concurrent_limit() { Permit::from_decision(self) } else { None }
     }
 
     /// Returns the charges that are the cost of the request, and not a cost that a rule states.

@@ -53,9 +53,6 @@ const RETRY_AFTER_HEADER_NAME: &str = "retry-after";
 /// A header name, in lower case, and its value.
 pub type Header = (&'static str, String);
 
-/// A callback that receives each header: the index of its name in [`Style::header_names`], and its value.
-type HeaderCallback<'s> = &'s mut dyn FnMut(usize, &str);
-
 /// Formats a number in decimal.
 macro_rules! decimal {
     ($number:expr) => {
@@ -81,7 +78,7 @@ pub enum Style {
     None,
 }
 
-/// The definition of a style: its name, the names of its headers, and the functions that write the headers.
+/// The definition of a style: its name, the names of its headers, and the function that writes the first header.
 struct StyleDefinition {
     style: Style,
     name: &'static str,
@@ -92,8 +89,6 @@ struct StyleDefinition {
     /// The function that returns the value of the first header, if this header is the same for all decisions with the
     /// same limits; otherwise `None`, because it has only the binding limit, which depends on counts.
     write_policies: Option<fn(&Decision<'_>) -> HeaderText>,
-    /// The function that writes the other headers, except `Retry-After`.
-    write_status: fn(&HeaderContext<'_>, HeaderCallback<'_>),
 }
 
 /// All styles, in the order of the variants of [`Style`].
@@ -104,7 +99,6 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
         header_names: &ietf::HEADER_NAMES,
         has_list_values: true,
         write_policies: Some(ietf::write_policies),
-        write_status: ietf::write_status,
     },
     StyleDefinition {
         style: Style::Draft03,
@@ -112,7 +106,6 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
         header_names: &three_fields::DRAFT03_HEADER_NAMES,
         has_list_values: false,
         write_policies: None,
-        write_status: three_fields::write_draft03_headers,
     },
     StyleDefinition {
         style: Style::X,
@@ -120,7 +113,6 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
         header_names: &three_fields::X_HEADER_NAMES,
         has_list_values: false,
         write_policies: None,
-        write_status: three_fields::write_x_headers,
     },
     StyleDefinition {
         style: Style::None,
@@ -128,7 +120,6 @@ const STYLE_DEFINITIONS: [StyleDefinition; 4] = [
         header_names: &[RETRY_AFTER_HEADER_NAME],
         has_list_values: false,
         write_policies: None,
-        write_status: |_, _| {},
     },
 ];
 
@@ -258,6 +249,7 @@ pub fn policy_header(style: Style, decision: &Decision<'_>) -> Option<HeaderText
 
 /// Calls `on_header` for each header except the [`policy_header`], with the index of its name in
 /// [`Style::header_names`] and its value.
+#[inline]
 pub fn for_each_status(
     style: Style,
     decision: &Decision<'_>,
@@ -265,13 +257,18 @@ pub fn for_each_status(
     jitter: JitterSample,
     mut on_header: impl FnMut(usize, &str),
 ) {
-    if let Some(context) = HeaderContext::new(decision, clock, jitter) {
-        let definition = style.definition();
-        (definition.write_status)(&context, &mut on_header);
-        if let Some(seconds) = context.retry_after_seconds() {
-            // `Retry-After` is the last header of every style.
-            on_header(definition.header_names.len() - 1, decimal!(seconds));
-        }
+    let Some(binding) = decision.binding() else { return };
+    let context = HeaderContext::new(decision, &binding, clock, jitter);
+    // Calls that the compiler can inline: function pointers in the definitions of the styles take more instructions.
+    match style {
+        Style::Ietf => ietf::write_status(&context, &mut on_header),
+        Style::Draft03 => three_fields::write_draft03_headers(&context, &mut on_header),
+        Style::X => three_fields::write_x_headers(&context, &mut on_header),
+        Style::None => {}
+    }
+    if let Some(seconds) = context.retry_after_seconds() {
+        // `Retry-After` is the last header of every style.
+        on_header(style.header_names().len() - 1, decimal!(seconds));
     }
 }
 
@@ -287,7 +284,7 @@ impl Clock for FixedClock {
 /// The data from which the headers of every style are written.
 struct HeaderContext<'r> {
     decision: &'r Decision<'r>,
-    binding: LimitStatus<'r>,
+    binding: &'r LimitStatus<'r>,
     /// The duration until the reset; `None` for a denied request that never fits.
     wait: Option<Duration>,
     clock: &'r dyn Clock,
@@ -295,13 +292,17 @@ struct HeaderContext<'r> {
 
 impl<'r> HeaderContext<'r> {
     #[inline]
-    fn new(decision: &'r Decision<'r>, clock: &'r dyn Clock, jitter: JitterSample) -> Option<Self> {
-        let binding = decision.binding()?;
+    fn new(
+        decision: &'r Decision<'r>,
+        binding: &'r LimitStatus<'r>,
+        clock: &'r dyn Clock,
+        jitter: JitterSample,
+    ) -> Self {
         let wait = match decision.is_allowed() {
             true => Some(binding.reset_after()),
             false => binding.retry_after().map(|wait| jitter.extend(wait)),
         };
-        Some(Self { decision, binding, wait, clock })
+        Self { decision, binding, wait, clock }
     }
 
     /// Returns the max of the binding limit, limited to the largest integer of a structured field.

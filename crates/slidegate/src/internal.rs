@@ -54,6 +54,19 @@ pub fn try_check_cost<'l, S: Store, K: StoreKey + ?Sized>(
     limiter.try_check_cost(key, cost)
 }
 
+/// Adds attributes and named costs to a descriptor, and sets its unnamed cost, without a copy of the descriptor, which is
+/// large. The third item of an attribute contains the bytes of a value that is not UTF-8.
+#[cfg(feature = "policy")]
+#[inline(always)]
+pub fn extend_descriptor<'a>(
+    descriptor: &mut Descriptor<'a>,
+    attributes: impl Iterator<Item = (&'a str, &'a str, Option<&'a [u8]>)>,
+    plain_cost: u64,
+    named_costs: &[(&'a str, u64)],
+) {
+    descriptor.extend(attributes, plain_cost, named_costs);
+}
+
 /// Decides a request with one descriptor like [`Gate::check_async`], but without a future. Returns `None` if the store of
 /// the gate is asynchronous. A descriptor is large, and is not copied into a [`Request`](crate::Request).
 #[cfg(feature = "policy")]

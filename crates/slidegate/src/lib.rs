@@ -188,7 +188,7 @@ pub use call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
 pub use clock::CoarseClock;
 pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp, WallClock};
 pub use cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
-pub use decision::{Decision, Denied, LimitStatus};
+pub use decision::{DecidedLimits, Decision, Denied, LimitStatus};
 #[cfg(feature = "policy")]
 pub use gate::{Gate, OnceDecision, OnceError, PermitGuard, PolicyFileError, Reservation};
 pub use hit::{ChargeWhen, Hit, Veto};

@@ -41,7 +41,7 @@ pub struct Permit {
 impl Permit {
     /// Returns the permit of a decision; `None` if the request is denied, or no limit bounds the requests in flight.
     pub(crate) fn from_decision(decision: &Decision<'_>) -> Option<Self> {
-        if !decision.is_allowed() || !decision.has_concurrent_limit() {
+        if !decision.is_allowed() {
             return None;
         }
         // The permit belongs to no call, so the positions of the hits in their call have no meaning.

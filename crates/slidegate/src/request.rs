@@ -145,6 +145,25 @@ impl<'a> Descriptor<'a> {
         descriptor
     }
 
+    /// Adds attributes and named costs, and sets the unnamed cost. The third item of an attribute contains the bytes of a
+    /// value that is not UTF-8. A descriptor is large, and each method that returns a changed one copies it.
+    #[inline(always)]
+    pub(crate) fn extend(
+        &mut self,
+        attributes: impl Iterator<Item = (&'a str, &'a str, Option<&'a [u8]>)>,
+        plain_cost: u64,
+        named_costs: &[(&'a str, u64)],
+    ) {
+        for (name, value, bytes) in attributes {
+            self.attributes.push((name, value));
+            if let Some(bytes) = bytes {
+                self.bytes.push((name, bytes));
+            }
+        }
+        self.costs.plain = Some(plain_cost);
+        self.costs.named.extend_from_slice(named_costs);
+    }
+
     /// Sets the bytes of an attribute whose value is not UTF-8. The value in [`new`](Self::new) must be the bytes with
     /// a replacement character for each invalid sequence. Conditions of the policy match that text; keys contain a
     /// digest of the bytes, so that different values with the same text have separate counts.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use slidegate::{Gate, Permit, Request, Store, StoreKind, internal};
+use slidegate::{Descriptor, Gate, Permit, Request, Store, StoreKind, internal};
 
 use super::{Backend, BackendDecision, BoxFuture, PendingCharge};
 use crate::extract::{AttributeValues, Attributes, RequestHead};
@@ -32,7 +32,8 @@ impl<S: Store> GateBackend<S> {
         };
         let mut values = AttributeValues::default();
         self.attributes.read_values(head, &mut values);
-        let descriptor = values.descriptor(&costs);
+        let mut descriptor = Descriptor::new([]);
+        values.extend_descriptor(&mut descriptor, &costs);
         let context = options.settle_context(values.iter());
         let decision = self.gate.check_async(&Request::new(&options.domain, descriptor)).await;
         BackendDecision::Counted(decision, context)
@@ -75,7 +76,8 @@ impl<S: Store> Backend for GateBackend<S> {
         };
         let mut values = AttributeValues::default();
         self.attributes.read_values(head, &mut values);
-        let descriptor = values.descriptor(&costs);
+        let mut descriptor = Descriptor::new([]);
+        values.extend_descriptor(&mut descriptor, &costs);
         let context = options.settle_context(values.iter());
         let decision = internal::try_check(&self.gate, &options.domain, &descriptor)?;
         Some(BackendDecision::Counted(decision, context))

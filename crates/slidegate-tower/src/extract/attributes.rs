@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use slidegate::Descriptor;
+use slidegate::{Descriptor, internal};
 use smallvec::SmallVec;
 
 use super::{Extract, ExtractedText, RequestHead};
@@ -74,20 +74,14 @@ impl AttributeValues<'_> {
         self.0.iter().map(|(name, value)| (*name, &**value, value.bytes()))
     }
 
-    /// Returns the descriptor of the request, with these attributes and the given costs.
+    /// Adds these attributes and the given costs to the descriptor of the request.
     #[inline(always)]
-    pub(crate) fn descriptor<'d>(&'d self, costs: &RequestCosts<'d>) -> Descriptor<'d> {
-        let texts = self.0.iter().map(|(name, value)| (*name, &**value));
-        let mut descriptor = Descriptor::new(texts);
-        for (name, value) in &self.0 {
-            if let Some(bytes) = value.bytes() {
-                descriptor = descriptor.with_bytes(name, bytes);
-            }
-        }
-        for (name, units) in &costs.named {
-            descriptor = descriptor.with_cost(name, *units);
-        }
-        descriptor.cost(costs.unnamed)
+    pub(crate) fn extend_descriptor<'d>(
+        &'d self,
+        descriptor: &mut Descriptor<'d>,
+        costs: &RequestCosts<'d>,
+    ) {
+        internal::extend_descriptor(descriptor, self.iter(), costs.unnamed, &costs.named);
     }
 }
 
@@ -108,14 +102,21 @@ mod tests {
         values
     }
 
+    fn read_descriptor<'d>(values: &'d AttributeValues<'_>) -> Descriptor<'d> {
+        let mut descriptor = Descriptor::new([]);
+        values.extend_descriptor(&mut descriptor, &RequestCosts::default());
+        descriptor
+    }
+
     fn read_attribute_pairs(
         attributes: &Attributes,
         request: &Request<()>,
     ) -> Vec<(String, String)> {
         let read = read_values(attributes, request);
-        let costs = RequestCosts::default();
-        let descriptor = read.descriptor(&costs);
-        descriptor.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        read_descriptor(&read)
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
     }
 
     fn to_owned_pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -141,7 +142,7 @@ mod tests {
             Attributes::new().with("user", header("a")).with("user", value("anonymous"));
         let user = |request: &Request<()>| {
             let read = read_values(&attributes, request);
-            read.descriptor(&RequestCosts::default()).get("user").map(str::to_owned)
+            read_descriptor(&read).get("user").map(str::to_owned)
         };
         let known = Request::get("/").header("a", "ann").body(()).unwrap();
         assert_eq!(user(&known).as_deref(), Some("ann"));
@@ -170,7 +171,7 @@ mod tests {
         let (six, seven) = (attributes(6), attributes(7));
         assert!(!read_values(&six, &request).0.spilled());
         let read = read_values(&seven, &request);
-        assert_eq!(read.descriptor(&RequestCosts::default()).iter().count(), 7);
+        assert_eq!(read_descriptor(&read).iter().count(), 7);
     }
 
     #[test]

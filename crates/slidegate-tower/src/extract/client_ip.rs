@@ -92,20 +92,36 @@ impl Extract for ClientIp {
     }
 }
 
+/// The hundreds, tens and ones of each octet. The table takes fewer instructions than divisions.
+static OCTET_DIGITS: [[u8; 3]; 256] = octet_digits();
+
+const fn octet_digits() -> [[u8; 3]; 256] {
+    let mut table = [[0; 3]; 256];
+    let mut octet = 0;
+    while octet < table.len() {
+        table[octet] = [(octet / 100) as u8, (octet / 10 % 10) as u8, (octet % 10) as u8];
+        octet += 1;
+    }
+    table
+}
+
 /// Formats an address like `to_string`, but faster, because this function runs for every request.
 fn format_ipv4(address: Ipv4Addr) -> InlineText {
+    // The compiler knows from the mask that the character is ASCII.
+    let digit = |value: u8| char::from(b'0' | (value & 0xf));
     let mut text = InlineText::new();
     for (nth, octet) in address.octets().into_iter().enumerate() {
         if nth > 0 {
             text.push('.');
         }
-        for (digit, is_shown) in
-            [(octet / 100, octet >= 100), (octet / 10 % 10, octet >= 10), (octet % 10, true)]
-        {
-            if is_shown {
-                text.push(char::from(b'0' + digit));
-            }
+        let [hundreds, tens, ones] = OCTET_DIGITS[usize::from(octet)];
+        if octet >= 100 {
+            text.push(digit(hundreds));
         }
+        if octet >= 10 {
+            text.push(digit(tens));
+        }
+        text.push(digit(ones));
     }
     text
 }

@@ -47,6 +47,15 @@ pub(super) enum HitResults {
     Any { outcomes: Outcomes, receipt: Receipt },
 }
 
+#[cfg(feature = "policy")]
+impl BoxedHits<'_> {
+    fn has_concurrent_limit(&self) -> bool {
+        let limits = self.limits.as_ref();
+        let mut all = (0..self.results.outcomes().len()).filter_map(|index| limits.limit(index));
+        all.any(Limit::is_concurrent)
+    }
+}
+
 impl HitResults {
     /// Converts the result of a store for the only hit of a request. `limit` is the limit of the hit.
     #[inline]
@@ -57,6 +66,16 @@ impl HitResults {
                 outcomes: Outcomes::of_one(outcome),
                 receipt: [charge.into_charge(*limit)].into_iter().collect(),
             },
+        }
+    }
+
+    /// Returns the outcome of each hit.
+    #[inline]
+    fn outcomes(&self) -> &[Outcome] {
+        match self {
+            Self::One(result) => slice::from_ref(&result.outcome),
+            Self::Few(results) => &results.outcomes,
+            Self::Any { outcomes, .. } => outcomes,
         }
     }
 
@@ -116,11 +135,7 @@ impl<'l> DecidedHits<'l> {
             #[cfg(feature = "policy")]
             Self::OneOfRule { result, .. } => slice::from_ref(&result.outcome),
             Self::Few { results, .. } => &results.outcomes,
-            Self::Boxed(hits) => match &hits.results {
-                HitResults::One(result) => slice::from_ref(&result.outcome),
-                HitResults::Few(results) => &results.outcomes,
-                HitResults::Any { outcomes, .. } => outcomes,
-            },
+            Self::Boxed(hits) => hits.results.outcomes(),
         }
     }
 
@@ -150,6 +165,17 @@ impl<'l> DecidedHits<'l> {
             #[cfg(feature = "policy")]
             Self::OneOfRule { limit, .. } => LimitsRef::Rule(limit),
             Self::Boxed(hits) => hits.limits.as_ref(),
+        }
+    }
+
+    /// Returns whether a limit bounds the requests in flight. The limits of a limiter do not.
+    #[cfg(feature = "policy")]
+    #[inline]
+    pub(super) fn has_concurrent_limit(&self) -> bool {
+        match self {
+            Self::One { .. } | Self::Few { .. } => false,
+            Self::OneOfRule { limit, .. } => limit.limit().is_some_and(Limit::is_concurrent),
+            Self::Boxed(hits) => hits.has_concurrent_limit(),
         }
     }
 

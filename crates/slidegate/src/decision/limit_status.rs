@@ -207,6 +207,23 @@ impl<'d> LimitStatus<'d> {
 }
 
 #[cfg(feature = "policy")]
+impl LimitOfRule {
+    /// Returns the rule and the limit; `None` if they do not exist.
+    #[inline]
+    fn find(&self) -> Option<(&Rule, &RuleLimit)> {
+        let rule = self.rules.get(self.origin.rule as usize)?;
+        let limits = rule.limits(self.origin.settings_source);
+        Some((rule, limits.get(usize::from(self.origin.limit))?))
+    }
+
+    /// Returns the quota and the algorithm of the limit.
+    #[inline]
+    pub(super) fn limit(&self) -> Option<&Limit> {
+        self.find().map(|(_, limit)| limit.limit())
+    }
+}
+
+#[cfg(feature = "policy")]
 impl LimitStatus<'_> {
     /// Returns the index in [`MatchedRules::matches`] of the match that has the limit. A match is a rule that applies
     /// to a descriptor. 0 if the limit belongs to a limiter.
@@ -264,7 +281,7 @@ impl DecisionLimits<'_> {
 impl<'d> LimitsRef<'d> {
     /// Returns the status of the limit with this index. `outcome` is the outcome with the same index. Returns `None` if
     /// there is no such limit.
-    #[inline]
+    #[inline(always)]
     pub(super) fn status(self, index: usize, outcome: Outcome) -> Option<LimitStatus<'d>> {
         match self {
             Self::Limiter { limits, is_key_missing } => {
@@ -279,10 +296,9 @@ impl<'d> LimitsRef<'d> {
                 Some(LimitStatus { source, limit, outcome, veto: origin.veto })
             }
             #[cfg(feature = "policy")]
-            Self::Rule(LimitOfRule { rules, origin }) => {
-                let origin = Some(*origin).filter(|_| index == 0)?;
-                let rule = rules.get(origin.rule as usize)?;
-                let limit = rule.limits(origin.settings_source).get(usize::from(origin.limit))?;
+            Self::Rule(limit_of_rule) => {
+                let origin = Some(limit_of_rule.origin).filter(|_| index == 0)?;
+                let (rule, limit) = limit_of_rule.find()?;
                 let source = LimitStatusSource::Rule(rule, origin);
                 Some(LimitStatus { source, limit, outcome, veto: origin.veto })
             }
@@ -299,25 +315,6 @@ impl<'d> LimitsRef<'d> {
                 find_rule_limit(rule, origins, &origin).map(RuleLimit::limit)
             }
             _ => self.status(index, Outcome::unknown()).map(|status| status.limit()),
-        }
-    }
-
-    /// Returns whether other limits are known to be the same, so that both have the same policy header.
-    pub(super) fn are_same(self, other: LimitsRef<'_>) -> bool {
-        match (self, other) {
-            (
-                Self::Limiter { limits, is_key_missing: false },
-                LimitsRef::Limiter { limits: other, is_key_missing: false },
-            ) => Arc::ptr_eq(limits, other),
-            #[cfg(feature = "policy")]
-            (Self::Policy(first), LimitsRef::Policy(second)) => {
-                Arc::ptr_eq(&first.rules, &second.rules) && first.origins.are_same(&second.origins)
-            }
-            #[cfg(feature = "policy")]
-            (Self::Rule(first), LimitsRef::Rule(second)) => {
-                Arc::ptr_eq(&first.rules, &second.rules) && first.origin == second.origin
-            }
-            _ => false,
         }
     }
 

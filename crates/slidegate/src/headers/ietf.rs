@@ -1,11 +1,12 @@
 //! The style of draft-ietf-httpapi-ratelimit-headers-10. The headers are structured fields (RFC 9651): lists of strings
 //! with parameters.
 //!
-//! Later drafts may rename the parameters. Only this module writes them.
+//! Later drafts may rename the parameters. Only this module writes them. Names of limits are quoted without escapes,
+//! because they consist of `[a-z0-9._-]`.
 
 use super::{
-    HeaderCallback, HeaderContext, HeaderText, RETRY_AFTER_HEADER_NAME, clamp_to_field_integer,
-    decimal, visible_limits, window_seconds,
+    HeaderContext, HeaderText, RETRY_AFTER_HEADER_NAME, clamp_to_field_integer, decimal,
+    visible_limits, window_seconds,
 };
 use crate::decision::{Decision, LimitStatus};
 
@@ -25,10 +26,11 @@ pub fn write_policies(decision: &Decision<'_>) -> HeaderText {
 }
 
 /// Writes the header `RateLimit`, which describes the binding limit.
-pub fn write_status(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) {
+#[inline]
+pub fn write_status(context: &HeaderContext<'_>, on_header: &mut impl FnMut(usize, &str)) {
     let mut limit = HeaderText::default();
-    push_name(&mut limit, &context.binding);
-    limit.push(";r=").push(decimal!(context.remaining_units()));
+    limit.push("\"").push(context.binding.policy_name()).push("\";r=");
+    limit.push(decimal!(context.remaining_units()));
     if let Some(seconds_until_reset) = context.seconds_until_reset() {
         limit.push(";t=").push(decimal!(seconds_until_reset));
     }
@@ -49,18 +51,12 @@ fn push_policy(policies: &mut HeaderText, status: &LimitStatus<'_>) {
 #[cold]
 fn format_policy(status: &LimitStatus<'_>) -> HeaderText {
     let mut policies = HeaderText::default();
-    push_name(&mut policies, status);
-    policies.push(";q=").push(decimal!(clamp_to_field_integer(status.limit().quota().max())));
+    policies.push("\"").push(status.policy_name()).push("\";q=");
+    policies.push(decimal!(clamp_to_field_integer(status.limit().quota().max())));
     if status.limit().is_concurrent() {
         policies.push(";qu=\"concurrent-requests\"");
     } else if let Some(window) = window_seconds(status) {
         policies.push(";w=").push(decimal!(window));
     }
     policies
-}
-
-/// Appends the quoted name of a limit. Names need no escaping: they consist of `[a-z0-9._-]`.
-#[inline]
-fn push_name(item: &mut HeaderText, status: &LimitStatus<'_>) {
-    item.push("\"").push(status.policy_name()).push("\"");
 }

@@ -4,8 +4,8 @@
 //! The `X-` headers are older than any draft; their reset is a Unix time, as in the API of GitHub.
 
 use super::{
-    HeaderCallback, HeaderContext, HeaderText, RETRY_AFTER_HEADER_NAME, clamp_to_field_integer,
-    decimal, visible_limits, window_seconds,
+    HeaderContext, HeaderText, RETRY_AFTER_HEADER_NAME, clamp_to_field_integer, decimal,
+    visible_limits, window_seconds,
 };
 
 /// The names of the headers of draft-ietf-httpapi-ratelimit-headers-03, in the order in which they are written.
@@ -17,7 +17,7 @@ pub const X_HEADER_NAMES: [&str; 4] =
     ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", RETRY_AFTER_HEADER_NAME];
 
 /// Writes the headers of draft-ietf-httpapi-ratelimit-headers-03, except `Retry-After`.
-pub fn write_draft03_headers(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) {
+pub fn write_draft03_headers(context: &HeaderContext<'_>, on_header: &mut impl FnMut(usize, &str)) {
     on_header(0, draft03_limits(context).as_str());
     on_header(1, decimal!(context.remaining_units()));
     if let Some(seconds) = context.seconds_until_reset() {
@@ -26,7 +26,7 @@ pub fn write_draft03_headers(context: &HeaderContext<'_>, on_header: HeaderCallb
 }
 
 /// Writes the `X-` headers.
-pub fn write_x_headers(context: &HeaderContext<'_>, on_header: HeaderCallback<'_>) {
+pub fn write_x_headers(context: &HeaderContext<'_>, on_header: &mut impl FnMut(usize, &str)) {
     on_header(0, decimal!(context.max_units()));
     on_header(1, decimal!(context.remaining_units()));
     if let Some(second) = context.reset_unix_seconds() {

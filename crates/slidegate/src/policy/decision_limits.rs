@@ -36,7 +36,7 @@ impl MatchedRules<'_> {
 
     /// Returns the only hit of the request and its limit; `None` if there are several hits or none, or if the hit refunds
     /// units or has a limit that the descriptor contains.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn single_hit(&self) -> Option<(Hit<'_>, LimitOfRule)> {
         // Without this line, the compiler determines for each field whether the only match is on the heap.
         if self.matches.spilled() {

@@ -44,12 +44,20 @@ const MAX_LIMITER_INSTRUCTIONS_RELATIVE_TO_TOWER_GOVERNOR: BenchTarget = BenchTa
 const MAX_GATE_INSTRUCTIONS_RELATIVE_TO_TOWER_GOVERNOR: BenchTarget = BenchTarget {
     text: "instructions that a gate with one rule adds to axum, relative to tower_governor",
     bound: TargetBound::AtMost(1.1),
-    limited_by: "the same; in addition attributes are collected, rules are matched, and a key is built from values.",
+    limited_by: REASON_FOR_GATE_INSTRUCTIONS,
 };
 
-const REASON_FOR_LIMITER_INSTRUCTIONS: &str = "axum itself takes a quarter of the instructions of tower_governor for \
-    any layer: it boxes the service and its future, and clones the service for each request. The rest is the \
-    decision and the two standard headers, which contain more than the single numbers of tower_governor.";
+const REASON_FOR_LIMITER_INSTRUCTIONS: &str = "axum takes about 1,020 instructions for any layer, because it boxes the \
+    service and its future, and clones the service for each request. The rest of about 3,690: the decision 430, the \
+    address as text 240, the values of the two headers 680 (one is formatted, validated and allocated for each \
+    response), their insertion into the header map 600, and the service with its future 620. Tried: a cheaper \
+    comparison of limits, and no search for permits of a limiter (157 fewer, kept); values formatted in line, digits \
+    from a table, and extraction in line (152 fewer, kept); as a change of the design, a future that is a single enum \
+    and functions of their own for denials, each of which copies the future of 464 bytes once more (up to 123 more, \
+    not kept). The standard headers contain more than the single numbers of tower_governor.";
+
+const REASON_FOR_GATE_INSTRUCTIONS: &str = "the same; in addition, about 1,030 instructions collect attributes, match \
+    rules and build a key from values.";
 
 fn measure_tower_layers(_: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
     part.progress.add_steps(1);
