@@ -6,36 +6,43 @@ local function decide(now, tick_us, window, max, _, _, required, cost, take, las
   if tick < last then tick = last end
   local start = last - last % window
   local elapsed = tick - start
-  if elapsed >= 2 * window then
-    elapsed = tick % window
-    start, previous, current = tick - elapsed, 0, 0
-  elseif elapsed >= window then
-    start, elapsed, previous, current = start + window, elapsed - window, current, 0
+  if elapsed >= window then
+    if elapsed < 2 * window then
+      start, elapsed, previous, current = start + window, elapsed - window, current, 0
+    else
+      elapsed = tick % window
+      start, previous, current = tick - elapsed, 0, 0
+    end
   end
   local weighted_previous = previous * (window - elapsed) / window
   weighted_previous = weighted_previous + -weighted_previous % 1
   local remaining = max - current - weighted_previous
-  if remaining < 0 then remaining = 0 end
+  local fits = required <= remaining
 
-  local reset_before = 0
-  if current > 0 then
-    reset_before = (start + 2 * window) * tick_us - now
-  elseif previous > 0 then
-    reset_before = (start + window) * tick_us - now
+  local reset = (start + 2 * window) * tick_us - now
+  if reset < 0 then reset = 0 end
+  local reset_before = reset
+  if current == 0 then
+    reset_before = 0
+    if previous > 0 then
+      reset_before = (start + window) * tick_us - now
+      if reset_before < 0 then reset_before = 0 end
+    end
   end
-  if reset_before < 0 then reset_before = 0 end
 
-  local fits = current + weighted_previous + required <= max
-  if take == 2 or (take == 1 and fits) then
+  if (fits and take == 1) or take == 2 then
     local remaining_before = remaining
-    current = current + cost
-    if current > 536870912 then current = 536870912 end
-    remaining = max - current - weighted_previous
-    if remaining < 0 then remaining = 0 end
-    local reset = (start + 2 * window) * tick_us - now
-    if reset < 0 then reset = 0 end
+    current, remaining = current + cost, remaining - cost
+    if current > 536870912 then
+      remaining, current = remaining + current - 536870912, 536870912
+    end
+    if remaining < 0 then
+      remaining = 0
+      if remaining_before < 0 then remaining_before = 0 end
+    end
     return true, remaining, reset, fits and 0 or 1, tick * tick_us, tick, previous, current, remaining_before, reset_before
   end
+  if remaining < 0 then remaining = 0 end
   if fits then return false, remaining, reset_before, 0, 0 end
   if required > max then return false, remaining, reset_before, -1, 0 end
   -- Returns the earliest tick at which the weight of the previous count is small enough. If the current count alone is

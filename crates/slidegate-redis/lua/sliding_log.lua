@@ -177,7 +177,7 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
   if oldest_age < 0 then
     expired_words, used = len, 0
   elseif len > 0 and (last + 1 - word) % WRAP > oldest_age then
-    word_at = word_reader(key, value, first, cap)
+    local chunk, from = value, 0
     repeat
       expired_words, used = expired_words + 1, used - (word < WRAP and 1 or word - WRAP - 1)
       if expired_words >= len then break end
@@ -187,7 +187,12 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
         used = expired_words < len and total - units_before(expired_words) or 0
         break
       end
-      word = word_at(expired_words)
+      -- The same as `word_reader`, which would be slower: usually only one word is needed.
+      local at = (first + expired_words) % cap * 4 + HEAD_BYTES
+      if at + 4 > from + #chunk or at < from then
+        chunk, from = call('GETRANGE', key, ('%d'):format(at), ('%d'):format(at + 31)), at
+      end
+      word = unpack('<I4', chunk, at - from + 1)
     until word < WRAP and (last + 1 - word) % WRAP <= oldest_age
   end
 
@@ -330,5 +335,8 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
     end
     if ttl_ms then call('PEXPIRE', key, ttl_ms) end
   end
-  return true, remaining, reset, fits and 0 or 1, charge_tick * tick_us
+  -- If exactly the last unit was charged, the next one is free when the oldest charge leaves.
+  local wait
+  if total == max then wait = (tick + 1 - (tick + 1 - word) % WRAP + window) * tick_us - now end
+  return true, remaining, reset, fits and 0 or 1, charge_tick * tick_us, wait
 end

@@ -8,6 +8,7 @@ use slidegate::store::Charge;
 use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
+use crate::group::GroupRequests;
 use crate::script::{AlgorithmSet, Script, Scripts, StatePlace, algorithm_number, state_place};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest, key_and_tag};
 
@@ -72,10 +73,10 @@ pub fn build_decide<'s, 'k>(
         [request] if request.hits.len() == 1 => {
             build_single_hit_call(scripts, now, expiry_margin_s, request.mode, &request.hits[0])
         }
-        [request] if request.has_single_key() => {
-            build_group_call(scripts, now, expiry_margin_s, request)
-        }
-        _ => build_batch_call(scripts, now, expiry_margin_s, requests),
+        _ => GroupRequests::new(requests).map_or_else(
+            || build_batch_call(scripts, now, expiry_margin_s, requests),
+            |group| group.build_call(scripts, now, expiry_margin_s),
+        ),
     }
 }
 
@@ -111,43 +112,16 @@ fn build_single_hit_call<'s, 'k>(
     ScriptCall { script, keys: Keys::from_slice(&[&hit.key]), argument }
 }
 
-/// Builds the call that decides one request with several hits, whose counters are in the value of one Redis key.
-fn build_group_call<'s, 'k>(
-    scripts: &'s Scripts,
-    now: [u8; 8],
-    expiry_margin_s: u32,
-    request: &'k ScriptRequest,
-) -> ScriptCall<'s, 'k> {
-    let mut argument = Vec::with_capacity(19 + 80 * request.hits.len());
-    argument.extend(now);
-    argument.push(request.mode as u8);
-    argument.extend((request.hits.len() as u16).to_le_bytes());
-    push_doubles(&mut argument, [expiry_margin_s.into()]);
-    let mut algorithms = AlgorithmSet::default();
-    for hit in &request.hits {
-        algorithms = algorithms.with(&hit.limit.algorithm());
-        let params = hit.params;
-        let head =
-            [algorithm_number(&hit.limit.algorithm()).into(), hit.tag, params.max, params.extra];
-        push_doubles(&mut argument, head.map(f64::from));
-        push_doubles(&mut argument, [params.tick_us as f64, params.window as f64]);
-        push_doubles(&mut argument, encode_cost_and_phase(hit));
-        push_doubles(&mut argument, encode_required_units_and_max_debt(hit));
-    }
-    let keys = request.hits.iter().take(1).map(|hit| hit.key.as_str()).collect();
-    ScriptCall { script: scripts.group(algorithms), keys, argument }
-}
-
 /// Appends numbers as doubles, which scripts read faster than integers.
-fn push_doubles<const N: usize>(argument: &mut Vec<u8>, numbers: [f64; N]) {
+pub fn push_doubles<const N: usize>(argument: &mut Vec<u8>, numbers: [f64; N]) {
     argument.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
 }
 
-fn encode_cost_and_phase(hit: &KeyedHit) -> [f64; 2] {
+pub fn encode_cost_and_phase(hit: &KeyedHit) -> [f64; 2] {
     [hit.cost.min(MAX_ENCODED_COST) as f64, hit.phase_us as f64]
 }
 
-fn encode_required_units_and_max_debt(hit: &KeyedHit) -> [f64; 2] {
+pub fn encode_required_units_and_max_debt(hit: &KeyedHit) -> [f64; 2] {
     [hit.required.min(MAX_ENCODED_COST) as f64, hit.params.max_debt.into()]
 }
 
@@ -201,7 +175,7 @@ fn build_batch_call<'s, 'k>(
 }
 
 /// The index of each Redis key in the list of keys of a call, from 1.
-type RedisKeyIndexes<'k> = HashMap<&'k str, u16>;
+pub type RedisKeyIndexes<'k> = HashMap<&'k str, u16>;
 
 /// The encoded requests of a batch, and the limits that they refer to.
 struct EncodedBatchBody<'k> {
@@ -321,14 +295,16 @@ pub fn build_decide_once<'s, 'k>(
             let call = build_single_hit_call(scripts, now, expiry_margin_s, request.mode, hit);
             ScriptCall { script: scripts.once_single(&hit.limit.algorithm()), ..call }
         }
-        hits if request.has_single_key() => {
-            let call = build_group_call(scripts, now, expiry_margin_s, request);
-            ScriptCall { script: scripts.once_group(algorithms_of_hits(hits)), ..call }
-        }
-        hits => {
-            let call = build_batch_call(scripts, now, expiry_margin_s, &[request]);
-            ScriptCall { script: scripts.once_batch(algorithms_of_hits(hits)), ..call }
-        }
+        hits => match GroupRequests::new(&[request]) {
+            Some(group) => ScriptCall {
+                script: scripts.once_group(group.algorithms()),
+                ..group.build_call(scripts, now, expiry_margin_s)
+            },
+            None => ScriptCall {
+                script: scripts.once_batch(algorithms_of_hits(hits)),
+                ..build_batch_call(scripts, now, expiry_margin_s, &[request])
+            },
+        },
     }
 }
 

@@ -1,7 +1,7 @@
 //! Composes the Lua scripts from the files in `lua/`. A script consists of one driver and the functions of the
-//! algorithms that it needs. The drivers `single_slot.lua`, `single_log.lua` and `single_key.lua` decide one hit, `group.lua` decides the
-//! limits of one rule, and `batch.lua` decides any requests. The drivers `revert.lua`, `refund.lua` and `reset.lua` are
-//! for maintenance.
+//! algorithms that it needs. The drivers `single_slot.lua`, `single_log.lua` and `single_key.lua` decide one hit,
+//! `group.lua` and `group_batch.lua` decide the limits of one rule, and `batch.lua` decides any requests. The drivers
+//! `revert.lua`, `refund.lua` and `reset.lua` are for maintenance.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use slidegate::Algorithm;
 use tokio::sync::Mutex;
 
+use crate::group::{self, AlgorithmSequence, GroupDriver};
+
 /// The beginning of every script: constants and helper functions.
-const COMMON_HELPERS_LUA: &str = include_str!("../lua/base.lua");
+pub const COMMON_HELPERS_LUA: &str = include_str!("../lua/base.lua");
 /// Functions that find the slot of a limit, and the latest expiry, in a Redis value that several limits share.
 const SLOT_HELPERS_LUA: &str = include_str!("../lua/slots.lua");
 /// The driver that decides one hit whose state is a slot in a Redis value that several limits share.
@@ -24,8 +26,6 @@ const LOG_ENTRIES_LUA: &str = include_str!("../lua/log_entries.lua");
 const DECIDE_HIT_IN_LOG_LUA: &str = include_str!("../lua/single_log.lua");
 /// The driver that decides one hit whose state has its own Redis key.
 const DECIDE_HIT_WITH_OWN_KEY_LUA: &str = include_str!("../lua/single_key.lua");
-/// The driver that decides one request with several hits whose states are slots in one Redis value.
-const DECIDE_HITS_OF_ONE_RULE_LUA: &str = include_str!("../lua/group.lua");
 /// The driver that decides one or more requests with any hits.
 const DECIDE_ANY_REQUESTS_LUA: &str = include_str!("../lua/batch.lua");
 /// The driver that decides a call with an id.
@@ -109,6 +109,11 @@ fn lua_files_of_algorithm(algorithm: &Algorithm) -> AlgorithmLuaFiles {
     }
 }
 
+/// Returns the Lua file that decides hits of the algorithm with this number.
+pub fn decide_lua(algorithm_number: u8) -> &'static str {
+    lua_files_of_algorithm(&ALGORITHMS[usize::from(algorithm_number) - 1]).decide
+}
+
 /// Returns the place of the state of a counter with this algorithm.
 pub fn state_place(algorithm: &Algorithm) -> StatePlace {
     lua_files_of_algorithm(algorithm).place
@@ -178,14 +183,15 @@ impl Script {
 #[derive(Debug)]
 pub struct Scripts {
     single: [OnceLock<Script>; ALGORITHM_COUNT],
-    group: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    group: [OnceLock<Script>; AlgorithmSequence::COUNT],
+    group_batch: [OnceLock<Script>; AlgorithmSequence::COUNT],
     batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     revert: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     refund: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     reset: OnceLock<Script>,
     once_single: [OnceLock<Script>; ALGORITHM_COUNT],
     once_batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
-    once_group: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    once_group: [OnceLock<Script>; AlgorithmSequence::COUNT],
     settle: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     settle_single: [OnceLock<Script>; ALGORITHM_COUNT],
     call_record: OnceLock<Script>,
@@ -196,14 +202,15 @@ impl Scripts {
     pub fn new() -> Self {
         Self {
             single: [const { OnceLock::new() }; ALGORITHM_COUNT],
-            group: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            group: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
+            group_batch: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
             batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             revert: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             refund: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             reset: OnceLock::new(),
             once_single: [const { OnceLock::new() }; ALGORITHM_COUNT],
             once_batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
-            once_group: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            once_group: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
             settle: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             settle_single: [const { OnceLock::new() }; ALGORITHM_COUNT],
             call_record: OnceLock::new(),
@@ -228,10 +235,13 @@ impl Scripts {
         })
     }
 
-    /// Returns the script that decides several hits of a call with an id, whose states share one Redis value.
-    pub fn once_group(&self, set: AlgorithmSet) -> &Script {
-        self.once_group[usize::from(set.0)]
-            .get_or_init(|| compose_once_script(set, DECIDE_HITS_OF_ONE_RULE_LUA))
+    /// Returns the script that decides a call with an id, whose hits have these algorithms and share one Redis value.
+    pub fn once_group(&self, algorithms: AlgorithmSequence) -> &Script {
+        self.once_group[algorithms.index()].get_or_init(|| {
+            let (helpers, driver) = group::compose_driver(algorithms, GroupDriver::OneRequest);
+            let decide_call = as_function("decide_call", &driver);
+            Script::new(format!("{helpers}{decide_call}{DECIDE_ONCE_LUA}"))
+        })
     }
 
     /// Returns the script that decides any hits of a call with an id.
@@ -262,10 +272,20 @@ impl Scripts {
         })
     }
 
-    /// Returns the script that decides one request with several hits, whose states share one Redis value.
-    pub fn group(&self, set: AlgorithmSet) -> &Script {
-        self.group[usize::from(set.0)].get_or_init(|| {
-            compose_script(set, ScriptOperation::Decide, DECIDE_HITS_OF_ONE_RULE_LUA)
+    /// Returns the script that decides one request, whose hits have these algorithms and share one Redis value.
+    pub fn group(&self, algorithms: AlgorithmSequence) -> &Script {
+        self.group[algorithms.index()].get_or_init(|| {
+            let (helpers, driver) = group::compose_driver(algorithms, GroupDriver::OneRequest);
+            Script::new(helpers + &driver)
+        })
+    }
+
+    /// Returns the script that decides several requests with the same limits. The hits of a request have these algorithms
+    /// and share one Redis value.
+    pub fn group_batch(&self, algorithms: AlgorithmSequence) -> &Script {
+        self.group_batch[algorithms.index()].get_or_init(|| {
+            let (helpers, driver) = group::compose_driver(algorithms, GroupDriver::SeveralRequests);
+            Script::new(helpers + &driver)
         })
     }
 

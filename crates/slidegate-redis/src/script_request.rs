@@ -68,12 +68,6 @@ impl ScriptRequest {
         is_unit.then_some(hit)
     }
 
-    /// Returns `true` if all hits are enforced, and their states are different slots in the value of one Redis key.
-    pub fn has_single_key(&self) -> bool {
-        self.has_only_enforced_slots()
-            && self.hits.windows(2).all(|pair| pair[0].key == pair[1].key)
-    }
-
     /// Returns `true` if all hits are enforced, and the state of each hit is a slot of a Redis value that no other hit
     /// of the request uses.
     pub fn has_only_enforced_slots(&self) -> bool {

@@ -9,12 +9,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::{FutureExt, poll};
 use slidegate::{
-    Algorithm, ChargeResult, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp,
-    Value,
+    Algorithm, Align, ChargeResult, Hit, Key, Limit, ManualClock, MemoryStore, Scope, Store,
+    StoreError, Timestamp, Value,
 };
 use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis, poll_until};
+
+/// The time of all requests.
+const START: Timestamp = Timestamp::from_secs(1_750_000_020);
 
 struct CoalescingFixture {
     redis: Redis,
@@ -26,7 +29,7 @@ impl CoalescingFixture {
     async fn start(timeout: Duration) -> Self {
         let redis = Redis::start();
         let settings = Settings { timeout, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
-        let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+        let clock = ManualClock::at(START);
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock);
         let fixture = Self {
             redis,
@@ -180,6 +183,61 @@ async fn wrong_redis_value_type_fails_only_its_request() {
             assert!(!fixture.store.is_breaker_open());
         }
     }
+}
+
+/// Tests requests with the same limits in one Redis value, which have a script of their own: several requests for a
+/// client, a client without counters, a client with counters of other limits in the same value, and a value of the wrong
+/// type.
+#[tokio::test]
+async fn coalesced_requests_with_several_limits_match_memory() {
+    let fixture = CoalescingFixture::start(LONG).await;
+    let memory = MemoryStore::with_clock(ManualClock::at(START), 1_000);
+    let limits = [
+        new_limit("3/min", Algorithm::SlidingCounter),
+        new_limit("4/h", Algorithm::TokenBucket { burst: None, max_debt: None }),
+        new_limit("5/d", Algorithm::FixedWindow { align: Align::Clock }),
+        new_limit("9/w", Algorithm::SlidingCounter),
+    ];
+    let scopes = ["a", "b", "c", "d"].map(|id| Scope::new("several", "rule", id, &["client"]));
+    let clients = ["new", "other", "bad"].map(|client| [Value::Text(client)]);
+    let all_hits = clients.each_ref().map(|client| {
+        let hit = |(scope, limit)| Hit::new(Key::new(scope, client), limit, 1);
+        scopes.iter().zip(&limits).map(hit).collect::<Vec<_>>()
+    });
+    let [new, other, bad] = &all_hits;
+    for hits in [&other[3..], &other[..1]] {
+        fixture.store.charge_async(hits).await.unwrap();
+        memory.charge_async(hits).await.unwrap();
+    }
+    let bad_key = "slidegate:several:rule:{client=bad}";
+    fixture.redis.command(&["LPUSH", bad_key, "x"]);
+    for is_reversed in [false, true] {
+        let requests = [new, other, bad, new, other, new, other, new].map(|hits| {
+            let mut hits = hits[..3].to_vec();
+            if is_reversed {
+                hits.reverse();
+            }
+            hits
+        });
+        fixture.redis.pause();
+        let mut takes: Vec<_> =
+            requests.iter().map(|hits| fixture.store.charge_async(hits).boxed_local()).collect();
+        for take in &mut takes {
+            assert!(poll!(take).is_pending());
+        }
+        fixture.redis.resume();
+        for (nth, (taken, hits)) in join_all(takes).await.into_iter().zip(&requests).enumerate() {
+            if nth == 2 {
+                taken.unwrap_err();
+                continue;
+            }
+            let (taken, expected) = (taken.unwrap(), memory.charge_async(hits).await.unwrap());
+            assert_eq!(taken.allowed, expected.allowed, "{nth}");
+            assert_eq!(taken.outcomes, expected.outcomes, "{nth}");
+        }
+    }
+    fixture.redis.command(&["DEL", bad_key]);
+    fixture.redis.assert_all_expire();
 }
 
 #[tokio::test]
