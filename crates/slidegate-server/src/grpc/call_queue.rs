@@ -6,11 +6,10 @@
 //! connection reads calls, responds to them, and sends the responses in one turn, with one write for all of them.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-
-use std::future::poll_fn;
 
 use hyper::rt::Executor;
 use parking_lot::Mutex;
@@ -106,8 +105,8 @@ mod tests {
         let connection = poll_fn(|cx| {
             polls += 1;
             // The call already waits when the connection is polled again.
-            if polls == 2 {
-                drop(sender.take().map(|sender| sender.send(7)));
+            if let Some(sender) = sender.take_if(|_| polls == 2) {
+                assert_eq!(sender.send(7), Ok(()));
             }
             Pin::new(&mut ended).poll(cx)
         });
