@@ -51,6 +51,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // For gRPC reflection and for messages as JSON.
     let published = with_published_types(files.clone());
     fs::write(out.join("descriptors.bin"), published.encode_to_vec())?;
-    prost_build::Config::new().include_file("messages.rs").compile_fds(files)?;
+    // Names and values of requests share the buffer of the message.
+    let fields = PUBLISHED_AS_STRING
+        .iter()
+        .flat_map(|(message, fields)| fields.iter().map(move |field| format!("{message}.{field}")));
+    let mut config = prost_build::Config::new();
+    config.bytes(fields).include_file("messages.rs").compile_fds(files)?;
     Ok(())
 }

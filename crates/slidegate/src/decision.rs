@@ -277,6 +277,14 @@ impl<'l> Decision<'l> {
         known.filter_map(|(index, outcome)| self.hits.limits().status(index, *outcome))
     }
 
+    /// Returns the status of every limit that the request exceeds, including limits that only observe, in the order of
+    /// [`limits`](Self::limits).
+    pub fn exceeded_limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        let outcomes = self.hits.outcomes().iter().enumerate();
+        let exceeded = outcomes.filter(|(_, outcome)| outcome.is_known() && !outcome.fits());
+        exceeded.filter_map(|(index, outcome)| self.hits.limits().status(index, *outcome))
+    }
+
     /// Returns the status of the binding limit, which is the limit that clients see; `None` if no limit is binding.
     ///
     /// If the request is denied, the binding limit is the denying limit with the longest wait; the wait of a cost that

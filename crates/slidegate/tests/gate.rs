@@ -105,3 +105,21 @@ fn headers_name_all_limits_and_binding_limit() {
     };
     assert_eq!(limit, r#""per-tenant.1m";r=3"#);
 }
+
+#[test]
+fn exceeded_limits_include_observed_limits() {
+    let policy = "
+rules:
+  - { name: small, limits: [1/h, 5/d] }
+  - { name: watched, limits: [1/h], mode: observe }
+";
+    let store = MemoryStore::with_clock(ManualClock::default(), 10);
+    let gate = Gate::new(Policy::from_yaml(policy).unwrap(), store);
+    let exceeded_limit_names = || {
+        let decision = gate.check(&Request::new("default", Descriptor::new([])));
+        let limits = decision.exceeded_limits();
+        limits.map(|limit| limit.policy_name().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(exceeded_limit_names(), [""; 0]);
+    assert_eq!(exceeded_limit_names(), ["small.1h", "watched"]);
+}

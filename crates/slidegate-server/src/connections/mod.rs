@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown, Watcher};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
@@ -36,12 +36,14 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A protocol that serves the connections of a listener: HTTP/1.1, or gRPC over HTTP/2.
 pub trait Protocol: Clone + Send + Sync + 'static {
-    /// Returns a future that serves the client connection `io` until it ends. `peer` is the address of the client.
+    /// Returns a future that serves the client connection `io` until it ends, or until it has completed its last request
+    /// after `draining` signals that the server stops. `peer` is the address of the client.
     fn serve_stream(
         &self,
         io: ClientIo,
         peer: SocketAddr,
-    ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static;
+        draining: Watcher,
+    ) -> impl Future<Output = hyper::Result<()>> + Send + 'static;
 }
 
 /// The connections of one listener, with the settings to serve them.
@@ -176,8 +178,8 @@ impl<P: Protocol> AcceptedConnection<P> {
             Ok(io) => io,
             Err(error) => return debug!("{}: TLS handshake failed: {error}", self.peer),
         };
-        let connection = self.protocol.serve_stream(io, self.peer);
-        if let Err(error) = self.draining.watch(connection).await {
+        let connection = self.protocol.serve_stream(io, self.peer, self.draining);
+        if let Err(error) = connection.await {
             debug!("connection ended with an error: {error}");
         }
     }

@@ -1,20 +1,22 @@
 //! The gRPC listener: Envoy's rate limit service, health and reflection.
 //!
 //! The listener uses hyper directly. tonic's server bounds neither slow clients nor the number of connections, and adds
-//! layers that are not needed here.
+//! layers that are not needed here. `ShouldRateLimit` is handled without tonic, the other services with it.
 
-mod codec;
+mod call_queue;
 mod health;
 mod preface_timeout;
 pub mod protocol;
 mod rate_limit;
 mod timeout_body;
+mod unary;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{Request, Response};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use thiserror::Error;
 use tonic::Status;
@@ -26,6 +28,7 @@ use tower::util::BoxCloneSyncService;
 
 use self::health::HealthService;
 use self::timeout_body::TimeoutBody;
+use self::unary::UnaryBody;
 use crate::bounds::MAX_BODY_BYTES;
 use crate::rendering::ResponseRenderer;
 use crate::request_handler::RequestHandler;
@@ -41,6 +44,9 @@ pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 /// A gRPC service on the heap. Each call needs one heap allocation, which is acceptable because these services, such as
 /// health, are called rarely.
 type BoxedGrpcService = BoxCloneSyncService<Request<TimeoutBody>, Response<Body>, Infallible>;
+
+/// The body of a response: a message of the rate limit service, or the body of a response that tonic created.
+type ResponseBody = Either<UnaryBody, Body>;
 
 /// All gRPC services of the listener. The path of a call selects the service.
 pub struct GrpcServices {
@@ -73,11 +79,16 @@ impl GrpcServices {
     }
 
     /// Passes a gRPC call to the service that its path names, and returns the response of the service.
-    async fn dispatch_call_to_service(&self, call: Request<Incoming>) -> Response<Body> {
+    async fn dispatch_call_to_service(&self, call: Request<Incoming>) -> Response<ResponseBody> {
         let call = call.map(|body| TimeoutBody::new(body, self.client_timeout));
         if call.uri().path() == rate_limit::PATH {
             return rate_limit::handle(&self.handler, call).await;
         }
+        // Boxed, because this future is large and rarely used.
+        Box::pin(self.dispatch_call_to_other_service(call)).await.map(Either::Right)
+    }
+
+    async fn dispatch_call_to_other_service(&self, call: Request<TimeoutBody>) -> Response<Body> {
         let path = call.uri().path().strip_prefix('/').and_then(|path| path.split_once('/'));
         let Some((service, method)) = path else {
             return unimplemented_response(format!(

@@ -1,17 +1,14 @@
 //! The gRPC method `ShouldRateLimit` of Envoy's rate limit service.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use axum::http;
+use axum::http::{HeaderMap, Request, Response};
+use http_body_util::Either;
 use opentelemetry::KeyValue;
-use tonic::body::Body;
-use tonic::server::Grpc;
-use tonic::{Code, Request, Response, Status};
-use tower::service_fn;
+use prost::Message;
+use prost::bytes::Bytes;
+use tonic::{Code, Status};
 
-use super::codec::RateLimitCodec;
 use super::timeout_body::TimeoutBody;
-use crate::bounds::MAX_BODY_BYTES;
+use super::{ResponseBody, unary};
 use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
 use crate::rls::{
     self, CountedMessage, InvalidRequest, ParsedMessage, RateLimitRequest, RateLimitResponse,
@@ -24,30 +21,37 @@ pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateL
 /// Handles a call of `ShouldRateLimit`, and counts its result in the metrics.
 pub async fn handle(
     handler: &RequestHandler,
-    call: http::Request<TimeoutBody>,
-) -> http::Response<Body> {
-    let mut grpc = Grpc::new(RateLimitCodec).max_decoding_message_size(MAX_BODY_BYTES);
-    let is_handled = AtomicBool::new(false);
-    let decide = service_fn(|request| {
-        is_handled.store(true, Ordering::Relaxed);
-        decide_rate_limit_call(handler, request)
-    });
-    let response = grpc.unary(decide, call).await;
-    // The handler has counted the calls whose message was read.
-    if let Some(status) = Status::from_header_map(response.headers())
-        && !is_handled.load(Ordering::Relaxed)
-    {
-        handler.count_rejected(request_result_from_grpc_code(status.code()));
+    call: Request<TimeoutBody>,
+) -> Response<ResponseBody> {
+    let (head, body) = call.into_parts();
+    let response = match unary::receive_message(&head.headers, body).await.and_then(decode) {
+        Ok(message) => decide(handler, &head.headers, message).await,
+        Err(status) => {
+            handler.count_rejected(request_result_from_grpc_code(status.code()));
+            Err(status)
+        }
+    };
+    match response {
+        Ok(message) => unary::respond(&message).map(Either::Left),
+        Err(status) => status.into_http().map(Either::Right),
     }
-    response
 }
 
-async fn decide_rate_limit_call(
+fn decode(message: Bytes) -> Result<RateLimitRequest, Status> {
+    RateLimitRequest::decode(message).map_err(|error| {
+        Status::invalid_argument(format!(
+            "not a RateLimitRequest of envoy.service.ratelimit.v3: {error}; generate the client from \
+             Envoy's proto files"
+        ))
+    })
+}
+
+async fn decide(
     handler: &RequestHandler,
-    request: Request<RateLimitRequest>,
-) -> Result<Response<RateLimitResponse>, Status> {
-    let (metadata, _, message) = request.into_parts();
-    let trace = TraceHeaders::Direct(metadata.as_ref());
+    headers: &HeaderMap,
+    message: RateLimitRequest,
+) -> Result<RateLimitResponse, Status> {
+    let trace = TraceHeaders::Direct(headers);
     let call = Call::new(Operation::Check, "slidegate.should_rate_limit", trace).returning_permit();
     let counted = handler
         .handle(
@@ -59,7 +63,7 @@ async fn decide_rate_limit_call(
         )
         .await;
     let counted = counted.map_err(|error| Status::invalid_argument(error.to_string()))?;
-    Ok(Response::new(counted.message))
+    Ok(counted.message)
 }
 
 /// Returns the result that metrics record for a call without a decision. `code` is the gRPC status code with which the

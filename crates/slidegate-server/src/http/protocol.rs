@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use hyper_util::server::graceful::GracefulConnection;
+use hyper_util::server::graceful::Watcher;
 use tower::ServiceExt;
 
 use super::stream::{ClientDisconnect, ClientStream};
@@ -90,7 +90,8 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
         &self,
         io: ClientIo,
         peer: SocketAddr,
-    ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static {
+        draining: Watcher,
+    ) -> impl Future<Output = hyper::Result<()>> + Send + 'static {
         let deadlines = ConnectionDeadlines::default();
         let mut http = self.http.clone();
         http.timer(deadlines.clone());
@@ -105,6 +106,6 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
                 Ok::<_, Infallible>(handler.respond(request, client).await)
             })
         });
-        http.serve_connection(TokioIo::new(stream), service)
+        draining.watch(http.serve_connection(TokioIo::new(stream), service))
     }
 }

@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use bytestring::ByteString;
+use prost::bytes::Bytes;
 use slidegate::{Descriptor, MAX_UNITS, MAX_VALUE_BYTES, Quota, Request, Value};
 
 use super::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -30,7 +32,7 @@ const PERMIT_ENTRY_KEY: &[u8] = b"permit";
 
 /// A validated request message.
 pub struct ParsedMessage {
-    domain: String,
+    domain: ByteString,
     /// The descriptors that the gate evaluates.
     descriptors: Vec<ParsedDescriptor>,
     /// The descriptors that release a permit, sorted by their index in the message.
@@ -47,9 +49,9 @@ pub(super) struct Release {
 /// A validated descriptor of a request message.
 struct ParsedDescriptor {
     /// The names and values of the entries, in the order of the message. Each name occurs once.
-    entries: Vec<(String, String)>,
+    entries: Vec<(ByteString, ByteString)>,
     /// The positions of entries whose values are not UTF-8, with the original bytes of the values.
-    bytes: Vec<(usize, Vec<u8>)>,
+    bytes: Vec<(usize, Bytes)>,
     cost: DescriptorCost,
     is_refund: bool,
     /// The limit that the descriptor itself contains. `None` if only limits of the policy apply.
@@ -139,10 +141,10 @@ impl ParsedDescriptor {
         let entries = entries.map(|(position, Entry { key, value })| {
             (
                 decode_attribute_name(key),
-                String::from_utf8(value).unwrap_or_else(|error| {
-                    let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
-                    bytes.push((position, error.into_bytes()));
-                    text
+                ByteString::try_from(value.clone()).unwrap_or_else(|_| {
+                    let text = String::from_utf8_lossy(&value).into_owned();
+                    bytes.push((position, value));
+                    text.into()
                 }),
             )
         });
@@ -180,13 +182,11 @@ impl ParsedDescriptor {
 
 /// Decodes an attribute name or a domain. A name that is too long or not UTF-8 is shortened to a prefix and a digest,
 /// because no policy can contain such a name.
-fn decode_attribute_name(bytes: Vec<u8>) -> String {
-    match String::from_utf8(bytes) {
+fn decode_attribute_name(bytes: Bytes) -> ByteString {
+    match ByteString::try_from(bytes.clone()) {
         Ok(text) if text.len() <= MAX_VALUE_BYTES => text,
-        Ok(text) => shorten_attribute_name(&text, text.as_bytes()),
-        Err(error) => {
-            shorten_attribute_name(&String::from_utf8_lossy(error.as_bytes()), error.as_bytes())
-        }
+        Ok(text) => shorten_attribute_name(&text, &bytes).into(),
+        Err(_) => shorten_attribute_name(&String::from_utf8_lossy(&bytes), &bytes).into(),
     }
 }
 
@@ -199,8 +199,8 @@ fn shorten_attribute_name(text: &str, bytes: &[u8]) -> String {
 
 /// Renames entries with a repeated name, since each attribute name must occur once: the second entry `name` becomes
 /// `name#2`, the third `name#3`. Skips a number if another entry already has the new name.
-fn append_numbers_to_repeated_names(entries: &mut [(String, String)]) {
-    let is_repeated = |(index, (key, _)): (usize, &(String, String))| {
+fn append_numbers_to_repeated_names(entries: &mut [(ByteString, ByteString)]) {
+    let is_repeated = |(index, (key, _)): (usize, &(ByteString, ByteString))| {
         entries[..index].iter().any(|(other, _)| other == key)
     };
     if entries.len() <= MAX_ENTRIES_TO_COMPARE_PAIRWISE
@@ -210,12 +210,12 @@ fn append_numbers_to_repeated_names(entries: &mut [(String, String)]) {
     }
     // The last number of each key; 0 until the key occurs.
     let keys = entries.iter().map(|(key, _)| (key.clone(), 0));
-    let mut last: HashMap<String, usize> = keys.collect();
+    let mut last: HashMap<ByteString, usize> = keys.collect();
     for (key, _) in entries {
         let mut number = last.get(key).copied().unwrap_or_default() + 1;
         let mut numbered = key.clone();
         while number > 1 {
-            numbered = format!("{key}#{number}");
+            numbered = format!("{key}#{number}").into();
             if !last.contains_key(&numbered) {
                 break;
             }
@@ -245,8 +245,8 @@ fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, InvalidR
 mod tests {
     use super::*;
 
-    fn attribute_names_after_numbering(entries: &[(&str, &str)]) -> Vec<String> {
-        let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    fn attribute_names_after_numbering(entries: &[(&str, &str)]) -> Vec<ByteString> {
+        let entry = |(key, value): &(&str, &str)| ((*key).into(), (*value).into());
         let mut entries: Vec<_> = entries.iter().map(entry).collect();
         append_numbers_to_repeated_names(&mut entries);
         entries.into_iter().map(|(key, _)| key).collect()

@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use slidegate::policy::MatchedRules;
-use slidegate::{Clock, Decision, Policy, SystemClock};
+use slidegate::{Clock, Decision, LimitStatus, Policy, SystemClock};
 
 pub use self::denial_log::DenialLog;
 pub use self::instrumented_store::InstrumentedStore;
@@ -148,10 +148,10 @@ impl Telemetry {
             denial_log.log_denied_request(matched_rules, decision, now());
         }
         let mut counted_lists = CountedLists::default();
-        for status in decision.limits() {
+        let record_limit = |status: LimitStatus<'_>| {
             let Some(limit_result) = LimitResult::from_status(&status, decision.is_allowed())
             else {
-                continue;
+                return;
             };
             if let Some(collectors) = &self.collectors {
                 let counters = policy_metrics.limits.get(status.limit_index());
@@ -175,6 +175,11 @@ impl Telemetry {
                     now(),
                 );
             }
+        };
+        // In a denied request, limits that the request does not exceed have no result.
+        match decision.is_allowed() {
+            true => decision.limits().for_each(record_limit),
+            false => decision.exceeded_limits().for_each(record_limit),
         }
     }
 

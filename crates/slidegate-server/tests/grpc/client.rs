@@ -82,7 +82,10 @@ pub fn new_request(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -
 
 /// Returns a descriptor with these entries, each a key and a value.
 pub fn new_descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
+    let entry = |(key, value): &(&str, &str)| Entry {
+        key: (*key).to_owned().into(),
+        value: (*value).to_owned().into(),
+    };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 

@@ -18,8 +18,8 @@ rules:
 /// Returns a descriptor with one entry, whose key and value may be any bytes.
 fn one_entry_descriptor(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> RateLimitDescriptor {
     let mut descriptor = new_descriptor(&[("", "")]);
-    descriptor.entries[0].key = key.into();
-    descriptor.entries[0].value = value.into();
+    descriptor.entries[0].key = key.into().into();
+    descriptor.entries[0].value = value.into().into();
     descriptor
 }
 
@@ -94,8 +94,10 @@ async fn long_or_non_utf8_value_does_not_evade_ban() {
 async fn requests_with_unusual_keys_or_sizes_never_fail() {
     let server = Server::start_with_grpc(POLICY, &[]);
     let client = RawGrpcConnection::connect(server.grpc_address()).await;
-    let in_domain =
-        |domain: &[u8]| RateLimitRequest { domain: domain.into(), ..request_with_user("ann") };
+    let in_domain = |domain: &[u8]| RateLimitRequest {
+        domain: domain.to_owned().into(),
+        ..request_with_user("ann")
+    };
     let requests = [
         new_request([one_entry_descriptor(vec![b'k'; 1025], "v")]),
         new_request([one_entry_descriptor(vec![b'k'; 900_000], "v")]),

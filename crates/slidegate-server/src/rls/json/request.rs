@@ -5,6 +5,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use prost::bytes::Bytes;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -100,8 +101,8 @@ impl From<DescriptorJson> for RateLimitDescriptor {
     }
 }
 
-fn bytes_or_empty(text: Option<JsonByteString>) -> Vec<u8> {
-    text.map_or(Vec::new(), |JsonByteString(bytes)| bytes)
+fn bytes_or_empty(text: Option<JsonByteString>) -> Bytes {
+    text.map_or(Bytes::new(), |JsonByteString(bytes)| bytes.into())
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {

@@ -8,7 +8,7 @@
 //! # Memory
 //!
 //! Each summary holds at most `capacity` keys. All summaries share a budget of 65,536 keys ([`key_budget`]), and there
-//! are at most 16,384 rules. Memory is allocated as keys arrive: about 15 MB when the budget is used up, 50 MB if all
+//! are at most 16,384 rules. Memory is allocated as keys arrive: about 17 MB when the budget is used up, 52 MB if all
 //! values are long, because a key keeps at most 256 bytes of names and values.
 
 mod key_budget;
