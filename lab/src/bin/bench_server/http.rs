@@ -16,23 +16,25 @@ use crate::{contenders, h2load};
 const MIN_THROUGHPUT_RELATIVE_TO_AXUM: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check`, requests/s relative to the faster bare axum",
     bound: TargetBound::AtLeast(0.95),
-    limited_by: "by callgrind a request takes 33,900 instructions outside the kernel, and 18,600 with axum: 7,000 match \
-        rules, decide, count and record three limits, 6,400 render the response, and 2,900 parse the request; hyper and \
-        the connection take as many as with axum. Both servers make one call to receive and one to send per request \
-        (strace), and 60 % of the time is in the kernel. \
-        Tried: texts of the limits formatted once per policy (9,200 to 6,400 instructions for the response), UTF-8 \
-        checked once per body (3,190 to 2,880 for the request), no future for a decision in memory (the future of a \
-        request had 4,848 bytes and now has 2,280), and fewer passes over the limits; together 38,300 to 33,900 \
-        instructions, and 12.3 to 11.5 µs of CPU. Without gain: vectored writes instead of a copy of the body, and one \
-        runtime for all connections instead of a runtime per thread. Earlier: no router and no layers on the decision \
-        endpoints, and JSON without serde.",
+    limited_by: "by callgrind a request takes 22,800 instructions outside the kernel, 17,300 with axum, and 12,300 with a \
+        bare hyper service. 68 % of the CPU time is in the kernel: both servers make one call to receive and one to send \
+        per request. \
+        Done: checks bypass hyper (34,200 to 22,800 instructions, 10.4 to 8.9 µs of CPU; 8.6 with axum); before that, \
+        texts of the limits formatted once per policy, UTF-8 checked once per body, no future for a decision in memory, \
+        no router, and JSON without serde. Without gain: vectored writes instead of a copy of the body, and one \
+        runtime for all connections instead of a runtime per thread.",
 };
 
 const MIN_REQUESTS_PER_CPU_SECOND_RELATIVE_TO_THROTTLECRAB: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check`, one limit each, requests per CPU second relative to throttlecrab-server",
     bound: TargetBound::AtLeast(1.5),
-    limited_by: "even axum without any decision is not 1.5 times as fast as throttlecrab (see the table). \
-        The target for axum lists the optimizations.",
+    limited_by: "the system calls of a request take 6 µs of CPU. throttlecrab needs 1.13 times the CPU of axum without a \
+        decision (11.6 and 10.2 µs), so 1.5 times as many requests leave 0.75 of the CPU of axum. With fixed responses, \
+        a bare hyper service needs 0.94 of it (8.0 µs when axum needs 8.6), and a Tokio task that only receives and sends, \
+        without HTTP, 0.75 (6.5 µs, of which 95 % in the kernel). \
+        Tried: checks that bypass hyper, the greatest change of the design (34,200 to 22,800 instructions, 10.4 to 8.9 µs \
+        of CPU with three limits), fewer instructions for the decision and the response (38,300 to 33,900 before), and \
+        blocking reads with epoll instead of Tokio (not less CPU than a Tokio task). The target for axum lists more.",
 };
 
 const SECTION_INTRODUCTION: &str = "
