@@ -6,6 +6,7 @@
 mod permits;
 mod reservations;
 
+use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -142,7 +143,7 @@ impl RequestHandler {
         if self.tracer.is_some() {
             return Box::pin(self.handle_later(call, timer, parse, render)).await;
         }
-        match self.try_handle_now(&call, timer, parse, render) {
+        match self.try_handle_now(call.operation, call.returns_permit, timer, parse, render) {
             Ok(response) => response,
             // Boxed, because this future is large. Without the box, it would enlarge the future of every request.
             Err((timer, parsed, render)) => {
@@ -151,11 +152,38 @@ impl RequestHandler {
         }
     }
 
+    /// Handles a check whose response contains the permit, as [`handle`](Self::handle) does, but without a future.
+    /// Returns `None`, and counts nothing, if the decision may have to wait, or if requests are traced.
+    pub fn try_check<Q, R, E>(
+        &self,
+        parse: impl FnOnce() -> Result<Q, E>,
+        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
+    ) -> Option<Result<R, E>>
+    where
+        Q: ParsedRequest,
+        E: From<SealError>,
+        Result<R, E>: ClassifyResponse,
+    {
+        if self.tracer.is_some() {
+            return None;
+        }
+        let timer = self.metrics.as_ref().map(RequestTimer::start);
+        match self.try_handle_now(Operation::Check, true, timer, parse, render) {
+            Ok(response) => Some(response),
+            Err((timer, ..)) => {
+                // The timer would count the request when it is dropped.
+                mem::forget(timer);
+                None
+            }
+        }
+    }
+
     /// Handles a request without a future. If the decision may have to wait, returns the arguments, with the parsed
     /// request.
     fn try_handle_now<'t, Q, R, E, F>(
         &self,
-        call: &Call<'_>,
+        operation: Operation<'_>,
+        returns_permit: bool,
         timer: Option<RequestTimer<'t>>,
         parse: impl FnOnce() -> Result<Q, E>,
         render: F,
@@ -167,8 +195,8 @@ impl RequestHandler {
         Result<R, E>: ClassifyResponse,
     {
         let response = match parse() {
-            Ok(parsed) => match self.try_decide_now(call.operation, &parsed) {
-                Some(decision) => self.respond(call.returns_permit, &parsed, &decision, render),
+            Ok(parsed) => match self.try_decide_now(operation, &parsed) {
+                Some(decision) => self.respond(returns_permit, &parsed, &decision, render),
                 None => return Err((timer, parsed, render)),
             },
             Err(error) => Err(error),

@@ -16,7 +16,15 @@ use tokio::time::{Sleep, sleep_until};
 
 /// The deadlines of one connection. Clones share one alarm. All deadlines must be polled by the same task.
 #[derive(Clone, Debug, Default)]
-pub struct ConnectionDeadlines(Arc<Mutex<Option<Pin<Box<Sleep>>>>>);
+pub struct ConnectionDeadlines(Arc<Mutex<SharedAlarm>>);
+
+/// The alarm of a connection, which all its deadlines share.
+#[derive(Debug, Default)]
+struct SharedAlarm {
+    alarm: Option<Pin<Box<Sleep>>>,
+    /// The time until which all earlier deadlines are postponed.
+    postponed_to: Option<Instant>,
+}
 
 /// A future that completes when its deadline has passed.
 #[derive(Debug)]
@@ -31,6 +39,11 @@ impl ConnectionDeadlines {
         self.at(rt::Timer::now(self) + duration)
     }
 
+    /// Postpones all deadlines that would pass within `duration` until then.
+    pub fn postpone(&self, duration: Duration) {
+        self.0.lock().postponed_to = Some(rt::Timer::now(self) + duration);
+    }
+
     fn at(&self, at: Instant) -> Deadline {
         Deadline { connection: self.clone(), at }
     }
@@ -40,9 +53,10 @@ impl Future for Deadline {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let at = self.at.into();
-        let mut alarm = self.connection.0.lock();
-        let alarm = alarm.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        let mut shared = self.connection.0.lock();
+        let at =
+            shared.postponed_to.map_or(self.at, |postponed_to| self.at.max(postponed_to)).into();
+        let alarm = shared.alarm.get_or_insert_with(|| Box::pin(sleep_until(at)));
         if alarm.deadline() > at {
             alarm.as_mut().reset(at);
         }
@@ -98,6 +112,20 @@ mod tests {
         deadlines.after(10 * SECOND).await;
         let elapsed = start.elapsed();
         assert!((25 * SECOND..25 * SECOND + SECOND / 100).contains(&elapsed), "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn postponed_deadline_passes_later() {
+        let (deadlines, start) = (ConnectionDeadlines::default(), time::Instant::now());
+        let mut deadline = deadlines.after(10 * SECOND);
+        for _ in 0..5 {
+            assert!(!poll_once(&mut deadline).await);
+            time::advance(7 * SECOND).await;
+            deadlines.postpone(10 * SECOND);
+        }
+        deadline.await;
+        let elapsed = start.elapsed();
+        assert!((45 * SECOND..45 * SECOND + SECOND / 100).contains(&elapsed), "{elapsed:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -124,6 +124,21 @@ impl DecisionEndpoints {
         result.map_or_else(IntoResponse::into_response, |counted| counted.response)
     }
 
+    /// Responds to a check with this body without a future. Appends the response to `message`. Returns `false`, and
+    /// appends nothing, if the check needs [`handle`](Self::handle).
+    pub fn try_check(&self, body: &[u8], message: &mut Vec<u8>) -> bool {
+        let start = message.len();
+        let parse = || CheckRequest::parse(body);
+        let result = self.handler.try_check(parse, |renderer, _, decision, permit| {
+            renderer.write_check(decision, permit, message)
+        });
+        if let Some(Err(problem)) = &result {
+            message.truncate(start);
+            problem.write(message);
+        }
+        result.is_some()
+    }
+
     /// Reads the body even if the endpoint does not use it, because hyper closes a connection with an unread body.
     async fn read_request(
         &self,

@@ -8,6 +8,7 @@ mod auth;
 mod body;
 mod check_request;
 mod endpoints;
+mod fast_path;
 mod health;
 mod hyper_errors;
 mod json;
@@ -29,6 +30,7 @@ use hyper::body::Incoming;
 pub use self::auth::ProxyTrust;
 pub use self::check_request::{PermitRequest, ReserveRequest, SettleRequest};
 use self::endpoints::{DecisionEndpoints, Endpoint};
+use self::fast_path::CompleteRequest;
 pub use self::protocol::{HttpClient, HttpHandler, HttpProtocol};
 pub use self::stream::ClientDisconnect;
 use crate::rendering::ResponseRenderer;
@@ -78,6 +80,12 @@ impl HttpHandler for HttpService {
             add_connection_close_header(&mut response);
         }
         response
+    }
+
+    fn try_respond(&self, request: &CompleteRequest<'_>, message: &mut Vec<u8>) -> bool {
+        request.path == Endpoint::Check.as_str()
+            && !self.service.health().is_draining()
+            && self.endpoints.try_check(request.body, message)
     }
 }
 

@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::Watcher;
 use tower::ServiceExt;
 
+use super::fast_path::{CompleteRequest, FastPath};
 use super::stream::{ClientDisconnect, ClientStream};
 use crate::bounds::{MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::connections::{ClientIo, ConnectionDeadlines, Protocol};
@@ -40,6 +41,12 @@ pub trait HttpHandler: Send + Sync + 'static {
         request: Request<Incoming>,
         client: &HttpClient,
     ) -> impl Future<Output = Response> + Send;
+
+    /// Responds to a request without a future. Appends the response to `message`, in the form of HTTP/1.1. Returns
+    /// `false`, and appends nothing, if the request needs [`respond`](Self::respond).
+    fn try_respond(&self, _request: &CompleteRequest<'_>, _message: &mut Vec<u8>) -> bool {
+        false
+    }
 }
 
 impl HttpHandler for Router {
@@ -55,11 +62,16 @@ impl HttpHandler for Router {
 pub struct HttpProtocol<H> {
     http: http1::Builder,
     handler: Arc<H>,
+    client_timeout: Duration,
 }
 
 impl<H> Clone for HttpProtocol<H> {
     fn clone(&self) -> Self {
-        Self { http: self.http.clone(), handler: self.handler.clone() }
+        Self {
+            http: self.http.clone(),
+            handler: self.handler.clone(),
+            client_timeout: self.client_timeout,
+        }
     }
 }
 
@@ -75,7 +87,7 @@ impl<H> HttpProtocol<H> {
             .max_buf_size(MAX_READ_BUFFER_BYTES)
             // A client may close its sending side after its last request, and then read the responses.
             .half_close(true);
-        Self { http, handler: Arc::new(handler) }
+        Self { http, handler: Arc::new(handler), client_timeout }
     }
 
     /// Closes each connection after its first response.
@@ -95,7 +107,8 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
         let deadlines = ConnectionDeadlines::default();
         let mut http = self.http.clone();
         http.timer(deadlines.clone());
-        let stream = ClientStream::new(io);
+        let fast_path = FastPath::new(self.handler.clone(), deadlines.clone(), self.client_timeout);
+        let stream = ClientStream::new(io, fast_path);
         let client = HttpClient { peer, deadlines, disconnect: stream.disconnect() };
         let connection = Arc::new((self.handler.clone(), client));
         let service = service_fn(move |request| {

@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::hyper_errors;
+use super::fast_path::FastPath;
+use super::{HttpHandler, hyper_errors};
 use crate::connections::ClientIo;
 
 /// Time to keep reading from the client after an error response. If the server closes a connection with unread bytes,
@@ -26,8 +27,10 @@ const LINGER_TIME_AFTER_ERROR_RESPONSE: Duration = Duration::from_secs(1);
 const MAX_READ_AHEAD_BYTES: usize = 4096;
 
 /// A client connection that adds problem+json bodies to the empty error responses of hyper.
-pub struct ClientStream {
+pub struct ClientStream<H> {
     client: SharedClient,
+    /// `None` after hyper has received bytes.
+    fast_path: Option<FastPath<H>>,
     error_response: Option<PendingErrorResponse>,
 }
 
@@ -54,11 +57,13 @@ struct PendingErrorResponse {
     linger: Pin<Box<Sleep>>,
 }
 
-impl ClientStream {
-    /// Wraps a client connection, so that the error responses of hyper on it get a body.
-    pub fn new(client: ClientIo) -> Self {
+impl<H: HttpHandler> ClientStream<H> {
+    /// Wraps a client connection, so that the error responses of hyper on it get a body. The fast path responds to the
+    /// first requests, until it returns one to hyper.
+    pub fn new(client: ClientIo, fast_path: FastPath<H>) -> Self {
         let client = ReadAheadClient { io: client, read_ahead: Vec::new(), has_ended: false };
-        Self { client: Arc::new(Mutex::new(client)), error_response: None }
+        let client = Arc::new(Mutex::new(client));
+        Self { client, fast_path: Some(fast_path), error_response: None }
     }
 
     /// Returns the end of the connection, for the handler of its requests.
@@ -139,19 +144,37 @@ impl ReadAheadClient {
     }
 }
 
-impl AsyncRead for ClientStream {
+impl<H: HttpHandler> AsyncRead for ClientStream<H> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.client.lock().poll_read(cx, buffer)
+        let this = self.get_mut();
+        let client = &mut *this.client.lock();
+        let start = buffer.filled().len();
+        while let Some(fast_path) = &mut this.fast_path {
+            ready!(fast_path.poll_send(cx, &mut client.io))?;
+            ready!(client.poll_read(cx, buffer))?;
+            let received = &buffer.filled()[start..];
+            let handled = fast_path.respond(received);
+            if handled == 0 {
+                this.fast_path = None;
+                return Poll::Ready(Ok(()));
+            }
+            if handled < received.len() {
+                // The rest is read again after the responses have been sent.
+                client.read_ahead.splice(..0, received[handled..].iter().copied());
+            }
+            buffer.set_filled(start);
+        }
+        client.poll_read(cx, buffer)
     }
 }
 
 /// Supports no vectored writes. Without them, hyper writes the head and the body of a response in one piece, and an
 /// error response can be recognized in this piece.
-impl AsyncWrite for ClientStream {
+impl<H: HttpHandler> AsyncWrite for ClientStream<H> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -174,6 +197,10 @@ impl AsyncWrite for ClientStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if let Some(fast_path) = &mut this.fast_path {
+            ready!(fast_path.poll_send(cx, &mut this.client.lock().io))?;
+        }
         ready!(self.poll_send_error_response(cx))?;
         ready!(self.client.lock().io.as_mut().poll_shutdown(cx))?;
         self.poll_discard_unread_bytes(cx).map(Ok)

@@ -13,6 +13,7 @@ use slidegate::OnceError;
 
 use crate::bounds::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::json_reader::excerpt;
+use crate::rendering::http1::ResponseHead;
 use crate::reservation_token::SealError;
 use crate::telemetry::request_result::RequestResult;
 
@@ -141,6 +142,19 @@ impl HttpProblem {
     /// Returns the result that metrics record for the request.
     pub fn result(&self) -> RequestResult {
         if self.status.is_client_error() { RequestResult::Invalid } else { RequestResult::Error }
+    }
+
+    /// Appends the response in the form of HTTP/1.1.
+    pub fn write(&self, message: &mut Vec<u8>) {
+        let mut head = ResponseHead::new(message, self.status);
+        head.write_header(header::CONTENT_TYPE.as_str(), PROBLEM_JSON);
+        if let Some(methods) = self.allow {
+            head.write_header(header::ALLOW.as_str(), methods);
+        }
+        if self.closes_connection {
+            head.write_header(header::CONNECTION.as_str(), "close");
+        }
+        head.finish(&self.json());
     }
 
     /// Serializes the problem as JSON.

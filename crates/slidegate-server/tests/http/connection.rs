@@ -1,6 +1,8 @@
 //! Tests of many requests on one HTTP connection, sequential and pipelined.
 
 use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -56,6 +58,66 @@ fn invalid_request_keeps_connection_open() {
         cases.each_ref().map(|_| connection.read_status_and_body().0),
         cases.each_ref().map(|(_, status)| *status)
     );
+}
+
+/// hyper handles a request that arrives in two pieces, and the fast path a request that arrives in one piece.
+#[test]
+fn responses_to_whole_and_split_requests_are_equal() {
+    let policy = "
+rules:
+  - { name: all, limits: [100/h, { max: 50, calendar: day }], deny_status: 403 }
+  - { name: trial, per: [user], limits: [1/h], mode: observe }
+  - { name: exports, when: { kind: export }, limits: [{ concurrent: 20, permit_ttl: 60s }] }
+";
+    for style in ["ietf", "draft03", "x", "none"] {
+        let server = Server::start_with(policy, &["--headers", style]);
+        for body in [
+            r#"{"attributes":{}}"#,
+            r#"{"attributes":{"user":"ann"},"cost":0}"#,
+            r#"{"attributes":{"user":"ann"},"cost":2}"#,
+            r#"{"attributes":{"kind":"export"}}"#,
+            r#"{"attributes":{},"cost":51}"#,
+            r#"{"attributes":{},"wait_ms":1}"#,
+            r#"{"attributes":{},"domain":"unknown"}"#,
+            r#"{"attributes":[]}"#,
+            "",
+        ] {
+            let request = raw_check_request(body);
+            let [whole, split] =
+                [&[&*request][..], &[&request[..9], &request[9..]]].map(|pieces| {
+                    let mut connection = RawConnection::connect(server.address());
+                    for piece in pieces {
+                        connection.write(piece);
+                        thread::sleep(Duration::from_millis(20));
+                    }
+                    let response = connection.read_response();
+                    let headers =
+                        response.headers.iter().map(|(name, value)| format!("{name}: {value:?}"));
+                    let lines: Vec<String> = headers.chain([response.body.clone()]).collect();
+                    // Counts, times and permits differ.
+                    let text: String =
+                        lines.join("\n").chars().filter(|c| !c.is_ascii_digit()).collect();
+                    let text = text.split(r#","permit":"#).next().unwrap().to_owned();
+                    (response.status, text)
+                });
+            assert_eq!(whole, split, "{style} {body}");
+        }
+    }
+}
+
+/// The fast path reads the next requests of a connection until hyper receives one.
+#[test]
+fn requests_of_both_paths_share_connection() {
+    let server = Server::start(POLICY);
+    let mut connection = RawConnection::connect(server.address());
+    let check = raw_check_request(r#"{"attributes":{}}"#);
+    let (first, second) = check.split_at(30);
+    connection.write(format!("{check}{check}{first}"));
+    let left =
+        |connection: &mut RawConnection| remaining_units(&connection.read_status_and_body().1);
+    assert_eq!([(); 2].map(|()| left(&mut connection)), [99, 98]);
+    connection.write(format!("{second}{check}"));
+    assert_eq!([(); 2].map(|()| left(&mut connection)), [97, 96]);
 }
 
 #[test]

@@ -40,6 +40,19 @@ fn idle_connection_times_out() {
     connection.assert_closes();
 }
 
+/// The checks are handled without hyper, which waits for its first request.
+#[test]
+fn checks_keep_connection_open() {
+    let server = start_server_with_short_client_timeout();
+    let mut connection = RawConnection::connect(server.address());
+    for _ in 0..4 {
+        connection.write(raw_check_request(r#"{"attributes":{}}"#));
+        assert_eq!(connection.read_status_and_body().0, 200);
+        thread::sleep(Duration::from_millis(600));
+    }
+    connection.assert_closes();
+}
+
 #[test]
 fn stalled_request_body_is_408() {
     let server = start_server_with_short_client_timeout();

@@ -16,23 +16,27 @@ use crate::{contenders, h2load};
 const MIN_THROUGHPUT_RELATIVE_TO_AXUM: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check`, requests/s relative to the faster bare axum",
     bound: TargetBound::AtLeast(0.95),
-    limited_by: "by callgrind a request takes 33,900 instructions outside the kernel, and 18,600 with axum: 7,000 match \
-        rules, decide, count and record three limits, 6,400 render the response, and 2,900 parse the request; hyper and \
-        the connection take as many as with axum. Both servers make one call to receive and one to send per request \
-        (strace), and 60 % of the time is in the kernel. \
-        Tried: texts of the limits formatted once per policy (9,200 to 6,400 instructions for the response), UTF-8 \
-        checked once per body (3,190 to 2,880 for the request), no future for a decision in memory (the future of a \
-        request had 4,848 bytes and now has 2,280), and fewer passes over the limits; together 38,300 to 33,900 \
-        instructions, and 12.3 to 11.5 µs of CPU. Without gain: vectored writes instead of a copy of the body, and one \
-        runtime for all connections instead of a runtime per thread. Earlier: no router and no layers on the decision \
-        endpoints, and JSON without serde.",
+    limited_by: "by callgrind a request takes 22,800 instructions outside the kernel, 17,300 with axum, and 12,300 with a \
+        bare hyper service: 7,100 match rules, decide, count and record three limits, about 5,000 render the \
+        response, 3,000 parse the JSON, 1,800 parse the head, and the rest is the connection. 69 % of the CPU time \
+        is in the kernel, for one call to receive, one to send, and 0.05 to wait per request (strace). Done: \
+        checks bypass hyper (34,200 to 22,800 instructions, 10.9 to 8.9 µs of CPU, 8.7 with axum); before that, \
+        texts of the limits formatted once per policy, UTF-8 checked once per body, no future for a decision in \
+        memory, no router, and JSON without serde. Without gain: vectored writes instead of a copy of the body, \
+        and one runtime for all connections instead of a runtime per thread.",
 };
 
 const MIN_REQUESTS_PER_CPU_SECOND_RELATIVE_TO_THROTTLECRAB: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check`, one limit each, requests per CPU second relative to throttlecrab-server",
     bound: TargetBound::AtLeast(1.5),
-    limited_by: "even axum without any decision is not 1.5 times as fast as throttlecrab (see the table). \
-        The target for axum lists the optimizations.",
+    limited_by: "receiving and sending take 6 µs of CPU per request, nearly all in the kernel. throttlecrab takes 1.13 \
+        times the CPU of axum without a decision, so 1.5 times as many requests leave 0.75 of the CPU of axum. \
+        With one limit slidegate takes 0.97 of it (8.4 and 8.7 µs), a hyper service with a fixed response 0.94, \
+        and a Tokio task that only receives and sends, without HTTP, 0.75 (6.5 µs, of which 95 % in the kernel). \
+        Tried: checks that bypass hyper, a change of the design (9.7 to 8.4 µs with one limit); fewer instructions \
+        for the decision, the request and the response (38,300 to 33,900); a loop over epoll instead of Tokio, \
+        without HTTP (no less CPU than a Tokio task). There is no system call to save: one to receive and one to \
+        send per request.",
 };
 
 const SECTION_INTRODUCTION: &str = "
