@@ -19,6 +19,10 @@ use crate::connections::{ClientIo, ConnectionDeadlines};
 /// Maximum number of headers of a request on the fast path.
 const MAX_FAST_PATH_HEADERS: usize = 32;
 
+/// Size in bytes of unsent responses above which the next requests wait until the responses have been sent. Clients that
+/// do not read their responses can therefore take only little memory.
+const MAX_UNSENT_BYTES: usize = 16 * 1024;
+
 /// A POST request that has arrived complete.
 pub struct CompleteRequest<'b> {
     pub path: &'b str,
@@ -81,13 +85,14 @@ impl<H: HttpHandler> FastPath<H> {
         Self { handler, deadlines, client_timeout, unsent: Vec::new(), sent: 0 }
     }
 
-    /// Responds to the simple requests with which `received` begins. Returns the number of bytes of these requests.
+    /// Responds to the simple requests with which `received` begins, until the responses are large. Returns the number of
+    /// bytes of these requests.
     pub fn respond(&mut self, received: &[u8]) -> usize {
         let mut handled = 0;
-        while let Some(request) = CompleteRequest::parse(&received[handled..]) {
-            if !self.handler.try_respond(&request, &mut self.unsent) {
-                break;
-            }
+        while self.unsent.len() <= MAX_UNSENT_BYTES
+            && let Some(request) = CompleteRequest::parse(&received[handled..])
+            && self.handler.try_respond(&request, &mut self.unsent)
+        {
             handled += request.length;
         }
         if handled > 0 {
@@ -119,7 +124,38 @@ impl<H: HttpHandler> FastPath<H> {
 
 #[cfg(test)]
 mod tests {
+    use axum::extract::Request;
+    use axum::response::Response;
+    use hyper::body::Incoming;
+
     use super::*;
+    use crate::http::HttpClient;
+
+    /// A handler that responds to every request on the fast path with this number of bytes.
+    struct LargeResponses(usize);
+
+    impl HttpHandler for LargeResponses {
+        async fn respond(&self, _: Request<Incoming>, _: &HttpClient) -> Response {
+            Response::default()
+        }
+
+        fn try_respond(&self, _: &CompleteRequest<'_>, message: &mut Vec<u8>) -> bool {
+            message.resize(message.len() + self.0, b' ');
+            true
+        }
+    }
+
+    #[test]
+    fn requests_wait_while_many_responses_are_unsent() {
+        let request = format!("{HEAD}\r\n{{}}");
+        let respond_to_five = |response_bytes| {
+            let (handler, timeout) = (Arc::new(LargeResponses(response_bytes)), Duration::ZERO);
+            let mut fast_path = FastPath::new(handler, ConnectionDeadlines::default(), timeout);
+            fast_path.respond(request.repeat(5).as_bytes()) / request.len()
+        };
+        assert_eq!(respond_to_five(1_000), 5);
+        assert_eq!(respond_to_five(MAX_UNSENT_BYTES / 2 + 1), 2);
+    }
 
     const HEAD: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\nContent-Length: 2\r\n";
 
