@@ -1,9 +1,10 @@
 //! Responses in the form of HTTP/1.1, as hyper writes them.
 
 use std::cell::Cell;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::http::{HeaderValue, StatusCode};
+use slidegate::{Clock, WallClock};
 
 use super::problem::HttpProblem;
 
@@ -61,12 +62,12 @@ fn current_date() -> [u8; DATE_LENGTH] {
     thread_local! {
         static FORMATTED: Cell<(u64, [u8; DATE_LENGTH])> = const { Cell::new((0, [0; DATE_LENGTH])) };
     }
-    let now = SystemTime::now();
-    let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = Duration::from_micros(WallClock.now().as_micros());
+    let second = now.as_secs();
     FORMATTED.with(|formatted| {
         let (formatted_second, mut date) = formatted.get();
         if formatted_second != second || second == 0 {
-            date.copy_from_slice(httpdate::fmt_http_date(now).as_bytes());
+            date.copy_from_slice(httpdate::fmt_http_date(UNIX_EPOCH + now).as_bytes());
             formatted.set((second, date));
         }
         date
