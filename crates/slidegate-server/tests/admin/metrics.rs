@@ -100,7 +100,7 @@ rules:
         let auth = auth.header("x-forwarded-uri", path).body(Vec::new()).unwrap();
         assert_eq!(client.send(auth).status, 200);
         let request = grpc::new_request([grpc::new_descriptor(&[("path", path)])]);
-        grpc::RateLimitRequest { domain: domain.into(), ..request }
+        grpc::RateLimitRequest { domain: domain.to_owned().into(), ..request }
     };
     for (domain, path) in [("shop", "/"), ("shop", "/login"), ("shop", "/free"), ("made-up", "/")] {
         grpc.check(send_by_http(domain, path)).await;
