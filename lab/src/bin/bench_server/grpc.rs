@@ -19,7 +19,7 @@ const MIN_THROUGHPUT_RELATIVE_TO_TONIC: BenchTarget = BenchTarget {
     bound: TargetBound::AtLeast(1.0),
     limited_by: "by callgrind a call with three descriptors takes 62,100 instructions outside the kernel, of which \
         hyper and h2 take about 36,000 by an estimate; decoding, decision, response and telemetry take the rest. Before, it \
-        took 73,700. What helped: the calls of a connection run in its task instead of tasks of their own, and the \
+        took 73,700. Successful changes: the calls of a connection run in its task instead of tasks of their own, and the \
         message is read and written without tonic's streams (-6,100); names and values share the buffer of the message \
         (-5,600). Earlier: no server of tonic, one thread per connection, no Redis future inside the future of an \
         in-memory decision. Another allocator gave nothing measurable and takes 9 MB.",

@@ -19,13 +19,13 @@ use crate::{contenders, h2load};
 const MAX_HTTP_P99_RELATIVE_TO_AXUM: BenchTarget = BenchTarget {
     text: "HTTP `/v1/check` at 40 % load, p99 relative to the better bare axum",
     bound: TargetBound::AtMost(1.1),
-    limited_by: "with 31 short rounds, slidegate had a p99 of 140 µs and axum 118 and 131 in one run, 683 beside 192 and 494 \
-        in another: the median differs by 3 to 5 µs, and the p99 depends on interruptions of the cores, which a trace \
-        of the scheduler shows. Connections that stay on one thread are not the reason, because the servers have one \
-        core. Tried: checks that bypass hyper (with 31 rounds of h2load at 36,000 requests/s, which it sends in \
-        bursts: p99 of 2,167 µs beside 2,236 and 2,701 for axum, before 2,975), one runtime for all connections \
-        instead of a runtime per thread (216 µs beside 118 and 195), fewer instructions per request, and short \
-        rounds instead of long ones, in which interruptions of up to 8 ms led to a ratio of 3.8.",
+    limited_by: "the median differs by 1 to 5 µs, and the p99 depends on interruptions of the cores, which a trace of the \
+        scheduler shows: with 31 short rounds, slidegate had a p99 of 140 µs in one run (axum 118 and 131) and of 683 \
+        in another (192 and 494). Connections that stay on one thread are not the reason, because the servers have \
+        one core. Tried: checks that bypass hyper (with 31 rounds of h2load at 36,000 requests/s, which it sends in \
+        bursts: p99 of 2,167 µs, before 2,975; axum 2,236 and 2,701), one runtime for all connections instead of a \
+        runtime per thread (216 µs; axum 118 and 195), fewer instructions per request, and short rounds instead of \
+        long ones, in which interruptions of up to 8 ms led to a ratio of 3.8.",
 };
 
 const MAX_GRPC_P99_RELATIVE_TO_TONIC: BenchTarget = BenchTarget {
