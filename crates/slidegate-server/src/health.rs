@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The state of the server from which its readiness is derived: whether the server is stopping, and the error in the
@@ -16,7 +15,7 @@ pub struct Health {
 }
 
 /// The readiness of the server and the reasons for it.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub struct Readiness {
     /// Whether the server is ready for requests: the status is 200 if it is, else 503.
     ready: bool,
@@ -29,7 +28,7 @@ pub struct Readiness {
 }
 
 /// The current policy.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct PolicyReadiness {
     /// The number of rules.
     rules: usize,
@@ -41,7 +40,7 @@ struct PolicyReadiness {
 }
 
 /// The store of the counters.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct StoreReadiness {
     /// `memory`, `redis` or `cluster`.
     kind: &'static str,

@@ -16,14 +16,14 @@ use super::auth::{ForwardAuthRequest, ProxyTrust};
 use super::check_request::{
     CheckRequest, PeekRequest, PermitRequest, ReportRequest, ReserveRequest, SettleRequest,
 };
-use super::{HttpClient, body, json, paths};
-use crate::rendering::problem::HttpProblem;
+use super::{HttpClient, body, json};
+use crate::rendering::problem::{HttpProblem, method_not_allowed};
 use crate::rendering::{CountedResponse, ResponseRenderer};
 use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
 use crate::service::Service;
 use crate::service::permits::PermitToken;
 
-/// An HTTP path that returns decisions. The module [`super::openapi`] describes every endpoint.
+/// An HTTP path that returns decisions. `docs/reference/openapi.json` describes every endpoint.
 #[derive(Clone, Copy)]
 pub enum Endpoint {
     Check,
@@ -150,7 +150,7 @@ impl DecisionEndpoints {
         let body =
             body::read_body(&head.headers, body, &client.deadlines, self.client_timeout).await?;
         if !endpoint.allows_method(&head.method) {
-            let problem = paths::method_not_allowed(head.method, head.uri).await;
+            let problem = method_not_allowed(head.method, head.uri).await;
             return Err(problem.with_allow("POST"));
         }
         Ok((head, body))

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::internal::cached_limit_json;
 use slidegate::{Decision, Reason};
@@ -16,8 +15,7 @@ use crate::service::reservations::ReservationToken;
 
 /// The decision. The fields outside `limits` describe the limit that determined it. They are null if no rule applies,
 /// or if no limit was evaluated, because the rules that apply evaluate only a sample of the requests.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "CheckResponse")]
+#[derive(Serialize)]
 pub struct CheckResponse<'r> {
     /// Whether the request is allowed: true with status 200. A denial has the `deny_status` of its rule, 429 by
     /// default, or 503 if the store is unavailable.
@@ -53,8 +51,7 @@ pub struct CheckResponse<'r> {
 }
 
 /// The decision on a request for a reservation.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "ReserveResponse")]
+#[derive(Serialize)]
 pub struct ReserveResponse<'r> {
     #[serde(flatten)]
     decision: CheckResponse<'r>,
@@ -65,8 +62,7 @@ pub struct ReserveResponse<'r> {
 }
 
 /// The response to a settlement. It is the same if the settlement is repeated.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "SettleResponse")]
+#[derive(Serialize)]
 pub struct SettleResponse {
     /// Always true.
     settled: bool,
@@ -78,8 +74,7 @@ impl SettleResponse {
 }
 
 /// The response to a release.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "ReleaseResponse")]
+#[derive(Serialize)]
 pub struct ReleaseResponse {
     /// Whether the permit was live until now. False if it had been released or had expired.
     released: bool,
@@ -92,8 +87,7 @@ impl ReleaseResponse {
 }
 
 /// The response to a renewal.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "RenewResponse")]
+#[derive(Serialize)]
 pub struct RenewResponse {
     /// Always true.
     renewed: bool,
@@ -108,8 +102,7 @@ impl RenewResponse {
 }
 
 /// The status of one limit.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "LimitStatus")]
+#[derive(Serialize)]
 struct LimitStatusBody<'r> {
     /// The rule's name.
     rule: &'r str,
@@ -133,8 +126,7 @@ struct LimitStatusBody<'r> {
 }
 
 /// The name and the quota of a limit: a maximum number of units per window.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Limit")]
+#[derive(Serialize)]
 struct LimitBody<'r> {
     /// The name of the limit, unique in its rule.
     name: &'r str,

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::OnceError;
 
@@ -187,30 +186,30 @@ impl From<OnceError> for HttpProblem {
 }
 
 /// The reason why a request has no decision (RFC 9457).
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Problem")]
+#[derive(Serialize)]
 pub struct ProblemBody<'p> {
     /// Always `about:blank`: the status identifies the kind of problem.
     r#type: &'p str,
     /// The standard phrase for the status, such as `Bad Request`.
     title: &'p str,
     /// The status of the response.
-    #[schemars(range(min = 400, max = 599))]
     status: u16,
     /// The cause, and how to correct it.
     detail: &'p str,
 }
 
-/// Creates a problem with status 404. `hint` describes the paths that exist.
-pub fn not_found_with_hint(uri: &Uri, hint: &str) -> HttpProblem {
-    let detail = format!("path `{}` does not exist; {hint}", excerpt(uri.path().as_bytes()));
-    HttpProblem::new(StatusCode::NOT_FOUND, detail)
+/// Creates a problem with status 404. `remedy` lists the paths that exist, or states what the path needs.
+pub fn path_not_found(uri: &Uri, remedy: &str) -> HttpProblem {
+    let path = excerpt(uri.path().as_bytes());
+    HttpProblem::new(StatusCode::NOT_FOUND, format!("path `{path}` does not exist; {remedy}"))
 }
 
-/// Creates a problem with status 405 for a method that the path does not accept. `hint` describes the accepted methods.
-pub fn method_not_allowed_with_hint(method: &Method, uri: &Uri, hint: &str) -> HttpProblem {
-    let method = excerpt(method.as_str().as_bytes());
-    let detail = format!("`{}` does not accept {method}; {hint}", uri.path());
+/// Creates a problem with status 405 for a method that the path does not accept. The header `Allow` of the response,
+/// which axum's router or the caller adds, lists the methods that it accepts.
+pub async fn method_not_allowed(method: Method, uri: Uri) -> HttpProblem {
+    let (path, method) = (uri.path(), excerpt(method.as_str().as_bytes()));
+    let detail =
+        format!("`{path}` does not accept {method}; use a method that the header Allow lists");
     HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 
