@@ -6,19 +6,15 @@ use crate::algorithm::with_counter;
 use crate::clock::Timestamp;
 use crate::decision::{Decision, DecisionLimits};
 #[cfg(feature = "policy")]
-use crate::gate::{Gate, decide};
+use crate::gate::Gate;
 use crate::key::{self, Key, Value};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
-use crate::policy::MatchedRules;
-#[cfg(feature = "policy")]
 use crate::request::Descriptor;
 use crate::rule_limit::RuleLimit;
 use crate::store::Store;
-#[cfg(feature = "policy")]
-use crate::store::SyncStore;
 use crate::store_key::StoreKey;
 
 pub use crate::algorithm::additive::{Additive, BucketLayout};
@@ -77,17 +73,6 @@ pub fn try_check<S: Store>(
     descriptor: &Descriptor<'_>,
 ) -> Option<Decision<'static>> {
     gate.try_check(domain, descriptor)
-}
-
-/// Decides a request like [`Gate::check_matched_async`], but without a future. `store` must be the store of
-/// the gate. Returns `None` if the request has no hits, or if it refunds units.
-#[cfg(feature = "policy")]
-#[inline]
-pub fn try_charge_matched<S: SyncStore>(
-    store: &S,
-    matched: &MatchedRules<'_>,
-) -> Option<Decision<'static>> {
-    (matched.has_hits() && !matched.is_refund()).then(|| decide::charge(store, matched, |_| {}))
 }
 
 /// Returns the decision of a limiter on a request that has no key although a key is required: a denial without a retry

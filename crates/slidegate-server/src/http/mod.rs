@@ -8,13 +8,11 @@ mod auth;
 mod body;
 mod check_request;
 mod endpoints;
-mod fast_path;
 mod health;
-mod hyper_errors;
 mod json;
 mod protocol;
-mod stream;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,9 +26,7 @@ use hyper::body::Incoming;
 pub use self::auth::ProxyTrust;
 pub use self::check_request::{PermitRequest, ReserveRequest, SettleRequest};
 use self::endpoints::{DecisionEndpoints, Endpoint};
-use self::fast_path::CompleteRequest;
-pub use self::protocol::{HttpClient, HttpHandler, HttpProtocol};
-pub use self::stream::ClientDisconnect;
+pub use self::protocol::{HttpHandler, HttpProtocol};
 use crate::rendering::ResponseRenderer;
 use crate::rendering::problem::{method_not_allowed, path_not_found};
 use crate::request_handler::RequestHandler;
@@ -78,22 +74,16 @@ impl HttpService {
 }
 
 impl HttpHandler for HttpService {
-    async fn respond(&self, request: Request<Incoming>, client: &HttpClient) -> Response {
+    async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
         let mut response = match Endpoint::from_request(&request) {
-            Some(endpoint) => self.endpoints.handle(endpoint, request, client, &self.service).await,
+            Some(endpoint) => self.endpoints.handle(endpoint, request, peer, &self.service).await,
             // Boxed, because this future is large and rarely used.
-            None => Box::pin(self.router.respond(request, client)).await,
+            None => Box::pin(self.router.respond(request, peer)).await,
         };
         if self.service.health().is_draining() {
             add_connection_close_header(&mut response);
         }
         response
-    }
-
-    fn try_respond(&self, request: &CompleteRequest<'_>, message: &mut Vec<u8>) -> bool {
-        request.path == Endpoint::Check.as_str()
-            && !self.service.health().is_draining()
-            && self.endpoints.try_check(request.body, message)
     }
 }
 

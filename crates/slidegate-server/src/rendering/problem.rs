@@ -10,9 +10,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use slidegate::OnceError;
 
-use crate::bounds::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
+use crate::bounds::MAX_BODY_BYTES;
 use crate::json_reader::excerpt;
-use crate::rendering::http1::ResponseHead;
 use crate::reservation_token::SealError;
 use crate::telemetry::request_result::RequestResult;
 
@@ -99,29 +98,6 @@ impl HttpProblem {
         Self::bad_request(detail).closing_connection()
     }
 
-    /// Creates a problem for a request head that hyper cannot parse, from the `status` with which hyper responds.
-    /// Returns `None` if hyper never responds to such a head with this status.
-    pub fn from_head_status(status: StatusCode) -> Option<Self> {
-        let detail = match status {
-            StatusCode::BAD_REQUEST => {
-                "not an HTTP/1.1 request: the request line, a header, Content-Length or \
-                 Transfer-Encoding is malformed; send HTTP/1.1, and send gRPC to the address of --grpc"
-                    .to_owned()
-            }
-            StatusCode::URI_TOO_LONG => {
-                format!("the path is over {MAX_HEAD_BYTES} bytes; send attributes in the body")
-            }
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                format!(
-                    "the head is over {MAX_HEAD_BYTES} bytes or has over {MAX_HEADERS} headers; \
-                     send fewer or shorter headers"
-                )
-            }
-            _ => return None,
-        };
-        Some(Self::new(status, detail).closing_connection())
-    }
-
     /// Makes the server close the connection after the response. Used if the request was not read to its end, because
     /// the start of the next request is then unknown.
     pub fn closing_connection(self) -> Self {
@@ -141,19 +117,6 @@ impl HttpProblem {
     /// Returns the result that metrics record for the request.
     pub fn result(&self) -> RequestResult {
         if self.status.is_client_error() { RequestResult::Invalid } else { RequestResult::Error }
-    }
-
-    /// Appends the response in the form of HTTP/1.1.
-    pub fn write(&self, message: &mut Vec<u8>) {
-        let mut head = ResponseHead::new(message, self.status);
-        head.write_header(header::CONTENT_TYPE.as_str(), PROBLEM_JSON);
-        if let Some(methods) = self.allow {
-            head.write_header(header::ALLOW.as_str(), methods);
-        }
-        if self.closes_connection {
-            head.write_header(header::CONNECTION.as_str(), "close");
-        }
-        head.finish(&self.json());
     }
 
     /// Serializes the problem as JSON.
