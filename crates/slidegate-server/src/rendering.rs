@@ -64,11 +64,9 @@ impl ResponseRenderer {
         permit: Option<&PermitToken>,
     ) -> Result<CountedResponse, HttpProblem> {
         let (status, result) = http_status_and_result_of_decision(decision)?;
-        let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
-        let response = CheckResponse::from_decision(decision).with_permit(permit);
-        response.write(&mut json);
+        let json = to_json(&CheckResponse::from_decision(decision).with_permit(permit))?;
         let response =
-            self.build_http_response(decision, status, Some("application/json"), json.into())?;
+            self.build_http_response(decision, status, Some("application/json"), json)?;
         Ok(CountedResponse { response, result })
     }
 
@@ -81,12 +79,10 @@ impl ResponseRenderer {
         token: Option<ReservationToken>,
     ) -> Result<CountedResponse, HttpProblem> {
         let (status, result) = http_status_and_result_of_decision(decision)?;
-        let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
         let check = CheckResponse::from_decision(decision).with_permit(permit);
-        let response = ReserveResponse::new(check, token.as_ref());
-        response.write(&mut json);
+        let json = to_json(&ReserveResponse::new(check, token.as_ref()))?;
         let response =
-            self.build_http_response(decision, status, Some("application/json"), json.into())?;
+            self.build_http_response(decision, status, Some("application/json"), json)?;
         Ok(CountedResponse { response, result })
     }
 
@@ -118,10 +114,9 @@ impl ResponseRenderer {
             None => self.build_http_response(decision, status, None, Body::empty())?,
             Some(denial) => {
                 let status = deny_status.unwrap_or(status);
-                let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
-                let json = json.map_err(HttpProblem::internal)?;
+                let json = to_json(&denial.with_status(status.as_u16()))?;
                 let mut response =
-                    self.build_http_response(decision, status, Some(PROBLEM_JSON), json.into())?;
+                    self.build_http_response(decision, status, Some(PROBLEM_JSON), json)?;
                 // A proxy that chooses the status, and does not forward the body, would not know the reason.
                 if decision.reason() == Some(Reason::StoreUnavailable) {
                     let reason = HeaderValue::from_static("store_unavailable");
@@ -172,14 +167,19 @@ impl ResponseRenderer {
     }
 }
 
+fn to_json(body: &impl Serialize) -> Result<Body, HttpProblem> {
+    let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
+    serde_json::to_writer(&mut json, body).map_err(HttpProblem::internal)?;
+    Ok(json.into())
+}
+
 fn header_value(text: &str) -> Result<HeaderValue, HttpProblem> {
     HeaderValue::from_str(text).map_err(HttpProblem::internal)
 }
 
 /// Renders the response to a call that succeeded and has no decision.
 fn render_json(body: &impl Serialize) -> Result<CountedResponse, HttpProblem> {
-    let json = serde_json::to_vec(body).map_err(HttpProblem::internal)?;
-    let mut response = Response::new(json.into());
+    let mut response = Response::new(to_json(body)?);
     let content_type = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     Ok(CountedResponse { response, result: RequestResult::Allowed })

@@ -13,7 +13,6 @@ use crate::limiter::Limiter;
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
 use crate::request::Descriptor;
-use crate::rule_limit::RuleLimit;
 use crate::store::Store;
 use crate::store_key::StoreKey;
 
@@ -31,13 +30,6 @@ pub use crate::policy::file::suggest::most_similar_word;
 pub use crate::store::table::{
     CoarseTime, Evict, EvictionCandidate, PINNED, SLOTS_PER_GROUP, Slot, SlotIndex, Table,
 };
-
-/// Returns the JSON of a limit, which must always be the same. `format` is called only if it has not been called for this
-/// limit before.
-#[inline]
-pub fn cached_limit_json(limit: &RuleLimit, format: impl FnOnce() -> Box<str>) -> &str {
-    limit.texts.json.get_or_init(format)
-}
 
 /// Decides a request like [`Limiter::check_cost_async`], but without a future. Returns `None` if the store of the
 /// limiter is asynchronous.
