@@ -6,6 +6,7 @@ use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -22,12 +23,13 @@ use crate::connections::{ConnectionSources, ConnectionThreads, Connections, Prot
 use crate::grpc::protocol::GrpcProtocol;
 use crate::http::HttpProtocol;
 use crate::listen::ListenError;
+use crate::log::{Log, LogQueue};
 use crate::rendering::ResponseRenderer;
 use crate::service::Service;
 use crate::service::start::start_service;
 use crate::settings::Settings;
 use crate::tls::{AppProtocol, ListenerTls};
-use crate::{grpc, http, listen, log, reload};
+use crate::{grpc, http, listen, reload};
 
 /// The delay before idle HTTP/1.1 connections are closed when the server stops, so that their clients can send one more
 /// request.
@@ -44,18 +46,21 @@ const MIN_CLUSTER_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
 /// Runs `slidegate serve`.
-pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
+pub fn run(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let settings = Settings::from_args(args)?;
-    log::init(settings.log)?;
+    let log = Log::start(settings.log)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve_until_signal(settings))?;
+    let result = runtime.block_on(serve_until_signal(settings, log.queue()));
     // Does not wait for connections that outlast the drain.
     runtime.shutdown_background();
-    Ok(())
+    let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
+    // Not returned, because printing it would block if nobody reads standard error.
+    log.queue().push(&format!("{error}\n"));
+    Ok(ExitCode::FAILURE)
 }
 
 /// Starts the listeners and the service, waits for a signal, and drains all connections.
-async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
+async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignals::register_signal_handlers()?;
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
@@ -70,7 +75,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
         connection_sources.within_open_files(settings.clients, settings.is_max_connections_given);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
-    let service = Arc::new(start_service(settings.service).await?);
+    let service = Arc::new(start_service(settings.service, log.clone()).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
         spawn_admin_listener(admin, service.clone(), clients);
