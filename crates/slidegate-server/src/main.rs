@@ -19,6 +19,7 @@
 //! `service` starts all of them from the `settings`, which `args` reads, and `reload` replaces the policy.
 
 mod args;
+mod background;
 mod bounds;
 mod command;
 mod connections;

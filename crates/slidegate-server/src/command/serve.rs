@@ -89,7 +89,8 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     let renderer = ResponseRenderer::new(settings.headers, settings.retry_jitter);
     let tls = settings.tls;
     if let Some(tls) = &tls {
-        tls.reload_on_change(signal(SignalKind::hangup())?)?;
+        let hangup = signal(SignalKind::hangup())?;
+        tls.reload_on_change(hangup, service.health().background_tasks())?;
     }
     let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
     let grpc = match grpc {
@@ -106,7 +107,7 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     let http_service =
         http::HttpService::new(service.clone(), renderer, proxy_trust, clients.client_timeout);
     let protocol = HttpProtocol::new(http_service, clients.client_timeout);
-    let threads = start_connection_threads("http")?;
+    let threads = start_connection_threads("http", &service)?;
     let http = ClientListener::new(
         http,
         Connections::new(protocol, threads, tls_for(AppProtocol::Http), clients),
@@ -182,17 +183,19 @@ fn new_grpc_listener(
     tls: Option<ListenerTls>,
     clients: ClientBounds,
 ) -> Result<ClientListener<GrpcProtocol>, Box<dyn Error>> {
+    let threads = start_connection_threads("grpc", &service)?;
     let services = grpc::GrpcServices::new(service, renderer, clients.client_timeout)?;
     let protocol = GrpcProtocol::new(services, clients.client_timeout);
-    Ok(ClientListener::new(
-        socket,
-        Connections::new(protocol, start_connection_threads("grpc")?, tls, clients),
-    ))
+    Ok(ClientListener::new(socket, Connections::new(protocol, threads, tls, clients)))
 }
 
 /// Starts one connection thread for each processor.
-fn start_connection_threads(name: &str) -> io::Result<ConnectionThreads> {
-    ConnectionThreads::start(name, thread::available_parallelism()?.get())
+fn start_connection_threads(
+    name: &'static str,
+    service: &Service,
+) -> io::Result<ConnectionThreads> {
+    let count = thread::available_parallelism()?.get();
+    ConnectionThreads::start(name, count, service.health().background_tasks())
 }
 
 /// Accepts the connections of a listener. If there is no listener, waits forever.
@@ -228,6 +231,7 @@ async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) 
 /// of connections is open, a new connection closes the oldest one.
 fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
+    let tasks = service.health().background_tasks().clone();
     let router = http::admin::router(service, bounds.client_timeout);
     let connections = Connections::new(
         HttpProtocol::new(router, bounds.client_timeout).without_keep_alive(),
@@ -236,7 +240,8 @@ fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: Cli
         bounds,
     )
     .evicting_oldest();
-    tokio::spawn(async move { connections.accept_connections(&socket).await });
+    let accept = async move || match connections.accept_connections(&socket).await {};
+    tokio::spawn(tasks.keep_running("admin listener", accept));
 }
 
 async fn bind_optional_listener(
