@@ -24,3 +24,35 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
         "a thread panicked; this is a bug in slidegate, please report this line"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, pipe};
+    use std::panic::catch_unwind;
+
+    use tracing::dispatcher;
+    use tracing::level_filters::LevelFilter;
+
+    use super::*;
+    use crate::args::LogFormat;
+    use crate::log::{LogSettings, new_dispatch};
+
+    #[test]
+    fn panic_is_one_log_line_with_its_place() {
+        let (mut reader, writer) = pipe().unwrap();
+        let settings = LogSettings { level: LevelFilter::INFO, format: LogFormat::Text };
+        let log = new_dispatch(settings, move || writer.try_clone().unwrap());
+        log_panics();
+        let result =
+            dispatcher::with_default(&log, || catch_unwind(|| panic!("a test\npanics twice")));
+        drop(panic::take_hook());
+        assert!(result.is_err());
+        drop(log);
+        let mut lines = String::new();
+        reader.read_to_string(&mut lines).unwrap();
+        let (head, fields) = lines.split_once(" problem=").unwrap();
+        assert!(head.contains("ERROR") && head.contains("a thread panicked"), "{lines}");
+        assert!(fields.starts_with(r#""a test\npanics twice" location=crates/"#), "{lines}");
+        assert!(fields.contains("src/log/panics.rs:") && lines.lines().count() == 1, "{lines}");
+    }
+}
