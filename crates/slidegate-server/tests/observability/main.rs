@@ -11,7 +11,6 @@ mod collector_failures;
 mod common;
 mod logs;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
-#[allow(dead_code, reason = "the tests of Redis use all of it")]
 mod server;
 mod traces;
 mod unwritable_log;

@@ -151,11 +151,11 @@ fn lost_log_lines_are_reported_once_log_is_writable() {
     let mut lines = BufReader::new(reader).lines().map(|line| line.unwrap());
     let mut connection = RawConnection::connect(server.address);
     // Each further denial is one more line, until a line is written after the first lost one.
-    let report = iter::from_fn(|| {
+    let mut lines = iter::from_fn(|| {
         assert_eq!(UnreadServer::check(&mut connection), 429);
         lines.next()
     });
-    let report = report.filter(|line| line.contains("log lines lost since the start")).next();
+    let report = lines.find(|line| line.contains("log lines lost since the start"));
     let report: Value = serde_json::from_str(&report.unwrap()).unwrap();
     assert_eq!((&report["level"], &report["queue_full"]), (&json!("WARN"), &json!(0)));
     assert!(report["write_failed"].as_u64().unwrap() > 0, "{report}");
