@@ -205,7 +205,7 @@ async fn maintain_connection(
     on_reconnect: &mut impl FnMut(),
 ) {
     let mut backoff = INITIAL_RECONNECT_BACKOFF;
-    // After a panic, the numbers continue above those of the connections that were reported as lost.
+    // After a panic, the numbers continue above the highest number that was reported as lost.
     let (mut last_address, mut number) = (String::new(), *lost.borrow());
     let mut has_warned = false;
     loop {

@@ -131,7 +131,8 @@ fn print_to_stdout(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes text to standard error. Ignores failures, which nobody could be told; `eprintln!` would panic.
+/// Writes text to standard error. Ignores a failed write, because there is no other place for the text; `eprintln!` would
+/// panic.
 pub fn print_to_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }

@@ -54,7 +54,7 @@ pub fn run(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     // Does not wait for connections that outlast the drain.
     runtime.shutdown_background();
     let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
-    // Not returned, because printing it would block if nobody reads standard error.
+    // Not returned, because the caller would print it without a timeout.
     log.queue().push(&format!("{error}\n"));
     Ok(ExitCode::FAILURE)
 }

@@ -7,7 +7,7 @@ use std::thread;
 use tracing::error;
 
 /// Makes panics an event of the log. The hook of the standard library writes to standard error itself, and would block
-/// the panicking thread if nobody reads the pipe.
+/// the panicking thread if the pipe is full.
 pub fn log_panics() {
     panic::set_hook(Box::new(log_panic));
 }

@@ -1,7 +1,7 @@
 //! The queue between the threads that log and the thread that writes to standard error.
 //!
-//! A write to standard error blocks while nobody reads the pipe, and fails if the disk is full or the pipe is closed.
-//! Neither may delay or fail a decision, so a thread of its own writes. A line is lost if the queue is full or its write
+//! A write to standard error blocks while the pipe is full, and fails if the disk is full or the pipe is closed.
+//! Neither may delay or fail a decision, so a separate thread writes. A line is lost if the queue is full or its write
 //! fails. Lost lines are counted, and the log reports them when a write succeeds again.
 
 use std::io::{self, Write};
