@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, Value};
 use slidegate::StoreError;
+use slidegate::internal::restart_on_panic;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -135,8 +136,15 @@ impl Cluster {
             refresh_requested,
         });
         let (is_map_loaded_sender, is_map_loaded) = watch::channel(None);
-        let refresh_task =
-            tokio::spawn(refresh_slot_map_in_loop(nodes.clone(), is_map_loaded_sender));
+        let refresh_nodes = nodes.clone();
+        let refresh = async move || {
+            refresh_slot_map_in_loop(&refresh_nodes, &is_map_loaded_sender).await;
+        };
+        let refresh_task = tokio::spawn(restart_on_panic(refresh, || {
+            tracing::error!(
+                "the task that refreshes the slot map of the Redis Cluster panicked; it runs again"
+            );
+        }));
         Ok(Self { nodes, is_map_loaded, refresh_task })
     }
 
@@ -206,8 +214,8 @@ impl Drop for Cluster {
 
 /// Refreshes the slot map periodically and on request, in an endless loop.
 async fn refresh_slot_map_in_loop(
-    nodes: Arc<ClusterNodes>,
-    is_map_loaded: watch::Sender<Option<bool>>,
+    nodes: &ClusterNodes,
+    is_map_loaded: &watch::Sender<Option<bool>>,
 ) {
     loop {
         let is_refreshed = nodes.refresh_slot_map().await;

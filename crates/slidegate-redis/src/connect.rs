@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult};
+use slidegate::internal::restart_on_panic;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -50,19 +51,24 @@ pub struct ConnectionHandle {
 impl ReconnectingConnection {
     /// Creates a connection that a background task opens. `on_reconnect` is called when the first connection succeeds,
     /// when a connection to another server succeeds, and when a connection succeeds after a failed attempt.
-    pub fn open(source: ConnectionSource, on_reconnect: impl Fn() + Send + 'static) -> Self {
+    pub fn open(mut source: ConnectionSource, on_reconnect: impl Fn() + Send + 'static) -> Self {
         let (publish, current) =
             watch::channel(Err("the first connection attempt has not finished".to_owned()));
-        let (lost, lost_receiver) = watch::channel(0);
+        let (lost, mut lost_receiver) = watch::channel(0);
         let was_connected = Arc::<AtomicBool>::default();
-        let on_reconnect = {
+        let mut on_reconnect = {
             let was_connected = was_connected.clone();
             move || {
                 was_connected.store(true, Ordering::Release);
                 on_reconnect();
             }
         };
-        let task = tokio::spawn(maintain_connection(source, publish, lost_receiver, on_reconnect));
+        let maintain = async move || {
+            maintain_connection(&mut source, &publish, &mut lost_receiver, &mut on_reconnect).await;
+        };
+        let task = tokio::spawn(restart_on_panic(maintain, || {
+            tracing::error!("the task that connects to Redis panicked; it runs again");
+        }));
         Self { current, was_connected, lost, task }
     }
 
@@ -193,13 +199,14 @@ async fn connect_to_master(
 
 /// Connects, and reconnects whenever the connection is lost, until the [`ReconnectingConnection`] is dropped.
 async fn maintain_connection(
-    mut source: ConnectionSource,
-    publish: watch::Sender<ConnectionState>,
-    mut lost: watch::Receiver<u64>,
-    on_reconnect: impl Fn(),
+    source: &mut ConnectionSource,
+    publish: &watch::Sender<ConnectionState>,
+    lost: &mut watch::Receiver<u64>,
+    on_reconnect: &mut impl FnMut(),
 ) {
     let mut backoff = INITIAL_RECONNECT_BACKOFF;
-    let (mut last_address, mut number) = (String::new(), 0);
+    // After a panic, the numbers continue above the highest number that was reported as lost.
+    let (mut last_address, mut number) = (String::new(), *lost.borrow());
     let mut has_warned = false;
     loop {
         number += 1;
@@ -231,7 +238,7 @@ async fn maintain_connection(
                     let address = source.server_name_for_log();
                     tracing::warn!(%error, address, "Redis has not been reachable since the start; check its address; retrying");
                 }
-                log_and_publish_connect_error(&error, &publish);
+                log_and_publish_connect_error(&error, publish);
                 sleep(backoff).await;
                 backoff = (2 * backoff).min(MAX_RECONNECT_BACKOFF);
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use slidegate::StoreError;
+use slidegate::internal::restart_on_panic;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -83,7 +84,7 @@ impl Node {
                 connection_restored.notify_waiters();
             }
         };
-        let (coalescer, leader_receiver) = Coalescer::new();
+        let (coalescer, mut leader_receiver) = Coalescer::new();
         let node = Arc::new_cyclic(|weak_self| Self {
             address: address.into(),
             log_name: format!("Redis at {}", source.server_name_for_log()).into(),
@@ -96,7 +97,14 @@ impl Node {
             coalescer,
             call_settings,
         });
-        tokio::spawn(run_batches_of_all_keys(Arc::downgrade(&node), leader_receiver));
+        let weak_node = Arc::downgrade(&node);
+        let run_batches =
+            async move || run_batches_of_all_keys(&weak_node, &mut leader_receiver).await;
+        tokio::spawn(restart_on_panic(run_batches, || {
+            tracing::error!(
+                "the task that runs the calls of waiting requests panicked; it runs again"
+            );
+        }));
         node
     }
 
@@ -332,8 +340,8 @@ impl Node {
 /// Runs the calls of waiting requests, until the node is dropped. Each batch key gets its own task, so that the calls of
 /// different keys run concurrently.
 async fn run_batches_of_all_keys(
-    node: Weak<Node>,
-    mut leader_receiver: LeaderReceiver<BatchKey, QueuedRequest, ScriptResult>,
+    node: &Weak<Node>,
+    leader_receiver: &mut LeaderReceiver<BatchKey, QueuedRequest, ScriptResult>,
 ) {
     while let Some(leader_guard) = leader_receiver.next_leader().await {
         let Some(node) = node.upgrade() else { return };
@@ -348,7 +356,7 @@ fn probe_while_breaker_is_open(
     node: Weak<Node>,
     connection_restored: Arc<Notify>,
 ) -> BoxFuture<'static, ()> {
-    Box::pin(async move {
+    let send_probes = async move || {
         loop {
             while let Some(wait) = node.upgrade().and_then(|node| node.time_until_probe()) {
                 let _ = timeout(wait + OWN_PROBE_DELAY, connection_restored.notified()).await;
@@ -365,5 +373,8 @@ fn probe_while_breaker_is_open(
                 return;
             }
         }
-    })
+    };
+    Box::pin(restart_on_panic(send_probes, || {
+        tracing::error!("the task that probes Redis panicked; it runs again");
+    }))
 }

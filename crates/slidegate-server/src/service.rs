@@ -186,8 +186,8 @@ impl Service {
 
     /// Returns the current readiness of the server, and the reasons for it.
     pub fn readiness(&self) -> Readiness {
-        let (store, rules) = (self.store(), self.gate.policy().rules().len());
-        self.health.readiness(rules, self.observe, store.kind(), store.is_available())
+        let rules = self.gate.policy().rules().len();
+        self.health.readiness(rules, self.observe, self.store())
     }
 
     /// Returns the part of the server's readiness that does not depend on the store.

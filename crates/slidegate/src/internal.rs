@@ -32,6 +32,8 @@ pub use crate::heap::{HeapSize, allocated_bytes};
 pub use crate::policy::file::node::{Node, NodeKind, SourceSpan};
 #[cfg(feature = "policy")]
 pub use crate::policy::file::suggest::most_similar_word;
+#[cfg(feature = "tokio")]
+pub use crate::restart::{RESTART_DELAY, restart_on_panic};
 pub use crate::store::table::{
     CoarseTime, Evict, EvictionCandidate, PINNED, SLOTS_PER_GROUP, Slot, SlotIndex, Table,
 };

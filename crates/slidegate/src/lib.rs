@@ -171,6 +171,8 @@ mod redis_options;
 mod request;
 #[cfg(feature = "policy")]
 mod reserved_call;
+#[cfg(feature = "tokio")]
+mod restart;
 mod rule_limit;
 #[cfg(feature = "calendar")]
 mod similar;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use slidegate::internal::restart_on_panic;
 use slidegate::{Adjustment, Receipt};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -22,8 +23,12 @@ pub(super) struct RevertQueue {
 impl RevertQueue {
     /// Creates an empty queue, and starts its task.
     pub(super) fn start(store: &Arc<RedisStoreInner>) -> Self {
-        let (receipts, receiver) = channel(MAX_QUEUED_RECEIPTS);
-        store.runtime.spawn(revert_until_closed(Arc::downgrade(store), receiver));
+        let (receipts, mut receiver) = channel(MAX_QUEUED_RECEIPTS);
+        let weak_store = Arc::downgrade(store);
+        let revert = async move || revert_until_closed(&weak_store, &mut receiver).await;
+        store.runtime.spawn(restart_on_panic(revert, || {
+            tracing::error!("the task that reverts dropped reservations panicked; it runs again");
+        }));
         Self { receipts, dropped: AtomicU64::new(0) }
     }
 
@@ -46,7 +51,7 @@ impl fmt::Debug for RevertQueue {
     }
 }
 
-async fn revert_until_closed(store: Weak<RedisStoreInner>, mut receipts: Receiver<Receipt>) {
+async fn revert_until_closed(store: &Weak<RedisStoreInner>, receipts: &mut Receiver<Receipt>) {
     while let Some(receipt) = receipts.recv().await {
         let Some(store) = store.upgrade() else { return };
         if let Err(error) = store.adjust(&receipt, Adjustment::Revert).await {

@@ -67,7 +67,7 @@ pub fn run(
     }
     print(&description)?;
     // Standard error has the warnings and the errors, but warnings do not change the exit status.
-    eprint!("{warnings}");
+    super::print_to_stderr(&warnings);
     if errors.is_empty() { Ok(()) } else { Err(InvalidPoliciesError(errors.join("\n")).into()) }
 }
 

@@ -131,7 +131,7 @@ fn build_openapi_path_items(
             "responses": add_common_error_responses(json!({
                 "200": build_readiness_response("The server is ready.", readiness),
                 "503": build_readiness_response(
-                    "The server is stopping, or its store is unavailable and `--ready-needs-store` is set.",
+                    "The server is stopping, a background task has ended, or the store is unavailable and `--ready-needs-store` is set.",
                     readiness,
                 ),
             })),

@@ -10,6 +10,7 @@ use super::Service;
 use crate::args::RedisClock;
 use crate::bounds::StoreBounds;
 use crate::health::Health;
+use crate::log::LogQueue;
 use crate::reservation_token::{TokenSealer, token_key_of_cluster};
 use crate::settings::{ServiceSettings, StoreSettings};
 use crate::store::ServerStore;
@@ -43,12 +44,15 @@ fn flag_that_caused_error(error: &StartError) -> &'static str {
 
 /// Opens the store and creates the service on top of it. Must be called in a Tokio runtime, in which Redis and cluster
 /// stores connect in the background.
-pub async fn start_service(settings: ServiceSettings) -> Result<Service, ServiceError> {
+pub async fn start_service(
+    settings: ServiceSettings,
+    log: LogQueue,
+) -> Result<Service, ServiceError> {
     let bounds = settings.bounds;
     let token_key = settings.token_key.map(String::into_bytes);
     let token_key = token_key.or_else(|| derive_token_key(&settings.store));
     let store = open_store(settings.store, bounds).await?;
-    let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind()));
+    let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind(), log));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
     let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());

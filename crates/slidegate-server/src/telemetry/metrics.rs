@@ -5,6 +5,7 @@
 
 mod cluster;
 mod exposition;
+mod log;
 mod permits;
 mod waits;
 
@@ -24,10 +25,12 @@ use super::duration_histogram::DurationHistogram;
 use super::limit_result::LimitResult;
 use super::request_result::RequestResult;
 use super::stripes::Stripes;
+use crate::log::LogQueue;
 
 use self::cluster::ClusterGauges;
 pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::exposition::Format;
+use self::log::LogMetrics;
 use self::permits::PermitMetrics;
 pub use self::permits::PermitResult;
 use self::waits::WaitGauges;
@@ -58,6 +61,7 @@ pub struct Metrics {
     store_stats: StoreGauges,
     cluster: ClusterGauges,
     waits: WaitGauges,
+    log: LogMetrics,
 }
 
 /// The Prometheus counters of the results of one limit.
@@ -245,8 +249,9 @@ impl ListenerKind {
 }
 
 impl Metrics {
-    /// Creates the metrics, all with the value 0. `store` is the name of the kind of store, used as a label.
-    pub fn new(store: &'static str) -> Self {
+    /// Creates the metrics, all with the value 0. `store` is the name of the kind of store, used as a label. `log` counts
+    /// the lost log lines.
+    pub fn new(store: &'static str, log: LogQueue) -> Self {
         let mut registry = Registry::with_prefix("slidegate");
         let decisions = Family::default();
         registry.register(
@@ -320,6 +325,7 @@ impl Metrics {
             store_stats: StoreGauges::register(&mut registry, store),
             cluster: ClusterGauges::register(&mut registry),
             waits: WaitGauges::register(&mut registry),
+            log: LogMetrics::register(&mut registry, log),
             registry,
             decisions,
             near_limit,
@@ -395,6 +401,7 @@ impl Metrics {
     ) -> Result<String, std::fmt::Error> {
         self.store_stats.update_from_stats(store);
         self.permits.update();
+        self.log.update();
         if let Some(cluster) = cluster {
             self.cluster.update_from_stats(cluster);
         }
