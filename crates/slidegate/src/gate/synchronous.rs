@@ -18,6 +18,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let mut matched = policy.new_matched_rules();
         policy.apply_to(request, &mut matched);
         self.check_matched(&matched)
@@ -37,7 +38,11 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
-        requests.iter().map(|request| self.check_matched(&policy.apply(request))).collect()
+        let check = |request| {
+            self.warn_about_unknown_costs(&policy, request);
+            self.check_matched(&policy.apply(request))
+        };
+        requests.iter().map(check).collect()
     }
 
     /// Returns the decision that [`check`](Self::check) would make. Charges nothing.
@@ -80,6 +85,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         self.check_matched(&policy.apply(request).into_matches_for_reported_usage())
     }
 
@@ -106,7 +112,9 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            self.adjust(&decision.request_cost_receipt(), Adjustment::SetCost(cost));
+            let receipt = decision.request_cost_receipt();
+            self.warn_if_request_cost_is_unused(decision, &receipt);
+            self.adjust(&receipt, Adjustment::SetCost(cost));
         }
     }
 
@@ -129,7 +137,9 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            self.adjust(&decision.named_cost_receipt(cost), Adjustment::SetCost(units));
+            let receipt = decision.named_cost_receipt(cost);
+            self.warn_if_named_cost_is_unused(decision, &receipt, cost);
+            self.adjust(&receipt, Adjustment::SetCost(units));
         }
     }
 
@@ -171,6 +181,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request);
         let hits: Vec<Hit<'_>> = matched.hits().collect();
         self.store.edit(&hits, edit);
