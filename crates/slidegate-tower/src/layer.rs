@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::{HeaderName, header::InvalidHeaderName};
+use http::{HeaderName, StatusCode, header::InvalidHeaderName};
 use slidegate::headers::Style;
 use slidegate::policy::{OnStoreError, WhenMissing};
 use slidegate::{Decision, Gate, Jitter, Limiter, Store};
@@ -13,6 +13,7 @@ use crate::backend::{Backend, GateBackend, LimiterBackend};
 use crate::extract::{Attributes, Extract, RequestHead};
 use crate::header_writer::HeaderWriter;
 use crate::hold_permits::HoldPermitsLayer;
+use crate::names::{CheckedNames, NamesError};
 use crate::request_options::{CostSource, NamedCost, RequestOptions};
 use crate::respond::ProblemJson;
 use crate::service::RateLimit;
@@ -56,6 +57,8 @@ pub(crate) struct LayerConfig<R> {
     pub(crate) has_reservations: bool,
     pub(crate) on_drop: OnDrop,
     pub(crate) inspect: Option<InspectCallback>,
+    /// The status of denials for which a missing extension is the reason; `None` for the status of other denials.
+    pub(crate) missing_extension_status: Option<StatusCode>,
 }
 
 /// The callback that determines the final cost of a request from the head of its response.
@@ -71,8 +74,41 @@ impl RateLimitLayer {
     /// A request may lack an attribute. A rule of the policy can define an alternative attribute, as in
     /// `per: [api_key|ip]`. Otherwise the `when_missing` of the rule determines whether the rule is skipped or denies
     /// the request.
+    ///
+    /// When the layer is added to a service, and when the policy is replaced, the layer compares its names with those of
+    /// the policy, and logs a warning for each problem of [`check_names`](Self::check_names).
     pub fn new<S: Store>(gate: impl Into<Arc<Gate<S>>>, attributes: Attributes) -> Self {
         Self::with_backend(GateBackend::new(gate.into(), attributes))
+    }
+
+    /// Creates a layer as [`new`](Self::new) does, and [checks its names](Self::check_names), in the domain `default`. For
+    /// another domain, and for named costs, call `check_names` last.
+    ///
+    /// ```
+    /// use slidegate::{Gate, MemoryStore, Policy};
+    /// use slidegate_tower::{Attributes, RateLimitLayer, extract};
+    ///
+    /// let policy = Policy::from_yaml("rules: [{ name: a, per: [user_id], limits: [10/s] }]")?;
+    /// let attributes = Attributes::new().with("user", extract::header("x-user"));
+    /// let layer = RateLimitLayer::try_new(Gate::new(policy, MemoryStore::new()), attributes);
+    /// let error = layer.err().map(|error| error.to_string());
+    /// assert_eq!(
+    ///     error.as_deref(),
+    ///     Some("rule `a`: no extractor provides `user_id`, so the rule never applies; \
+    ///           did you mean `user`? the extractors are `user`; no rule uses `user`")
+    /// );
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a limit never applies because of a name.
+    pub fn try_new<S: Store>(
+        gate: impl Into<Arc<Gate<S>>>,
+        attributes: Attributes,
+    ) -> Result<Self, NamesError> {
+        let layer = Self::new(gate, attributes);
+        layer.check_names()?;
+        Ok(layer)
     }
 
     /// Creates a layer that decides with a limiter, which has one counter for each value of `key`. If a request has no
@@ -106,12 +142,29 @@ impl RateLimitLayer {
             has_reservations: false,
             on_drop: OnDrop::default(),
             inspect: None,
+            missing_extension_status: None,
         };
         Self { config: Arc::new(config) }
     }
 }
 
 impl<R> RateLimitLayer<R> {
+    /// Compares the names of the layer with those of the policy. Call it last, because other methods change the names:
+    ///
+    /// - A rule of the layer's [domain](Self::domain) uses an attribute that no extractor provides, in `per`, `when`,
+    ///   `overrides` or `descriptor`. Of alternatives such as `api_key|ip`, one is enough, unless an extractor that no rule
+    ///   uses has a similar name.
+    /// - No rule has the domain, although the policy has rules.
+    /// - No rule charges a [named cost](Self::named_cost) of the layer, or its [`cost`](Self::cost).
+    ///
+    /// An extractor that no rule uses is no error, because a policy changes without a build.
+    ///
+    /// # Errors
+    /// If a limit never applies, or a cost has no effect, because of a name.
+    pub fn check_names(&self) -> Result<(), NamesError> {
+        self.config.backend.check_names(&self.config.options)
+    }
+
     /// Sets the policy domain of the requests. Only the rules of this domain apply. The default is `default`.
     pub fn domain(self, domain: &str) -> Self {
         self.with_modified_options(|options| options.domain = domain.into())
@@ -214,6 +267,7 @@ impl<R> RateLimitLayer<R> {
             has_reservations,
             on_drop,
             inspect,
+            missing_extension_status,
             ..
         } = Arc::unwrap_or_clone(self.config);
         let config = LayerConfig {
@@ -225,8 +279,29 @@ impl<R> RateLimitLayer<R> {
             has_reservations,
             on_drop,
             inspect,
+            missing_extension_status,
         };
         RateLimitLayer { config: Arc::new(config) }
+    }
+
+    /// Sets the status of denials for which the server is the reason: a limit needs a value of an extension, such as the
+    /// address of the peer or the user, and the server has not added the extension to any request so far. By default,
+    /// such requests are denied as if the client had not sent the value.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use slidegate_tower::{RateLimitLayer, TrustedProxies, extract};
+    /// # use slidegate::{Limiter, policy::WhenMissing};
+    ///
+    /// # let limiter = Limiter::new(["10/min"])?;
+    /// let ip = extract::client_ip(TrustedProxies::none());
+    /// let layer = RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Deny)
+    ///     .missing_extension_status(StatusCode::INTERNAL_SERVER_ERROR);
+    /// # let _ = layer;
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn missing_extension_status(self, status: StatusCode) -> Self {
+        self.with_modified_config(|config| config.missing_extension_status = Some(status))
     }
 
     /// Sets the function that determines the final cost of an allowed request from its response: see [`Settlement`].
@@ -335,7 +410,11 @@ impl<R> RateLimitLayer<R> {
     }
 
     fn with_modified_options(self, set: impl FnOnce(&mut RequestOptions)) -> Self {
-        self.with_modified_config(|config| set(Arc::make_mut(&mut config.options)))
+        self.with_modified_config(|config| {
+            let options = Arc::make_mut(&mut config.options);
+            set(options);
+            options.names = CheckedNames::default();
+        })
     }
 }
 
@@ -362,6 +441,7 @@ impl<R> Clone for LayerConfig<R> {
             has_reservations: self.has_reservations,
             on_drop: self.on_drop,
             inspect: self.inspect.clone(),
+            missing_extension_status: self.missing_extension_status,
         }
     }
 }
@@ -370,6 +450,8 @@ impl<I, R> Layer<I> for RateLimitLayer<R> {
     type Service = RateLimit<I, R>;
 
     fn layer(&self, inner: I) -> Self::Service {
+        let LayerConfig { backend, options, .. } = &*self.config;
+        backend.warn_about_names(options);
         RateLimit::new(inner, self.config.clone())
     }
 }
