@@ -71,7 +71,7 @@ pub trait Backend: Send + Sync + 'static {
         settlement: Settlement,
     ) -> Option<BoxFuture<()>>;
 
-    /// Compares the names of the layer with those of the policy.
+    /// Compares the names of the layer with the names of the policy.
     ///
     /// # Errors
     /// If a limit never applies, or a cost has no effect, because of a name.

@@ -75,8 +75,8 @@ impl RateLimitLayer {
     /// `per: [api_key|ip]`. Otherwise the `when_missing` of the rule determines whether the rule is skipped or denies
     /// the request.
     ///
-    /// When the layer is added to a service, and when the policy is replaced, the layer compares its names with those of
-    /// the policy, and logs a warning for each problem of [`check_names`](Self::check_names).
+    /// When the layer is added to a service, and when the policy is replaced, the layer compares its names with the
+    /// names of the policy, and logs a warning for each problem of [`check_names`](Self::check_names).
     pub fn new<S: Store>(gate: impl Into<Arc<Gate<S>>>, attributes: Attributes) -> Self {
         Self::with_backend(GateBackend::new(gate.into(), attributes))
     }
@@ -149,7 +149,8 @@ impl RateLimitLayer {
 }
 
 impl<R> RateLimitLayer<R> {
-    /// Compares the names of the layer with those of the policy. Call it last, because other methods change the names:
+    /// Compares the names of the layer with the names of the policy. Call it last, because other methods change the names.
+    /// These are problems:
     ///
     /// - A rule of the layer's [domain](Self::domain) uses an attribute that no extractor provides, in `per`, `when`,
     ///   `overrides` or `descriptor`. Of alternatives such as `api_key|ip`, one is enough, unless an extractor that no rule

@@ -94,7 +94,7 @@ impl CheckedNames {
     }
 }
 
-/// Compares the names of a layer with those of a policy.
+/// Compares the names of a layer with the names of a policy.
 ///
 /// # Errors
 /// If a rule never applies, or a cost has no effect, because of a name.

@@ -32,7 +32,7 @@ impl WarnedCosts {
         is_new
     }
 
-    /// Forgets all costs, because another policy may charge other costs.
+    /// Removes all costs, because another policy may charge other costs.
     pub(super) fn clear(&self) {
         self.0.lock().clear();
     }

@@ -57,7 +57,7 @@ impl<S> Gate<S> {
     /// the counters then deny requests until enough units have left the window.
     ///
     /// Rules with a constant cost are skipped. Rules with a [named cost] are charged if the descriptor has a cost with
-    /// this name. Rules without a cost of their own are charged if [`cost`] was called.
+    /// this name; a name that no rule charges is logged once. Rules without a cost of their own are charged if [`cost`] was called.
     ///
     /// [`cost`]: crate::Descriptor::cost
     /// [named cost]: crate::Descriptor::with_cost
@@ -119,7 +119,8 @@ impl<S> Gate<S> {
     }
 
     /// Corrects the charges of the named cost `cost` of an allowed request to `units`, as [`settle`](Self::settle) does;
-    /// charges of other costs stay. Call this method at most once per decision and cost.
+    /// charges of other costs stay. A name that no rule charges is logged once. Call this method at most once per decision
+    /// and cost.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
