@@ -13,7 +13,7 @@ use crate::backend::{Backend, GateBackend, LimiterBackend};
 use crate::extract::{Attributes, Extract, RequestHead};
 use crate::header_writer::HeaderWriter;
 use crate::hold_permits::HoldPermitsLayer;
-use crate::names::{CheckedNames, NamesError};
+use crate::names::CheckedNames;
 use crate::request_options::{CostSource, NamedCost, RequestOptions};
 use crate::respond::ProblemJson;
 use crate::service::RateLimit;
@@ -43,7 +43,7 @@ use crate::settlement::{OnDrop, ResponseHead, Settlement};
 /// With an asynchronous store, the response future first awaits the decision, and then calls the inner service that was
 /// polled ready; a clone of that service serves the next request.
 pub struct RateLimitLayer<R = ProblemJson> {
-    config: Arc<LayerConfig<R>>,
+    pub(crate) config: Arc<LayerConfig<R>>,
 }
 
 /// The configuration of a layer, shared by all services that the layer creates.
@@ -79,36 +79,6 @@ impl RateLimitLayer {
     /// names of the policy, and logs a warning for each problem of [`check_names`](Self::check_names).
     pub fn new<S: Store>(gate: impl Into<Arc<Gate<S>>>, attributes: Attributes) -> Self {
         Self::with_backend(GateBackend::new(gate.into(), attributes))
-    }
-
-    /// Creates a layer as [`new`](Self::new) does, and [checks its names](Self::check_names), in the domain `default`. For
-    /// another domain, and for named costs, call `check_names` last.
-    ///
-    /// ```
-    /// use slidegate::{Gate, MemoryStore, Policy};
-    /// use slidegate_tower::{Attributes, RateLimitLayer, extract};
-    ///
-    /// let policy = Policy::from_yaml("rules: [{ name: a, per: [user_id], limits: [10/s] }]")?;
-    /// let attributes = Attributes::new().with("user", extract::header("x-user"));
-    /// let layer = RateLimitLayer::try_new(Gate::new(policy, MemoryStore::new()), attributes);
-    /// let error = layer.err().map(|error| error.to_string());
-    /// assert_eq!(
-    ///     error.as_deref(),
-    ///     Some("rule `a`: no extractor provides `user_id`, so the rule never applies; \
-    ///           did you mean `user`? the extractors are `user`; no rule uses `user`")
-    /// );
-    /// # Ok::<(), slidegate::PolicyErrors>(())
-    /// ```
-    ///
-    /// # Errors
-    /// If a limit never applies because of a name.
-    pub fn try_new<S: Store>(
-        gate: impl Into<Arc<Gate<S>>>,
-        attributes: Attributes,
-    ) -> Result<Self, NamesError> {
-        let layer = Self::new(gate, attributes);
-        layer.check_names()?;
-        Ok(layer)
     }
 
     /// Creates a layer that decides with a limiter, which has one counter for each value of `key`. If a request has no
@@ -149,23 +119,6 @@ impl RateLimitLayer {
 }
 
 impl<R> RateLimitLayer<R> {
-    /// Compares the names of the layer with the names of the policy. Call it last, because other methods change the names.
-    /// These are problems:
-    ///
-    /// - A rule of the layer's [domain](Self::domain) uses an attribute that no extractor provides, in `per`, `when`,
-    ///   `overrides` or `descriptor`. Of alternatives such as `api_key|ip`, one is enough, unless an extractor that no rule
-    ///   uses has a similar name.
-    /// - No rule has the domain, although the policy has rules.
-    /// - No rule charges a [named cost](Self::named_cost) of the layer, or its [`cost`](Self::cost).
-    ///
-    /// An extractor that no rule uses is no error, because a policy changes without a build.
-    ///
-    /// # Errors
-    /// If a limit never applies, or a cost has no effect, because of a name.
-    pub fn check_names(&self) -> Result<(), NamesError> {
-        self.config.backend.check_names(&self.config.options)
-    }
-
     /// Sets the policy domain of the requests. Only the rules of this domain apply. The default is `default`.
     pub fn domain(self, domain: &str) -> Self {
         self.with_modified_options(|options| options.domain = domain.into())
