@@ -81,6 +81,13 @@ pub fn try_check<S: Store>(
     gate.try_check(domain, descriptor)
 }
 
+/// Returns the number of policies that a gate has had. It is at least 1, and increases when the policy is replaced.
+#[cfg(feature = "policy")]
+#[inline]
+pub fn policy_version<S>(gate: &Gate<S>) -> u64 {
+    gate.policy_version()
+}
+
 /// Decides a request like [`Gate::check_matched_async`], but without a future. `store` must be the store of
 /// the gate. Returns `None` if the request has no hits, or if it refunds units.
 #[cfg(feature = "policy")]

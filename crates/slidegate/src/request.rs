@@ -190,7 +190,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Sets a named cost, for rules that charge it: `cost: tokens` in the policy. If two costs have the same name, the
-    /// first is used.
+    /// first is used. A gate logs a name that no rule charges once.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};

@@ -96,6 +96,16 @@ impl<'c> ActualCosts<'c> {
         self
     }
 
+    /// Returns the cost for rules that do not state a cost; `None` if it is not set.
+    pub(crate) fn unnamed(&self) -> Option<u64> {
+        self.plain
+    }
+
+    /// Returns the names of the named costs.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'c str> {
+        self.named.iter().map(|(name, _)| *name)
+    }
+
     fn get(&self, name: &str) -> Option<u64> {
         self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
     }

@@ -82,6 +82,7 @@ impl<'g, S: Store> Reservation<'g, S> {
         S: SyncStore,
     {
         self.is_reverted_on_drop = false;
+        self.gate.find_unused_costs(&self.decision, actual);
         let settlement = self.call.settlement(actual, SETTLE_TTL);
         let result = self.gate.store.settle(&settlement);
         self.gate.on_settled(&settlement, result);
@@ -93,6 +94,7 @@ impl<'g, S: Store> Reservation<'g, S> {
     /// # Errors
     /// If the store did not respond. The estimate may stay charged.
     pub async fn settle_async(mut self, actual: &ActualCosts<'_>) -> Result<(), StoreError> {
+        self.gate.find_unused_costs(&self.decision, actual);
         let settlement = self.call.settlement(actual, SETTLE_TTL);
         let is_degraded = self.decision.is_degraded();
         self.is_reverted_on_drop = false;
