@@ -29,6 +29,11 @@ impl ScriptOperation for MaintenanceOp<'_> {
         }
     }
 
+    /// A repeated revert or refund would return units that other requests have charged.
+    fn is_repeatable(&self) -> bool {
+        matches!(self, Self::Reset(_))
+    }
+
     /// The reply to a refund has the state of each counter. The replies to other operations only confirm success.
     fn decode(&self, bytes: &[u8]) -> Result<ScriptReply, DecodeError> {
         match self {
