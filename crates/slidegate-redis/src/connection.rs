@@ -41,7 +41,7 @@ const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time without a write after which a socket is examined before the next write. While calls follow each other closely,
 /// a close is noticed as soon as it arrives.
-const IDLE_TIME: Duration = Duration::from_millis(1);
+const IDLE_TIME: Duration = Duration::from_micros(100);
 
 /// The address of a server, and the settings of connections to it.
 #[derive(Clone)]

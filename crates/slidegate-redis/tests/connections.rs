@@ -6,6 +6,7 @@
 mod connections {
     mod fixture;
     mod idle_close;
+    mod repeated_calls;
 }
 mod proxy;
 mod server;
