@@ -5,8 +5,6 @@ use std::time::Duration;
 use slidegate::{Algorithm, ChargeResult, Hit, Key, Limit, Scope, Store, StoreError, Value};
 use slidegate_redis::{RedisStore, Settings};
 
-use crate::server::Redis;
-
 const MAX: u64 = 1_000_000;
 
 /// A store with one counter.
@@ -40,11 +38,6 @@ impl Counter {
     pub async fn used(&self) -> u64 {
         MAX - self.store.peek_async(&[self.hit()]).await.unwrap()[0].remaining()
     }
-}
-
-/// Closes all connections of clients, except the one that sends this command.
-pub fn kill_clients(server: &Redis) {
-    server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
 }
 
 /// Returns the number of repetitions: `REPETITIONS` if it is set, otherwise `default`.

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use slidegate::{Edit, Store, StoreError};
 use slidegate_redis::{RedisStore, Settings};
 
-use super::fixture::{Counter, kill_clients, repetitions};
+use super::fixture::{Counter, repetitions};
 use crate::proxy::{Proxy, ReplyFault};
 use crate::server::cluster::{Cluster, SHARDS};
 use crate::server::sentinel::Service;
@@ -33,21 +33,25 @@ async fn count_calls_without_redis(
 /// Closes all connections of clients, and waits until the store has received this.
 async fn kill_clients_and_wait(servers: &[&Redis]) {
     for server in servers {
-        kill_clients(server);
+        server.close_client_connections();
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connection_closed_by_idle_timeout_serves_next_call() {
+    const STORES: u64 = 20;
     let redis = Redis::with_args(&["--timeout", "1"]);
-    let counter = Counter::open(&redis.address(), LONG);
-    let failed = count_calls_without_redis(&counter, repetitions(3), async || {
-        tokio::time::sleep(Duration::from_secs(3)).await;
-    })
-    .await;
+    let counters: Vec<Counter> =
+        (0..STORES).map(|_| Counter::open(&redis.address(), LONG)).collect();
+    let checks = counters.iter().map(|counter| {
+        count_calls_without_redis(counter, repetitions(2), async || {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        })
+    });
+    let failed: u64 = join_all(checks).await.into_iter().sum();
     assert_eq!(failed, 0);
-    assert_eq!(counter.used().await, repetitions(3) + 1);
+    assert_eq!(counters[0].used().await, STORES * (repetitions(2) + 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,7 +111,7 @@ async fn connection_closed_unnoticed_serves_next_call() {
     let redis = Redis::start();
     let counter = Counter::open(&redis.address(), LONG);
     let failed = count_calls_without_redis(&counter, repetitions(20), async || {
-        kill_clients(&redis);
+        redis.close_client_connections();
         std::thread::sleep(Duration::from_millis(50));
     })
     .await;
@@ -257,7 +261,7 @@ async fn calls_during_random_closes_are_charged_at_most_once() {
             tokio::time::sleep(Duration::from_micros(fastrand::u64(200..5_000))).await;
             match fastrand::bool() {
                 true => proxy.close_connections(),
-                false => kill_clients(&redis),
+                false => redis.close_client_connections(),
             }
         }
     };

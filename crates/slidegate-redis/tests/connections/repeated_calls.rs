@@ -9,7 +9,7 @@ use slidegate::{
 };
 use slidegate_redis::{RedisStore, Settings};
 
-use super::fixture::{Counter, kill_clients, repetitions};
+use super::fixture::{Counter, repetitions};
 use crate::proxy::{Proxy, ReplyFault};
 use crate::server::{Folder, LONG, Redis, poll_until};
 
@@ -181,15 +181,15 @@ async fn guards_succeed_after_idle_close() {
     };
     let mut used = 0;
     for _ in 0..repetitions(5) {
-        kill_clients(&redis);
+        redis.close_client_connections();
         let decision = gate.check_async(&request("tokens", 999)).await;
         assert!(decision.is_allowed() && !decision.is_degraded());
-        kill_clients(&redis);
+        redis.close_client_connections();
         gate.settle_async(&decision, 500).await.unwrap();
         used += 500;
-        kill_clients(&redis);
+        redis.close_client_connections();
         let guard = gate.acquire_async(&request("stream", 1)).await.unwrap();
-        kill_clients(&redis);
+        redis.close_client_connections();
         drop(guard);
         poll_until("the permit is released", LONG, async || {
             gate.acquire_async(&request("stream", 1)).await.is_ok()
