@@ -10,10 +10,13 @@
 //! with [`StoreError::ConnectionLost`]: Redis may have received it just before the connection was closed, and a second
 //! charge would be worse than a decision without Redis.
 
+use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::poll_immediate;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use slidegate::{StoreError, Timestamp};
 
@@ -302,11 +305,26 @@ impl ScriptExecutor {
 
 /// Sends a command. If `is_asking` is set, `ASKING` precedes the command, because the slot is being migrated to the
 /// server.
+///
+/// Fails as soon as the connection has been closed. The `redis` crate alone could wait forever: a command that enters its
+/// queue at the moment at which the connection is closed is neither sent nor dropped.
 async fn send_command(
     command: &Cmd,
     is_asking: bool,
     handle: &ConnectionHandle,
 ) -> RedisResult<Value> {
+    let mut response = pin!(query(command, is_asking, handle));
+    tokio::select! {
+        biased;
+        response = &mut response => response,
+        // The response may have arrived just before.
+        () = handle.connection.closed() => poll_immediate(response)
+            .await
+            .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
+    }
+}
+
+async fn query(command: &Cmd, is_asking: bool, handle: &ConnectionHandle) -> RedisResult<Value> {
     let mut connection = handle.connection.commands.clone();
     if !is_asking {
         return command.query_async(&mut connection).await;

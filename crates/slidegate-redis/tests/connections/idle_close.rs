@@ -154,16 +154,15 @@ async fn forgotten_connection_fails_at_most_one_call() {
 async fn lost_connections_leave_breaker_closed() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
-    let settings = Settings { timeout: LONG, ..Settings::default() };
-    let store = RedisStore::open(&proxy.address(), settings).unwrap();
-    let counter = Counter::with_store(store);
+    let counter = Counter::open(&proxy.address(), LONG);
+    counter.charge().await.unwrap();
     for _ in 0..repetitions(20) {
-        counter.charge().await.unwrap();
         proxy.close_connections();
-        let _ = counter.charge().await;
+        // The connection may be closed while the call is in flight.
+        let result = counter.charge().await;
+        assert!(matches!(result, Ok(_) | Err(StoreError::ConnectionLost(_))), "{result:?}");
         assert!(!counter.store.is_breaker_open());
     }
-    assert!(counter.store.peek_async(&[counter.hit()]).await.is_ok());
 }
 
 /// A call times out, and its connection has received the reply to another call meanwhile: it works, so it is kept.

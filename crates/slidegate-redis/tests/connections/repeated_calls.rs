@@ -169,7 +169,7 @@ async fn guards_succeed_after_idle_close() {
     let redis = Redis::start();
     let policy = Policy::from_yaml(
         "rules:
-  - { name: tokens, when: { kind: tokens }, per: [user], limits: [100000/h] , on_store_error: deny }
+  - { name: tokens, when: { kind: tokens }, per: [user], limits: [10000000/h] , on_store_error: deny }
   - { name: streams, when: { kind: stream }, per: [user], limits: [{ concurrent: 1, permit_ttl: 600s }], on_store_error: deny }",
     );
     let settings = Settings { timeout: LONG, ..Settings::default() };
@@ -197,5 +197,5 @@ async fn guards_succeed_after_idle_close() {
         .await;
     }
     let peeked = gate.peek_async(&request("tokens", 0)).await;
-    assert_eq!(peeked.remaining(), 100_000 - used);
+    assert_eq!(peeked.remaining(), 10_000_000 - used);
 }
