@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, Value};
+use redis::{ConnectionInfo, RedisResult, Value};
 use slidegate::StoreError;
 use slidegate::internal::restart_on_panic;
 use tokio::sync::{Notify, watch};
@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::{host_and_port, with_host_and_port};
 use crate::connect::ConnectionSource;
+use crate::connection::Connector;
 use crate::execution::CallSettings;
 use crate::failure::Failure;
 use crate::node::Node;
@@ -288,12 +289,10 @@ impl ClusterNodes {
         &self,
         connection_info_of_address: &ConnectionInfo,
     ) -> RedisResult<Vec<SlotRange>> {
-        let client: Client = self.tls_roots.client(connection_info_of_address)?;
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(SLOT_MAP_QUERY_TIMEOUT));
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let connector = Connector::new(connection_info_of_address, &self.tls_roots)?;
+        let mut connection = connector.connect(SLOT_MAP_QUERY_TIMEOUT).await?;
         let response: Value =
-            redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
+            redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection.commands).await?;
         Ok(parse_slot_ranges(&response, &host_and_port(connection_info_of_address.addr())))
     }
 

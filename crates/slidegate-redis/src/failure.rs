@@ -70,9 +70,12 @@ impl Failure {
     }
 
     /// Converts the failure of one of several calls or requests into a timeout. The others may have charged, so the
-    /// effect on the counters is unknown. A redirection stays unchanged.
+    /// effect on the counters is unknown. A redirection and a lost connection stay unchanged.
     pub fn into_partial(self) -> Self {
-        let timed_out = |error: StoreError| StoreError::TimedOut(error.to_string());
+        let timed_out = |error: StoreError| match error {
+            StoreError::ConnectionLost(_) => error,
+            _ => StoreError::TimedOut(error.to_string()),
+        };
         match self {
             Self::Server(error) => Self::Server(timed_out(error)),
             Self::Key(error) => Self::Key(timed_out(error)),

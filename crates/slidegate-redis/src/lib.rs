@@ -77,6 +77,7 @@ mod clocks;
 mod cluster;
 mod coalescing;
 mod connect;
+mod connection;
 mod deny_cache;
 mod error;
 mod execution;

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::breaker::{self, Breaker, BreakerDecision, StateChange};
 use crate::coalescing::{Coalescer, Enqueued, LeaderGuard, LeaderReceiver, WaitHandle, Waiter};
 use crate::connect::ConnectionSource;
-use crate::execution::{CallSettings, CommandSentFlag, ScriptExecutor, ScriptResult};
+use crate::execution::{CallSettings, ScriptExecutor, ScriptResult, SentCall};
 use crate::failure::Failure;
 use crate::script_operation::ScriptOperation;
 use crate::script_request::ScriptRequest;
@@ -141,7 +141,7 @@ impl Node {
         }
         match self.coalescer.enqueue(batch_key, (request.clone(), deadline)) {
             Enqueued::Leader((request, _), _leader_guard) => {
-                let sent = CommandSentFlag::default();
+                let sent = SentCall::default();
                 let call_future =
                     self.executor.decide_request(&request, batch_key.is_asking, &sent);
                 self.make_call_with_breaker(self.wait_for_call_until_deadline(
@@ -187,7 +187,7 @@ impl Node {
         is_asking: bool,
         deadline: Instant,
     ) -> Result<O::Reply, Failure> {
-        let sent = CommandSentFlag::default();
+        let sent = SentCall::default();
         let call_future = self.executor.run_operation(operation, is_asking, &sent);
         self.make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
             .await
@@ -211,6 +211,8 @@ impl Node {
             _ => None,
         };
         let change = match server_error {
+            // Whether the server can be reached is found by the next call, which needs a new connection.
+            Some(StoreError::ConnectionLost(_)) if !is_probe => None,
             Some(_) => self.breaker.record_failure(pass, now),
             None => self.breaker.record_success(pass, now),
         };
@@ -246,8 +248,8 @@ impl Node {
     /// Sends a probe that charges nothing, if one is due.
     async fn send_own_probe(&self) {
         let deadline = Instant::now() + self.call_settings.timeout;
-        let sent = CommandSentFlag::default();
-        let probe = self.executor.run_empty_script();
+        let sent = SentCall::default();
+        let probe = self.executor.run_empty_script(&sent);
         let probe = self.wait_for_call_until_deadline(deadline, &sent, probe);
         if let Err(failure) = self.make_call_with_breaker(probe).await {
             tracing::debug!(error = %failure.into_error(), "{}: probe failed", self.log_name);
@@ -255,16 +257,16 @@ impl Node {
     }
 
     /// Waits for a call. Returns an error if the call has not finished by the deadline. The error reports a possible
-    /// charge if the flag `sent` of the call is set.
+    /// charge if the call was sent.
     async fn wait_for_call_until_deadline<T>(
         &self,
         deadline: Instant,
-        sent: &CommandSentFlag,
+        sent: &SentCall,
         call_future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         match timeout_at(deadline, call_future).await {
             Ok(reply) => reply,
-            Err(_) => Err(Failure::Server(self.executor.timeout_error(sent.is_sent()))),
+            Err(_) => Err(Failure::Server(self.executor.end_call_after_timeout(sent))),
         }
     }
 
@@ -317,7 +319,7 @@ impl Node {
     ) {
         let requests: Vec<&ScriptRequest> = batch.iter().map(|waiter| &*waiter.job.0).collect();
         let deadline = Instant::now() + self.call_settings.timeout;
-        let sent = CommandSentFlag::default();
+        let sent = SentCall::default();
         let call_future = self.executor.decide_batch(&requests, batch_key.is_asking, &sent);
         let reply = self
             .make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))

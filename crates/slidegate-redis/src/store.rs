@@ -509,8 +509,8 @@ impl Store for RedisStore {
         let any_charged = results.iter().any(Result::is_ok);
         results.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match any_charged
         {
-            true => StoreError::TimedOut(error.to_string()),
-            false => error,
+            true if !error.may_have_charged() => StoreError::TimedOut(error.to_string()),
+            _ => error,
         })
     }
 
