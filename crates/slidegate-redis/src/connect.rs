@@ -1,5 +1,6 @@
 //! A connection to Redis that a background task opens, and replaces whenever it is lost.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -35,8 +36,6 @@ const BACKOFF_FOR_WAITING_CALL: Duration = Duration::from_millis(3);
 pub struct ReconnectingConnection {
     current: watch::Receiver<ConnectionState>,
     reports: Arc<Reports>,
-    /// Time for which a call waits for the replacement of a doubtful connection before it uses that connection.
-    max_replacement_wait: Duration,
     task: JoinHandle<()>,
 }
 
@@ -74,6 +73,11 @@ struct Reports {
 }
 
 impl Reports {
+    /// Returns the highest number of a connection that is to be replaced.
+    fn highest_replaced(&self) -> u64 {
+        self.lost.load(Ordering::Acquire).max(self.doubtful.load(Ordering::Acquire))
+    }
+
     /// Waits until the connection with this number is reported as lost or doubtful. Returns `true` if it is lost.
     async fn wait_for_report(&self, number: u64) -> bool {
         loop {
@@ -85,10 +89,6 @@ impl Reports {
             }
             self.reported.notified().await;
         }
-    }
-
-    fn highest_reported_number(&self) -> u64 {
-        self.lost.load(Ordering::Acquire).max(self.doubtful.load(Ordering::Acquire))
     }
 
     /// Waits for the backoff after a failed attempt, or for a shorter time while a call waits for a connection.
@@ -115,12 +115,13 @@ impl ReconnectingConnection {
         let reports = Arc::<Reports>::default();
         let task_reports = reports.clone();
         let maintain = async move || {
-            maintain_connection(&mut source, &publish, &task_reports, &mut on_reconnect).await;
+            let (source, on_reconnect) = (&mut source, &mut on_reconnect);
+            maintain_connection(source, call_timeout, &publish, &task_reports, on_reconnect).await;
         };
         let task = tokio::spawn(restart_on_panic(maintain, || {
             tracing::error!("the task that connects to Redis panicked; it runs again");
         }));
-        Self { current, reports, max_replacement_wait: call_timeout / 2, task }
+        Self { current, reports, task }
     }
 
     /// Returns `true` if a connection has ever been established.
@@ -131,26 +132,14 @@ impl ReconnectingConnection {
     /// Waits until there is a connection with a higher number than `lost`, and returns it. Returns `None` if the background
     /// task has ended.
     pub async fn connection(&self, lost: u64) -> Option<ConnectionHandle> {
-        let lost = lost.max(self.reports.lost.load(Ordering::Acquire));
-        let doubtful = self.reports.doubtful.load(Ordering::Acquire);
-        let current = match &*self.current.borrow() {
-            Ok(handle) if handle.is_usable(lost.max(doubtful)) => return Some(handle.clone()),
-            Ok(handle) if handle.is_usable(lost) => Some(handle.clone()),
-            _ => None,
-        };
-        let Some(current) = current else { return self.wait_for_connection(lost).await };
-        // If the server is slow, so is the login on a new connection, and the doubtful one may still work.
-        let next = self.wait_for_connection(lost.max(doubtful));
-        match timeout(self.max_replacement_wait, next).await {
-            Ok(connection) => connection,
-            Err(_) if current.connection.is_closed() => self.wait_for_connection(lost).await,
-            Err(_) => Some(current),
-        }
-    }
-
-    async fn wait_for_connection(&self, lost: u64) -> Option<ConnectionHandle> {
+        let lost = lost.max(self.reports.highest_replaced());
         let is_usable =
             |state: &ConnectionState| state.as_ref().is_ok_and(|handle| handle.is_usable(lost));
+        if let Ok(handle) = &*self.current.borrow()
+            && handle.is_usable(lost)
+        {
+            return Some(handle.clone());
+        }
         let mut current = self.current.clone();
         loop {
             self.reports.wanted.notify_one();
@@ -283,6 +272,7 @@ async fn connect_to_master(connector: &Connector) -> RedisResult<Connection> {
 /// Connects, and reconnects whenever the connection is lost, until the [`ReconnectingConnection`] is dropped.
 async fn maintain_connection(
     source: &mut ConnectionSource,
+    call_timeout: Duration,
     publish: &watch::Sender<ConnectionState>,
     reports: &Reports,
     on_reconnect: &mut impl FnMut(),
@@ -290,33 +280,47 @@ async fn maintain_connection(
     let mut backoff = INITIAL_RECONNECT_BACKOFF;
     // After a panic, the numbers continue above all earlier ones.
     let mut number = publish.borrow().as_ref().map_or(0, |handle| handle.number);
-    number = number.max(reports.highest_reported_number());
+    number = number.max(reports.highest_replaced());
     let mut last_address = String::new();
     let (mut has_warned, mut has_failed) = (false, false);
     // The doubtful connection, while another one is opened.
     let mut doubtful: Option<Connection> = None;
     loop {
         number += 1;
-        let connection = match (source.connect().await, doubtful.take()) {
+        let attempt = {
+            let mut connecting = pin!(source.connect());
+            match &doubtful {
+                None => connecting.await,
+                Some(connection) => match timeout(call_timeout, &mut connecting).await {
+                    Ok(attempt) => attempt,
+                    // The login takes longer than calls may wait. The doubtful connection may work again; its new number
+                    // ends the doubt.
+                    Err(_) => {
+                        publish_connection(publish, connection, number);
+                        number += 1;
+                        connecting.await
+                    }
+                },
+            }
+        };
+        let connection = match (attempt, doubtful.take()) {
             (Ok((connection, address)), _) => {
                 let is_new = has_failed || address != last_address;
                 (has_failed, last_address) = (false, address);
                 if std::mem::take(&mut has_warned) {
                     tracing::info!(address = last_address, "connected to Redis for the first time");
                 }
-                let handle = ConnectionHandle { connection: connection.clone(), number };
-                publish.send_modify(|state| *state = Ok(handle));
+                publish_connection(publish, &connection, number);
                 if is_new {
                     reports.was_connected.store(true, Ordering::Release);
                     on_reconnect();
                 }
                 connection
             }
-            // The server is slow or has too many connections, so the connection is kept. Its new number ends the doubt.
+            // The server is slow or has too many connections, so the connection is kept.
             (Err(error), Some(connection)) if !connection.is_closed() => {
                 tracing::debug!(%error, "cannot replace the connection to Redis; keeping it");
-                let handle = ConnectionHandle { connection: connection.clone(), number };
-                publish.send_modify(|state| *state = Ok(handle));
+                publish_connection(publish, &connection, number);
                 connection
             }
             (Err(error), _) => {
@@ -358,6 +362,16 @@ async fn maintain_connection(
             backoff = INITIAL_RECONNECT_BACKOFF;
         }
     }
+}
+
+/// Publishes the current connection.
+fn publish_connection(
+    publish: &watch::Sender<ConnectionState>,
+    connection: &Connection,
+    number: u64,
+) {
+    let handle = ConnectionHandle { connection: connection.clone(), number };
+    publish.send_modify(|state| *state = Ok(handle));
 }
 
 /// Logs the error of a failed connection attempt and publishes it as the current state. The error is logged as a
