@@ -17,8 +17,8 @@ use super::preface_timeout::PrefaceTimeout;
 use crate::connections::{ClientIo, Protocol};
 
 /// Maximum number of open calls on a connection. A call above it is refused, which Envoy treats as a failure that lets
-/// the request pass. Envoy opens calls before it has received this number, so it must exceed what Envoy opens by itself:
-/// 1,024 since version 1.36, and any number before.
+/// the request pass. Envoy opens calls before it has received this number: up to 1,024 on a connection since version
+/// 1.36, and any number before.
 const MAX_OPEN_CALLS: u32 = 4096;
 
 /// Maximum number of calls of a connection that are handled at the same time. The other open calls wait, and their
@@ -58,7 +58,8 @@ impl GrpcProtocol {
             // Envoy resets the calls that time out. If a busy server reads many calls together with their resets, the
             // default of 20 would close the connection, and with it all other calls.
             .max_pending_accept_reset_streams(MAX_OPEN_CALLS as usize)
-            // A refused call counts as an error, and its message as another. The default of 1,024 would close the connection.
+            // A refused call counts as an error, and its message as another. The default of 1,024 would close the
+            // connection.
             .max_local_error_reset_streams(MAX_OPEN_CALLS as usize)
             .max_header_list_size(MAX_HEADER_BYTES)
             .initial_stream_window_size(FLOW_CONTROL_WINDOW_BYTES)

@@ -1,5 +1,5 @@
-//! Tests of bursts of calls on one connection, which a client such as Envoy sends before it has received the settings of
-//! the server.
+//! Tests of bursts of calls on one connection, which a client such as Envoy sends before it has received the settings
+//! of the server.
 
 use axum::body::Bytes;
 use h2::Reason;

@@ -145,8 +145,8 @@ impl EnvoySetup {
         self.slidegate = Some(start_slidegate(&self.policy, &address, self.tls.as_ref()));
     }
 
-    /// Sends four bursts after the limit is used up, and one after a restart of slidegate, with which the counters start
-    /// at 0. Asserts that no request above the limit passes.
+    /// Sends four bursts after the limit is used up, and one after a restart of slidegate, when the counters are at 0
+    /// again. Asserts that no request above the limit passes.
     fn assert_bursts_stay_within_limit(mut self) {
         const BURST: Burst = Burst { connections: 4, streams: 900 };
         let allowed = self.send(Burst { connections: 1, streams: 5 });
@@ -173,8 +173,8 @@ fn start_slidegate(policy: &str, grpc: &str, tls: Option<&(CertAuthority, CertFi
     Server::start_with(policy, &flags)
 }
 
-/// Returns the changes to Envoy's configuration for TLS on its listener and in its cluster `slidegate`. `ca` is the path
-/// of the file with the certificate authority of slidegate.
+/// Returns the changes to Envoy's configuration for TLS on its listener and in its cluster `slidegate`. `ca` is the
+/// path of the file with the certificate authority of slidegate.
 fn tls_edits(files: &CertFiles, ca: &str) -> [(String, String); 2] {
     const TLS: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3";
     let (cert, key) = (path_str(files.cert.path()), path_str(files.key.path()));
