@@ -64,9 +64,10 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     let mut stop = StopSignals::register_signal_handlers()?;
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
-    let http = listen::bind(&settings.http, "--http (SLIDEGATE_HTTP)").await?;
-    let grpc = bind_optional_listener(settings.grpc, "--grpc (SLIDEGATE_GRPC)").await?;
-    let admin = bind_optional_listener(settings.admin, "--admin (SLIDEGATE_ADMIN)").await?;
+    let http = listen::bind(&settings.http, "--http (SLIDEGATE_HTTP)")?;
+    let grpc = bind_optional_listener(settings.grpc, "--grpc (SLIDEGATE_GRPC)")?;
+    let admin = bind_optional_listener(settings.admin, "--admin (SLIDEGATE_ADMIN)")?;
+    listen::warn_about_short_accept_queues();
     let connection_sources = ConnectionSources {
         client_listeners: 1 + u64::from(grpc.is_some()),
         max_other_connections: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
@@ -244,14 +245,11 @@ fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: Cli
     tokio::spawn(tasks.keep_running("admin listener", accept));
 }
 
-async fn bind_optional_listener(
+fn bind_optional_listener(
     address: Option<ListenAddress>,
     flag: &'static str,
 ) -> Result<Option<TcpListener>, ListenError> {
-    match address {
-        Some(address) => listen::bind(&address, flag).await.map(Some),
-        None => Ok(None),
-    }
+    address.map(|address| listen::bind(&address, flag)).transpose()
 }
 
 /// The signals that stop the server: SIGTERM and SIGINT. They are registered before the server listens, so that no

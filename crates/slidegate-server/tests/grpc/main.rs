@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod bursts;
+#[path = "../common/certificates.rs"]
+mod certificates;
 mod client;
 mod client_values;
 #[path = "../common/mod.rs"]
