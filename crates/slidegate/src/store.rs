@@ -429,6 +429,10 @@ pub enum StoreError {
     /// The store cannot be reached. Nothing was charged.
     #[error("the store cannot be reached: {0}")]
     Unavailable(String),
+    /// The connection to the store was lost while the call was in flight. The charge may or may not have been made, so the
+    /// call must not be repeated, unless the store applies it once.
+    #[error("the connection to the store was lost during the call: {0}")]
+    ConnectionLost(String),
     /// The store did not respond in time. The charge may or may not have been made, so the call must not be repeated.
     #[error("the store did not respond in time: {0}")]
     TimedOut(String),
@@ -439,4 +443,11 @@ pub enum StoreError {
     /// limits of a policy can be checked in advance: see [`Policy::from_yaml_for`](crate::Policy::from_yaml_for).
     #[error("the store does not support this limit: {0}")]
     Unsupported(String),
+}
+
+impl StoreError {
+    /// Returns `true` if the call may have charged, because it was sent and its result is unknown.
+    pub fn may_have_charged(&self) -> bool {
+        matches!(self, Self::ConnectionLost(_) | Self::TimedOut(_))
+    }
 }

@@ -80,6 +80,7 @@ pub struct ListenerMetrics {
 pub struct StoreMetrics {
     durations: DurationHistogram,
     unavailable: Counter,
+    connection_lost: Counter,
     timed_out: Counter,
     breaker_open: Counter,
     unsupported: Counter,
@@ -452,6 +453,7 @@ impl StoreMetrics {
         Self {
             durations: durations.get_or_create(&StoreLabels { store }).clone(),
             unavailable: counter("unavailable"),
+            connection_lost: counter("connection_lost"),
             timed_out: counter("timed_out"),
             breaker_open: counter("breaker_open"),
             unsupported: counter("unsupported"),
@@ -463,6 +465,7 @@ impl StoreMetrics {
         self.durations.observe(duration);
         let counter = match error {
             None => return,
+            Some(StoreError::ConnectionLost(_)) => &self.connection_lost,
             Some(StoreError::TimedOut(_)) => &self.timed_out,
             Some(StoreError::BreakerOpen) => &self.breaker_open,
             Some(StoreError::Unsupported(_)) => &self.unsupported,

@@ -12,6 +12,7 @@ use super::log_throttle::LogThrottle;
 
 /// A log of failed calls to the store, with at most one message per minute and kind of failure.
 pub struct StoreFailureLog {
+    connection_lost: LogThrottle,
     timed_out: LogThrottle,
     unavailable: LogThrottle,
     clock: SystemClock,
@@ -21,7 +22,12 @@ impl StoreFailureLog {
     /// Creates a log that has not logged a message yet.
     pub fn new() -> Self {
         let throttle = || LogThrottle::new(1, Duration::from_secs(60));
-        Self { timed_out: throttle(), unavailable: throttle(), clock: SystemClock::new() }
+        Self {
+            connection_lost: throttle(),
+            timed_out: throttle(),
+            unavailable: throttle(),
+            clock: SystemClock::new(),
+        }
     }
 
     /// Logs a failed call, unless a failure of this kind has been logged in the current minute. The field `unlogged` is
@@ -30,6 +36,15 @@ impl StoreFailureLog {
     pub fn log(&self, error: &StoreError) {
         let unlogged = |throttle: &LogThrottle| throttle.try_acquire(self.clock.now());
         match error {
+            StoreError::ConnectionLost(_) => {
+                if let Some(unlogged) = unlogged(&self.connection_lost) {
+                    warn!(
+                        unlogged,
+                        "the connection to the store was lost during a call, so on_store_error decides its requests; \
+                         check whether the store was restarted, and which proxy closes connections"
+                    );
+                }
+            }
             StoreError::TimedOut(_) => {
                 if let Some(unlogged) = unlogged(&self.timed_out) {
                     warn!(

@@ -99,7 +99,7 @@ impl<'g, S: Store> Reservation<'g, S> {
         let first = self.gate.settle_call_async(&settlement, is_degraded).await;
         match first {
             // The store applies the settlement once.
-            Err(StoreError::TimedOut(_)) => {
+            Err(error) if error.may_have_charged() => {
                 self.gate.settle_call_async(&settlement, is_degraded).await.map(drop)
             }
             result => result.map(drop),
