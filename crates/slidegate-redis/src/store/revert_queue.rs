@@ -50,7 +50,10 @@ async fn revert_until_closed(store: Weak<RedisStoreInner>, mut receipts: Receive
     while let Some(receipt) = receipts.recv().await {
         let Some(store) = store.upgrade() else { return };
         if let Err(error) = store.adjust(&receipt, Adjustment::Revert).await {
-            tracing::debug!(%error, "cannot revert the charges of a dropped reservation; they count until their windows end");
+            tracing::debug!(
+                class = error.class(),
+                "cannot revert the charges of a dropped reservation; they count until their windows end"
+            );
         }
     }
 }
