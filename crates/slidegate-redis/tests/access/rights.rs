@@ -305,5 +305,5 @@ async fn documented_user_runs_all_operations_with_sentinels() {
     let address = service.address().replace("//", "//slidegate:password@");
     run_all_operations(&format!("{address}?sentinel_user=slidegate&sentinel_pass=password")).await;
     assert_nothing_was_denied(service.master());
-    service.sentinels.iter().for_each(|sentinel| assert_nothing_was_denied(sentinel));
+    service.sentinels.iter().for_each(assert_nothing_was_denied);
 }
