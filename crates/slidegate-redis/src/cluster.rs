@@ -85,7 +85,7 @@ struct ClusterNodes {
     servers: Mutex<HashMap<String, Arc<Node>>>,
     /// Notified to refresh the slot map, because it is outdated or a call to a node has failed.
     refresh_requested: Notify,
-    /// The last error response to a query for the slot map.
+    /// The last error response, if the last attempt to refresh the map failed because of one.
     rejection: Mutex<Option<StoreError>>,
 }
 
@@ -256,6 +256,7 @@ impl ClusterNodes {
     /// Queries one node after another for the slot map, until a node returns one: first the known servers in random
     /// order, then the seeds. Returns `true` if the map was refreshed.
     async fn refresh_slot_map(&self) -> bool {
+        let mut rejection = None;
         let mut known: Vec<String> = self.servers.lock().keys().cloned().collect();
         fastrand::shuffle(&mut known);
         let known = known.iter().filter_map(|address| self.connection_info_of_address(address));
@@ -277,12 +278,13 @@ impl ClusterNodes {
                     tracing::debug!(%error, "query for the slot map failed");
                     if let Some(class) = failure::rejection_class(&error) {
                         let message = failure::message_of(&error);
-                        *self.rejection.lock() = Some(StoreError::Rejected { class, message });
+                        rejection = Some(StoreError::Rejected { class, message });
                     }
                 }
                 Err(_) => tracing::debug!("query for the slot map timed out"),
             }
         }
+        *self.rejection.lock() = rejection;
         false
     }
 

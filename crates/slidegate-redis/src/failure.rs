@@ -73,7 +73,7 @@ impl Failure {
         }
     }
 
-    /// Returns the failure of a request one of whose keys has a value that slidegate did not write.
+    /// Returns the failure of a request with a key that another program has written.
     pub fn foreign_value<'k>(keys: impl IntoIterator<Item = &'k str>) -> Self {
         let keys: Vec<&str> = keys.into_iter().collect();
         let message = "FOREIGN value not written by slidegate".to_owned();

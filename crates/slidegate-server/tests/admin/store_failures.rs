@@ -284,7 +284,7 @@ fn slot_without_master_is_failure_of_server() {
         observed.errors("clusterdown") >= 1.0
     });
     let line = &observed.lines_of_class("a call to the store failed", "clusterdown")[0];
-    assert!(line["remedy"].as_str().unwrap().contains("--cluster check"), "{line}");
+    assert!(line["remedy"].as_str().unwrap().contains("CLUSTER SLOTS"), "{line}");
 }
 
 /// Writes a value of another program to all keys of a tenant, and returns their names.

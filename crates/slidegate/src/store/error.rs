@@ -185,7 +185,7 @@ impl RejectionClass {
                 "end the script that blocks Redis with SCRIPT KILL, and correct its program"
             }
             Self::ClusterDown => {
-                "find the slots without a master with `redis-cli --cluster check`, and restore their nodes"
+                "find the slots without a master in CLUSTER SLOTS, and restore their nodes"
             }
             Self::TooFewReplicas => "restore the replicas of Redis, or lower min-replicas-to-write",
             Self::Loading => "wait until Redis has loaded its data",
