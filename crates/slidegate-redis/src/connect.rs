@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::SentinelTarget;
 use crate::connection::{Connection, Connector};
+use crate::failure;
 use crate::sentinel::{Sentinels, is_master};
 use crate::tls::TlsRoots;
 
@@ -325,7 +326,11 @@ async fn maintain_connection(
             }
             (Err(error), _) => {
                 // The circuit breaker reports an outage only after a request.
-                if last_address.is_empty() && !std::mem::replace(&mut has_warned, true) {
+                let is_rejection = failure::rejection_class(&error).is_some();
+                if last_address.is_empty()
+                    && !std::mem::replace(&mut has_warned, true)
+                    && !is_rejection
+                {
                     let address = source.server_name_for_log();
                     tracing::warn!(%error, address, "Redis has not been reachable since the start; check its address; retrying");
                 }
@@ -379,12 +384,15 @@ fn publish_connection(
 /// warning, a wrong password would become visible only with the first request. An unreachable server is reported by the
 /// circuit breaker.
 fn log_and_publish_connect_error(error: &RedisError, publish: &watch::Sender<ConnectionState>) {
-    let last_error = error.to_string();
+    let last_error = failure::message_of(error);
     let is_known = publish.borrow().as_ref().is_err_and(|known| *known == last_error);
-    let is_rejection =
-        matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::Server(_));
-    if is_rejection && !is_known {
-        tracing::warn!(%error, "Redis rejected the connection; correct the cause, such as a wrong password; retrying");
+    if let Some(class) = failure::rejection_class(error).filter(|_| !is_known) {
+        tracing::warn!(
+            class = class.label(),
+            error = last_error,
+            remedy = class.remedy(),
+            "Redis rejected the connection; retrying"
+        );
     } else {
         tracing::debug!(%error, "no connection to Redis");
     }

@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use futures_util::future::poll_immediate;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
-use slidegate::{StoreError, Timestamp};
+use slidegate::{RejectionClass, StoreError, Timestamp};
 
 use crate::call::{self, ScriptCall};
 use crate::clocks::Clocks;
 use crate::connect::{ConnectionHandle, ConnectionSource, ReconnectingConnection};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
 use crate::script::Scripts;
 use crate::script_operation::ScriptOperation;
@@ -115,7 +115,7 @@ impl ScriptExecutor {
             self.decide_requests_in_one_call(&[request], is_asking, sent).await?;
         match replies.pop() {
             Some(Ok(reply)) => Ok((reply, sent_at)),
-            _ => Err(Failure::Key(wrong_type_error(request))),
+            _ => Err(foreign_value_failure(request)),
         }
     }
 
@@ -129,7 +129,7 @@ impl ScriptExecutor {
         let (replies, sent_at) =
             self.decide_requests_in_one_call(requests, is_asking, sent).await?;
         let results = replies.into_iter().zip(requests).map(|(reply, request)| {
-            let reply = reply.map_err(|_| Failure::Key(wrong_type_error(request)))?;
+            let reply = reply.map_err(|_| foreign_value_failure(request))?;
             Ok((reply, sent_at))
         });
         Ok(results.collect())
@@ -177,14 +177,14 @@ impl ScriptExecutor {
                 "no response from Redis within {:?}; check its latency, or increase the timeout",
                 self.call_settings.timeout
             )),
-            false => StoreError::Unavailable(match self.connection.last_error() {
-                Some(last_error) => format!("no connection to Redis: {last_error}"),
-                None => format!(
+            false => match self.connection.last_error() {
+                Some(last_error) => failure::no_connection_error(&last_error),
+                None => StoreError::Unavailable(format!(
                     "earlier calls to Redis were still running after {:?}, so the call was not sent; \
                      check the latency of Redis, or increase the timeout",
                     self.call_settings.timeout
-                ),
-            }),
+                )),
+            },
         }
     }
 
@@ -241,8 +241,9 @@ impl ScriptExecutor {
             drop(loading);
             break reply?;
         };
-        let value =
-            reply.map_err(|error| self.classify_error_and_replace_connection(&error, &handle))?;
+        let value = reply.map_err(|error| {
+            self.classify_error_and_replace_connection(&error, &handle).with_keys(&call.keys)
+        })?;
         decode(&value).ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))
     }
 
@@ -285,7 +286,7 @@ impl ScriptExecutor {
         error: &RedisError,
         handle: &ConnectionHandle,
     ) -> Failure {
-        if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
+        if failure::rejection_class(error) == Some(RejectionClass::ReadOnly) {
             // The server is no longer the master. A new connection finds the current one.
             self.connection.replace(handle);
         }
@@ -354,13 +355,9 @@ fn decode_reply_to_each_request(
     rest.is_empty().then_some(replies)
 }
 
-/// Returns the error for a request with a key whose value was not written by slidegate.
-fn wrong_type_error(request: &ScriptRequest) -> StoreError {
-    let keys: Vec<&str> = request.hits.iter().map(|hit| hit.key.as_str()).collect();
-    StoreError::Unavailable(format!(
-        "FOREIGN value not written by slidegate at {}",
-        keys.join(" or ")
-    ))
+/// Returns the failure of a request with a key whose value was not written by slidegate.
+fn foreign_value_failure(request: &ScriptRequest) -> Failure {
+    Failure::foreign_value(request.hits.iter().map(|hit| hit.key.as_str()))
 }
 
 /// Returns `true` if Redis did not know the script. Such a call has charged nothing.

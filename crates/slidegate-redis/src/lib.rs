@@ -82,6 +82,7 @@ mod deny_cache;
 mod error;
 mod execution;
 mod failure;
+mod foreign_value_log;
 mod group;
 mod hash_tag;
 mod maintenance;

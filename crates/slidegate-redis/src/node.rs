@@ -229,6 +229,7 @@ impl Node {
                     ));
                 }
                 tracing::warn!(
+                    class = error.class(),
                     %error,
                     "{}: {change}; requests are decided by on_store_error until Redis responds",
                     self.log_name
@@ -252,7 +253,11 @@ impl Node {
         let probe = self.executor.run_empty_script(&sent);
         let probe = self.wait_for_call_until_deadline(deadline, &sent, probe);
         if let Err(failure) = self.make_call_with_breaker(probe).await {
-            tracing::debug!(error = %failure.into_error(), "{}: probe failed", self.log_name);
+            tracing::debug!(
+                class = failure.into_error().class(),
+                "{}: probe failed",
+                self.log_name
+            );
         }
     }
 

@@ -11,10 +11,12 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
+use slidegate::RejectionClass;
 use tokio::time::{sleep, timeout};
 
 use crate::address::{SentinelTarget, with_host_and_port};
 use crate::connection::{Connection, Connector};
+use crate::failure;
 use crate::tls::TlsRoots;
 
 /// Interval at which each Sentinel is polled for the current master.
@@ -38,6 +40,8 @@ pub struct Sentinels {
 struct SentinelConnection {
     connector: Connector,
     connection: Option<Connection>,
+    /// The error response to the last query; `None` if the query failed in another way or succeeded.
+    rejection: Option<RedisError>,
 }
 
 /// A master as reported by a Sentinel, and its configuration epoch. A Sentinel that has missed a failover reports an
@@ -53,7 +57,8 @@ impl Sentinels {
     pub fn new(target: &SentinelTarget, tls_roots: &TlsRoots) -> RedisResult<Self> {
         let SentinelTarget { sentinels, service, login } = target;
         let sentinel = |info| {
-            Ok(SentinelConnection { connector: Connector::new(info, tls_roots)?, connection: None })
+            let connector = Connector::new(info, tls_roots)?;
+            Ok(SentinelConnection { connector, connection: None, rejection: None })
         };
         Ok(Self {
             sentinels: sentinels.iter().map(sentinel).collect::<RedisResult<_>>()?,
@@ -96,14 +101,41 @@ impl Sentinels {
 
     /// Creates a connector of the master that the Sentinels reported last. Fails if they have never reported one.
     pub fn connector(&self) -> RedisResult<Connector> {
-        let unknown = || {
-            let text =
-                "no Sentinel reported a master; check the Sentinel addresses and the service name";
-            RedisError::from((ErrorKind::Client, text))
-        };
+        let unknown = || self.no_master_error();
         let latest = self.latest.as_ref().ok_or_else(unknown)?;
         let info = with_host_and_port(&self.login, &latest.address).ok_or_else(unknown)?;
         Connector::new(&info, &self.tls_roots)
+    }
+}
+
+impl Sentinels {
+    /// Returns the error for a service without a reported master. It has the class of the response with which a Sentinel
+    /// rejected the query, if one did.
+    fn no_master_error(&self) -> RedisError {
+        let text =
+            "no Sentinel reported a master; check the Sentinel addresses and the service name";
+        let rejection = self.sentinels.iter().find_map(|sentinel| sentinel.rejection.as_ref());
+        let Some((error, class)) =
+            rejection.and_then(|error| Some((error, failure::rejection_class(error)?)))
+        else {
+            return RedisError::from((ErrorKind::Client, text));
+        };
+        let response = failure::message_of(error);
+        match (class, error.kind()) {
+            (RejectionClass::WrongCredentials, _) => {
+                let detail =
+                    format!("no Sentinel reported a master: a Sentinel responded {response}");
+                RedisError::from((ErrorKind::AuthenticationFailed, "authentication failed", detail))
+            }
+            (_, kind @ ErrorKind::Server(_)) => RedisError::from((
+                kind,
+                "rejected",
+                format!("{text}: a Sentinel responded {response}"),
+            )),
+            _ => {
+                RedisError::from((ErrorKind::Extension, "rejected", format!("{text}: {response}")))
+            }
+        }
     }
 }
 
@@ -140,14 +172,18 @@ impl SentinelConnection {
     async fn fetch_master(&mut self, service: &str) -> Option<ReportedMaster> {
         let response = timeout(SENTINEL_QUERY_TIMEOUT, self.fetch_master_fields(service)).await;
         match response {
-            Ok(Ok(response)) => parse_master_fields(&response),
+            Ok(Ok(response)) => {
+                self.rejection = None;
+                parse_master_fields(&response)
+            }
             Ok(Err(error)) => {
                 tracing::debug!(%error, "query to a Sentinel failed");
                 self.connection = None;
+                self.rejection = failure::rejection_class(&error).map(|_| error);
                 None
             }
             Err(_) => {
-                self.connection = None;
+                (self.connection, self.rejection) = (None, None);
                 None
             }
         }

@@ -212,6 +212,8 @@ impl StoreSettings {
             timeout: args.redis_timeout,
             ca_file: args.redis_ca_file,
             deny_cache_ttl: args.deny_cache_ttl,
+            // The log of failed calls has the key, redacted as configured.
+            logs_foreign_values: false,
             ..slidegate_redis::Settings::default()
         };
         let settings = match args.redis_clock {

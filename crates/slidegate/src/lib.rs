@@ -221,8 +221,8 @@ pub use request::{Descriptor, Request};
 pub use reserved_call::{ActualCosts, ReservedCall};
 pub use store::memory::MemoryStore;
 pub use store::{
-    Adjustment, Asynchronous, ChargeResult, Edit, PermitChange, Receipt, Store, StoreError,
-    StoreKind, SyncStore, Synchronous,
+    Adjustment, Asynchronous, ChargeResult, Edit, PermitChange, Receipt, RejectionClass, Store,
+    StoreError, StoreKind, SyncStore, Synchronous,
 };
 pub use store_key::StoreKey;
 pub use wait::{WaitBounds, WaitStats};

@@ -100,7 +100,10 @@ impl RedisStoreInner {
                 this.topology.run_operation(slot, &change, this.new_request_deadline()).await;
             if let Err(failure) = changed {
                 let error = failure.into_error();
-                tracing::debug!(%error, "cannot record a call with an idempotency key; a repetition is charged again");
+                tracing::debug!(
+                    class = error.class(),
+                    "cannot record a call with an idempotency key; a repetition is charged again"
+                );
             }
             result.map(OnceResult::Decided)
         };

@@ -121,7 +121,7 @@ async fn return_units(store: &Weak<RedisStoreInner>, units: Return, log: &LostRe
         drop(store);
         let Err(error) = result else { return };
         if !units.can_be_repeated_after(&error) || begin.elapsed() + delay > MAX_RETRY_TIME {
-            log.warn(&units, &describe_without_key(&error));
+            log.warn(&units, error.class());
             return;
         }
         sleep(delay).await;
@@ -134,12 +134,6 @@ impl Return {
     fn can_be_repeated_after(&self, error: &StoreError) -> bool {
         matches!(self, Self::Permit(_)) || !error.may_have_charged()
     }
-}
-
-/// Returns the beginning of an error's text, which names its kind. The rest can contain a key.
-fn describe_without_key(error: &StoreError) -> String {
-    let text = error.to_string();
-    text.split(':').next().unwrap_or_default().to_owned()
 }
 
 /// A log of units that stay charged, with at most one warning per [`WARNING_INTERVAL`] and kind.
@@ -157,13 +151,13 @@ struct WarningThrottle {
 
 impl LostReturnLog {
     /// Logs units that stay charged. The field `unlogged` is the number of earlier cases since the last warning.
-    fn warn(&self, units: &Return, error: &str) {
+    fn warn(&self, units: &Return, class: &str) {
         match units {
             Return::Permit(_) => {
                 if let Some(unlogged) = self.permits.lock().try_acquire() {
                     tracing::warn!(
                         unlogged,
-                        error,
+                        class,
                         "cannot release a permit, so it counts until it expires; check the connection to Redis"
                     );
                 }
@@ -172,7 +166,7 @@ impl LostReturnLog {
                 if let Some(unlogged) = self.charges.lock().try_acquire() {
                     tracing::warn!(
                         unlogged,
-                        error,
+                        class,
                         "cannot revert the charges of a dropped request, so they count until their windows end; check \
                          the connection to Redis"
                     );

@@ -56,7 +56,8 @@ pub async fn start_service(
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
     let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
-    let store = InstrumentedStore::new(store, store_metrics, store_traces);
+    let redact = settings.redact.clone();
+    let store = InstrumentedStore::new(store, store_metrics, store_traces, redact);
     let policy = match settings.is_observe_only {
         true => settings.policy.observing(),
         false => settings.policy,

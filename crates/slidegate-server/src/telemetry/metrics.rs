@@ -9,6 +9,7 @@ mod log;
 mod permits;
 mod waits;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -83,11 +84,8 @@ pub struct ListenerMetrics {
 #[derive(Clone)]
 pub struct StoreMetrics {
     durations: DurationHistogram,
-    unavailable: Counter,
-    connection_lost: Counter,
-    timed_out: Counter,
-    breaker_open: Counter,
-    unsupported: Counter,
+    /// The failed calls of each class.
+    errors: Arc<[(&'static str, Counter)]>,
 }
 
 /// The state of a store at the time of a scrape.
@@ -191,7 +189,7 @@ struct StoreLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StoreErrorLabels {
     store: &'static str,
-    kind: &'static str,
+    class: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -453,32 +451,24 @@ impl StoreMetrics {
         let errors: Family<StoreErrorLabels, Counter> = Family::default();
         registry.register(
             "store_errors",
-            "Failed calls to the store, by kind of error",
+            "Failed calls to the store, by class of error",
             errors.clone(),
         );
-        let counter = |kind| errors.get_or_create(&StoreErrorLabels { store, kind }).clone();
+        let counter = |class| errors.get_or_create(&StoreErrorLabels { store, class }).clone();
+        let classes = StoreError::classes().map(|(class, _)| (class, counter(class)));
         Self {
             durations: durations.get_or_create(&StoreLabels { store }).clone(),
-            unavailable: counter("unavailable"),
-            connection_lost: counter("connection_lost"),
-            timed_out: counter("timed_out"),
-            breaker_open: counter("breaker_open"),
-            unsupported: counter("unsupported"),
+            errors: classes.collect(),
         }
     }
 
     /// Records the duration of a call to the store, and counts its error if it failed.
     pub fn record_call(&self, duration: Duration, error: Option<&StoreError>) {
         self.durations.observe(duration);
-        let counter = match error {
-            None => return,
-            Some(StoreError::ConnectionLost(_)) => &self.connection_lost,
-            Some(StoreError::TimedOut(_)) => &self.timed_out,
-            Some(StoreError::BreakerOpen) => &self.breaker_open,
-            Some(StoreError::Unsupported(_)) => &self.unsupported,
-            Some(_) => &self.unavailable,
-        };
-        counter.inc();
+        let Some(class) = error.map(StoreError::class) else { return };
+        if let Some((_, counter)) = self.errors.iter().find(|(other, _)| *other == class) {
+            counter.inc();
+        }
     }
 }
 

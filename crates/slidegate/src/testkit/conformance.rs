@@ -184,7 +184,8 @@ fn check_error_is_retryable(error: StoreError) -> Result<(), String> {
         | StoreError::ConnectionLost(_)
         | StoreError::TimedOut(_)
         | StoreError::BreakerOpen => Ok(()),
-        StoreError::Unsupported(_) => Err(error.to_string()),
+        StoreError::Rejected { class, .. } if !class.is_caused_by_key() => Ok(()),
+        StoreError::Rejected { .. } | StoreError::Unsupported(_) => Err(error.to_string()),
     }
 }
 
