@@ -124,7 +124,7 @@ pub struct Connection {
     /// Sends commands.
     pub commands: MultiplexedConnection,
     traffic: Arc<Traffic>,
-    /// Its sender is dropped when the connection has been closed.
+    /// The channel is closed when the connection has been closed.
     open: watch::Receiver<()>,
     _driver: Arc<Driver>,
 }

@@ -2,7 +2,7 @@
 //! replies.
 //!
 //! A connection is replaced if it was lost, if its server is not the master, if a reply on it cannot be decoded, or if a
-//! call on it timed out and nothing was received meanwhile.
+//! call on it timed out and nothing was received during the call.
 //!
 //! A call whose connection is lost is sent again on a new connection, until its deadline, if it cannot be carried out
 //! twice: because nothing was written to the connection since the call was passed to it, so that Redis has not received
@@ -66,7 +66,7 @@ impl SentCall {
     }
 }
 
-/// How a call is sent.
+/// The options with which a call is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendOptions {
     /// Whether the command `ASKING` precedes the call, because the slot is being migrated to the server.

@@ -30,7 +30,7 @@ impl ScriptOperation for MaintenanceOp<'_> {
     }
 
     /// A repeated revert or refund would return units that other requests have charged, unless the units have an id, as
-    /// those of permits have.
+    /// permits have.
     fn is_repeatable(&self) -> bool {
         match self {
             Self::Revert(charges) => charges.iter().all(|charge| charge.limit.is_concurrent()),

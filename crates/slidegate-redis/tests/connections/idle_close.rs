@@ -105,7 +105,7 @@ async fn restarted_server_serves_next_call() {
     assert_eq!(failed, 0);
 }
 
-/// The store is not told of the close before the call: no task of its runtime runs in between.
+/// The runtime does not report the close before the call, because no task runs in between.
 #[tokio::test]
 async fn connection_closed_unnoticed_serves_next_call() {
     let redis = Redis::start();
@@ -165,7 +165,7 @@ async fn lost_connections_leave_breaker_closed() {
     }
 }
 
-/// A call times out, and its connection has received the reply to another call meanwhile: it works, so it is kept.
+/// A call times out, and its connection has received the reply to another call during this time: it works, so it is kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_server_keeps_its_connection() {
     const REPLY_DELAY: Duration = Duration::from_millis(400);

@@ -116,7 +116,7 @@ impl Redis {
         line.unwrap_or(0)
     }
 
-    /// Closes the connections of all clients, except those of Sentinels, which would start a failover.
+    /// Closes the connections of all clients, except of Sentinels, which would start a failover.
     pub fn close_client_connections(&self) {
         let clients: String = self.try_command(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap();
         for client in clients.lines().filter(|client| !client.contains(" name=sentinel-")) {
