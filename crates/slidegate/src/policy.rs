@@ -7,6 +7,7 @@
 mod attributes;
 mod cost;
 mod decision_limits;
+mod domain_names;
 mod error;
 pub mod file;
 mod hit_origin;
@@ -35,6 +36,7 @@ use route::Routes;
 use rule_sets::RuleSets;
 
 pub use cost::RuleCost;
+pub use domain_names::DomainNames;
 pub(crate) use hit_origin::{HitOrigin, HitOrigins};
 pub(crate) use matched::HitList;
 pub use matched::{Match, MatchedRules};
@@ -75,6 +77,7 @@ struct DomainRules {
     /// Index of the rule with `limits: requested`, which enforces limits that descriptors contain. `None` if the domain
     /// has no such rule.
     requested_rule: Option<u32>,
+    names: DomainNames,
 }
 
 impl Policy {
@@ -88,7 +91,7 @@ impl Policy {
         }
         let mut by_domain = NameMap::default();
         for (domain, rules) in rules_by_domain.iter() {
-            by_domain.get_or_insert_with(domain, || DomainRules::new(rules));
+            by_domain.get_or_insert_with(domain, || DomainRules::new(rules, !routes.is_empty()));
         }
         let uses_host_attributes = rules.iter().any(Rule::uses_host_attributes);
         let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
@@ -143,6 +146,11 @@ impl Policy {
     /// ```
     pub fn attribute_names(&self) -> BTreeSet<&str> {
         self.rules.all.iter().flat_map(|rule| &*rule.attribute_names).map(|name| &**name).collect()
+    }
+
+    /// Returns the names of the attributes and costs that the rules of a domain use; `None` if the domain has no rules.
+    pub fn domain_names(&self, domain: &str) -> Option<&DomainNames> {
+        self.by_domain.get(domain).map(|domain| &domain.names)
     }
 
     /// Returns a copy of the policy in which every rule has mode `observe`: the rules count requests and never deny
@@ -305,13 +313,15 @@ impl Policy {
 }
 
 impl DomainRules {
-    /// Creates the rules of one domain. Each rule in `rules` comes with its index in the policy.
-    fn new(rules: &[(u32, &Rule)]) -> Self {
+    /// Creates the rules of one domain. Each rule in `rules` comes with its index in the policy. `has_routes` is whether
+    /// the policy has route templates.
+    fn new(rules: &[(u32, &Rule)], has_routes: bool) -> Self {
         let (requested, others): (Vec<_>, Vec<_>) =
             rules.iter().copied().partition(|(_, rule)| rule.is_for_requested_limits);
         Self {
             index: RuleIndex::new(&others),
             requested_rule: requested.first().map(|(rule_index, _)| *rule_index),
+            names: DomainNames::new(rules.iter().map(|(_, rule)| *rule), has_routes),
         }
     }
 }
