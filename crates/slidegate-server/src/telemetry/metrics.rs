@@ -6,6 +6,7 @@
 mod cluster;
 mod exposition;
 mod permits;
+mod rules;
 mod waits;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,7 @@ pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::exposition::Format;
 use self::permits::PermitMetrics;
 pub use self::permits::PermitResult;
+use self::rules::RuleGauges;
 use self::waits::WaitGauges;
 
 /// A counter that several threads increment often. It has a separate part for each group of threads, so that they do
@@ -58,6 +60,7 @@ pub struct Metrics {
     store_stats: StoreGauges,
     cluster: ClusterGauges,
     waits: WaitGauges,
+    pub rules: RuleGauges,
 }
 
 /// The Prometheus counters of the results of one limit.
@@ -118,6 +121,8 @@ pub enum SettlementResult {
     OtherInstance,
     /// The token is forged or damaged.
     Invalid,
+    /// No rule charges one of the costs.
+    UnknownCost,
     StoreUnavailable,
 }
 
@@ -210,7 +215,7 @@ impl ReloadResult {
 }
 
 impl SettlementResult {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Settled,
         Self::Repeated,
         Self::Conflict,
@@ -218,6 +223,7 @@ impl SettlementResult {
         Self::Forgotten,
         Self::OtherInstance,
         Self::Invalid,
+        Self::UnknownCost,
         Self::StoreUnavailable,
     ];
 
@@ -230,6 +236,7 @@ impl SettlementResult {
             Self::Forgotten => "forgotten",
             Self::OtherInstance => "other_instance",
             Self::Invalid => "invalid",
+            Self::UnknownCost => "unknown_cost",
             Self::StoreUnavailable => "store_unavailable",
         }
     }
@@ -320,6 +327,7 @@ impl Metrics {
             store_stats: StoreGauges::register(&mut registry, store),
             cluster: ClusterGauges::register(&mut registry),
             waits: WaitGauges::register(&mut registry),
+            rules: RuleGauges::register(&mut registry),
             registry,
             decisions,
             near_limit,

@@ -27,6 +27,9 @@ pub(super) struct PolicySpec {
     pub(super) version: Field<u64>,
     /// Default settings for rules that do not specify them.
     pub(super) defaults: Field<DefaultsSpec>,
+    /// The names of the attributes that rules may use. Any other name in a rule is an error. A list for all domains, or a
+    /// map with a list for each domain.
+    pub(super) attributes: Field<AttributesSpec>,
     /// Route templates such as `/users/{id}` or `/files/{*path}`. The `path` of a request is matched against them and
     /// sets its attribute `route`.
     pub(super) routes: Field<Vec<Field<String>>>,
@@ -377,6 +380,14 @@ pub(super) struct EnforceMap {
     pub(super) enforce: Field<String>,
 }
 
+/// The field `attributes`: the names of the attributes that rules may use.
+pub(super) enum AttributesSpec {
+    /// The names for all domains.
+    All(Vec<Field<String>>),
+    /// The names for each of these domains. Rules of other domains may use any names.
+    ByDomain(Vec<(Field<String>, Field<Vec<Field<String>>>)>),
+}
+
 /// The field `when`: attribute names with their conditions, in the order of the file.
 pub(super) struct WhenSpec(pub(super) Vec<(Field<String>, Field<ConditionSpec>)>);
 
@@ -410,24 +421,29 @@ impl<'de> Deserialize<'de> for AlgorithmSpec {
 
 impl<'de> Deserialize<'de> for WhenSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct WhenSpecVisitor;
+        let expected = "a map of attributes, such as { method: POST }";
+        deserializer.deserialize_map(EntriesVisitor { expected, entries: Vec::new() }).map(Self)
+    }
+}
 
-        impl<'de> Visitor<'de> for WhenSpecVisitor {
-            type Value = WhenSpec;
+/// Collects the entries of a map whose keys are names, in the order of the file.
+struct EntriesVisitor<V> {
+    /// The description of the map in error messages.
+    expected: &'static str,
+    entries: Vec<(Field<String>, Field<V>)>,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of attributes, such as { method: POST }")
-            }
+impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
+    type Value = Vec<(Field<String>, Field<V>)>;
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WhenSpec, A::Error> {
-                let mut conditions = Vec::new();
-                while let Some(condition) = map.next_entry()? {
-                    conditions.push(condition);
-                }
-                Ok(WhenSpec(conditions))
-            }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
+        while let Some(entry) = map.next_entry()? {
+            self.entries.push(entry);
         }
-
-        deserializer.deserialize_map(WhenSpecVisitor)
+        Ok(self.entries)
     }
 }

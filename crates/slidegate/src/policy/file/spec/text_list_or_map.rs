@@ -7,8 +7,8 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    ConditionMap, ConditionSpec, CostSpec, EnforceMap, LimitMap, LimitSpec, LimitsSpec, MODE_NAMES,
-    ModeSpec,
+    AttributesSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, EntriesVisitor, LimitMap,
+    LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec,
 };
 use crate::quota;
 
@@ -157,6 +157,24 @@ impl<'de> TextListOrMap<'de> for ConditionSpec {
     }
 }
 
+impl<'de> TextListOrMap<'de> for AttributesSpec {
+    const EXPECTED_VALUE_DESCRIPTION: &'static str =
+        "a list of attributes such as [ip, method], or a map of domains with such lists";
+
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
+        Err(E::custom(format_args!("expected a list, found `{text}`; did you mean `[{text}]`?")))
+    }
+
+    fn from_list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        collect_list(list).map(Self::All)
+    }
+
+    fn from_map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+        let expected = Self::EXPECTED_VALUE_DESCRIPTION;
+        map.deserialize_map(EntriesVisitor { expected, entries: Vec::new() }).map(Self::ByDomain)
+    }
+}
+
 /// Implements `Deserialize` for types that are written as text, a list or a map. A derived untagged enum would lose the
 /// source positions and report no specific errors.
 macro_rules! deserialize_text_list_or_map {
@@ -169,4 +187,11 @@ macro_rules! deserialize_text_list_or_map {
     )*};
 }
 
-deserialize_text_list_or_map!(LimitSpec, LimitsSpec, CostSpec, ModeSpec, ConditionSpec);
+deserialize_text_list_or_map!(
+    AttributesSpec,
+    LimitSpec,
+    LimitsSpec,
+    CostSpec,
+    ModeSpec,
+    ConditionSpec
+);
