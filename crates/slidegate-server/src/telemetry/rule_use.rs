@@ -1,5 +1,6 @@
 //! Finds rules that never apply, which usually have a misspelt name or value.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use serde::Serialize;
@@ -45,16 +46,19 @@ pub struct UnusedRule {
 impl RuleUse {
     /// Creates the state of a policy of which no rule has applied yet.
     pub fn new(policy: &Policy) -> Self {
-        let domains: Vec<RequestsOfDomain> = policy
-            .domains()
+        let domains = policy.domains();
+        let domains: Box<[RequestsOfDomain]> = domains
             .map(|name| RequestsOfDomain { name: name.into(), requests: AtomicU32::new(0) })
             .collect();
+        let names = domains.iter().map(|domain| &*domain.name);
+        let index_by_name: HashMap<&str, usize> = names.zip(0..).collect();
         let rules = policy.rules().iter().map(|rule| UseOfRule {
             name: rule.name().into(),
-            domain: domains.iter().position(|domain| *domain.name == *rule.domain()).unwrap_or(0),
+            // Every rule has a domain of the policy.
+            domain: index_by_name.get(rule.domain()).copied().unwrap_or_default(),
             has_applied: AtomicBool::new(!is_watched(rule)),
         });
-        Self { rules: rules.collect(), domains: domains.into() }
+        Self { rules: rules.collect(), domains }
     }
 
     /// Returns the indexes of the domains, with their names.
@@ -86,7 +90,8 @@ impl RuleUse {
         {
             return;
         }
-        let unused: Vec<&str> = self.unused_in(domain).collect();
+        let of_domain = self.unused().filter(|rule| rule.domain == domain);
+        let unused: Vec<&str> = of_domain.map(|rule| &*rule.name).collect();
         if !unused.is_empty() {
             let listed =
                 unused.iter().take(MAX_LOGGED_RULES).copied().collect::<Vec<_>>().join(", ");
@@ -102,27 +107,27 @@ impl RuleUse {
 
     /// Returns the rules that have not applied, in domains that have had enough requests.
     pub fn unused_rules(&self) -> Vec<UnusedRule> {
-        let watched = self.domains.iter().enumerate().filter(|(_, domain)| domain.is_watched());
-        watched
-            .flat_map(|(index, domain)| {
-                let unused = self.unused_in(index);
-                unused.map(|rule| UnusedRule { domain: domain.name.clone(), rule: rule.into() })
-            })
-            .collect()
+        let unused = self.unused().filter_map(|rule| {
+            let domain = self.domains.get(rule.domain).filter(|domain| domain.is_watched())?;
+            Some(UnusedRule { domain: domain.name.clone(), rule: rule.name.clone() })
+        });
+        unused.collect()
     }
 
     /// Returns the name of each domain, and the number of its rules that have not applied. The number is 0 until the
     /// domain has had enough requests.
     pub fn unused_rule_counts(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.domains.iter().enumerate().map(|(index, domain)| {
-            (&*domain.name, if domain.is_watched() { self.unused_in(index).count() } else { 0 })
-        })
+        let mut counts = vec![0; self.domains.len()];
+        for rule in self.unused() {
+            counts[rule.domain] += 1;
+        }
+        let domains = self.domains.iter().zip(counts);
+        domains.map(|(domain, count)| (&*domain.name, if domain.is_watched() { count } else { 0 }))
     }
 
-    fn unused_in(&self, domain: usize) -> impl Iterator<Item = &str> {
-        let rules = self.rules.iter().filter(move |rule| rule.domain == domain);
-        let unused = rules.filter(|rule| !rule.has_applied.load(Ordering::Relaxed));
-        unused.map(|rule| &*rule.name)
+    /// Returns the rules that have not applied, also in domains that have not had enough requests.
+    fn unused(&self) -> impl Iterator<Item = &UseOfRule> {
+        self.rules.iter().filter(|rule| !rule.has_applied.load(Ordering::Relaxed))
     }
 }
 

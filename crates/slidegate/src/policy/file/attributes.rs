@@ -1,6 +1,6 @@
 //! Compiles the field `attributes`, which declares the attributes that rules may use, and reports other attributes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::bounds::MAX_ATTRIBUTES;
 use super::compiler::Compiler;
@@ -26,7 +26,7 @@ impl Compiler<'_> {
                 DeclaredAttributes::ForAllDomains(self.compile_attribute_names(names, at))
             }
             Some((AttributesSpec::ByDomain(domains), _)) => {
-                let with_rules: HashSet<&str> = rules.iter().map(Rule::domain).collect();
+                let with_rules: BTreeSet<&str> = rules.iter().map(Rule::domain).collect();
                 let mut by_domain = NameMap::default();
                 for (domain, names) in domains {
                     if let Some((domain, at)) = domain.value_and_span()
@@ -75,7 +75,7 @@ impl Compiler<'_> {
         &mut self,
         domain: &str,
         at: SourceSpan,
-        with_rules: &HashSet<&str>,
+        with_rules: &BTreeSet<&str>,
     ) {
         let mut remedy = match self.spend_suggestion_steps(domain, with_rules.iter().copied()) {
             true => format_did_you_mean(domain, with_rules.iter().copied()),
@@ -96,7 +96,7 @@ impl Compiler<'_> {
         for rule in spec.rules.get().into_iter().flatten().filter_map(Field::get) {
             let domain = rule.domain.get().map_or(DEFAULT_DOMAIN, |domain| domain);
             let Some(declared) = declared.for_domain(domain) else { continue };
-            let mut known: HashSet<&str> = declared.iter().map(|name| &**name).collect();
+            let mut known: BTreeSet<&str> = declared.iter().map(|name| &**name).collect();
             if known.contains("path") {
                 // The route results from the path.
                 known.insert("route");
