@@ -180,6 +180,9 @@ mod tests {
         })
     }
 
+    /// Rules, the unnamed and the named costs of a request, and the unknown cost.
+    type Case<'c> = (&'c [&'c str], Option<u64>, &'c [&'c str], Option<&'c str>);
+
     #[test]
     fn unknown_cost_is_cost_that_no_rule_charges() {
         let tokens = "{ name: a, limits: [9/s], cost: tokens }";
@@ -189,7 +192,7 @@ mod tests {
         let unlimited = "{ name: e, when: { user: root }, limits: unlimited }";
         let denied = "{ name: f, when: { user: mallory }, limits: denied }";
         let declaring = "{ name: g, limits: unlimited, cost: images }";
-        let cases: &[(&[&str], Option<u64>, &[&str], Option<&str>)] = &[
+        let cases: &[Case<'_>] = &[
             (&[tokens], None, &["tokens"], None),
             (&[tokens], None, &["token"], Some("token")),
             (&[tokens], None, &["tokens", "token"], Some("token")),

@@ -5,11 +5,10 @@
 mod schema;
 mod text_list_or_map;
 
-use std::fmt;
-
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use self::text_list_or_map::EntriesVisitor;
 use super::deserialize::Field;
 use crate::algorithm::Algorithm;
 use crate::calendar::{Period, Weekday};
@@ -380,16 +379,19 @@ pub(super) struct EnforceMap {
     pub(super) enforce: Field<String>,
 }
 
+/// The entries of a map whose keys are names, in the order of the file.
+type Entries<V> = Vec<(Field<String>, Field<V>)>;
+
 /// The field `attributes`: the names of the attributes that rules may use.
 pub(super) enum AttributesSpec {
     /// The names for all domains.
     All(Vec<Field<String>>),
     /// The names for each of these domains. Rules of other domains may use any names.
-    ByDomain(Vec<(Field<String>, Field<Vec<Field<String>>>)>),
+    ByDomain(Entries<Vec<Field<String>>>),
 }
 
 /// The field `when`: attribute names with their conditions, in the order of the file.
-pub(super) struct WhenSpec(pub(super) Vec<(Field<String>, Field<ConditionSpec>)>);
+pub(super) struct WhenSpec(pub(super) Entries<ConditionSpec>);
 
 /// A condition that is written as a value, a list of values, or a map with `not` or `literal`.
 pub(super) enum ConditionSpec {
@@ -423,27 +425,5 @@ impl<'de> Deserialize<'de> for WhenSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expected = "a map of attributes, such as { method: POST }";
         deserializer.deserialize_map(EntriesVisitor { expected, entries: Vec::new() }).map(Self)
-    }
-}
-
-/// Collects the entries of a map whose keys are names, in the order of the file.
-struct EntriesVisitor<V> {
-    /// The description of the map in error messages.
-    expected: &'static str,
-    entries: Vec<(Field<String>, Field<V>)>,
-}
-
-impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
-    type Value = Vec<(Field<String>, Field<V>)>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expected)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
-        while let Some(entry) = map.next_entry()? {
-            self.entries.push(entry);
-        }
-        Ok(self.entries)
     }
 }

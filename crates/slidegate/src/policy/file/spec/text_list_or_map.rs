@@ -3,11 +3,11 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Error, SeqAccess, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    AttributesSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, EntriesVisitor, LimitMap,
+    AttributesSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, Entries, LimitMap,
     LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec,
 };
 use crate::quota;
@@ -53,6 +53,28 @@ impl<'de, T: TextListOrMap<'de>> Visitor<'de> for TextListOrMapVisitor<T> {
     /// Visits a map. `NodeDeserializer::deserialize_any` passes each map as a newtype struct.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, map: D) -> Result<T, D::Error> {
         T::from_map(map)
+    }
+}
+
+/// Collects the entries of a map whose keys are names, in the order of the file.
+pub(super) struct EntriesVisitor<V> {
+    /// The description of the map in error messages.
+    pub(super) expected: &'static str,
+    pub(super) entries: Entries<V>,
+}
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
+    type Value = Entries<V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
+        while let Some(entry) = map.next_entry()? {
+            self.entries.push(entry);
+        }
+        Ok(self.entries)
     }
 }
 
