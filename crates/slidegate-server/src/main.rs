@@ -31,6 +31,7 @@ mod http;
 mod json_reader;
 mod listen;
 mod log;
+mod names;
 mod permit_token;
 mod policy_description;
 mod policy_diff;

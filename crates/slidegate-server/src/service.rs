@@ -2,6 +2,7 @@
 //!
 //! A reload replaces the policy, and keeps the store with its counters.
 
+pub mod names;
 pub mod permits;
 pub mod reservations;
 pub mod start;
@@ -14,11 +15,13 @@ use axum::http::HeaderName;
 use slidegate::internal::try_charge_matched;
 use slidegate::{Decision, Gate, Policy, Request, WaitStats};
 
+use self::names::NameChecks;
 use crate::explain::Explanation;
 use crate::health::{Health, Readiness};
 use crate::reservation_token::TokenSealer;
 use crate::store::ServerStore;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
+use crate::telemetry::rule_use::RuleUse;
 use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
 
 /// The service that decides about requests and records the decisions in telemetry.
@@ -33,6 +36,7 @@ pub struct Service {
     tokens: TokenSealer,
     /// Maximum wait of a call.
     max_wait: Duration,
+    name_checks: NameChecks,
 }
 
 /// The policy with everything that depends on it: the metrics of its limits, and the headers that it names. A reload
@@ -56,10 +60,11 @@ impl Service {
         health: Health,
         observe: bool,
         tokens: TokenSealer,
+        name_checks: NameChecks,
     ) -> Self {
         let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate.policy(), &telemetry));
         let max_wait = Duration::ZERO;
-        Self { gate, active_policy, telemetry, health, observe, tokens, max_wait }
+        Self { gate, active_policy, telemetry, health, observe, tokens, max_wait, name_checks }
     }
 
     /// Sets the maximum wait of a call, zero by default.
@@ -73,7 +78,7 @@ impl Service {
     }
 
     /// Decides like [`check`](Self::check), but without a future. Returns `None` if the store may have to wait, and for
-    /// the rare requests to which no limit applies.
+    /// the rare requests to which no limit applies or whose cost no rule charges.
     pub fn try_check(&self, request: &Request<'_>) -> Option<Decision<'static>> {
         self.try_check_with_policy(&self.active_policy.load(), request)
     }
@@ -85,6 +90,9 @@ impl Service {
         request: &Request<'_>,
     ) -> Option<Decision<'static>> {
         let store = self.store().as_memory()?;
+        if active.policy.unknown_cost(request).is_some() {
+            return None;
+        }
         let matched = active.policy.apply(request);
         let charge = || try_charge_matched(store, &matched);
         let decision = self.gate.store().measure_sync_call(charge)?;
@@ -232,6 +240,11 @@ impl ActivePolicy {
         });
         let headers = headers.collect();
         Self { policy, policy_metrics, headers }
+    }
+
+    /// Returns the rules that have applied to requests since the policy was loaded.
+    pub fn rule_use(&self) -> &RuleUse {
+        self.policy_metrics.rule_use()
     }
 
     /// Returns the HTTP headers that the policy names.

@@ -97,12 +97,12 @@ impl<'c> ActualCosts<'c> {
     }
 
     /// Returns the cost for rules that do not state a cost; `None` if it is not set.
-    pub(crate) fn unnamed(&self) -> Option<u64> {
+    pub fn unnamed(&self) -> Option<u64> {
         self.plain
     }
 
     /// Returns the names of the named costs.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'c str> {
+    pub fn names(&self) -> impl Iterator<Item = &'c str> + Clone {
         self.named.iter().map(|(name, _)| *name)
     }
 
@@ -176,6 +176,20 @@ impl ReservedCall {
     /// Returns whether the call has no charges, because no limit applies to it.
     pub fn is_empty(&self) -> bool {
         self.charges.is_empty()
+    }
+
+    /// Returns the names of the costs that the call has been charged, in the order of its charges. A name can occur
+    /// several times.
+    pub fn cost_names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.charges.iter().filter_map(|reserved| match &reserved.cost {
+            ReservedCost::Named(name) => Some(&**name),
+            ReservedCost::Constant | ReservedCost::Request => None,
+        })
+    }
+
+    /// Returns `true` if rules that do not state a cost have charged the call.
+    pub fn has_unnamed_cost(&self) -> bool {
+        self.charges.iter().any(|reserved| reserved.cost == ReservedCost::Request)
     }
 
     /// Returns the record of the charges.

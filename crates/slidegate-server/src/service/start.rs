@@ -7,6 +7,7 @@ use thiserror::Error;
 use tracing::warn;
 
 use super::Service;
+use super::names::NameChecks;
 use crate::args::RedisClock;
 use crate::bounds::StoreBounds;
 use crate::health::Health;
@@ -69,6 +70,7 @@ pub async fn start_service(
         .with_wait_bounds(settings.wait_bounds);
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
+    let name_checks = NameChecks::new(settings.rejects_unused_names, settings.redact.clone());
     let telemetry = Telemetry::new().with_denial_log_and_traces(denials, traces);
     let telemetry = match metrics {
         Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
@@ -82,7 +84,8 @@ pub async fn start_service(
     }
     let tokens = TokenSealer::new(token_key.as_deref());
     let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
-    let service = Service::new(gate, telemetry, health, settings.is_observe_only, tokens);
+    let service =
+        Service::new(gate, telemetry, health, settings.is_observe_only, tokens, name_checks);
     Ok(service.with_max_wait(settings.max_wait))
 }
 

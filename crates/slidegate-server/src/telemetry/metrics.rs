@@ -7,6 +7,7 @@ mod cluster;
 mod exposition;
 mod log;
 mod permits;
+mod rules;
 mod waits;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub use self::exposition::Format;
 use self::log::LogMetrics;
 use self::permits::PermitMetrics;
 pub use self::permits::PermitResult;
+use self::rules::RuleGauges;
 use self::waits::WaitGauges;
 
 /// A counter that several threads increment often. It has a separate part for each group of threads, so that they do
@@ -63,6 +65,7 @@ pub struct Metrics {
     cluster: ClusterGauges,
     waits: WaitGauges,
     log: LogMetrics,
+    pub rules: RuleGauges,
 }
 
 /// The Prometheus counters of the results of one limit.
@@ -121,6 +124,8 @@ pub enum SettlementResult {
     OtherInstance,
     /// The token is forged or damaged.
     Invalid,
+    /// No rule charges one of the costs.
+    UnknownCost,
     StoreUnavailable,
 }
 
@@ -213,7 +218,7 @@ impl ReloadResult {
 }
 
 impl SettlementResult {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Settled,
         Self::Repeated,
         Self::Conflict,
@@ -221,6 +226,7 @@ impl SettlementResult {
         Self::Forgotten,
         Self::OtherInstance,
         Self::Invalid,
+        Self::UnknownCost,
         Self::StoreUnavailable,
     ];
 
@@ -233,6 +239,7 @@ impl SettlementResult {
             Self::Forgotten => "forgotten",
             Self::OtherInstance => "other_instance",
             Self::Invalid => "invalid",
+            Self::UnknownCost => "unknown_cost",
             Self::StoreUnavailable => "store_unavailable",
         }
     }
@@ -325,6 +332,7 @@ impl Metrics {
             cluster: ClusterGauges::register(&mut registry),
             waits: WaitGauges::register(&mut registry),
             log: LogMetrics::register(&mut registry, log),
+            rules: RuleGauges::register(&mut registry),
             registry,
             decisions,
             near_limit,

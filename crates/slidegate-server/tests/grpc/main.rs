@@ -12,6 +12,7 @@ mod common;
 mod costs;
 mod health;
 mod hostile;
+mod names;
 mod permits;
 mod raw;
 mod responses;

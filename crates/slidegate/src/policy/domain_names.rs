@@ -2,6 +2,7 @@
 
 use super::cost::RuleCost;
 use super::rule::Rule;
+use crate::rule_limit::RuleLimit;
 
 /// The names of the attributes and costs that the rules of one domain use. Other names of a request have no effect in
 /// this domain, so a caller that sends them is probably limited less than intended.
@@ -25,6 +26,10 @@ pub struct DomainNames {
     /// Sorted and without duplicates.
     costs: Box<[Box<str>]>,
     counts_request_cost: bool,
+    /// Whether a limit counts units, whatever their cost.
+    counts_units: bool,
+    /// The attributes that the policy declares for this domain, sorted; `None` if it declares none.
+    declared: Option<Box<[Box<str>]>>,
     /// Whether a rule counts by all attributes of a descriptor, whatever their names are (`limits: requested`).
     uses_all_attributes: bool,
     /// Whether the attribute `route` results from the attribute `path`.
@@ -32,8 +37,13 @@ pub struct DomainNames {
 }
 
 impl DomainNames {
-    /// Collects the names of the rules of one domain. `has_routes` is whether the policy has route templates.
-    pub(super) fn new<'r>(rules: impl Iterator<Item = &'r Rule> + Clone, has_routes: bool) -> Self {
+    /// Collects the names of the rules of one domain. `declared` are the attributes that the policy declares for it, and
+    /// `has_routes` is whether the policy has route templates.
+    pub(super) fn new<'r>(
+        rules: impl Iterator<Item = &'r Rule> + Clone,
+        declared: Option<&[Box<str>]>,
+        has_routes: bool,
+    ) -> Self {
         let attributes = rules.clone().flat_map(|rule| &*rule.attribute_names).cloned();
         let costs = rules.clone().filter_map(|rule| match rule.cost() {
             RuleCost::Named(name) => Some(name.clone()),
@@ -41,9 +51,12 @@ impl DomainNames {
         });
         let attributes = sorted_names(attributes);
         let derives_route = has_routes && contains(&attributes, "route");
+        let has_request_cost = |rule: &&Rule| matches!(rule.cost(), RuleCost::Request);
         Self {
             costs: sorted_names(costs),
-            counts_request_cost: rules.clone().any(counts_request_cost),
+            counts_request_cost: rules.clone().filter(has_request_cost).any(counts_units),
+            counts_units: rules.clone().any(counts_units),
+            declared: declared.map(|names| sorted_names(names.iter().cloned())),
             uses_all_attributes: rules.clone().any(Rule::is_for_requested_limits),
             derives_route,
             attributes,
@@ -69,6 +82,18 @@ impl DomainNames {
             || contains(&self.attributes, name)
     }
 
+    /// Returns the names of the attributes that the policy declares for the domain (`attributes` in the file), sorted; `None` if it
+    /// declares none.
+    pub fn declared_attributes(&self) -> Option<impl ExactSizeIterator<Item = &str> + Clone> {
+        self.declared.as_ref().map(|names| names.iter().map(|name| &**name))
+    }
+
+    /// Returns `true` if a caller may send an attribute with this name: it can have an effect, or the policy declares it.
+    pub fn knows_attribute(&self, name: &str) -> bool {
+        self.uses_attribute(name)
+            || self.declared.as_ref().is_some_and(|names| contains(names, name))
+    }
+
     /// Returns `true` if a rule charges the cost with this name.
     pub fn has_cost(&self, name: &str) -> bool {
         contains(&self.costs, name)
@@ -79,15 +104,18 @@ impl DomainNames {
     pub fn counts_request_cost(&self) -> bool {
         self.counts_request_cost
     }
+
+    /// Returns `true` if a limit counts units. Otherwise no cost has an effect: all requests are unlimited or denied, or
+    /// rules limit only the requests in flight.
+    pub fn counts_units(&self) -> bool {
+        self.counts_units
+    }
 }
 
-/// Returns `true` if a limit of the rule counts the unnamed cost of a request.
-fn counts_request_cost(rule: &Rule) -> bool {
-    let counts = |limit: &crate::rule_limit::RuleLimit| {
-        !limit.limit.is_concurrent() && limit.limit.capacity() > 0
-    };
-    matches!(rule.cost(), RuleCost::Request)
-        && (rule.is_for_requested_limits() || rule.all_limits().any(counts))
+/// Returns `true` if a limit of the rule counts units.
+fn counts_units(rule: &Rule) -> bool {
+    let counts = |limit: &RuleLimit| !limit.limit.is_concurrent() && limit.limit.capacity() > 0;
+    rule.is_for_requested_limits() || rule.all_limits().any(counts)
 }
 
 fn sorted_names(names: impl Iterator<Item = Box<str>>) -> Box<[Box<str>]> {
