@@ -110,6 +110,9 @@ impl<'a> Arbitrary<'a> for GeneratedPolicy {
             let _ =
                 writeln!(text, "routes: {}", generate_sequence(u, |u| choose_value(u, ROUTES))?);
         }
+        if u.ratio(1, 6)? {
+            let _ = writeln!(text, "attributes: {}", generate_attributes(u)?);
+        }
         text.push_str("rules:\n");
         for _ in 0..u.int_in_range(0..=8)? {
             let _ = writeln!(text, "  - {}", generate_mapping(u, RULE_FIELDS)?);
@@ -210,6 +213,15 @@ fn generate_sequence(
 ) -> Result<String> {
     let items = (0..u.int_in_range(0..=3)?).map(|_| item(u)).collect::<Result<Vec<_>>>()?;
     Ok(format!("[{}]", items.join(", ")))
+}
+
+/// Generates the value of the field `attributes`: a list, or a map with a list for each domain.
+fn generate_attributes(u: &mut Unstructured<'_>) -> Result<String> {
+    let names = |u: &mut Unstructured<'_>| generate_sequence(u, |u| choose_value(u, ATTRIBUTES));
+    match u.arbitrary()? {
+        true => names(u),
+        false => Ok(format!("{{ {}: {} }}", choose_value(u, DOMAINS)?, names(u)?)),
+    }
 }
 
 /// Generates the value of the field `limits` of a rule.

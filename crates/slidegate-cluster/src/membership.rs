@@ -19,7 +19,7 @@ use chitchat::{ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig
 use slidegate::Clock;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::sleep;
 
 use crate::pn_counter::Incarnation;
@@ -91,6 +91,7 @@ pub fn incarnation(name: &str, generation: u64) -> Incarnation {
 #[derive(Debug)]
 pub struct Membership {
     tasks: Option<GossipTasks>,
+    watch_task: AbortHandle,
     incarnation: Incarnation,
     view: watch::Receiver<MembershipView>,
     traffic: Arc<GossipTraffic>,
@@ -157,6 +158,7 @@ impl Membership {
             view.clone(),
         );
         Ok(Self {
+            watch_task: watch_task.abort_handle(),
             tasks: Some(GossipTasks { gossip, watch_task, seed_task }),
             incarnation: own,
             view,
@@ -173,6 +175,11 @@ impl Membership {
     /// the gossip task fails.
     pub fn view(&self) -> watch::Receiver<MembershipView> {
         self.view.clone()
+    }
+
+    /// Returns the task that updates the view. It ends only with the membership, or when the gossip task fails.
+    pub(crate) fn watch_task(&self) -> AbortHandle {
+        self.watch_task.clone()
     }
 
     /// Returns the gossip traffic so far.

@@ -6,11 +6,13 @@ mod status;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{Clock, DriftCorrectedClock};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::counters::{CounterSettings, Counters};
@@ -93,7 +95,20 @@ pub enum StartError {
 #[derive(Debug)]
 pub(crate) struct NodeHandle {
     leave: mpsc::Sender<LeaveRequest>,
+    /// Whether the node leaves the cluster, so that its tasks end.
+    is_leaving: AtomicBool,
     status: Arc<status::LatestClusterStatus>,
+    /// The tasks without which the node cannot replicate its counters. They cannot be started again after a panic.
+    tasks: [(&'static str, AbortHandle); 2],
+}
+
+impl NodeHandle {
+    fn ended_task(&self) -> Option<&'static str> {
+        if self.is_leaving.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.tasks.iter().find(|(_, task)| task.is_finished()).map(|(name, _)| *name)
+    }
 }
 
 impl ClusterStore<Arc<DriftCorrectedClock>> {
@@ -166,9 +181,15 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
         };
         // The first status must be available before the task has run.
         driver.update_status();
-        tokio::spawn(driver.run_event_loop(leave_requests));
+        let gossip_task = driver.membership.watch_task();
+        let event_loop = tokio::spawn(driver.run_event_loop(leave_requests)).abort_handle();
         let store = Self::new(clock, counters, replication, settings.sync_wait);
-        Ok(store.with_node(NodeHandle { leave, status }))
+        Ok(store.with_node(NodeHandle {
+            leave,
+            is_leaving: AtomicBool::new(false),
+            status,
+            tasks: [("cluster replication", event_loop), ("cluster membership", gossip_task)],
+        }))
     }
 }
 
@@ -179,12 +200,19 @@ impl<C: Clock> ClusterStore<C> {
         self.node().map(|node| node.status.load())
     }
 
+    /// Returns the name of a background task that has ended although the node has not left the cluster, most likely by a
+    /// panic. The node then decides alone. Returns `None` if there is none.
+    pub fn ended_task(&self) -> Option<&'static str> {
+        self.node().and_then(NodeHandle::ended_task)
+    }
+
     /// Leaves the cluster: sends the remaining counter updates and announces the departure of this node. Waits for at
     /// most `max_wait`.
     ///
     /// Charges after this call are not replicated.
     pub async fn leave(&self, max_wait: Duration) {
         let Some(node) = self.node() else { return };
+        node.is_leaving.store(true, Ordering::Relaxed);
         let (done, has_left) = oneshot::channel();
         let leave = async {
             // A node whose task has ended has already left.
@@ -226,5 +254,43 @@ fn engine_settings(settings: &Settings) -> replication::Settings {
         interval: settings.sync_interval,
         max_clock_skew: settings.max_clock_skew,
         ..replication::Settings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    /// Settings of a node on a free port, which finds no other node.
+    fn settings() -> Settings {
+        Settings {
+            listen: ([127, 0, 0, 1], 0).into(),
+            advertise: None,
+            seeds: Vec::new(),
+            name: None,
+            key: None,
+            sync_interval: Duration::from_millis(50),
+            sync_wait: Duration::ZERO,
+            max_clock_skew: Duration::from_secs(1),
+            max_keys: 10,
+            max_memory: 1 << 20,
+        }
+    }
+
+    #[tokio::test]
+    async fn ended_tasks_are_reported_until_node_leaves() {
+        for (index, name) in ["cluster replication", "cluster membership"].into_iter().enumerate() {
+            let store = ClusterStore::start(settings()).await.unwrap();
+            assert_eq!(store.ended_task(), None);
+            store.node().unwrap().tasks[index].1.abort();
+            while store.ended_task().is_none() {
+                yield_now().await;
+            }
+            assert_eq!(store.ended_task(), Some(name));
+            store.leave(Duration::ZERO).await;
+            assert_eq!(store.ended_task(), None);
+        }
     }
 }

@@ -31,7 +31,11 @@ if shared_keys > 0 and shared_keys < 4000 then values = call('MGET', _G.unpack(K
 -- Returns the shared value of a key, or nil if the key has another type, which MGET skips.
 local function value_of_key(key_index)
   local value = values[key_index] or redis.pcall('GET', KEYS[key_index]) or ''
-  if type(value) == 'table' then return nil end
+  if type(value) == 'table' then
+    -- Any other error, such as a missing permission, ends the script.
+    if not value.err:find('WRONGTYPE', 1, true) then call('GET', KEYS[key_index]) end
+    return nil
+  end
   values[key_index] = value
   return value
 end

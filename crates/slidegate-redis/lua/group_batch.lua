@@ -15,6 +15,8 @@ for nth = 1, requests do
   -- MGET skips keys of other types.
   local key = KEYS[key_index]
   local value = values[key_index] or redis.pcall('GET', key) or ''
+  -- Any other error, such as a missing permission, ends the script.
+  if type(value) == 'table' and not value.err:find('WRONGTYPE', 1, true) then call('GET', key) end
 -- @decide_limits
   values[key_index], replies[nth] = value, reply
 end

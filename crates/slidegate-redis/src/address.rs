@@ -126,6 +126,12 @@ fn parse_server_url(text: &str) -> Result<ConnectionInfo, &'static str> {
         .map_err(|_| "the user, password, host, port or database cannot be parsed")?;
     match info.redis_settings().db() < 0 {
         true => Err("the database must be 0 or a positive number"),
+        // A user with the documented rights may not call `CLIENT SETINFO`. Without a login, this call makes sure that the
+        // server responds before the connection is used.
+        false if info.redis_settings().password().is_some() => {
+            let settings = info.redis_settings().clone().set_skip_set_lib_name();
+            Ok(info.set_redis_settings(settings))
+        }
         false => Ok(info),
     }
 }

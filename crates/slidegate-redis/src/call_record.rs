@@ -134,6 +134,11 @@ impl ScriptOperation for OnceCall {
         ScriptCall { argument, ..call }
     }
 
+    /// The record of the call makes a repetition return the first reply.
+    fn is_repeatable(&self) -> bool {
+        true
+    }
+
     fn decode(&self, bytes: &[u8]) -> Result<OnceReply, DecodeError> {
         let hits = self.request.hits.len();
         match bytes.split_first() {
@@ -193,6 +198,11 @@ impl ScriptOperation for SettleCall<'_> {
         let mut keys = parts.keys;
         keys.push(&self.record_key);
         ScriptCall { script: parts.script, keys, argument }
+    }
+
+    /// The record of the call makes a repetition return the first reply.
+    fn is_repeatable(&self) -> bool {
+        true
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<SettleResult, DecodeError> {

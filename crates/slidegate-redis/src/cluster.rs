@@ -10,16 +10,18 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, Value};
-use slidegate::StoreError;
+use redis::{ConnectionInfo, RedisResult, Value};
+use slidegate::internal::restart_on_panic;
+use slidegate::{RejectionClass, StoreError};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::{host_and_port, with_host_and_port};
 use crate::connect::ConnectionSource;
+use crate::connection::Connector;
 use crate::execution::CallSettings;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::node::Node;
 use crate::tls::TlsRoots;
 
@@ -85,6 +87,8 @@ struct ClusterNodes {
     servers: Mutex<HashMap<String, Arc<Node>>>,
     /// Notified to refresh the slot map, because it is outdated or a call to a node has failed.
     refresh_requested: Notify,
+    /// The last error response, if the last attempt to refresh the map failed because of one.
+    rejection: Mutex<Option<StoreError>>,
 }
 
 /// The map of slots to masters.
@@ -133,32 +137,38 @@ impl Cluster {
             map,
             servers,
             refresh_requested,
+            rejection: Mutex::default(),
         });
         let (is_map_loaded_sender, is_map_loaded) = watch::channel(None);
-        let refresh_task =
-            tokio::spawn(refresh_slot_map_in_loop(nodes.clone(), is_map_loaded_sender));
+        let refresh_nodes = nodes.clone();
+        let refresh = async move || {
+            refresh_slot_map_in_loop(&refresh_nodes, &is_map_loaded_sender).await;
+        };
+        let refresh_task = tokio::spawn(restart_on_panic(refresh, || {
+            tracing::error!(
+                "the task that refreshes the slot map of the Redis Cluster panicked; it runs again"
+            );
+        }));
         Ok(Self { nodes, is_map_loaded, refresh_task })
     }
 
     /// Returns the master of a slot. Waits for the first attempt to load the slot map, until `deadline` at the latest.
     /// Fails if the map has never been loaded or the slot has no master.
     pub async fn master(&self, slot: u16, deadline: Instant) -> Result<Arc<Node>, Failure> {
-        let unavailable = |message: String| Failure::Server(StoreError::Unavailable(message));
         if *self.is_map_loaded.borrow() != Some(true) {
             let mut is_map_loaded = self.is_map_loaded.clone();
             let is_loaded = timeout_at(deadline, is_map_loaded.wait_for(Option::is_some)).await;
             if !matches!(is_loaded, Ok(Ok(is_loaded)) if *is_loaded == Some(true)) {
-                let text = "no node of the Redis Cluster has returned the slot map; check the addresses, and that \
-                            the servers run in cluster mode";
-                return Err(unavailable(text.to_owned()));
+                return Err(Failure::Server(self.nodes.no_slot_map_error()));
             }
         }
         let map = self.nodes.map.load();
         map.master_of_slot(slot).cloned().ok_or_else(|| {
             self.request_refresh();
-            unavailable(format!(
-                "hash slot {slot} has no master in the Redis Cluster; check it with `redis-cli --cluster check`"
-            ))
+            Failure::Server(StoreError::Rejected {
+                class: RejectionClass::ClusterDown,
+                message: format!("hash slot {slot} has no master in the Redis Cluster"),
+            })
         })
     }
 
@@ -206,17 +216,21 @@ impl Drop for Cluster {
 
 /// Refreshes the slot map periodically and on request, in an endless loop.
 async fn refresh_slot_map_in_loop(
-    nodes: Arc<ClusterNodes>,
-    is_map_loaded: watch::Sender<Option<bool>>,
+    nodes: &ClusterNodes,
+    is_map_loaded: &watch::Sender<Option<bool>>,
 ) {
     loop {
         let is_refreshed = nodes.refresh_slot_map().await;
         let before = *is_map_loaded.borrow();
         match (before, is_refreshed) {
             (None, false) => {
+                let error = nodes.no_slot_map_error();
                 tracing::warn!(
+                    class = error.class(),
+                    %error,
                     addresses = nodes.seed_addresses(),
-                    "no node of the Redis Cluster returned the slot map, so Redis cannot be used; check the addresses; retrying"
+                    remedy = error.remedy(),
+                    "no node of the Redis Cluster returned the slot map, so Redis cannot be used; retrying"
                 );
                 is_map_loaded.send_replace(Some(false));
             }
@@ -251,6 +265,7 @@ impl ClusterNodes {
     /// Queries one node after another for the slot map, until a node returns one: first the known servers in random
     /// order, then the seeds. Returns `true` if the map was refreshed.
     async fn refresh_slot_map(&self) -> bool {
+        let mut rejection = None;
         let mut known: Vec<String> = self.servers.lock().keys().cloned().collect();
         fastrand::shuffle(&mut known);
         let known = known.iter().filter_map(|address| self.connection_info_of_address(address));
@@ -268,11 +283,29 @@ impl ClusterNodes {
                     return true;
                 }
                 Ok(Ok(_)) => tracing::debug!("a node of the Redis Cluster has no slots"),
-                Ok(Err(error)) => tracing::debug!(%error, "query for the slot map failed"),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "query for the slot map failed");
+                    if let Some(class) = failure::rejection_class(&error) {
+                        let message = failure::message_of(&error);
+                        rejection = Some(StoreError::Rejected { class, message });
+                    }
+                }
                 Err(_) => tracing::debug!("query for the slot map timed out"),
             }
         }
+        *self.rejection.lock() = rejection;
         false
+    }
+
+    /// Returns the error of a call that needs the slot map, which no node has returned.
+    fn no_slot_map_error(&self) -> StoreError {
+        self.rejection.lock().clone().unwrap_or_else(|| {
+            StoreError::Unavailable(
+                "no node of the Redis Cluster has returned the slot map; check the addresses, and that the servers \
+                 run in cluster mode"
+                    .to_owned(),
+            )
+        })
     }
 
     /// Queries a node for the slot map. Returns the ranges of slots that have a master.
@@ -280,12 +313,10 @@ impl ClusterNodes {
         &self,
         connection_info_of_address: &ConnectionInfo,
     ) -> RedisResult<Vec<SlotRange>> {
-        let client: Client = self.tls_roots.client(connection_info_of_address)?;
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(SLOT_MAP_QUERY_TIMEOUT));
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let connector = Connector::new(connection_info_of_address, &self.tls_roots)?;
+        let mut connection = connector.connect(SLOT_MAP_QUERY_TIMEOUT).await?;
         let response: Value =
-            redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await?;
+            redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection.commands).await?;
         Ok(parse_slot_ranges(&response, &host_and_port(connection_info_of_address.addr())))
     }
 

@@ -29,6 +29,16 @@ impl ScriptOperation for MaintenanceOp<'_> {
         }
     }
 
+    /// A repeated revert or refund would return units that other requests have charged, unless the units have an id, as
+    /// permits have.
+    fn is_repeatable(&self) -> bool {
+        match self {
+            Self::Revert(charges) => charges.iter().all(|charge| charge.limit.is_concurrent()),
+            Self::Refund(_) => false,
+            Self::Reset(_) => true,
+        }
+    }
+
     /// The reply to a refund has the state of each counter. The replies to other operations only confirm success.
     fn decode(&self, bytes: &[u8]) -> Result<ScriptReply, DecodeError> {
         match self {

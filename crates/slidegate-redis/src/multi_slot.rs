@@ -150,7 +150,10 @@ pub async fn take_parts(
     }
     // A charge that cannot be reverted counts until its window has passed.
     if let Err(error) = maintenance::revert(topology, &to_revert, revert_deadline()).await {
-        tracing::debug!(%error, "cannot revert the charges of a denied request; they count until their windows end");
+        tracing::debug!(
+            class = error.class(),
+            "cannot revert the charges of a denied request; they count until their windows end"
+        );
     }
     match failure {
         // All charges that are known have been reverted.

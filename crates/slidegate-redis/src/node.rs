@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use slidegate::StoreError;
+use slidegate::internal::restart_on_panic;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -17,7 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::breaker::{self, Breaker, BreakerDecision, StateChange};
 use crate::coalescing::{Coalescer, Enqueued, LeaderGuard, LeaderReceiver, WaitHandle, Waiter};
 use crate::connect::ConnectionSource;
-use crate::execution::{CallSettings, CommandSentFlag, ScriptExecutor, ScriptResult};
+use crate::execution::{CallSettings, ScriptExecutor, ScriptResult, SentCall};
 use crate::failure::Failure;
 use crate::script_operation::ScriptOperation;
 use crate::script_request::ScriptRequest;
@@ -83,7 +84,7 @@ impl Node {
                 connection_restored.notify_waiters();
             }
         };
-        let (coalescer, leader_receiver) = Coalescer::new();
+        let (coalescer, mut leader_receiver) = Coalescer::new();
         let node = Arc::new_cyclic(|weak_self| Self {
             address: address.into(),
             log_name: format!("Redis at {}", source.server_name_for_log()).into(),
@@ -96,7 +97,14 @@ impl Node {
             coalescer,
             call_settings,
         });
-        tokio::spawn(run_batches_of_all_keys(Arc::downgrade(&node), leader_receiver));
+        let weak_node = Arc::downgrade(&node);
+        let run_batches =
+            async move || run_batches_of_all_keys(&weak_node, &mut leader_receiver).await;
+        tokio::spawn(restart_on_panic(run_batches, || {
+            tracing::error!(
+                "the task that runs the calls of waiting requests panicked; it runs again"
+            );
+        }));
         node
     }
 
@@ -133,7 +141,7 @@ impl Node {
         }
         match self.coalescer.enqueue(batch_key, (request.clone(), deadline)) {
             Enqueued::Leader((request, _), _leader_guard) => {
-                let sent = CommandSentFlag::default();
+                let sent = SentCall::default();
                 let call_future =
                     self.executor.decide_request(&request, batch_key.is_asking, &sent);
                 self.make_call_with_breaker(self.wait_for_call_until_deadline(
@@ -179,7 +187,7 @@ impl Node {
         is_asking: bool,
         deadline: Instant,
     ) -> Result<O::Reply, Failure> {
-        let sent = CommandSentFlag::default();
+        let sent = SentCall::default();
         let call_future = self.executor.run_operation(operation, is_asking, &sent);
         self.make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
             .await
@@ -203,6 +211,8 @@ impl Node {
             _ => None,
         };
         let change = match server_error {
+            // Whether the server can be reached is found by the next call, which needs a new connection.
+            Some(StoreError::ConnectionLost(_)) if !is_probe => None,
             Some(_) => self.breaker.record_failure(pass, now),
             None => self.breaker.record_success(pass, now),
         };
@@ -219,6 +229,7 @@ impl Node {
                     ));
                 }
                 tracing::warn!(
+                    class = error.class(),
                     %error,
                     "{}: {change}; requests are decided by on_store_error until Redis responds",
                     self.log_name
@@ -238,25 +249,29 @@ impl Node {
     /// Sends a probe that charges nothing, if one is due.
     async fn send_own_probe(&self) {
         let deadline = Instant::now() + self.call_settings.timeout;
-        let sent = CommandSentFlag::default();
-        let probe = self.executor.run_empty_script();
+        let sent = SentCall::default();
+        let probe = self.executor.run_empty_script(&sent);
         let probe = self.wait_for_call_until_deadline(deadline, &sent, probe);
         if let Err(failure) = self.make_call_with_breaker(probe).await {
-            tracing::debug!(error = %failure.into_error(), "{}: probe failed", self.log_name);
+            tracing::debug!(
+                class = failure.into_error().class(),
+                "{}: probe failed",
+                self.log_name
+            );
         }
     }
 
     /// Waits for a call. Returns an error if the call has not finished by the deadline. The error reports a possible
-    /// charge if the flag `sent` of the call is set.
+    /// charge if the call was sent.
     async fn wait_for_call_until_deadline<T>(
         &self,
         deadline: Instant,
-        sent: &CommandSentFlag,
+        sent: &SentCall,
         call_future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         match timeout_at(deadline, call_future).await {
             Ok(reply) => reply,
-            Err(_) => Err(Failure::Server(self.executor.timeout_error(sent.is_sent()))),
+            Err(_) => Err(Failure::Server(self.executor.end_call_after_timeout(sent))),
         }
     }
 
@@ -309,7 +324,7 @@ impl Node {
     ) {
         let requests: Vec<&ScriptRequest> = batch.iter().map(|waiter| &*waiter.job.0).collect();
         let deadline = Instant::now() + self.call_settings.timeout;
-        let sent = CommandSentFlag::default();
+        let sent = SentCall::default();
         let call_future = self.executor.decide_batch(&requests, batch_key.is_asking, &sent);
         let reply = self
             .make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
@@ -332,8 +347,8 @@ impl Node {
 /// Runs the calls of waiting requests, until the node is dropped. Each batch key gets its own task, so that the calls of
 /// different keys run concurrently.
 async fn run_batches_of_all_keys(
-    node: Weak<Node>,
-    mut leader_receiver: LeaderReceiver<BatchKey, QueuedRequest, ScriptResult>,
+    node: &Weak<Node>,
+    leader_receiver: &mut LeaderReceiver<BatchKey, QueuedRequest, ScriptResult>,
 ) {
     while let Some(leader_guard) = leader_receiver.next_leader().await {
         let Some(node) = node.upgrade() else { return };
@@ -348,7 +363,7 @@ fn probe_while_breaker_is_open(
     node: Weak<Node>,
     connection_restored: Arc<Notify>,
 ) -> BoxFuture<'static, ()> {
-    Box::pin(async move {
+    let send_probes = async move || {
         loop {
             while let Some(wait) = node.upgrade().and_then(|node| node.time_until_probe()) {
                 let _ = timeout(wait + OWN_PROBE_DELAY, connection_restored.notified()).await;
@@ -365,5 +380,8 @@ fn probe_while_breaker_is_open(
                 return;
             }
         }
-    })
+    };
+    Box::pin(restart_on_panic(send_probes, || {
+        tracing::error!("the task that probes Redis panicked; it runs again");
+    }))
 }

@@ -50,6 +50,11 @@ impl ScriptOperation for PermitCall<'_> {
         ScriptCall { script: scripts.permit(), keys, argument }
     }
 
+    /// The charges of a permit have an id. If the first call has released the permit, its repetition finds it released.
+    fn is_repeatable(&self) -> bool {
+        true
+    }
+
     fn decode(&self, bytes: &[u8]) -> Result<bool, DecodeError> {
         match bytes {
             [0] => Ok(false),

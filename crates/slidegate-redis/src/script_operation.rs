@@ -20,6 +20,12 @@ pub trait ScriptOperation {
         expiry_margin_s: u32,
     ) -> ScriptCall<'s, '_>;
 
+    /// Returns `true` if a repetition of the operation has no further effect, so that it can be sent again if its connection
+    /// is lost and Redis may have received it.
+    fn is_repeatable(&self) -> bool {
+        false
+    }
+
     /// Decodes the reply of the script.
     fn decode(&self, bytes: &[u8]) -> Result<Self::Reply, DecodeError>;
 }

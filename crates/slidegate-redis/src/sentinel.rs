@@ -10,12 +10,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value,
-};
+use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
+use slidegate::RejectionClass;
 use tokio::time::{sleep, timeout};
 
 use crate::address::{SentinelTarget, with_host_and_port};
+use crate::connection::{Connection, Connector};
+use crate::failure;
 use crate::tls::TlsRoots;
 
 /// Interval at which each Sentinel is polled for the current master.
@@ -35,10 +36,12 @@ pub struct Sentinels {
     latest: Option<ReportedMaster>,
 }
 
-/// A client of one Sentinel, and the connection to it if there is one.
+/// The connector of one Sentinel, and the connection to it if there is one.
 struct SentinelConnection {
-    client: Client,
-    connection: Option<MultiplexedConnection>,
+    connector: Connector,
+    connection: Option<Connection>,
+    /// The error response to the last query; `None` if the query failed in another way or succeeded.
+    rejection: Option<RedisError>,
 }
 
 /// A master as reported by a Sentinel, and its configuration epoch. A Sentinel that has missed a failover reports an
@@ -53,8 +56,10 @@ impl Sentinels {
     /// Creates a client for each Sentinel, without connecting.
     pub fn new(target: &SentinelTarget, tls_roots: &TlsRoots) -> RedisResult<Self> {
         let SentinelTarget { sentinels, service, login } = target;
-        let sentinel =
-            |info| Ok(SentinelConnection { client: tls_roots.client(info)?, connection: None });
+        let sentinel = |info| {
+            let connector = Connector::new(info, tls_roots)?;
+            Ok(SentinelConnection { connector, connection: None, rejection: None })
+        };
         Ok(Self {
             sentinels: sentinels.iter().map(sentinel).collect::<RedisResult<_>>()?,
             service: service.clone(),
@@ -94,16 +99,43 @@ impl Sentinels {
         }
     }
 
-    /// Creates a client of the master that the Sentinels reported last. Fails if they have never reported one.
-    pub fn client(&self) -> RedisResult<Client> {
-        let unknown = || {
-            let text =
-                "no Sentinel reported a master; check the Sentinel addresses and the service name";
-            RedisError::from((ErrorKind::Client, text))
-        };
+    /// Creates a connector of the master that the Sentinels reported last. Fails if they have never reported one.
+    pub fn connector(&self) -> RedisResult<Connector> {
+        let unknown = || self.no_master_error();
         let latest = self.latest.as_ref().ok_or_else(unknown)?;
-        self.tls_roots
-            .client(&with_host_and_port(&self.login, &latest.address).ok_or_else(unknown)?)
+        let info = with_host_and_port(&self.login, &latest.address).ok_or_else(unknown)?;
+        Connector::new(&info, &self.tls_roots)
+    }
+}
+
+impl Sentinels {
+    /// Returns the error for a service without a reported master. It has the class of the response with which a Sentinel
+    /// rejected the query, if one did.
+    fn no_master_error(&self) -> RedisError {
+        let text =
+            "no Sentinel reported a master; check the Sentinel addresses and the service name";
+        let rejection = self.sentinels.iter().find_map(|sentinel| sentinel.rejection.as_ref());
+        let Some((error, class)) =
+            rejection.and_then(|error| Some((error, failure::rejection_class(error)?)))
+        else {
+            return RedisError::from((ErrorKind::Client, text));
+        };
+        let response = failure::message_of(error);
+        match (class, error.kind()) {
+            (RejectionClass::WrongCredentials, _) => {
+                let detail =
+                    format!("no Sentinel reported a master: a Sentinel responded {response}");
+                RedisError::from((ErrorKind::AuthenticationFailed, "authentication failed", detail))
+            }
+            (_, kind @ ErrorKind::Server(_)) => RedisError::from((
+                kind,
+                "rejected",
+                format!("{text}: a Sentinel responded {response}"),
+            )),
+            _ => {
+                RedisError::from((ErrorKind::Extension, "rejected", format!("{text}: {response}")))
+            }
+        }
     }
 }
 
@@ -140,14 +172,18 @@ impl SentinelConnection {
     async fn fetch_master(&mut self, service: &str) -> Option<ReportedMaster> {
         let response = timeout(SENTINEL_QUERY_TIMEOUT, self.fetch_master_fields(service)).await;
         match response {
-            Ok(Ok(response)) => parse_master_fields(&response),
+            Ok(Ok(response)) => {
+                self.rejection = None;
+                parse_master_fields(&response)
+            }
             Ok(Err(error)) => {
                 tracing::debug!(%error, "query to a Sentinel failed");
                 self.connection = None;
+                self.rejection = failure::rejection_class(&error).map(|_| error);
                 None
             }
             Err(_) => {
-                self.connection = None;
+                (self.connection, self.rejection) = (None, None);
                 None
             }
         }
@@ -155,16 +191,18 @@ impl SentinelConnection {
 
     /// Sends `SENTINEL MASTER`, on a new connection if necessary, and returns the fields of the response.
     async fn fetch_master_fields(&mut self, service: &str) -> RedisResult<HashMap<String, String>> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => {
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(Some(SENTINEL_QUERY_TIMEOUT));
-                let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
-                none.insert(connecting.await?)
+        let mut query = redis::cmd("SENTINEL");
+        query.arg("MASTER").arg(service);
+        if let Some(connection) = &mut self.connection {
+            match query.query_async(&mut connection.commands).await {
+                // The connection may have been closed since the last query.
+                Err(error) if error.is_io_error() => {}
+                response => return response,
             }
-        };
-        redis::cmd("SENTINEL").arg("MASTER").arg(service).query_async(connection).await
+        }
+        let connection =
+            self.connection.insert(self.connector.connect(SENTINEL_QUERY_TIMEOUT).await?);
+        query.query_async(&mut connection.commands).await
     }
 }
 

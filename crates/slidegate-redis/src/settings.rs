@@ -35,6 +35,9 @@ pub struct Settings {
     /// PEM file with the CA certificates that verify servers at `rediss://` addresses. `None` uses Mozilla's list of
     /// root certificates.
     pub ca_file: Option<PathBuf>,
+    /// Whether the store logs, at most once a minute, that a key has a value of another program. The circuit breaker does
+    /// not count such failures. Set it to `false` if the caller logs the errors of calls. Default: `true`.
+    pub logs_foreign_values: bool,
 }
 
 impl Default for Settings {
@@ -46,6 +49,7 @@ impl Default for Settings {
             max_clock_skew: Duration::from_secs(1),
             deny_cache_ttl: Duration::from_secs(1),
             ca_file: None,
+            logs_foreign_values: true,
         }
     }
 }

@@ -28,7 +28,8 @@ use crate::connect::ConnectionSource;
 use crate::deny_cache::{CacheLookup, CacheVersion, DenialReport, DenyCache, effective_units};
 use crate::error::ConnectError;
 use crate::execution::CallSettings;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
+use crate::foreign_value_log::ForeignValueLog;
 use crate::maintenance;
 use crate::multi_slot::{self, split_by_slot};
 use crate::node::Node;
@@ -45,6 +46,7 @@ pub struct RedisStore {
     inner: Arc<RedisStoreInner>,
     settings: Settings,
     revert_queue: RevertQueue,
+    foreign_value_log: ForeignValueLog,
 }
 
 /// The part of a store that is shared with background tasks.
@@ -117,7 +119,7 @@ impl RedisStore {
         };
         let inner = Arc::new(inner);
         let revert_queue = RevertQueue::start(&inner);
-        Ok(Self { inner, settings, revert_queue })
+        Ok(Self { inner, settings, revert_queue, foreign_value_log: ForeignValueLog::default() })
     }
 
     /// Uses the given clock for counting, instead of the clock of Redis. This is cheaper for Redis, and suitable if the
@@ -126,6 +128,14 @@ impl RedisStore {
     pub fn with_clock(self, clock: impl Clock) -> Self {
         self.inner.clocks.use_clock(clock);
         self
+    }
+
+    /// Logs the error of a call if a value of another program caused it. Returns the result unchanged.
+    fn logged<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Some(error) = result.as_ref().err().filter(|_| self.settings.logs_foreign_values) {
+            self.foreign_value_log.log(error);
+        }
+        result
     }
 
     /// Returns the number of denials that were served from the denial cache, without a call to Redis.
@@ -496,7 +506,8 @@ impl Store for RedisStore {
 
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         reject_too_many_hits(call)?;
-        self.inner.decide_with_cache_or_redis(self.inner.build_keyed_hits(call)).await
+        let hits = self.inner.build_keyed_hits(call);
+        self.logged(self.inner.decide_with_cache_or_redis(hits).await)
     }
 
     async fn charge_many_async(
@@ -507,9 +518,9 @@ impl Store for RedisStore {
         let requests = calls.iter().map(|hits| self.inner.build_keyed_hits(hits));
         let results = self.inner.decide_requests_in_order_per_slot(requests).await;
         let any_charged = results.iter().any(Result::is_ok);
-        results.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| match any_charged
-        {
-            true => StoreError::TimedOut(error.to_string()),
+        let results = results.into_iter().map(|result| self.logged(result));
+        results.collect::<Result<_, _>>().map_err(|error: StoreError| match any_charged {
+            true => failure::into_partial_error(error),
             false => error,
         })
     }
@@ -523,16 +534,16 @@ impl Store for RedisStore {
         if call.is_empty() {
             return Ok(OnceResult::Decided(result_of_request_without_hits()));
         }
-        self.inner.charge_once(call, identity).await
+        self.logged(self.inner.charge_once(call, identity).await)
     }
 
     async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
-        self.inner.settle(settlement).await
+        self.logged(self.inner.settle(settlement).await)
     }
 
     async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         reject_too_many_hits(hits)?;
-        self.inner.peek(hits).await
+        self.logged(self.inner.peek(hits).await)
     }
 
     fn revert_later(&self, receipt: Receipt) {
@@ -544,7 +555,7 @@ impl Store for RedisStore {
         receipt: &Receipt,
         adjustment: Adjustment,
     ) -> Result<(), StoreError> {
-        self.inner.adjust(receipt, adjustment).await
+        self.logged(self.inner.adjust(receipt, adjustment).await)
     }
 
     async fn change_permit_async(
@@ -552,7 +563,7 @@ impl Store for RedisStore {
         permit: &Receipt,
         change: PermitChange,
     ) -> Result<bool, StoreError> {
-        self.inner.change_permit(permit, change).await
+        self.logged(self.inner.change_permit(permit, change).await)
     }
 
     fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
@@ -562,8 +573,8 @@ impl Store for RedisStore {
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
         reject_too_many_hits(hits)?;
         match edit {
-            Edit::Refund => self.inner.refund(hits).await,
-            Edit::Reset => self.inner.reset(hits).await,
+            Edit::Refund => self.logged(self.inner.refund(hits).await),
+            Edit::Reset => self.logged(self.inner.reset(hits).await),
         }
     }
 }

@@ -2,6 +2,12 @@
 //! fails.
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
+mod access {
+    mod rights;
+}
+#[path = "calls/fixture.rs"]
+#[allow(dead_code, reason = "the tests of calls use all of it")]
+mod fixture;
 mod server;
 
 use std::io::Write;
@@ -9,9 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use slidegate::{
-    Adjustment, Algorithm, Edit, Hit, Key, Limit, Quota, Scope, Store, StoreError, Value,
-};
+use slidegate::{Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Value};
 use slidegate_redis::{ConnectError, RedisStore, Settings};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -42,36 +46,6 @@ async fn store_connects_with_password() {
     let redis = Redis::with_args(&["--requirepass", "se cret/@:1"]);
     let address = redis.address().replace("//", "//:se%20cret%2F%40%3A1@");
     assert_eq!(open_store_and_take_one_unit(&address, settings_with_long_timeout()).await, Ok(9));
-}
-
-/// Tests that a user with the rights that share-limits-through-redis.md documents can run every operation of a store.
-#[tokio::test]
-async fn user_with_documented_rights_runs_all_operations() {
-    let documented = include_str!("../../../docs/how-to/share-limits-through-redis.md");
-    let rights = documented.lines().find(|line| line.starts_with("ACL SETUSER slidegate")).unwrap();
-    let redis = Redis::start();
-    redis.command(&rights.split(' ').collect::<Vec<_>>());
-    redis.command(&["ACL", "SETUSER", "default", "off"]);
-    let address = redis.address().replace("//", "//slidegate:password@");
-    let settings = Settings { deny_cache_ttl: Duration::ZERO, ..settings_with_long_timeout() };
-    let store = RedisStore::open(&address, settings).unwrap();
-    let scope = Scope::new("access", "rule", "limit", &["client"]);
-    let key = Key::new(&scope, &[Value::Text("all")]);
-    for max in [10, 1_000] {
-        let quota = Quota::new(max, Duration::from_secs(60)).unwrap();
-        let limits = Algorithm::ALL.map(|algorithm| Limit::new(quota, algorithm).unwrap());
-        let hits = limits.each_ref().map(|limit| Hit::new(key, limit, 1));
-        for hit in &hits {
-            let taken = store.charge_async(&[*hit]).await.unwrap();
-            store.adjust_async(&taken.receipt, Adjustment::Revert).await.unwrap();
-            store.peek_async(&[*hit]).await.unwrap();
-            store.charge_async(&[*hit]).await.unwrap();
-            store.edit_async(&[*hit], Edit::Refund).await.unwrap();
-        }
-        assert!(store.charge_async(&hits).await.unwrap().allowed);
-        store.charge_many_async(&[&hits, &hits[..1]]).await.unwrap();
-        store.edit_async(&hits, Edit::Reset).await.unwrap();
-    }
 }
 
 #[tokio::test]
@@ -209,6 +183,37 @@ async fn wrong_password_is_absent_from_errors_and_log() {
     assert_eq!(text.matches("Redis rejected the connection").count(), 2, "{text}");
     assert_eq!(text.matches("circuit breaker opened").count(), 3, "{text}");
     assert!(!text.contains("wr0ng"), "{text}");
+}
+
+/// A library logs a foreign value without the values of clients. A server logs the key itself.
+#[tokio::test]
+async fn foreign_value_is_logged_once_without_client_values() {
+    let log = InMemoryLogWriter::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let redis = Redis::start();
+    for logs_foreign_values in [true, false] {
+        let settings = Settings { logs_foreign_values, ..settings_with_long_timeout() };
+        let store = RedisStore::open(&redis.address(), settings).unwrap();
+        redis.command(&["FLUSHALL"]);
+        take_one_unit(&store).await.unwrap();
+        let key = redis.keys().remove(0);
+        redis.command(&["SET", &key, "foreign"]);
+        for _ in 0..5 {
+            let error = take_one_unit(&store).await.unwrap_err();
+            assert_eq!((error.class(), error.foreign_keys()), ("foreign", Some(&*key)), "{error}");
+            assert!(error.to_string().contains(error.remedy()), "{error}");
+        }
+        assert!(!store.is_breaker_open());
+    }
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("class=\"foreign\"")).collect();
+    assert!(
+        matches!(&lines[..], [line] if line.contains("keys=\"slidegate:access:rule:\"")),
+        "{text}"
+    );
+    assert!(lines[0].contains("remedy=\"delete the key"), "{text}");
+    assert!(!text.contains("client="), "{text}");
 }
 
 #[tokio::test]

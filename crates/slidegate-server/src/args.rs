@@ -41,6 +41,13 @@ pub struct ServeArgs {
     #[arg(long, env = "SLIDEGATE_OBSERVE", help_heading = "Policy")]
     pub observe: bool,
 
+    /// Strict attribute names: status 400 for a request with names that no rule uses, if no rule applies to it
+    ///
+    /// Only if a rule does not apply for lack of an attribute. By default such a request is allowed, and the log has its
+    /// names once a minute. /v1/auth is excepted.
+    #[arg(long, env = "SLIDEGATE_STRICT", help_heading = "Policy")]
+    pub strict: bool,
+
     /// Address of the HTTP listener
     ///
     /// Port 0 selects a free port. A host name is resolved at start, and the first of its addresses on which the server

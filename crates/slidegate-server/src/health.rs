@@ -5,12 +5,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-/// The state of the server from which its readiness is derived: whether the server is stopping, and the error in the
-/// policy file. Readiness also depends on the store, whose state is not included.
+use crate::background::BackgroundTasks;
+use crate::store::ServerStore;
+
+/// The state of the server from which its readiness is derived: whether the server is stopping, its background tasks, and
+/// the error in the policy file. Readiness also depends on the store, whose state is not included.
 #[derive(Debug, Default)]
 pub struct Health {
     is_draining: AtomicBool,
     needs_store: bool,
+    background_tasks: BackgroundTasks,
     policy_problem: Mutex<Option<String>>,
 }
 
@@ -21,6 +25,8 @@ pub struct Readiness {
     ready: bool,
     /// Whether the server is about to stop and accepts no new connections.
     draining: bool,
+    /// The background tasks that have ended because of an error. The server is ready again after a restart.
+    ended_tasks: Vec<&'static str>,
     /// The current policy.
     policy: PolicyReadiness,
     /// The store of the counters.
@@ -65,26 +71,28 @@ impl Health {
         self.is_draining.load(Ordering::Relaxed)
     }
 
+    /// Returns the background tasks of the server.
+    pub fn background_tasks(&self) -> &BackgroundTasks {
+        &self.background_tasks
+    }
+
     /// Sets the error in the policy file. `None` clears the error.
     pub fn set_policy_problem(&self, problem: Option<String>) {
         *self.lock_policy_problem() = problem;
     }
 
     /// Returns the current readiness. `rules` is the number of rules in the current policy, `observe` whether all of
-    /// them only observe. `kind` is the name of the kind of store, and `is_reachable` whether the store is available.
-    pub fn readiness(
-        &self,
-        rules: usize,
-        observe: bool,
-        kind: &'static str,
-        is_reachable: bool,
-    ) -> Readiness {
-        let draining = self.is_draining();
+    /// them only observe.
+    pub fn readiness(&self, rules: usize, observe: bool, store: &ServerStore) -> Readiness {
+        let (draining, reachable) = (self.is_draining(), store.is_available());
+        let mut ended_tasks = self.background_tasks.ended();
+        ended_tasks.extend(store.ended_task());
         Readiness {
-            ready: !draining && (is_reachable || !self.needs_store),
+            ready: !draining && ended_tasks.is_empty() && (reachable || !self.needs_store),
             draining,
+            ended_tasks,
             policy: PolicyReadiness { rules, observe, problem: self.lock_policy_problem().clone() },
-            store: StoreReadiness { kind, reachable: is_reachable },
+            store: StoreReadiness { kind: store.kind(), reachable },
         }
     }
 
@@ -99,5 +107,24 @@ impl Readiness {
     /// Returns `true` if the server is ready for requests.
     pub fn is_ready(&self) -> bool {
         self.ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::MemoryStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn ended_background_task_makes_server_unready() {
+        let health = Health::new(false);
+        let store = ServerStore::Memory(MemoryStore::new());
+        assert!(health.readiness(1, false, &store).is_ready());
+        health.background_tasks().clone().keep_running("policy reload", async || {}).await;
+        let readiness = health.readiness(1, false, &store);
+        assert!(!readiness.is_ready());
+        let body = serde_json::to_value(&readiness).unwrap();
+        assert_eq!(body["ended_tasks"], serde_json::json!(["policy reload"]));
     }
 }

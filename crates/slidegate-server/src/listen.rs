@@ -1,13 +1,22 @@
 //! Resolves the addresses of listeners, and listens on them.
 
+use std::fs;
 use std::io;
 use std::iter;
 use std::net::{self, SocketAddr, ToSocketAddrs};
 
 use thiserror::Error;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+use tracing::warn;
 
 use crate::args::ListenAddress;
+
+/// Number of connections that can wait in the accept queue of a listener. If the queue is full, the system drops new
+/// connections, and a proxy may let their requests pass. Proxies open hundreds of connections at once.
+const ACCEPT_QUEUE_LENGTH: u32 = 4096;
+
+/// The file with the maximum length of the accept queues on Linux. The system shortens longer queues without an error.
+const MAX_ACCEPT_QUEUE_LENGTH_FILE: &str = "/proc/sys/net/core/somaxconn";
 
 /// The reason why the server cannot listen on an address. `flag` names the flag and the variable of the address.
 #[derive(Debug, Error)]
@@ -57,21 +66,48 @@ pub fn resolve_local(
 }
 
 /// Listens on the first address on which that is possible. If there is none, returns the error of the first address.
-pub async fn bind(address: &ListenAddress, flag: &'static str) -> Result<TcpListener, ListenError> {
+pub fn bind(address: &ListenAddress, flag: &'static str) -> Result<TcpListener, ListenError> {
     let addresses = resolve(address, flag)?;
-    let bind = async |address| {
-        let listener = TcpListener::bind(address).await;
+    let bind = |address| {
+        let listener = listen_on(address);
         listener.map_err(|error| ListenError::Bind { flag, address, error })
     };
-    let first = bind(addresses.first).await;
+    let first = bind(addresses.first);
     if first.is_err() {
         for other in addresses.others {
-            if let Ok(listener) = bind(other).await {
+            if let Ok(listener) = bind(other) {
                 return Ok(listener);
             }
         }
     }
     first
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Otherwise the server could not restart while connections of the former process are closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE_LENGTH)
+}
+
+/// Logs a warning if the system shortens the accept queues of listeners.
+pub fn warn_about_short_accept_queues() {
+    let max = fs::read_to_string(MAX_ACCEPT_QUEUE_LENGTH_FILE).ok();
+    if let Some(warning) = max.and_then(|max| short_accept_queue_warning(&max)) {
+        warn!("{warning}");
+    }
+}
+
+/// Returns a warning if the maximum length of accept queues, as text, is too small.
+fn short_accept_queue_warning(max: &str) -> Option<String> {
+    let max: u32 = max.trim().parse().ok()?;
+    (max < ACCEPT_QUEUE_LENGTH).then(|| {
+        format!(
+            "accept queue limit is {max}; {ACCEPT_QUEUE_LENGTH} needed, because the system drops connections of a \
+             burst above it: raise it with sysctl -w net.core.somaxconn={ACCEPT_QUEUE_LENGTH}"
+        )
+    })
 }
 
 fn bind_remedy(error: &io::Error) -> &'static str {
@@ -96,6 +132,16 @@ mod tests {
             "{error}"
         );
         assert!(error.ends_with("; correct the host name, or write IP:PORT"), "{error}");
+    }
+
+    #[test]
+    fn short_accept_queue_warning_has_remedy() {
+        for long_enough in ["4096\n", "65535\n", "", "unreadable"] {
+            assert_eq!(short_accept_queue_warning(long_enough), None);
+        }
+        let warning = short_accept_queue_warning("128\n").unwrap();
+        assert!(warning.starts_with("accept queue limit is 128; 4096 needed"), "{warning}");
+        assert!(warning.ends_with("sysctl -w net.core.somaxconn=4096"), "{warning}");
     }
 
     #[test]

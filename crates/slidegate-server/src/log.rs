@@ -1,16 +1,30 @@
 //! The log on standard error. Each event is exactly one line, even if the event contains line breaks that a client
 //! sent.
+//!
+//! Only the thread of the [`LogQueue`] writes to standard error while the server runs, so that logging never blocks or
+//! fails another thread.
+
+mod panics;
+mod queue;
 
 use std::fmt::{self, Debug, Write};
 use std::io::{self, IsTerminal};
+use std::time::Duration;
 
+use tracing::dispatcher::{self, Dispatch, SetGlobalDefaultError};
 use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
-use tracing::subscriber::SetGlobalDefaultError;
+use tracing::warn;
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
+pub use self::queue::{LogQueue, LostLines};
+
 use crate::args::LogFormat;
+
+/// Maximum time by which the end of the process is delayed to write the last lines.
+const MAX_DELAY_AT_END: Duration = Duration::from_millis(500);
 
 /// Settings of the log on standard error: its level and its format.
 #[derive(Clone, Copy, Debug)]
@@ -19,21 +33,69 @@ pub struct LogSettings {
     pub format: LogFormat,
 }
 
-/// Starts logging to standard error. Can be called only once per process.
-pub fn init(settings: LogSettings) -> Result<(), SetGlobalDefaultError> {
+/// The running log. Dropping it writes the last lines.
+pub struct Log {
+    queue: LogQueue,
+}
+
+impl Log {
+    /// Starts logging to standard error. Can be called only once per process.
+    pub fn start(settings: LogSettings) -> Result<Self, SetGlobalDefaultError> {
+        // Reports do not pass through the queue, which may be full. The writing thread may block.
+        let reports = new_dispatch(settings, io::stderr);
+        let queue = LogQueue::start(io::stderr(), move |lost| {
+            dispatcher::with_default(&reports, || log_lost_lines(lost));
+        });
+        dispatcher::set_global_default(new_dispatch(settings, queue.clone()))?;
+        panics::log_panics();
+        Ok(Self { queue })
+    }
+
+    /// Returns the queue of the lines that are to be written.
+    pub fn queue(&self) -> &LogQueue {
+        &self.queue
+    }
+}
+
+impl Drop for Log {
+    /// Waits until the last lines are written, at most for [`MAX_DELAY_AT_END`].
+    fn drop(&mut self) {
+        self.queue.wait_until_written(MAX_DELAY_AT_END);
+    }
+}
+
+/// Returns a dispatcher that formats each event as one line, and writes it with one call to a writer of `writers`.
+fn new_dispatch(
+    settings: LogSettings,
+    writers: impl for<'w> MakeWriter<'w> + Send + Sync + 'static,
+) -> Dispatch {
     let log = tracing_subscriber::fmt()
         .with_max_level(settings.level)
         .with_target(false)
         .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr);
+        // Otherwise the thread that logs prints the errors of its writer to standard error, and panics if that fails.
+        .log_internal_errors(false)
+        .with_writer(writers);
     match settings.format {
-        LogFormat::Text => tracing::subscriber::set_global_default(
-            log.fmt_fields(debug_fn(write_escaped_field).delimited(" ")).finish(),
-        ),
-        LogFormat::Json => tracing::subscriber::set_global_default(
-            log.json().flatten_event(true).with_current_span(false).with_span_list(false).finish(),
-        ),
+        LogFormat::Text => {
+            log.fmt_fields(debug_fn(write_escaped_field).delimited(" ")).finish().into()
+        }
+        LogFormat::Json => log
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            .finish()
+            .into(),
     }
+}
+
+fn log_lost_lines(lost: LostLines) {
+    warn!(
+        queue_full = lost.queue_full,
+        write_failed = lost.write_failed,
+        "log lines lost since the start; read standard error faster, or free space for it"
+    );
 }
 
 /// Writes a field of a log event, with its line breaks escaped.

@@ -19,6 +19,7 @@
 //! `service` starts all of them from the `settings`, which `args` reads, and `reload` replaces the policy.
 
 mod args;
+mod background;
 mod bounds;
 mod command;
 mod connections;
@@ -30,6 +31,7 @@ mod http;
 mod json_reader;
 mod listen;
 mod log;
+mod names;
 mod permit_token;
 mod policy_description;
 mod policy_diff;
@@ -57,11 +59,8 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match command::run(command::Args::parse_or_exit().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    command::run(command::Args::parse_or_exit().command).unwrap_or_else(|error| {
+        command::print_to_stderr(&format!("{error}\n"));
+        ExitCode::FAILURE
+    })
 }

@@ -8,7 +8,7 @@ mod counters;
 use std::collections::{HashMap, HashSet};
 
 use slidegate::Policy;
-use slidegate::policy::{Override, Rule};
+use slidegate::policy::{DomainNames, Override, Rule};
 
 use crate::policy_description;
 
@@ -22,7 +22,8 @@ pub struct PolicyDiff {
     pub added: usize,
     pub changed: usize,
     pub removed: usize,
-    /// One line for each added, changed or removed rule, and one line if the routes have changed.
+    /// One line for each added, changed or removed rule, one line if the routes have changed, and one line for each domain
+    /// whose declared attributes have changed.
     pub lines: Vec<String>,
 }
 
@@ -45,6 +46,7 @@ pub fn diff(old: &Policy, new: &Policy) -> PolicyDiff {
         diff.lines.push(format!("{} was removed", format_rule_label(rule)));
     }
     diff.lines.extend(describe_route_changes(old, new));
+    diff.lines.extend(describe_attribute_changes(old, new));
     diff
 }
 
@@ -156,6 +158,19 @@ fn describe_route_changes(old: &Policy, new: &Policy) -> Option<String> {
         list("removed", old.routes().filter(|route| !new_routes.contains(route)).collect());
     let parts: Vec<String> = [added, removed].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| format!("routes have changed: {}", parts.join("; ")))
+}
+
+/// Describes the attributes that only one of the policies declares, for each domain of the new policy.
+fn describe_attribute_changes(old: &Policy, new: &Policy) -> Vec<String> {
+    let declared = |policy: &Policy, domain: &str| -> Vec<String> {
+        let names = policy.domain_names(domain).and_then(DomainNames::declared_attributes);
+        names.into_iter().flatten().map(str::to_owned).collect()
+    };
+    let changes = new.domains().filter_map(|domain| {
+        let change = describe_list_difference(&declared(old, domain), &declared(new, domain))?;
+        Some(format!("attributes of domain `{}` have changed: {change}", sanitize_for_log(domain)))
+    });
+    changes.collect()
 }
 
 /// Escapes control characters, and cuts the text after [`MAX_CHANGE_DESCRIPTION_CHARS`] characters, so that it fits on

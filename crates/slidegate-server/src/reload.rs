@@ -60,17 +60,20 @@ struct PolicyReloader {
     is_reload_requested: bool,
     /// Whether the policy file may have changed since the last read.
     has_file_changed: bool,
+    /// Whether a policy is being applied. If this is `true` when the loop starts, its last reload panicked.
+    is_applying: bool,
 }
 
 /// Starts a thread that reloads the policy of a service when `file` changes or SIGHUP is received.
-pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Result<()> {
+pub fn start(file: PolicyFile, service: Arc<Service>, mut hangup: Signal) -> io::Result<()> {
+    let tasks = service.health().background_tasks().clone();
     let (sender, events) = mpsc::channel();
     let watcher = FileWatcher::new(file.source.path(), {
         let sender = sender.clone();
         // The receiver is dropped only when the process ends.
         move |event| drop(sender.send(ReloadTrigger::File(event)))
     })?;
-    let reloader = PolicyReloader {
+    let mut reloader = PolicyReloader {
         service,
         events,
         // The file may have changed before it was watched. A source that is not a file, such as a pipe, can be read
@@ -81,13 +84,15 @@ pub fn start(file: PolicyFile, service: Arc<Service>, hangup: Signal) -> io::Res
         last_read: Ok(file.texts.clone()),
         current: file,
         is_reload_requested: false,
+        is_applying: false,
     };
-    thread::Builder::new().name("reload".into()).spawn(|| reloader.run_reload_loop())?;
-    tokio::spawn(forward_sighup_signals(hangup, sender));
+    tasks.start_thread("policy reload", move || reloader.run_reload_loop())?;
+    let forward_signals = async move || forward_sighup_signals(&mut hangup, &sender).await;
+    tokio::spawn(tasks.keep_running("policy reload on SIGHUP", forward_signals));
     Ok(())
 }
 
-async fn forward_sighup_signals(mut hangup: Signal, events: Sender<ReloadTrigger>) {
+async fn forward_sighup_signals(hangup: &mut Signal, events: &Sender<ReloadTrigger>) {
     while hangup.recv().await.is_some() && events.send(ReloadTrigger::Hangup).is_ok() {}
 }
 
@@ -109,7 +114,10 @@ fn read_policy_texts(source: &PolicySource) -> PolicyReadResult {
 }
 
 impl PolicyReloader {
-    fn run_reload_loop(mut self) {
+    fn run_reload_loop(&mut self) {
+        if mem::take(&mut self.is_applying) {
+            self.record_failed_reload(&["the reload panicked; see the log".to_owned()]);
+        }
         loop {
             self.record_pending_reload_triggers();
             if self.is_reload_requested
@@ -188,6 +196,12 @@ impl PolicyReloader {
 
     fn apply_policy_read_result(&mut self, read_result: PolicyReadResult) {
         self.last_read = read_result.clone();
+        self.is_applying = true;
+        self.apply_read_result(read_result);
+        self.is_applying = false;
+    }
+
+    fn apply_read_result(&mut self, read_result: PolicyReadResult) {
         let texts = match read_result {
             Ok(texts) if texts == self.current.texts => {
                 return self.record_reload_of_unchanged_policy();

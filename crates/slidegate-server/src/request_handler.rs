@@ -15,8 +15,10 @@ use axum::http::HeaderMap;
 use quanta::Instant;
 use slidegate::{Decision, IdempotencyKey, OnceError, Request};
 
+use crate::names::NameError;
 use crate::rendering::ResponseRenderer;
 use crate::reservation_token::SealError;
+use crate::service::names::NameSource;
 use crate::service::permits::PermitToken;
 use crate::service::{ActivePolicy, Service};
 use crate::telemetry::DecisionTracer;
@@ -85,6 +87,11 @@ pub trait ParsedRequest {
         Duration::ZERO
     }
 
+    /// Returns the origin of the attribute names of the request, the caller by default.
+    fn name_source(&self) -> NameSource {
+        NameSource::Caller
+    }
+
     /// Returns the tokens of the permits that the request releases, none by default.
     fn permits_to_release(&self) -> Vec<&str> {
         Vec::new()
@@ -133,7 +140,7 @@ impl RequestHandler {
     ) -> Result<R, E>
     where
         Q: ParsedRequest,
-        E: From<OnceError> + From<SealError>,
+        E: From<OnceError> + From<SealError> + From<NameError>,
         Result<R, E>: ClassifyResponse,
     {
         let Call { operation, span_name, trace, returns_permit } = call;
@@ -150,6 +157,9 @@ impl RequestHandler {
                 Box::pin(self.service.release_all(&released)).await;
             }
             let request = parsed.to_gate_request();
+            if let Err(error) = self.service.check_costs(&request) {
+                return (Err(error.into()), None);
+            }
             // A request that only releases permits charges nothing, and is not a request without a rule for metrics.
             let operation =
                 if request.descriptors().is_empty() { Operation::Peek } else { operation };
@@ -186,11 +196,28 @@ impl RequestHandler {
                 (None, Operation::Peek) => self.service.peek(&request).await,
                 (None, Operation::Report) => self.service.report(&request).await,
             };
+            if let Err(error) = self.check_attributes(&request, &decision, parsed.name_source()) {
+                return (Err(error.into()), None);
+            }
             let response = self.respond(returns_permit, &parsed, &decision, render);
             let domain = tracer.map(|_| request.domain().to_owned());
             (response, domain.map(|domain| TracedDecision { domain, decision }))
         });
         self.measure(span_name, trace, &waited_us, work).await
+    }
+
+    /// Checks the attributes of a request if no limit applies to it: it may have misspelt names.
+    fn check_attributes(
+        &self,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+        source: NameSource,
+    ) -> Result<(), NameError> {
+        // A decision without the store may have no limits for another reason.
+        match decision.limits().next().is_some() || decision.is_degraded() {
+            true => Ok(()),
+            false => self.service.check_attributes(request, source),
+        }
     }
 
     /// Returns the response to a decided request.
@@ -234,6 +261,11 @@ impl RequestHandler {
             timer.result = Some(response.request_result());
         }
         response
+    }
+
+    /// Logs a call of the rate limit service without descriptors, at most once a minute.
+    pub fn log_request_without_descriptors(&self) {
+        self.service.log_request_without_descriptors();
     }
 
     /// Counts a request that the listener rejected before it called [`handle`](Self::handle).

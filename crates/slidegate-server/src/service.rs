@@ -2,6 +2,7 @@
 //!
 //! A reload replaces the policy, and keeps the store with its counters.
 
+pub mod names;
 pub mod permits;
 pub mod reservations;
 pub mod start;
@@ -13,11 +14,13 @@ use arc_swap::ArcSwap;
 use axum::http::HeaderName;
 use slidegate::{Decision, Gate, Policy, Request, WaitStats};
 
+use self::names::NameChecks;
 use crate::explain::Explanation;
 use crate::health::{Health, Readiness};
 use crate::reservation_token::TokenSealer;
 use crate::store::ServerStore;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
+use crate::telemetry::rule_use::RuleUse;
 use crate::telemetry::{InstrumentedStore, PolicyMetrics, Telemetry};
 
 /// The service that decides about requests and records the decisions in telemetry.
@@ -32,6 +35,7 @@ pub struct Service {
     tokens: TokenSealer,
     /// Maximum wait of a call.
     max_wait: Duration,
+    name_checks: NameChecks,
 }
 
 /// The policy with everything that depends on it: the metrics of its limits, and the headers that it names. A reload
@@ -55,10 +59,11 @@ impl Service {
         health: Health,
         observe: bool,
         tokens: TokenSealer,
+        name_checks: NameChecks,
     ) -> Self {
         let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate.policy(), &telemetry));
         let max_wait = Duration::ZERO;
-        Self { gate, active_policy, telemetry, health, observe, tokens, max_wait }
+        Self { gate, active_policy, telemetry, health, observe, tokens, max_wait, name_checks }
     }
 
     /// Sets the maximum wait of a call, zero by default.
@@ -158,8 +163,8 @@ impl Service {
 
     /// Returns the current readiness of the server, and the reasons for it.
     pub fn readiness(&self) -> Readiness {
-        let (store, rules) = (self.store(), self.gate.policy().rules().len());
-        self.health.readiness(rules, self.observe, store.kind(), store.is_available())
+        let rules = self.gate.policy().rules().len();
+        self.health.readiness(rules, self.observe, self.store())
     }
 
     /// Returns the part of the server's readiness that does not depend on the store.
@@ -204,6 +209,11 @@ impl ActivePolicy {
         });
         let headers = headers.collect();
         Self { policy, policy_metrics, headers }
+    }
+
+    /// Returns the rules that have applied to requests since the policy was loaded.
+    pub fn rule_use(&self) -> &RuleUse {
+        self.policy_metrics.rule_use()
     }
 
     /// Returns the HTTP headers that the policy names.

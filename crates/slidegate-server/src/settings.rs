@@ -57,6 +57,8 @@ pub struct ServiceSettings {
     pub policy: Policy,
     /// Whether every rule only observes, because of `--observe`.
     pub is_observe_only: bool,
+    /// Whether a request is rejected if no rule applies to it and no rule uses its attributes, because of `--strict`.
+    pub rejects_unused_names: bool,
     pub store: StoreSettings,
     pub expected_instances: NonZeroU32,
     pub bounds: StoreBounds,
@@ -146,6 +148,7 @@ impl Settings {
             service: ServiceSettings {
                 policy: policy_file.policy.clone(),
                 is_observe_only: args.observe,
+                rejects_unused_names: args.strict,
                 store,
                 expected_instances,
                 bounds,
@@ -212,6 +215,8 @@ impl StoreSettings {
             timeout: args.redis_timeout,
             ca_file: args.redis_ca_file,
             deny_cache_ttl: args.deny_cache_ttl,
+            // The log of failed calls has the key, redacted as configured.
+            logs_foreign_values: false,
             ..slidegate_redis::Settings::default()
         };
         let settings = match args.redis_clock {

@@ -66,6 +66,12 @@ impl ServerStore {
         }
     }
 
+    /// Returns the name of a background task of the store that has ended although the store is in use. `None` if there is
+    /// none.
+    pub fn ended_task(&self) -> Option<&'static str> {
+        self.cluster_node().and_then(ClusterNode::ended_task)
+    }
+
     /// Returns the calls that this process remembers, or `None` if Redis remembers them.
     fn call_records(&self) -> Option<&CallRecordTable> {
         match self {

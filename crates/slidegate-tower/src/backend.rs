@@ -15,6 +15,7 @@ use http::request::Parts;
 use slidegate::{Decision, Permit};
 
 use crate::extract::RequestHead;
+use crate::names::NamesError;
 use crate::request_options::{MalformedDetail, RequestOptions, SettleContext};
 use crate::settlement::Settlement;
 
@@ -70,6 +71,23 @@ pub trait Backend: Send + Sync + 'static {
         settlement: Settlement,
     ) -> Option<BoxFuture<()>>;
 
+    /// Compares the names of the layer with the names of the policy.
+    ///
+    /// # Errors
+    /// If a limit never applies, or a cost has no effect, because of a name.
+    fn check_names(&self, options: &RequestOptions) -> Result<(), NamesError>;
+
+    /// Logs a warning about each name that does not fit the policy, once for each policy.
+    fn warn_about_names(&self, options: &RequestOptions);
+
+    /// Returns the extension without which a request was denied, and which the server should have added to it; `None` if
+    /// the request was denied for another reason.
+    fn missing_extension(
+        &self,
+        decision: &Decision<'_>,
+        head: RequestHead<'_>,
+    ) -> Option<&'static str>;
+
     /// Returns whether a decision may have a permit, because a limit bounds the requests in flight.
     fn has_permits(&self) -> bool {
         false
@@ -85,4 +103,15 @@ pub trait Backend: Send + Sync + 'static {
         let _ = permit;
         Box::pin(async { false })
     }
+}
+
+/// Logs that the server has not added an extension to a request, without which a limit does not count it. `value` is the
+/// name of the attribute, or `key`.
+#[cold]
+fn log_missing_extension(value: &str, extension: &str) {
+    tracing::warn!(
+        value,
+        extension,
+        "a request lacks an extension that a rate limit needs; add it in the server, or in a layer that runs before the rate limit"
+    );
 }

@@ -14,6 +14,7 @@ mod attributes;
 mod client_address;
 mod client_ip;
 mod combine;
+mod extension;
 mod from_fn;
 mod header;
 mod normalize_path;
@@ -26,9 +27,10 @@ pub(crate) use self::attributes::{AttributeRef, AttributeValues};
 pub use self::client_address::client_address;
 pub use self::client_ip::{ClientIp, client_ip};
 pub use self::combine::{Map, Or};
+pub use self::extension::extension;
 #[cfg(feature = "axum")]
 pub use self::from_fn::matched_route;
-pub use self::from_fn::{FromFn, extension, from_fn, method, path, value};
+pub use self::from_fn::{FromFn, from_fn, method, path, value};
 pub use self::header::{api_key, header, host, unique_header};
 pub use self::normalize_path::normalize_path;
 pub use self::peer::Peer;
@@ -78,6 +80,14 @@ pub trait Extract: Send + Sync + 'static {
     /// network itself.
     fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.extract(head)
+    }
+
+    /// Returns the name of an extension without which a value is missing, and which the server should have added to the
+    /// request: a missing value is then an error of the server, and not of the client. The layer logs it once. `None` by
+    /// default.
+    fn missing_extension(&self, extensions: &Extensions) -> Option<&'static str> {
+        let _ = extensions;
+        None
     }
 
     /// Creates an extractor that returns the value of this extractor or, if that value is missing, the value of

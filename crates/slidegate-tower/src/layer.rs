@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::{HeaderName, header::InvalidHeaderName};
+use http::{HeaderName, StatusCode, header::InvalidHeaderName};
 use slidegate::headers::Style;
 use slidegate::policy::{OnStoreError, WhenMissing};
 use slidegate::{Decision, Gate, Jitter, Limiter, Store};
@@ -13,6 +13,7 @@ use crate::backend::{Backend, GateBackend, LimiterBackend};
 use crate::extract::{Attributes, Extract, RequestHead};
 use crate::header_writer::HeaderWriter;
 use crate::hold_permits::HoldPermitsLayer;
+use crate::names::CheckedNames;
 use crate::request_options::{CostSource, NamedCost, RequestOptions};
 use crate::respond::ProblemJson;
 use crate::service::RateLimit;
@@ -42,7 +43,7 @@ use crate::settlement::{OnDrop, ResponseHead, Settlement};
 /// With an asynchronous store, the response future first awaits the decision, and then calls the inner service that was
 /// polled ready; a clone of that service serves the next request.
 pub struct RateLimitLayer<R = ProblemJson> {
-    config: Arc<LayerConfig<R>>,
+    pub(crate) config: Arc<LayerConfig<R>>,
 }
 
 /// The configuration of a layer, shared by all services that the layer creates.
@@ -56,6 +57,8 @@ pub(crate) struct LayerConfig<R> {
     pub(crate) has_reservations: bool,
     pub(crate) on_drop: OnDrop,
     pub(crate) inspect: Option<InspectCallback>,
+    /// The status of denials for which a missing extension is the reason; `None` for the status of other denials.
+    pub(crate) missing_extension_status: Option<StatusCode>,
 }
 
 /// The callback that determines the final cost of a request from the head of its response.
@@ -71,6 +74,9 @@ impl RateLimitLayer {
     /// A request may lack an attribute. A rule of the policy can define an alternative attribute, as in
     /// `per: [api_key|ip]`. Otherwise the `when_missing` of the rule determines whether the rule is skipped or denies
     /// the request.
+    ///
+    /// When the layer is added to a service, and when the policy is replaced, the layer compares its names with the
+    /// names of the policy, and logs a warning for each problem of [`check_names`](Self::check_names).
     pub fn new<S: Store>(gate: impl Into<Arc<Gate<S>>>, attributes: Attributes) -> Self {
         Self::with_backend(GateBackend::new(gate.into(), attributes))
     }
@@ -106,6 +112,7 @@ impl RateLimitLayer {
             has_reservations: false,
             on_drop: OnDrop::default(),
             inspect: None,
+            missing_extension_status: None,
         };
         Self { config: Arc::new(config) }
     }
@@ -214,6 +221,7 @@ impl<R> RateLimitLayer<R> {
             has_reservations,
             on_drop,
             inspect,
+            missing_extension_status,
             ..
         } = Arc::unwrap_or_clone(self.config);
         let config = LayerConfig {
@@ -225,8 +233,29 @@ impl<R> RateLimitLayer<R> {
             has_reservations,
             on_drop,
             inspect,
+            missing_extension_status,
         };
         RateLimitLayer { config: Arc::new(config) }
+    }
+
+    /// Sets the status of denials for which the server is the reason: a limit needs a value of an extension, such as the
+    /// address of the peer or the user, and the server has not added the extension to any request so far. By default,
+    /// such requests are denied as if the client had not sent the value.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use slidegate_tower::{RateLimitLayer, TrustedProxies, extract};
+    /// # use slidegate::{Limiter, policy::WhenMissing};
+    ///
+    /// # let limiter = Limiter::new(["10/min"])?;
+    /// let ip = extract::client_ip(TrustedProxies::none());
+    /// let layer = RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Deny)
+    ///     .missing_extension_status(StatusCode::INTERNAL_SERVER_ERROR);
+    /// # let _ = layer;
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
+    pub fn missing_extension_status(self, status: StatusCode) -> Self {
+        self.with_modified_config(|config| config.missing_extension_status = Some(status))
     }
 
     /// Sets the function that determines the final cost of an allowed request from its response: see [`Settlement`].
@@ -335,7 +364,11 @@ impl<R> RateLimitLayer<R> {
     }
 
     fn with_modified_options(self, set: impl FnOnce(&mut RequestOptions)) -> Self {
-        self.with_modified_config(|config| set(Arc::make_mut(&mut config.options)))
+        self.with_modified_config(|config| {
+            let options = Arc::make_mut(&mut config.options);
+            set(options);
+            options.names = CheckedNames::default();
+        })
     }
 }
 
@@ -362,6 +395,7 @@ impl<R> Clone for LayerConfig<R> {
             has_reservations: self.has_reservations,
             on_drop: self.on_drop,
             inspect: self.inspect.clone(),
+            missing_extension_status: self.missing_extension_status,
         }
     }
 }
@@ -370,6 +404,8 @@ impl<I, R> Layer<I> for RateLimitLayer<R> {
     type Service = RateLimit<I, R>;
 
     fn layer(&self, inner: I) -> Self::Service {
+        let LayerConfig { backend, options, .. } = &*self.config;
+        backend.warn_about_names(options);
         RateLimit::new(inner, self.config.clone())
     }
 }

@@ -11,6 +11,7 @@ use slidegate::policy::OnStoreError;
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
 
 use crate::extract::{AttributeRef, RequestHead};
+use crate::names::CheckedNames;
 
 /// Options for the decisions of one layer.
 #[derive(Clone)]
@@ -23,6 +24,8 @@ pub struct RequestOptions {
     pub on_store_error: OnStoreError,
     /// Whether attributes are kept until the response, because the request's consumption may be reported.
     pub has_settle_context: bool,
+    /// The comparison of the names of the layer with its policy.
+    pub names: CheckedNames,
 }
 
 /// The source from which a layer takes the cost of a request: always 1, a request header, or a function.
@@ -150,6 +153,7 @@ impl Default for RequestOptions {
             named_costs: Vec::new(),
             on_store_error: OnStoreError::default(),
             has_settle_context: false,
+            names: CheckedNames::default(),
         }
     }
 }

@@ -47,8 +47,20 @@ pub struct Denial<'d> {
 /// The cause of a denial: the limits denied the request, or the request is malformed.
 #[derive(Clone, Copy, Debug)]
 enum DenialReason<'d> {
-    Limits { decision: &'d Decision<'static>, retry_after: Option<Duration> },
+    Limits {
+        decision: &'d Decision<'static>,
+        retry_after: Option<Duration>,
+        missing_extension: Option<MissingExtension>,
+    },
     Malformed(&'d str),
+}
+
+/// An extension without which a request was denied, and which the server should have added to it.
+#[derive(Clone, Copy, Debug)]
+pub struct MissingExtension {
+    pub name: &'static str,
+    /// The status that the layer has for such denials; `None` for the status of other denials.
+    pub status: Option<StatusCode>,
 }
 
 impl<'d> Denial<'d> {
@@ -56,8 +68,9 @@ impl<'d> Denial<'d> {
         head: RequestHead<'d>,
         decision: &'d Decision<'static>,
         retry_after: Option<Duration>,
+        missing_extension: Option<MissingExtension>,
     ) -> Self {
-        Self { head, cause: DenialReason::Limits { decision, retry_after } }
+        Self { head, cause: DenialReason::Limits { decision, retry_after, missing_extension } }
     }
 
     pub(crate) fn from_malformed_request(head: RequestHead<'d>, detail: &'d str) -> Self {
@@ -95,9 +108,28 @@ impl<'d> Denial<'d> {
         }
     }
 
-    /// Returns the problem details of a denial; `None` if the request is malformed.
+    /// Returns the problem details of a denial; `None` if the request is malformed, or if the denial has the status of a
+    /// [missing extension](crate::RateLimitLayer::missing_extension_status).
     pub fn problem(&self) -> Option<Problem> {
-        self.decision().and_then(Problem::from_decision)
+        self.decision().filter(|_| !self.is_server_error()).and_then(Problem::from_decision)
+    }
+
+    /// Returns the extension without which the request was denied, if no request had it so far: the server should have
+    /// added it.
+    pub fn missing_extension(&self) -> Option<&'static str> {
+        self.missing().map(|missing| missing.name)
+    }
+
+    fn missing(&self) -> Option<MissingExtension> {
+        match self.cause {
+            DenialReason::Limits { missing_extension, .. } => missing_extension,
+            DenialReason::Malformed(_) => None,
+        }
+    }
+
+    /// Returns whether the denial has the status of a missing extension.
+    pub(crate) fn is_server_error(&self) -> bool {
+        self.missing().is_some_and(|missing| missing.status.is_some())
     }
 
     /// Returns the reason for the denial; `None` if the request is malformed.
@@ -106,8 +138,12 @@ impl<'d> Denial<'d> {
     }
 
     /// Returns the status: the `deny_status` of the rule, 429 by default; 503 if the store is unavailable; 400 if the
-    /// request is malformed.
+    /// request is malformed; the [status of a missing
+    /// extension](crate::RateLimitLayer::missing_extension_status), if it is set and the reason.
     pub fn status(&self) -> StatusCode {
+        if let Some(status) = self.missing().and_then(|missing| missing.status) {
+            return status;
+        }
         match self.decision().map(|decision| StatusCode::from_u16(decision.status())) {
             None => StatusCode::BAD_REQUEST,
             Some(status) => status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),

@@ -19,7 +19,7 @@ use crate::header_writer::{HeaderValues, retry_after};
 use crate::layer::LayerConfig;
 use crate::permit::HeldPermit;
 use crate::reservation::RequestReservation;
-use crate::respond::{Denial, ProblemJson, Respond};
+use crate::respond::{Denial, MissingExtension, ProblemJson, Respond};
 use crate::settle_guard::SettleGuard;
 use crate::settlement::{OnDrop, Settlement};
 
@@ -108,8 +108,15 @@ impl<R> LayerConfig<R> {
         let jitter = self.header_writer.draw_jitter();
         // `Denial` shows a decision that borrows nothing.
         let decision = decision.clone().into_owned();
-        let denial = Denial::from_decision(head, &decision, retry_after(&decision, jitter));
+        let missing = self.backend.missing_extension(&decision, head);
+        let missing =
+            missing.map(|name| MissingExtension { name, status: self.missing_extension_status });
+        let retry_after = retry_after(&decision, jitter);
+        let denial = Denial::from_decision(head, &decision, retry_after, missing);
         let mut response = self.respond.respond(&denial);
+        if denial.is_server_error() {
+            return response;
+        }
         self.header_writer.write_denial(&decision, jitter, response.headers_mut());
         response
     }

@@ -6,10 +6,12 @@
 //! request fits. `fallback.rs` counts in memory while the store is unavailable; each instance of the service then enforces
 //! its own share of every limit. `once.rs` decides calls with an idempotency key. `reservation.rs` has a guard for a charge
 //! that is corrected later, and `permit.rs` one for a request in flight. `policy_file.rs` follows a policy file.
+//! `ineffective_costs.rs` warns about costs that no rule charges.
 
 mod asynchronous;
 pub(crate) mod decide;
 mod fallback;
+mod ineffective_costs;
 mod once;
 mod permit;
 mod policy_file;
@@ -20,6 +22,7 @@ mod wait;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -30,6 +33,7 @@ use crate::wait::WaitBounds;
 use crate::wait::queues::WaitQueues;
 
 use fallback::{InMemoryFallback, LocalCountsBounds};
+use ineffective_costs::WarnedCosts;
 
 pub use once::{OnceDecision, OnceError};
 pub use permit::PermitGuard;
@@ -57,12 +61,15 @@ pub use reservation::Reservation;
 /// `_async` exist for every store.
 pub struct Gate<S = MemoryStore> {
     policy: ArcSwap<Policy>,
+    /// The number of policies that the gate has had.
+    policy_version: AtomicU64,
     /// The number of instances of the service that share the store.
     instances: NonZeroU32,
     store: S,
     fallback: InMemoryFallback,
     /// The requests that wait until they fit.
     wait_queues: WaitQueues,
+    warned_costs: WarnedCosts,
 }
 
 impl<S> Gate<S> {
@@ -71,6 +78,7 @@ impl<S> Gate<S> {
         let instances = NonZeroU32::MIN;
         Self {
             policy: ArcSwap::from_pointee(policy.with_instances(instances)),
+            policy_version: AtomicU64::new(1),
             instances,
             store,
             fallback: InMemoryFallback::new(
@@ -78,6 +86,7 @@ impl<S> Gate<S> {
                 LocalCountsBounds::default(),
             ),
             wait_queues: WaitQueues::new(WaitBounds::default()),
+            warned_costs: WarnedCosts::default(),
         }
     }
 
@@ -99,6 +108,8 @@ impl<S> Gate<S> {
     /// ```
     pub fn replace_policy(&self, policy: Policy) {
         self.policy.store(Arc::new(policy.with_instances(self.instances)));
+        self.policy_version.fetch_add(1, Ordering::Release);
+        self.warned_costs.clear();
         self.wait_queues.wake_first_of_all();
     }
 
@@ -139,6 +150,12 @@ impl<S> Gate<S> {
     /// Returns the policy that is enforced now.
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.load_full()
+    }
+
+    /// Returns the number of policies that the gate has had. It is at least 1, and increases when the policy is replaced.
+    #[inline]
+    pub(crate) fn policy_version(&self) -> u64 {
+        self.policy_version.load(Ordering::Acquire)
     }
 
     /// Returns the store.

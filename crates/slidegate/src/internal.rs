@@ -27,6 +27,8 @@ pub use crate::heap::{HeapSize, allocated_bytes};
 pub use crate::policy::file::node::{Node, NodeKind, SourceSpan};
 #[cfg(feature = "policy")]
 pub use crate::policy::file::suggest::most_similar_word;
+#[cfg(feature = "tokio")]
+pub use crate::restart::{RESTART_DELAY, restart_on_panic};
 pub use crate::store::table::{
     CoarseTime, Evict, EvictionCandidate, PINNED, SLOTS_PER_GROUP, Slot, SlotIndex, Table,
 };
@@ -65,6 +67,13 @@ pub fn try_check<S: Store>(
     descriptor: &Descriptor<'_>,
 ) -> Option<Decision<'static>> {
     gate.try_check(domain, descriptor)
+}
+
+/// Returns the number of policies that a gate has had. It is at least 1, and increases when the policy is replaced.
+#[cfg(feature = "policy")]
+#[inline]
+pub fn policy_version<S>(gate: &Gate<S>) -> u64 {
+    gate.policy_version()
 }
 
 /// Returns the decision of a limiter on a request that has no key although a key is required: a denial without a retry

@@ -171,6 +171,8 @@ mod redis_options;
 mod request;
 #[cfg(feature = "policy")]
 mod reserved_call;
+#[cfg(feature = "tokio")]
+mod restart;
 mod rule_limit;
 #[cfg(feature = "calendar")]
 mod similar;
@@ -219,8 +221,8 @@ pub use request::{Descriptor, Request};
 pub use reserved_call::{ActualCosts, ReservedCall};
 pub use store::memory::MemoryStore;
 pub use store::{
-    Adjustment, Asynchronous, ChargeResult, Edit, PermitChange, Receipt, Store, StoreError,
-    StoreKind, SyncStore, Synchronous,
+    Adjustment, Asynchronous, ChargeResult, Edit, PermitChange, Receipt, RejectionClass, Store,
+    StoreError, StoreKind, SyncStore, Synchronous,
 };
 pub use store_key::StoreKey;
 pub use wait::{WaitBounds, WaitStats};

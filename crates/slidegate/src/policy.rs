@@ -7,6 +7,8 @@
 mod attributes;
 mod cost;
 mod decision_limits;
+mod declared_attributes;
+mod domain_names;
 mod error;
 pub mod file;
 mod hit_origin;
@@ -20,6 +22,7 @@ mod redis;
 mod route;
 mod rule;
 mod rule_sets;
+mod unused_names;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -28,6 +31,7 @@ use std::sync::Arc;
 use crate::request::{AttributePairs, Descriptor, Request};
 
 use attributes::DescriptorAttributes;
+use declared_attributes::DeclaredAttributes;
 use error::PolicyWarning;
 use index::{CandidateRules, RuleIndex};
 use name_map::NameMap;
@@ -35,6 +39,7 @@ use route::Routes;
 use rule_sets::RuleSets;
 
 pub use cost::RuleCost;
+pub use domain_names::DomainNames;
 pub(crate) use hit_origin::{HitOrigin, HitOrigins};
 pub(crate) use matched::HitList;
 pub use matched::{Match, MatchedRules};
@@ -44,6 +49,7 @@ pub use per::{Alternatives, Per};
 pub use redis::RuleRedisOptions;
 pub(crate) use rule::SettingsSource;
 pub use rule::{NoMatchReason, Override, Rule, RuleSettings, When};
+pub use unused_names::UnknownCost;
 
 pub use crate::rule_limit::RuleLimit;
 
@@ -52,6 +58,7 @@ pub use crate::rule_limit::RuleLimit;
 pub struct Policy {
     rules: RuleSets,
     routes: Routes,
+    declared_attributes: DeclaredAttributes,
     by_domain: NameMap<DomainRules>,
     /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.
     uses_host_attributes: bool,
@@ -64,7 +71,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self::new(Vec::new(), Routes::default())
+        Self::new(Vec::new(), Routes::default(), DeclaredAttributes::default())
     }
 }
 
@@ -75,10 +82,11 @@ struct DomainRules {
     /// Index of the rule with `limits: requested`, which enforces limits that descriptors contain. `None` if the domain
     /// has no such rule.
     requested_rule: Option<u32>,
+    names: DomainNames,
 }
 
 impl Policy {
-    fn new(mut rules: Vec<Rule>, routes: Routes) -> Self {
+    fn new(mut rules: Vec<Rule>, routes: Routes, declared_attributes: DeclaredAttributes) -> Self {
         for (index, limit) in (0..).zip(rules.iter_mut().flat_map(Rule::all_limits_mut)) {
             limit.index = index;
         }
@@ -88,7 +96,11 @@ impl Policy {
         }
         let mut by_domain = NameMap::default();
         for (domain, rules) in rules_by_domain.iter() {
-            by_domain.get_or_insert_with(domain, || DomainRules::new(rules));
+            let declared = declared_attributes.for_domain(domain);
+            by_domain.get_or_insert_with(domain, || {
+                let names = rules.iter().map(|(_, rule)| *rule);
+                DomainRules::new(rules, DomainNames::new(names, declared, !routes.is_empty()))
+            });
         }
         let uses_host_attributes = rules.iter().any(Rule::uses_host_attributes);
         let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
@@ -98,6 +110,7 @@ impl Policy {
             by_domain,
             rules: RuleSets::new(rules.into()),
             routes,
+            declared_attributes,
             uses_host_attributes,
             has_replaces,
             has_concurrent_limits,
@@ -145,12 +158,19 @@ impl Policy {
         self.rules.all.iter().flat_map(|rule| &*rule.attribute_names).map(|name| &**name).collect()
     }
 
+    /// Returns the names of the attributes and costs that the rules of a domain use; `None` if the domain has no rules.
+    pub fn domain_names(&self, domain: &str) -> Option<&DomainNames> {
+        self.by_domain.get(domain).map(|domain| &domain.names)
+    }
+
     /// Returns a copy of the policy in which every rule has mode `observe`: the rules count requests and never deny
     /// them. Rules with mode `off` stay off.
     #[must_use]
     pub fn observing(&self) -> Self {
         let observing = self.rules.all.iter().map(Rule::observing).collect();
-        Self { warnings: self.warnings.clone(), ..Self::new(observing, self.routes.clone()) }
+        let declared = self.declared_attributes.clone();
+        let warnings = self.warnings.clone();
+        Self { warnings, ..Self::new(observing, self.routes.clone(), declared) }
     }
 
     /// Sets the number of instances that share the store.
@@ -306,12 +326,13 @@ impl Policy {
 
 impl DomainRules {
     /// Creates the rules of one domain. Each rule in `rules` comes with its index in the policy.
-    fn new(rules: &[(u32, &Rule)]) -> Self {
+    fn new(rules: &[(u32, &Rule)], names: DomainNames) -> Self {
         let (requested, others): (Vec<_>, Vec<_>) =
             rules.iter().copied().partition(|(_, rule)| rule.is_for_requested_limits);
         Self {
             index: RuleIndex::new(&others),
             requested_rule: requested.first().map(|(rule_index, _)| *rule_index),
+            names,
         }
     }
 }

@@ -122,6 +122,12 @@ pub(crate) struct DescriptorCosts<'a> {
 }
 
 impl DescriptorCosts<'_> {
+    /// Returns `true` if the descriptor states a cost for rules of a certain kind: an unnamed or a named cost.
+    #[inline]
+    pub(crate) fn has_own_costs(&self) -> bool {
+        self.plain.is_some() || !self.named.is_empty()
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<u64> {
         self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
     }
@@ -190,7 +196,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Sets a named cost, for rules that charge it: `cost: tokens` in the policy. If two costs have the same name, the
-    /// first is used.
+    /// first is used. A gate logs a name that no rule charges once.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};

@@ -96,6 +96,16 @@ impl<'c> ActualCosts<'c> {
         self
     }
 
+    /// Returns the cost for rules that do not state a cost; `None` if it is not set.
+    pub fn unnamed(&self) -> Option<u64> {
+        self.plain
+    }
+
+    /// Returns the names of the named costs.
+    pub fn names(&self) -> impl Iterator<Item = &'c str> + Clone {
+        self.named.iter().map(|(name, _)| *name)
+    }
+
     fn get(&self, name: &str) -> Option<u64> {
         self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
     }
@@ -166,6 +176,20 @@ impl ReservedCall {
     /// Returns whether the call has no charges, because no limit applies to it.
     pub fn is_empty(&self) -> bool {
         self.charges.is_empty()
+    }
+
+    /// Returns the names of the costs that the call has been charged, in the order of its charges. A name can occur
+    /// several times.
+    pub fn cost_names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.charges.iter().filter_map(|reserved| match &reserved.cost {
+            ReservedCost::Named(name) => Some(&**name),
+            ReservedCost::Constant | ReservedCost::Request => None,
+        })
+    }
+
+    /// Returns `true` if rules that do not state a cost have charged the call.
+    pub fn has_unnamed_cost(&self) -> bool {
+        self.charges.iter().any(|reserved| reserved.cost == ReservedCost::Request)
     }
 
     /// Returns the record of the charges.

@@ -8,6 +8,7 @@
 //! store must return [`StoreError::Unsupported`] for limits that it cannot count.
 
 mod call_records;
+mod error;
 mod few;
 pub(crate) mod local_results;
 pub mod memory;
@@ -19,14 +20,13 @@ pub(crate) mod table;
 
 use std::future::{Future, ready};
 
-use thiserror::Error;
-
 use crate::call::CallIdentity;
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 
 pub use crate::key::CounterId;
 pub use call_records::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS, digest_hits};
+pub use error::{RejectionClass, StoreError};
 pub use local_results::LocalResults;
 pub use outcomes::Outcomes;
 pub use receipt::{Charge, Receipt, SingleCharge};
@@ -420,23 +420,4 @@ pub fn pending_units(
         .filter(|(nth, (hit, outcome))| is_same(*nth) && is_charged(hit, true, outcome))
         .map(|(_, (hit, _))| hit.cost)
         .fold(0, u64::saturating_add)
-}
-
-/// A failure of a store. A denial is not an error.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The store cannot be reached. Nothing was charged.
-    #[error("the store cannot be reached: {0}")]
-    Unavailable(String),
-    /// The store did not respond in time. The charge may or may not have been made, so the call must not be repeated.
-    #[error("the store did not respond in time: {0}")]
-    TimedOut(String),
-    /// The circuit breaker is open after repeated failures, so the store was not called. Nothing was charged.
-    #[error("circuit breaker open after repeated store failures")]
-    BreakerOpen,
-    /// The store does not support the limit, for the given reason. Nothing was charged, and a retry fails again. The
-    /// limits of a policy can be checked in advance: see [`Policy::from_yaml_for`](crate::Policy::from_yaml_for).
-    #[error("the store does not support this limit: {0}")]
-    Unsupported(String),
 }

@@ -3,10 +3,14 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tokio::net::{TcpListener, UdpSocket, lookup_host};
+use tokio::net::{TcpListener, TcpSocket, UdpSocket, lookup_host};
 
 /// Maximum number of attempts to find a port that is free for both TCP and UDP.
 const MAX_BIND_ATTEMPTS: usize = 16;
+
+/// Number of connections that can wait in the accept queue of the TCP listener. If the queue is full, the system drops
+/// the connections of peers.
+const ACCEPT_QUEUE_LENGTH: u32 = 4096;
 
 /// The sockets of a node: UDP for gossip and TCP for replication, on the same port.
 #[derive(Debug)]
@@ -28,7 +32,7 @@ impl Sockets {
         let mut attempts = if listen.port() == 0 { MAX_BIND_ATTEMPTS } else { 1 };
         loop {
             attempts -= 1;
-            let tcp = TcpListener::bind(listen).await?;
+            let tcp = listen_on(listen)?;
             let address = tcp.local_addr()?;
             match UdpSocket::bind(address).await {
                 Ok(udp) => return Ok(Self { udp, tcp, address }),
@@ -37,6 +41,14 @@ impl Sockets {
             }
         }
     }
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Otherwise a node could not restart while connections of its former process are closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE_LENGTH)
 }
 
 /// An error that prevents a node from determining its advertised address.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chitchat::{Chitchat, ChitchatHandle, ChitchatId, NodeState};
+use slidegate::internal::restart_on_panic;
 use tokio::net::lookup_host;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -184,7 +185,7 @@ pub(super) fn resolve_seeds_while_alone(
 ) -> JoinHandle<()> {
     // Addresses do not need to be resolved.
     seeds.retain(|seed| seed.parse::<SocketAddr>().is_err());
-    tokio::spawn(async move {
+    let resolve = async move || {
         while !seeds.is_empty() && view.wait_for(|view| view.live.is_empty()).await.is_ok() {
             sleep(SEED_RETRY_INTERVAL).await;
             for seed in &seeds {
@@ -197,5 +198,8 @@ pub(super) fn resolve_seeds_while_alone(
                 resolved.for_each(|resolved| _ = gossip.gossip(resolved));
             }
         }
-    })
+    };
+    tokio::spawn(restart_on_panic(resolve, || {
+        error!("the task that resolves the seeds of the cluster panicked; it runs again");
+    }))
 }

@@ -20,9 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use slidegate::internal::restart_on_panic;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tracing::error;
 
 use super::link_counters::{LinkCounters, LinkCountersByNode};
 use super::{LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent};
@@ -152,11 +154,13 @@ impl TcpTransport {
         };
         let context = Arc::new(context);
         let (event_sender, events) = mpsc::channel(MAX_PENDING_TASK_EVENTS);
-        let accept_task = AbortOnDrop(tokio::spawn(accept::accept_connections(
-            listener,
-            Arc::clone(&context),
-            event_sender.clone(),
-        )));
+        let (accept_context, accept_sender) = (Arc::clone(&context), event_sender.clone());
+        let accept = async move || {
+            accept::accept_connections(&listener, &accept_context, &accept_sender).await;
+        };
+        let accept_task = AbortOnDrop(tokio::spawn(restart_on_panic(accept, || {
+            error!("the task that accepts cluster nodes panicked; it runs again");
+        })));
         Ok(Self {
             context,
             events,
@@ -177,7 +181,10 @@ impl TcpTransport {
             counters: Arc::clone(&counters),
             event_sender: self.event_sender.clone(),
         };
-        let dial_task = AbortOnDrop(tokio::spawn(dialer.keep_connected()));
+        let connect = async move || dialer.keep_connected().await;
+        let dial_task = AbortOnDrop(tokio::spawn(restart_on_panic(connect, || {
+            error!("the task that connects to a cluster node panicked; it runs again");
+        })));
         OutgoingPeerLink {
             number: self.opened_links,
             address: peer.address,

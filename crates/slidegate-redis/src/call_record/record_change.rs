@@ -80,6 +80,11 @@ impl ScriptOperation for RecordChange {
         }
     }
 
+    /// A repeated claim would find itself, and a repeated removal could remove the claim of another repetition.
+    fn is_repeatable(&self) -> bool {
+        self.operation == OPERATION_PUT
+    }
+
     fn decode(&self, bytes: &[u8]) -> Result<Option<OnceReply>, DecodeError> {
         match bytes {
             [STATUS_NOW] => Ok(None),

@@ -15,7 +15,6 @@ use super::{KeyedHits, RedisStoreInner, result_of_request_without_hits};
 use crate::call_record::{OnceCall, OnceReply, RecordChange, RecordHead, SettleCall};
 use crate::failure::Failure;
 use crate::reply::HitReply;
-use crate::script_operation::ScriptOperation;
 use crate::script_request::{ScriptMode, ScriptRequest, key_and_tag};
 use crate::topology::Topology;
 
@@ -49,7 +48,11 @@ impl RedisStoreInner {
         let call = OnceCall::new(request, head, record_key, self.record_ttl(identity.ttl));
         let pending_charges = self.deny_cache.begin_charges(&call.request.hits);
         let sent_at = self.clocks.local_now();
-        let reply = self.run_repeatable(slot, &call).await.map_err(Failure::into_error)?;
+        let reply = self
+            .topology
+            .run_operation(slot, &call, self.new_request_deadline())
+            .await
+            .map_err(Failure::into_error)?;
         if let OnceReply::Decided(reply) = &reply {
             let versions = pending_charges.complete(reply.hits().iter().map(HitReply::is_charged));
             self.record_denials_in_cache(&call.request.hits, reply, sent_at, &versions);
@@ -97,7 +100,10 @@ impl RedisStoreInner {
                 this.topology.run_operation(slot, &change, this.new_request_deadline()).await;
             if let Err(failure) = changed {
                 let error = failure.into_error();
-                tracing::debug!(%error, "cannot record a call with an idempotency key; a repetition is charged again");
+                tracing::debug!(
+                    class = error.class(),
+                    "cannot record a call with an idempotency key; a repetition is charged again"
+                );
             }
             result.map(OnceResult::Decided)
         };
@@ -164,29 +170,14 @@ impl RedisStoreInner {
         first: &SettleCall<'_>,
         others: &BTreeMap<u16, SettleCall<'_>>,
     ) -> Result<SettleResult, Failure> {
-        let result = self.run_repeatable(owner, first).await?;
+        let result = self.topology.run_operation(owner, first, self.new_request_deadline()).await?;
         if result == SettleResult::OtherValue {
             return Ok(result);
         }
         for (slot, part) in others {
-            self.run_repeatable(*slot, part).await?;
+            self.topology.run_operation(*slot, part, self.new_request_deadline()).await?;
         }
         Ok(result)
-    }
-
-    /// Runs an operation that Redis carries out at most once. Repeats it once if its reply is lost before the deadline.
-    async fn run_repeatable<O: ScriptOperation>(
-        &self,
-        slot: u16,
-        operation: &O,
-    ) -> Result<O::Reply, Failure> {
-        let deadline = self.new_request_deadline();
-        match self.topology.run_operation(slot, operation, deadline).await {
-            Err(Failure::Server(StoreError::TimedOut(_))) if Instant::now() < deadline => {
-                self.topology.run_operation(slot, operation, deadline).await
-            }
-            result => result,
-        }
     }
 
     /// Returns the key of the record of a call whose keys are in this slot.

@@ -1,36 +1,87 @@
-//! Reverts the charges of dropped reservations in the background. A destructor cannot wait for Redis.
+//! Releases the permits and reverts the charges of dropped guards in the background. A destructor cannot wait for Redis.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use slidegate::{Adjustment, Receipt};
+use futures_util::stream::{StreamExt, poll_fn};
+use parking_lot::Mutex;
+use slidegate::internal::restart_on_panic;
+use slidegate::store::Charge;
+use slidegate::{Adjustment, PermitChange, Receipt, StoreError};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Instant, sleep};
 
 use super::RedisStoreInner;
 
-/// Maximum number of receipts that wait to be reverted.
-const MAX_QUEUED_RECEIPTS: usize = 10_000;
+/// Maximum number of returns that wait.
+const MAX_QUEUED_RETURNS: usize = 10_000;
 
-/// A bounded queue of receipts to revert. Its task ends when the store is dropped; the receipts that then wait stay
-/// charged until their windows end.
+/// Maximum number of returns that are sent at the same time, so that those to a failed node of a Cluster do not delay
+/// those to other nodes.
+const MAX_CONCURRENT_RETURNS: usize = 64;
+
+/// Time from the first attempt of a return after which no further attempt is made.
+const MAX_RETRY_TIME: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 30 });
+
+/// Time before the second attempt of a return. It doubles with each further attempt, up to [`MAX_RETRY_DELAY`].
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// Minimum time between two warnings about units that are not returned.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A bounded queue of units to return. Its task ends when the store is dropped; units that then wait stay charged until
+/// their windows end, or their permits expire.
 pub(super) struct RevertQueue {
-    receipts: Sender<Receipt>,
+    returns: Sender<Return>,
     dropped: AtomicU64,
+    log: Arc<LostReturnLog>,
+}
+
+/// The charges of a dropped guard.
+#[derive(Debug)]
+enum Return {
+    /// The permit of a request in flight.
+    Permit(Receipt),
+    /// Other charges.
+    Charges(Receipt),
 }
 
 impl RevertQueue {
     /// Creates an empty queue, and starts its task.
     pub(super) fn start(store: &Arc<RedisStoreInner>) -> Self {
-        let (receipts, receiver) = channel(MAX_QUEUED_RECEIPTS);
-        store.runtime.spawn(revert_until_closed(Arc::downgrade(store), receiver));
-        Self { receipts, dropped: AtomicU64::new(0) }
+        let (returns, mut receiver) = channel(MAX_QUEUED_RETURNS);
+        let log = Arc::<LostReturnLog>::default();
+        let (weak_store, task_log) = (Arc::downgrade(store), log.clone());
+        let return_units =
+            async move || return_until_closed(&weak_store, &mut receiver, &task_log).await;
+        store.runtime.spawn(restart_on_panic(return_units, || {
+            tracing::error!("the task that returns units to Redis panicked; it runs again");
+        }));
+        Self { returns, dropped: AtomicU64::new(0), log }
     }
 
-    /// Adds a receipt. If the queue is full, its charges stay until their windows end.
+    /// Adds the charges of a receipt. If the queue is full, they stay until their windows end or their permits expire.
     pub(super) fn push(&self, receipt: Receipt) {
-        if self.receipts.try_send(receipt).is_err() {
+        let (permits, charges): (Vec<&Charge>, Vec<&Charge>) =
+            receipt.charges().iter().partition(|charge| charge.limit.is_concurrent());
+        let has_both = !permits.is_empty() && !charges.is_empty();
+        match has_both {
+            true => {
+                self.push_one(Return::Permit(permits.into_iter().cloned().collect()));
+                self.push_one(Return::Charges(charges.into_iter().cloned().collect()));
+            }
+            false if permits.is_empty() => self.push_one(Return::Charges(receipt)),
+            false => self.push_one(Return::Permit(receipt)),
+        }
+    }
+
+    fn push_one(&self, units: Return) {
+        if let Err(error) = self.returns.try_send(units) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.log.warn(&error.into_inner(), "too many others wait to be returned");
         }
     }
 
@@ -46,11 +97,173 @@ impl fmt::Debug for RevertQueue {
     }
 }
 
-async fn revert_until_closed(store: Weak<RedisStoreInner>, mut receipts: Receiver<Receipt>) {
-    while let Some(receipt) = receipts.recv().await {
+async fn return_until_closed(
+    store: &Weak<RedisStoreInner>,
+    receiver: &mut Receiver<Return>,
+    log: &LostReturnLog,
+) {
+    poll_fn(|context| receiver.poll_recv(context))
+        .for_each_concurrent(MAX_CONCURRENT_RETURNS, |units| return_units(store, units, log))
+        .await;
+}
+
+/// Returns units to Redis, with further attempts as long as they cannot be returned twice.
+async fn return_units(store: &Weak<RedisStoreInner>, units: Return, log: &LostReturnLog) {
+    let (begin, mut delay) = (Instant::now(), FIRST_RETRY_DELAY);
+    loop {
         let Some(store) = store.upgrade() else { return };
-        if let Err(error) = store.adjust(&receipt, Adjustment::Revert).await {
-            tracing::debug!(%error, "cannot revert the charges of a dropped reservation; they count until their windows end");
+        let result = match &units {
+            Return::Permit(receipt) => {
+                store.change_permit(receipt, PermitChange::Release).await.map(drop)
+            }
+            Return::Charges(receipt) => store.adjust(receipt, Adjustment::Revert).await,
+        };
+        drop(store);
+        let Err(error) = result else { return };
+        if !units.can_be_repeated_after(&error) || begin.elapsed() + delay > MAX_RETRY_TIME {
+            log.warn(&units, error.class());
+            return;
         }
+        sleep(delay).await;
+        delay = (2 * delay).min(MAX_RETRY_DELAY);
+    }
+}
+
+impl Return {
+    /// Returns `true` if a further attempt after an error cannot return the units twice. Permits have an id.
+    fn can_be_repeated_after(&self, error: &StoreError) -> bool {
+        matches!(self, Self::Permit(_)) || !error.may_have_charged()
+    }
+}
+
+/// A log of units that stay charged, with at most one warning per [`WARNING_INTERVAL`] and kind.
+#[derive(Debug, Default)]
+struct LostReturnLog {
+    permits: Mutex<WarningThrottle>,
+    charges: Mutex<WarningThrottle>,
+}
+
+#[derive(Debug, Default)]
+struct WarningThrottle {
+    last: Option<Instant>,
+    unlogged: u64,
+}
+
+impl LostReturnLog {
+    /// Logs units that stay charged. The field `unlogged` is the number of earlier cases since the last warning.
+    fn warn(&self, units: &Return, class: &str) {
+        match units {
+            Return::Permit(_) => {
+                if let Some(unlogged) = self.permits.lock().try_acquire() {
+                    tracing::warn!(
+                        unlogged,
+                        class,
+                        "cannot release a permit, so it counts until it expires; check the connection to Redis"
+                    );
+                }
+            }
+            Return::Charges(_) => {
+                if let Some(unlogged) = self.charges.lock().try_acquire() {
+                    tracing::warn!(
+                        unlogged,
+                        class,
+                        "cannot revert the charges of a dropped request, so they count until their windows end; check \
+                         the connection to Redis"
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl WarningThrottle {
+    /// Returns the number of warnings that were suppressed, or `None` if this one is to be suppressed.
+    fn try_acquire(&mut self) -> Option<u64> {
+        let now = Instant::now();
+        if self.last.is_some_and(|last| now - last < WARNING_INTERVAL) {
+            self.unlogged += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.unlogged))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test may panic")]
+mod tests {
+    use std::io::Write;
+
+    use slidegate::{Algorithm, Hit, Key, Limit, Scope, Store, Value};
+    use tracing_subscriber::fmt::MakeWriter;
+
+    use super::*;
+    use crate::{RedisStore, Settings};
+
+    /// A log writer that keeps its text in memory.
+    #[derive(Clone, Default)]
+    struct InMemoryLog(Arc<Mutex<Vec<u8>>>);
+
+    impl InMemoryLog {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().clone()).unwrap()
+        }
+    }
+
+    impl Write for InMemoryLog {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl<'a> MakeWriter<'a> for InMemoryLog {
+        type Writer = Self;
+
+        fn make_writer(&'a self) -> Self {
+            self.clone()
+        }
+    }
+
+    #[tokio::test]
+    async fn units_that_stay_charged_are_logged_once() {
+        let log = InMemoryLog::default();
+        let subscriber =
+            tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+        let _logging = tracing::subscriber::set_default(subscriber);
+        // Nothing listens on this port.
+        let settings = Settings { timeout: Duration::from_millis(20), ..Settings::default() };
+        let store = RedisStore::open("redis://127.0.0.1:1", settings).unwrap();
+        let scope = Scope::new("domain", "rule", "limit", &["user"]);
+        let value = [Value::Text("secret-user")];
+        let limits = [
+            Limit::concurrent(1, Duration::from_secs(60)).unwrap(),
+            Limit::new("5/h".parse().unwrap(), Algorithm::SlidingLog).unwrap(),
+        ];
+        let charge = |limit: &Limit| Charge {
+            counter: store.counter_id(&Hit::new(Key::new(&scope, &value), limit, 1)).unwrap(),
+            limit: *limit,
+            hit_index: 0,
+            phase_us: 0,
+            charged_at: slidegate::Timestamp::from_secs(1),
+            hit_cost: 1,
+            cost: 1,
+        };
+        for _ in 0..3 {
+            store.revert_later(limits.iter().map(charge).collect());
+        }
+        while log.text().matches("they count until their windows end").count() == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        while store.revert_queue.log.charges.lock().unlogged < 2 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let text = log.text();
+        assert_eq!(text.matches("cannot release a permit").count(), 1, "{text}");
+        assert_eq!(text.matches("cannot revert the charges").count(), 1, "{text}");
+        assert!(!text.contains("secret-user"), "{text}");
     }
 }

@@ -42,7 +42,11 @@ async fn paused_server_delays_only_probes() {
         assert!(during_stop.iter().all(|record| record.degraded), "Redis decided nothing");
         let probes =
             during_stop.iter().filter(|record| record.waited() > STORE_TIMEOUT / 2 + late).count();
-        assert!((1..=12).contains(&probes), "{probes} of {} waited", during_stop.len());
+        assert!(
+            (1..=12).contains(&probes),
+            "{probes} of {} waited, {late:?} late",
+            during_stop.len()
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! A proxy between a store and Redis that injects network faults into replies.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// The fault that is injected into replies.
@@ -33,7 +35,20 @@ pub struct Proxy {
     fault: Arc<Mutex<ReplyFault>>,
     /// Number of chunks of data that were changed, delayed or dropped.
     corrupted: Arc<AtomicU64>,
+    /// Number of accepted connections.
+    accepted: Arc<AtomicU64>,
+    /// The numbers of connections, from 1, up to which all are closed or forgotten.
+    ended: watch::Sender<Ended>,
     server: JoinHandle<()>,
+}
+
+/// Numbers of connections, from 1, up to which all have ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ended {
+    /// These connections are closed.
+    closed: u64,
+    /// The data of these connections is discarded, and they stay open.
+    forgotten: u64,
 }
 
 impl Proxy {
@@ -41,14 +56,17 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let fault = Arc::new(Mutex::new(ReplyFault::Pass));
-        let corrupted = Arc::default();
+        let (corrupted, accepted) = (Arc::default(), Arc::default());
+        let ended = watch::Sender::default();
         let server = tokio::spawn(accept_connections(
             listener,
             to,
             Arc::clone(&fault),
             Arc::clone(&corrupted),
+            Arc::clone(&accepted),
+            ended.clone(),
         ));
-        Self { port, fault, corrupted, server }
+        Self { port, fault, corrupted, accepted, ended, server }
     }
 
     pub fn address(&self) -> String {
@@ -57,6 +75,24 @@ impl Proxy {
 
     pub fn set_fault(&self, fault: ReplyFault) {
         *self.fault.lock().unwrap() = fault;
+    }
+
+    /// Closes all connections.
+    pub fn close_connections(&self) {
+        let accepted = self.accepted();
+        self.ended.send_modify(|ended| ended.closed = accepted);
+    }
+
+    /// Forgets all connections, as a network address translation does: their data is discarded without a word. New
+    /// connections work.
+    pub fn forget_connections(&self) {
+        let accepted = self.accepted();
+        self.ended.send_modify(|ended| ended.forgotten = accepted);
+    }
+
+    /// Returns the number of connections that were accepted.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::SeqCst)
     }
 
     pub fn corrupted(&self) -> u64 {
@@ -75,21 +111,33 @@ async fn accept_connections(
     to: u16,
     fault: Arc<Mutex<ReplyFault>>,
     corrupted: Arc<AtomicU64>,
+    accepted: Arc<AtomicU64>,
+    ended: watch::Sender<Ended>,
 ) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
+        let number = accepted.fetch_add(1, Ordering::SeqCst) + 1;
         let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else { continue };
         let (mut from_client, to_client) = client.into_split();
         let (from_server, mut to_server) = server.into_split();
+        let mut until_ended = ended.subscribe();
+        let (fault, corrupted, has_ended) = (fault.clone(), corrupted.clone(), ended.subscribe());
         tokio::spawn(async move {
-            let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
+            let copy = tokio::io::copy(&mut from_client, &mut to_server);
+            let replies = forward_replies(from_server, to_client, fault, corrupted);
+            // Both directions end together, as they do when a socket is closed.
+            let mut forward = pin!(async {
+                tokio::select! { _ = copy => {}, () = replies => {} }
+            });
+            tokio::select! {
+                () = &mut forward => {}
+                _ = until_ended.wait_for(|ended| number <= ended.closed.max(ended.forgotten)) => {}
+            }
+            // The sockets of a forgotten connection stay open, and nothing is read.
+            if number > has_ended.borrow().closed && number <= has_ended.borrow().forgotten {
+                std::future::pending::<()>().await;
+            }
         });
-        tokio::spawn(forward_replies(
-            from_server,
-            to_client,
-            Arc::clone(&fault),
-            Arc::clone(&corrupted),
-        ));
     }
 }
 

@@ -116,6 +116,15 @@ impl Redis {
         line.unwrap_or(0)
     }
 
+    /// Closes the connections of all clients, except of Sentinels, which would start a failover.
+    pub fn close_client_connections(&self) {
+        let clients: String = self.try_command(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap();
+        for client in clients.lines().filter(|client| !client.contains(" name=sentinel-")) {
+            let id = client.split(' ').find_map(|field| field.strip_prefix("id=")).unwrap();
+            self.command(&["CLIENT", "KILL", "ID", id]);
+        }
+    }
+
     /// Returns all keys of the server.
     pub fn keys(&self) -> Vec<String> {
         redis::cmd("KEYS").arg("*").query(&mut self.connection()).unwrap()

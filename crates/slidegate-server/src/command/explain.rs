@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::args::PolicySourceArgs;
 use crate::explain::Explanation;
+use crate::names::{NameError, check_costs};
 use crate::policy_file;
 
 /// The flags of `slidegate explain`.
@@ -182,6 +183,8 @@ enum ExplainError {
     SeparatorWithoutFlag,
     #[error("a descriptor has no attributes; write NAME=VALUE on both sides of each `+`")]
     EmptyDescriptor,
+    #[error("--cost: {0}")]
+    UnknownCost(#[from] NameError),
     #[error("no rule has domain `{domain}`, so no request is denied; {remedy}")]
     UnknownDomain { domain: String, remedy: String },
     #[error(
@@ -265,6 +268,7 @@ fn explain_with_policy(
         if args.descriptors { descriptor.exact() } else { descriptor }
     });
     let request = Request::with_descriptors(&args.domain, descriptors);
+    check_costs(policy, &request)?;
     let gate = Gate::new(policy.clone(), MemoryStore::new());
     let explanation = Explanation::from_decision(policy, &request, &gate.peek(&request));
     if explanation.has_rules() {

@@ -10,6 +10,7 @@ mod validate;
 use std::collections::BTreeSet;
 use std::error;
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::string::FromUtf8Error;
 
 use clap::parser::ValueSource;
@@ -85,17 +86,18 @@ pub enum Command {
 }
 
 /// Runs a subcommand. If it fails, the program prints only the text of the returned error.
-pub fn run(command: Command) -> Result<(), Box<dyn error::Error>> {
+pub fn run(command: Command) -> Result<ExitCode, Box<dyn error::Error>> {
     match command {
-        Command::Serve(args) => serve::run(*args),
-        Command::Replay(args) => replay::run(args),
-        Command::Validate(args) => validate::run(args, print_to_stdout),
-        Command::Explain(args) => Ok(print_to_stdout(&explain::run(args)?)?),
-        Command::Convert(args) => Ok(print_to_stdout(&convert::run(args)?)?),
-        Command::Lua(args) => Ok(print_to_stdout(&lua::run(args)?)?),
-        Command::Schema => print_schema(),
-        Command::Completions { shell } => Ok(print_to_stdout(&completion_script(shell)?)?),
+        Command::Serve(args) => return serve::run(*args),
+        Command::Replay(args) => replay::run(args)?,
+        Command::Validate(args) => validate::run(args, print_to_stdout)?,
+        Command::Explain(args) => print_to_stdout(&explain::run(args)?)?,
+        Command::Convert(args) => print_to_stdout(&convert::run(args)?)?,
+        Command::Lua(args) => print_to_stdout(&lua::run(args)?)?,
+        Command::Schema => print_schema()?,
+        Command::Completions { shell } => print_to_stdout(&completion_script(shell)?)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `slidegate schema`: prints the JSON Schema of policy files.
@@ -127,6 +129,12 @@ fn print_to_stdout(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Writes text to standard error. Ignores a failed write, because there is no other place for the text; `eprintln!` would
+/// panic.
+pub fn print_to_stderr(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
 impl Args {

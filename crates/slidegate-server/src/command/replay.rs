@@ -212,7 +212,9 @@ fn build_policy_allowing_all_requests(args: &ReplayArgs) -> Result<Policy, Repla
 fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
     if policy.rules().iter().all(|rule| rule.domain() != domain) {
         let remedy = super::unknown_domain_remedy(policy);
-        eprintln!("no rule has domain `{domain}`, so no request is denied; {remedy}");
+        super::print_to_stderr(&format!(
+            "no rule has domain `{domain}`, so no request is denied; {remedy}\n"
+        ));
     }
 }
 
@@ -220,10 +222,10 @@ fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
 fn exact_descriptors<'a>(policy: &'a Policy, domain: &str) -> ExactDescriptors<'a> {
     let descriptors = ExactDescriptors::from_rules(policy, domain);
     if descriptors.is_empty() {
-        eprintln!(
-            "no rule of domain `{domain}` applies to access logs, so no request is denied; the keys of a descriptor must be among {}",
+        super::print_to_stderr(&format!(
+            "no rule of domain `{domain}` applies to access logs, so no request is denied; the keys of a descriptor must be among {}\n",
             ATTRIBUTE_NAMES.join(", ")
-        );
+        ));
     }
     descriptors
 }
@@ -252,5 +254,6 @@ fn replay_access_logs(
 
 /// Prints the position of an unparsable line and the reason, without disturbing the progress bar.
 fn print_unparsable_line(log: &Path, line: &UnparsableLine, progress: &ReplayProgress) {
-    progress.bar().suspend(|| eprintln!("{}:{}: {}", log.display(), line.number, line.reason));
+    let text = format!("{}:{}: {}\n", log.display(), line.number, line.reason);
+    progress.bar().suspend(|| super::print_to_stderr(&text));
 }

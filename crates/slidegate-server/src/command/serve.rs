@@ -6,6 +6,7 @@ use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -22,12 +23,13 @@ use crate::connections::{ConnectionSources, ConnectionThreads, Connections, Prot
 use crate::grpc::protocol::GrpcProtocol;
 use crate::http::HttpProtocol;
 use crate::listen::ListenError;
+use crate::log::{Log, LogQueue};
 use crate::rendering::ResponseRenderer;
 use crate::service::Service;
 use crate::service::start::start_service;
 use crate::settings::Settings;
 use crate::tls::{AppProtocol, ListenerTls};
-use crate::{grpc, http, listen, log, reload};
+use crate::{grpc, http, listen, reload};
 
 /// The delay before idle HTTP/1.1 connections are closed when the server stops, so that their clients can send one more
 /// request.
@@ -44,24 +46,28 @@ const MIN_CLUSTER_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_ADMIN_CONNECTIONS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(63);
 
 /// Runs `slidegate serve`.
-pub fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
+pub fn run(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let settings = Settings::from_args(args)?;
-    log::init(settings.log)?;
+    let log = Log::start(settings.log)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve_until_signal(settings))?;
+    let result = runtime.block_on(serve_until_signal(settings, log.queue()));
     // Does not wait for connections that outlast the drain.
     runtime.shutdown_background();
-    Ok(())
+    let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
+    // Not returned, because the caller would print it without a timeout.
+    log.queue().push(&format!("{error}\n"));
+    Ok(ExitCode::FAILURE)
 }
 
 /// Starts the listeners and the service, waits for a signal, and drains all connections.
-async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
+async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Box<dyn Error>> {
     let mut stop = StopSignals::register_signal_handlers()?;
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
-    let http = listen::bind(&settings.http, "--http (SLIDEGATE_HTTP)").await?;
-    let grpc = bind_optional_listener(settings.grpc, "--grpc (SLIDEGATE_GRPC)").await?;
-    let admin = bind_optional_listener(settings.admin, "--admin (SLIDEGATE_ADMIN)").await?;
+    let http = listen::bind(&settings.http, "--http (SLIDEGATE_HTTP)")?;
+    let grpc = bind_optional_listener(settings.grpc, "--grpc (SLIDEGATE_GRPC)")?;
+    let admin = bind_optional_listener(settings.admin, "--admin (SLIDEGATE_ADMIN)")?;
+    listen::warn_about_short_accept_queues();
     let connection_sources = ConnectionSources {
         client_listeners: 1 + u64::from(grpc.is_some()),
         max_other_connections: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
@@ -70,7 +76,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
         connection_sources.within_open_files(settings.clients, settings.is_max_connections_given);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
-    let service = Arc::new(start_service(settings.service).await?);
+    let service = Arc::new(start_service(settings.service, log.clone()).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
         spawn_admin_listener(admin, service.clone(), clients);
@@ -84,7 +90,8 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     let renderer = ResponseRenderer::new(settings.headers, settings.retry_jitter);
     let tls = settings.tls;
     if let Some(tls) = &tls {
-        tls.reload_on_change(signal(SignalKind::hangup())?)?;
+        let hangup = signal(SignalKind::hangup())?;
+        tls.reload_on_change(hangup, service.health().background_tasks())?;
     }
     let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
     let grpc = match grpc {
@@ -101,7 +108,7 @@ async fn serve_until_signal(settings: Settings) -> Result<(), Box<dyn Error>> {
     let http_service =
         http::HttpService::new(service.clone(), renderer, proxy_trust, clients.client_timeout);
     let protocol = HttpProtocol::new(http_service, clients.client_timeout);
-    let threads = start_connection_threads("http")?;
+    let threads = start_connection_threads("http", &service)?;
     let http = ClientListener::new(
         http,
         Connections::new(protocol, threads, tls_for(AppProtocol::Http), clients),
@@ -177,17 +184,19 @@ fn new_grpc_listener(
     tls: Option<ListenerTls>,
     clients: ClientBounds,
 ) -> Result<ClientListener<GrpcProtocol>, Box<dyn Error>> {
+    let threads = start_connection_threads("grpc", &service)?;
     let services = grpc::GrpcServices::new(service, renderer, clients.client_timeout)?;
     let protocol = GrpcProtocol::new(services, clients.client_timeout);
-    Ok(ClientListener::new(
-        socket,
-        Connections::new(protocol, start_connection_threads("grpc")?, tls, clients),
-    ))
+    Ok(ClientListener::new(socket, Connections::new(protocol, threads, tls, clients)))
 }
 
 /// Starts one connection thread for each processor.
-fn start_connection_threads(name: &str) -> io::Result<ConnectionThreads> {
-    ConnectionThreads::start(name, thread::available_parallelism()?.get())
+fn start_connection_threads(
+    name: &'static str,
+    service: &Service,
+) -> io::Result<ConnectionThreads> {
+    let count = thread::available_parallelism()?.get();
+    ConnectionThreads::start(name, count, service.health().background_tasks())
 }
 
 /// Accepts the connections of a listener. If there is no listener, waits forever.
@@ -223,6 +232,7 @@ async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) 
 /// of connections is open, a new connection closes the oldest one.
 fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
+    let tasks = service.health().background_tasks().clone();
     let router = http::admin::router(service, bounds.client_timeout);
     let connections = Connections::new(
         HttpProtocol::new(router, bounds.client_timeout).without_keep_alive(),
@@ -231,17 +241,15 @@ fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: Cli
         bounds,
     )
     .evicting_oldest();
-    tokio::spawn(async move { connections.accept_connections(&socket).await });
+    let accept = async move || match connections.accept_connections(&socket).await {};
+    tokio::spawn(tasks.keep_running("admin listener", accept));
 }
 
-async fn bind_optional_listener(
+fn bind_optional_listener(
     address: Option<ListenAddress>,
     flag: &'static str,
 ) -> Result<Option<TcpListener>, ListenError> {
-    match address {
-        Some(address) => listen::bind(&address, flag).await.map(Some),
-        None => Ok(None),
-    }
+    address.map(|address| listen::bind(&address, flag)).transpose()
 }
 
 /// The signals that stop the server: SIGTERM and SIGINT. They are registered before the server listens, so that no

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use slidegate::Policy;
-use slidegate::policy::Rule;
+use slidegate::policy::{DomainNames, Rule};
 use thiserror::Error;
 
 use crate::policy_description::{describe_max_memory, describe_rule};
@@ -67,7 +67,7 @@ pub fn run(
     }
     print(&description)?;
     // Standard error has the warnings and the errors, but warnings do not change the exit status.
-    eprint!("{warnings}");
+    super::print_to_stderr(&warnings);
     if errors.is_empty() { Ok(()) } else { Err(InvalidPoliciesError(errors.join("\n")).into()) }
 }
 
@@ -83,6 +83,10 @@ fn write_policy_description(
     writeln!(out, "{path}: valid, {}", format_count_with_noun(policy.rules().len(), "rule"))?;
     for (domain, rules) in domains {
         writeln!(out, "\ndomain `{domain}`")?;
+        if let Some(names) = policy.domain_names(domain).and_then(DomainNames::declared_attributes)
+        {
+            writeln!(out, "  attributes: {}", names.collect::<Vec<_>>().join(", "))?;
+        }
         for rule in rules {
             writeln!(out, "  {}", rule.name())?;
             for line in describe_rule(rule).into_iter().chain(describe_max_memory(rule)) {

@@ -3,11 +3,12 @@
 use std::future::pending;
 use std::io;
 use std::sync::Arc;
-use std::thread;
 
 use tokio::net::TcpStream;
 use tokio::runtime::{self, Handle};
 use tracing::debug;
+
+use crate::background::BackgroundTasks;
 
 /// The threads that serve connections.
 pub enum ConnectionThreads {
@@ -26,9 +27,9 @@ pub struct RuntimeThread {
 
 impl ConnectionThreads {
     /// Starts `count` dedicated threads, at least one. The threads run until the process ends.
-    pub fn start(name: &str, count: usize) -> io::Result<Self> {
+    pub fn start(name: &'static str, count: usize, tasks: &BackgroundTasks) -> io::Result<Self> {
         (0..count.max(1))
-            .map(|_| RuntimeThread::start_thread(name))
+            .map(|_| RuntimeThread::start_thread(name, tasks))
             .collect::<io::Result<_>>()
             .map(Self::Dedicated)
     }
@@ -53,11 +54,11 @@ impl ConnectionThreads {
 }
 
 impl RuntimeThread {
-    fn start_thread(name: &str) -> io::Result<Self> {
+    fn start_thread(name: &'static str, tasks: &BackgroundTasks) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let run = move || runtime.block_on(pending::<()>());
-        thread::Builder::new().name(name.into()).spawn(run)?;
+        tasks.start_thread(name, run)?;
         Ok(Self { runtime: handle, connections: Arc::new(()) })
     }
 

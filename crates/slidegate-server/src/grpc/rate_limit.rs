@@ -51,6 +51,9 @@ async fn decide(
     headers: &HeaderMap,
     message: RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
+    if message.descriptors.is_empty() {
+        handler.log_request_without_descriptors();
+    }
     let trace = TraceHeaders::Direct(headers);
     let call = Call::new(Operation::Check, "slidegate.should_rate_limit", trace).returning_permit();
     let counted = handler

@@ -25,6 +25,7 @@ use crate::args::RepeatedHeaders;
 use crate::rendering::problem::HttpProblem;
 use crate::request_handler::ParsedRequest;
 use crate::service::PolicyHeaders;
+use crate::service::names::NameSource;
 use crate::telemetry::LogThrottle;
 
 /// A forward-auth request: the query of the proxy, and the client's request that the proxy describes in headers.
@@ -58,6 +59,10 @@ impl<'r> ForwardAuthRequest<'r> {
 impl ParsedRequest for ForwardAuthRequest<'_> {
     fn to_gate_request(&self) -> Request<'_> {
         self.forwarded.to_gate_request(self.query.domain.as_str())
+    }
+
+    fn name_source(&self) -> NameSource {
+        NameSource::ForwardAuth
     }
 }
 

@@ -1,8 +1,9 @@
 //! JSON bodies of checks, reports and explanations.
 //!
-//! No value, name, domain, cost or number of attributes makes a check fail. End clients choose many of these values,
+//! No value, domain, number of units or number of attributes makes a check fail. End clients choose many of these values,
 //! and callers often allow a request if its check fails: with a value that is not accepted, a client could bypass its
-//! limits.
+//! limits. Names of costs are chosen by callers, and a name that no rule charges is rejected after parsing: see
+//! [`crate::names`].
 
 mod attributes;
 mod call_fields;

@@ -231,3 +231,21 @@ fn long_description_is_cut_to_one_line() {
     );
     assert!(lines[0].contains("key is `a\\nb`"), "{lines:?}");
 }
+
+#[test]
+fn changed_attributes_are_described_by_domain() {
+    let policy = |attributes: &str| {
+        let rules = "rules: [{ name: a, per: [ip], limits: [1/s] }]";
+        Policy::from_yaml(&format!("{attributes}\n{rules}")).unwrap()
+    };
+    let lines = |old: &str, new: &str| diff(&policy(old), &policy(new)).lines;
+    assert_eq!(
+        lines("attributes: [ip, user]", "attributes: { default: [ip, plan] }"),
+        ["attributes of domain `default` have changed: was [user], is [plan]"]
+    );
+    assert_eq!(
+        lines("", "attributes: [ip]"),
+        ["attributes of domain `default` have changed: added [ip]"]
+    );
+    assert!(lines("attributes: [ip]", "attributes: { default: [ip] }").is_empty());
+}

@@ -12,6 +12,7 @@ use slidegate::OnceError;
 
 use crate::bounds::MAX_BODY_BYTES;
 use crate::json_reader::excerpt;
+use crate::names::NameError;
 use crate::reservation_token::SealError;
 use crate::telemetry::request_result::RequestResult;
 
@@ -135,6 +136,12 @@ impl HttpProblem {
 impl From<SealError> for HttpProblem {
     fn from(error: SealError) -> Self {
         Self::unprocessable(error.to_string())
+    }
+}
+
+impl From<NameError> for HttpProblem {
+    fn from(error: NameError) -> Self {
+        Self::bad_request(error.to_string())
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use crate::http::{ReserveRequest, SettleRequest};
 use crate::rendering::CountedResponse;
 use crate::rendering::problem::HttpProblem;
+use crate::service::names::NameSource;
 use crate::telemetry::traces::span::TracedDecision;
 
 use super::{ParsedRequest, RequestHandler, TraceHeaders};
@@ -24,12 +25,20 @@ impl RequestHandler {
                 Err(problem) => return (Err(problem), None),
             };
             let request = parsed.to_gate_request();
+            if let Err(error) = self.service.check_costs(&request) {
+                return (Err(error.into()), None);
+            }
             let ttl = parsed.ttl().duration();
             let reserved = match self.service.reserve(&request, parsed.idempotency_key(), ttl).await
             {
                 Ok(reserved) => reserved,
                 Err(problem) => return (Err(problem), None),
             };
+            if let Err(error) =
+                self.check_attributes(&request, &reserved.decision, NameSource::Caller)
+            {
+                return (Err(error.into()), None);
+            }
             let permit = match self.service.seal_permit(&reserved.decision) {
                 Ok(permit) => permit,
                 Err(error) => return (Err(error.into()), None),

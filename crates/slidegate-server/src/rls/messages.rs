@@ -5,6 +5,7 @@
 use slidegate::OnceError;
 use thiserror::Error;
 
+use crate::names::NameError;
 use crate::reservation_token::SealError;
 
 pub use self::generated::envoy;
@@ -29,6 +30,12 @@ impl From<SealError> for InvalidRequest {
 
 impl From<OnceError> for InvalidRequest {
     fn from(error: OnceError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<NameError> for InvalidRequest {
+    fn from(error: NameError) -> Self {
         Self(error.to_string())
     }
 }

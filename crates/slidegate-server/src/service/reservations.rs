@@ -9,6 +9,7 @@ use slidegate::{
 };
 
 use super::{ActivePolicy, Service};
+use crate::names;
 use crate::rendering::problem::HttpProblem;
 use crate::request_handler::Operation;
 use crate::reservation_token::{Reservation, ReservationOrigin, TokenError};
@@ -177,6 +178,11 @@ impl Service {
         remaining: Duration,
         actual: &ActualCosts<'_>,
     ) -> (SettlementResult, Result<(), HttpProblem>) {
+        let policy = &self.active_policy.load().policy;
+        if let Err(error) = names::check_actual_costs(policy, &reservation.call, actual) {
+            self.log_unknown_cost(&error);
+            return (SettlementResult::UnknownCost, Err(error.into()));
+        }
         let settlement = reservation.call.settlement(actual, remaining);
         let is_degraded = reservation.origin == ReservationOrigin::FallbackOfThisInstance;
         match self.gate.settle_call_async(&settlement, is_degraded).await {

@@ -7,9 +7,11 @@ use thiserror::Error;
 use tracing::warn;
 
 use super::Service;
+use super::names::NameChecks;
 use crate::args::RedisClock;
 use crate::bounds::StoreBounds;
 use crate::health::Health;
+use crate::log::LogQueue;
 use crate::reservation_token::{TokenSealer, token_key_of_cluster};
 use crate::settings::{ServiceSettings, StoreSettings};
 use crate::store::ServerStore;
@@ -43,16 +45,20 @@ fn flag_that_caused_error(error: &StartError) -> &'static str {
 
 /// Opens the store and creates the service on top of it. Must be called in a Tokio runtime, in which Redis and cluster
 /// stores connect in the background.
-pub async fn start_service(settings: ServiceSettings) -> Result<Service, ServiceError> {
+pub async fn start_service(
+    settings: ServiceSettings,
+    log: LogQueue,
+) -> Result<Service, ServiceError> {
     let bounds = settings.bounds;
     let token_key = settings.token_key.map(String::into_bytes);
     let token_key = token_key.or_else(|| derive_token_key(&settings.store));
     let store = open_store(settings.store, bounds).await?;
-    let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind()));
+    let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind(), log));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
     let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
-    let store = InstrumentedStore::new(store, store_metrics, store_traces);
+    let redact = settings.redact.clone();
+    let store = InstrumentedStore::new(store, store_metrics, store_traces, redact);
     let policy = match settings.is_observe_only {
         true => settings.policy.observing(),
         false => settings.policy,
@@ -64,6 +70,7 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
         .with_wait_bounds(settings.wait_bounds);
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
+    let name_checks = NameChecks::new(settings.rejects_unused_names, settings.redact.clone());
     let telemetry = Telemetry::new().with_denial_log_and_traces(denials, traces);
     let telemetry = match metrics {
         Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
@@ -77,7 +84,8 @@ pub async fn start_service(settings: ServiceSettings) -> Result<Service, Service
     }
     let tokens = TokenSealer::new(token_key.as_deref());
     let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
-    let service = Service::new(gate, telemetry, health, settings.is_observe_only, tokens);
+    let service =
+        Service::new(gate, telemetry, health, settings.is_observe_only, tokens, name_checks);
     Ok(service.with_max_wait(settings.max_wait))
 }
 

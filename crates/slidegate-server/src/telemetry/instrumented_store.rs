@@ -9,6 +9,7 @@ use slidegate::{
 };
 
 use super::metrics::StoreMetrics;
+use super::redact::Redactor;
 use super::store_failure_log::StoreFailureLog;
 use super::traces::StoreTracer;
 
@@ -21,9 +22,15 @@ pub struct InstrumentedStore<S> {
 }
 
 impl<S> InstrumentedStore<S> {
-    /// Wraps a store. Records no metrics if `metrics` is `None`, and no traces if `tracer` is `None`.
-    pub fn new(store: S, metrics: Option<StoreMetrics>, tracer: Option<StoreTracer>) -> Self {
-        Self { store, metrics, tracer, failure_log: StoreFailureLog::new() }
+    /// Wraps a store. Records no metrics if `metrics` is `None`, and no traces if `tracer` is `None`. `redactor` decides
+    /// which values of keys are hashed in the log.
+    pub fn new(
+        store: S,
+        metrics: Option<StoreMetrics>,
+        tracer: Option<StoreTracer>,
+        redactor: Redactor,
+    ) -> Self {
+        Self { store, metrics, tracer, failure_log: StoreFailureLog::new(redactor) }
     }
 
     /// Returns the wrapped store, whose calls are not recorded.

@@ -5,9 +5,12 @@
 
 mod cluster;
 mod exposition;
+mod log;
 mod permits;
+mod rules;
 mod waits;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -24,12 +27,15 @@ use super::duration_histogram::DurationHistogram;
 use super::limit_result::LimitResult;
 use super::request_result::RequestResult;
 use super::stripes::Stripes;
+use crate::log::LogQueue;
 
 use self::cluster::ClusterGauges;
 pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::exposition::Format;
+use self::log::LogMetrics;
 use self::permits::PermitMetrics;
 pub use self::permits::PermitResult;
+use self::rules::RuleGauges;
 use self::waits::WaitGauges;
 
 /// A counter that several threads increment often. It has a separate part for each group of threads, so that they do
@@ -58,6 +64,8 @@ pub struct Metrics {
     store_stats: StoreGauges,
     cluster: ClusterGauges,
     waits: WaitGauges,
+    log: LogMetrics,
+    pub rules: RuleGauges,
 }
 
 /// The Prometheus counters of the results of one limit.
@@ -79,10 +87,8 @@ pub struct ListenerMetrics {
 #[derive(Clone)]
 pub struct StoreMetrics {
     durations: DurationHistogram,
-    unavailable: Counter,
-    timed_out: Counter,
-    breaker_open: Counter,
-    unsupported: Counter,
+    /// The failed calls of each class.
+    errors: Arc<[(&'static str, Counter)]>,
 }
 
 /// The state of a store at the time of a scrape.
@@ -118,6 +124,8 @@ pub enum SettlementResult {
     OtherInstance,
     /// The token is forged or damaged.
     Invalid,
+    /// No rule charges one of the costs.
+    UnknownCost,
     StoreUnavailable,
 }
 
@@ -186,7 +194,7 @@ struct StoreLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StoreErrorLabels {
     store: &'static str,
-    kind: &'static str,
+    class: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -210,7 +218,7 @@ impl ReloadResult {
 }
 
 impl SettlementResult {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Settled,
         Self::Repeated,
         Self::Conflict,
@@ -218,6 +226,7 @@ impl SettlementResult {
         Self::Forgotten,
         Self::OtherInstance,
         Self::Invalid,
+        Self::UnknownCost,
         Self::StoreUnavailable,
     ];
 
@@ -230,6 +239,7 @@ impl SettlementResult {
             Self::Forgotten => "forgotten",
             Self::OtherInstance => "other_instance",
             Self::Invalid => "invalid",
+            Self::UnknownCost => "unknown_cost",
             Self::StoreUnavailable => "store_unavailable",
         }
     }
@@ -245,8 +255,9 @@ impl ListenerKind {
 }
 
 impl Metrics {
-    /// Creates the metrics, all with the value 0. `store` is the name of the kind of store, used as a label.
-    pub fn new(store: &'static str) -> Self {
+    /// Creates the metrics, all with the value 0. `store` is the name of the kind of store, used as a label. `log` counts
+    /// the lost log lines.
+    pub fn new(store: &'static str, log: LogQueue) -> Self {
         let mut registry = Registry::with_prefix("slidegate");
         let decisions = Family::default();
         registry.register(
@@ -320,6 +331,8 @@ impl Metrics {
             store_stats: StoreGauges::register(&mut registry, store),
             cluster: ClusterGauges::register(&mut registry),
             waits: WaitGauges::register(&mut registry),
+            log: LogMetrics::register(&mut registry, log),
+            rules: RuleGauges::register(&mut registry),
             registry,
             decisions,
             near_limit,
@@ -395,6 +408,7 @@ impl Metrics {
     ) -> Result<String, std::fmt::Error> {
         self.store_stats.update_from_stats(store);
         self.permits.update();
+        self.log.update();
         if let Some(cluster) = cluster {
             self.cluster.update_from_stats(cluster);
         }
@@ -445,30 +459,24 @@ impl StoreMetrics {
         let errors: Family<StoreErrorLabels, Counter> = Family::default();
         registry.register(
             "store_errors",
-            "Failed calls to the store, by kind of error",
+            "Failed calls to the store, by class of error",
             errors.clone(),
         );
-        let counter = |kind| errors.get_or_create(&StoreErrorLabels { store, kind }).clone();
+        let counter = |class| errors.get_or_create(&StoreErrorLabels { store, class }).clone();
+        let classes = StoreError::classes().map(|(class, _)| (class, counter(class)));
         Self {
             durations: durations.get_or_create(&StoreLabels { store }).clone(),
-            unavailable: counter("unavailable"),
-            timed_out: counter("timed_out"),
-            breaker_open: counter("breaker_open"),
-            unsupported: counter("unsupported"),
+            errors: classes.collect(),
         }
     }
 
     /// Records the duration of a call to the store, and counts its error if it failed.
     pub fn record_call(&self, duration: Duration, error: Option<&StoreError>) {
         self.durations.observe(duration);
-        let counter = match error {
-            None => return,
-            Some(StoreError::TimedOut(_)) => &self.timed_out,
-            Some(StoreError::BreakerOpen) => &self.breaker_open,
-            Some(StoreError::Unsupported(_)) => &self.unsupported,
-            Some(_) => &self.unavailable,
-        };
-        counter.inc();
+        let Some(class) = error.map(StoreError::class) else { return };
+        if let Some((_, counter)) = self.errors.iter().find(|(other, _)| *other == class) {
+            counter.inc();
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod log_throttle;
 pub mod metrics;
 pub mod redact;
 pub mod request_result;
+pub mod rule_use;
 mod store_failure_log;
 mod stripes;
 pub mod top;
@@ -35,6 +36,7 @@ pub use self::traces::DecisionTracer;
 
 use self::limit_result::LimitResult;
 use self::metrics::{LimitCounters, UnmatchedCounter};
+use self::rule_use::RuleUse;
 use self::top::{TopList, TopReport};
 use self::unknown_domain_log::UnknownDomainLog;
 
@@ -62,9 +64,17 @@ pub struct PolicyMetrics {
     /// The Prometheus counters of each limit, indexed by the position of the limit in the policy. Empty if metrics are
     /// disabled.
     limits: Box<[LimitCounters]>,
-    /// Prometheus counters of the requests to which no rule applies, by domain. Contains exactly the domains of the
-    /// policy; the counter is `None` if metrics are disabled.
-    unmatched: HashMap<Box<str>, Option<UnmatchedCounter>>,
+    /// The unmatched requests of each domain. Contains exactly the domains of the policy.
+    unmatched: HashMap<Box<str>, UnmatchedRequests>,
+    rule_use: RuleUse,
+}
+
+/// The requests of a domain to which no rule applies.
+struct UnmatchedRequests {
+    /// `None` if metrics are disabled.
+    counter: Option<UnmatchedCounter>,
+    /// Index of the domain in [`RuleUse`].
+    domain: usize,
 }
 
 impl Telemetry {
@@ -119,10 +129,16 @@ impl Telemetry {
         let limits = metrics.into_iter().flat_map(|metrics| {
             policy.limits().map(|(rule, limit)| metrics.limit_counters(rule, limit))
         });
-        let unmatched = policy.domains().map(|domain| {
-            (domain.into(), metrics.map(|metrics| metrics.unmatched_counter(domain)))
+        let rule_use = RuleUse::new(policy);
+        if let Some(metrics) = metrics {
+            metrics.rules.reset();
+        }
+        let unmatched = rule_use.domains().map(|(index, domain)| {
+            let counter = metrics.map(|metrics| metrics.unmatched_counter(domain));
+            (domain.into(), UnmatchedRequests { counter, domain: index })
         });
-        PolicyMetrics { limits: limits.collect(), unmatched: unmatched.collect() }
+        let unmatched = unmatched.collect();
+        PolicyMetrics { limits: limits.collect(), unmatched, rule_use }
     }
 
     /// Records the decision about a request. `matched_rules` are the rules that apply to the request.
@@ -133,8 +149,9 @@ impl Telemetry {
         matched_rules: &MatchedRules<'_>,
         decision: &Decision<'_>,
     ) {
-        if matched_rules.matches().next().is_none() {
-            self.record_unmatched_request(policy_metrics, domain);
+        match matched_rules.matches().next() {
+            Some(_) => policy_metrics.rule_use.record_matched_request(matched_rules),
+            None => self.record_unmatched_request(policy_metrics, domain),
         }
         if self.collectors.is_none() && self.denial_log.is_none() {
             return;
@@ -187,8 +204,12 @@ impl Telemetry {
     /// logged. Clients choose these domains, so the number of labels for them would be unbounded.
     fn record_unmatched_request(&self, policy_metrics: &PolicyMetrics, domain: &str) {
         match policy_metrics.unmatched.get(domain) {
-            Some(Some(counter)) => drop(counter.inc()),
-            Some(None) => {}
+            Some(UnmatchedRequests { counter, domain }) => {
+                if let Some(counter) = counter {
+                    counter.inc();
+                }
+                policy_metrics.rule_use.record_request(*domain);
+            }
             None => {
                 if let Some(metrics) = self.metrics() {
                     metrics.unknown_domain_requests.inc();
@@ -196,6 +217,13 @@ impl Telemetry {
                 self.unknown_domain_log.log(domain);
             }
         }
+    }
+}
+
+impl PolicyMetrics {
+    /// Returns the rules that have applied to requests.
+    pub fn rule_use(&self) -> &RuleUse {
+        &self.rule_use
     }
 }
 

@@ -1,7 +1,7 @@
 //! Logs failed calls to the store, at a limited rate.
 //!
-//! The circuit breaker logs an outage. Without this log, calls that fail while most calls succeed, because they take longer
-//! than the timeout, would change decisions without a line in the log.
+//! The circuit breaker logs an outage. Without this log, calls that fail while most calls succeed would change decisions
+//! without a line in the log: because they take longer than the timeout, or because of the value of one key.
 
 use std::time::Duration;
 
@@ -9,46 +9,50 @@ use slidegate::{Clock, StoreError, SystemClock};
 use tracing::warn;
 
 use super::log_throttle::LogThrottle;
+use super::redact::Redactor;
 
-/// A log of failed calls to the store, with at most one message per minute and kind of failure.
+/// A log of failed calls to the store, with at most one message per minute and class of failure.
 pub struct StoreFailureLog {
-    timed_out: LogThrottle,
-    unavailable: LogThrottle,
+    throttles: Vec<(&'static str, LogThrottle)>,
+    redactor: Redactor,
     clock: SystemClock,
 }
 
 impl StoreFailureLog {
     /// Creates a log that has not logged a message yet.
-    pub fn new() -> Self {
-        let throttle = || LogThrottle::new(1, Duration::from_secs(60));
-        Self { timed_out: throttle(), unavailable: throttle(), clock: SystemClock::new() }
+    pub fn new(redactor: Redactor) -> Self {
+        let throttle = |class| (class, LogThrottle::new(1, Duration::from_secs(60)));
+        let throttles = StoreError::classes().map(|(class, _)| throttle(class)).collect();
+        Self { throttles, redactor, clock: SystemClock::new() }
     }
 
-    /// Logs a failed call, unless a failure of this kind has been logged in the current minute. The field `unlogged` is
-    /// the number of such calls since the last message. The text of the error is not logged, because it can contain a
-    /// key. Rejections by the open breaker are not logged, because the breaker logs its own state.
+    /// Logs a failed call, unless a failure of this class has been logged in the current minute. The field `unlogged` is
+    /// the number of such calls since the last message. Rejections by the open breaker are not logged, because the
+    /// breaker logs its own state.
     pub fn log(&self, error: &StoreError) {
-        let unlogged = |throttle: &LogThrottle| throttle.try_acquire(self.clock.now());
-        match error {
-            StoreError::TimedOut(_) => {
-                if let Some(unlogged) = unlogged(&self.timed_out) {
-                    warn!(
-                        unlogged,
-                        "a call to the store timed out, so on_store_error decides its requests; check the latency of \
-                         the store, or raise --redis-timeout"
-                    );
-                }
-            }
-            StoreError::Unavailable(_) => {
-                if let Some(unlogged) = unlogged(&self.unavailable) {
-                    warn!(
-                        unlogged,
-                        "a call to the store was rejected, or not sent in time, so on_store_error decides its \
-                         requests; check the store, or raise --redis-timeout"
-                    );
-                }
-            }
-            _ => {}
+        let class = error.class();
+        if matches!(error, StoreError::BreakerOpen | StoreError::Unsupported(_)) {
+            return;
         }
+        let throttle = self.throttles.iter().find(|(other, _)| *other == class);
+        let Some(unlogged) =
+            throttle.and_then(|(_, throttle)| throttle.try_acquire(self.clock.now()))
+        else {
+            return;
+        };
+        // Only the message about the value of a key has values of clients.
+        let key = error.foreign_keys().map(|keys| self.redactor.redact_store_keys(keys));
+        let message = match error {
+            StoreError::Rejected { message, .. } => message.clone(),
+            _ => error.to_string(),
+        };
+        warn!(
+            class,
+            key,
+            error = key.is_none().then_some(message),
+            remedy = error.remedy(),
+            unlogged,
+            "a call to the store failed, so on_store_error decides its requests"
+        );
     }
 }

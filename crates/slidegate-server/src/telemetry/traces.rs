@@ -149,7 +149,12 @@ impl StoreSpan {
     pub fn finish(self, error: Option<&StoreError>) {
         let Some(mut span) = self.0 else { return };
         if let Some(error) = error {
-            span.set_status(Status::error(error.to_string()));
+            span.set_attribute(KeyValue::new("error.type", error.class()));
+            // A message about the value of a key has values of clients.
+            span.set_status(Status::error(match error.foreign_keys() {
+                Some(_) => error.remedy().to_owned(),
+                None => error.to_string(),
+            }));
         }
         span.end();
     }

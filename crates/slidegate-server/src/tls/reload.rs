@@ -12,6 +12,7 @@ use tokio::signal::unix::Signal;
 use tracing::{error, info};
 
 use super::{LoadedCertificates, Tls, TlsError, TlsFileContents};
+use crate::background::BackgroundTasks;
 use crate::reload::FileWatcher;
 
 /// Pause between two reads of the files. Equal contents in both reads mean that the files are complete.
@@ -42,7 +43,11 @@ struct CertificateReloader {
 
 impl Tls {
     /// Starts to reload certificates when their files change, and on SIGHUP.
-    pub fn reload_on_change(self: &Arc<Self>, hangup: Signal) -> io::Result<()> {
+    pub fn reload_on_change(
+        self: &Arc<Self>,
+        mut hangup: Signal,
+        tasks: &BackgroundTasks,
+    ) -> io::Result<()> {
         let (sender, triggers) = mpsc::channel();
         let watch = |path| {
             let sender = sender.clone();
@@ -52,20 +57,20 @@ impl Tls {
         let watches = self.files.paths().map(watch).collect::<io::Result<_>>()?;
         // The files may have changed before the watches were set up.
         drop(sender.send(ReloadTrigger::Hangup));
-        tokio::spawn(forward_sighup_signals(hangup, sender));
-        let reloader =
+        let forward_signals = async move || forward_sighup_signals(&mut hangup, &sender).await;
+        tokio::spawn(tasks.clone().keep_running("TLS reload on SIGHUP", forward_signals));
+        let mut reloader =
             CertificateReloader { tls: self.clone(), triggers, watches, last_rejected: None };
-        thread::Builder::new().name("tls".into()).spawn(|| reloader.run_reload_loop())?;
-        Ok(())
+        tasks.start_thread("TLS reload", move || reloader.run_reload_loop())
     }
 }
 
-async fn forward_sighup_signals(mut hangup: Signal, triggers: Sender<ReloadTrigger>) {
+async fn forward_sighup_signals(hangup: &mut Signal, triggers: &Sender<ReloadTrigger>) {
     while hangup.recv().await.is_some() && triggers.send(ReloadTrigger::Hangup).is_ok() {}
 }
 
 impl CertificateReloader {
-    fn run_reload_loop(mut self) {
+    fn run_reload_loop(&mut self) {
         loop {
             let has_changed = match self.wait_for_reload_trigger() {
                 Ok(trigger) => {

@@ -254,6 +254,7 @@ rules:
     assert!(text.ends_with("not counted, because of `on_store_error: allow`)\n"), "{text}");
     let (_, error) = run_explain(&server, &["--domain", "other"]);
     assert!(error.contains("no rule has domain `other`, so no request is denied"), "{error}");
-    server.wait_for_log("a call to the store timed out");
+    let line = server.wait_for_log("a call to the store failed");
+    assert!(line.contains("class=\"timed_out\""), "{line}");
     redis.resume();
 }

@@ -22,6 +22,7 @@ fn readyz_reports_details_on_both_listeners() {
         let expected = json!({
             "ready": true,
             "draining": false,
+            "ended_tasks": [],
             "policy": { "rules": 2, "observe": false, "problem": null },
             "store": { "kind": "memory", "reachable": true },
         });

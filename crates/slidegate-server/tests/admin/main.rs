@@ -23,4 +23,5 @@ mod prometheus_scrape;
 mod samples;
 #[path = "../../../slidegate-redis/tests/server/mod.rs"]
 mod server;
+mod store_failures;
 mod top;

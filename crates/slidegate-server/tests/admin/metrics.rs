@@ -213,8 +213,8 @@ fn store_outage_is_visible_in_metrics() {
     assert_eq!(client.check(&request).json()["degraded"], true);
     let samples = MetricSamples::scrape(&server);
     assert_eq!(samples.get("slidegate_degraded_decisions_total"), degraded + 1.0);
-    let errors = |kind: &str| {
-        samples.get(&format!(r#"slidegate_store_errors_total{{store="redis",kind="{kind}"}}"#))
+    let errors = |class: &str| {
+        samples.get(&format!(r#"slidegate_store_errors_total{{store="redis",class="{class}"}}"#))
     };
     assert_eq!(errors("timed_out") + errors("breaker_open"), degraded + 1.0);
     assert!(errors("timed_out") >= 5.0 && errors("breaker_open") >= 1.0);

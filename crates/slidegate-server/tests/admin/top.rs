@@ -1,10 +1,13 @@
 //! Tests of `/v1/top`, which lists the keys with the most denied requests, and the keys with the most requests that
 //! nearly reached a limit.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::common::Server;
+use crate::samples::MetricSamples;
 
 const POLICY: &str = "
 rules:
@@ -93,4 +96,36 @@ fn keys_parameter_sets_maximum_number_of_listed_keys() {
         assert_eq!(response.status, 400, "{invalid}");
         assert!(response.body.contains("send keys=N, with N from 1 to 64"), "{}", response.body);
     }
+}
+
+#[test]
+fn rule_that_never_applies_is_logged_and_reported() {
+    let policy = "
+rules:
+  - { name: used, per: [user], limits: [5000/h] }
+  - { name: misspelt, when: { metod: POST }, limits: [1/h] }
+  - { name: late, when: { user: late }, limits: [1/h] }
+";
+    let server = Server::start_with_admin(policy, &[]);
+    let client = Client::new(&server);
+    let check = |user: &str| client.check(&json!({"attributes": {"user": user}})).status;
+    let metric = || {
+        let samples = MetricSamples::scrape(&server);
+        samples.get(r#"slidegate_rules_never_applied{domain="default"}"#)
+    };
+    for _ in 0..999 {
+        assert_eq!(check("ann"), 200);
+    }
+    assert_eq!(get_top_keys(&server, "").get("rules_never_applied"), None);
+    assert_eq!(metric(), 0.0);
+    assert_eq!(check("ann"), 200);
+    let line = std::iter::from_fn(|| server.next_log_line(Duration::from_secs(30)))
+        .find(|line| line.contains("rules have not applied to any request of their domain"));
+    let line = line.unwrap();
+    assert!(line.contains("domain=\"default\" rules=\"misspelt, late\""), "{line}");
+    assert_eq!(metric(), 2.0);
+    assert_eq!(check("late"), 200);
+    let unused = json!([{ "domain": "default", "rule": "misspelt" }]);
+    assert_eq!(get_top_keys(&server, "")["rules_never_applied"], unused);
+    assert_eq!(metric(), 1.0);
 }

@@ -125,7 +125,8 @@ fn every_panel_filters_by_dashboard_variables() {
                 assert!(has("job", "$job") && has("instance", "$instance"), "{name}: {expression}");
                 let has_domain = name.contains("decisions_total") && !name.contains("degraded")
                     || name.contains("near_limit")
-                    || name.contains("unmatched_requests");
+                    || name.contains("unmatched_requests")
+                    || name.contains("rules_never_applied");
                 assert_eq!(has("domain", "$domain"), has_domain, "{name}: {expression}");
             }
         }

@@ -12,6 +12,7 @@ mod dashboard;
 mod docker;
 #[path = "../common/documented_metrics.rs"]
 mod documented_metrics;
+mod envoy;
 mod exporter;
 mod expression;
 mod kubernetes;

@@ -38,6 +38,7 @@ mod programs;
 mod redis_server;
 mod requests;
 mod shell;
+mod store_errors;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

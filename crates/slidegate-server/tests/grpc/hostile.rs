@@ -117,7 +117,7 @@ fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'
 }
 
 /// Returns the resident memory of the server process in kB.
-fn resident_memory_kb(server: &Server) -> usize {
+pub fn resident_memory_kb(server: &Server) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.process_id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()

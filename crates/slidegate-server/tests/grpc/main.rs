@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod bursts;
+#[path = "../common/certificates.rs"]
+mod certificates;
 mod client;
 mod client_values;
 #[path = "../common/mod.rs"]
@@ -9,6 +12,7 @@ mod common;
 mod costs;
 mod health;
 mod hostile;
+mod names;
 mod permits;
 mod raw;
 mod responses;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Request, Response};
-use h2::client::{SendRequest, handshake};
+use h2::client::{Builder, SendRequest, handshake};
 use h2::{RecvStream, SendStream};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -35,6 +35,18 @@ impl RawGrpcConnection {
     /// Opens a connection to an address without TLS.
     pub async fn connect(address: SocketAddr) -> Self {
         Self::with_io(TcpStream::connect(address).await.unwrap()).await.unwrap()
+    }
+
+    /// Opens a connection without TLS, on which this number of calls can be open before the client has received the
+    /// maximum number of the server.
+    pub async fn with_open_calls(address: SocketAddr, open_calls: usize) -> Self {
+        let io = TcpStream::connect(address).await.unwrap();
+        let mut builder = Builder::new();
+        // h2 ends a connection on which many small responses are unread, compared to its window.
+        builder.initial_max_send_streams(open_calls).initial_connection_window_size(1 << 24);
+        let (requests, connection) = builder.handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        Self(requests)
     }
 
     /// Starts HTTP/2 on an open byte stream, for example a TLS connection.

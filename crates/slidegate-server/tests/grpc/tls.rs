@@ -1,86 +1,20 @@
 //! Tests of TLS: verification of server and client certificates, and reload of the server certificate.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 
 use prost::Message;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
+use crate::certificates::{
+    CertAndKey, CertAuthority, CertFiles, connect_with_tls, parse_certificate, path_str,
+};
 use crate::client::{SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
 use crate::common::{Server, TempFile, slidegate_command};
 use crate::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
-
-/// A certificate authority that issues certificates for tests.
-struct CertAuthority(CertifiedIssuer<'static, KeyPair>);
-
-/// A certificate and its private key, both in PEM format.
-struct CertAndKey {
-    cert: String,
-    key: String,
-}
-
-impl CertAuthority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn certificate_pem(&self) -> String {
-        self.0.pem()
-    }
-
-    /// Issues a certificate for the host name `localhost`.
-    fn issue_certificate(&self) -> CertAndKey {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        let cert = params.signed_by(&key, &self.0).unwrap();
-        CertAndKey { cert: cert.pem(), key: key.serialize_pem() }
-    }
-}
-
-fn parse_certificate(pem: &str) -> CertificateDer<'static> {
-    CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
-}
-
-/// Opens a TLS connection. The client trusts only `authority`, presents `client_cert` if it is set, and offers
-/// `protocol` in the ALPN extension.
-async fn connect_with_tls(
-    address: SocketAddr,
-    authority: &CertAuthority,
-    client_cert: Option<&CertAndKey>,
-    protocol: &[u8],
-) -> std::io::Result<TlsStream<TcpStream>> {
-    let mut roots = RootCertStore::empty();
-    roots.add(parse_certificate(&authority.certificate_pem())).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
-    let mut config = match client_cert {
-        None => config.with_no_client_auth(),
-        Some(CertAndKey { cert, key }) => {
-            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
-            config.with_client_auth_cert(vec![parse_certificate(cert)], key).unwrap()
-        }
-    };
-    config.alpn_protocols = vec![protocol.to_vec()];
-    let stream = TcpStream::connect(address).await.unwrap();
-    let name = ServerName::try_from("localhost").unwrap();
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await
-}
 
 /// Makes a gRPC call over TLS. Returns the certificate of the server, or `None` if the handshake or the call fails. The
 /// call can fail after a successful handshake, because the client can complete the handshake before the server rejects
@@ -100,26 +34,6 @@ async fn check_over_tls(
     call.body.send_data(message.into(), true).ok()?;
     let outcome = call.finish().await.ok()?;
     (outcome.code == "0").then_some(server_cert)
-}
-
-/// The certificate file and the key file of a server.
-struct CertFiles {
-    cert: TempFile,
-    key: TempFile,
-}
-
-impl CertFiles {
-    fn new(pair: &CertAndKey) -> Self {
-        Self { cert: TempFile::new(".pem", &pair.cert), key: TempFile::new(".pem", &pair.key) }
-    }
-
-    fn tls_flags(&self) -> [&str; 4] {
-        ["--tls-cert", path_str(self.cert.path()), "--tls-key", path_str(self.key.path())]
-    }
-}
-
-fn path_str(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 #[tokio::test]

@@ -53,6 +53,28 @@ fn sigterm_finishes_requests_and_rejects_new_connections() {
     assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
+/// A paused server accepts no connection, so all connections wait in the accept queues of the system. There they stay
+/// when the client closes them.
+#[test]
+fn every_listener_queues_4096_connections() {
+    let any = "127.0.0.1:0";
+    let flags = ["--grpc", any, "--store", "cluster://", "--cluster-listen", any];
+    let server = Server::start_with_admin(POLICY, &flags);
+    let cluster = server
+        .startup_log()
+        .iter()
+        .find_map(|line| line.split_once("cluster node reachable at "))
+        .map(|(_, address)| address.parse().unwrap())
+        .unwrap();
+    server.pause();
+    for listener in [server.address(), server.grpc_address(), server.admin_address(), cluster] {
+        for nth in 1..=4096 {
+            let connected = TcpStream::connect_timeout(&listener, Duration::from_secs(10));
+            assert!(connected.is_ok(), "connection {nth} to {listener} is dropped: {connected:?}");
+        }
+    }
+}
+
 #[test]
 fn sigint_closes_idle_connections_promptly() {
     let server = Server::start(POLICY);

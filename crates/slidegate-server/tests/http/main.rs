@@ -14,6 +14,7 @@ mod counting;
 mod headers;
 mod lifecycle;
 mod malformed;
+mod names;
 mod openapi;
 mod permits;
 mod report;

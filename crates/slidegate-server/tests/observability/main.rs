@@ -10,4 +10,7 @@ mod collector_failures;
 #[path = "../common/mod.rs"]
 mod common;
 mod logs;
+#[path = "../../../slidegate-redis/tests/server/mod.rs"]
+mod server;
 mod traces;
+mod unwritable_log;

@@ -271,7 +271,8 @@ fn spans_of_failed_requests_have_outcome_attribute() {
             ("http.response.status_code", "503"),
         ],
     );
-    assert_span_attributes(store, &[("slidegate.store", "redis")]);
+    let attributes = [("slidegate.store", "redis"), ("error.type", "unavailable")];
+    assert_span_attributes(store, &attributes);
     for span in [decision, store] {
         assert_eq!(span.status.as_ref().unwrap().code(), StatusCode::Error);
     }

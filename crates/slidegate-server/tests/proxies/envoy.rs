@@ -186,33 +186,6 @@ fn deployed_envoy_config_limits_requests_in_flight() {
 }
 
 #[test]
-fn envoy_accepts_istio_filter() {
-    let yaml = |path: &str| -> Value {
-        serde_saphyr::from_str(&fs::read_to_string(project_path(path)).unwrap()).unwrap()
-    };
-    let mut filter =
-        yaml("deploy/istio/envoyfilter.yaml")["spec"]["configPatches"][0]["patch"]["value"].take();
-    let cluster_name =
-        filter.pointer_mut("/typed_config/rate_limit_service/grpc_service/envoy_grpc/cluster_name");
-    let cluster_name = std::mem::replace(cluster_name.unwrap(), "slidegate".into());
-    assert_eq!(cluster_name, "outbound|8081||slidegate.default.svc.cluster.local");
-    let service = yaml("deploy/kubernetes/service.yaml");
-    assert_eq!(service["metadata"]["name"], "slidegate");
-    assert!(service["spec"]["ports"].as_array().unwrap().iter().any(|port| port["port"] == 8081));
-
-    let mut config = yaml("deploy/envoy/envoy.yaml");
-    let filters =
-        "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters";
-    config.pointer_mut(filters).unwrap()[0] = filter;
-    let folder = Folder::new();
-    let path = folder.path().join("envoy.json");
-    fs::write(&path, config.to_string()).unwrap();
-    let mut envoy = Command::new(installed_program("envoy/bin/envoy"));
-    let output = envoy.args(["--mode", "validate", "-l", "warn", "-c"]).arg(path).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[test]
 fn envoy_denial_has_both_header_styles_and_body() {
     let setup = EnvoyWithSlidegate::start_with_test_config(&[]);
     for remaining in ["1", "0"] {

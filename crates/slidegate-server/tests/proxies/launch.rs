@@ -39,7 +39,7 @@ pub fn start_nginx(backends: &Backends) -> Proxy {
 pub fn start_nginx_with_file(backends: &Backends, file: &str) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
     let site =
-        backends.write_deploy_file(&folder, file, &[("listen 80;", &format!("listen {address};"))]);
+        backends.write_deploy_file(&folder, file, &[("listen 80", &format!("listen {address}"))]);
     let folder_path = folder.path().to_str().unwrap();
     // The context that Debian's nginx.conf provides. One process, so that no worker outlives the test.
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -47,7 +47,7 @@ pub fn start_nginx_with_file(backends: &Backends, file: &str) -> Proxy {
         .join(" ");
     let main_config = format!(
         "daemon off; master_process off; pid {folder_path}/pid; error_log {folder_path}/error.log;\n\
-         events {{}}\nhttp {{ access_log off; {temporary} include {site}; }}\n"
+         events {{ worker_connections 4096; }}\nhttp {{ access_log off; {temporary} include {site}; }}\n"
     );
     let config = folder.path().join("nginx.conf");
     std::fs::write(&config, main_config).unwrap();

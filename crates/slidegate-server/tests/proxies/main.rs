@@ -6,6 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod bursts;
+#[path = "../common/certificates.rs"]
+mod certificates;
 #[path = "../common/mod.rs"]
 mod common;
 mod curl;
@@ -13,6 +16,7 @@ mod envoy;
 mod failing_slidegate;
 mod forward_auth;
 mod hostile;
+mod istio;
 mod launch;
 mod nginx_and_envoy;
 mod process;

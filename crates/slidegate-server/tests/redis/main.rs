@@ -10,6 +10,7 @@ mod common;
 mod flags;
 mod hot_keys;
 mod keys;
+mod lost_connections;
 mod outage;
 mod passwords;
 mod permits;

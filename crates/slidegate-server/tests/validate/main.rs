@@ -79,7 +79,7 @@ fn files_with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
 fn broken_policies_have_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files_with_extension(&folder, "yaml");
-    assert_eq!(broken.len(), 27);
+    assert_eq!(broken.len(), 29);
     for path in broken {
         let name = path.file_name().unwrap().to_str().unwrap();
         let output =
@@ -96,7 +96,7 @@ fn broken_policies_have_expected_errors() {
 fn warned_policies_are_valid_with_expected_warnings() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/warned");
     let warned = files_with_extension(&folder, "yaml");
-    assert_eq!(warned.len(), 4);
+    assert_eq!(warned.len(), 5);
     for path in warned {
         let name = path.file_name().unwrap().to_str().unwrap();
         let output =

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use slidegate::{Descriptor, Gate, Permit, Request, Store, StoreKind, internal};
+use slidegate::{Decision, Descriptor, Gate, Permit, Reason, Request, Store, StoreKind, internal};
 
-use super::{Backend, BackendDecision, BoxFuture, PendingCharge};
+use super::{Backend, BackendDecision, BoxFuture, PendingCharge, log_missing_extension};
 use crate::extract::{AttributeValues, Attributes, RequestHead};
+use crate::names::{NamesError, check_names, find_needed_extractors};
 use crate::request_options::RequestOptions;
 use crate::settlement::Settlement;
 
@@ -21,6 +22,38 @@ impl<S: Store> GateBackend<S> {
         Self { gate, attributes }
     }
 
+    /// Reads the attributes of a request. Logs a warning if the policy was replaced by one that the names do not fit, and
+    /// if the server has not added the extension of an attribute that a rule needs.
+    #[inline]
+    fn read_values<'r>(
+        &'r self,
+        options: &RequestOptions,
+        head: RequestHead<'r>,
+        values: &mut AttributeValues<'r>,
+    ) {
+        if !options.names.is_current(internal::policy_version(&self.gate)) {
+            self.warn_about_names(options);
+        }
+        let missing = self.attributes.read_values(head, values);
+        if options.names.needs_any(missing) {
+            self.warn_about_missing_extensions(options, head, missing);
+        }
+    }
+
+    #[cold]
+    fn warn_about_missing_extensions(
+        &self,
+        options: &RequestOptions,
+        head: RequestHead<'_>,
+        missing: u64,
+    ) {
+        for (bit, name, extension) in self.attributes.missing_extensions(missing, head.extensions) {
+            if options.names.remove_needed(bit) {
+                log_missing_extension(name, extension);
+            }
+        }
+    }
+
     async fn check(
         &self,
         options: &RequestOptions,
@@ -31,11 +64,14 @@ impl<S: Store> GateBackend<S> {
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };
         let mut values = AttributeValues::default();
-        self.attributes.read_values(head, &mut values);
+        self.read_values(options, head, &mut values);
         let mut descriptor = Descriptor::new([]);
         values.extend_descriptor(&mut descriptor, &costs);
         let context = options.settle_context(values.iter());
-        let decision = self.gate.check_async(&Request::new(&options.domain, descriptor)).await;
+        let request = Request::new(&options.domain, descriptor);
+        let policy = self.gate.policy();
+        // Not `check_async`, which warns about costs again that `warn_about_names` has found.
+        let decision = self.gate.check_matched_async(&policy.apply(&request)).await;
         BackendDecision::Counted(decision, context)
     }
 
@@ -75,7 +111,7 @@ impl<S: Store> Backend for GateBackend<S> {
             Err(malformed) => return Some(BackendDecision::Malformed(malformed)),
         };
         let mut values = AttributeValues::default();
-        self.attributes.read_values(head, &mut values);
+        self.read_values(options, head, &mut values);
         let mut descriptor = Descriptor::new([]);
         values.extend_descriptor(&mut descriptor, &costs);
         let context = options.settle_context(values.iter());
@@ -104,6 +140,34 @@ impl<S: Store> Backend for GateBackend<S> {
             return None;
         }
         Some(Box::pin(async move { self.settle_charge(&options, &charge, settlement).await }))
+    }
+
+    fn check_names(&self, options: &RequestOptions) -> Result<(), NamesError> {
+        check_names(&self.gate.policy(), &self.attributes, options)
+    }
+
+    #[cold]
+    fn warn_about_names(&self, options: &RequestOptions) {
+        if options.names.begin(internal::policy_version(&self.gate)) {
+            let policy = self.gate.policy();
+            let needed = find_needed_extractors(&policy, &self.attributes, &options.domain);
+            options.names.set_needed_extractors(needed);
+            if let Err(error) = check_names(&policy, &self.attributes, options) {
+                error.log();
+            }
+        }
+    }
+
+    fn missing_extension(
+        &self,
+        decision: &Decision<'_>,
+        head: RequestHead<'_>,
+    ) -> Option<&'static str> {
+        if decision.reason() != Some(Reason::MissingAttribute) {
+            return None;
+        }
+        let entries = decision.binding()?.rule()?.per().entries();
+        entries.iter().find_map(|entry| self.attributes.missing_extension_of(entry.names(), head))
     }
 
     fn has_permits(&self) -> bool {

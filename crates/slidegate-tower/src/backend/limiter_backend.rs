@@ -1,13 +1,15 @@
 //! A backend that decides requests with a limiter. The limiter receives one key of the request.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
 use slidegate::policy::{OnStoreError, WhenMissing};
-use slidegate::{Decision, Limiter, Store, StoreKind, internal};
+use slidegate::{Decision, Limiter, Reason, Store, StoreKind, internal};
 
-use super::{Backend, BackendDecision, BoxFuture, PendingCharge};
+use super::{Backend, BackendDecision, BoxFuture, PendingCharge, log_missing_extension};
 use crate::extract::{Extract, RequestHead};
+use crate::names::NamesError;
 use crate::request_options::RequestOptions;
 use crate::settlement::Settlement;
 
@@ -20,15 +22,31 @@ pub struct LimiterBackend<S, K> {
     local_share: Limiter,
     key: K,
     when_missing: WhenMissing,
+    /// Whether a warning has been logged about an extension that the key needs.
+    has_warned_about_extension: AtomicBool,
+    /// Whether a warning has been logged about a settlement of a named cost.
+    has_warned_about_named_cost: AtomicBool,
 }
 
 impl<S: Store, K: Extract> LimiterBackend<S, K> {
     pub fn new(limiter: Arc<Limiter<S>>, key: K, when_missing: WhenMissing) -> Self {
         let local_share = limiter.local_share();
-        Self { limiter, local_share, key, when_missing }
+        Self {
+            limiter,
+            local_share,
+            key,
+            when_missing,
+            has_warned_about_extension: AtomicBool::new(false),
+            has_warned_about_named_cost: AtomicBool::new(false),
+        }
     }
 
-    fn decide_request_without_key(&self) -> BackendDecision<'static> {
+    fn decide_request_without_key(&self, head: RequestHead<'_>) -> BackendDecision<'static> {
+        if let Some(extension) = self.key.missing_extension(head.extensions)
+            && !self.has_warned_about_extension.swap(true, Ordering::Relaxed)
+        {
+            log_missing_extension("key", extension);
+        }
         match self.when_missing {
             WhenMissing::Skip => BackendDecision::Uncounted,
             WhenMissing::Deny => {
@@ -64,7 +82,7 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };
         let Some(key) = self.key.extract(head) else {
-            return self.decide_request_without_key();
+            return self.decide_request_without_key(head);
         };
         let key = key.limiter_key();
         let decision = match self.limiter.check_cost_async(&*key, cost).await {
@@ -79,6 +97,14 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
     }
 
     async fn settle_charge(&self, charge: &PendingCharge, settlement: Settlement) {
+        if let Settlement::NamedCost { cost, .. } = settlement
+            && !self.has_warned_about_named_cost.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                cost,
+                "a settlement of a named cost has no effect on a limiter; settle the cost without a name, or use a gate"
+            );
+        }
         match charge.decision.is_degraded() {
             true => settle_charge_in_limiter(&self.local_share, charge, settlement).await,
             false => settle_charge_in_limiter(&self.limiter, charge, settlement).await,
@@ -100,7 +126,7 @@ impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
             Err(malformed) => return Some(BackendDecision::Malformed(malformed)),
         };
         let Some(key) = self.key.extract(head) else {
-            return Some(self.decide_request_without_key());
+            return Some(self.decide_request_without_key(head));
         };
         let key = key.limiter_key();
         let context = options.settle_context([("key", &*key, None)]);
@@ -129,6 +155,32 @@ impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
             return None;
         }
         Some(Box::pin(async move { self.settle_charge(&charge, settlement).await }))
+    }
+
+    fn check_names(&self, options: &RequestOptions) -> Result<(), NamesError> {
+        let problems = options.named_costs.iter().map(|cost| {
+            let name = &cost.name;
+            format!("cost `{name}`: a limiter has no named costs, so it has no effect; use a gate")
+        });
+        NamesError::from_problems(problems.collect())
+    }
+
+    fn warn_about_names(&self, options: &RequestOptions) {
+        // The limits of a limiter do not change.
+        if options.names.begin(1)
+            && let Err(error) = self.check_names(options)
+        {
+            error.log();
+        }
+    }
+
+    fn missing_extension(
+        &self,
+        decision: &Decision<'_>,
+        head: RequestHead<'_>,
+    ) -> Option<&'static str> {
+        let lacks_key = decision.reason() == Some(Reason::MissingAttribute);
+        lacks_key.then(|| self.key.missing_extension(head.extensions)).flatten()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use http::Extensions;
 use slidegate::{Descriptor, internal};
 use smallvec::SmallVec;
 
@@ -36,19 +37,62 @@ impl Attributes {
         self
     }
 
+    /// Returns the names of the attributes, in the order in which they were added.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| &**name)
+    }
+
+    /// Returns the bit of the attribute with this index in a set of attributes. All attributes from the 64th on share a bit.
+    #[inline]
+    pub(crate) fn bit(index: u32) -> u64 {
+        1 << index.min(u64::BITS - 1)
+    }
+
     /// Reads the values of all attributes from a request, and appends them to `values`. Attributes without a value are
-    /// left out. The list is a parameter, because it is large and a returned list is copied.
+    /// left out; returns their [bits](Self::bit). The list is a parameter, because it is large and a returned list is
+    /// copied.
     #[inline]
     pub(crate) fn read_values<'r>(
         &'r self,
         head: RequestHead<'r>,
         values: &mut AttributeValues<'r>,
-    ) {
-        for (name, extractor) in &self.0 {
-            if let Some(value) = extractor.attribute(head) {
-                values.0.push((name, value));
+    ) -> u64 {
+        let mut missing = 0;
+        for (index, (name, extractor)) in (0..).zip(&self.0) {
+            match extractor.attribute(head) {
+                Some(value) => values.0.push((name, value)),
+                None => missing |= Self::bit(index),
             }
         }
+        missing
+    }
+
+    /// Returns the attributes among `missing` whose values are missing because the server has not added an extension to the
+    /// request: the bit, the name, and the name of the extension.
+    pub(crate) fn missing_extensions(
+        &self,
+        missing: u64,
+        extensions: &Extensions,
+    ) -> impl Iterator<Item = (u64, &str, &'static str)> {
+        let attributes = (0..).zip(&self.0).map(|(index, attribute)| (Self::bit(index), attribute));
+        let among_missing = attributes.filter(move |(bit, _)| missing & bit != 0);
+        among_missing.filter_map(|(bit, (name, extractor))| {
+            Some((bit, &**name, extractor.missing_extension(extensions)?))
+        })
+    }
+
+    /// Returns the extension without which the request has none of the attributes with these names; `None` if it has one of
+    /// them, or the server is not the reason.
+    pub(crate) fn missing_extension_of<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str> + Clone,
+        head: RequestHead<'_>,
+    ) -> Option<&'static str> {
+        let mut own = self.0.iter().filter(|(own, _)| names.clone().any(|name| **own == *name));
+        own.clone()
+            .all(|(_, extractor)| extractor.attribute(head).is_none())
+            .then(|| own.find_map(|(_, extractor)| extractor.missing_extension(head.extensions)))
+            .flatten()
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use http::Extensions;
+
 use super::peer::peer_address;
 use super::text::InlineText;
 use super::{Extract, ExtractedText, RequestHead, client_address};
@@ -11,6 +13,9 @@ use crate::TrustedProxies;
 /// The default length in bits of the prefix to which IPv6 addresses are shortened. A client with one IPv6 address
 /// usually controls the whole /64 network.
 const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
+
+/// The extensions of which one has the address of the peer.
+const PEER_EXTENSIONS: &str = "ConnectInfo<SocketAddr>, TcpConnectInfo or Peer";
 
 /// Creates an extractor of the client's address: the address of the peer or, if the peer is a trusted proxy, the
 /// [address that it forwards](client_address).
@@ -23,7 +28,8 @@ const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
 ///
 /// The peer address is read from axum's `ConnectInfo` (`into_make_service_with_connect_info::<SocketAddr>`), tonic's
 /// `TcpConnectInfo` or the [`Peer`](super::Peer) of this crate. Without any of them, for example on a Unix socket,
-/// there is no value, even if `X-Forwarded-For` contains addresses.
+/// there is no value, even if `X-Forwarded-For` contains addresses. If a limit needs the address, the layer then logs a
+/// warning once.
 ///
 /// ```
 /// use http::Request;
@@ -89,6 +95,10 @@ impl Extract for ClientIp {
 
     fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.format_client_address(head, self.ipv6_prefix.unwrap_or(128))
+    }
+
+    fn missing_extension(&self, extensions: &Extensions) -> Option<&'static str> {
+        peer_address(extensions).is_none().then_some(PEER_EXTENSIONS)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Extractors that are built from other extractors.
 
+use http::Extensions;
+
 use super::{Extract, ExtractedText, RequestHead};
 
 /// An extractor with a second extractor as fallback, created by [`Extract::or`].
@@ -13,6 +15,10 @@ impl<A: Extract, B: Extract> Extract for Or<A, B> {
 
     fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.0.attribute(head).or_else(|| self.1.attribute(head))
+    }
+
+    fn missing_extension(&self, extensions: &Extensions) -> Option<&'static str> {
+        self.0.missing_extension(extensions).or_else(|| self.1.missing_extension(extensions))
     }
 }
 
@@ -31,6 +37,10 @@ where
 
     fn attribute<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.0.attribute(head).and_then(|text| self.1(&text)).map(ExtractedText::from)
+    }
+
+    fn missing_extension(&self, extensions: &Extensions) -> Option<&'static str> {
+        self.0.missing_extension(extensions)
     }
 }
 
@@ -73,6 +83,16 @@ mod tests {
         assert_eq!(read(&[("a", "007")]).as_deref(), Some("7"));
         assert_eq!(read(&[("a", "seven")]), None);
         assert_eq!(read(&[]), None);
+    }
+
+    #[test]
+    fn combined_extractor_names_missing_extension() {
+        let peer = client_ip(TrustedProxies::none()).missing_extension(&Extensions::new());
+        assert!(peer.is_some());
+        let client = api_key().or(client_ip(TrustedProxies::none())).map(|ip| Some(ip.to_owned()));
+        assert_eq!(client.missing_extension(&Extensions::new()), peer);
+        assert_eq!(client.missing_extension(request_with_headers(&[]).extensions()), None);
+        assert_eq!(api_key().or(value("a")).missing_extension(&Extensions::new()), None);
     }
 
     #[test]

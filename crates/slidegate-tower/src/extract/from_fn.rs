@@ -125,32 +125,8 @@ pub fn path() -> impl Extract + Copy + fmt::Debug {
 /// let attributes = Attributes::new().with("route", extract::matched_route());
 /// ```
 #[cfg(feature = "axum")]
-pub fn matched_route() -> impl Extract + Copy + fmt::Debug {
-    from_fn(|head| Some(head.extensions.get::<axum::extract::MatchedPath>()?.as_str().into()))
-}
-
-/// Creates an extractor of a value that an earlier layer has added to the request extensions, such as the authenticated
-/// user.
-///
-/// ```
-/// use http::Request;
-/// use slidegate_tower::extract::{Extract, extension};
-///
-/// #[derive(Clone)]
-/// struct User {
-///     plan: String,
-/// }
-///
-/// let plan = extension(|user: &User| Some(&user.plan));
-/// let request = Request::get("/").extension(User { plan: "free".into() }).body(()).unwrap();
-/// assert_eq!(plan.extract((&request).into()).as_deref(), Some("free"));
-/// ```
-pub fn extension<T, F>(read: F) -> impl Extract + fmt::Debug
-where
-    T: Send + Sync + 'static,
-    F: for<'t> Fn(&'t T) -> Option<&'t str> + Send + Sync + 'static,
-{
-    from_fn(move |head| read(head.extensions.get()?).map(Cow::Borrowed))
+pub fn matched_route() -> impl Extract + fmt::Debug {
+    super::extension(|route: &axum::extract::MatchedPath| Some(route.as_str()))
 }
 
 #[cfg(test)]
@@ -195,21 +171,6 @@ mod tests {
     fn connect_request_has_no_path() {
         let connect = Request::connect("shop.example:443").body(()).unwrap();
         assert_eq!(path().extract((&connect).into()).as_deref(), None);
-    }
-
-    #[test]
-    fn request_extension_is_extracted_if_present() {
-        #[derive(Clone)]
-        struct User(Option<&'static str>);
-
-        let plan = extension(|user: &User| user.0);
-        let read = |request: http::request::Builder| {
-            let request = request.body(()).unwrap();
-            plan.extract((&request).into()).map(ExtractedText::into_owned)
-        };
-        assert_eq!(read(Request::get("/").extension(User(Some("free")))).as_deref(), Some("free"));
-        assert_eq!(read(Request::get("/").extension(User(None))), None);
-        assert_eq!(read(Request::get("/")), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Response, StatusCode};
+use slidegate::Reason;
 
 use super::{Denial, Respond};
 use crate::extract::RequestHead;
@@ -9,13 +10,18 @@ use crate::extract::RequestHead;
 /// A responder for gRPC calls.
 ///
 /// The response consists of headers without a body: with the status `RESOURCE_EXHAUSTED`, with `UNAVAILABLE` if the
-/// store is unavailable, or with `INVALID_ARGUMENT` if the request is malformed. The rate-limit headers of the layer,
-/// including `retry-after`, are metadata of the call.
+/// store is unavailable, with `INVALID_ARGUMENT` if the request is malformed, or with `INTERNAL` if the denial has the
+/// status of a [missing extension](crate::RateLimitLayer::missing_extension_status). The message has the reason. The
+/// rate-limit headers of the layer, including `retry-after`, are metadata of the call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Grpc;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const INVALID_ARGUMENT: u16 = 3;
+const RESOURCE_EXHAUSTED: u16 = 8;
+const INTERNAL: u16 = 13;
+const UNAVAILABLE: u16 = 14;
 const GRPC_MEDIA_TYPE: &str = "application/grpc";
 
 impl<B: Default> Respond<B> for Grpc {
@@ -29,12 +35,32 @@ pub fn is_grpc(head: RequestHead<'_>) -> bool {
     media_type.is_some_and(|media_type| media_type.starts_with(GRPC_MEDIA_TYPE.as_bytes()))
 }
 
+/// Returns the status code of a denial, and its reason as a percent-encoded message.
+fn status_and_message(denial: &Denial<'_>) -> (u16, &'static str) {
+    match denial.reason() {
+        None => (INVALID_ARGUMENT, "the%20cost%20is%20not%20a%20whole%20number"),
+        Some(Reason::StoreUnavailable) => (UNAVAILABLE, "temporary%20reduced%20capacity"),
+        Some(Reason::MissingAttribute) => match denial.missing_extension() {
+            None => {
+                (RESOURCE_EXHAUSTED, "a%20value%20that%20a%20limit%20counts%20by%20is%20missing")
+            }
+            Some(_) => {
+                let code = if denial.is_server_error() { INTERNAL } else { RESOURCE_EXHAUSTED };
+                (
+                    code,
+                    "the%20server%20has%20not%20added%20a%20value%20that%20a%20limit%20counts%20by",
+                )
+            }
+        },
+        Some(_) if denial.status() == StatusCode::SERVICE_UNAVAILABLE => {
+            (UNAVAILABLE, "quota%20exceeded")
+        }
+        Some(_) => (RESOURCE_EXHAUSTED, "quota%20exceeded"),
+    }
+}
+
 pub fn grpc_response<B: Default>(denial: &Denial<'_>) -> Response<B> {
-    let (code, message) = match denial.status() {
-        StatusCode::TOO_MANY_REQUESTS => (8, "quota%20exceeded"),
-        StatusCode::SERVICE_UNAVAILABLE => (14, "temporary%20reduced%20capacity"),
-        _ => (3, "the%20cost%20is%20not%20a%20whole%20number"),
-    };
+    let (code, message) = status_and_message(denial);
     let mut response = Response::new(B::default());
     let headers = response.headers_mut();
     let content_type = denial.head().headers.get(CONTENT_TYPE).cloned();

@@ -29,14 +29,17 @@ impl<B: From<Bytes> + Default> Respond<B> for ProblemJson {
     }
 }
 
+/// The name of the extension is in the log only: it is no matter of clients.
+const MISSING_EXTENSION_DETAIL: &str = "the server has not added a value that a limit counts by";
+
 fn problem_json_body(denial: &Denial<'_>) -> Bytes {
     let json = match denial.problem() {
         Some(problem) => serde_json::to_vec(&problem),
         None => serde_json::to_vec(&json!({
             "type": "about:blank",
-            "title": "Bad Request",
+            "title": denial.status().canonical_reason(),
             "status": denial.status().as_u16(),
-            "detail": denial.malformed_detail(),
+            "detail": denial.malformed_detail().unwrap_or(MISSING_EXTENSION_DETAIL),
         })),
     };
     // Strings and numbers always serialize. If they ever did not, the status alone would be sent.

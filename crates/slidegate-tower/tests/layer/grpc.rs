@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::Router;
+use axum::http::StatusCode;
 use slidegate::Store;
 use slidegate_tower::{
     Attributes, Grpc, OnStoreError, RateLimitLayer, Settlement, TrustedProxies, WhenMissing,
@@ -162,5 +163,48 @@ async fn axum_router_denies_grpc_and_http() {
         let denied = http.get("/").await;
         assert_eq!((denied.status, denied.retry_after()), (429, Some(60)), "{fixture:?}");
         assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    });
+}
+
+#[tokio::test]
+async fn denial_of_call_without_key_states_reason() {
+    with_both_stores!(|fixture| {
+        let limiter = fixture.limiter(2, MINUTE);
+        let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny);
+        let server = serve_tonic_health_service(layer.respond_with(Grpc)).await;
+        let mut client = connect_client(server).await;
+        let denied = call_health_service(&mut client, "").await.unwrap_err();
+        assert_eq!(denied.code(), Code::ResourceExhausted, "{fixture:?}");
+        assert_eq!(denied.message(), "a value that a limit counts by is missing", "{fixture:?}");
+    });
+}
+
+#[tokio::test]
+async fn deny_status_of_rule_has_status_resource_exhausted() {
+    with_both_stores!(|fixture| {
+        let gate = fixture.gate("rules: [{ name: a, limits: denied, deny_status: 403 }]");
+        let layer = RateLimitLayer::new(gate, Attributes::new()).respond_with(Grpc);
+        let mut client = connect_client(serve_tonic_health_service(layer).await).await;
+        let denied = call_health_service(&mut client, "").await.unwrap_err();
+        assert_eq!((denied.code(), denied.message()), (Code::ResourceExhausted, "quota exceeded"));
+    });
+}
+
+#[tokio::test]
+async fn missing_extension_is_grpc_message() {
+    with_both_stores!(|fixture| {
+        // tonic's server does not add this extension.
+        let user = || extract::extension(|user: &String| Some(user));
+        let layer =
+            || RateLimitLayer::keyed_by(fixture.limiter(2, MINUTE), user(), WhenMissing::Deny);
+        let with_status = layer().missing_extension_status(StatusCode::INTERNAL_SERVER_ERROR);
+        for (layer, code) in [(layer(), Code::ResourceExhausted), (with_status, Code::Internal)] {
+            let server = serve_tonic_health_service(layer.respond_with(Grpc)).await;
+            let mut client = connect_client(server).await;
+            let denied = call_health_service(&mut client, "").await.unwrap_err();
+            assert_eq!(denied.code(), code, "{fixture:?}");
+            let message = "the server has not added a value that a limit counts by";
+            assert_eq!(denied.message(), message);
+        }
     });
 }

@@ -6,6 +6,7 @@
 
 #[macro_use]
 mod fixture;
+mod log;
 
 mod costs;
 mod examples;
@@ -17,6 +18,8 @@ mod dropped_calls;
 mod grpc;
 mod key_plans;
 mod llm_gateway;
+mod missing_extensions;
+mod names;
 mod nested_layers;
 mod observe_mode;
 mod permits;

@@ -25,6 +25,7 @@ impl<S: Store> Gate<S> {
     /// is then denied.
     pub async fn check_async(&self, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         self.check_matched_async(&policy.apply(request)).await
     }
 
@@ -65,6 +66,7 @@ impl<S: Store> Gate<S> {
         let policy = self.policy.load();
         let mut decisions = Vec::with_capacity(requests.len());
         for request in requests {
+            self.warn_about_unknown_costs(&policy, request);
             decisions.push(self.check_matched_async(&policy.apply(request)).await);
         }
         decisions
@@ -91,6 +93,7 @@ impl<S: Store> Gate<S> {
     /// Records units that have been consumed already. A report is never denied.
     pub async fn report_async(&self, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request).into_matches_for_reported_usage();
         self.check_matched_async(&matched).await
     }
@@ -105,6 +108,7 @@ impl<S: Store> Gate<S> {
             return Ok(());
         }
         let receipt = decision.request_cost_receipt();
+        self.warn_if_request_cost_is_unused(decision, &receipt);
         self.adjust_receipt(decision, &receipt, Adjustment::SetCost(cost)).await
     }
 
@@ -123,6 +127,7 @@ impl<S: Store> Gate<S> {
             return Ok(());
         }
         let receipt = decision.named_cost_receipt(cost);
+        self.warn_if_named_cost_is_unused(decision, &receipt, cost);
         self.adjust_receipt(decision, &receipt, Adjustment::SetCost(units)).await
     }
 
@@ -190,6 +195,7 @@ impl<S: Store> Gate<S> {
         edit: Edit,
     ) -> Result<(), StoreError> {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request);
         let hits: Vec<Hit<'_>> = matched.hits().collect();
         self.notify_fallback_on_success(self.store.edit_async(&hits, edit).await)?;

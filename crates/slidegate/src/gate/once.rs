@@ -71,6 +71,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let identity = request.identify(key);
         Ok(charge_once(&self.store, &policy.apply(request), &identity)?.decision)
     }
@@ -89,6 +90,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request).into_matches_for_reported_usage();
         Ok(charge_once(&self.store, &matched, &request.identify(key))?.decision)
     }
@@ -110,6 +112,7 @@ impl<S: Store> Gate<S> {
         key: &IdempotencyKey<'_>,
     ) -> Result<Decision<'static>, OnceError> {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let identity = request.identify(key);
         Ok(self.check_matched_once_async(&policy.apply(request), &identity).await?.decision)
     }
@@ -125,6 +128,7 @@ impl<S: Store> Gate<S> {
         key: &IdempotencyKey<'_>,
     ) -> Result<Decision<'static>, OnceError> {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request).into_matches_for_reported_usage();
         Ok(self.check_matched_once_async(&matched, &request.identify(key)).await?.decision)
     }

@@ -82,6 +82,7 @@ impl<'g, S: Store> Reservation<'g, S> {
         S: SyncStore,
     {
         self.is_reverted_on_drop = false;
+        self.gate.find_unused_costs(&self.decision, actual);
         let settlement = self.call.settlement(actual, SETTLE_TTL);
         let result = self.gate.store.settle(&settlement);
         self.gate.on_settled(&settlement, result);
@@ -93,13 +94,14 @@ impl<'g, S: Store> Reservation<'g, S> {
     /// # Errors
     /// If the store did not respond. The estimate may stay charged.
     pub async fn settle_async(mut self, actual: &ActualCosts<'_>) -> Result<(), StoreError> {
+        self.gate.find_unused_costs(&self.decision, actual);
         let settlement = self.call.settlement(actual, SETTLE_TTL);
         let is_degraded = self.decision.is_degraded();
         self.is_reverted_on_drop = false;
         let first = self.gate.settle_call_async(&settlement, is_degraded).await;
         match first {
             // The store applies the settlement once.
-            Err(StoreError::TimedOut(_)) => {
+            Err(error) if error.may_have_charged() => {
                 self.gate.settle_call_async(&settlement, is_degraded).await.map(drop)
             }
             result => result.map(drop),

@@ -18,6 +18,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let mut matched = policy.new_matched_rules();
         policy.apply_to(request, &mut matched);
         self.check_matched(&matched)
@@ -37,7 +38,11 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
-        requests.iter().map(|request| self.check_matched(&policy.apply(request))).collect()
+        let check = |request| {
+            self.warn_about_unknown_costs(&policy, request);
+            self.check_matched(&policy.apply(request))
+        };
+        requests.iter().map(check).collect()
     }
 
     /// Returns the decision that [`check`](Self::check) would make. Charges nothing.
@@ -52,7 +57,7 @@ impl<S> Gate<S> {
     /// the counters then deny requests until enough units have left the window.
     ///
     /// Rules with a constant cost are skipped. Rules with a [named cost] are charged if the descriptor has a cost with
-    /// this name. Rules without a cost of their own are charged if [`cost`] was called.
+    /// this name; a name that no rule charges is logged once. Rules without a cost of their own are charged if [`cost`] was called.
     ///
     /// [`cost`]: crate::Descriptor::cost
     /// [named cost]: crate::Descriptor::with_cost
@@ -80,6 +85,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         self.check_matched(&policy.apply(request).into_matches_for_reported_usage())
     }
 
@@ -106,12 +112,15 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            self.adjust(&decision.request_cost_receipt(), Adjustment::SetCost(cost));
+            let receipt = decision.request_cost_receipt();
+            self.warn_if_request_cost_is_unused(decision, &receipt);
+            self.adjust(&receipt, Adjustment::SetCost(cost));
         }
     }
 
     /// Corrects the charges of the named cost `cost` of an allowed request to `units`, as [`settle`](Self::settle) does;
-    /// charges of other costs stay. Call this method at most once per decision and cost.
+    /// charges of other costs stay. A name that no rule charges is logged once. Call this method at most once per decision
+    /// and cost.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
@@ -129,7 +138,9 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            self.adjust(&decision.named_cost_receipt(cost), Adjustment::SetCost(units));
+            let receipt = decision.named_cost_receipt(cost);
+            self.warn_if_named_cost_is_unused(decision, &receipt, cost);
+            self.adjust(&receipt, Adjustment::SetCost(units));
         }
     }
 
@@ -171,6 +182,7 @@ impl<S> Gate<S> {
         S: SyncStore,
     {
         let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request);
         let hits: Vec<Hit<'_>> = matched.hits().collect();
         self.store.edit(&hits, edit);

@@ -94,6 +94,7 @@ impl<S> Gate<S> {
         if !can_wait(&self.policy.load().apply(request)) {
             return self.check(request);
         }
+        self.warn_about_unknown_costs(&self.policy.load(), request);
         let queues = &self.wait_queues;
         let mut wait = Wait::new(queues, options, thread_time());
         // Each decision uses the policy of its time.
@@ -237,6 +238,7 @@ impl<S: Store> Gate<S> {
         if !can_wait(&self.policy.load().apply(request)) {
             return self.check_async(request).await;
         }
+        self.warn_about_unknown_costs(&self.policy.load(), request);
         let queues = &self.wait_queues;
         let mut wait = Wait::new(queues, options, tokio_time());
         // Each decision uses the policy of its time.

@@ -4,6 +4,7 @@
 //! converts the tree into the types of `spec`, and `compile` creates rules from these types. The last two steps report
 //! all errors of a file, not only the first one.
 
+mod attributes;
 mod bounds;
 mod charge;
 mod compile;
@@ -37,9 +38,9 @@ use spec::PolicySpec;
 
 pub use super::error::{PolicyError, PolicyErrors, PolicyWarning};
 pub use bounds::{
-    MAX_COMBINATIONS, MAX_DESCRIPTOR_NAMES, MAX_DOMAIN_LIMITS, MAX_LIMITS, MAX_OVERRIDES,
-    MAX_PER_ENTRIES, MAX_POLICY_BYTES, MAX_REPLACED_RULES, MAX_ROUTES, MAX_RULES, MAX_SCOPES,
-    MAX_SPLIT_ATTRIBUTES,
+    MAX_ATTRIBUTES, MAX_COMBINATIONS, MAX_DESCRIPTOR_NAMES, MAX_DOMAIN_LIMITS, MAX_LIMITS,
+    MAX_OVERRIDES, MAX_PER_ENTRIES, MAX_POLICY_BYTES, MAX_REPLACED_RULES, MAX_ROUTES, MAX_RULES,
+    MAX_SCOPES, MAX_SPLIT_ATTRIBUTES,
 };
 pub use warnings::CLIENT_CHOSEN;
 
@@ -115,8 +116,9 @@ fn parse_and_compile_policy(
         return None;
     }
     let spec = deserialize::deserialize_tree::<PolicySpec>(&node, diagnostics)?;
-    let (rules, routes) = Compiler::new(diagnostics, supports).compile_policy(&spec, node.span);
-    let mut policy = Policy::new(rules, routes);
+    let (rules, routes, declared) =
+        Compiler::new(diagnostics, supports).compile_policy(&spec, node.span);
+    let mut policy = Policy::new(rules, routes, declared);
     if diagnostics.is_empty() {
         policy.warnings = warnings::find_warnings(text, &spec, &policy);
     }

@@ -180,8 +180,12 @@ fn check_results_are_equal<T: PartialEq + fmt::Debug>(
 /// failures.
 fn check_error_is_retryable(error: StoreError) -> Result<(), String> {
     match error {
-        StoreError::Unavailable(_) | StoreError::TimedOut(_) | StoreError::BreakerOpen => Ok(()),
-        StoreError::Unsupported(_) => Err(error.to_string()),
+        StoreError::Unavailable(_)
+        | StoreError::ConnectionLost(_)
+        | StoreError::TimedOut(_)
+        | StoreError::BreakerOpen => Ok(()),
+        StoreError::Rejected { class, .. } if !class.is_caused_by_key() => Ok(()),
+        StoreError::Rejected { .. } | StoreError::Unsupported(_) => Err(error.to_string()),
     }
 }
 
@@ -219,7 +223,7 @@ impl<S: Store> ConformanceRun<'_, S> {
                 let model = self.model.charge(&hits);
                 self.compare_results_with_model(plans, result, model)
             }
-            Err(StoreError::TimedOut(_)) => {
+            Err(error) if error.may_have_charged() => {
                 let outcomes = self.check_charge_and_reset_after_timeout(&hits).await?;
                 self.stats.failures += 1;
                 Ok(outcomes)
@@ -355,7 +359,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             match self.store.change_permit_async(store, change).await {
                 Ok(was_live) => break was_live,
                 Err(error) => {
-                    has_timed_out |= matches!(error, StoreError::TimedOut(_));
+                    has_timed_out |= error.may_have_charged();
                     self.stats.failures += 1;
                     check_error_is_retryable(error)?;
                 }

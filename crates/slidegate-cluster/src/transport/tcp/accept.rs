@@ -20,13 +20,13 @@ const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
 
 /// Accepts connections until the task is aborted. The abort also closes all accepted connections.
 pub(super) async fn accept_connections(
-    listener: TcpListener,
-    context: Arc<TcpTransportContext>,
-    event_sender: mpsc::Sender<TransportTaskEvent>,
+    listener: &TcpListener,
+    context: &Arc<TcpTransportContext>,
+    event_sender: &mpsc::Sender<TransportTaskEvent>,
 ) {
     let mut acceptor = ConnectionAcceptor {
-        context,
-        event_sender,
+        context: Arc::clone(context),
+        event_sender: event_sender.clone(),
         handshakes: JoinSet::new(),
         pending: VecDeque::new(),
         streams: IncomingPeerStreams::default(),

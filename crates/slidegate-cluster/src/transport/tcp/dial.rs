@@ -29,7 +29,7 @@ pub(super) struct PeerDialer {
 
 impl PeerDialer {
     /// Keeps the connection: connects, sends frames, and reconnects after each failure until the task is aborted.
-    pub(super) async fn keep_connected(self) {
+    pub(super) async fn keep_connected(&self) {
         let mut backoff = self.context.timing.initial_backoff;
         loop {
             let was_up = self.connect_and_send().await;

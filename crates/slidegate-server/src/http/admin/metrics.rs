@@ -20,7 +20,10 @@ pub async fn metrics(
     let (store, cluster) = (service.store_stats(), service.store().cluster_stats());
     // This path exists only on the admin listener, and with that listener metrics are always collected.
     let metrics = service.telemetry().metrics();
-    let text = metrics.map(|metrics| metrics.encode(format, store, cluster, service.wait_stats()));
+    let text = metrics.map(|metrics| {
+        metrics.rules.update(service.active_policy().rule_use());
+        metrics.encode(format, store, cluster, service.wait_stats())
+    });
     let text = text.transpose().map_err(HttpProblem::internal)?.unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))
 }

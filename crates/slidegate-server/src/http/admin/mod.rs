@@ -43,5 +43,7 @@ async fn explain(
     body: Bytes,
 ) -> Result<Json<Explanation>, HttpProblem> {
     let request = ExplainRequest::parse(&body)?;
-    Ok(Json(service.explain(&request.to_gate_request()).await))
+    let request = request.to_gate_request();
+    service.check_costs(&request)?;
+    Ok(Json(service.explain(&request).await))
 }

@@ -16,7 +16,7 @@ const DEFAULT_TOP_KEY_COUNT: usize = 10;
 /// Maximum number of keys that the query can set for each list.
 const MAX_TOP_KEY_COUNT: usize = 64;
 
-/// Returns the keys of each rule with the most denied and almost denied requests. The query `keys=N` sets the number of
+/// Returns the keys of each rule with the most denied and almost denied requests, and the rules that never apply. The query `keys=N` sets the number of
 /// keys in each list.
 pub async fn top_keys(
     State(service): State<Arc<Service>>,
@@ -24,7 +24,11 @@ pub async fn top_keys(
 ) -> Result<Json<Option<TopReport>>, HttpProblem> {
     let keys = parse_top_key_count(query.as_deref().unwrap_or_default())?;
     // A report on many rules takes milliseconds and would block other tasks of this thread.
-    let report = tokio::task::spawn_blocking(move || service.telemetry().top_keys(keys));
+    let report = tokio::task::spawn_blocking(move || {
+        let rules_never_applied = service.active_policy().rule_use().unused_rules();
+        let report = service.telemetry().top_keys(keys)?;
+        Some(TopReport { rules_never_applied, ..report })
+    });
     report.await.map(Json).map_err(HttpProblem::internal)
 }
 

@@ -3,7 +3,7 @@
 use super::text::LossyText;
 use crate::json_reader::{JsonError, JsonKind, JsonReader, excerpt};
 
-/// Maximum number of named costs in a request. Costs that no rule charges have no effect, so callers can omit them.
+/// Maximum number of named costs in a request.
 const MAX_NAMED_COSTS: usize = 64;
 
 /// The named costs of a request. Each name occurs once.

@@ -9,6 +9,7 @@ use super::label::KeyLabel;
 use super::minutes::{SECONDS_PER_MINUTE, WINDOW_MINUTES};
 use super::summary::TopEntry;
 use super::{TopKeys, TopList, TopListsOfRule};
+use crate::telemetry::rule_use::UnusedRule;
 
 /// The keys of all rules that are limited most often. The rule with the most denials comes first.
 #[derive(Clone, Debug, Serialize)]
@@ -17,6 +18,9 @@ pub struct TopReport {
     pub since_seconds: u64,
     /// The rules with at least one counted key.
     pub rules: Vec<RuleTopKeys>,
+    /// The rules that have not applied to any request, in domains that had many requests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules_never_applied: Vec<UnusedRule>,
 }
 
 /// The keys of one rule that are limited most often.
@@ -68,7 +72,11 @@ impl TopKeys {
             .flat_map(|shard| shard.read().values().filter_map(report_rule).collect::<Vec<_>>())
             .collect();
         rules.sort_unstable_by(|left, right| left.rank_in_report().cmp(&right.rank_in_report()));
-        TopReport { since_seconds: self.covered_seconds(now), rules }
+        TopReport {
+            since_seconds: self.covered_seconds(now),
+            rules,
+            rules_never_applied: Vec::new(),
+        }
     }
 
     /// Returns the number of seconds that the report covers: the time since the start of its oldest minute, or since

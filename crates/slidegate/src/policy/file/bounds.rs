@@ -9,6 +9,9 @@ pub const MAX_RULES: usize = 10_000;
 /// The maximum number of route templates in a policy.
 pub const MAX_ROUTES: usize = 10_000;
 
+/// The maximum number of attributes that a policy can declare for a domain.
+pub const MAX_ATTRIBUTES: usize = 1_000;
+
 /// The maximum number of limits that a rule or an override can list.
 pub const MAX_LIMITS: usize = 16;
 

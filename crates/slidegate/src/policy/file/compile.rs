@@ -12,6 +12,7 @@ use super::fields::algorithm_from_field;
 use super::rule_context::RuleContext;
 use super::spec::{DefaultsSpec, PolicySpec, RuleSpec};
 use crate::algorithm::Algorithm;
+use crate::policy::declared_attributes::DeclaredAttributes;
 use crate::policy::error::SourceSpan;
 use crate::policy::mode::{Mode, OnStoreError, WhenMissing};
 use crate::policy::per::Per;
@@ -38,12 +39,13 @@ struct RuleDefaults {
 }
 
 impl Compiler<'_> {
-    /// Compiles the rules and the routes of a policy. The result is usable only if no error was reported.
+    /// Compiles the rules, the routes and the declared attributes of a policy. The result is usable only if no error was
+    /// reported.
     pub(super) fn compile_policy(
         &mut self,
         spec: &PolicySpec,
         at: SourceSpan,
-    ) -> (Vec<Rule>, Routes) {
+    ) -> (Vec<Rule>, Routes, DeclaredAttributes) {
         if let Some((version, at)) =
             spec.version.value_and_span().filter(|(version, _)| **version != POLICY_VERSION)
         {
@@ -86,7 +88,9 @@ impl Compiler<'_> {
         let mut rules: Vec<Rule> = rules.collect();
         self.set_replaced_rule_indexes(spec, &mut rules);
         self.report_second_requested_limits_rule(spec, &rules);
-        (rules, std::mem::take(&mut self.routes))
+        let declared = self.compile_declared_attributes(spec, &rules);
+        self.report_undeclared_attributes(spec, &declared);
+        (rules, std::mem::take(&mut self.routes), declared)
     }
 
     /// Adds the number of limits of a rule to the sum of its domain in `domain_limits`. Reports an error if this

@@ -5,11 +5,10 @@
 mod schema;
 mod text_list_or_map;
 
-use std::fmt;
-
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use self::text_list_or_map::EntriesVisitor;
 use super::deserialize::Field;
 use crate::algorithm::Algorithm;
 use crate::calendar::{Period, Weekday};
@@ -27,6 +26,9 @@ pub(super) struct PolicySpec {
     pub(super) version: Field<u64>,
     /// Default settings for rules that do not specify them.
     pub(super) defaults: Field<DefaultsSpec>,
+    /// The names of the attributes that rules may use. Any other name in a rule is an error. A list for all domains, or a
+    /// map with a list for each domain.
+    pub(super) attributes: Field<AttributesSpec>,
     /// Route templates such as `/users/{id}` or `/files/{*path}`. The `path` of a request is matched against them and
     /// sets its attribute `route`.
     pub(super) routes: Field<Vec<Field<String>>>,
@@ -377,8 +379,19 @@ pub(super) struct EnforceMap {
     pub(super) enforce: Field<String>,
 }
 
+/// The entries of a map whose keys are names, in the order of the file.
+type Entries<V> = Vec<(Field<String>, Field<V>)>;
+
+/// The field `attributes`: the names of the attributes that rules may use.
+pub(super) enum AttributesSpec {
+    /// The names for all domains.
+    All(Vec<Field<String>>),
+    /// The names for each of these domains. Rules of other domains may use any names.
+    ByDomain(Entries<Vec<Field<String>>>),
+}
+
 /// The field `when`: attribute names with their conditions, in the order of the file.
-pub(super) struct WhenSpec(pub(super) Vec<(Field<String>, Field<ConditionSpec>)>);
+pub(super) struct WhenSpec(pub(super) Entries<ConditionSpec>);
 
 /// A condition that is written as a value, a list of values, or a map with `not` or `literal`.
 pub(super) enum ConditionSpec {
@@ -410,24 +423,7 @@ impl<'de> Deserialize<'de> for AlgorithmSpec {
 
 impl<'de> Deserialize<'de> for WhenSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct WhenSpecVisitor;
-
-        impl<'de> Visitor<'de> for WhenSpecVisitor {
-            type Value = WhenSpec;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of attributes, such as { method: POST }")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WhenSpec, A::Error> {
-                let mut conditions = Vec::new();
-                while let Some(condition) = map.next_entry()? {
-                    conditions.push(condition);
-                }
-                Ok(WhenSpec(conditions))
-            }
-        }
-
-        deserializer.deserialize_map(WhenSpecVisitor)
+        let expected = "a map of attributes, such as { method: POST }";
+        deserializer.deserialize_map(EntriesVisitor { expected, entries: Vec::new() }).map(Self)
     }
 }

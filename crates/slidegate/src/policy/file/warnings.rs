@@ -1,10 +1,11 @@
 //! Finds rules that are valid but have counters that a client can evade, or a part that never has an effect.
 //!
-//! Every warning is proved. A sample request that evades a counter proves that a client can evade it. Conditions that
+//! Every warning except those about misspelt names is proved. A sample request that evades a counter proves that a client can evade it. Conditions that
 //! exclude each other prove that a rule never applies. A problem that cannot be proved within
 //! [`MAX_WARNING_SEARCH_STEPS`] is not reported.
 
 mod evasion;
+mod misspelt;
 mod sample_requests;
 mod unreachable;
 
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::attributes::name_without_number_suffix;
 use super::deserialize::Field;
 use super::spec::{PolicySpec, RuleSpec, WhenSpec};
 use crate::policy::Policy;
@@ -80,6 +82,10 @@ pub(super) fn find_warnings(
     for rules in domains.values() {
         collector.warn_about_always_replaced_rules(rules);
         collector.warn_about_evadable_rules(rules);
+    }
+    // At the end, because it spends the steps that remain.
+    for rules in domains.values() {
+        collector.warn_about_misspelt_attributes(rules);
     }
     collector.diagnostics.into_warnings()
 }
@@ -162,19 +168,6 @@ fn parse_colon_parameter(segment: &str) -> Option<&str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     (name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(is_plain))
         .then_some(name)
-}
-
-/// Returns an attribute name without a suffix such as `#2`. In a descriptor, the suffix distinguishes attributes with
-/// the same name: the second `key` is `key#2`.
-fn name_without_number_suffix(name: &str) -> &str {
-    match name.rsplit_once('#') {
-        Some((base, number))
-            if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) =>
-        {
-            base
-        }
-        _ => name,
-    }
 }
 
 fn is_address_attribute(name: &str) -> bool {

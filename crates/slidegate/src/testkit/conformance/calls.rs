@@ -7,7 +7,7 @@ use crate::hit::ChargeWhen;
 use crate::outcome::Outcome;
 use crate::store::{
     Adjustment, ChargeResult, Edit, OnceResult, Outcomes, Receipt, SettleResult, Settlement, Store,
-    StoreError, SyncStore,
+    SyncStore,
 };
 use crate::testkit::trace::PlannedHit;
 
@@ -89,7 +89,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             match self.store.charge_once_async(&hits, &identity).await {
                 Ok(result) => break result,
                 Err(error) => {
-                    has_timed_out |= matches!(error, StoreError::TimedOut(_));
+                    has_timed_out |= error.may_have_charged();
                     check_error_is_retryable(error)?;
                     failures += 1;
                 }
@@ -171,7 +171,7 @@ impl<S: Store> ConformanceRun<'_, S> {
                 match self.store.settle_async(&settlement(&store)).await {
                     Ok(result) => break result,
                     Err(error) => {
-                        has_timed_out |= matches!(error, StoreError::TimedOut(_));
+                        has_timed_out |= error.may_have_charged();
                         check_error_is_retryable(error)?;
                     }
                 }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::{
-    ALGORITHM_NAMES, AlgorithmSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, LimitMap,
-    LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec, WhenSpec,
+    ALGORITHM_NAMES, AlgorithmSpec, AttributesSpec, ConditionMap, ConditionSpec, CostSpec,
+    EnforceMap, LimitMap, LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec, WhenSpec,
 };
 
 macro_rules! schema {
@@ -83,3 +83,15 @@ schema!(WhenSpec, "When", |generator| json_schema!({
     "additionalProperties": generator.subschema_for::<ConditionSpec>(),
     "minProperties": 1,
 }));
+
+schema!(AttributesSpec, "Attributes", |_generator| {
+    let names = json_schema!({
+        "type": "array",
+        "items": { "type": "string" },
+        "maxItems": crate::policy::file::MAX_ATTRIBUTES,
+    });
+    json_schema!({
+        "description": "The names of the attributes that rules may use, for all domains or by domain.",
+        "anyOf": [names, { "type": "object", "additionalProperties": names }],
+    })
+});

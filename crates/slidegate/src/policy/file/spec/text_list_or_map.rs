@@ -3,12 +3,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Error, SeqAccess, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    ConditionMap, ConditionSpec, CostSpec, EnforceMap, LimitMap, LimitSpec, LimitsSpec, MODE_NAMES,
-    ModeSpec,
+    AttributesSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, Entries, LimitMap,
+    LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec,
 };
 use crate::quota;
 
@@ -53,6 +53,28 @@ impl<'de, T: TextListOrMap<'de>> Visitor<'de> for TextListOrMapVisitor<T> {
     /// Visits a map. `NodeDeserializer::deserialize_any` passes each map as a newtype struct.
     fn visit_newtype_struct<D: Deserializer<'de>>(self, map: D) -> Result<T, D::Error> {
         T::from_map(map)
+    }
+}
+
+/// Collects the entries of a map whose keys are names, in the order of the file.
+pub(super) struct EntriesVisitor<V> {
+    /// The description of the map in error messages.
+    pub(super) expected: &'static str,
+    pub(super) entries: Entries<V>,
+}
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
+    type Value = Entries<V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
+        while let Some(entry) = map.next_entry()? {
+            self.entries.push(entry);
+        }
+        Ok(self.entries)
     }
 }
 
@@ -157,6 +179,24 @@ impl<'de> TextListOrMap<'de> for ConditionSpec {
     }
 }
 
+impl<'de> TextListOrMap<'de> for AttributesSpec {
+    const EXPECTED_VALUE_DESCRIPTION: &'static str =
+        "a list of attributes such as [ip, method], or a map of domains with such lists";
+
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
+        Err(E::custom(format_args!("expected a list, found `{text}`; did you mean `[{text}]`?")))
+    }
+
+    fn from_list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        collect_list(list).map(Self::All)
+    }
+
+    fn from_map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+        let expected = Self::EXPECTED_VALUE_DESCRIPTION;
+        map.deserialize_map(EntriesVisitor { expected, entries: Vec::new() }).map(Self::ByDomain)
+    }
+}
+
 /// Implements `Deserialize` for types that are written as text, a list or a map. A derived untagged enum would lose the
 /// source positions and report no specific errors.
 macro_rules! deserialize_text_list_or_map {
@@ -169,4 +209,11 @@ macro_rules! deserialize_text_list_or_map {
     )*};
 }
 
-deserialize_text_list_or_map!(LimitSpec, LimitsSpec, CostSpec, ModeSpec, ConditionSpec);
+deserialize_text_list_or_map!(
+    AttributesSpec,
+    LimitSpec,
+    LimitsSpec,
+    CostSpec,
+    ModeSpec,
+    ConditionSpec
+);

@@ -1,0 +1,191 @@
+//! Finds rules that never apply, which usually have a misspelt name or value.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use serde::Serialize;
+use slidegate::Policy;
+use slidegate::policy::{MatchedRules, Mode, Rule};
+use tracing::warn;
+
+/// Number of requests of a domain after which the rules that have not applied to any of them are reported.
+const WATCHED_REQUESTS: u32 = 1_000;
+
+/// Maximum number of rules in the log message of a domain.
+const MAX_LOGGED_RULES: usize = 20;
+
+/// The rules of one policy that have applied to a request since the policy was loaded.
+pub struct RuleUse {
+    rules: Box<[UseOfRule]>,
+    domains: Box<[RequestsOfDomain]>,
+}
+
+struct UseOfRule {
+    name: Box<str>,
+    /// Index of the domain of the rule.
+    domain: usize,
+    /// Whether the rule has applied. Only written until then, so that threads do not contend.
+    has_applied: AtomicBool,
+}
+
+struct RequestsOfDomain {
+    name: Box<str>,
+    /// Number of requests, up to about [`WATCHED_REQUESTS`].
+    requests: AtomicU32,
+}
+
+/// A rule that has not applied to any request, although its domain had many.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnusedRule {
+    /// The domain of the rule.
+    pub domain: Box<str>,
+    /// The name of the rule.
+    pub rule: Box<str>,
+}
+
+impl RuleUse {
+    /// Creates the state of a policy of which no rule has applied yet.
+    pub fn new(policy: &Policy) -> Self {
+        let domains = policy.domains();
+        let domains: Box<[RequestsOfDomain]> = domains
+            .map(|name| RequestsOfDomain { name: name.into(), requests: AtomicU32::new(0) })
+            .collect();
+        let names = domains.iter().map(|domain| &*domain.name);
+        let index_by_name: HashMap<&str, usize> = names.zip(0..).collect();
+        let rules = policy.rules().iter().map(|rule| UseOfRule {
+            name: rule.name().into(),
+            // Every rule has a domain of the policy.
+            domain: index_by_name.get(rule.domain()).copied().unwrap_or_default(),
+            has_applied: AtomicBool::new(!is_watched(rule)),
+        });
+        Self { rules: rules.collect(), domains }
+    }
+
+    /// Returns the indexes of the domains, with their names.
+    pub fn domains(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.domains.iter().map(|domain| &*domain.name).enumerate()
+    }
+
+    /// Records a request to which rules apply.
+    pub fn record_matched_request(&self, matched_rules: &MatchedRules<'_>) {
+        let mut domain = None;
+        for rule_match in matched_rules.matches() {
+            let Some(rule) = self.rules.get(rule_match.rule_index()) else { continue };
+            if !rule.has_applied.load(Ordering::Relaxed) {
+                rule.has_applied.store(true, Ordering::Relaxed);
+            }
+            domain = Some(rule.domain);
+        }
+        if let Some(domain) = domain {
+            self.record_request(domain);
+        }
+    }
+
+    /// Records a request of the domain with this index. Logs the rules that have not applied once the domain has had
+    /// enough requests.
+    pub fn record_request(&self, domain: usize) {
+        let Some(RequestsOfDomain { name, requests }) = self.domains.get(domain) else { return };
+        if requests.load(Ordering::Relaxed) >= WATCHED_REQUESTS
+            || requests.fetch_add(1, Ordering::Relaxed) + 1 != WATCHED_REQUESTS
+        {
+            return;
+        }
+        let of_domain = self.unused().filter(|rule| rule.domain == domain);
+        let unused: Vec<&str> = of_domain.map(|rule| &*rule.name).collect();
+        if !unused.is_empty() {
+            let listed =
+                unused.iter().take(MAX_LOGGED_RULES).copied().collect::<Vec<_>>().join(", ");
+            warn!(
+                domain = &**name,
+                rules = listed,
+                more = unused.len().checked_sub(MAX_LOGGED_RULES).filter(|more| *more > 0),
+                requests = WATCHED_REQUESTS,
+                "rules have not applied to any request of their domain; check the names and values in `when` and `per`"
+            );
+        }
+    }
+
+    /// Returns the rules that have not applied, in domains that have had enough requests.
+    pub fn unused_rules(&self) -> Vec<UnusedRule> {
+        let unused = self.unused().filter_map(|rule| {
+            let domain = self.domains.get(rule.domain).filter(|domain| domain.is_watched())?;
+            Some(UnusedRule { domain: domain.name.clone(), rule: rule.name.clone() })
+        });
+        unused.collect()
+    }
+
+    /// Returns the name of each domain, and the number of its rules that have not applied. The number is 0 until the
+    /// domain has had enough requests.
+    pub fn unused_rule_counts(&self) -> impl Iterator<Item = (&str, usize)> {
+        let mut counts = vec![0; self.domains.len()];
+        for rule in self.unused() {
+            counts[rule.domain] += 1;
+        }
+        let domains = self.domains.iter().zip(counts);
+        domains.map(|(domain, count)| (&*domain.name, if domain.is_watched() { count } else { 0 }))
+    }
+
+    /// Returns the rules that have not applied, also in domains that have not had enough requests.
+    fn unused(&self) -> impl Iterator<Item = &UseOfRule> {
+        self.rules.iter().filter(|rule| !rule.has_applied.load(Ordering::Relaxed))
+    }
+}
+
+impl RequestsOfDomain {
+    /// Returns `true` if the domain has had enough requests.
+    fn is_watched(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) >= WATCHED_REQUESTS
+    }
+}
+
+/// Returns `true` if the rule is expected to apply: it is not switched off, and not only for descriptors with limits.
+fn is_watched(rule: &Rule) -> bool {
+    let overrides = rule.overrides().iter().map(|rule_override| rule_override.settings());
+    let mut settings = overrides.chain([rule.settings()]);
+    settings.any(|settings| settings.mode() != Mode::Off) && !rule.is_for_requested_limits()
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::{Descriptor, Request};
+
+    use super::*;
+
+    #[test]
+    fn unused_rules_are_reported_after_enough_requests() {
+        let policy = Policy::from_yaml(
+            "
+rules:
+  - { name: used, per: [ip], limits: [9/s] }
+  - { name: unused, when: { metod: POST }, limits: [9/s] }
+  - { name: late, when: { path: /late }, limits: [9/s] }
+  - { name: switched-off, limits: [9/s], mode: off }
+  - { name: quiet, domain: other, limits: [9/s] }
+",
+        );
+        let policy = policy.unwrap();
+        let rule_use = RuleUse::new(&policy);
+        let record = |attributes: &[(&str, &str)]| {
+            let request = Request::new("default", Descriptor::new(attributes.iter().copied()));
+            rule_use.record_matched_request(&policy.apply(&request));
+        };
+        for _ in 0..WATCHED_REQUESTS - 2 {
+            record(&[("ip", "192.0.2.7")]);
+        }
+        let (default, _) = rule_use.domains().find(|(_, name)| *name == "default").unwrap();
+        rule_use.record_request(default);
+        assert_eq!(rule_use.unused_rules(), []);
+        record(&[("ip", "192.0.2.7")]);
+        let unused = || {
+            let rules = rule_use.unused_rules().into_iter().map(|unused| unused.rule);
+            rules.collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(unused(), "unused, late");
+        let counts = |domain: &str| {
+            rule_use.unused_rule_counts().find(|(name, _)| *name == domain).unwrap().1
+        };
+        assert_eq!((counts("default"), counts("other")), (2, 0));
+        record(&[("path", "/late")]);
+        assert_eq!(unused(), "unused");
+    }
+}

@@ -1,0 +1,334 @@
+//! Comparison of the names of a layer with the names of its policy. A rule that needs an attribute that no extractor
+//! provides applies to no request, so a misspelt name means no limit.
+//!
+//! An extractor that no rule uses is no problem on its own: a policy changes without a build.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slidegate::internal::most_similar_word;
+use slidegate::policy::{Condition, DomainNames, Mode, Rule, WhenMissing};
+use slidegate::{Gate, Policy, Store};
+use thiserror::Error;
+
+use crate::extract::Attributes;
+use crate::layer::RateLimitLayer;
+use crate::request_options::{CostSource, RequestOptions};
+
+const NEVER_APPLIES: &str = "the rule never applies";
+const DENIES_EACH_REQUEST: &str = "the rule denies each request";
+const NEVER_COUNTS_BY_IT: &str = "the rule never counts by it";
+const OVERRIDE_NEVER_APPLIES: &str = "an override of the rule never applies";
+const MEETS_CONDITION: &str = "each request meets the condition `not`";
+
+/// The names of a layer that do not fit the policy, so that a limit never applies. Returned by
+/// [`RateLimitLayer::try_new`] and
+/// [`check_names`](RateLimitLayer::check_names).
+///
+/// The [`Display`](std::fmt::Display) form has one line for each problem. It lists the names that exist, and suggests a
+/// similar one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{}", .0.join("\n"))]
+pub struct NamesError(Vec<String>);
+
+impl NamesError {
+    /// Returns the problems, each as one line.
+    pub fn problems(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|problem| &**problem)
+    }
+
+    /// Returns an error with these problems, if there are any.
+    pub(crate) fn from_problems(problems: Vec<String>) -> Result<(), Self> {
+        if problems.is_empty() { Ok(()) } else { Err(Self(problems)) }
+    }
+
+    /// Logs a warning for each problem.
+    pub(crate) fn log(&self) {
+        for problem in self.problems() {
+            tracing::warn!(problem, "a name of a rate limit layer does not fit its policy");
+        }
+    }
+}
+
+/// The state of the comparison of a layer with the policy of its gate.
+#[derive(Debug, Default)]
+pub struct CheckedNames {
+    /// The number of the policy that was compared last; 0 if none was.
+    policy_version: AtomicU64,
+    /// The extractors without whose values a rule does not apply, as [bits](Attributes::bit). An extractor is removed when
+    /// a warning about its value has been logged.
+    needed_extractors: AtomicU64,
+}
+
+/// A copy belongs to a layer that is about to be changed, so it has compared nothing.
+impl Clone for CheckedNames {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl CheckedNames {
+    /// Returns whether the policy with this number has been compared.
+    #[inline]
+    pub fn is_current(&self, policy_version: u64) -> bool {
+        self.policy_version.load(Ordering::Relaxed) == policy_version
+    }
+
+    /// Returns `true` if the caller must compare the policy with this number. Later calls return `false`.
+    pub fn begin(&self, policy_version: u64) -> bool {
+        self.policy_version.swap(policy_version, Ordering::Relaxed) != policy_version
+    }
+
+    pub fn set_needed_extractors(&self, extractors: u64) {
+        self.needed_extractors.store(extractors, Ordering::Relaxed);
+    }
+
+    /// Returns whether a rule needs one of these extractors, and no warning about its value has been logged.
+    #[inline]
+    pub fn needs_any(&self, extractors: u64) -> bool {
+        self.needed_extractors.load(Ordering::Relaxed) & extractors != 0
+    }
+
+    /// Removes an extractor from the needed ones. Returns whether it was one of them.
+    pub fn remove_needed(&self, extractor: u64) -> bool {
+        self.needed_extractors.fetch_and(!extractor, Ordering::Relaxed) & extractor != 0
+    }
+}
+
+impl RateLimitLayer {
+    /// Creates a layer as [`new`](Self::new) does, and [checks its names](Self::check_names), in the domain `default`. For
+    /// another domain, and for named costs, call `check_names` last.
+    ///
+    /// ```
+    /// use slidegate::{Gate, MemoryStore, Policy};
+    /// use slidegate_tower::{Attributes, RateLimitLayer, extract};
+    ///
+    /// let policy = Policy::from_yaml("rules: [{ name: a, per: [user_id], limits: [10/s] }]")?;
+    /// let attributes = Attributes::new().with("user", extract::header("x-user"));
+    /// let layer = RateLimitLayer::try_new(Gate::new(policy, MemoryStore::new()), attributes);
+    /// let error = layer.err().map(|error| error.to_string());
+    /// assert_eq!(
+    ///     error.as_deref(),
+    ///     Some("rule `a`: no extractor provides `user_id`, so the rule never applies; \
+    ///           did you mean `user`? the extractors are `user`; no rule uses `user`")
+    /// );
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a limit never applies because of a name.
+    pub fn try_new<S: Store>(
+        gate: impl Into<Arc<Gate<S>>>,
+        attributes: Attributes,
+    ) -> Result<Self, NamesError> {
+        let layer = Self::new(gate, attributes);
+        layer.check_names()?;
+        Ok(layer)
+    }
+}
+
+impl<R> RateLimitLayer<R> {
+    /// Compares the names of the layer with the names of the policy. Call it last, because other methods change the names.
+    /// These are problems:
+    ///
+    /// - A rule of the layer's [domain](Self::domain) uses an attribute that no extractor provides, in `per`, `when`,
+    ///   `overrides` or `descriptor`. Of alternatives such as `api_key|ip`, one is enough, unless an extractor that no rule
+    ///   uses has a similar name.
+    /// - No rule has the domain, although the policy has rules.
+    /// - No rule charges a [named cost](Self::named_cost) of the layer, or its [`cost`](Self::cost).
+    ///
+    /// An extractor that no rule uses is no error, because a policy changes without a build.
+    ///
+    /// # Errors
+    /// If a limit never applies, or a cost has no effect, because of a name.
+    pub fn check_names(&self) -> Result<(), NamesError> {
+        self.config.backend.check_names(&self.config.options)
+    }
+}
+
+/// Compares the names of a layer with the names of a policy.
+///
+/// # Errors
+/// If a rule never applies, or a cost has no effect, because of a name.
+pub fn check_names(
+    policy: &Policy,
+    attributes: &Attributes,
+    options: &RequestOptions,
+) -> Result<(), NamesError> {
+    let domain = &*options.domain;
+    let domains: Vec<&str> = policy.domains().collect();
+    let Some(names) = policy.domain_names(domain) else {
+        let remedy = format_remedy("domains", &domains, most_similar(domain, &domains));
+        let problem =
+            format!("domain `{domain}`: no rule has this domain, so no limit applies{remedy}");
+        // Without any rule, no name is misspelt.
+        return NamesError::from_problems(if domains.is_empty() { vec![] } else { vec![problem] });
+    };
+    let extractors: Vec<&str> = attributes.names().collect();
+    let unused = extractors.iter().copied().filter(|name| !names.uses_attribute(name)).collect();
+    let checker = AttributeChecker { policy, extractors, unused };
+    let mut problems = checker.find_problems(domain);
+    problems.extend(find_cost_problems(names, options));
+    NamesError::from_problems(problems)
+}
+
+/// Returns the extractors without whose values a rule does not apply to a request, or denies it, as
+/// [bits](Attributes::bit). Of alternatives such as `user|ip`, only the last one that is provided is needed.
+pub fn find_needed_extractors(policy: &Policy, attributes: &Attributes, domain: &str) -> u64 {
+    let bits_of_name = |name: &str| {
+        let own = (0..).zip(attributes.names()).filter(|(_, own)| *own == name);
+        own.fold(0, |bits, (index, _)| bits | Attributes::bit(index))
+    };
+    let mut needed = 0;
+    for rule in enforced_rules(policy, domain) {
+        for entry in rule.per().entries() {
+            needed |= entry.names().map(bits_of_name).filter(|bits| *bits != 0).last().unwrap_or(0);
+        }
+        let conditions = rule.when().conditions().filter(|(_, condition)| !condition.is_negated());
+        needed |= conditions.fold(0, |bits, (name, _)| bits | bits_of_name(name));
+    }
+    needed
+}
+
+/// Returns the rules of a domain that a request of a layer may match.
+fn enforced_rules<'p>(policy: &'p Policy, domain: &str) -> impl Iterator<Item = &'p Rule> {
+    let is_off = |rule: &Rule| {
+        let overrides = rule.overrides().iter().map(|own| own.settings());
+        overrides.chain([rule.settings()]).all(|settings| settings.mode() == Mode::Off)
+    };
+    let rules = policy.rules().iter().filter(move |rule| *rule.domain() == *domain);
+    rules.filter(move |rule| !rule.is_for_requested_limits() && !is_off(rule))
+}
+
+/// A search for attributes that rules use and no extractor provides.
+struct AttributeChecker<'c> {
+    policy: &'c Policy,
+    /// The names of all extractors.
+    extractors: Vec<&'c str>,
+    /// The names of the extractors that no rule uses.
+    unused: Vec<&'c str>,
+}
+
+/// The rules that use an attribute that no extractor provides, and the consequence for the first of them.
+type UsesOfAttribute<'c> = (Vec<&'c str>, &'static str);
+
+impl<'c> AttributeChecker<'c> {
+    /// Returns one problem for each attribute that rules use and no extractor provides.
+    fn find_problems(&self, domain: &str) -> Vec<String> {
+        let mut unprovided: BTreeMap<String, UsesOfAttribute<'_>> = BTreeMap::new();
+        for rule in enforced_rules(self.policy, domain) {
+            for (name, effect) in self.find_unprovided(rule) {
+                let (rules, _) = unprovided.entry(name).or_insert((Vec::new(), effect));
+                if rules.last() != Some(&rule.name()) {
+                    rules.push(rule.name());
+                }
+            }
+        }
+        unprovided.iter().map(|(name, uses)| self.format_problem(name, uses)).collect()
+    }
+
+    fn format_problem(&self, name: &str, (rules, effect): &UsesOfAttribute<'_>) -> String {
+        let rule = rules.first().unwrap_or(&"");
+        let others = match rules.len() {
+            0 | 1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let names = || name.split('|').filter(|name| !self.is_provided(name));
+        let similar = names()
+            .find_map(|name| most_similar(name, &self.unused))
+            .or_else(|| names().find_map(|name| most_similar(name, &self.extractors)));
+        let remedy = format_remedy("extractors", &self.extractors, similar);
+        let unused = match &*self.unused {
+            [] => String::new(),
+            unused => format!("; no rule uses {}", format_list(unused)),
+        };
+        format!(
+            "rule `{rule}`{others}: no extractor provides `{name}`, so {effect}{remedy}{unused}"
+        )
+    }
+
+    /// Returns the attributes that a rule uses and no extractor provides, each with the consequence.
+    fn find_unprovided(&self, rule: &'c Rule) -> Vec<(String, &'static str)> {
+        let entries = rule.per().entries().iter().filter_map(|entry| {
+            let is_any_provided = entry.names().any(|name| self.is_provided(name));
+            let effect = match rule.when_missing() {
+                _ if is_any_provided && entry.names().any(|name| self.is_misspelt(name)) => {
+                    NEVER_COUNTS_BY_IT
+                }
+                _ if is_any_provided => return None,
+                WhenMissing::Skip => NEVER_APPLIES,
+                WhenMissing::Deny => DENIES_EACH_REQUEST,
+            };
+            Some((entry.to_string(), effect))
+        });
+        let own = rule.when().conditions().map(|condition| with_effect(condition, NEVER_APPLIES));
+        let of_overrides = rule.overrides().iter().flat_map(|other| other.when().conditions());
+        let of_overrides =
+            of_overrides.map(|condition| with_effect(condition, OVERRIDE_NEVER_APPLIES));
+        let of_descriptor =
+            rule.descriptor().into_iter().flatten().map(|name| (name, NEVER_APPLIES));
+        let names = own.chain(of_overrides).chain(of_descriptor);
+        let names = names.filter(|(name, _)| !self.is_provided(name));
+        entries.chain(names.map(|(name, effect)| (name.to_owned(), effect))).collect()
+    }
+
+    fn is_provided(&self, name: &str) -> bool {
+        let derives_route =
+            || self.extractors.contains(&"path") && self.policy.routes().next().is_some();
+        self.extractors.contains(&name) || (name == "route" && derives_route())
+    }
+
+    /// Returns whether no extractor provides an alternative of `per`, but an extractor that no rule uses has a similar name.
+    /// Otherwise another service of the same policy may provide the alternative.
+    fn is_misspelt(&self, name: &str) -> bool {
+        !self.is_provided(name) && most_similar(name, &self.unused).is_some()
+    }
+}
+
+/// Returns the name of a condition with the consequence if no request has the attribute.
+fn with_effect<'r>(
+    (name, condition): (&'r str, &Condition),
+    effect_if_unmet: &'static str,
+) -> (&'r str, &'static str) {
+    (name, if condition.is_negated() { MEETS_CONDITION } else { effect_if_unmet })
+}
+
+/// Returns the costs of a layer that no rule of its domain charges.
+fn find_cost_problems(names: &DomainNames, options: &RequestOptions) -> Vec<String> {
+    let costs: Vec<&str> = names.costs().collect();
+    let unknown = options.named_costs.iter().filter(|cost| !names.has_cost(&cost.name));
+    let mut problems: Vec<String> = unknown
+        .map(|cost| {
+            let remedy = format_remedy("costs", &costs, most_similar(&cost.name, &costs));
+            format!("cost `{}`: no rule charges it, so it has no effect{remedy}", cost.name)
+        })
+        .collect();
+    if !matches!(options.cost, CostSource::One) && !names.counts_request_cost() {
+        let remedy = format_remedy("costs", &costs, None);
+        problems.push(format!(
+            "no rule charges the cost of a request without a name, so it has no effect{remedy}"
+        ));
+    }
+    problems
+}
+
+fn most_similar<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+    most_similar_word(word, known.iter().copied())
+}
+
+/// Formats the end of a problem: a suggestion, if there is one, and the names that exist.
+fn format_remedy(kind: &str, known: &[&str], suggestion: Option<&str>) -> String {
+    match (suggestion, known) {
+        (_, []) => format!("; there are no {kind}"),
+        (None, _) => format!("; the {kind} are {}", format_list(known)),
+        (Some(similar), _) => {
+            format!("; did you mean `{similar}`? the {kind} are {}", format_list(known))
+        }
+    }
+}
+
+fn format_list(names: &[&str]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
+}

@@ -1,0 +1,27 @@
+//! The attributes that a policy declares, in its field `attributes`.
+
+use super::name_map::NameMap;
+
+/// The names of the attributes that a policy declares. A rule may use only these names, so that a misspelt name is an
+/// error.
+#[derive(Clone, Debug, Default)]
+pub(super) enum DeclaredAttributes {
+    /// Rules may use any names.
+    #[default]
+    Undeclared,
+    /// The names for all domains.
+    ForAllDomains(Box<[Box<str>]>),
+    /// The names for each of these domains. Rules of other domains may use any names.
+    ByDomain(NameMap<Box<[Box<str>]>>),
+}
+
+impl DeclaredAttributes {
+    /// Returns the names that the rules of a domain may use; `None` if they may use any names.
+    pub(super) fn for_domain(&self, domain: &str) -> Option<&[Box<str>]> {
+        match self {
+            Self::Undeclared => None,
+            Self::ForAllDomains(names) => Some(names),
+            Self::ByDomain(domains) => domains.get(domain).map(|names| &**names),
+        }
+    }
+}

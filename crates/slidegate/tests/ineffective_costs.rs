@@ -1,0 +1,125 @@
+//! Tests of the warnings about costs that no rule charges, so that their units are not limited.
+
+#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use slidegate::{ActualCosts, Descriptor, Gate, MemoryStore, Policy, Request};
+use tracing_subscriber::fmt::MakeWriter;
+
+const POLICY: &str = "
+rules:
+  - { name: requests, limits: [1000/min], cost: 1 }
+  - { name: tokens, limits: [1000/min], cost: tokens }
+  - { name: images, domain: other, limits: [10/min], cost: images }
+";
+
+/// The text that a test has logged.
+#[derive(Clone, Default)]
+struct LogText(Arc<Mutex<Vec<u8>>>);
+
+impl Write for LogText {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogText {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Returns the lines that `call` logs. It gets a gate of its own.
+fn log_of(call: impl Fn(&Gate)) -> Vec<String> {
+    let text = LogText::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(text.clone()).with_ansi(false).finish();
+    let gate = Gate::new(Policy::from_yaml(POLICY).unwrap(), MemoryStore::new());
+    tracing::subscriber::with_default(subscriber, || call(&gate));
+    let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn request(cost: &str) -> Request<'_> {
+    Request::new("default", Descriptor::new([]).with_cost(cost, 50))
+}
+
+/// Asserts that each call logs one warning, however often it is made, about the cost `token`.
+#[track_caller]
+fn assert_warns_once(call: impl Fn(&Gate)) {
+    let lines = log_of(|gate| (0..3).for_each(|_| call(gate)));
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains(r#"cost="token" did_you_mean="tokens""#), "{}", lines[0]);
+}
+
+#[test]
+fn misspelt_cost_of_request_is_warned_about_once() {
+    assert_warns_once(|gate| drop(gate.check(&request("token"))));
+    assert_warns_once(|gate| drop(gate.check_many(&[request("token")])));
+    assert_warns_once(|gate| drop(gate.report(&request("token"))));
+    assert_warns_once(|gate| drop(gate.reserve(&request("token")).unwrap()));
+    assert_warns_once(|gate| gate.refund(&request("token")));
+}
+
+#[test]
+fn misspelt_cost_of_settlement_is_warned_about_once() {
+    assert_warns_once(|gate| {
+        let decision = gate.check(&request("tokens"));
+        gate.settle_named(&decision, "token", 10);
+    });
+    assert_warns_once(|gate| {
+        let reservation = gate.reserve(&request("tokens")).unwrap();
+        reservation.settle(&ActualCosts::new().with_cost("token", 10));
+    });
+}
+
+#[test]
+fn settled_cost_without_name_is_warned_about_once() {
+    let lines = log_of(|gate| {
+        for _ in 0..3 {
+            gate.settle(&gate.check(&request("tokens")), 10);
+        }
+    });
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains(r#"charged="tokens""#), "{}", lines[0]);
+}
+
+#[test]
+fn known_costs_cause_no_warning() {
+    let lines = log_of(|gate| {
+        let decision = gate.check(&request("tokens"));
+        gate.settle_named(&decision, "tokens", 10);
+        // No rule that applies charges it, but a rule of another domain does.
+        gate.settle_named(&decision, "images", 10);
+        let _ = gate.report(&request("tokens"));
+        gate.reserve(&request("tokens")).unwrap().settle(&ActualCosts::none());
+    });
+    assert_eq!(lines, [""; 0]);
+}
+
+#[test]
+fn replaced_policy_causes_new_warning() {
+    let lines = log_of(|gate| {
+        let _ = gate.report(&request("token"));
+        gate.replace_policy(Policy::from_yaml(POLICY).unwrap());
+        let _ = gate.report(&request("token"));
+    });
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+}
+
+#[test]
+fn costs_from_clients_cause_bounded_warnings() {
+    let lines = log_of(|gate| {
+        for nth in 0..100 {
+            let _ = gate.check(&request(&format!("cost\n{nth}")));
+        }
+    });
+    assert_eq!(lines.len(), 16, "each warning is one line");
+}
