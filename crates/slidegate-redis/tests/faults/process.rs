@@ -40,10 +40,13 @@ async fn paused_server_delays_only_probes() {
         let during_stop: Vec<_> =
             records.iter().filter(|record| record.is_within(from, to)).collect();
         assert!(during_stop.iter().all(|record| record.degraded), "Redis decided nothing");
-        let probes =
-            during_stop.iter().filter(|record| record.waited() > STORE_TIMEOUT / 2 + late).count();
+        // A probe waits for the whole timeout; the clock of a record may round down.
+        let shortest_probe = STORE_TIMEOUT - Duration::from_millis(1);
+        let probes = during_stop.iter().filter(|record| record.waited() >= shortest_probe).count();
+        // Only on a machine that is later than the timeout do other requests wait as long.
+        let max_probes = if late < STORE_TIMEOUT { 12 } else { during_stop.len() / 20 };
         assert!(
-            (1..=12).contains(&probes),
+            (1..=max_probes).contains(&probes),
             "{probes} of {} waited, {late:?} late",
             during_stop.len()
         );
