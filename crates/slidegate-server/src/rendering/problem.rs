@@ -168,7 +168,7 @@ pub struct ProblemBody<'p> {
     detail: &'p str,
 }
 
-/// Creates a problem with status 404. `remedy` lists the paths that exist, or states what the path needs.
+/// Creates a problem with status 404. `remedy` lists the paths that exist, or states the prerequisite of the path.
 pub fn path_not_found(uri: &Uri, remedy: &str) -> HttpProblem {
     let path = excerpt(uri.path().as_bytes());
     HttpProblem::new(StatusCode::NOT_FOUND, format!("path `{path}` does not exist; {remedy}"))
