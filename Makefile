@@ -1,7 +1,7 @@
 # The targets install their missing prerequisites. They expect Debian with a Rust toolchain.
 
 # Valgrind finds the function whose instructions are counted by its symbol.
-export CARGO_PROFILE_RELEASE_STRIP = none
+export CARGO_PROFILE_DIST_STRIP = none
 
 .PHONY: book test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions instructions-build bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
 
@@ -78,10 +78,10 @@ target/mdbook/bin/mdbook:
 # After an intended change of the counts: make instructions ARGS=--update
 instructions: instructions-build
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	cargo run --release -p lab --features cluster --bin instructions -- $(ARGS)
+	cargo run --profile dist -p lab --features cluster --bin instructions -- $(ARGS)
 
 instructions-build:
-	cargo build --release -p lab --features cluster --bin instructions
+	cargo build --profile dist -p lab --features cluster --bin instructions
 
 # Runs all benchmarks, with comparable limiters, and writes docs/BENCHMARKS.md. Takes 30 minutes and 6 GB of memory
 # after the build. With ARGS=--quick (less than 5 minutes) or ARGS='memory redis' (only these parts), it writes to
@@ -90,46 +90,46 @@ instructions-build:
 bench: bench-peers
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	cargo build --release -p slidegate-server -p lab --bins --features lab/redis,lab/server,lab/tower,lab/cluster
-	target/release/bench $(ARGS)
+	cargo build --profile dist -p slidegate-server -p lab --bins --features lab/redis,lab/server,lab/tower,lab/cluster
+	target/dist/bench $(ARGS)
 
 # Instructions that the tower layer adds to an axum request, compared with tower_governor.
 bench-tower:
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	cargo run --release -p lab --features tower --bin bench_tower
+	cargo run --profile dist -p lab --features tower --bin bench_tower
 
 # The memory store compared with other limiters. Sections: keys, uncached-keys, batches, limits, footprint,
 # sliding-window, log, hot-key, cluster-of-one.
 bench-memory:
-	cargo run --release -p lab --features cluster --bin bench_memory -- $(ARGS)
+	cargo run --profile dist -p lab --features cluster --bin bench_memory -- $(ARGS)
 
 # The accuracy of each algorithm, compared with an exact log. Sections: arrivals, size, edge-burst. ARRIVALS=FILE reads
 # a recording other than lab/data/arrivals.txt; the header of that file describes the format.
 bench-accuracy:
-	cargo run --release -p lab --bin bench_accuracy -- $(ARGS)
+	cargo run --profile dist -p lab --bin bench_accuracy -- $(ARGS)
 
 # Policies with 1,000 rules. Sections: loading, decisions, applying.
 bench-policy:
-	cargo run --release -p lab --bin bench_policy -- $(ARGS)
+	cargo run --profile dist -p lab --bin bench_policy -- $(ARGS)
 
 # The Redis scripts compared with minimal scripts, and the calls that coalescing and the denial cache save. Sections:
 # log, counter, sliding-window, buckets, depth, callers, denials, cluster.
 bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
-	cargo run --release -p lab --features redis --bin bench_redis -- $(ARGS)
+	cargo run --profile dist -p lab --features redis --bin bench_redis -- $(ARGS)
 
 # The cluster store: decisions compared with the memory store, active keys, and the overshoot of three servers.
 bench-cluster:
-	cargo build --release
-	cargo run --release -p lab --features cluster --bin bench_cluster -- $(ARGS)
+	cargo build --profile dist
+	cargo run --profile dist -p lab --features cluster --bin bench_cluster -- $(ARGS)
 
 # HTTP and gRPC compared with axum, tonic and throttlecrab, the latency, the cost of telemetry, start and memory, the
 # growth of the cost with rules and so on, and dollars per billion decisions. Servers and load run on separate cores.
 # Sections: http, grpc, latency, watched, startup, growth, costs (needs redis-server).
 bench-server: bench-peers
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
-	cargo build --release
-	cargo run --release -p lab --features server --bin bench_server -- $(ARGS)
+	cargo build --profile dist
+	cargo run --profile dist -p lab --features server --bin bench_server -- $(ARGS)
 
 # The server that slidegate is compared with, and the load generator.
 bench-peers: target/peers/bin/throttlecrab-server
@@ -148,7 +148,7 @@ hot-keys:
 
 # Sends 50 million keys through a memory store with a capacity of one million.
 flood:
-	cargo run --release -p lab --bin flood
+	cargo run --profile dist -p lab --bin flood
 
 # Redraws the chart of docs/how-to/retry-denied-requests.md and prints its table: 1,000 clients that retry. `make test`
 # checks both.

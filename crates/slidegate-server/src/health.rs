@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::background::BackgroundTasks;
@@ -20,7 +19,7 @@ pub struct Health {
 }
 
 /// The readiness of the server and the reasons for it.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub struct Readiness {
     /// Whether the server is ready for requests: the status is 200 if it is, else 503.
     ready: bool,
@@ -35,7 +34,7 @@ pub struct Readiness {
 }
 
 /// The current policy.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct PolicyReadiness {
     /// The number of rules.
     rules: usize,
@@ -47,7 +46,7 @@ struct PolicyReadiness {
 }
 
 /// The store of the counters.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct StoreReadiness {
     /// `memory`, `redis` or `cluster`.
     kind: &'static str,

@@ -3,7 +3,6 @@
 //! The listeners use this module, and it uses none of them. The waits in the headers of all protocols have jitter.
 
 pub mod check_response;
-mod http1;
 pub mod problem;
 
 use std::sync::Arc;
@@ -20,7 +19,6 @@ use slidegate::{Clock, Decision, Jitter, JitterSample, Problem, Reason, WallCloc
 use self::check_response::{
     CheckResponse, ReleaseResponse, RenewResponse, ReserveResponse, SettleResponse,
 };
-use self::http1::{ResponseHead, check_header_value};
 use self::problem::{HttpProblem, PROBLEM_JSON};
 use crate::service::permits::PermitToken;
 use crate::service::reservations::ReservationToken;
@@ -31,9 +29,6 @@ use crate::telemetry::request_result::{
 /// Initial size of the response buffer in bytes, enough for several limits.
 const INITIAL_JSON_BUFFER_BYTES: usize = 1024;
 
-/// Size in bytes that the head of a response with a few limits usually does not exceed.
-const MAX_USUAL_HEAD_BYTES: usize = 512;
-
 /// Header of a denial at `/v1/auth` because the store is unavailable. Its value is the reason.
 const REASON_HEADER: HeaderName = HeaderName::from_static("slidegate-reason");
 
@@ -42,12 +37,6 @@ const REASON_HEADER: HeaderName = HeaderName::from_static("slidegate-reason");
 pub struct CountedResponse {
     pub response: Response,
     pub result: RequestResult,
-}
-
-/// A response that has been written in the form of HTTP/1.1: its status, and the result that metrics record for it.
-pub struct WrittenResponse {
-    status: StatusCode,
-    result: RequestResult,
 }
 
 /// A renderer of decisions as HTTP responses.
@@ -75,35 +64,10 @@ impl ResponseRenderer {
         permit: Option<&PermitToken>,
     ) -> Result<CountedResponse, HttpProblem> {
         let (status, result) = http_status_and_result_of_decision(decision)?;
-        let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
-        let response = CheckResponse::from_decision(decision).with_permit(permit);
-        response.write(&mut json);
+        let json = to_json(&CheckResponse::from_decision(decision).with_permit(permit))?;
         let response =
-            self.build_http_response(decision, status, Some("application/json"), json.into())?;
+            self.build_http_response(decision, status, Some("application/json"), json)?;
         Ok(CountedResponse { response, result })
-    }
-
-    /// Appends the response to a check to `message`, in the form of HTTP/1.1. It is the response that
-    /// [`render_check`](Self::render_check) returns. If it fails, `message` may end with a part of a response.
-    pub fn write_check(
-        &self,
-        decision: &Decision<'_>,
-        permit: Option<&PermitToken>,
-        message: &mut Vec<u8>,
-    ) -> Result<WrittenResponse, HttpProblem> {
-        let (status, result) = http_status_and_result_of_decision(decision)?;
-        let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
-        CheckResponse::from_decision(decision).with_permit(permit).write(&mut json);
-        message.reserve(json.len() + MAX_USUAL_HEAD_BYTES);
-        let mut head = ResponseHead::new(message, status);
-        head.write_header(header::CONTENT_TYPE.as_str(), "application/json");
-        self.for_each_header(decision, |name, value| {
-            check_header_value(value)?;
-            head.write_header(name.as_str(), value);
-            Ok(())
-        })?;
-        head.finish(&json);
-        Ok(WrittenResponse { status, result })
     }
 
     /// Renders the response to a request for a reservation, as [`render_check`](Self::render_check) does. `token` is
@@ -115,12 +79,10 @@ impl ResponseRenderer {
         token: Option<ReservationToken>,
     ) -> Result<CountedResponse, HttpProblem> {
         let (status, result) = http_status_and_result_of_decision(decision)?;
-        let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
         let check = CheckResponse::from_decision(decision).with_permit(permit);
-        let response = ReserveResponse::new(check, token.as_ref());
-        response.write(&mut json);
+        let json = to_json(&ReserveResponse::new(check, token.as_ref()))?;
         let response =
-            self.build_http_response(decision, status, Some("application/json"), json.into())?;
+            self.build_http_response(decision, status, Some("application/json"), json)?;
         Ok(CountedResponse { response, result })
     }
 
@@ -152,10 +114,9 @@ impl ResponseRenderer {
             None => self.build_http_response(decision, status, None, Body::empty())?,
             Some(denial) => {
                 let status = deny_status.unwrap_or(status);
-                let json = serde_json::to_vec(&denial.with_status(status.as_u16()));
-                let json = json.map_err(HttpProblem::internal)?;
+                let json = to_json(&denial.with_status(status.as_u16()))?;
                 let mut response =
-                    self.build_http_response(decision, status, Some(PROBLEM_JSON), json.into())?;
+                    self.build_http_response(decision, status, Some(PROBLEM_JSON), json)?;
                 // A proxy that chooses the status, and does not forward the body, would not know the reason.
                 if decision.reason() == Some(Reason::StoreUnavailable) {
                     let reason = HeaderValue::from_static("store_unavailable");
@@ -180,31 +141,19 @@ impl ResponseRenderer {
         if let Some(content_type) = content_type {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
-        self.for_each_header(decision, |name, value| {
-            let value = HeaderValue::from_str(value).map_err(HttpProblem::internal)?;
-            headers.insert(name, value);
-            Ok(())
-        })?;
-        Ok(response)
-    }
-
-    /// Calls `on_header` with the name and the value of each rate limit header for a decision.
-    fn for_each_header(
-        &self,
-        decision: &Decision<'_>,
-        mut on_header: impl FnMut(&HeaderName, &str) -> Result<(), HttpProblem>,
-    ) -> Result<(), HttpProblem> {
         if let Some(policies) = headers::policy_header(self.style, decision) {
-            on_header(&self.header_names[0], policies.as_str())?;
+            headers.insert(&self.header_names[0], header_value(policies.as_str())?);
         }
         let mut result = Ok(());
         let jitter = self.draw_jitter();
         headers::for_each_status(self.style, decision, &WallClock, jitter, |index, value| {
-            if result.is_ok() {
-                result = on_header(&self.header_names[index], value);
+            match header_value(value) {
+                Ok(value) => drop(headers.insert(&self.header_names[index], value)),
+                Err(problem) => result = Err(problem),
             }
         });
-        result
+        result?;
+        Ok(response)
     }
 
     /// Draws the jitter of one response: the random increase of all waits in it.
@@ -218,10 +167,19 @@ impl ResponseRenderer {
     }
 }
 
+fn to_json(body: &impl Serialize) -> Result<Body, HttpProblem> {
+    let mut json = Vec::with_capacity(INITIAL_JSON_BUFFER_BYTES);
+    serde_json::to_writer(&mut json, body).map_err(HttpProblem::internal)?;
+    Ok(json.into())
+}
+
+fn header_value(text: &str) -> Result<HeaderValue, HttpProblem> {
+    HeaderValue::from_str(text).map_err(HttpProblem::internal)
+}
+
 /// Renders the response to a call that succeeded and has no decision.
 fn render_json(body: &impl Serialize) -> Result<CountedResponse, HttpProblem> {
-    let json = serde_json::to_vec(body).map_err(HttpProblem::internal)?;
-    let mut response = Response::new(json.into());
+    let mut response = Response::new(to_json(body)?);
     let content_type = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     Ok(CountedResponse { response, result: RequestResult::Allowed })
@@ -244,17 +202,6 @@ impl ClassifyResponse for Result<CountedResponse, HttpProblem> {
     fn status_span_attribute(&self) -> KeyValue {
         let status =
             self.as_ref().map_or_else(HttpProblem::status, |counted| counted.response.status());
-        KeyValue::new("http.response.status_code", i64::from(status.as_u16()))
-    }
-}
-
-impl ClassifyResponse for Result<WrittenResponse, HttpProblem> {
-    fn request_result(&self) -> RequestResult {
-        self.as_ref().map_or_else(HttpProblem::result, |written| written.result)
-    }
-
-    fn status_span_attribute(&self) -> KeyValue {
-        let status = self.as_ref().map_or_else(HttpProblem::status, |written| written.status);
         KeyValue::new("http.response.status_code", i64::from(status.as_u16()))
     }
 }

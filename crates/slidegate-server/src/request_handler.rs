@@ -6,7 +6,6 @@
 mod permits;
 mod reservations;
 
-use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +15,6 @@ use axum::http::HeaderMap;
 use quanta::Instant;
 use slidegate::{Decision, IdempotencyKey, OnceError, Request};
 
-use crate::http::ClientDisconnect;
 use crate::names::NameError;
 use crate::rendering::ResponseRenderer;
 use crate::reservation_token::SealError;
@@ -54,9 +52,8 @@ pub struct Call<'c> {
 pub enum Operation<'p> {
     /// Decides about the request, and charges its cost if every limit allows the request.
     Check,
-    /// Decides like `Check`, but waits for up to [`ParsedRequest::max_wait`] until the request fits, or until the client
-    /// disconnects.
-    CheckWithin(&'p ClientDisconnect),
+    /// Decides like `Check`, but waits for up to [`ParsedRequest::max_wait`] until the request fits.
+    CheckWithin,
     /// Decides like `Check`, with a policy that the caller has already loaded.
     CheckWithPolicy(&'p ActivePolicy),
     /// Returns the decision that `Check` would return. Charges nothing.
@@ -133,145 +130,11 @@ impl RequestHandler {
 
     /// Handles a request: parses it with `parse`, decides, and returns the response of `render`. Records the duration,
     /// the result and the trace span. Must be called after the whole request has arrived, so that a slow client does
-    /// not count as latency.
+    /// not count as latency. If the future is dropped, because the client has disconnected, a waiting call leaves its
+    /// queue.
     pub async fn handle<Q, R, E>(
         &self,
         call: Call<'_>,
-        parse: impl FnOnce() -> Result<Q, E>,
-        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
-    ) -> Result<R, E>
-    where
-        Q: ParsedRequest,
-        E: From<OnceError> + From<SealError> + From<NameError>,
-        Result<R, E>: ClassifyResponse,
-    {
-        let timer = self.metrics.as_ref().map(RequestTimer::start);
-        // Tracing costs more than the large future.
-        if self.tracer.is_some() {
-            return Box::pin(self.handle_later(call, timer, parse, render)).await;
-        }
-        match self.try_handle_now(call.operation, call.returns_permit, timer, parse, render) {
-            Ok(response) => response,
-            // Boxed, because this future is large. Without the box, it would enlarge the future of every request.
-            Err((timer, parsed, render)) => {
-                Box::pin(self.handle_later(call, timer, || Ok(parsed), render)).await
-            }
-        }
-    }
-
-    /// Handles a check whose response contains the permit, as [`handle`](Self::handle) does, but without a future.
-    /// Returns `None`, and counts nothing, if the decision may have to wait, or if requests are traced.
-    pub fn try_check<Q, R, E>(
-        &self,
-        parse: impl FnOnce() -> Result<Q, E>,
-        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
-    ) -> Option<Result<R, E>>
-    where
-        Q: ParsedRequest,
-        E: From<SealError>,
-        Result<R, E>: ClassifyResponse,
-    {
-        if self.tracer.is_some() {
-            return None;
-        }
-        let timer = self.metrics.as_ref().map(RequestTimer::start);
-        match self.try_handle_now(Operation::Check, true, timer, parse, render) {
-            Ok(response) => Some(response),
-            Err((timer, ..)) => {
-                // The timer would count the request when it is dropped.
-                mem::forget(timer);
-                None
-            }
-        }
-    }
-
-    /// Handles a request without a future. If the decision may have to wait, returns the arguments, with the parsed
-    /// request.
-    fn try_handle_now<'t, Q, R, E, F>(
-        &self,
-        operation: Operation<'_>,
-        returns_permit: bool,
-        timer: Option<RequestTimer<'t>>,
-        parse: impl FnOnce() -> Result<Q, E>,
-        render: F,
-    ) -> Result<Result<R, E>, (Option<RequestTimer<'t>>, Q, F)>
-    where
-        Q: ParsedRequest,
-        F: FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
-        E: From<SealError>,
-        Result<R, E>: ClassifyResponse,
-    {
-        let response = match parse() {
-            Ok(parsed) => match self.try_decide_now(operation, &parsed) {
-                Some(decision) => self.respond(returns_permit, &parsed, &decision, render),
-                None => return Err((timer, parsed, render)),
-            },
-            Err(error) => Err(error),
-        };
-        if let Some(mut timer) = timer {
-            timer.result = Some(response.request_result());
-        }
-        Ok(response)
-    }
-
-    /// Decides a check without a future. Returns `None` if the decision may have to wait.
-    fn try_decide_now(
-        &self,
-        operation: Operation<'_>,
-        parsed: &impl ParsedRequest,
-    ) -> Option<Decision<'static>> {
-        let is_plain = parsed.idempotency_key().is_none() && parsed.max_wait().is_zero();
-        if !is_plain || !parsed.permits_to_release().is_empty() {
-            return None;
-        }
-        match operation {
-            Operation::Check | Operation::CheckWithin(_) => {
-                self.service.try_check(&parsed.to_gate_request())
-            }
-            Operation::CheckWithPolicy(policy) => {
-                self.service.try_check_with_policy(policy, &parsed.to_gate_request())
-            }
-            Operation::Peek | Operation::Report => None,
-        }
-    }
-
-    /// Returns the response to a decided request.
-    fn respond<Q, R, E: From<SealError>>(
-        &self,
-        returns_permit: bool,
-        parsed: &Q,
-        decision: &Decision<'_>,
-        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
-    ) -> Result<R, E> {
-        let permit = match returns_permit {
-            true => self.service.seal_permit(decision)?,
-            false => {
-                self.service.release_unreturned_permit(decision);
-                None
-            }
-        };
-        render(&self.renderer, parsed, decision, permit.as_ref())
-    }
-
-    /// Checks the attributes of a request if no limit applies to it: it may have misspelt names.
-    fn check_attributes(
-        &self,
-        request: &Request<'_>,
-        decision: &Decision<'_>,
-        source: NameSource,
-    ) -> Result<(), NameError> {
-        // A decision without the store may have no limits for another reason.
-        match decision.limits().next().is_some() || decision.is_degraded() {
-            true => Ok(()),
-            false => self.service.check_attributes(request, source),
-        }
-    }
-
-    /// Handles a request whose decision may have to wait, or which is traced.
-    async fn handle_later<'t, Q, R, E>(
-        &'t self,
-        call: Call<'_>,
-        timer: Option<RequestTimer<'t>>,
         parse: impl FnOnce() -> Result<Q, E>,
         render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
     ) -> Result<R, E>
@@ -317,19 +180,14 @@ impl RequestHandler {
                         Err(error) => return (Err(error.into()), None),
                     }
                 }
-                (None, Operation::CheckWithin(client)) if !parsed.max_wait().is_zero() => {
-                    let disconnected = client.disconnected();
+                (None, Operation::CheckWithin) if !parsed.max_wait().is_zero() => {
                     // Boxed, because this future is large, and few requests wait.
-                    let (decision, waited) = Box::pin(self.service.check_within(
-                        &request,
-                        parsed.max_wait(),
-                        disconnected,
-                    ))
-                    .await;
+                    let wait = Box::pin(self.service.check_within(&request, parsed.max_wait()));
+                    let (decision, waited) = wait.await;
                     store_duration(&waited_us, waited);
                     decision
                 }
-                (None, Operation::Check | Operation::CheckWithin(_)) => {
+                (None, Operation::Check | Operation::CheckWithin) => {
                     self.service.check(&request).await
                 }
                 (None, Operation::CheckWithPolicy(policy)) => {
@@ -345,7 +203,39 @@ impl RequestHandler {
             let domain = tracer.map(|_| request.domain().to_owned());
             (response, domain.map(|domain| TracedDecision { domain, decision }))
         });
-        self.measure_with_timer(timer, span_name, trace, &waited_us, work).await
+        self.measure(span_name, trace, &waited_us, work).await
+    }
+
+    /// Checks the attributes of a request if no limit applies to it: it may have misspelt names.
+    fn check_attributes(
+        &self,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+        source: NameSource,
+    ) -> Result<(), NameError> {
+        // A decision without the store may have no limits for another reason.
+        match decision.limits().next().is_some() || decision.is_degraded() {
+            true => Ok(()),
+            false => self.service.check_attributes(request, source),
+        }
+    }
+
+    /// Returns the response to a decided request.
+    fn respond<Q, R, E: From<SealError>>(
+        &self,
+        returns_permit: bool,
+        parsed: &Q,
+        decision: &Decision<'_>,
+        render: impl FnOnce(&ResponseRenderer, &Q, &Decision<'_>, Option<&PermitToken>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let permit = match returns_permit {
+            true => self.service.seal_permit(decision)?,
+            false => {
+                self.service.release_unreturned_permit(decision);
+                None
+            }
+        };
+        render(&self.renderer, parsed, decision, permit.as_ref())
     }
 
     /// Runs `work`, which creates the response to a request. Records the duration, the result and the trace span. The
@@ -362,22 +252,7 @@ impl RequestHandler {
     where
         Result<R, E>: ClassifyResponse,
     {
-        let timer = self.metrics.as_ref().map(RequestTimer::start);
-        self.measure_with_timer(timer, span_name, trace, waited_us, work).await
-    }
-
-    /// Runs `work` like [`measure`](Self::measure), with a timer that is already running.
-    async fn measure_with_timer<R, E>(
-        &self,
-        mut timer: Option<RequestTimer<'_>>,
-        span_name: &'static str,
-        trace: TraceHeaders<'_>,
-        waited_us: &AtomicU64,
-        work: Pin<&mut impl Future<Output = (Result<R, E>, Option<TracedDecision>)>>,
-    ) -> Result<R, E>
-    where
-        Result<R, E>: ClassifyResponse,
-    {
+        let mut timer = self.metrics.as_ref().map(RequestTimer::start);
         let tracer = self.tracer.as_deref();
         let parent = tracer.map(|tracer| trace.read_trace_parent(tracer));
         let response = trace_decision(tracer, span_name, parent, work).await;

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::http::HeaderName;
-use slidegate::internal::try_charge_matched;
 use slidegate::{Decision, Gate, Policy, Request, WaitStats};
 
 use self::names::NameChecks;
@@ -77,34 +76,6 @@ impl Service {
         self.check_with_policy(&self.active_policy.load_full(), request).await
     }
 
-    /// Decides like [`check`](Self::check), but without a future. Returns `None` if the store may have to wait, and for
-    /// the rare requests to which no limit applies or whose cost no rule charges.
-    pub fn try_check(&self, request: &Request<'_>) -> Option<Decision<'static>> {
-        self.try_check_with_policy(&self.active_policy.load(), request)
-    }
-
-    /// Decides like [`try_check`](Self::try_check), with a policy that the caller has already loaded.
-    pub fn try_check_with_policy(
-        &self,
-        active: &ActivePolicy,
-        request: &Request<'_>,
-    ) -> Option<Decision<'static>> {
-        let store = self.store().as_memory()?;
-        if active.policy.unknown_cost(request).is_some() {
-            return None;
-        }
-        let matched = active.policy.apply(request);
-        let charge = || try_charge_matched(store, &matched);
-        let decision = self.gate.store().measure_sync_call(charge)?;
-        self.telemetry.record_decision(
-            &active.policy_metrics,
-            request.domain(),
-            &matched,
-            &decision,
-        );
-        Some(decision)
-    }
-
     /// Decides like [`check`](Self::check), with a policy that the caller has already loaded.
     pub async fn check_with_policy(
         &self,
@@ -123,13 +94,12 @@ impl Service {
     }
 
     /// Decides like [`check`](Self::check), but waits for up to `max_wait`, or the maximum of the server, until the
-    /// request fits. Waiting requests are admitted in the order of their arrival. The wait ends when `cancelled`
-    /// completes; the request is then denied. Returns the decision, and the time for which the request waited.
+    /// request fits. Waiting requests are admitted in the order of their arrival. Returns the decision, and the time for
+    /// which the request waited.
     pub async fn check_within(
         &self,
         request: &Request<'_>,
         max_wait: Duration,
-        cancelled: impl Future<Output = ()>,
     ) -> (Decision<'static>, Duration) {
         let max_wait = max_wait.min(self.max_wait);
         if max_wait.is_zero() {
@@ -137,8 +107,7 @@ impl Service {
         }
         let active = self.active_policy.load_full();
         let matched = active.policy.apply(request);
-        let (decision, waited) =
-            self.gate.check_matched_within_async(&matched, max_wait, cancelled).await;
+        let (decision, waited) = self.gate.check_matched_within_async(&matched, max_wait).await;
         self.telemetry.record_decision(
             &active.policy_metrics,
             request.domain(),

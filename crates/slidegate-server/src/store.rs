@@ -40,14 +40,6 @@ impl ServerStore {
         }
     }
 
-    /// Returns the memory store, which decides without waiting, or `None` if the store is another one.
-    pub fn as_memory(&self) -> Option<&MemoryStore> {
-        match self {
-            Self::Memory(store) => Some(store),
-            Self::Redis(_) | Self::Cluster(_) => None,
-        }
-    }
-
     /// Returns the cluster node, or `None` if the store is not a cluster node.
     pub fn cluster_node(&self) -> Option<&ClusterNode> {
         match self {

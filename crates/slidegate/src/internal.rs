@@ -6,19 +6,14 @@ use crate::algorithm::with_counter;
 use crate::clock::Timestamp;
 use crate::decision::{Decision, DecisionLimits};
 #[cfg(feature = "policy")]
-use crate::gate::{Gate, decide};
+use crate::gate::Gate;
 use crate::key::{self, Key, Value};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
-use crate::policy::MatchedRules;
-#[cfg(feature = "policy")]
 use crate::request::Descriptor;
-use crate::rule_limit::RuleLimit;
 use crate::store::Store;
-#[cfg(feature = "policy")]
-use crate::store::SyncStore;
 use crate::store_key::StoreKey;
 
 pub use crate::algorithm::additive::{Additive, BucketLayout};
@@ -37,13 +32,6 @@ pub use crate::restart::{RESTART_DELAY, restart_on_panic};
 pub use crate::store::table::{
     CoarseTime, Evict, EvictionCandidate, PINNED, SLOTS_PER_GROUP, Slot, SlotIndex, Table,
 };
-
-/// Returns the JSON of a limit, which must always be the same. `format` is called only if it has not been called for this
-/// limit before.
-#[inline]
-pub fn cached_limit_json(limit: &RuleLimit, format: impl FnOnce() -> Box<str>) -> &str {
-    limit.texts.json.get_or_init(format)
-}
 
 /// Decides a request like [`Limiter::check_cost_async`], but without a future. Returns `None` if the store of the
 /// limiter is asynchronous.
@@ -86,17 +74,6 @@ pub fn try_check<S: Store>(
 #[inline]
 pub fn policy_version<S>(gate: &Gate<S>) -> u64 {
     gate.policy_version()
-}
-
-/// Decides a request like [`Gate::check_matched_async`], but without a future. `store` must be the store of
-/// the gate. Returns `None` if the request has no hits, or if it refunds units.
-#[cfg(feature = "policy")]
-#[inline]
-pub fn try_charge_matched<S: SyncStore>(
-    store: &S,
-    matched: &MatchedRules<'_>,
-) -> Option<Decision<'static>> {
-    (matched.has_hits() && !matched.is_refund()).then(|| decide::charge(store, matched, |_| {}))
 }
 
 /// Returns the decision of a limiter on a request that has no key although a key is required: a denial without a retry

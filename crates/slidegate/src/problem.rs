@@ -19,7 +19,6 @@ use crate::reason::Reason;
 /// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Denial"))]
 pub struct Problem {
     /// URI of the problem type.
     r#type: &'static str,

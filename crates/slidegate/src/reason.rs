@@ -7,7 +7,6 @@ use serde::Serialize;
 /// The reason for a denial, as returned by [`Decision::reason`](crate::Decision::reason). The binding limit determines it,
 /// except [`StoreUnavailable`](Self::StoreUnavailable), with which no limit is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {

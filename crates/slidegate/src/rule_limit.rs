@@ -85,8 +85,6 @@ pub struct RuleLimit {
 pub(crate) struct LimitTexts {
     /// The limit in the header `RateLimit-Policy`.
     pub(crate) policy_item: OnceLock<Box<str>>,
-    /// The limit in the JSON of the server.
-    pub(crate) json: OnceLock<Box<str>>,
 }
 
 /// Returns empty texts, because the clone of a limit may get another max.

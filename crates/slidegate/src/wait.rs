@@ -103,7 +103,6 @@ enum PeekReason {
     QueueFull,
     /// Earlier calls wait. Contains the time at which the first of them wakes.
     Behind(Option<Instant>),
-    Cancelled,
 }
 
 impl<'q> Wait<'q> {
@@ -193,7 +192,6 @@ impl<'q> Wait<'q> {
         let wait = own_wait.map(|own| own.max(wait_behind));
         let end = match reason {
             PeekReason::QueueFull => WaitEnd::NeverWaited,
-            PeekReason::Cancelled => WaitEnd::Cancelled,
             PeekReason::Behind(_) if self.has_paused => WaitEnd::TimedOut,
             PeekReason::Behind(_) if wait.is_none_or(|wait| !self.is_in_time(now, wait)) => {
                 WaitEnd::NeverWaited
@@ -206,7 +204,7 @@ impl<'q> Wait<'q> {
         let denial = decision.into_denial(wait.map(|wait| wait.max(TIMER_PRECISION)));
         let denial = match reason {
             PeekReason::QueueFull => denial.into_wait_queue_full(),
-            PeekReason::Behind(_) | PeekReason::Cancelled => denial,
+            PeekReason::Behind(_) => denial,
         };
         Some(self.end(end, now, denial))
     }
@@ -214,17 +212,10 @@ impl<'q> Wait<'q> {
     /// Continues after a pause.
     pub(crate) fn on_pause(&mut self, pause: Pause) {
         self.has_paused = true;
-        self.state = match pause {
-            Pause::Ended => State::Ready,
-            Pause::Woken => {
-                self.retry_interval = MIN_RETRY_INTERVAL;
-                State::Ready
-            }
-            Pause::Cancelled => {
-                self.place.leave(WaitEnd::Cancelled);
-                State::Peeking(PeekReason::Cancelled)
-            }
-        };
+        self.state = State::Ready;
+        if pause == Pause::Woken {
+            self.retry_interval = MIN_RETRY_INTERVAL;
+        }
     }
 
     pub(crate) fn place(&self) -> &Place<'q> {

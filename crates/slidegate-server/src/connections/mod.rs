@@ -3,7 +3,6 @@
 //! The module uses hyper directly, because `axum::serve` and tonic's server have no such bounds. A [`Protocol`] serves
 //! each connection with HTTP/1.1, or with gRPC over HTTP/2.
 
-mod deadline;
 mod eviction;
 mod open_files;
 mod stream;
@@ -21,7 +20,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-pub use self::deadline::ConnectionDeadlines;
 pub use self::open_files::ConnectionSources;
 pub use self::stream::ClientIo;
 pub use self::threads::ConnectionThreads;

@@ -6,14 +6,12 @@
 
 mod forwarded;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use slidegate::{Clock, Request, SystemClock};
@@ -118,7 +116,7 @@ impl ProxyTrust {
 }
 
 /// The query of a forward-auth request: settings that the proxy chooses.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardAuthQuery<'q> {
     /// The domain whose rules apply, by default `default`.
@@ -126,7 +124,6 @@ pub struct ForwardAuthQuery<'q> {
     domain: LossyText<'q>,
     /// The status of a denial. By default 429, or 503 if the request is denied only because the store is unavailable.
     #[serde(default)]
-    #[schemars(with = "DenyStatus")]
     deny_status: Option<DenyStatus>,
 }
 
@@ -168,19 +165,5 @@ impl<'de> Deserialize<'de> for DenyStatus {
         }
 
         deserializer.deserialize_str(DenyStatusVisitor)
-    }
-}
-
-impl JsonSchema for DenyStatus {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "DenyStatus".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "integer", "minimum": MIN_DENY_STATUS, "maximum": MAX_DENY_STATUS })
     }
 }

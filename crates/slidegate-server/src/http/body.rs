@@ -1,9 +1,6 @@
 //! Reads request bodies into memory before a handler runs, bounded in size and time.
 
 use std::error::Error;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -12,9 +9,9 @@ use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use http_body_util::BodyExt;
+use tokio::time::timeout;
 
 use crate::bounds::MAX_BODY_BYTES;
-use crate::connections::ConnectionDeadlines;
 use crate::rendering::problem::HttpProblem;
 
 /// Maximum number of bytes that are read from a body larger than [`MAX_BODY_BYTES`]. The excess bytes are discarded.
@@ -28,18 +25,15 @@ pub async fn buffer_body(
     next: Next,
 ) -> Result<Response, HttpProblem> {
     let (head, body) = request.into_parts();
-    // These requests are rare, so they do not share the deadlines of their connection.
-    let deadlines = ConnectionDeadlines::default();
-    let bytes = read_body(&head.headers, body, &deadlines, client_timeout).await?;
+    let bytes = read_body(&head.headers, body, client_timeout).await?;
     Ok(next.run(Request::from_parts(head, Body::from(bytes))).await)
 }
 
 /// Reads the whole body of a request with these headers. Fails if the body is larger than [`MAX_BODY_BYTES`], or does
-/// not arrive within `client_timeout`. `deadlines` belong to the connection.
+/// not arrive within `client_timeout`.
 pub async fn read_body<B>(
     headers: &HeaderMap,
     body: B,
-    deadlines: &ConnectionDeadlines,
     client_timeout: Duration,
 ) -> Result<Bytes, HttpProblem>
 where
@@ -52,15 +46,9 @@ where
     if expects_100_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
         return Err(HttpProblem::body_too_large().closing_connection());
     }
-    let mut reading = pin!(read_body_frames(body));
-    let mut deadline = deadlines.after(client_timeout);
-    poll_fn(|cx| match reading.as_mut().poll(cx) {
-        Poll::Ready(read) => Poll::Ready(read),
-        Poll::Pending => Pin::new(&mut deadline)
-            .poll(cx)
-            .map(|()| Err(HttpProblem::body_timeout(client_timeout))),
-    })
-    .await
+    timeout(client_timeout, read_body_frames(body))
+        .await
+        .unwrap_or_else(|_| Err(HttpProblem::body_timeout(client_timeout)))
 }
 
 fn expects_100_continue(headers: &HeaderMap) -> bool {

@@ -16,7 +16,6 @@ mod wait;
 
 use std::time::Duration;
 
-use schemars::JsonSchema;
 use slidegate::{IdempotencyKey, Request};
 
 use self::attributes::Attributes;
@@ -32,69 +31,48 @@ use crate::rendering::problem::HttpProblem;
 use crate::request_handler::ParsedRequest;
 
 /// The body of `/v1/check`: the request to decide.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
 pub struct CheckRequest<'b> {
     /// The domain whose rules apply, by default `default`.
-    #[schemars(default = "default_domain")]
     domain: LossyText<'b>,
     /// The attributes of the request. Integers, written without fraction and exponent, and booleans count as their
     /// text: 42 and "42" are the same value.
     attributes: Attributes<'b>,
     /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit.
-    #[schemars(default, with = "Cost")]
     cost: Option<Cost>,
     /// Units for rules that charge a named cost, such as {"tokens": 1800}. If the name of a rule's cost is missing
     /// here, the rule is checked, but not charged.
-    #[schemars(default)]
     costs: NamedCosts<'b>,
     /// Identifies the request, so that a repetition within 10 minutes returns the same decision and charges nothing.
-    #[schemars(default, with = "IdempotencyText<'_>")]
     idempotency_key: Option<IdempotencyText<'b>>,
     /// Milliseconds for which the call may wait until the request fits, in the order of arrival; bounded by the server.
-    #[schemars(default)]
     wait_ms: WaitMillis,
 }
 
 /// The body of `/v1/peek`: the request to decide without a charge.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
 pub struct PeekRequest<'b> {
     /// The domain whose rules apply, by default `default`.
-    #[schemars(default = "default_domain")]
     domain: LossyText<'b>,
     /// The attributes of the request. Integers, written without fraction and exponent, and booleans count as their
     /// text: 42 and "42" are the same value.
     attributes: Attributes<'b>,
     /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit.
-    #[schemars(default, with = "Cost")]
     cost: Option<Cost>,
     /// Units for rules that charge a named cost, such as {"tokens": 1800}.
-    #[schemars(default)]
     costs: NamedCosts<'b>,
 }
 
 /// The body of `/v1/report`: units that have been consumed, at least one cost.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields, extend("anyOf" = [
-    { "required": ["cost"] },
-    { "required": ["costs"], "properties": { "costs": { "minProperties": 1 } } },
-]))]
 pub struct ReportRequest<'b> {
     /// The domain whose rules apply, by default `default`.
-    #[schemars(default = "default_domain")]
     domain: LossyText<'b>,
     /// The attributes of the request. Integers, written without fraction and exponent, and booleans count as their
     /// text: 42 and "42" are the same value.
     attributes: Attributes<'b>,
     /// Units that rules without a stated cost charge. If this field is missing, these rules are skipped.
-    #[schemars(default, with = "Cost")]
     cost: Option<Cost>,
     /// Units that rules with a named cost charge, such as {"tokens": 1800}.
-    #[schemars(default)]
     costs: NamedCosts<'b>,
     /// Identifies the report, so that a repetition within 10 minutes records nothing.
-    #[schemars(default, with = "IdempotencyText<'_>")]
     idempotency_key: Option<IdempotencyText<'b>>,
 }
 

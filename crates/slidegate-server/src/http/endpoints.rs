@@ -3,6 +3,7 @@
 //! Requests for these paths do not pass through axum's router. The router allocates several boxes per layer and
 //! request, which takes long compared with a decision in memory. Other paths use the router.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -16,14 +17,14 @@ use super::auth::{ForwardAuthRequest, ProxyTrust};
 use super::check_request::{
     CheckRequest, PeekRequest, PermitRequest, ReportRequest, ReserveRequest, SettleRequest,
 };
-use super::{HttpClient, body, json, paths};
-use crate::rendering::problem::HttpProblem;
+use super::{body, json};
+use crate::rendering::problem::{HttpProblem, method_not_allowed};
 use crate::rendering::{CountedResponse, ResponseRenderer};
 use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
 use crate::service::Service;
 use crate::service::permits::PermitToken;
 
-/// An HTTP path that returns decisions. The module [`super::openapi`] describes every endpoint.
+/// An HTTP path that returns decisions. `docs/reference/openapi.json` describes every endpoint.
 #[derive(Clone, Copy)]
 pub enum Endpoint {
     Check,
@@ -111,11 +112,11 @@ impl DecisionEndpoints {
         &self,
         endpoint: Endpoint,
         request: Request<Incoming>,
-        client: &HttpClient,
+        peer: SocketAddr,
         service: &Service,
     ) -> Response {
-        let result = match self.read_request(endpoint, request, client).await {
-            Ok((head, body)) => self.decide(endpoint, &head, &body, client, service).await,
+        let result = match self.read_request(endpoint, request).await {
+            Ok((head, body)) => self.decide(endpoint, &head, &body, peer, service).await,
             Err(problem) => {
                 self.handler.count_rejected(problem.result());
                 Err(problem)
@@ -124,33 +125,16 @@ impl DecisionEndpoints {
         result.map_or_else(IntoResponse::into_response, |counted| counted.response)
     }
 
-    /// Responds to a check with this body without a future. Appends the response to `message`. Returns `false`, and
-    /// appends nothing, if the check needs [`handle`](Self::handle).
-    pub fn try_check(&self, body: &[u8], message: &mut Vec<u8>) -> bool {
-        let start = message.len();
-        let parse = || CheckRequest::parse(body);
-        let result = self.handler.try_check(parse, |renderer, _, decision, permit| {
-            renderer.write_check(decision, permit, message)
-        });
-        if let Some(Err(problem)) = &result {
-            message.truncate(start);
-            problem.write(message);
-        }
-        result.is_some()
-    }
-
     /// Reads the body even if the endpoint does not use it, because hyper closes a connection with an unread body.
     async fn read_request(
         &self,
         endpoint: Endpoint,
         request: Request<Incoming>,
-        client: &HttpClient,
     ) -> Result<(Parts, Bytes), HttpProblem> {
         let (head, body) = request.into_parts();
-        let body =
-            body::read_body(&head.headers, body, &client.deadlines, self.client_timeout).await?;
+        let body = body::read_body(&head.headers, body, self.client_timeout).await?;
         if !endpoint.allows_method(&head.method) {
-            let problem = paths::method_not_allowed(head.method, head.uri).await;
+            let problem = method_not_allowed(head.method, head.uri).await;
             return Err(problem.with_allow("POST"));
         }
         Ok((head, body))
@@ -162,15 +146,14 @@ impl DecisionEndpoints {
         endpoint: Endpoint,
         head: &Parts,
         body: &[u8],
-        client: &HttpClient,
+        peer: SocketAddr,
         service: &Service,
     ) -> Result<CountedResponse, HttpProblem> {
         let call = |operation, trace| Call::new(operation, endpoint.span_name(), trace);
         let trace = TraceHeaders::Direct(&head.headers);
         match endpoint {
             Endpoint::Check => {
-                let operation = Operation::CheckWithin(&client.disconnect);
-                let call = call(operation, trace).returning_permit();
+                let call = call(Operation::CheckWithin, trace).returning_permit();
                 self.handler.handle(call, || CheckRequest::parse(body), render_check).await
             }
             Endpoint::Peek => {
@@ -208,14 +191,8 @@ impl DecisionEndpoints {
                     Operation::CheckWithPolicy(&policy),
                     TraceHeaders::Forwarded(&head.headers),
                 );
-                let parse = || {
-                    ForwardAuthRequest::parse(
-                        head,
-                        client.peer,
-                        &self.proxy_trust,
-                        policy.headers(),
-                    )
-                };
+                let parse =
+                    || ForwardAuthRequest::parse(head, peer, &self.proxy_trust, policy.headers());
                 let render = |renderer: &ResponseRenderer,
                               request: &ForwardAuthRequest<'_>,
                               decision: &Decision<'_>,

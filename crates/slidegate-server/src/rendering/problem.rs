@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use schemars::JsonSchema;
 use serde::Serialize;
 use slidegate::OnceError;
 
-use crate::bounds::{MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
+use crate::bounds::MAX_BODY_BYTES;
 use crate::json_reader::excerpt;
 use crate::names::NameError;
-use crate::rendering::http1::ResponseHead;
 use crate::reservation_token::SealError;
 use crate::telemetry::request_result::RequestResult;
 
@@ -101,29 +99,6 @@ impl HttpProblem {
         Self::bad_request(detail).closing_connection()
     }
 
-    /// Creates a problem for a request head that hyper cannot parse, from the `status` with which hyper responds.
-    /// Returns `None` if hyper never responds to such a head with this status.
-    pub fn from_head_status(status: StatusCode) -> Option<Self> {
-        let detail = match status {
-            StatusCode::BAD_REQUEST => {
-                "not an HTTP/1.1 request: the request line, a header, Content-Length or \
-                 Transfer-Encoding is malformed; send HTTP/1.1, and send gRPC to the address of --grpc"
-                    .to_owned()
-            }
-            StatusCode::URI_TOO_LONG => {
-                format!("the path is over {MAX_HEAD_BYTES} bytes; send attributes in the body")
-            }
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                format!(
-                    "the head is over {MAX_HEAD_BYTES} bytes or has over {MAX_HEADERS} headers; \
-                     send fewer or shorter headers"
-                )
-            }
-            _ => return None,
-        };
-        Some(Self::new(status, detail).closing_connection())
-    }
-
     /// Makes the server close the connection after the response. Used if the request was not read to its end, because
     /// the start of the next request is then unknown.
     pub fn closing_connection(self) -> Self {
@@ -143,19 +118,6 @@ impl HttpProblem {
     /// Returns the result that metrics record for the request.
     pub fn result(&self) -> RequestResult {
         if self.status.is_client_error() { RequestResult::Invalid } else { RequestResult::Error }
-    }
-
-    /// Appends the response in the form of HTTP/1.1.
-    pub fn write(&self, message: &mut Vec<u8>) {
-        let mut head = ResponseHead::new(message, self.status);
-        head.write_header(header::CONTENT_TYPE.as_str(), PROBLEM_JSON);
-        if let Some(methods) = self.allow {
-            head.write_header(header::ALLOW.as_str(), methods);
-        }
-        if self.closes_connection {
-            head.write_header(header::CONNECTION.as_str(), "close");
-        }
-        head.finish(&self.json());
     }
 
     /// Serializes the problem as JSON.
@@ -194,30 +156,30 @@ impl From<OnceError> for HttpProblem {
 }
 
 /// The reason why a request has no decision (RFC 9457).
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Problem")]
+#[derive(Serialize)]
 pub struct ProblemBody<'p> {
     /// Always `about:blank`: the status identifies the kind of problem.
     r#type: &'p str,
     /// The standard phrase for the status, such as `Bad Request`.
     title: &'p str,
     /// The status of the response.
-    #[schemars(range(min = 400, max = 599))]
     status: u16,
     /// The cause, and how to correct it.
     detail: &'p str,
 }
 
-/// Creates a problem with status 404. `hint` describes the paths that exist.
-pub fn not_found_with_hint(uri: &Uri, hint: &str) -> HttpProblem {
-    let detail = format!("path `{}` does not exist; {hint}", excerpt(uri.path().as_bytes()));
-    HttpProblem::new(StatusCode::NOT_FOUND, detail)
+/// Creates a problem with status 404. `remedy` lists the paths that exist, or states the prerequisite of the path.
+pub fn path_not_found(uri: &Uri, remedy: &str) -> HttpProblem {
+    let path = excerpt(uri.path().as_bytes());
+    HttpProblem::new(StatusCode::NOT_FOUND, format!("path `{path}` does not exist; {remedy}"))
 }
 
-/// Creates a problem with status 405 for a method that the path does not accept. `hint` describes the accepted methods.
-pub fn method_not_allowed_with_hint(method: &Method, uri: &Uri, hint: &str) -> HttpProblem {
-    let method = excerpt(method.as_str().as_bytes());
-    let detail = format!("`{}` does not accept {method}; {hint}", uri.path());
+/// Creates a problem with status 405 for a method that the path does not accept. The header `Allow` of the response,
+/// which axum's router or the caller adds, lists the methods that it accepts.
+pub async fn method_not_allowed(method: Method, uri: Uri) -> HttpProblem {
+    let (path, method) = (uri.path(), excerpt(method.as_str().as_bytes()));
+    let detail =
+        format!("`{path}` does not accept {method}; use a method that the header Allow lists");
     HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 

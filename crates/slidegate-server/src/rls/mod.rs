@@ -14,7 +14,7 @@ pub use self::json::JsonError;
 pub use self::messages::{
     FILE_DESCRIPTOR_SET, InvalidRequest, RateLimitRequest, RateLimitResponse, SERVICE_NAME,
 };
-pub use self::request::{MAX_DESCRIPTORS, ParsedMessage};
+pub use self::request::ParsedMessage;
 use crate::rendering::ResponseRenderer;
 use crate::service::permits::PermitToken;
 use crate::telemetry::request_result::{RequestResult, request_result_of_decision};

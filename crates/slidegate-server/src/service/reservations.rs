@@ -1,6 +1,5 @@
 //! Calls with an idempotency key, and reservations.
 
-use std::future::pending;
 use std::time::Duration;
 
 use slidegate::store::SettleResult;
@@ -46,11 +45,10 @@ impl Service {
             Operation::Check | Operation::CheckWithPolicy(_) => {
                 self.check_once(&active, request, key).await?.decision
             }
-            Operation::CheckWithin(client) => {
+            Operation::CheckWithin => {
                 let max_wait = max_wait.min(self.max_wait);
-                let check =
-                    self.check_once_within(&active, request, key, max_wait, client.disconnected());
-                let (once, waited) = check.await?;
+                let (once, waited) =
+                    self.check_once_within(&active, request, key, max_wait).await?;
                 return Ok((once.decision, waited));
             }
         };
@@ -63,8 +61,7 @@ impl Service {
         request: &Request<'_>,
         key: &IdempotencyKey<'_>,
     ) -> Result<OnceDecision, OnceError> {
-        let check = self.check_once_within(active, request, key, Duration::ZERO, pending());
-        Ok(check.await?.0)
+        Ok(self.check_once_within(active, request, key, Duration::ZERO).await?.0)
     }
 
     async fn check_once_within(
@@ -73,12 +70,10 @@ impl Service {
         request: &Request<'_>,
         key: &IdempotencyKey<'_>,
         max_wait: Duration,
-        cancelled: impl Future<Output = ()>,
     ) -> Result<(OnceDecision, Duration), OnceError> {
         let matched = active.policy.apply(request);
         let identity = request.identify(key);
-        let check =
-            self.gate.check_matched_once_within_async(&matched, &identity, max_wait, cancelled);
+        let check = self.gate.check_matched_once_within_async(&matched, &identity, max_wait);
         let (once, waited) = check.await?;
         match once.repeated_after {
             None => self.telemetry.record_decision(

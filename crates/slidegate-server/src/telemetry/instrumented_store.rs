@@ -38,21 +38,6 @@ impl<S> InstrumentedStore<S> {
         &self.store
     }
 
-    /// Runs `call`, a call of the wrapped store that cannot fail, and records it like the calls of the [`Store`] methods.
-    /// A call that returns `None` is not recorded.
-    pub fn measure_sync_call<T>(&self, call: impl FnOnce() -> Option<T>) -> Option<T> {
-        let span = self.tracer.as_ref().map(StoreTracer::begin);
-        let timed = self.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
-        let result = call()?;
-        if let Some((metrics, started)) = timed {
-            metrics.record_call(started.elapsed(), None);
-        }
-        if let Some(span) = span {
-            span.finish(None);
-        }
-        Some(result)
-    }
-
     async fn measure_store_call<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,

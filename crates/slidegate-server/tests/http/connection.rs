@@ -1,9 +1,5 @@
 //! Tests of many requests on one HTTP connection, sequential and pipelined.
 
-use std::net::Shutdown;
-use std::thread;
-use std::time::Duration;
-
 use serde_json::Value;
 
 use crate::client::{RawConnection, raw_check_request, raw_chunked_check_request};
@@ -60,66 +56,6 @@ fn invalid_request_keeps_connection_open() {
     );
 }
 
-/// hyper handles a request that arrives in two pieces, and the fast path a request that arrives in one piece.
-#[test]
-fn responses_to_whole_and_split_requests_are_equal() {
-    let policy = "
-rules:
-  - { name: all, limits: [100/h, { max: 50, calendar: day }], deny_status: 403 }
-  - { name: trial, per: [user], limits: [1/h], mode: observe }
-  - { name: exports, when: { kind: export }, limits: [{ concurrent: 20, permit_ttl: 60s }] }
-";
-    for style in ["ietf", "draft03", "x", "none"] {
-        let server = Server::start_with(policy, &["--headers", style]);
-        for body in [
-            r#"{"attributes":{}}"#,
-            r#"{"attributes":{"user":"ann"},"cost":0}"#,
-            r#"{"attributes":{"user":"ann"},"cost":2}"#,
-            r#"{"attributes":{"kind":"export"}}"#,
-            r#"{"attributes":{},"cost":51}"#,
-            r#"{"attributes":{},"wait_ms":1}"#,
-            r#"{"attributes":{},"domain":"unknown"}"#,
-            r#"{"attributes":[]}"#,
-            "",
-        ] {
-            let request = raw_check_request(body);
-            let [whole, split] =
-                [&[&*request][..], &[&request[..9], &request[9..]]].map(|pieces| {
-                    let mut connection = RawConnection::connect(server.address());
-                    for piece in pieces {
-                        connection.write(piece);
-                        thread::sleep(Duration::from_millis(20));
-                    }
-                    let response = connection.read_response();
-                    let headers =
-                        response.headers.iter().map(|(name, value)| format!("{name}: {value:?}"));
-                    let lines: Vec<String> = headers.chain([response.body.clone()]).collect();
-                    // Counts, times and permits differ.
-                    let text: String =
-                        lines.join("\n").chars().filter(|c| !c.is_ascii_digit()).collect();
-                    let text = text.split(r#","permit":"#).next().unwrap().to_owned();
-                    (response.status, text)
-                });
-            assert_eq!(whole, split, "{style} {body}");
-        }
-    }
-}
-
-/// The fast path reads the next requests of a connection until hyper receives one.
-#[test]
-fn requests_of_both_paths_share_connection() {
-    let server = Server::start(POLICY);
-    let mut connection = RawConnection::connect(server.address());
-    let check = raw_check_request(r#"{"attributes":{}}"#);
-    let (first, second) = check.split_at(30);
-    connection.write(format!("{check}{check}{first}"));
-    let left =
-        |connection: &mut RawConnection| remaining_units(&connection.read_status_and_body().1);
-    assert_eq!([(); 2].map(|()| left(&mut connection)), [99, 98]);
-    connection.write(format!("{second}{check}"));
-    assert_eq!([(); 2].map(|()| left(&mut connection)), [97, 96]);
-}
-
 #[test]
 fn chunked_body_is_accepted_up_to_size_limit() {
     let server = Server::start(POLICY);
@@ -138,17 +74,6 @@ fn expect_continue_body_over_size_limit_is_413() {
     let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-Continue\r\n";
     connection.write(format!("{head}content-length: 1048577\r\n\r\n"));
     assert_eq!(connection.read_status_and_body().0, 413);
-    connection.assert_closes();
-}
-
-#[test]
-fn half_closed_connection_gets_all_responses() {
-    let server = Server::start(POLICY);
-    let mut connection = RawConnection::connect(server.address());
-    connection.write(raw_check_request(r#"{"attributes":{}}"#).repeat(3));
-    connection.stream().shutdown(Shutdown::Write).unwrap();
-    let left = [(); 3].map(|()| remaining_units(&connection.read_status_and_body().1));
-    assert_eq!(left, [99, 98, 97]);
     connection.assert_closes();
 }
 

@@ -1,9 +1,8 @@
-//! Tests of malformed HTTP requests. The server responds with a problem document. It then closes the connection,
-//! because it cannot find the start of the next request.
+//! Tests of malformed HTTP requests. The server responds to a malformed head with a status, and to a malformed body with
+//! a problem document. It then closes the connection, because it cannot find the start of the next request.
 
 use std::io::ErrorKind;
 use std::net::Shutdown;
-use std::time::Duration;
 
 use crate::bad_input::assert_problem;
 use crate::client::{RawConnection, raw_check_request};
@@ -11,7 +10,16 @@ use crate::common::Server;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h] }]";
 const POST_REQUEST_HEAD_START: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
-const NOT_HTTP_ERROR_DETAIL: &str = "not an HTTP/1.1 request";
+
+/// Asserts that the next response on the connection has this status and no body, and that the server then closes the
+/// connection.
+#[track_caller]
+fn assert_head_rejected_and_closed(mut connection: RawConnection, status: u16) {
+    let response = connection.read_response();
+    assert_eq!((response.status, &*response.body), (status, ""));
+    assert_eq!(response.header("connection"), Some("close"));
+    connection.assert_closes();
+}
 
 /// Asserts that the next response on the connection is a problem document with this status, title and detail, and that
 /// the server then closes the connection.
@@ -52,12 +60,7 @@ fn malformed_request_head_is_400() {
         format!("{POST_REQUEST_HEAD_START}transfer-encoding: gzip\r\n\r\n"),
     ];
     for head in heads {
-        assert_rejected_and_closed(
-            connect_and_send_bytes(&server, &head),
-            400,
-            "Bad Request",
-            NOT_HTTP_ERROR_DETAIL,
-        );
+        assert_head_rejected_and_closed(connect_and_send_bytes(&server, &head), 400);
     }
 }
 
@@ -69,7 +72,7 @@ fn malformed_request_keeps_earlier_pipelined_responses() {
         raw_check_request(r#"{"attributes":{}}"#).repeat(3) + "?\r\n\r\n",
     );
     assert_eq!([(); 3].map(|()| connection.read_status_and_body().0), [200; 3]);
-    assert_rejected_and_closed(connection, 400, "Bad Request", NOT_HTTP_ERROR_DETAIL);
+    assert_head_rejected_and_closed(connection, 400);
 }
 
 #[test]
@@ -80,34 +83,7 @@ fn request_head_over_64_kib_is_431() {
         format!("{front}{}{rest}", "v".repeat(bytes - front.len() - rest.len()))
     };
     assert_eq!(connect_and_send_bytes(&server, head(65_536)).read_status_and_body().0, 200);
-    for bytes in [65_537, 1 << 20] {
-        let rejected = connect_and_send_bytes(&server, head(bytes));
-        assert_rejected_and_closed(
-            rejected,
-            431,
-            "Request Header Fields Too Large",
-            "over 65536 bytes",
-        );
-    }
-}
-
-#[test]
-fn rejected_client_can_finish_sending_and_read_error() {
-    let server = Server::start(POLICY);
-    let mut connection = connect_and_send_bytes(&server, "GET /healthz HTTP/1.1\r\nname: ");
-    connection.write("v".repeat(70_000));
-    assert!(connection.is_readable_within(Duration::from_secs(30)));
-    // If the server closed the connection immediately, the first write would reset it, and the next would fail.
-    for _ in 0..100 {
-        connection.write("v".repeat(1_000));
-    }
-    connection.stream().shutdown(Shutdown::Write).unwrap();
-    assert_rejected_and_closed(
-        connection,
-        431,
-        "Request Header Fields Too Large",
-        "over 65536 bytes",
-    );
+    assert_head_rejected_and_closed(connect_and_send_bytes(&server, head(65_537)), 431);
 }
 
 #[test]
@@ -115,13 +91,7 @@ fn request_with_over_500_headers_is_431() {
     let server = Server::start(POLICY);
     let head = |count| format!("GET /healthz HTTP/1.1\r\n{}\r\n", "name: v\r\n".repeat(count));
     assert_eq!(connect_and_send_bytes(&server, head(500)).read_status_and_body().0, 200);
-    let rejected = connect_and_send_bytes(&server, head(501));
-    assert_rejected_and_closed(
-        rejected,
-        431,
-        "Request Header Fields Too Large",
-        "over 500 headers",
-    );
+    assert_head_rejected_and_closed(connect_and_send_bytes(&server, head(501)), 431);
 }
 
 #[test]

@@ -1,4 +1,6 @@
-//! Tests that compare the responses of a server with its OpenAPI description at `/v1/openapi.json`.
+//! Tests that compare a server with its OpenAPI description at `/v1/openapi.json`: paths, fields, and real responses.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
@@ -33,11 +35,16 @@ impl OpenApiDescription {
         }
     }
 
-    /// Returns `true` if a JSON value matches a JSON Schema. The schema may refer to components of the OpenAPI
-    /// description.
+    /// Returns `true` if a JSON value matches a JSON Schema, and has no field that the schema does not describe. The
+    /// schema may refer to components of the OpenAPI description.
     fn is_valid_against_schema(&self, schema: &Value, value: &Value) -> bool {
         let mut schema = schema.clone();
         schema["components"] = self.0["components"].clone();
+        for component in schema["components"]["schemas"].as_object_mut().unwrap().values_mut() {
+            if component["properties"].is_object() {
+                component["additionalProperties"] = json!(false);
+            }
+        }
         jsonschema::draft202012::new(&schema).unwrap().is_valid(value)
     }
 
@@ -143,6 +150,44 @@ fn paths_accept_exactly_methods_in_openapi() {
             HTTP_METHODS.map(|method| operations.get(method.to_ascii_lowercase()).is_some());
         let accepted = HTTP_METHODS.map(|method| client.call(method, path).status != 405);
         assert_eq!(accepted, described, "{path}");
+    }
+}
+
+#[test]
+fn requests_accept_exactly_fields_in_openapi() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let openapi = OpenApiDescription::fetch(&client);
+    let fields_of = |schema: &Value| -> BTreeSet<String> {
+        let name = schema["$ref"].as_str().unwrap().strip_prefix('#').unwrap();
+        openapi.0.pointer(name).unwrap()["properties"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect()
+    };
+    let operations = openapi.0["paths"].as_object().unwrap().iter();
+    let schemas: Vec<_> = operations
+        .filter(|(path, _)| path.starts_with("/v1/"))
+        .map(|(path, item)| {
+            (path, &item["post"]["requestBody"]["content"]["application/json"]["schema"])
+        })
+        .filter(|(_, schema)| schema.is_object())
+        .map(|(path, schema)| (path, fields_of(schema)))
+        .collect();
+    assert_eq!(schemas.len(), 7, "check, peek, report, reserve, settle, release, renew");
+    let all: BTreeSet<&String> = schemas.iter().flat_map(|(_, fields)| fields).collect();
+    for (path, fields) in &schemas {
+        for field in &all {
+            let response = client.post(path, json!({ *field: null }).to_string());
+            let is_unknown = response.json()["detail"].as_str().unwrap().contains("unknown field");
+            assert_eq!(
+                (response.status, is_unknown),
+                (400, !fields.contains(*field)),
+                "{path} {field}"
+            );
+        }
     }
 }
 

@@ -137,20 +137,17 @@ impl<S: Store> Gate<S> {
     }
 
     /// Decides a request like [`check_within_async`](Self::check_within_async). `matched` are the rules of a policy that
-    /// apply to the request. The wait ends when `cancelled` completes; the request is then denied. Returns the decision,
-    /// and the time for which the request waited.
+    /// apply to the request. Returns the decision, and the time for which the request waited.
     pub async fn check_matched_within_async(
         &self,
         matched: &MatchedRules<'_>,
         max_wait: Duration,
-        cancelled: impl Future<Output = ()>,
     ) -> (Decision<'static>, Duration) {
         if !can_wait(matched) {
             return (self.check_matched_async(matched).await, Duration::ZERO);
         }
         let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
         let queues = &self.wait_queues;
-        let mut cancelled = std::pin::pin!(cancelled);
         let mut wait = Wait::new(queues, options, tokio_time());
         let Waited { decision, time } = run_wait!(
             wait,
@@ -162,7 +159,7 @@ impl<S: Store> Gate<S> {
                 (decision, denying)
             },
             peek: self.peek_matched_async(matched).await,
-            pause(until): pause_task(wait.place(), until, cancelled.as_mut()).await,
+            pause(until): pause_task(wait.place(), until).await,
         );
         (decision, time)
     }
@@ -181,7 +178,6 @@ impl<S: Store> Gate<S> {
         matched: &MatchedRules<'_>,
         identity: &CallIdentity,
         max_wait: Duration,
-        cancelled: impl Future<Output = ()>,
     ) -> Result<(OnceDecision, Duration), OnceError> {
         if max_wait.is_zero() || !can_wait(matched) {
             let once = self.check_matched_once_async(matched, identity).await?;
@@ -189,7 +185,6 @@ impl<S: Store> Gate<S> {
         }
         let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
         let queues = &self.wait_queues;
-        let mut cancelled = std::pin::pin!(cancelled);
         let mut wait = Wait::new(queues, options, tokio_time());
         let mut repeated_after = None;
         let Waited { decision, time } = run_wait!(
@@ -203,7 +198,7 @@ impl<S: Store> Gate<S> {
                 (once.decision, denying)
             },
             peek: self.peek_matched_async(matched).await,
-            pause(until): pause_task(wait.place(), until, cancelled.as_mut()).await,
+            pause(until): pause_task(wait.place(), until).await,
         );
         Ok((OnceDecision { decision, repeated_after }, time))
     }
@@ -245,7 +240,6 @@ impl<S: Store> Gate<S> {
         }
         self.warn_about_unknown_costs(&self.policy.load(), request);
         let queues = &self.wait_queues;
-        let mut cancelled = std::pin::pin!(std::future::pending());
         let mut wait = Wait::new(queues, options, tokio_time());
         // Each decision uses the policy of its time.
         let waited = run_wait!(
@@ -260,7 +254,7 @@ impl<S: Store> Gate<S> {
                 (decision, denying)
             },
             peek: self.peek_async(request).await,
-            pause(until): pause_task(wait.place(), until, cancelled.as_mut()).await,
+            pause(until): pause_task(wait.place(), until).await,
         );
         waited.decision
     }

@@ -173,7 +173,6 @@ impl<S: Store> Limiter<S> {
         options: WaitOptions,
     ) -> Result<Decision<'_>, StoreError> {
         let queues = &self.wait_queues;
-        let mut cancelled = std::pin::pin!(std::future::pending());
         let mut wait = Wait::new(queues, options, tokio_time());
         let waited = run_wait!(
             wait,
@@ -186,7 +185,7 @@ impl<S: Store> Limiter<S> {
                 (decision, denying)
             },
             peek: self.peek_async(key, cost).await?,
-            pause(until): pause_task(wait.place(), until, cancelled.as_mut()).await,
+            pause(until): pause_task(wait.place(), until).await,
         );
         Ok(waited.decision)
     }

@@ -14,9 +14,6 @@ pub(crate) enum Pause {
     Ended,
     /// The call has been woken.
     Woken,
-    /// The caller gave up.
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code))]
-    Cancelled,
 }
 
 /// Returns the time on which threads pause.
@@ -54,13 +51,9 @@ pub(crate) fn tokio_time() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Waits until the call is woken, until this time (`None` is never), or until `cancelled` completes.
+/// Waits until the call is woken, or until this time; `None` is never.
 #[cfg(feature = "tokio")]
-pub(crate) async fn pause_task(
-    place: &Place<'_>,
-    until: Option<Instant>,
-    mut cancelled: std::pin::Pin<&mut impl Future<Output = ()>>,
-) -> Pause {
+pub(crate) async fn pause_task(place: &Place<'_>, until: Option<Instant>) -> Pause {
     use std::task::Poll;
 
     let sleep = async {
@@ -71,9 +64,6 @@ pub(crate) async fn pause_task(
     };
     let mut sleep = std::pin::pin!(sleep);
     std::future::poll_fn(|cx| {
-        if cancelled.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Pause::Cancelled);
-        }
         if place.poll_woken(cx).is_ready() {
             return Poll::Ready(Pause::Woken);
         }

@@ -1,7 +1,7 @@
 //! Measures the accuracy of each algorithm. The reference is an exact log: for the number of allowed requests a log that
 //! decides the same requests, and for each decision a log of the requests that the algorithm itself allowed.
 //!
-//! `cargo run --release -p lab --bin bench_accuracy [-- --quick | arrivals | size | edge-burst]`. The clock is manual
+//! `cargo run --profile dist -p lab --bin bench_accuracy [-- --quick | arrivals | size | edge-burst]`. The clock is manual
 //! and random numbers are seeded, so every run has the same results. `ARRIVALS=FILE` selects another recording, in the
 //! format of `lab/data/arrivals.txt`.
 

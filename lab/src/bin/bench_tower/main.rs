@@ -1,8 +1,8 @@
 //! Counts the instructions that a rate limit adds to a request of an axum service, compared with `tower_governor`.
 //!
-//! `cargo run --release -p lab --features tower --bin bench_tower` needs valgrind, and prints a Markdown table. To
+//! `cargo run --profile dist -p lab --features tower --bin bench_tower` needs valgrind, and prints a Markdown table. To
 //! profile a case, run
-//! `valgrind --tool=callgrind --toggle-collect='*::run_counted_requests*' target/release/bench_tower run CASE 4000`,
+//! `valgrind --tool=callgrind --toggle-collect='*::run_counted_requests*' target/dist/bench_tower run CASE 4000`,
 //! and then `callgrind_annotate --inclusive=yes`.
 
 mod cases;

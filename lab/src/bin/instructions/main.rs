@@ -1,7 +1,7 @@
 //! Counts the instructions of decisions and compares the counts with a file. Unlike times, instruction counts are equal
 //! on all machines, so a higher count is caused by a change of the code or of the compiler.
 //!
-//! `cargo run --release -p lab --bin instructions [-- --update]` requires valgrind. The expected counts are in
+//! `cargo run --profile dist -p lab --bin instructions [-- --update]` requires valgrind. The expected counts are in
 //! `lab/instructions.txt`. The flag `--update` writes new counts to this file.
 
 mod cases;

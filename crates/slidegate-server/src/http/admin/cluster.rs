@@ -8,7 +8,7 @@ use axum::http::Uri;
 use serde::Serialize;
 use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE, OvershootHistogram};
 
-use crate::rendering::problem::{HttpProblem, not_found_with_hint};
+use crate::rendering::problem::{HttpProblem, path_not_found};
 use crate::service::Service;
 use crate::store::ClusterNode;
 
@@ -65,7 +65,7 @@ fn http_problem_for_store_without_cluster(uri: &Uri, kind: &str) -> HttpProblem 
     let hint = format!(
         "the store is `{kind}`, not a cluster; start a cluster node with `--store cluster://`"
     );
-    not_found_with_hint(uri, &hint)
+    path_not_found(uri, &hint)
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 
 use super::check_request::ExplainRequest;
-use super::{body, health, paths};
+use super::{PATHS, body, health};
 use crate::explain::Explanation;
-use crate::rendering::problem::HttpProblem;
+use crate::rendering::problem::{HttpProblem, method_not_allowed, path_not_found};
 use crate::service::Service;
 
 /// Returns the router of the admin listener. `client_timeout` is the maximum time to read a request body.
@@ -31,8 +31,8 @@ pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
         .route("/v1/cluster", get(cluster::cluster_status))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
-        .fallback(paths::admin_not_found)
-        .method_not_allowed_fallback(paths::method_not_allowed)
+        .fallback(async |uri| path_not_found(&uri, PATHS))
+        .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(client_timeout, body::buffer_body))
         .with_state(service)
 }

@@ -1,9 +1,7 @@
 //! The attributes of a request.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use slidegate::Descriptor;
 
 use super::costs::{Cost, NamedCosts};
@@ -130,21 +128,4 @@ fn invalid_value_error(
     };
     let message = format!("attribute `{}` is {}; {remedy}", excerpt(&name.bytes), kind.describe());
     reader.error(reader.position(), message)
-}
-
-impl JsonSchema for Attributes<'_> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Attributes".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "object",
-            "additionalProperties": { "type": ["string", "integer", "boolean"] },
-        })
-    }
 }

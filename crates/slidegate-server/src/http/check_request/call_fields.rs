@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use slidegate::{DEFAULT_CALL_TTL, MAX_CALL_TTL};
 
 use super::costs::parse_whole_number;
@@ -89,38 +88,5 @@ fn max_ttl_millis() -> u64 {
 impl Default for ReservationTtl {
     fn default() -> Self {
         Self(u64::try_from(DEFAULT_CALL_TTL.as_millis()).unwrap_or(u64::MAX))
-    }
-}
-
-impl JsonSchema for IdempotencyText<'_> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "IdempotencyKey".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY_BYTES })
-    }
-}
-
-impl JsonSchema for ReservationTtl {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "ReservationTtl".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "integer",
-            "minimum": 1,
-            "maximum": max_ttl_millis(),
-            "default": Self::default().0,
-        })
     }
 }

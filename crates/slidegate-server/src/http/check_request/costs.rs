@@ -1,9 +1,5 @@
 //! The costs of a request.
 
-use std::borrow::Cow;
-
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-
 use super::text::LossyText;
 use crate::json_reader::{JsonError, JsonKind, JsonReader, excerpt};
 
@@ -97,36 +93,4 @@ pub fn parse_whole_number(text: &str) -> Option<u64> {
     let units: f64 = text.parse().ok()?;
     let is_whole = units == f64::INFINITY || units.fract() == 0.0;
     (is_whole && units >= 0.0).then_some(units as u64)
-}
-
-impl JsonSchema for NamedCosts<'_> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Costs".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "object",
-            "additionalProperties": generator.subschema_for::<Cost>(),
-            "maxProperties": MAX_NAMED_COSTS,
-        })
-    }
-}
-
-impl JsonSchema for Cost {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Cost".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "integer", "minimum": 0 })
-    }
 }

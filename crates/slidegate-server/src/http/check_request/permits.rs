@@ -1,14 +1,10 @@
 //! The JSON body of `/v1/release` and `/v1/renew`.
 
-use schemars::JsonSchema;
-
 use super::fields::{BodyFields, BodyKind};
 use super::text::LossyText;
 use crate::rendering::problem::HttpProblem;
 
 /// The body of `/v1/release` and `/v1/renew`: a permit.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
 pub struct PermitRequest<'b> {
     /// The `permit` in the response of `/v1/check` or `/v1/reserve`.
     permit: LossyText<'b>,

@@ -1,6 +1,5 @@
 //! JSON bodies of `/v1/reserve` and `/v1/settle`.
 
-use schemars::JsonSchema;
 use slidegate::{ActualCosts, IdempotencyKey, Request};
 
 use super::attributes::Attributes;
@@ -8,49 +7,35 @@ use super::call_fields::{IdempotencyText, ReservationTtl};
 use super::costs::{Cost, NamedCosts};
 use super::fields::{BodyFields, BodyKind};
 use super::missing_attributes_problem;
-use super::text::{LossyText, default_domain};
+use super::text::LossyText;
 use crate::rendering::problem::HttpProblem;
 use crate::request_handler::ParsedRequest;
 
 /// The body of `/v1/reserve`: the request to decide, with its estimated costs.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
 pub struct ReserveRequest<'b> {
     /// The domain whose rules apply, by default `default`.
-    #[schemars(default = "default_domain")]
     domain: LossyText<'b>,
     /// The attributes of the request. Integers, written without fraction and exponent, and booleans count as their
     /// text: 42 and "42" are the same value.
     attributes: Attributes<'b>,
     /// Estimated units for rules that state no cost: 1 by default.
-    #[schemars(default, with = "Cost")]
     cost: Option<Cost>,
     /// Estimated units for rules that charge a named cost, such as {"tokens": 2000}.
-    #[schemars(default)]
     costs: NamedCosts<'b>,
     /// Identifies the request, so that a repetition returns the same reservation and charges nothing.
-    #[schemars(default, with = "IdempotencyText<'_>")]
     idempotency_key: Option<IdempotencyText<'b>>,
     /// Milliseconds for which the reservation can be settled, at most 24 hours.
-    #[schemars(default)]
     ttl_ms: ReservationTtl,
 }
 
 /// The body of `/v1/settle`: a reservation, and the actual costs, at least one.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields, extend("anyOf" = [
-    { "required": ["cost"] },
-    { "required": ["costs"], "properties": { "costs": { "minProperties": 1 } } },
-]))]
 pub struct SettleRequest<'b> {
     /// The `reservation` in the response of `/v1/reserve`.
     reservation: LossyText<'b>,
     /// Actual units for rules that state no cost. 0 without `costs` cancels the reservation: all its charges are
     /// reverted.
-    #[schemars(default, with = "Cost")]
     cost: Option<Cost>,
     /// Actual units for rules that charge a named cost, such as {"tokens": 1830}.
-    #[schemars(default)]
     costs: NamedCosts<'b>,
 }
 

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 use slidegate::DEFAULT_DOMAIN;
@@ -92,19 +91,5 @@ impl<'de: 'b, 'b> Deserialize<'de> for LossyText<'b> {
         }
 
         deserializer.deserialize_str(LossyTextVisitor)
-    }
-}
-
-impl JsonSchema for LossyText<'_> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Text".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string" })
     }
 }

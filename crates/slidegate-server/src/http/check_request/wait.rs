@@ -1,9 +1,6 @@
 //! The time for which a call may wait.
 
-use std::borrow::Cow;
 use std::time::Duration;
-
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::costs::Cost;
 use crate::json_reader::{JsonError, JsonReader};
@@ -22,19 +19,5 @@ impl WaitMillis {
     /// Returns the time as a duration.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.0)
-    }
-}
-
-impl JsonSchema for WaitMillis {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "WaitMillis".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "integer", "minimum": 0, "default": 0 })
     }
 }
