@@ -211,8 +211,12 @@ fn spawn_prometheus(folder: &Path) -> (Child, SocketAddr) {
         .spawn()
         .unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap());
-    let (mut address, mut output) = (None, String::new());
-    loop {
+    let (mut address, mut is_ready, mut output) = (None, false, String::new());
+    // Two threads of Prometheus log these lines, so their order varies.
+    let address = loop {
+        if let (Some(address), true) = (address, is_ready) {
+            break address;
+        }
         let start = output.len();
         let read = log.read_line(&mut output).unwrap();
         assert!(read > 0, "Prometheus has exited:\n{output}");
@@ -221,13 +225,11 @@ fn spawn_prometheus(folder: &Path) -> (Child, SocketAddr) {
             let (_, rest) = line.split_once("address=").unwrap();
             address = Some(rest.trim().parse().unwrap());
         }
-        if line.contains("ready to receive web requests") {
-            break;
-        }
-    }
+        is_ready |= line.contains("ready to receive web requests");
+    };
     // Prometheus would block on a full pipe.
     thread::spawn(move || log.read_to_end(&mut Vec::new()));
-    (child, address.expect("Prometheus logs its address before it is ready"))
+    (child, address)
 }
 
 fn parse_sample(series: &Value) -> Sample {
