@@ -93,8 +93,9 @@ fn docker_build_context_contains_complete_workspace() {
     fs::create_dir_all(&folder).unwrap();
     run_command(
         Command::new("cp")
-            .arg("-r")
-            .args(context.iter().map(|path| project_path(path)))
+            .current_dir(project_path("."))
+            .args(["-r", "--parents"])
+            .args(&context)
             .arg(&folder),
     );
     for excluded in ignored.lines().filter(|line| line.starts_with("crates/")) {
@@ -105,5 +106,7 @@ fn docker_build_context_contains_complete_workspace() {
     let metadata = ["metadata", "--no-deps", "--offline", "--format-version=1", "--manifest-path"];
     let output = run_command(Command::new(env!("CARGO")).args(metadata).arg(&manifest));
     assert!(output.contains("slidegate-server"));
+    let dangling_links = run_command(Command::new("find").arg(&folder).args(["-xtype", "l"]));
+    assert_eq!(dangling_links, "", "files outside the build context");
     fs::remove_dir_all(&folder).unwrap();
 }
