@@ -183,7 +183,7 @@ async fn open_tcp_socket(
         return Err(RedisError::from((ErrorKind::Io, "the host has no address")));
     }
     let (stream, _) = select_ok(connects).await?;
-    // Without it, a call that follows another one waits until Redis has acknowledged the first, up to 40 ms.
+    // Without it, a call that follows another one waits until Redis has acknowledged the first.
     stream.set_nodelay(true)?;
     let options = SockRef::from(&stream);
     options.set_tcp_keepalive(
