@@ -1,4 +1,4 @@
-//! Compiles the messages in `proto/` to Rust types, without an installed Protocol Buffers compiler.
+//! Compiles the messages and the service in `proto/` to Rust types, without an installed Protocol Buffers compiler.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -55,7 +55,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let fields = PUBLISHED_AS_STRING
         .iter()
         .flat_map(|(message, fields)| fields.iter().map(move |field| format!("{message}.{field}")));
-    let mut config = prost_build::Config::new();
-    config.bytes(fields).include_file("messages.rs").compile_fds(files)?;
+    fields
+        .fold(tonic_prost_build::configure(), |config, field| config.bytes(field))
+        .build_client(false)
+        .include_file("messages.rs")
+        .compile_fds(files)?;
     Ok(())
 }

@@ -95,13 +95,10 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     }
     let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
     let grpc = match grpc {
-        Some(socket) => Some(new_grpc_listener(
-            socket,
-            service.clone(),
-            renderer.clone(),
-            tls_for(AppProtocol::Grpc),
-            clients,
-        )?),
+        Some(socket) => {
+            let tls = tls_for(AppProtocol::Grpc);
+            Some(new_grpc_listener(socket, service.clone(), renderer.clone(), tls, clients).await?)
+        }
         None => None,
     };
     let proxy_trust = http::ProxyTrust::new(settings.trusted_proxies, settings.repeated_headers);
@@ -177,7 +174,7 @@ impl<P: Protocol> ClientListener<P> {
     }
 }
 
-fn new_grpc_listener(
+async fn new_grpc_listener(
     socket: TcpListener,
     service: Arc<Service>,
     renderer: ResponseRenderer,
@@ -185,7 +182,7 @@ fn new_grpc_listener(
     clients: ClientBounds,
 ) -> Result<ClientListener<GrpcProtocol>, Box<dyn Error>> {
     let threads = start_connection_threads("grpc", &service)?;
-    let services = grpc::GrpcServices::new(service, renderer, clients.client_timeout)?;
+    let services = grpc::GrpcServices::new(service, renderer).await?;
     let protocol = GrpcProtocol::new(services, clients.client_timeout);
     Ok(ClientListener::new(socket, Connections::new(protocol, threads, tls, clients)))
 }
@@ -215,15 +212,14 @@ async fn drain_http_connections(
     connections: Connections<HttpProtocol<http::HttpService>>,
     grace: Duration,
 ) {
-    connections.wait_until_closed(IDLE_CONNECTION_CLOSE_DELAY.min(grace / 4)).await;
-    connections.drain().await;
+    connections.drain(IDLE_CONNECTION_CLOSE_DELAY.min(grace / 4)).await;
 }
 
 /// Drains gRPC connections. Unlike the drain of HTTP/1.1 connections, this needs no delay: when an HTTP/2 connection
 /// closes, the protocol reports to the client the calls that the server received.
 async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) {
     if let Some(connections) = connections {
-        connections.drain().await;
+        connections.drain(Duration::ZERO).await;
     }
 }
 

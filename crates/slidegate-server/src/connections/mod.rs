@@ -1,6 +1,6 @@
 //! Accepts and serves client connections. Bounds the number of connections, and the time that a client may take.
 //!
-//! The module uses hyper directly, because `axum::serve` and tonic's server have no such bounds. A [`Protocol`] serves
+//! Connections are accepted here, because `axum::serve` and tonic's server do not bound their number. A [`Protocol`] serves
 //! each connection with HTTP/1.1, or with gRPC over HTTP/2.
 
 mod eviction;
@@ -9,15 +9,16 @@ mod stream;
 mod threads;
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 pub use self::open_files::ConnectionSources;
@@ -32,16 +33,19 @@ use crate::tls::ListenerTls;
 /// retry would fail again, and many retries would occupy a core.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
+/// The reason why a connection ended early.
+pub type ConnectionError = Box<dyn Error + Send + Sync>;
+
 /// A protocol that serves the connections of a listener: HTTP/1.1, or gRPC over HTTP/2.
 pub trait Protocol: Clone + Send + Sync + 'static {
     /// Returns a future that serves the client connection `io` until it ends, or until it has completed its last request
-    /// after `draining` signals that the server stops. `peer` is the address of the client.
+    /// after `draining` is cancelled, because the server stops. `peer` is the address of the client.
     fn serve_stream(
         &self,
         io: ClientIo,
         peer: SocketAddr,
-        draining: Watcher,
-    ) -> impl Future<Output = hyper::Result<()>> + Send + 'static;
+        draining: CancellationToken,
+    ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'static;
 }
 
 /// The connections of one listener, with the settings to serve them.
@@ -52,7 +56,7 @@ pub struct Connections<P> {
     slots: Arc<Semaphore>,
     evicts_oldest: bool,
     bounds: ClientBounds,
-    draining: GracefulShutdown,
+    draining: CancellationToken,
 }
 
 impl<P: Protocol> Connections<P> {
@@ -70,7 +74,7 @@ impl<P: Protocol> Connections<P> {
             slots: Arc::new(Semaphore::new(max_connections(bounds))),
             evicts_oldest: false,
             bounds,
-            draining: GracefulShutdown::new(),
+            draining: CancellationToken::new(),
         }
     }
 
@@ -126,7 +130,8 @@ impl<P: Protocol> Connections<P> {
             tls: self.tls.clone(),
             peer,
             client_timeout: self.bounds.client_timeout,
-            draining: self.draining.watcher(),
+            // A token of its own: connections on different threads do not share a lock.
+            draining: self.draining.child_token(),
         };
         self.threads.serve(stream, async move |stream| {
             match evicted {
@@ -137,16 +142,19 @@ impl<P: Protocol> Connections<P> {
         });
     }
 
-    /// Waits until all connections have closed, or until the duration `within` has passed.
-    pub async fn wait_until_closed(&self, within: Duration) {
-        let all = u32::try_from(max_connections(self.bounds)).unwrap_or(u32::MAX);
-        // The semaphore is never closed. A timeout is expected, and the caller then continues.
-        let _ = timeout(within, self.slots.acquire_many(all)).await;
+    /// Closes idle connections after `delay`, and busy connections after their current requests. Returns when all
+    /// connections have closed.
+    pub async fn drain(self, delay: Duration) {
+        if timeout(delay, self.wait_until_closed()).await.is_err() {
+            self.draining.cancel();
+            self.wait_until_closed().await;
+        }
     }
 
-    /// Closes idle connections immediately, and busy connections after their current requests.
-    pub async fn drain(self) {
-        self.draining.shutdown().await;
+    async fn wait_until_closed(&self) {
+        let all = u32::try_from(max_connections(self.bounds)).unwrap_or(u32::MAX);
+        // The semaphore is never closed.
+        let _ = self.slots.acquire_many(all).await;
     }
 }
 
@@ -156,7 +164,7 @@ struct AcceptedConnection<P> {
     tls: Option<ListenerTls>,
     peer: SocketAddr,
     client_timeout: Duration,
-    draining: Watcher,
+    draining: CancellationToken,
 }
 
 impl<P: Protocol> AcceptedConnection<P> {

@@ -1,98 +1,57 @@
 //! The gRPC service `grpc.health.v1.Health`. It reports the same readiness as `/readyz` over HTTP.
 
-use std::pin::Pin;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream::{self, Stream};
 use tokio::time::sleep;
-use tonic::{Request, Response, Status};
-use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_server::Health;
-use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::server::{HealthReporter, health_reporter};
 
 use crate::rls;
 use crate::service::Service;
 
-/// Interval at which each stream of a `Watch` call checks whether the status has changed.
-const HEALTH_STATUS_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval at which the status is updated.
+const STATUS_UPDATE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The gRPC health service, which reports the readiness of the server.
-pub struct HealthService {
-    service: Arc<Service>,
+/// The names for which clients can request a status: the whole server, and the rate limit service.
+const SERVICE_NAMES: [&str; 2] = ["", rls::SERVICE_NAME];
+
+/// Creates the service, and starts a task that updates its status.
+pub async fn start(service: &Arc<Service>) -> HealthServer<impl Health> {
+    let (reporter, server) = health_reporter();
+    set_status(&reporter, serving_status(service)).await;
+    let tasks = service.health().background_tasks().clone();
+    let service = service.clone();
+    let run = async move || update_status(reporter.clone(), &service).await;
+    tokio::spawn(tasks.keep_running("gRPC health", run));
+    server
 }
 
-impl HealthService {
-    /// Creates the gRPC service that reports the readiness of `service`.
-    pub fn new(service: Arc<Service>) -> Self {
-        Self { service }
-    }
-}
-
-#[tonic::async_trait]
-impl Health for HealthService {
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
-
-    async fn check(
-        &self,
-        request: Request<HealthCheckRequest>,
-    ) -> Result<Response<HealthCheckResponse>, Status> {
-        let name = request.into_inner().service;
-        match is_service_with_health_status(&name) {
-            true => Ok(Response::new(health_response(serving_status(&self.service)))),
-            false => Err(Status::not_found(format!(
-                "unknown service `{name}`; send an empty name or {}",
-                rls::SERVICE_NAME
-            ))),
+/// Updates the status after each change, until the server stops.
+async fn update_status(mut reporter: HealthReporter, service: &Service) {
+    let mut reported = None;
+    while !service.health().is_draining() {
+        let status = serving_status(service);
+        // Each update is a message to all clients that watch the status.
+        if reported.replace(status) != Some(status) {
+            set_status(&reporter, status).await;
         }
+        sleep(STATUS_UPDATE_INTERVAL).await;
     }
-
-    async fn watch(
-        &self,
-        request: Request<HealthCheckRequest>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
-        let watch = HealthWatchState {
-            service: self.service.clone(),
-            has_health_status: is_service_with_health_status(&request.into_inner().service),
-            last_sent: None,
-        };
-        Ok(Response::new(Box::pin(stream::unfold(watch, HealthWatchState::wait_for_status_change))))
+    set_status(&reporter, ServingStatus::NotServing).await;
+    // Ends the streams of `Watch` calls, so that they do not keep their connections open.
+    for name in SERVICE_NAMES {
+        reporter.clear_service_status(name).await;
     }
+    pending().await
 }
 
-/// The state of the stream of a `Watch` call, which sends the status of a service after each change.
-struct HealthWatchState {
-    service: Arc<Service>,
-    has_health_status: bool,
-    /// The status that was sent last. `None` before the first status.
-    last_sent: Option<ServingStatus>,
-}
-
-impl HealthWatchState {
-    /// Waits until the status changes, and returns the new status. Returns `None` if the server is stopping and the
-    /// current status has already been sent. `None` ends the stream, so that the client does not keep the connection
-    /// open.
-    async fn wait_for_status_change(
-        mut self,
-    ) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
-        loop {
-            let now = match self.has_health_status {
-                true => serving_status(&self.service),
-                false => ServingStatus::ServiceUnknown,
-            };
-            if self.last_sent.replace(now) != Some(now) {
-                return Some((Ok(health_response(now)), self));
-            }
-            if self.service.health().is_draining() {
-                return None;
-            }
-            sleep(HEALTH_STATUS_POLL_INTERVAL).await;
-        }
+async fn set_status(reporter: &HealthReporter, status: ServingStatus) {
+    for name in SERVICE_NAMES {
+        reporter.set_service_status(name, status).await;
     }
-}
-
-fn is_service_with_health_status(name: &str) -> bool {
-    matches!(name, "" | rls::SERVICE_NAME)
 }
 
 fn serving_status(service: &Service) -> ServingStatus {
@@ -100,8 +59,4 @@ fn serving_status(service: &Service) -> ServingStatus {
         true => ServingStatus::Serving,
         false => ServingStatus::NotServing,
     }
-}
-
-fn health_response(status: ServingStatus) -> HealthCheckResponse {
-    HealthCheckResponse { status: status.into() }
 }

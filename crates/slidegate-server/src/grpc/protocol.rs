@@ -1,20 +1,19 @@
 //! Serves HTTP/2 connections that carry gRPC calls.
 
-use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::Watcher;
-use tokio::sync::Semaphore;
+use futures_util::stream::{self, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::transport::Server;
+use tonic::transport::server::Connected;
 
 use super::GrpcServices;
-use super::call_queue::CallQueue;
-use super::preface_timeout::PrefaceTimeout;
-use crate::connections::{ClientIo, Protocol};
+use crate::connections::{ClientIo, ConnectionError, Protocol};
 
 /// Maximum number of open calls on a connection. A call above it is refused, which Envoy treats as a failure that lets
 /// the request pass. Envoy opens calls before it has received this number: up to 1,024 on a connection since version
@@ -39,62 +38,103 @@ const CONNECTION_WINDOW_BYTES: u32 = MAX_OPEN_CALLS * FLOW_CONTROL_WINDOW_BYTES;
 /// The gRPC protocol: HTTP/2 connections with all gRPC services.
 #[derive(Clone)]
 pub struct GrpcProtocol {
-    services: Arc<GrpcServices>,
+    server: Server,
+    services: GrpcServices,
     client_timeout: Duration,
 }
 
 impl GrpcProtocol {
-    /// Creates the protocol. Connections end if the client does not respond to keep-alive pings within
-    /// `client_timeout`.
+    /// Creates the protocol. A call ends if its message does not arrive within `client_timeout`, and a connection ends
+    /// if the client sends nothing within `client_timeout`, neither calls nor responses to keep-alive pings.
     pub fn new(services: GrpcServices, client_timeout: Duration) -> Self {
-        Self { services: Arc::new(services), client_timeout }
-    }
-
-    /// Returns the settings of a connection whose calls hyper adds to `calls`.
-    fn connection_builder(&self, calls: CallQueue) -> http2::Builder<CallQueue> {
-        let mut http = http2::Builder::new(calls);
-        http.timer(TokioTimer::new())
+        let server = Server::builder()
+            .timeout(client_timeout)
+            .concurrency_limit_per_connection(MAX_HANDLED_CALLS)
             .max_concurrent_streams(MAX_OPEN_CALLS)
             // Envoy resets the calls that time out. If a busy server reads many calls together with their resets, the
             // default of 20 would close the connection, and with it all other calls.
-            .max_pending_accept_reset_streams(MAX_OPEN_CALLS as usize)
+            .http2_max_pending_accept_reset_streams(Some(MAX_OPEN_CALLS as usize))
             // A refused call counts as an error, and its message as another. The default of 1,024 would close the
             // connection.
-            .max_local_error_reset_streams(MAX_OPEN_CALLS as usize)
-            .max_header_list_size(MAX_HEADER_BYTES)
+            .http2_max_local_error_reset_streams(Some(MAX_OPEN_CALLS as usize))
+            .http2_max_header_list_size(MAX_HEADER_BYTES)
             .initial_stream_window_size(FLOW_CONTROL_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_send_buf_size(FLOW_CONTROL_WINDOW_BYTES as usize)
             // Idle connections may stay open as long as the client responds to pings.
-            .keep_alive_interval(self.client_timeout / 2)
-            .keep_alive_timeout(self.client_timeout / 2)
-            // gRPC clients ignore the date.
-            .auto_date_header(false);
-        http
+            .http2_keepalive_interval(Some(client_timeout / 2))
+            .http2_keepalive_timeout(Some(client_timeout / 2));
+        Self { server, services, client_timeout }
     }
 }
 
 impl Protocol for GrpcProtocol {
     fn serve_stream(
         &self,
-        io: ClientIo,
+        mut io: ClientIo,
         _: SocketAddr,
-        draining: Watcher,
-    ) -> impl Future<Output = hyper::Result<()>> + Send + 'static {
-        let connection = Arc::new((self.services.clone(), Semaphore::new(MAX_HANDLED_CALLS)));
-        let service = service_fn(move |call| {
-            let connection = connection.clone();
-            // Boxed, because hyper moves the future several times.
-            Box::pin(async move {
-                let (services, handled) = &*connection;
-                // The semaphore is never closed. If it were, the number of handled calls would be unbounded.
-                let _permit = handled.acquire().await.ok();
-                Ok::<_, Infallible>(services.dispatch_call_to_service(call).await)
-            })
-        });
-        let calls = CallQueue::default();
-        let io = TokioIo::new(PrefaceTimeout::new(io, self.client_timeout));
-        let connection = self.connection_builder(calls.clone()).serve_connection(io, service);
-        calls.serve(draining.watch(connection))
+        draining: CancellationToken,
+    ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'static {
+        io.as_mut().set_read_timeout_pinned(Some(self.client_timeout));
+        // The server runs until the signal, so the end of the connection must be one too.
+        let connection = GrpcConnection { io, _end: draining.clone().drop_guard() };
+        let incoming = stream::iter([Ok::<_, io::Error>(connection)]).chain(stream::pending());
+        let server = self.server.clone();
+        let services = self.services.clone();
+        async move {
+            let draining = draining.cancelled();
+            Ok(server.serve_with_incoming_shutdown(services, incoming, draining).await?)
+        }
+    }
+}
+
+/// The byte stream of a connection. Sends the signal that the connection has ended when it is dropped.
+struct GrpcConnection {
+    io: ClientIo,
+    _end: DropGuard,
+}
+
+impl Connected for GrpcConnection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for GrpcConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for GrpcConnection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.io.as_mut().poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.io.as_mut().poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.as_mut().poll_shutdown(cx)
     }
 }

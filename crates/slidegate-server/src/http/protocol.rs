@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +13,11 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::Watcher;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::bounds::{MAX_HEAD_BYTES, MAX_HEADERS};
-use crate::connections::{ClientIo, Protocol};
+use crate::connections::{ClientIo, ConnectionError, Protocol};
 
 /// Maximum size in bytes of the read buffer of a connection. The buffer is larger than the largest request head.
 const MAX_READ_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
@@ -80,14 +81,23 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
         &self,
         io: ClientIo,
         peer: SocketAddr,
-        draining: Watcher,
-    ) -> impl Future<Output = hyper::Result<()>> + Send + 'static {
+        draining: CancellationToken,
+    ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'static {
         let handler = self.handler.clone();
         let service = service_fn(move |request| {
             let handler = handler.clone();
             // Boxed, because hyper moves the future several times.
             Box::pin(async move { Ok::<_, Infallible>(handler.respond(request, peer).await) })
         });
-        draining.watch(self.http.serve_connection(TokioIo::new(io), service))
+        let connection = self.http.serve_connection(TokioIo::new(io), service);
+        async move {
+            let mut connection = pin!(connection);
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => return Ok(ended?),
+                () = draining.cancelled() => connection.as_mut().graceful_shutdown(),
+            }
+            Ok(connection.await?)
+        }
     }
 }

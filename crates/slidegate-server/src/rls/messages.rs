@@ -1,4 +1,4 @@
-//! The messages of Envoy's rate limit service, version 3, which `build.rs` generates from `proto/`.
+//! Envoy's rate limit service, version 3, and its messages, which `build.rs` generates from `proto/`.
 //!
 //! The file has no functions: `request` and `response` convert the messages, and `json` writes them as JSON.
 
@@ -9,6 +9,9 @@ use crate::names::NameError;
 use crate::reservation_token::SealError;
 
 pub use self::generated::envoy;
+pub use self::generated::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer,
+};
 pub use self::generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 /// The definitions of all messages, as an encoded `FileDescriptorSet` of Protocol Buffers.

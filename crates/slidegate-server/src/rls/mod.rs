@@ -12,7 +12,8 @@ use slidegate::Decision;
 
 pub use self::json::JsonError;
 pub use self::messages::{
-    FILE_DESCRIPTOR_SET, InvalidRequest, RateLimitRequest, RateLimitResponse, SERVICE_NAME,
+    FILE_DESCRIPTOR_SET, InvalidRequest, RateLimitRequest, RateLimitResponse, RateLimitService,
+    RateLimitServiceServer, SERVICE_NAME,
 };
 pub use self::request::ParsedMessage;
 use crate::rendering::ResponseRenderer;
