@@ -113,6 +113,15 @@ fn read_counts_from_prometheus(prometheus: &Prometheus) -> CountsByOutcome {
     counts
 }
 
+/// Stops the load threads when it is dropped, also if the test fails: otherwise the scope would wait for them forever.
+struct StopOnDrop<'s>(&'s AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn prometheus_totals_match_responses_under_load() {
     let server = Server::start_with_admin(POLICY, &[]);
@@ -122,6 +131,7 @@ fn prometheus_totals_match_responses_under_load() {
         let run = |thread_number| send_requests_until_stopped(address, thread_number, &stop);
         let load_threads: Vec<_> =
             (0..LOAD_THREAD_COUNT).map(|nth| scope.spawn(move || run(nth))).collect();
+        let load = StopOnDrop(&stop);
         let prometheus = Prometheus::start(&[server.admin_address()]);
         // The counters continue after a change of the policy.
         for reload in 0..5 {
@@ -129,7 +139,7 @@ fn prometheus_totals_match_responses_under_load() {
             fs::write(server.policy_path(), POLICY.replace("90000/d", &other)).unwrap();
             server.wait_for_log("the policy has changed");
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(load);
         let mut total = CountsByOutcome::new();
         for load_thread in load_threads {
             for (label, count) in load_thread.join().unwrap() {
