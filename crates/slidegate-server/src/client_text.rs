@@ -5,8 +5,8 @@ use std::borrow::Cow;
 /// Maximum number of characters of a value or name that an error message repeats.
 const MAX_EXCERPT_CHARS: usize = 64;
 
-/// Maximum number of characters of a parser's message, which may repeat a value or name of any length.
-const MAX_PROBLEM_CHARS: usize = 320;
+/// Maximum number of characters of each of the two parts of a parser's message: the problem, and the expected types.
+const MAX_PROBLEM_PART_CHARS: usize = 320;
 
 /// Returns the beginning of a text for an error message.
 pub fn excerpt(text: &str) -> String {
@@ -74,20 +74,16 @@ fn surrogate(bytes: &[u8]) -> Option<u16> {
     (0xd800..0xe000).contains(&code).then_some(code)
 }
 
-/// Returns the location and the problem of a JSON error. `remedy` is added to a message without a remedy, such as one
-/// of serde.
-pub fn describe_json_error(error: &serde_json::Error, remedy: &str) -> String {
+/// Returns the location and the problem of a JSON error, as `line 1 column 2: problem`.
+pub fn describe_json_error(error: &serde_json::Error) -> String {
     let location = format!("line {} column {}", error.line(), error.column());
     let message = error.to_string().replace("EOF while parsing", "the body ends within");
     let problem = message.strip_suffix(&format!(" at {location}")).unwrap_or(&message);
-    // A part that begins so contains no text of the request: it ends a message, and lists types or fields.
+    // serde's messages repeat a value or name of any length, and end with the types or fields that are expected.
     let expected = problem.rfind(", expected").unwrap_or(problem.len());
-    let (problem, expected) = problem.split_at(expected);
-    let problem = truncate(problem, MAX_PROBLEM_CHARS);
-    match problem.contains("; ") {
-        true => format!("{location}: {problem}{expected}"),
-        false => format!("{location}: {problem}{expected}; {remedy}"),
-    }
+    let (found, expected) = problem.split_at(expected);
+    let [found, expected] = [found, expected].map(|part| truncate(part, MAX_PROBLEM_PART_CHARS));
+    format!("{location}: {found}{expected}")
 }
 
 #[cfg(test)]

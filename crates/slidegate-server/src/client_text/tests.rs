@@ -63,13 +63,16 @@ fn excerpt_is_cut_at_character() {
 }
 
 #[test]
-fn json_error_has_location_remedy_and_bounded_text() {
+fn json_error_has_location_and_bounded_text() {
     let describe = |text: &str| {
         let error = serde_json::from_str::<Vec<u8>>(text).unwrap_err();
-        describe_json_error(&error, "send a list")
+        describe_json_error(&error)
     };
-    assert_eq!(describe("[1,\n x"), "line 2 column 2: expected value; send a list");
-    assert_eq!(describe("[1"), "line 1 column 2: the body ends within a list; send a list");
-    let long = describe(&format!("\"{}\"", ", expected; ".repeat(10_000)));
-    assert!(long.len() < 400 && long.contains("…, expected a sequence"), "{long}");
+    assert_eq!(describe("[1,\n x"), "line 2 column 2: expected value");
+    assert_eq!(describe("[1"), "line 1 column 2: the body ends within a list");
+    let long = describe(&format!("\"{}\"", ", expected".repeat(10_000)));
+    assert!(long.len() < 400 && long.ends_with("…, expected a sequence"), "{long}");
+    let long = format!("name, expected{}", "x".repeat(10_000));
+    let error = <serde_json::Error as serde::de::Error>::custom(long);
+    assert!(describe_json_error(&error).len() < 400);
 }

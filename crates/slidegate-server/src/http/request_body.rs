@@ -23,7 +23,7 @@ use crate::request_handler::ParsedRequest;
 
 /// A JSON body, which borrows its strings from the text of a request.
 pub trait RequestBody<'b>: Deserialize<'b> {
-    /// Says what to send, for errors in the JSON text.
+    /// The remedy in errors about the JSON text.
     const REMEDY: &'static str = r#"send a JSON object such as {"attributes":{"client":"alice"}}"#;
 
     /// Checks rules that concern several fields. Fails with a problem and a remedy.
@@ -35,8 +35,14 @@ pub trait RequestBody<'b>: Deserialize<'b> {
 /// Parses a body that [`repair_json`](crate::client_text::repair_json) has made readable. Positions in errors refer to
 /// the repaired text.
 pub fn parse<'b, T: RequestBody<'b>>(text: &'b str) -> Result<T, HttpProblem> {
-    let JsonObject(body) = serde_json::from_str::<JsonObject<T>>(text)
-        .map_err(|error| HttpProblem::bad_request(describe_json_error(&error, T::REMEDY)))?;
+    let JsonObject(body) = serde_json::from_str::<JsonObject<T>>(text).map_err(|error| {
+        let mut problem = describe_json_error(&error);
+        // Errors of the module `fields` contain a more specific remedy.
+        if !problem.contains("; ") {
+            problem = format!("{problem}; {}", T::REMEDY);
+        }
+        HttpProblem::bad_request(problem)
+    })?;
     body.validate().map_err(HttpProblem::bad_request)?;
     Ok(body)
 }

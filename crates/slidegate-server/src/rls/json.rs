@@ -62,7 +62,7 @@ impl<'de> Visitor<'de> for WithoutDuplicateFields {
             let normalized = name.replace('_', "").to_ascii_lowercase();
             if names.contains(&normalized) {
                 let name = excerpt(&name);
-                return Err(A::Error::custom(format!("duplicate field `{name}`; send it once")));
+                return Err(A::Error::custom(format!("duplicate field `{name}`")));
             }
             names.push(normalized);
         }
@@ -117,7 +117,7 @@ fn find_protobuf_message_descriptor(name: &str) -> Result<MessageDescriptor, Jso
 fn to_invalid_json_error(error: serde_json::Error) -> JsonError {
     let remedy =
         "send a RateLimitRequest of Envoy's rate limit service, as in docs/reference/grpc.md";
-    JsonError::Invalid(describe_json_error(&error, remedy))
+    JsonError::Invalid(format!("{}; {remedy}", describe_json_error(&error)))
 }
 
 fn to_internal_json_error(error: impl ToString) -> JsonError {
@@ -164,11 +164,11 @@ mod tests {
             ("{} {}", "column 4: trailing characters; send"),
             (r#"{"attributes":{}}"#, "column 13: unrecognized field name 'attributes'; send a"),
             (r#"{"domain":7}"#, "column 11: invalid type: integer `7`, expected a string; send a"),
-            (r#"{"domain":"a","domain":"b"}"#, "column 27: duplicate field `domain`; send it once"),
+            (r#"{"domain":"a","domain":"b"}"#, "column 27: duplicate field `domain`; send a"),
             (r#"{"hitsAddend":1,"hits_addend":2}"#, "duplicate field `hits_addend`"),
             (
                 r#"{"descriptors":[{"entries":[{"key":"a","key":"b"}]}]}"#,
-                "duplicate field `key`; send it once",
+                "duplicate field `key`; send a",
             ),
         ] {
             let error = parse(text).unwrap_err().to_string();
