@@ -130,7 +130,7 @@ fn invalid_body_is_400_with_location() {
             body_with_attribute_count(65).replace("name-64", "name-63"),
             text("duplicate attribute `name-63`; send each attribute once"),
         ),
-        (body_with_cost("-1"), format!("line 1 column 26: `cost`: -1 {cost_expected}")),
+        (body_with_cost("-1"), format!("line 1 column 27: `cost`: -1 {cost_expected}")),
         (body_with_cost("1.5"), cost_expected.clone()),
         (body_with_cost("-1.0"), cost_expected.clone()),
         (body_with_cost("\"1\""), cost_expected.clone()),

@@ -114,8 +114,7 @@ pub fn read_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u6
 pub fn read_wait_ms<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Duration>, D::Error> {
-    let parse = |json: &'de str| parse_units(json).map(Duration::from_millis);
-    read_field(deserializer, "wait_ms", parse)
+    Ok(read_field(deserializer, "wait_ms", parse_units)?.map(Duration::from_millis))
 }
 
 /// Reads the field `ttl_ms`.
