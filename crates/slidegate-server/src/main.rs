@@ -21,6 +21,7 @@
 mod args;
 mod background;
 mod bounds;
+mod client_text;
 mod command;
 mod connections;
 mod durations;
@@ -28,7 +29,6 @@ mod explain;
 mod grpc;
 mod health;
 mod http;
-mod json_reader;
 mod listen;
 mod log;
 mod names;

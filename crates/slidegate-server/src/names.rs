@@ -7,7 +7,7 @@ use slidegate::policy::UnknownCost;
 use slidegate::{ActualCosts, Policy, Request, ReservedCall};
 use thiserror::Error;
 
-use crate::json_reader::excerpt;
+use crate::client_text::excerpt;
 
 /// Maximum number of names in a message.
 const MAX_LISTED_NAMES: usize = 16;
@@ -23,7 +23,7 @@ pub fn check_costs(policy: &Policy, request: &Request<'_>) -> Result<(), NameErr
     let names = policy.domain_names(request.domain());
     let known: Vec<&str> = names.iter().flat_map(|names| names.costs()).collect();
     let counts_unnamed = names.is_some_and(|names| names.counts_request_cost());
-    let rules = format!("domain `{}`", excerpt(request.domain().as_bytes()));
+    let rules = format!("domain `{}`", excerpt(request.domain()));
     Err(unknown_cost_error(unknown, &rules, &known, counts_unnamed))
 }
 
@@ -43,7 +43,7 @@ pub fn check_actual_costs(
 /// Returns an error for a request whose attributes `unused` no rule uses, and to which no rule applies.
 pub fn unused_attributes_error(policy: &Policy, domain: &str, unused: &[&str]) -> NameError {
     let used = names_that_rules_use(policy, domain);
-    let domain = excerpt(domain.as_bytes());
+    let domain = excerpt(domain);
     let problem = match unused {
         [] => "the request has no attributes".to_owned(),
         _ => format!("no rule of domain `{domain}` uses {}", list_names(unused)),
@@ -74,8 +74,7 @@ pub fn suggest_attribute<'u>(unused: &[&str], used: &[&'u str]) -> Option<&'u st
 /// Formats a list of names, which a client may have chosen, such as `` `a`, `b` ``. Long names and long lists are cut.
 pub fn list_names(names: &[&str]) -> String {
     let listed = names.iter().take(MAX_LISTED_NAMES);
-    let listed: Vec<String> =
-        listed.map(|name| format!("`{}`", excerpt(name.as_bytes()))).collect();
+    let listed: Vec<String> = listed.map(|name| format!("`{}`", excerpt(name))).collect();
     let listed = listed.join(", ");
     match names.len().checked_sub(MAX_LISTED_NAMES) {
         Some(more) if more > 0 => format!("{listed} and {more} more"),
@@ -100,7 +99,7 @@ fn unknown_cost_error(
             )
         }
         UnknownCost::Named(name) => {
-            let problem = format!("no rule of {rules} charges `{}`", excerpt(name.as_bytes()));
+            let problem = format!("no rule of {rules} charges `{}`", excerpt(name));
             let listed = list_names(known);
             match (most_similar_word(name, known.iter().copied()), known) {
                 (Some(meant), _) => {

@@ -20,7 +20,7 @@ use slidegate_tower::extract::client_address;
 use tracing::warn;
 
 use self::forwarded::ForwardedRequest;
-use super::check_request::{LossyText, default_domain};
+use super::request_body::{Text, default_domain};
 use crate::args::RepeatedHeaders;
 use crate::rendering::problem::HttpProblem;
 use crate::request_handler::ParsedRequest;
@@ -58,7 +58,7 @@ impl<'r> ForwardAuthRequest<'r> {
 /// The cost is one unit.
 impl ParsedRequest for ForwardAuthRequest<'_> {
     fn to_gate_request(&self) -> Request<'_> {
-        self.forwarded.to_gate_request(self.query.domain.as_str())
+        self.forwarded.to_gate_request(&self.query.domain)
     }
 
     fn name_source(&self) -> NameSource {
@@ -121,7 +121,7 @@ impl ProxyTrust {
 pub struct ForwardAuthQuery<'q> {
     /// The domain whose rules apply, by default `default`.
     #[serde(borrow, default = "default_domain")]
-    domain: LossyText<'q>,
+    domain: Text<'q>,
     /// The status of a denial. By default 429, or 503 if the request is denied only because the store is unavailable.
     #[serde(default)]
     deny_status: Option<DenyStatus>,

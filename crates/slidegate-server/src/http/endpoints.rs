@@ -14,10 +14,9 @@ use hyper::body::Incoming;
 use slidegate::{Decision, PermitChange};
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
-use super::check_request::{
-    CheckRequest, PeekRequest, PermitRequest, ReportRequest, ReserveRequest, SettleRequest,
-};
+use super::request_body::{CheckRequest, PeekRequest, ReportRequest, parse};
 use super::{body, json};
+use crate::client_text::repair_json;
 use crate::rendering::problem::{HttpProblem, method_not_allowed};
 use crate::rendering::{CountedResponse, ResponseRenderer};
 use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
@@ -116,7 +115,10 @@ impl DecisionEndpoints {
         service: &Service,
     ) -> Response {
         let result = match self.read_request(endpoint, request).await {
-            Ok((head, body)) => self.decide(endpoint, &head, &body, peer, service).await,
+            Ok((head, body)) => {
+                // Repaired here, because the parsed request borrows the text.
+                self.decide(endpoint, &head, &repair_json(&body), peer, service).await
+            }
             Err(problem) => {
                 self.handler.count_rejected(problem.result());
                 Err(problem)
@@ -145,7 +147,7 @@ impl DecisionEndpoints {
         &self,
         endpoint: Endpoint,
         head: &Parts,
-        body: &[u8],
+        text: &str,
         peer: SocketAddr,
         service: &Service,
     ) -> Result<CountedResponse, HttpProblem> {
@@ -154,22 +156,19 @@ impl DecisionEndpoints {
         match endpoint {
             Endpoint::Check => {
                 let call = call(Operation::CheckWithin, trace).returning_permit();
-                self.handler.handle(call, || CheckRequest::parse(body), render_check).await
+                self.handler.handle(call, || parse::<CheckRequest<'_>>(text), render_check).await
             }
             Endpoint::Peek => {
                 let call = call(Operation::Peek, trace);
-                self.handler.handle(call, || PeekRequest::parse(body), render_check).await
+                self.handler.handle(call, || parse::<PeekRequest<'_>>(text), render_check).await
             }
             // Boxed, because these futures are larger than the others, and rarer.
             Endpoint::Reserve => {
-                let reserve = self
-                    .handler
-                    .reserve(endpoint.span_name(), trace, || ReserveRequest::parse(body));
+                let reserve = self.handler.reserve(endpoint.span_name(), trace, || parse(text));
                 Box::pin(reserve).await
             }
             Endpoint::Settle => {
-                let settle =
-                    self.handler.settle(endpoint.span_name(), trace, || SettleRequest::parse(body));
+                let settle = self.handler.settle(endpoint.span_name(), trace, || parse(text));
                 Box::pin(settle).await
             }
             Endpoint::Release | Endpoint::Renew => {
@@ -177,13 +176,13 @@ impl DecisionEndpoints {
                     Endpoint::Release => PermitChange::Release,
                     _ => PermitChange::Renew,
                 };
-                let parse = || PermitRequest::parse(body);
-                Box::pin(self.handler.change_permit(change, endpoint.span_name(), trace, parse))
-                    .await
+                let change =
+                    self.handler.change_permit(change, endpoint.span_name(), trace, || parse(text));
+                Box::pin(change).await
             }
             Endpoint::Report => {
                 let call = call(Operation::Report, trace);
-                self.handler.handle(call, || ReportRequest::parse(body), render_check).await
+                self.handler.handle(call, || parse::<ReportRequest<'_>>(text), render_check).await
             }
             Endpoint::Auth => {
                 let policy = service.active_policy();
@@ -203,7 +202,7 @@ impl DecisionEndpoints {
             }
             Endpoint::Json => {
                 let call = call(Operation::Check, trace).returning_permit();
-                self.handler.handle(call, || json::parse(body), json::render).await
+                self.handler.handle(call, || json::parse(text), json::render).await
             }
         }
     }

@@ -12,8 +12,8 @@ use crate::service::permits::PermitToken;
 use crate::telemetry::request_result::RequestResult;
 
 /// Parses a message. All its descriptors are one request.
-pub fn parse(body: &[u8]) -> Result<ParsedMessage, HttpProblem> {
-    Ok(ParsedMessage::parse(rls::json::parse(body)?)?)
+pub fn parse(text: &str) -> Result<ParsedMessage, HttpProblem> {
+    Ok(ParsedMessage::parse(rls::json::parse(text)?)?)
 }
 
 /// Renders the response to a message. `permit` is the permit that its request got.

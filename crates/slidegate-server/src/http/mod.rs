@@ -6,11 +6,11 @@
 pub mod admin;
 mod auth;
 mod body;
-mod check_request;
 mod endpoints;
 mod health;
 mod json;
 mod protocol;
+mod request_body;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use axum::routing::{MethodRouter, get};
 use hyper::body::Incoming;
 
 pub use self::auth::ProxyTrust;
-pub use self::check_request::{PermitRequest, ReserveRequest, SettleRequest};
 use self::endpoints::{DecisionEndpoints, Endpoint};
 pub use self::protocol::{HttpHandler, HttpProtocol};
+pub use self::request_body::{PermitRequest, ReserveRequest, SettleRequest};
 use crate::rendering::ResponseRenderer;
 use crate::rendering::problem::{method_not_allowed, path_not_found};
 use crate::request_handler::RequestHandler;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use slidegate::OnceError;
 
 use crate::bounds::MAX_BODY_BYTES;
-use crate::json_reader::excerpt;
+use crate::client_text::excerpt;
 use crate::names::NameError;
 use crate::reservation_token::SealError;
 use crate::telemetry::request_result::RequestResult;
@@ -170,14 +170,14 @@ pub struct ProblemBody<'p> {
 
 /// Creates a problem with status 404. `remedy` lists the paths that exist, or states the prerequisite of the path.
 pub fn path_not_found(uri: &Uri, remedy: &str) -> HttpProblem {
-    let path = excerpt(uri.path().as_bytes());
+    let path = excerpt(uri.path());
     HttpProblem::new(StatusCode::NOT_FOUND, format!("path `{path}` does not exist; {remedy}"))
 }
 
 /// Creates a problem with status 405 for a method that the path does not accept. The header `Allow` of the response,
 /// which axum's router or the caller adds, lists the methods that it accepts.
 pub async fn method_not_allowed(method: Method, uri: Uri) -> HttpProblem {
-    let (path, method) = (uri.path(), excerpt(method.as_str().as_bytes()));
+    let (path, method) = (uri.path(), excerpt(method.as_str()));
     let detail =
         format!("`{path}` does not accept {method}; use a method that the header Allow lists");
     HttpProblem::new(StatusCode::METHOD_NOT_ALLOWED, detail)

@@ -28,7 +28,7 @@ impl RequestHandler {
             if let Err(error) = self.service.check_costs(&request) {
                 return (Err(error.into()), None);
             }
-            let ttl = parsed.ttl().duration();
+            let ttl = parsed.ttl();
             let reserved = match self.service.reserve(&request, parsed.idempotency_key(), ttl).await
             {
                 Ok(reserved) => reserved,

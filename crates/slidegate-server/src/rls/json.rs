@@ -1,18 +1,16 @@
 //! Messages of Envoy's rate limit service, in the JSON mapping of Protocol Buffers.
 
-mod request;
-
+use std::fmt;
 use std::sync::LazyLock;
 
 use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage, MessageDescriptor};
-use serde::Serialize;
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Serializer;
-use serde_json::error::Category;
 use thiserror::Error;
 
-use self::request::{JsonObject, RequestJson};
 use super::messages::{FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse};
-use crate::json_reader;
+use crate::client_text::{describe_json_error, excerpt};
 
 /// The reason why a message cannot be parsed from JSON or written as JSON.
 #[derive(Debug, Error)]
@@ -20,46 +18,85 @@ pub enum JsonError {
     /// The text is not a valid message.
     #[error("{0}")]
     Invalid(String),
-    /// The server cannot convert the response message to JSON.
-    #[error("response message cannot be converted to JSON: {0}")]
+    /// The server cannot convert the message.
+    #[error("message cannot be converted: {0}")]
     Internal(String),
 }
 
 static PROTOBUF_DESCRIPTOR_POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
     LazyLock::new(|| DescriptorPool::decode(FILE_DESCRIPTOR_SET));
 
-/// Parses a rate limit request. Unlike the JSON mapping of Protocol Buffers, accepts text that is not Unicode (bytes
-/// that are not UTF-8, or half of a surrogate pair), since clients choose the values.
-pub fn parse(text: &[u8]) -> Result<RateLimitRequest, JsonError> {
-    match serde_json::from_slice(text) {
-        Ok(JsonObject::<RequestJson>(request)) => Ok(request.into()),
-        Err(error) => Err(JsonError::Invalid(describe_error(text, &error))),
+/// Parses a rate limit request from text that [`repair_json`](crate::client_text::repair_json) has made readable.
+pub fn parse(text: &str) -> Result<RateLimitRequest, JsonError> {
+    let descriptor = find_protobuf_message_descriptor("RateLimitRequest")?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let message = DynamicMessage::deserialize(descriptor, &mut deserializer)
+        .map_err(to_invalid_json_error)?;
+    deserializer.end().map_err(to_invalid_json_error)?;
+    serde_json::from_str::<WithoutDuplicateFields>(text).map_err(to_invalid_json_error)?;
+    message.transcode_to().map_err(to_internal_json_error)
+}
+
+/// A JSON value whose objects contain each field once. prost-reflect uses the last of several fields with the same
+/// name, but JSON parsers disagree on which of them counts.
+struct WithoutDuplicateFields;
+
+impl<'de> Deserialize<'de> for WithoutDuplicateFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WithoutDuplicateFields)
     }
 }
 
-/// Returns the location, the problem and a remedy for a text that is not a rate limit request.
-fn describe_error(text: &[u8], error: &serde_json::Error) -> String {
-    if let Err(syntax_error) = json_reader::check_syntax(text) {
-        return syntax_error.to_string();
+impl<'de> Visitor<'de> for WithoutDuplicateFields {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
     }
-    let location = format!("line {} column {}", error.line(), error.column());
-    let problem = error.to_string();
-    let problem = problem.strip_suffix(&format!(" at {location}")).unwrap_or(&problem);
-    let remedy = match error.classify() {
-        // The syntax is valid, so the text has a value that serde_json cannot represent.
-        Category::Syntax if problem != "number out of range" => {
-            return format!(
-                "{location}: text is not Unicode, and only `domain`, `key` and `value` may contain \
-                 such text; remove unpaired surrogates such as `\\ud800`, and send UTF-8"
-            );
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        // At most two spellings of the few fields of a message: prost-reflect has rejected other names.
+        let mut names: Vec<String> = Vec::new();
+        while let Some((name, Self)) = map.next_entry::<String, Self>()? {
+            // `hits_addend` and `hitsAddend` are the same field.
+            let normalized = name.replace('_', "").to_ascii_lowercase();
+            if names.contains(&normalized) {
+                let name = excerpt(&name);
+                return Err(A::Error::custom(format!("duplicate field `{name}`")));
+            }
+            names.push(normalized);
         }
-        _ if problem.contains("field `attributes`") => {
-            "send attributes to /v1/check, or entries such as [{\"key\":\"client\",\"value\":\"alice\"}]"
-        }
-        _ if problem.contains("expected a string") => "write the value in double quotes",
-        _ => "send a RateLimitRequest of Envoy's rate limit service, as in docs/reference/grpc.md",
-    };
-    format!("{location}: {problem}; {remedy}")
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
+        while let Some(Self) = list.next_element()? {}
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
 }
 
 /// Serializes a rate limit response as JSON.
@@ -75,6 +112,12 @@ fn find_protobuf_message_descriptor(name: &str) -> Result<MessageDescriptor, Jso
     let pool = PROTOBUF_DESCRIPTOR_POOL.as_ref().map_err(to_internal_json_error)?;
     let found = pool.get_message_by_name(&format!("envoy.service.ratelimit.v3.{name}"));
     found.ok_or_else(|| to_internal_json_error(format!("unknown message `{name}`")))
+}
+
+fn to_invalid_json_error(error: serde_json::Error) -> JsonError {
+    let remedy =
+        "send a RateLimitRequest of Envoy's rate limit service, as in docs/reference/grpc.md";
+    JsonError::Invalid(format!("{}; {remedy}", describe_json_error(&error)))
 }
 
 fn to_internal_json_error(error: impl ToString) -> JsonError {
@@ -93,7 +136,6 @@ mod tests {
 
     #[test]
     fn json_request_accepts_camel_and_snake_case() {
-        let parse = |text: &str| parse(text.as_bytes());
         let spellings = [
             r#"{"domain":"d","hitsAddend":2,"descriptors":[{"entries":[{"key":"k","value":"v"}],
                 "limit":{"requestsPerUnit":3,"unit":"WEEK"},"hitsAddend":"4","isNegativeHits":true}]}"#,
@@ -103,9 +145,7 @@ mod tests {
         let [one, other] = spellings.map(|text| parse(text).unwrap());
         assert_eq!(one, other);
         assert_eq!((one.hits_addend, one.descriptors[0].hits_addend), (2, Some(4)));
-        let with_floats = spellings[1]
-            .replace("hits_addend\":4", "hits_addend\":4.0")
-            .replace("unit\":7", "unit\":7.0");
+        let with_floats = spellings[1].replace("hits_addend\":4", "hits_addend\":4.0");
         assert_eq!(one, parse(&with_floats).unwrap());
         for invalid in ["", "{", "[]", "{} {}", r#"{"nothing":1}"#, r#"{"domain":7}"#] {
             assert!(matches!(parse(invalid), Err(JsonError::Invalid(_))), "{invalid}");
@@ -115,16 +155,23 @@ mod tests {
     #[test]
     fn invalid_json_request_has_location_and_remedy() {
         for (text, expected) in [
-            (r#"{"descriptors":[{"hitsAddend":4.5}]}"#, "line 1 column 33: invalid value: "),
-            ("[]", "line 1 column 1: the body is a list; send a JSON object"),
-            (r#"{"domain":"a"#, "the body ends early, after byte 12 and within a string"),
-            (r#"{"attributes":{}}"#, "unknown field `attributes`, expected one of "),
-            (r#"{"attributes":{}}"#, "; send attributes to /v1/check"),
-            (r#"{"domain":7}"#, "integer `7`, expected a string; write the value in double quotes"),
-            (r#"{"domain":null,"\ud800":1}"#, "text is not Unicode, and only `domain`"),
-            (r#"{"descriptors":[{"hitsAddend":"\udc00"}]}"#, "remove unpaired surrogates"),
+            (
+                r#"{"descriptors":[{"hitsAddend":4.5}]}"#,
+                "column 33: expected integer value; send a",
+            ),
+            ("[]", "column 0: invalid type: sequence, expected a map; send a RateLimitRequest"),
+            (r#"{"domain":"a"#, "column 12: the body ends within a string; send"),
+            ("{} {}", "column 4: trailing characters; send"),
+            (r#"{"attributes":{}}"#, "column 13: unrecognized field name 'attributes'; send a"),
+            (r#"{"domain":7}"#, "column 11: invalid type: integer `7`, expected a string; send a"),
+            (r#"{"domain":"a","domain":"b"}"#, "column 27: duplicate field `domain`; send a"),
+            (r#"{"hitsAddend":1,"hits_addend":2}"#, "duplicate field `hits_addend`"),
+            (
+                r#"{"descriptors":[{"entries":[{"key":"a","key":"b"}]}]}"#,
+                "duplicate field `key`; send a",
+            ),
         ] {
-            let error = parse(text.as_bytes()).unwrap_err().to_string();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.starts_with("line 1 column ") && error.contains(expected), "{error}");
         }
     }

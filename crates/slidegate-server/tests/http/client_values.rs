@@ -25,7 +25,8 @@ fn rate_limit_service_body(user: &[u8]) -> Vec<u8> {
     [front, user, br#""}]}]}"#].concat()
 }
 
-/// Returns hostile contents of a JSON string: very long, not UTF-8, lone surrogates, and control characters.
+/// Returns hostile contents of a JSON string: very long, not Unicode, and control characters. The values differ after
+/// U+FFFD has replaced invalid Unicode.
 fn hostile_json_strings() -> Vec<Vec<u8>> {
     vec![
         vec![b'x'; 1025],
@@ -33,10 +34,11 @@ fn hostile_json_strings() -> Vec<Vec<u8>> {
         vec![b'*'; 15_000],
         vec![b'z'; 1_000_000],
         b"\xff".to_vec(),
-        b"\xfe".to_vec(),
-        br"\ud800".to_vec(),
+        b"k\xff\xfe".to_vec(),
         br"k\udcff".to_vec(),
         br"\u0000\u0001".to_vec(),
+        b"\x01\n\x1f".to_vec(),
+        br"\ud83d\ude00".to_vec(),
     ]
 }
 
@@ -51,6 +53,18 @@ fn hostile_values_have_separate_counters() {
             assert_eq!(client.post("/v1/peek", check_body(&text)).status, status, "{shown}");
             assert_eq!(client.post("/v1/check", check_body(&text)).status, status, "{shown}");
         }
+    }
+}
+
+#[test]
+fn values_with_invalid_unicode_share_counter() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    assert_eq!(client.post("/v1/check", check_body("\u{fffd}".as_bytes())).status, 200);
+    for text in [&b"\xff"[..], b"\xfe", br"\ud800", br"\uDCFF", br"\ufffd"] {
+        let shown = String::from_utf8_lossy(text);
+        assert_eq!(client.post("/v1/check", check_body(text)).status, 429, "{shown}");
+        assert_eq!(client.post("/json", rate_limit_service_body(text)).status, 429, "{shown}");
     }
 }
 
@@ -80,6 +94,7 @@ fn long_or_non_utf8_value_does_not_evade_ban() {
 fn non_utf8_attribute_names_do_not_affect_counting() {
     let server = Server::start(POLICY);
     let client = Client::new(&server);
+    // Both invalid names become U+FFFD, which is not an error for a repeated name.
     let body = b"{\"attributes\":{\"\xff\":\"a\",\"\xfe\":\"b\",\"user\":\"ann\"}}";
     assert_eq!([(); 2].map(|()| client.post("/v1/check", body).status), [200, 429]);
 }

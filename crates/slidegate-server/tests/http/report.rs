@@ -69,17 +69,17 @@ fn malformed_costs_are_bad_requests() {
         (
             "/v1/report",
             json!({"costs": {"tokens": 1}}).to_string(),
-            "field `attributes` is missing",
+            "missing field `attributes`; send a JSON object",
         ),
         (
             "/v1/check",
             json!({"attributes": {}, "costs": {"tokens": -1}}).to_string(),
-            "cost `tokens` is -1; send a whole number",
+            "cost `tokens`: -1 is not accepted; send a whole number",
         ),
         (
             "/v1/check",
             json!({"attributes": {}, "costs": [1]}).to_string(),
-            "`costs` is a list; send an object such as {\"tokens\":1800}",
+            "invalid type: sequence, expected an object with a value for each cost; send",
         ),
         ("/v1/check", json!({"attributes": {}, "costs": many}).to_string(), "more than 64 costs"),
         (

@@ -16,8 +16,9 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
-use super::check_request::ExplainRequest;
+use super::request_body::{self, ExplainRequest};
 use super::{PATHS, body, health};
+use crate::client_text::repair_json;
 use crate::explain::Explanation;
 use crate::rendering::problem::{HttpProblem, method_not_allowed, path_not_found};
 use crate::service::Service;
@@ -42,7 +43,8 @@ async fn explain(
     State(service): State<Arc<Service>>,
     body: Bytes,
 ) -> Result<Json<Explanation>, HttpProblem> {
-    let request = ExplainRequest::parse(&body)?;
+    let text = repair_json(&body);
+    let request: ExplainRequest<'_> = request_body::parse(&text)?;
     let request = request.to_gate_request();
     service.check_costs(&request)?;
     Ok(Json(service.explain(&request).await))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 
-use crate::json_reader::excerpt;
+use crate::client_text::excerpt;
 use crate::rendering::problem::HttpProblem;
 use crate::service::Service;
 use crate::telemetry::top::TopReport;
@@ -40,7 +40,7 @@ fn parse_top_key_count(query: &str) -> Result<usize, HttpProblem> {
     keys.filter(|keys| (1..=MAX_TOP_KEY_COUNT).contains(keys)).ok_or_else(|| {
         HttpProblem::bad_request(format!(
             "invalid query `{}`; send keys=N, with N from 1 to {MAX_TOP_KEY_COUNT}",
-            excerpt(query.as_bytes())
+            excerpt(query)
         ))
     })
 }

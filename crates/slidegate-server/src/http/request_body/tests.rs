@@ -2,10 +2,17 @@ use proptest::collection::btree_map;
 use proptest::prelude::*;
 
 use super::*;
+use crate::client_text::repair_json;
+
+/// Returns the detail of an error.
+fn detail(problem: &HttpProblem) -> String {
+    let problem: serde_json::Value = serde_json::from_slice(&problem.json()).unwrap();
+    problem["detail"].as_str().unwrap().to_owned()
+}
 
 /// Returns the names and values of the attributes in the body of a check.
 fn parse_attributes(body: &str) -> Vec<(String, String)> {
-    let request = CheckRequest::parse(body.as_bytes()).unwrap();
+    let request: CheckRequest<'_> = parse(body).unwrap();
     let request = request.to_gate_request();
     let pairs = request.descriptors()[0].iter();
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -40,9 +47,37 @@ proptest! {
     #[test]
     fn any_body_is_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         let body = [&b"{\"attributes\":{\"a\":"[..], &bytes].concat();
-        let _ = CheckRequest::parse(&body);
-        let _ = ReportRequest::parse(&bytes);
-        let _ = ExplainRequest::parse(&[&b"{\"descriptors\":[{\"attributes\":"[..], &bytes].concat());
+        let _ = parse::<CheckRequest<'_>>(&repair_json(&body));
+        let _ = parse::<ReportRequest<'_>>(&repair_json(&bytes));
+        let body = [&b"{\"descriptors\":[{\"attributes\":"[..], &bytes].concat();
+        let _ = parse::<ExplainRequest<'_>>(&repair_json(&body));
+    }
+
+    #[test]
+    fn any_string_is_accepted_as_value(value in proptest::collection::vec(any::<u8>(), 0..40)) {
+        let escaped = value.iter().flat_map(|byte| match byte {
+            b'"' | b'\\' => vec![b'\\', *byte],
+            _ => vec![*byte],
+        });
+        let escaped: Vec<u8> = escaped.collect();
+        let body = [b"{\"domain\":\"", &escaped[..], b"\",\"attributes\":{\"a\":\"", &escaped, b"\"}}"];
+        let body = body.concat();
+        let text = repair_json(&body);
+        let request: CheckRequest<'_> = parse(&text).unwrap();
+        let expected = String::from_utf8_lossy(&value);
+        prop_assert_eq!(&*request.domain, &*expected);
+        prop_assert_eq!(request.to_gate_request().descriptors()[0].iter().next(), Some(("a", &*expected)));
+    }
+}
+
+#[test]
+fn strings_without_escapes_are_borrowed() {
+    let text = r#"{"domain":"d","attributes":{"a":"b","c":42},"costs":{"e":1}}"#;
+    let request: CheckRequest<'_> = parse(text).unwrap();
+    let request = request.to_gate_request();
+    let pairs = request.descriptors()[0].iter().flat_map(|(name, value)| [name, value]);
+    for string in pairs.chain([request.domain()]) {
+        assert!(text.as_bytes().as_ptr_range().contains(&string.as_ptr()), "{string}");
     }
 }
 
@@ -50,12 +85,11 @@ proptest! {
 fn every_prefix_of_body_ends_early() {
     let body =
         r#"{"domain":"a\u00e9","attributes":{"b":"c","d":42,"e":true},"cost":1,"costs":{"f":2}}"#;
-    CheckRequest::parse(body.as_bytes()).unwrap();
+    parse::<CheckRequest<'_>>(body).unwrap();
     for length in 1..body.len() {
-        let problem = CheckRequest::parse(&body.as_bytes()[..length]).err().unwrap();
-        let expected = format!("the body ends early, after byte {length} and within ");
-        let text = String::from_utf8(problem.json()).unwrap();
-        assert!(text.contains(&expected), "{}: {text}", &body[..length]);
+        let problem = parse::<CheckRequest<'_>>(&body[..length]).err().unwrap();
+        let expected = format!("line 1 column {length}: the body ends within ");
+        assert!(detail(&problem).starts_with(&expected), "{}: {problem:?}", &body[..length]);
     }
 }
 
@@ -64,12 +98,11 @@ fn explain_body_errors_name_conflicting_field() {
     for (body, expected) in [
         ("{}", "neither `attributes` nor `descriptors`"),
         (r#"{"descriptors":[]}"#, "`descriptors` is empty; send"),
-        (r#"{"descriptors":{}}"#, "`descriptors` is an object; send a list"),
-        (r#"{"descriptors":[7]}"#, "a descriptor is a number; send an object"),
-        (
-            r#"{"descriptors":[{}]}"#,
-            "line 1 column 17: field `attributes` of a descriptor is missing",
-        ),
+        (r#"{"descriptors":{}}"#, "line 1 column 15: invalid type: map, expected a sequence"),
+        (r#"{"descriptors":null}"#, "invalid type: null, expected a sequence"),
+        (r#"{"descriptors":[7]}"#, "invalid type: integer `7`, expected an object"),
+        (r#"{"descriptors":[[{}]]}"#, "invalid type: sequence, expected an object"),
+        (r#"{"descriptors":[{}]}"#, "line 1 column 18: missing field `attributes`; send"),
         (r#"{"descriptors":[{"domain":"a"}]}"#, "unknown field `domain`"),
         (
             r#"{"attributes":{},"descriptors":[]}"#,
@@ -80,13 +113,12 @@ fn explain_body_errors_name_conflicting_field() {
             "have no effect together with `descriptors`",
         ),
     ] {
-        let problem = ExplainRequest::parse(body.as_bytes()).err().unwrap();
-        let text = String::from_utf8(problem.json()).unwrap();
-        assert!(text.contains(expected), "{body}: {text}");
+        let problem = parse::<ExplainRequest<'_>>(body).err().unwrap();
+        assert!(detail(&problem).contains(expected), "{body}: {problem:?}");
     }
     let body =
-        br#"{"descriptors":[{"attributes":{"user":42}},{"attributes":{"ok":true},"cost":2}]}"#;
-    let request = ExplainRequest::parse(body).unwrap();
+        r#"{"descriptors":[{"attributes":{"user":42}},{"attributes":{"ok":true},"cost":2}]}"#;
+    let request: ExplainRequest<'_> = parse(body).unwrap();
     let values = request.to_gate_request();
     let values = values.descriptors().iter().map(|descriptor| descriptor.iter().next().unwrap().1);
     assert_eq!(values.collect::<Vec<_>>(), ["42", "true"]);
@@ -108,8 +140,7 @@ fn whole_costs_are_accepted_in_every_notation() {
         ("0.5", None),
     ] {
         let body = format!(r#"{{"attributes":{{}},"cost":{cost}}}"#);
-        let request = CheckRequest::parse(body.as_bytes());
-        let found = request.ok().map(|request| request.cost.map_or(7, |Cost(units)| units));
-        assert_eq!(found, units, "{cost}");
+        let request = parse::<CheckRequest<'_>>(&body);
+        assert_eq!(request.ok().map(|request| request.cost.unwrap()), units, "{cost}");
     }
 }
