@@ -68,14 +68,6 @@ impl Node {
             .map(|raw| node_from_yaml_value(raw, source))
             .map_err(|error| yaml_error::describe(&error, source))
     }
-
-    /// Returns the text of a scalar, or `None` for other values. The key of a map always has a text.
-    pub fn text(&self) -> Option<&str> {
-        match &self.kind {
-            NodeKind::Text(text) => Some(text),
-            NodeKind::Null | NodeKind::List(_) | NodeKind::Map(_) => None,
-        }
-    }
 }
 
 impl SourceSpan {
