@@ -44,7 +44,7 @@ fn config_file_errors_have_positions() {
         ("domain: ''", "0.yaml:1:9: `domain` is missing or empty"),
         ("[]", "0.yaml:1:1: expected a map of fields, found a list"),
         ("domain: [a", "0.yaml:1:9: invalid YAML"),
-        ("domain: a\ndomain: b", "0.yaml:2:1: `domain` is written twice; remove one"),
+        ("domain: a\ndomain: b", "0.yaml:2:1: invalid YAML: duplicate mapping key: domain"),
         ("domain: a\ndescriptors: {}", "0.yaml:2:14: expected a list"),
         ("domain: a\ndescriptors: [a]", "0.yaml:2:15: expected a map of fields, found `a`"),
         ("domain: a\ndescriptors:\n- value: b", "0.yaml:3:3: the descriptor has no `key`"),

@@ -22,9 +22,7 @@ mod spec;
 mod store_options;
 pub(crate) mod suggest;
 mod synonyms;
-mod unquoted;
 mod warnings;
-mod yaml_error;
 
 use std::convert::Infallible;
 use std::fmt;

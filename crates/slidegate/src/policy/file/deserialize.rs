@@ -190,13 +190,6 @@ impl<'n, 'm> NodeDeserializer<'n, 'm> {
         })
     }
 
-    /// Returns an error if a tag or an anchor, which is probably meant as text, is written before the node.
-    fn tag_or_anchor_error(self) -> Option<DeserializeError> {
-        let message = self.node.misreading.as_deref()?;
-        let is_map = matches!(self.node.kind, NodeKind::Map(_));
-        (!is_map).then(|| DeserializeError::custom(message))
-    }
-
     /// Returns an error with the message that the node does not have the type `expected`.
     fn type_mismatch_error<T>(self, expected: &dyn Expected) -> Result<T, DeserializeError> {
         Err(match &self.node.kind {
@@ -245,10 +238,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
             NodeKind::Null => self.type_mismatch_error(&visitor),
             NodeKind::Text(text) => visitor.visit_str(text),
             NodeKind::List(_) => self.deserialize_seq(visitor),
-            NodeKind::Map(_) => match &self.node.misreading {
-                Some(message) => Err(DeserializeError::custom(message)),
-                None => visitor.visit_newtype_struct(self),
-            },
+            NodeKind::Map(_) => visitor.visit_newtype_struct(self),
         }
     }
 
@@ -278,10 +268,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
     fn deserialize_str<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
             NodeKind::Text(text) => visitor.visit_str(text),
-            _ => match &self.node.misreading {
-                Some(message) => Err(DeserializeError::custom(message)),
-                None => self.type_mismatch_error(&"text"),
-            },
+            _ => self.type_mismatch_error(&"text"),
         }
     }
 
@@ -406,10 +393,7 @@ impl<'n> SeqAccess<'n> for FieldSpanAndValueAccess<'n, '_> {
                 seed.deserialize(number).map(Some)
             }
             None => {
-                let value = match self.deserializer.tag_or_anchor_error() {
-                    Some(error) => Err(error),
-                    None => seed.deserialize(self.deserializer),
-                };
+                let value = seed.deserialize(self.deserializer);
                 self.deserializer.report_if_error(value).map(Some)
             }
         }
