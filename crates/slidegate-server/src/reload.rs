@@ -153,8 +153,8 @@ impl PolicyReloader {
             return self.record_reload_of_unchanged_policy();
         }
         self.service.record_reload(ReloadResult::Changed, None);
-        info!("the policy has changed: {}", diff.summary());
-        log_at_most_max_lines(&diff.lines, |line| info!("{line}"));
+        info!("the policy has changed; - before, + now:");
+        log_at_most_max_lines(&diff, |line| info!("{line}"));
         log_notes(&notes);
         if self.current.policy.rules().is_empty() {
             warn!("the policy has no rules, so all requests are allowed");
