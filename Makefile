@@ -19,7 +19,7 @@ test-tools:
 
 # The long forms of the tests, for a run each night: more seeds and cases, longer fuzzing and soaking. Takes hours.
 nightly: test-tools
-	SEEDS=20000 PROPTEST_CASES=4096 RELOAD_SECONDS=300 DIFFERENTIAL_SECONDS=1800 MAX_EXAMPLES=2000 .ci/run-tests --include-ignored
+	SEEDS=20000 PROPTEST_CASES=4096 RELOAD_CHANGES=200 DIFFERENTIAL_SECONDS=1800 MAX_EXAMPLES=2000 .ci/run-tests --include-ignored
 	$(MAKE) fuzz
 
 # Tests the memory store and the circuit breaker under many thread schedules. shuttle replaces their locks and atomics.

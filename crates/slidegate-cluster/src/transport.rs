@@ -1,10 +1,8 @@
 //! Transport of replication frames between nodes.
 //!
-//! Frames may be lost, and sending never waits: the sender must repeat lost updates. [`tcp`] connects machines, and
-//! [`channel`] connects nodes within one process, with seeded network faults. One test suite checks the guarantees of
-//! [`Transport`] for both.
+//! Frames may be lost, and sending never waits: the sender must repeat lost updates. [`tcp`] connects machines. One
+//! test suite checks the guarantees of [`Transport`], for `tcp` and for a simulated network with seeded faults.
 
-pub mod channel;
 pub mod tcp;
 
 mod link_counters;

@@ -6,11 +6,8 @@ use thiserror::Error;
 
 use crate::reservation_token::{SealError, TokenSealer};
 
-/// The first byte of a token. It is authenticated.
-const TOKEN_VERSION: u8 = 2;
-
-const ORIGIN_ANY: u8 = 0;
-const ORIGIN_INSTANCE: u8 = 1;
+/// The kind of the tokens of permits. It is authenticated.
+const PERMIT_KIND: &str = "permit";
 
 /// The reason why a token is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -28,25 +25,14 @@ pub enum PermitTokenError {
 impl TokenSealer {
     /// Returns the token of a permit. If `is_shared` is `false`, only this instance can open it.
     pub fn seal_permit(&self, permit: &Permit, is_shared: bool) -> Result<String, SealError> {
-        let mut plaintext = vec![if is_shared { ORIGIN_ANY } else { ORIGIN_INSTANCE }];
-        plaintext.extend(self.instance());
-        plaintext.extend(permit.encode());
-        self.encrypt(TOKEN_VERSION, plaintext)
+        self.encrypt(PERMIT_KIND, &(is_shared, permit))
     }
 
     /// Returns the permit of a token.
     pub fn open_permit(&self, token: &str) -> Result<Permit, PermitTokenError> {
-        let invalid = PermitTokenError::Invalid;
-        let plaintext = self.decrypt(TOKEN_VERSION, token).ok_or(invalid)?;
-        let (origin, rest) = plaintext.split_first().ok_or(invalid)?;
-        let (instance, permit) = rest.split_first_chunk().ok_or(invalid)?;
-        match *origin {
-            ORIGIN_ANY => {}
-            ORIGIN_INSTANCE if instance == self.instance() => {}
-            ORIGIN_INSTANCE => return Err(PermitTokenError::OtherInstance),
-            _ => return Err(invalid),
-        }
-        Permit::decode(permit).ok_or(invalid)
+        let content = self.decrypt(PERMIT_KIND, token).ok_or(PermitTokenError::Invalid)?;
+        let (is_own, (is_shared, permit)) = content;
+        if is_own || is_shared { Ok(permit) } else { Err(PermitTokenError::OtherInstance) }
     }
 }
 

@@ -1,203 +1,84 @@
-//! Describes the differences between two policies, rule by rule, for the log of a reload.
+//! Describes the differences between two policies, for the log of a reload: the lines of their descriptions that differ.
 //!
 //! The order of rules is ignored, because all matching rules apply. The order of overrides is compared, because only
 //! the first matching override applies.
 
-mod counters;
+use std::time::Duration;
 
-use std::collections::{HashMap, HashSet};
-
+use similar::{ChangeTag, TextDiff};
 use slidegate::Policy;
 use slidegate::policy::{DomainNames, Override, Rule};
 
-use crate::policy_description;
+use crate::policy_description::describe_rule;
 
-/// Maximum number of characters of one description in a log line. Longer descriptions are cut, because a condition may
-/// list thousands of networks.
-const MAX_CHANGE_DESCRIPTION_CHARS: usize = 400;
+/// Maximum number of characters of one log line. Longer lines are cut, because a condition may list thousands of
+/// networks.
+const MAX_LINE_CHARS: usize = 400;
 
-/// The differences between two policies.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct PolicyDiff {
-    pub added: usize,
-    pub changed: usize,
-    pub removed: usize,
-    /// One line for each added, changed or removed rule, one line if the routes have changed, and one line for each domain
-    /// whose declared attributes have changed.
-    pub lines: Vec<String>,
+/// Maximum time to search for the shortest difference. After that time, the difference may have more lines.
+const MAX_DIFF_TIME: Duration = Duration::from_secs(1);
+
+/// Returns the differences between two policies: lines that begin with `-` for the old policy, and with `+` for the new
+/// one. If the result is empty, both policies make the same decisions with the same counters.
+pub fn diff(old: &Policy, new: &Policy) -> Vec<String> {
+    let (old, new) = (describe_policy(old), describe_policy(new));
+    let (old, new): (Vec<&str>, Vec<&str>) =
+        (old.iter().map(String::as_str).collect(), new.iter().map(String::as_str).collect());
+    let diff = TextDiff::configure().timeout(MAX_DIFF_TIME).diff_slices(&old, &new);
+    let changes = diff.iter_all_changes().filter(|change| change.tag() != ChangeTag::Equal);
+    changes.map(|change| format!("{} {}", change.tag(), sanitize_for_log(change.value()))).collect()
 }
 
-/// Returns the differences between two policies. If the result is empty, both policies make the same decisions.
-pub fn diff(old: &Policy, new: &Policy) -> PolicyDiff {
-    let mut diff = PolicyDiff::default();
-    let mut unmatched: HashMap<_, _> =
-        old.rules().iter().map(|rule| (rule_domain_and_name(rule), rule)).collect();
-    for rule in new.rules() {
-        let line = match unmatched.remove(&rule_domain_and_name(rule)) {
-            Some(old) => describe_changed_rule(old, rule).inspect(|_| diff.changed += 1),
-            None => Some(describe_added_rule(rule)).inspect(|_| diff.added += 1),
-        };
-        diff.lines.extend(line);
-    }
-    for rule in
-        old.rules().iter().filter(|rule| unmatched.contains_key(&rule_domain_and_name(rule)))
-    {
-        diff.removed += 1;
-        diff.lines.push(format!("{} was removed", format_rule_label(rule)));
-    }
-    diff.lines.extend(describe_route_changes(old, new));
-    diff.lines.extend(describe_attribute_changes(old, new));
-    diff
-}
-
-/// Returns the domain and the name of a rule. Together they identify the rule in both policies.
-fn rule_domain_and_name(rule: &Rule) -> (&str, &str) {
-    (rule.domain(), rule.name())
+/// Describes a policy in lines, each of which names the rule that it belongs to.
+fn describe_policy(policy: &Policy) -> Vec<String> {
+    let mut rules: Vec<&Rule> = policy.rules().iter().collect();
+    rules.sort_by_key(|rule| (rule.domain(), rule.name()));
+    let rules = rules.into_iter().flat_map(|rule| {
+        let label = format_rule_label(rule);
+        let lines = describe_rule(rule).into_iter().chain(describe_counters(rule));
+        lines.map(move |line| format!("{label}: {line}"))
+    });
+    let mut routes: Vec<String> = policy.routes().map(|route| format!("route {route}")).collect();
+    routes.sort();
+    let attributes = policy.domains().flat_map(|domain| {
+        let names = policy.domain_names(domain).and_then(DomainNames::declared_attributes);
+        names.into_iter().flatten().map(move |name| format!("domain `{domain}`: attribute {name}"))
+    });
+    rules.chain(routes).chain(attributes).collect()
 }
 
 fn format_rule_label(rule: &Rule) -> String {
     match rule.domain() {
         "default" => format!("rule `{}`", rule.name()),
-        domain => format!("rule `{}` of domain `{}`", rule.name(), sanitize_for_log(domain)),
+        domain => format!("rule `{}` of domain `{domain}`", rule.name()),
     }
 }
 
-fn describe_added_rule(rule: &Rule) -> String {
-    format!(
-        "{} was added: {}",
-        format_rule_label(rule),
-        sanitize_for_log(&policy_description::describe_rule(rule).join("; "))
-    )
+/// Describes the counters of a rule: the name of each limit, and the shape of its counters. If a line changes, the
+/// counters start at 0.
+fn describe_counters(rule: &Rule) -> Vec<String> {
+    let overrides = rule.overrides().iter().map(Override::settings);
+    let limits = [rule.settings()].into_iter().chain(overrides).flat_map(|all| all.limits());
+    let mut lines: Vec<String> = limits
+        .filter(|limit| limit.limit().capacity() > 0)
+        .map(|limit| format!("`{}` counted as {}", limit.id(), limit.limit().shape_text()))
+        .collect();
+    lines.sort();
+    lines.dedup();
+    lines
 }
 
-/// Describes the changes from the rule `old` to the rule `new`. Returns `None` if the rules do not differ.
-fn describe_changed_rule(old: &Rule, new: &Rule) -> Option<String> {
-    let parts = [
-        describe_list_difference(&describe_rule_parts(old), &describe_rule_parts(new)),
-        describe_override_reordering(old, new),
-        counters::describe_counter_changes(old, new),
-    ];
-    let parts: Vec<String> = match parts {
-        // The descriptions do not show the difference, for example of the names of limits.
-        [None, order, Some(counters)] => {
-            let counter_shapes = describe_list_difference(
-                &counters::counter_shapes(old),
-                &counters::counter_shapes(new),
-            );
-            [counter_shapes, order, Some(counters)].into_iter().flatten().collect()
-        }
-        parts => parts.into_iter().flatten().collect(),
-    };
-    (!parts.is_empty())
-        .then(|| format!("{} has changed: {}", format_rule_label(new), parts.join("; ")))
-}
-
-/// Describes the texts that only one of the two lists contains, for example `was [5/s], is [9/s]`. Returns `None` if
-/// both lists contain the same texts.
-fn describe_list_difference(old: &[String], new: &[String]) -> Option<String> {
-    let only = |left: &[String], right: &[String]| {
-        let right: HashSet<&String> = right.iter().collect();
-        let only: Vec<&str> =
-            left.iter().filter(|part| !right.contains(part)).map(String::as_str).collect();
-        (!only.is_empty()).then(|| sanitize_for_log(&only.join("; ")))
-    };
-    match (only(old, new), only(new, old)) {
-        (Some(was), Some(is)) => Some(format!("was [{was}], is [{is}]")),
-        (Some(was), None) => Some(format!("removed [{was}]")),
-        (None, Some(is)) => Some(format!("added [{is}]")),
-        (None, None) => None,
-    }
-}
-
-/// Returns one description for each part of a rule, including each override. The descriptions are compared as a set, so
-/// the order of the overrides does not matter.
-fn describe_rule_parts(rule: &Rule) -> Vec<String> {
-    let overrides = rule.overrides().iter().map(describe_override_with_name);
-    policy_description::describe_base_rule(rule).into_iter().chain(overrides).collect()
-}
-
-/// Describes an override. The description starts with the name of the override.
-fn describe_override_with_name(it: &Override) -> String {
-    let name = it.name().map_or("an override".into(), |name| format!("override `{name}`"));
-    format!("{name}, {}", policy_description::describe_override(it))
-}
-
-/// Describes a change in the order of overrides. Compares only the overrides that both versions of a rule contain.
-/// Returns `None` if their order is the same.
-fn describe_override_reordering(old: &Rule, new: &Rule) -> Option<String> {
-    let override_identifiers =
-        |rule: &Rule| -> Vec<String> { rule.overrides().iter().map(override_identifier).collect() };
-    let (old_keys, new_keys) = (override_identifiers(old), override_identifiers(new));
-    let intersection = |left: &[String], right: &[String]| -> Vec<String> {
-        let right: HashSet<&String> = right.iter().collect();
-        left.iter().filter(|key| right.contains(key)).cloned().collect()
-    };
-    let new_order = intersection(&new_keys, &old_keys);
-    let is_reordered = intersection(&old_keys, &new_keys) != new_order;
-    is_reordered.then(|| {
-        format!("the order of the overrides is now {}", sanitize_for_log(&new_order.join(", ")))
-    })
-}
-
-/// Returns the text that identifies an override within its rule: its name, or its conditions if it has no name.
-fn override_identifier(it: &Override) -> String {
-    match it.name() {
-        Some(name) => format!("`{name}`"),
-        None => format!("[{}]", policy_description::describe_conditions(it.when())),
-    }
-}
-
-fn describe_route_changes(old: &Policy, new: &Policy) -> Option<String> {
-    let (old_routes, new_routes): (HashSet<&str>, HashSet<&str>) =
-        (old.routes().collect(), new.routes().collect());
-    let list = |label, routes: Vec<&str>| {
-        (!routes.is_empty()).then(|| format!("{label} {}", sanitize_for_log(&routes.join(", "))))
-    };
-    let added = list("added", new.routes().filter(|route| !old_routes.contains(route)).collect());
-    let removed =
-        list("removed", old.routes().filter(|route| !new_routes.contains(route)).collect());
-    let parts: Vec<String> = [added, removed].into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| format!("routes have changed: {}", parts.join("; ")))
-}
-
-/// Describes the attributes that only one of the policies declares, for each domain of the new policy.
-fn describe_attribute_changes(old: &Policy, new: &Policy) -> Vec<String> {
-    let declared = |policy: &Policy, domain: &str| -> Vec<String> {
-        let names = policy.domain_names(domain).and_then(DomainNames::declared_attributes);
-        names.into_iter().flatten().map(str::to_owned).collect()
-    };
-    let changes = new.domains().filter_map(|domain| {
-        let change = describe_list_difference(&declared(old, domain), &declared(new, domain))?;
-        Some(format!("attributes of domain `{}` have changed: {change}", sanitize_for_log(domain)))
-    });
-    changes.collect()
-}
-
-/// Escapes control characters, and cuts the text after [`MAX_CHANGE_DESCRIPTION_CHARS`] characters, so that it fits on
-/// one log line.
+/// Escapes control characters, and cuts the text after [`MAX_LINE_CHARS`] characters, so that it fits on one log line.
 fn sanitize_for_log(text: &str) -> String {
     let mut sanitized = String::new();
     for (index, char) in text.chars().enumerate() {
         match char {
-            _ if index == MAX_CHANGE_DESCRIPTION_CHARS => return sanitized + "…",
+            _ if index == MAX_LINE_CHARS => return sanitized + "…",
             char if char.is_control() => sanitized.extend(char.escape_default()),
             char => sanitized.push(char),
         }
     }
     sanitized
-}
-
-impl PolicyDiff {
-    /// Returns `true` if the two policies do not differ.
-    pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
-    }
-
-    /// Returns a text with the numbers of added, changed and removed rules.
-    pub fn summary(&self) -> String {
-        let Self { added, changed, removed, .. } = self;
-        format!("rules: {added} added, {changed} changed, {removed} removed")
-    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,12 @@
 //! Reloads the policy when its file changes, and on SIGHUP.
 //!
-//! Only a complete and valid policy replaces the current policy. [`watched_paths`] resolves the directories to watch,
-//! [`file_watcher`] interprets their events, and [`policy_diff`] describes the changes for the log.
+//! Only a complete and valid policy replaces the current policy. The file is read every second, which also works on
+//! network file systems and through links. [`policy_diff`] describes the changes for the log.
 
-mod file_watcher;
-mod watched_paths;
-
-use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
-use std::{mem, thread};
+use std::{io, mem};
 
 use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
@@ -21,28 +17,12 @@ use crate::policy_input::SourceTexts;
 use crate::service::Service;
 use crate::telemetry::metrics::ReloadResult;
 
-pub use self::file_watcher::FileWatcher;
-
 /// Maximum number of log lines that list the changes or errors of one reload.
 const MAX_LOG_LINES_PER_RELOAD: usize = 50;
 
-/// Pause between two reads of the policy file during a reload. The contents are used only if two successive reads are
-/// equal, because a process may be writing the file.
-const POLICY_FILE_REREAD_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Maximum number of reads of the policy file in one reload, while its contents keep changing.
-const MAX_POLICY_FILE_READS_PER_RELOAD: usize = 50;
-
-/// Pause before the policy file is read again after a failed read, because the failure may be temporary.
-const FAILED_READ_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// An event that may trigger a reload.
-enum ReloadTrigger {
-    /// SIGHUP was received.
-    Hangup,
-    /// A file system event in a watched directory.
-    File(notify::Result<notify::Event>),
-}
+/// Interval at which files are read. A process may be writing a file, so contents are used only if two successive reads
+/// are equal.
+pub const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The result of reading the policy files: their texts, or a list of error messages, each of one line.
 type PolicyReadResult = Result<SourceTexts, Vec<String>>;
@@ -51,15 +31,17 @@ type PolicyReadResult = Result<SourceTexts, Vec<String>>;
 /// a time.
 struct PolicyReloader {
     service: Arc<Service>,
-    events: Receiver<ReloadTrigger>,
-    watcher: FileWatcher,
+    hangups: Receiver<()>,
+    /// Whether the policy is read every second. A source that is not a file, such as a pipe, can be read only once.
+    is_rereadable: bool,
     /// The active policy, and the texts of the files from which it was parsed.
     current: PolicyFile,
-    last_read: PolicyReadResult,
+    /// The last result that was applied or rejected.
+    last_used: PolicyReadResult,
+    /// The result of the previous read; `None` before the first read, and after SIGHUP.
+    previous_read: Option<PolicyReadResult>,
     /// Whether SIGHUP has been received since the last reload.
     is_reload_requested: bool,
-    /// Whether the policy file may have changed since the last read.
-    has_file_changed: bool,
     /// Whether a policy is being applied. If this is `true` when the loop starts, its last reload panicked.
     is_applying: bool,
 }
@@ -67,21 +49,13 @@ struct PolicyReloader {
 /// Starts a thread that reloads the policy of a service when `file` changes or SIGHUP is received.
 pub fn start(file: PolicyFile, service: Arc<Service>, mut hangup: Signal) -> io::Result<()> {
     let tasks = service.health().background_tasks().clone();
-    let (sender, events) = mpsc::channel();
-    let watcher = FileWatcher::new(file.source.path(), {
-        let sender = sender.clone();
-        // The receiver is dropped only when the process ends.
-        move |event| drop(sender.send(ReloadTrigger::File(event)))
-    })?;
+    let (sender, hangups) = mpsc::channel();
     let mut reloader = PolicyReloader {
         service,
-        events,
-        // The file may have changed before it was watched. A source that is not a file, such as a pipe, can be read
-        // only once.
-        has_file_changed: is_folder_or_regular_file(&file.source)
-            && read_policy_texts(&file.source) != Ok(file.texts.clone()),
-        watcher,
-        last_read: Ok(file.texts.clone()),
+        hangups,
+        is_rereadable: is_folder_or_regular_file(&file.source),
+        last_used: Ok(file.texts.clone()),
+        previous_read: None,
         current: file,
         is_reload_requested: false,
         is_applying: false,
@@ -92,8 +66,8 @@ pub fn start(file: PolicyFile, service: Arc<Service>, mut hangup: Signal) -> io:
     Ok(())
 }
 
-async fn forward_sighup_signals(hangup: &mut Signal, events: &Sender<ReloadTrigger>) {
-    while hangup.recv().await.is_some() && events.send(ReloadTrigger::Hangup).is_ok() {}
+async fn forward_sighup_signals(hangup: &mut Signal, hangups: &Sender<()>) {
+    while hangup.recv().await.is_some() && hangups.send(()).is_ok() {}
 }
 
 /// Returns `true` if the policy can be read repeatedly: its source is a folder or a regular file, not for example a
@@ -119,83 +93,31 @@ impl PolicyReloader {
             self.record_failed_reload(&["the reload panicked; see the log".to_owned()]);
         }
         loop {
-            self.record_pending_reload_triggers();
-            if self.is_reload_requested
-                || (self.has_file_changed && !self.watcher.is_being_written())
-            {
-                self.reload_policy();
-                continue;
-            }
-            match self.wait_for_reload_trigger() {
-                Ok(event) => self.record_reload_trigger(event),
-                Err(RecvTimeoutError::Timeout) => self.has_file_changed = true,
+            match self.hangups.recv_timeout(READ_INTERVAL) {
+                // Only reads that are a full interval apart show that a file is complete.
+                Ok(()) => (self.is_reload_requested, self.previous_read) = (true, None),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-        }
-    }
-
-    fn wait_for_reload_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
-        match self.last_read {
-            Ok(_) => Ok(self.events.recv()?),
-            Err(_) => self.events.recv_timeout(FAILED_READ_RETRY_INTERVAL),
-        }
-    }
-
-    fn record_reload_trigger(&mut self, event: ReloadTrigger) {
-        match event {
-            ReloadTrigger::Hangup => self.is_reload_requested = true,
-            ReloadTrigger::File(event) => self.has_file_changed |= self.watcher.on_event(&event),
-        }
-    }
-
-    /// Records all reload triggers that have already arrived. Does not wait for further ones.
-    fn record_pending_reload_triggers(&mut self) {
-        while let Ok(event) = self.events.try_recv() {
-            self.record_reload_trigger(event);
-        }
-    }
-
-    fn reload_policy(&mut self) {
-        self.has_file_changed = false;
-        let stable_read = self.read_until_contents_are_stable();
-        let is_reload_requested = mem::take(&mut self.is_reload_requested);
-        match stable_read {
-            Some(read_result) if is_reload_requested || read_result != self.last_read => {
-                self.apply_policy_read_result(read_result)
-            }
-            // The contents have not changed since the last read.
-            Some(_) => {}
-            // The file is read once the writer closes it.
-            None if !is_reload_requested && self.watcher.is_being_written() => {}
-            None => {
-                let path = self.current.source.path().display();
-                self.apply_policy_read_result(Err(vec![format!(
-                    "{path}: cannot be read: it is still being written; it is read when the writer closes it"
-                )]));
+            if self.is_rereadable || self.is_reload_requested {
+                self.read_policy();
             }
         }
     }
 
-    /// Reads the policy files until two successive reads are equal and no file is being written. Returns `None` if this
-    /// does not happen within [`MAX_POLICY_FILE_READS_PER_RELOAD`] reads.
-    fn read_until_contents_are_stable(&mut self) -> Option<PolicyReadResult> {
-        let mut previous = read_policy_texts(&self.current.source);
-        for _ in 1..MAX_POLICY_FILE_READS_PER_RELOAD {
-            thread::sleep(POLICY_FILE_REREAD_INTERVAL);
-            self.record_pending_reload_triggers();
-            let now = read_policy_texts(&self.current.source);
-            if now == previous && !self.watcher.is_being_written() {
-                // This read is newer than all events handled so far.
-                self.has_file_changed = false;
-                return Some(now);
-            }
-            previous = now;
+    /// Reads the policy files, and uses the result if it is complete, and if it is new or a reload was requested.
+    fn read_policy(&mut self) {
+        let now = read_policy_texts(&self.current.source);
+        if self.previous_read.as_ref() == Some(&now)
+            && (mem::take(&mut self.is_reload_requested) || now != self.last_used)
+        {
+            self.apply_policy_read_result(now.clone());
         }
-        None
+        self.previous_read = Some(now);
     }
 
     fn apply_policy_read_result(&mut self, read_result: PolicyReadResult) {
-        self.last_read = read_result.clone();
+        self.last_used = read_result.clone();
         self.is_applying = true;
         self.apply_read_result(read_result);
         self.is_applying = false;
@@ -231,8 +153,8 @@ impl PolicyReloader {
             return self.record_reload_of_unchanged_policy();
         }
         self.service.record_reload(ReloadResult::Changed, None);
-        info!("the policy has changed: {}", diff.summary());
-        log_at_most_max_lines(&diff.lines, |line| info!("{line}"));
+        info!("the policy has changed; - before, + now:");
+        log_at_most_max_lines(&diff, |line| info!("{line}"));
         log_notes(&notes);
         if self.current.policy.rules().is_empty() {
             warn!("the policy has no rules, so all requests are allowed");

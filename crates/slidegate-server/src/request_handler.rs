@@ -27,8 +27,6 @@ use crate::telemetry::request_result::{ClassifyResponse, RequestResult};
 use crate::telemetry::traces::TraceParent;
 use crate::telemetry::traces::span::{TracedDecision, trace_decision};
 
-const TRACEPARENT_HEADER: &str = "traceparent";
-
 /// The service, renderer, metrics and tracer of one listener.
 pub struct RequestHandler {
     service: Arc<Service>,
@@ -285,13 +283,9 @@ fn store_duration(micros: &AtomicU64, duration: Duration) {
 impl TraceHeaders<'_> {
     fn read_trace_parent(self, tracer: &DecisionTracer) -> TraceParent {
         match self {
-            Self::Direct(headers) => parse_trusted_trace_parent(headers),
-            Self::Forwarded(headers) if tracer.trusts_forwarded() => {
-                parse_trusted_trace_parent(headers)
-            }
-            Self::Forwarded(headers) => {
-                TraceParent::untrusted(read_header_values_as_text(headers, TRACEPARENT_HEADER))
-            }
+            Self::Direct(headers) => TraceParent::trusted(headers),
+            Self::Forwarded(headers) if tracer.trusts_forwarded() => TraceParent::trusted(headers),
+            Self::Forwarded(headers) => TraceParent::untrusted(headers),
         }
     }
 }
@@ -307,18 +301,4 @@ impl Drop for RequestTimer<'_> {
         let elapsed = self.started.elapsed().saturating_sub(self.waited);
         self.metrics.record_request(elapsed, self.result);
     }
-}
-
-fn parse_trusted_trace_parent(headers: &HeaderMap) -> TraceParent {
-    TraceParent::trusted(
-        read_header_values_as_text(headers, TRACEPARENT_HEADER),
-        read_header_values_as_text(headers, "tracestate"),
-    )
-}
-
-fn read_header_values_as_text<'h>(
-    headers: &'h HeaderMap,
-    name: &str,
-) -> impl Iterator<Item = &'h str> {
-    headers.get_all(name).into_iter().map(|value| value.to_str().unwrap_or_default())
 }

@@ -1,44 +1,35 @@
 //! Reservation tokens: the charges of a reserved call, encrypted and authenticated. [Permits](crate::permit_token) have
 //! tokens of the same kind.
 //!
-//! A token is `base64url(version, salt, ciphertext)`. The ciphertext is ChaCha20-Poly1305 (RFC 8439) under a key that is
-//! derived from the token key and the random salt of 128 bits with HMAC-SHA256. So every token has its own key, its
-//! nonce can be constant, and instances that share a token key need no common counter. The holder of a token can
-//! neither change nor read it: keys of counters contain attribute values.
+//! A token is a PASETO (`v4.local`), whose content is JSON. Instances that share a token key need no common counter. The
+//! holder of a token can neither change nor read it: keys of counters contain attribute values.
 
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use pasetors::errors::Error as PasetoError;
+use pasetors::keys::{Generate, SymmetricKey};
+use pasetors::token::{Local, UntrustedToken};
+use pasetors::version4::{LocalToken, V4};
 use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
-use slidegate::{Clock, ReservedCall, Timestamp, WallClock};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use slidegate::{CallId, Clock, ReservedCall, Timestamp, WallClock};
 use thiserror::Error;
 
 /// Maximum length of a token in bytes. Only a reservation with hundreds of limits reaches it.
 pub const MAX_TOKEN_BYTES: usize = 64 * 1024;
 
-/// The first byte of a token. It is authenticated.
-const TOKEN_VERSION: u8 = 1;
-
-const SALT_BYTES: usize = 16;
-
-/// The nonce of all tokens: each token has a key of its own.
-const NONCE: [u8; NONCE_LEN] = [0; NONCE_LEN];
+/// The kind of the tokens of reservations. It is authenticated.
+const RESERVATION_KIND: &str = "reservation";
 
 /// Separates the keys of tokens from other uses of the same secret.
-const KEY_DERIVATION_LABEL: &[u8] = b"slidegate reservation token 1";
+const KEY_DERIVATION_LABEL: &[u8] = b"slidegate reservation token 2";
 
 /// Separates the token key of a cluster from other uses of the cluster key.
 const CLUSTER_KEY_LABEL: &[u8] = b"slidegate reservation token key of a cluster 1";
 
-const ORIGIN_ANY: u8 = 0;
-const ORIGIN_STORE_OF_INSTANCE: u8 = 1;
-const ORIGIN_FALLBACK_OF_INSTANCE: u8 = 2;
-
 /// The content of a token.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reservation {
     pub call: ReservedCall,
     pub expires_at: Timestamp,
@@ -46,7 +37,8 @@ pub struct Reservation {
 }
 
 /// The place where the charges of a reservation are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ReservationOrigin {
     /// A store that all instances share.
     SharedStore,
@@ -80,54 +72,45 @@ pub struct SealError;
 
 /// Derives the token key of a cluster from the cluster key.
 pub fn token_key_of_cluster(cluster_key: &str) -> Vec<u8> {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, cluster_key.as_bytes());
-    hmac::sign(&key, CLUSTER_KEY_LABEL).as_ref().to_vec()
+    derive_key(cluster_key.as_bytes(), CLUSTER_KEY_LABEL).as_ref().to_vec()
+}
+
+/// Derives a key of 32 bytes from a secret of any length.
+fn derive_key(secret: &[u8], label: &[u8]) -> hmac::Tag {
+    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), label)
 }
 
 /// Creates and opens tokens.
 pub struct TokenSealer {
-    key: hmac::Key,
-    random: SystemRandom,
+    key: SymmetricKey<V4>,
     /// Identifies this process in tokens that no other process can settle.
-    instance: [u8; 16],
+    instance: CallId,
 }
 
 impl TokenSealer {
     /// Creates a sealer with a key that other instances may share. With `None`, draws a random key.
-    pub fn new(key: Option<&[u8]>) -> Result<Self, ring::error::Unspecified> {
-        let random = SystemRandom::new();
-        let mut instance = [0; 16];
-        random.fill(&mut instance)?;
-        let mut drawn = [0; 32];
-        random.fill(&mut drawn)?;
-        Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, key.unwrap_or(&drawn)), random, instance })
+    pub fn new(secret: Option<&[u8]>) -> Result<Self, PasetoError> {
+        let key = match secret {
+            Some(secret) => SymmetricKey::from(derive_key(secret, KEY_DERIVATION_LABEL).as_ref()),
+            None => SymmetricKey::generate(),
+        };
+        Ok(Self { key: key?, instance: CallId::unique() })
     }
 
     /// Returns the token of a reservation.
     pub fn seal(&self, reservation: &Reservation) -> Result<String, SealError> {
-        let mut plaintext = vec![match reservation.origin {
-            ReservationOrigin::SharedStore => ORIGIN_ANY,
-            ReservationOrigin::StoreOfThisInstance => ORIGIN_STORE_OF_INSTANCE,
-            ReservationOrigin::FallbackOfThisInstance => ORIGIN_FALLBACK_OF_INSTANCE,
-        }];
-        plaintext.extend(self.instance);
-        plaintext.extend(reservation.expires_at.as_micros().to_le_bytes());
-        plaintext.extend(reservation.call.encode());
-        self.encrypt(TOKEN_VERSION, plaintext)
+        self.encrypt(RESERVATION_KIND, reservation)
     }
 
-    /// Returns the token with this content. `version` is the first byte of the token, which distinguishes the kinds of
-    /// tokens.
-    pub(super) fn encrypt(&self, version: u8, mut plaintext: Vec<u8>) -> Result<String, SealError> {
-        let mut salt = [0; SALT_BYTES];
-        self.random.fill(&mut salt).map_err(|_| SealError)?;
-        let key = self.derive_key(&salt).ok_or(SealError)?;
-        let nonce = Nonce::assume_unique_for_key(NONCE);
-        let sealed = key.seal_in_place_append_tag(nonce, Aad::from([version]), &mut plaintext);
-        sealed.map_err(|_| SealError)?;
-        let bytes = [&[version][..], &salt, &plaintext].concat();
-        let token = URL_SAFE_NO_PAD.encode(bytes);
-        if token.len() > MAX_TOKEN_BYTES { Err(SealError) } else { Ok(token) }
+    /// Returns the token with this content and the id of this process. `kind` distinguishes the kinds of tokens.
+    pub(super) fn encrypt(
+        &self,
+        kind: &str,
+        content: &impl Serialize,
+    ) -> Result<String, SealError> {
+        let message = serde_json::to_vec(&(self.instance, content)).map_err(|_| SealError)?;
+        let token = LocalToken::encrypt(&self.key, &message, None, Some(kind.as_bytes()));
+        token.ok().filter(|token| token.len() <= MAX_TOKEN_BYTES).ok_or(SealError)
     }
 
     /// Returns the content of a token that has not expired, and the time until it expires.
@@ -141,61 +124,37 @@ impl TokenSealer {
     }
 
     fn decode(&self, token: &str) -> Result<Reservation, TokenError> {
-        let plaintext = self.decrypt(TOKEN_VERSION, token).ok_or(TokenError::Invalid)?;
-        let (origin, rest) = plaintext.split_first().ok_or(TokenError::Invalid)?;
-        let (instance, rest) = rest.split_first_chunk().ok_or(TokenError::Invalid)?;
-        let (expires_at, call) = rest.split_first_chunk().ok_or(TokenError::Invalid)?;
-        let origin = match *origin {
-            ORIGIN_ANY => ReservationOrigin::SharedStore,
-            _ if *instance != self.instance => return Err(TokenError::OtherInstance),
-            ORIGIN_STORE_OF_INSTANCE => ReservationOrigin::StoreOfThisInstance,
-            ORIGIN_FALLBACK_OF_INSTANCE => ReservationOrigin::FallbackOfThisInstance,
-            _ => return Err(TokenError::Invalid),
-        };
-        Ok(Reservation {
-            call: ReservedCall::decode(call).ok_or(TokenError::Invalid)?,
-            expires_at: Timestamp::from_micros(u64::from_le_bytes(*expires_at)),
-            origin,
-        })
+        let (is_own, reservation): (_, Reservation) =
+            self.decrypt(RESERVATION_KIND, token).ok_or(TokenError::Invalid)?;
+        match reservation.origin {
+            ReservationOrigin::SharedStore => Ok(reservation),
+            _ if is_own => Ok(reservation),
+            _ => Err(TokenError::OtherInstance),
+        }
     }
 
-    /// Returns the content of a token; `None` if it is not an authentic token of this kind.
-    pub(super) fn decrypt(&self, expected_version: u8, token: &str) -> Option<Vec<u8>> {
+    /// Returns whether this process has made a token, and the content of the token; `None` if it is not an authentic
+    /// token of this kind.
+    pub(super) fn decrypt<T: DeserializeOwned>(
+        &self,
+        kind: &str,
+        token: &str,
+    ) -> Option<(bool, T)> {
         if token.len() > MAX_TOKEN_BYTES {
             return None;
         }
-        let mut bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
-        let (version, rest) = bytes.split_first()?;
-        let (salt, _) = rest.split_first_chunk()?;
-        if *version != expected_version {
-            return None;
-        }
-        let key = self.derive_key(salt)?;
-        let nonce = Nonce::assume_unique_for_key(NONCE);
-        let mut ciphertext = bytes.split_off(1 + SALT_BYTES);
-        let aad = Aad::from([expected_version]);
-        let length = key.open_in_place(nonce, aad, &mut ciphertext).ok()?.len();
-        ciphertext.truncate(length);
-        Some(ciphertext)
-    }
-
-    /// Returns the id of this process in tokens that no other process can use.
-    pub(super) fn instance(&self) -> &[u8; 16] {
-        &self.instance
-    }
-
-    fn derive_key(&self, salt: &[u8; SALT_BYTES]) -> Option<LessSafeKey> {
-        let mut context = hmac::Context::with_key(&self.key);
-        context.update(KEY_DERIVATION_LABEL);
-        context.update(salt);
-        let key = UnboundKey::new(&CHACHA20_POLY1305, context.sign().as_ref()).ok()?;
-        Some(LessSafeKey::new(key))
+        let token = UntrustedToken::<Local, V4>::try_from(token).ok()?;
+        let trusted = LocalToken::decrypt(&self.key, &token, None, Some(kind.as_bytes())).ok()?;
+        let (instance, content): (CallId, T) = serde_json::from_str(trusted.payload()).ok()?;
+        Some((instance == self.instance, content))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use slidegate::{CallId, Descriptor, Gate, MemoryStore, Policy, Request};
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
 
     use super::*;
 
@@ -250,18 +209,24 @@ mod tests {
         let sealer = sealer(None);
         let token = sealer.seal(&reservation(ReservationOrigin::SharedStore)).unwrap();
         assert!(!token.contains("secret"));
-        let bytes = URL_SAFE_NO_PAD.decode(&token).unwrap();
+        let (header, payload) = token.split_at("v4.local.".len());
+        let bytes = URL_SAFE_NO_PAD.decode(payload).unwrap();
         for (nth, _) in bytes.iter().enumerate() {
-            for bit in 0..8 {
-                let mut changed = bytes.clone();
-                changed[nth] ^= 1 << bit;
-                let changed = URL_SAFE_NO_PAD.encode(changed);
-                assert_eq!(sealer.open(&changed), Err(TokenError::Invalid), "byte {nth}");
+            let mut changed = bytes.clone();
+            changed[nth] ^= 1 << (nth % 8);
+            for other in [&changed, &bytes[..nth]] {
+                let other = format!("{header}{}", URL_SAFE_NO_PAD.encode(other));
+                assert_eq!(sealer.open(&other), Err(TokenError::Invalid), "byte {nth}");
             }
-            let cut = URL_SAFE_NO_PAD.encode(&bytes[..nth]);
-            assert_eq!(sealer.open(&cut), Err(TokenError::Invalid));
         }
-        for other in ["", "!", &"A".repeat(MAX_TOKEN_BYTES + 1), &format!("{token}=")] {
+        for other in [
+            "",
+            "!",
+            &"A".repeat(MAX_TOKEN_BYTES + 1),
+            &format!("{token}="),
+            &format!("{token}.AAAA"),
+            payload,
+        ] {
             assert_eq!(sealer.open(other), Err(TokenError::Invalid));
         }
     }

@@ -22,6 +22,8 @@ pub mod token_bucket;
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use any_counter::AnyAdditive;
 pub(crate) use any_counter::{AnyCounter, with_counter};
 pub use counter::{ChargeEffect, Counter};
@@ -30,7 +32,8 @@ pub use tick::LimitParams;
 
 /// A rate-limiting algorithm with its parameters. `docs/explanation/algorithms.md` describes the guarantees of each
 /// algorithm and when to choose it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Algorithm {
     /// Records the charges in the window, compacted to a bounded number of entries. A window never contains more than
     /// max units, and a unit is counted at most window / resolution too long. The default.

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use cache::PeriodCache;
@@ -54,8 +55,33 @@ const DEFAULT_TIME_ZONE: &str = "UTC";
 /// assert_eq!(week.to_string(), "week UTC from sunday");
 /// # Ok::<(), slidegate::CalendarError>(())
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(into = "CalendarFields", try_from = "CalendarFields")]
 pub struct Calendar(&'static CalendarRules);
+
+/// The serialized form of a calendar.
+#[derive(Serialize, Deserialize)]
+struct CalendarFields {
+    period: Period,
+    week_start: Weekday,
+    time_zone: String,
+}
+
+impl From<Calendar> for CalendarFields {
+    fn from(calendar: Calendar) -> Self {
+        let (period, week_start) = (calendar.period(), calendar.week_start());
+        Self { period, week_start, time_zone: calendar.time_zone().to_owned() }
+    }
+}
+
+impl TryFrom<CalendarFields> for Calendar {
+    type Error = CalendarError;
+
+    fn try_from(fields: CalendarFields) -> Result<Self, CalendarError> {
+        let calendar = Self::new(fields.period).with_week_start(fields.week_start);
+        calendar.with_time_zone(&fields.time_zone)
+    }
+}
 
 /// The rules of a calendar, and the period of its last decision. There is one value per combination of period, time zone
 /// and first day of the week, which is never freed: at most about 6,600 values of a few hundred bytes.

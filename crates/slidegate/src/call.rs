@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The default time for which a store remembers an admitted call: 10 minutes.
 pub const DEFAULT_CALL_TTL: Duration = Duration::from_secs(600);
 
@@ -13,7 +15,7 @@ pub const DEFAULT_CALL_TTL: Duration = Duration::from_secs(600);
 pub const MAX_CALL_TTL: Duration = Duration::from_secs(86_400);
 
 /// The id of a call: 128 bits, unique among all calls that a store remembers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallId([u8; 16]);
 
 impl CallId {

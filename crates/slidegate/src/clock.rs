@@ -11,12 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 #[cfg(all(feature = "coarse-clock", target_os = "linux"))]
 pub use coarse::CoarseClock;
 use corrected::{CorrectedClock, ProcessorCounter};
 
 /// A point in time, in whole microseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Timestamp(u64);
 
 impl Timestamp {

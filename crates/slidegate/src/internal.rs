@@ -24,7 +24,11 @@ pub use crate::algorithm::sliding_log::MAX_ENTRIES;
 pub use crate::algorithm::{AnyAdditive, Counter};
 pub use crate::heap::{HeapSize, allocated_bytes};
 #[cfg(feature = "policy")]
-pub use crate::policy::file::node::{Node, NodeKind, SourceSpan};
+pub use crate::policy::error::SourceSpan;
+#[cfg(feature = "policy")]
+pub use crate::policy::file::deserialize::Field;
+#[cfg(feature = "policy")]
+pub use crate::policy::file::deserialize_yaml;
 #[cfg(feature = "policy")]
 pub use crate::policy::file::suggest::most_similar_word;
 #[cfg(feature = "tokio")]

@@ -11,6 +11,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use fnv::FnvHasher;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::algorithm::AnyCounter;
 use crate::clock::Timestamp;
@@ -113,12 +114,23 @@ enum KeyRepr<'a> {
 }
 
 /// A store's identifier of a counter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CounterId {
     /// A 64-bit fingerprint of the key and the limit.
     Fingerprint(u64),
     /// The name of the counter as text.
-    Text(Arc<str>),
+    Text(
+        #[serde(serialize_with = "serialize_text", deserialize_with = "deserialize_text")] Arc<str>,
+    ),
+}
+
+fn serialize_text<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
+}
+
+fn deserialize_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
+    String::deserialize(deserializer).map(Into::into)
 }
 
 impl<'a> Key<'a> {

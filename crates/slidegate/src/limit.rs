@@ -8,6 +8,8 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::algorithm::concurrent::{self, Concurrent};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::{self, SlidingBuckets};
@@ -37,10 +39,39 @@ pub use error::LimitError;
 /// assert_eq!(log.to_string(), "5/1m sliding_log");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "LimitFields", try_from = "LimitFields")]
 pub struct Limit {
     counter: AnyCounter,
     shape: u64,
+}
+
+/// The serialized form of a limit.
+#[derive(Serialize, Deserialize)]
+struct LimitFields {
+    max: u64,
+    window_us: u64,
+    algorithm: Algorithm,
+}
+
+impl From<Limit> for LimitFields {
+    fn from(limit: Limit) -> Self {
+        let quota = limit.quota();
+        Self { max: quota.max(), window_us: quota.window_us(), algorithm: limit.algorithm() }
+    }
+}
+
+impl TryFrom<LimitFields> for Limit {
+    type Error = LimitError;
+
+    fn try_from(fields: LimitFields) -> Result<Self, LimitError> {
+        #[cfg(feature = "calendar")]
+        if let Algorithm::FixedWindow { align: Align::Calendar(calendar) } = fields.algorithm {
+            return Self::calendar(fields.max, calendar);
+        }
+        let quota = Quota::new(fields.max, Duration::from_micros(fields.window_us))?;
+        Self::new(quota, fields.algorithm)
+    }
 }
 
 impl Limit {

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use crate::call::CallId;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+
 use crate::decision::Decision;
-use crate::reserved_call::ReservedCall;
 use crate::store::{Charge, Receipt};
 
 /// The right to have one request in flight, under all limits that [bound the requests in
-/// flight](crate::Limit::concurrent). It ends when it is [released](crate::Gate::release) or expires. Plain data:
-/// `encode` writes it as bytes, for a token with which any process can release it. The caller must authenticate the bytes,
-/// because `decode` accepts the permit of any counter.
+/// flight](crate::Limit::concurrent). It ends when it is [released](crate::Gate::release) or expires. Plain data: serde
+/// serializes it, for a token with which any process can release it. The caller must authenticate the token, because
+/// deserialization accepts the permit of any counter.
 ///
 /// ```
 /// use slidegate::{Descriptor, Gate, MemoryStore, Permit, Policy, Reason, Request};
@@ -31,11 +32,25 @@ use crate::store::{Charge, Receipt};
 /// assert!(gate.check(&request).is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Permit {
     /// The charges of the limits that bound the requests in flight, at least one.
+    #[serde(deserialize_with = "deserialize_permit_charges")]
     charges: Receipt,
     is_degraded: bool,
+}
+
+/// Deserializes the charges of a permit. Rejects charges of other limits, because a release would refund them.
+fn deserialize_permit_charges<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Receipt, D::Error> {
+    let charges = Receipt::deserialize(deserializer)?;
+    let has_only_permits = charges.permit_charges().count() == charges.charges().len();
+    if has_only_permits && !charges.is_empty() {
+        Ok(charges)
+    } else {
+        Err(D::Error::custom("not the charges of a permit"))
+    }
 }
 
 impl Permit {
@@ -66,28 +81,6 @@ impl Permit {
     /// such a permit can release it.
     pub fn is_degraded(&self) -> bool {
         self.is_degraded
-    }
-
-    /// Writes the permit as bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let call = ReservedCall::from_receipt(CallId::from_bytes([0; 16]), &self.charges);
-        let mut bytes = vec![u8::from(self.is_degraded)];
-        bytes.extend(call.encode());
-        bytes
-    }
-
-    /// Reads a permit that [`encode`](Self::encode) has written, also in another process. Returns `None` if the bytes have
-    /// another format.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (flag, call) = bytes.split_first()?;
-        let is_degraded = match flag {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        let charges = ReservedCall::decode(call)?.receipt();
-        let has_only_permits = charges.permit_charges().count() == charges.charges().len();
-        (has_only_permits && !charges.is_empty()).then_some(Self { charges, is_degraded })
     }
 
     pub(crate) fn into_receipt(self) -> Receipt {

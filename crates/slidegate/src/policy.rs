@@ -9,7 +9,7 @@ mod cost;
 mod decision_limits;
 mod declared_attributes;
 mod domain_names;
-mod error;
+pub(crate) mod error;
 pub mod file;
 mod hit_origin;
 mod index;

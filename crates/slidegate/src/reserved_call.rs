@@ -1,20 +1,19 @@
 //! Reserved calls: the charges of an admitted call that can be corrected to the actual costs later.
 
-mod codec;
-
 use std::hash::Hasher;
 use std::time::Duration;
 
 use fnv::FnvHasher;
+use serde::{Deserialize, Serialize};
 
 use crate::call::CallId;
 use crate::decision::Decision;
 use crate::policy::RuleCost;
 use crate::store::{Adjustment, Charge, Receipt, Settlement};
 
-/// The charges of an admitted call, with the costs to which they belong. Plain data: [`encode`](Self::encode) writes it
-/// as bytes, for a token with which any process can settle the call. The caller must authenticate the bytes, because
-/// [`decode`](Self::decode) accepts the charges of any counter.
+/// The charges of an admitted call, with the costs to which they belong. Plain data: serde serializes it, for a token
+/// with which any process can settle the call. The caller must authenticate the token, because deserialization accepts
+/// the charges of any counter.
 ///
 /// ```
 /// use slidegate::{ActualCosts, CallId, Descriptor, Gate, MemoryStore, Policy, Request, ReservedCall};
@@ -31,24 +30,27 @@ use crate::store::{Adjustment, Charge, Receipt, Settlement};
 /// let actual = ActualCosts::new().with_cost("tokens", 400);
 /// let settlement = reserved.settlement(&actual, Duration::from_secs(600));
 /// assert_eq!(settlement.reverted.iter().map(|charge| charge.cost).sum::<u64>(), 300);
-/// assert_eq!(ReservedCall::decode(&reserved.encode()), Some(reserved));
-/// # Ok::<(), slidegate::PolicyErrors>(())
+///
+/// let token = serde_json::to_string(&reserved)?; // to be encrypted
+/// assert_eq!(serde_json::from_str::<ReservedCall>(&token)?, reserved);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReservedCall {
     id: CallId,
     charges: Vec<ReservedCharge>,
 }
 
 /// A charge, and the cost of the request that it consists of.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct ReservedCharge {
     charge: Charge,
     cost: ReservedCost,
 }
 
 /// The cost of a request to which a charge belongs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum ReservedCost {
     /// The rule charges the same number of units for each request.
     Constant,
@@ -159,15 +161,6 @@ impl ReservedCall {
         Self { id, charges: charges.collect() }
     }
 
-    /// Creates a call of charges whose cost is constant.
-    pub(crate) fn from_receipt(id: CallId, receipt: &Receipt) -> Self {
-        let charges = receipt.charges().iter().map(|charge| ReservedCharge {
-            charge: Charge { hit_index: 0, ..charge.clone() },
-            cost: ReservedCost::Constant,
-        });
-        Self { id, charges: charges.collect() }
-    }
-
     /// Returns the id of the call.
     pub fn id(&self) -> CallId {
         self.id
@@ -210,21 +203,12 @@ impl ReservedCall {
         let owner = self.charges.first().map(|reserved| reserved.charge.counter.clone());
         Settlement { id: self.id, owner, value_digest: actual.digest(), ttl, reverted, added }
     }
-
-    /// Writes the call as bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        codec::encode(self)
-    }
-
-    /// Reads a call that [`encode`](Self::encode) has written, also in another process. Returns `None` if the bytes have
-    /// another format.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        codec::decode(bytes)
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    mod serialized;
+
     use super::*;
     use crate::gate::Gate;
     use crate::policy::Policy;

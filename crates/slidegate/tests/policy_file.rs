@@ -292,7 +292,7 @@ fn invalid_yaml_error_has_source_position() {
         ),
         ("rules: 5\n", "1:8: expected a list, found `5`"),
         ("rules:\n  - name: [\n", "2:11: invalid YAML: "),
-        ("rules:\n  - name: a\n    name: b\n", "3:5: `name` is written twice; remove one"),
+        ("rules:\n  - name: a\n    name: b\n", "3:5: invalid YAML: duplicate mapping key: name"),
         ("rules:\n\t- name: a\n", "2:"),
         ("- name: a\n", "1:1: expected a map with `rules`, found a list"),
         ("version: 1\n", "1:1: `rules` is missing; add `rules:` with a list of rules"),

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::seal::{ClusterKey, PeerIdentity, RejectCounters};
-use slidegate_cluster::transport::channel::{ChannelNetwork, ChannelTransport, NetworkFaults};
 use slidegate_cluster::transport::tcp::{TcpTransport, Timing};
 use slidegate_cluster::transport::{PeerAddress, Transport};
 use tokio::net::TcpListener;
+
+use crate::simulated_network::{ChannelNetwork, ChannelTransport, NetworkFaults};
 
 /// A fixture for tests of one kind of transport: assigns addresses to nodes, and starts their transports.
 pub trait TransportFixture {

@@ -4,6 +4,7 @@
 
 mod fixtures;
 mod network_faults;
+mod simulated_network;
 mod suite;
 
 use std::time::Duration;

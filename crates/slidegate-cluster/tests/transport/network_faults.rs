@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::transport::channel::{
-    ChannelNetwork, ChannelTransport, MAX_IN_TRANSIT, NetworkFaults,
-};
 use slidegate_cluster::transport::{PeerAddress, Transport, TransportEvent};
 use tokio::time::{Instant, timeout};
+
+use crate::simulated_network::{ChannelNetwork, ChannelTransport, MAX_IN_TRANSIT, NetworkFaults};
 
 const NODE1: Incarnation = Incarnation(1);
 const NODE2: Incarnation = Incarnation(2);

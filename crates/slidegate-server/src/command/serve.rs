@@ -90,8 +90,7 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     let renderer = ResponseRenderer::new(settings.headers, settings.retry_jitter);
     let tls = settings.tls;
     if let Some(tls) = &tls {
-        let hangup = signal(SignalKind::hangup())?;
-        tls.reload_on_change(hangup, service.health().background_tasks())?;
+        tls.reload_on_change(service.health().background_tasks())?;
     }
     let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
     let grpc = match grpc {

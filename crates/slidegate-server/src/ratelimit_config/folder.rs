@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// Returns `true` if a file with this name is a configuration file: `*.yaml` or `*.yml`, and not hidden.
-pub fn is_config_file(name: &OsStr) -> bool {
+fn is_config_file(name: &OsStr) -> bool {
     let name = Path::new(name);
     let is_hidden = name.as_os_str().as_encoded_bytes().starts_with(b".");
     !is_hidden

@@ -1,13 +1,13 @@
 //! Converts configuration files of Envoy's reference rate limit server to a policy, in four steps.
 //!
-//! 1. The YAML parser of policy files parses a file to a tree with positions; `scalar` has the scalar types of Go's
-//!    YAML.
-//! 2. `parse` turns the tree into descriptors, and rejects everything that the reference server rejects.
+//! 1. The YAML deserializer of policy files reads a file as the maps of `config_map`, with positions; `scalar` has the
+//!    scalar types of Go's YAML.
+//! 2. `parse` turns the maps into descriptors, and rejects everything that the reference server rejects.
 //! 3. `rules` turns the descriptors into rules, which `rule_names` names.
 //! 4. `print` writes the rules as a policy file. The server enforces the policy that it parses from this text, so
 //!    `slidegate convert` prints exactly the enforced policy.
 
-mod field_names;
+mod config_map;
 mod finding;
 pub mod folder;
 mod parse;
@@ -52,7 +52,7 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
     let ConversionOptions { algorithm, supports } = options;
     let mut findings = Findings::default();
     let mut domain_paths: HashMap<String, String> = HashMap::new();
-    let mut domains = Vec::new();
+    let mut all_rules = Vec::new();
     for FileText { path, text } in files {
         let Some(domain) = parse::parse_file(path, text, &mut findings) else { continue };
         let rules = rules::convert_domain(path, &domain, options, &mut findings);
@@ -63,9 +63,9 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
             );
             findings.push_error(path, domain.position, message);
         } else if !domain.name.is_empty() {
-            domain_paths.insert(domain.name.clone(), path.display().to_string());
+            domain_paths.insert(domain.name, path.display().to_string());
         }
-        domains.push((domain.name, rules));
+        all_rules.extend(rules);
     }
     let sort_key = |finding: &Finding| {
         (files.iter().position(|file| file.path == finding.path), finding.position)
@@ -77,7 +77,7 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
     findings.notes.sort_by_key(sort_key);
     let sources = files.iter().map(|file| file.path.display().to_string()).collect();
     let notes = findings.notes;
-    let text = PolicyPrinter { sources, notes: &notes, algorithm, domains: &domains }.to_string();
+    let text = PolicyPrinter { sources, notes: &notes, algorithm, rules: all_rules }.to_string();
     match Policy::from_yaml_for(&text, supports) {
         Ok(policy) => Ok(Conversion { policy, text, notes }),
         Err(errors) => Err(findings_from_policy_errors(files, &errors.0)),

@@ -1,14 +1,14 @@
-//! Parses the YAML tree of a configuration file to descriptors with limits. Rejects everything that Envoy's reference
-//! rate limit server rejects.
+//! Parses a configuration file to descriptors with limits. Rejects everything that Envoy's reference rate limit server
+//! rejects.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-use slidegate::internal::{Node, NodeKind};
+use slidegate::internal::{Field, deserialize_yaml};
 
-use super::field_names::{
-    self, DESCRIPTOR_FIELDS, FILE_FIELDS, RATE_LIMIT_FIELDS, REPLACED_LIMIT_FIELDS,
+use super::config_map::{
+    ConfigMap, DESCRIPTOR_FIELDS, FILE_FIELDS, Maps, RATE_LIMIT_FIELDS, REPLACED_LIMIT_FIELDS, Text,
 };
 use super::finding::{FILE_START, Findings, SourcePosition};
 use super::scalar::Scalar;
@@ -64,43 +64,25 @@ pub struct ConfigQuota {
 
 /// Parses the text of a configuration file. Returns `None` only if an error was added to `findings`.
 pub fn parse_file(path: &Path, text: &str, findings: &mut Findings) -> Option<ConfigDomain> {
-    let node = Node::parse(text)
-        .map_err(|error| {
-            findings.push_error(path, error.span.into(), error.message);
-        })
-        .ok()?;
-    field_names::check_fields(path, &node, findings);
-    DescriptorParser { path, findings }.parse_domain(&node)
+    let (root, errors) = deserialize_yaml::<Option<ConfigMap>>(text);
+    for error in errors {
+        let position = SourcePosition { line: error.line, column: error.column };
+        findings.push_error(path, position, error.message);
+    }
+    Some(DescriptorParser { path, findings }.parse_domain(&root?.unwrap_or_default()))
 }
 
 /// Returns `true` if a text is a YAML map with the fields `domain` and `descriptors`, as in a configuration file of
 /// Envoy's reference rate limit server. Ignores errors in the values of the fields.
 pub fn looks_like_domain(text: &str) -> bool {
-    let Ok(Node { kind: NodeKind::Map(entries), .. }) = Node::parse(text) else { return false };
-    FILE_FIELDS.iter().all(|field| entries.iter().any(|(key, _)| key.text() == Some(*field)))
+    let (root, _) = deserialize_yaml::<ConfigMap>(text);
+    root.is_some_and(|root| !root.domain.is_absent() && !root.descriptors.is_absent())
 }
 
-/// A parser that converts YAML nodes to descriptors, and collects errors and notes.
+/// A parser that converts the maps of a file to descriptors, and collects errors and notes.
 struct DescriptorParser<'f> {
     path: &'f Path,
     findings: &'f mut Findings,
-}
-
-/// The position of a YAML map in the file, and its fields.
-struct YamlMapFields<'n> {
-    position: SourcePosition,
-    entries: Vec<(&'n str, &'n Node)>,
-}
-
-impl<'n> YamlMapFields<'n> {
-    fn field_value(&self, field: &str) -> Option<&'n Node> {
-        self.entries.iter().find(|(name, _)| *name == field).map(|(_, node)| *node)
-    }
-
-    /// Returns the position of a field's value in the file, or the position of the map if the field is missing.
-    fn field_position(&self, field: &str) -> SourcePosition {
-        self.field_value(field).map_or(self.position, |node| node.span.into())
-    }
 }
 
 impl DescriptorParser<'_> {
@@ -112,14 +94,10 @@ impl DescriptorParser<'_> {
         self.findings.push_note(self.path, position, message);
     }
 
-    fn parse_domain(&mut self, node: &Node) -> Option<ConfigDomain> {
-        let fields = if is_null(node) {
-            YamlMapFields { position: FILE_START, entries: Vec::new() }
-        } else {
-            self.read_map_fields(node, FILE_FIELDS, "a map with `domain` and `descriptors`")?
-        };
-        let name = self.read_text_field(&fields, "domain");
-        let position = fields.field_position("domain");
+    fn parse_domain(&mut self, root: &ConfigMap) -> ConfigDomain {
+        self.note_misplaced_fields(root, FILE_FIELDS);
+        let name = self.read_text("domain", &root.domain);
+        let position = position_or(&root.domain, FILE_START);
         if name.is_empty() {
             self.push_error(position, "`domain` is missing or empty; write the name of the domain");
         }
@@ -131,15 +109,15 @@ impl DescriptorParser<'_> {
                 ),
             );
         }
-        let descriptors = self.parse_descriptors(&fields);
-        Some(ConfigDomain { position, name, descriptors })
+        let descriptors = self.parse_descriptors(&root.descriptors);
+        ConfigDomain { position, name, descriptors }
     }
 
-    fn parse_descriptors(&mut self, fields: &YamlMapFields<'_>) -> Vec<ConfigDescriptor> {
+    fn parse_descriptors(&mut self, maps: &Maps) -> Vec<ConfigDescriptor> {
         let mut first_positions: HashMap<String, SourcePosition> = HashMap::new();
         let mut descriptors = Vec::new();
-        for node in self.read_list_of_maps(fields, "descriptors") {
-            let Some(descriptor) = self.parse_descriptor(node) else { continue };
+        for (fields, position) in valid_maps(maps) {
+            let descriptor = self.parse_descriptor(fields, position);
             let ConfigDescriptor { position, key, value, .. } = &descriptor;
             // The reference server joins key and value: key `a` with value `b_c` equals key `a_b` with value `c`.
             let joined = match &**value {
@@ -160,89 +138,82 @@ impl DescriptorParser<'_> {
         descriptors
     }
 
-    fn parse_descriptor(&mut self, node: &Node) -> Option<ConfigDescriptor> {
-        let fields =
-            self.read_map_fields(node, DESCRIPTOR_FIELDS, "a descriptor: a map with `key`")?;
-        let (key, value) =
-            (self.read_text_field(&fields, "key"), self.read_text_field(&fields, "value"));
+    fn parse_descriptor(
+        &mut self,
+        fields: &ConfigMap,
+        position: SourcePosition,
+    ) -> ConfigDescriptor {
+        self.note_misplaced_fields(fields, DESCRIPTOR_FIELDS);
+        let key = self.read_text("key", &fields.key);
+        let value = self.read_text("value", &fields.value);
         if key.is_empty() {
             let message = "the descriptor has no `key`; add the name of an attribute";
-            self.push_error(fields.field_position("key"), message);
+            self.push_error(position_or(&fields.key, position), message);
         }
-        let is_shadow = self.read_bool_field(&fields, "shadow_mode");
-        let quota_mode_position = self
-            .read_bool_field(&fields, "quota_mode")
-            .then(|| fields.field_position("quota_mode"));
-        let is_shared = self.read_bool_field(&fields, "share_threshold");
+        let is_shadow = self.read_bool("shadow_mode", &fields.shadow_mode);
+        let is_quota = self.read_bool("quota_mode", &fields.quota_mode);
+        let is_shared = self.read_bool("share_threshold", &fields.share_threshold);
         if is_shared && !value.contains('*') && !key.contains('*') {
             let message = "`share_threshold` requires a wildcard; add `*` to `value`, or remove `share_threshold`";
-            self.push_error(fields.field_position("share_threshold"), message);
+            self.push_error(fields.share_threshold.span().into(), message);
         }
-        self.note_ineffective_fields(&fields);
-        let limit = self.parse_limit(&fields);
-        for (field, is_set) in
-            [("shadow_mode", is_shadow), ("quota_mode", quota_mode_position.is_some())]
-        {
-            if is_set && limit.is_none() && fields.field_value("rate_limit").is_none_or(is_null) {
+        self.note_ineffective_fields(fields);
+        let limit = self.parse_limit(&fields.rate_limit);
+        for (name, is_set, field) in [
+            ("shadow_mode", is_shadow, &fields.shadow_mode),
+            ("quota_mode", is_quota, &fields.quota_mode),
+        ] {
+            if is_set && present(&fields.rate_limit).is_none() {
                 let message = format_args!(
-                    "`{field}` has no effect without a `rate_limit` in the same descriptor"
+                    "`{name}` has no effect without a `rate_limit` in the same descriptor"
                 );
-                self.push_note(fields.field_position(field), message);
+                self.push_note(field.span().into(), message);
             }
         }
-        Some(ConfigDescriptor {
-            position: fields.position,
+        ConfigDescriptor {
+            position,
             key,
+            value_position: position_or(&fields.value, position),
             value,
-            value_position: fields.field_position("value"),
             limit,
             is_shadow,
-            quota_mode_position,
+            quota_mode_position: is_quota.then(|| fields.quota_mode.span().into()),
             is_shared,
-            descriptors: self.parse_descriptors(&fields),
-        })
+            descriptors: self.parse_descriptors(&fields.descriptors),
+        }
     }
 
-    /// Adds a note for each field about metrics or metadata, because these fields have no effect in slidegate. Adds an
-    /// error if `metadata` is not a map.
-    fn note_ineffective_fields(&mut self, fields: &YamlMapFields<'_>) {
-        for field in ["detailed_metric", "value_to_metric"] {
-            if self.read_bool_field(fields, field) {
+    /// Adds a note for each field about metrics or metadata, because these fields have no effect in slidegate.
+    fn note_ineffective_fields(&mut self, fields: &ConfigMap) {
+        for (name, field) in [
+            ("detailed_metric", &fields.detailed_metric),
+            ("value_to_metric", &fields.value_to_metric),
+        ] {
+            if self.read_bool(name, field) {
                 let message = format_args!(
-                    "`{field}` has no effect: the labels of metrics contain rule names, not descriptor values"
+                    "`{name}` has no effect: the labels of metrics contain rule names, not descriptor values"
                 );
-                self.push_note(fields.field_position(field), message);
+                self.push_note(field.span().into(), message);
             }
         }
-        let Some(metadata) = fields.field_value("metadata").filter(|node| !is_null(node)) else {
-            return;
-        };
-        match metadata.kind {
-            NodeKind::Map(_) => {
-                let message = "`metadata` has no effect";
-                self.push_note(metadata.span.into(), message);
-            }
-            _ => self.push_error(metadata.span.into(), "`metadata` must be a map"),
+        if let Some((_, position)) = present(&fields.metadata) {
+            self.push_note(position, "`metadata` has no effect");
         }
     }
 
-    fn parse_limit(&mut self, fields: &YamlMapFields<'_>) -> Option<ConfigLimit> {
-        let node = fields.field_value("rate_limit").filter(|node| !is_null(node))?;
-        let fields = self.read_map_fields(
-            node,
-            RATE_LIMIT_FIELDS,
-            "a limit: a map with `unit` and `requests_per_unit`",
-        )?;
-        let name = self.read_text_field(&fields, "name");
-        let replaces = self.parse_replaced_limits(&fields, &name);
-        let is_unlimited = self.read_bool_field(&fields, "unlimited");
-        let unit = self.read_text_field(&fields, "unit");
-        let max = self.read_number_field(&fields, "requests_per_unit");
-        let position = fields.field_position("unit");
+    fn parse_limit(&mut self, limit: &Field<Option<Box<ConfigMap>>>) -> Option<ConfigLimit> {
+        let (fields, position) = present(limit)?;
+        self.note_misplaced_fields(fields, RATE_LIMIT_FIELDS);
+        let name = self.read_text("name", &fields.name);
+        let replaces = self.parse_replaced_limits(&fields.replaces, &name);
+        let is_unlimited = self.read_bool("unlimited", &fields.unlimited);
+        let unit = self.read_text("unit", &fields.unit);
+        let max = self.read_number("requests_per_unit", &fields.requests_per_unit);
+        let unit_position = position_or(&fields.unit, position);
         let unit = match TimeUnit::from_name(&unit) {
             Some(_) if is_unlimited => {
                 self.push_error(
-                    position,
+                    unit_position,
                     "`unlimited` and `unit` exclude each other; remove one of them",
                 );
                 return None;
@@ -253,17 +224,20 @@ impl DescriptorParser<'_> {
                     unit => format!("`{unit}` is not a unit of time"),
                 };
                 let message = format_args!("{problem}; use one of {}", TimeUnit::list_names());
-                self.push_error(position, message);
+                self.push_error(unit_position, message);
                 return None;
             }
             unit => unit,
         };
-        let position = fields.field_position("requests_per_unit");
-        let quota = unit.map(|unit| ConfigQuota { position, max: max.unwrap_or_default(), unit });
-        if quota.is_some() && fields.field_value("requests_per_unit").is_none_or(is_null) {
+        let quota = unit.map(|unit| ConfigQuota {
+            position: position_or(&fields.requests_per_unit, position),
+            max: max.unwrap_or_default(),
+            unit,
+        });
+        if quota.is_some() && present(&fields.requests_per_unit).is_none() {
             let message =
                 "`requests_per_unit` is missing, so the limit is 0 and denies every request";
-            self.push_note(fields.position, message);
+            self.push_note(position, message);
         }
         Some(ConfigLimit { name, quota, replaces })
     }
@@ -271,20 +245,14 @@ impl DescriptorParser<'_> {
     /// Returns the positions and the names of the limits in the field `replaces`.
     fn parse_replaced_limits(
         &mut self,
-        fields: &YamlMapFields<'_>,
+        maps: &Maps,
         own_name: &str,
     ) -> Vec<(SourcePosition, String)> {
         let mut replaces = Vec::new();
-        for node in self.read_list_of_maps(fields, "replaces") {
-            let Some(fields) = self.read_map_fields(
-                node,
-                REPLACED_LIMIT_FIELDS,
-                "a map with the `name` of a limit",
-            ) else {
-                continue;
-            };
+        for (fields, position) in valid_maps(maps) {
+            self.note_misplaced_fields(fields, REPLACED_LIMIT_FIELDS);
             let (position, name) =
-                (fields.field_position("name"), self.read_text_field(&fields, "name"));
+                (position_or(&fields.name, position), self.read_text("name", &fields.name));
             if name.is_empty() {
                 let message = "the entry of `replaces` has no `name`; add the name of a limit";
                 self.push_error(position, message);
@@ -297,91 +265,76 @@ impl DescriptorParser<'_> {
         replaces
     }
 
-    /// Returns the fields of a YAML map. Adds a note for each field that has no effect in this map; `check_fields` has
-    /// already reported unknown fields. Returns `None` and adds an error if the node is not a map.
-    fn read_map_fields<'n>(
-        &mut self,
-        node: &'n Node,
-        known_fields: &[&str],
-        expected: &str,
-    ) -> Option<YamlMapFields<'n>> {
-        let NodeKind::Map(entries) = &node.kind else {
-            self.push_error(node.span.into(), format_args!("expected {expected}"));
-            return None;
-        };
-        let mut fields = Vec::new();
-        for (key, value) in entries {
-            let Some(name) = key.text() else { continue };
-            if !known_fields.contains(&name) {
+    /// Adds a note for each field that has no effect in this map, because only other maps use it.
+    fn note_misplaced_fields(&mut self, map: &ConfigMap, effective_names: &[&str]) {
+        for (name, position) in map.present_fields() {
+            if !effective_names.contains(&name) {
                 let message = format_args!("`{name}` has no effect in this map; move or remove it");
-                self.push_note(key.span.into(), message);
+                self.push_note(position, message);
             }
-            fields.push((name, value));
         }
-        Some(YamlMapFields { position: node.span.into(), entries: fields })
     }
 
-    /// Returns the items of a list field that are maps. Skips other items, because `check_fields` has already reported
-    /// them.
-    fn read_list_of_maps<'n>(
-        &mut self,
-        fields: &YamlMapFields<'n>,
-        field: &str,
-    ) -> impl Iterator<Item = &'n Node> + use<'n> {
-        let items = match fields.field_value(field) {
-            Some(Node { kind: NodeKind::List(items), .. }) => &items[..],
-            Some(node) if !is_null(node) => {
-                self.push_error(node.span.into(), format_args!("`{field}` must be a list"));
-                &[]
-            }
-            _ => &[],
-        };
-        items.iter().filter(|item| matches!(item.kind, NodeKind::Map(_)))
-    }
-
-    fn read_text_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> String {
-        match fields.field_value(field).map(|node| (Scalar::from_node(node), node)) {
-            None | Some((Some((Scalar::Null, _)), _)) => String::new(),
-            Some((Some((_, text)), _)) => text.to_owned(),
-            Some((None, node)) => {
-                self.push_error(node.span.into(), format_args!("`{field}` must be text"));
+    fn read_text(&mut self, name: &str, field: &Text) -> String {
+        match read_scalar(field) {
+            Some((Scalar::OtherNumber, text, position)) => {
+                let message = format_args!(
+                    "`{name}` is `{text}`, which is not an integer, and the reference server rejects other numbers; put it in quotes"
+                );
+                self.push_error(position, message);
                 String::new()
             }
+            Some((_, text, _)) => text.to_owned(),
+            None => String::new(),
         }
     }
 
-    fn read_bool_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> bool {
-        match fields.field_value(field).map(|node| (Scalar::from_node(node), node)) {
-            None | Some((Some((Scalar::Null, _)), _)) => false,
-            Some((Some((Scalar::Bool(flag), _)), _)) => flag,
-            Some((_, node)) => {
-                self.push_error(
-                    node.span.into(),
-                    format_args!("`{field}` must be `true` or `false`"),
-                );
+    fn read_bool(&mut self, name: &str, field: &Text) -> bool {
+        match read_scalar(field) {
+            Some((Scalar::Bool(flag), ..)) => flag,
+            Some((_, _, position)) => {
+                self.push_error(position, format_args!("`{name}` must be `true` or `false`"));
                 false
             }
+            None => false,
         }
     }
 
-    fn read_number_field(&mut self, fields: &YamlMapFields<'_>, field: &str) -> Option<u32> {
-        let node = fields.field_value(field).filter(|node| !is_null(node))?;
-        let number = match Scalar::from_node(node) {
-            Some((Scalar::Int(number), _)) => u32::try_from(number).ok(),
-            // `check_fields` has already reported it.
-            Some((Scalar::OtherNumber, _)) => return None,
+    fn read_number(&mut self, name: &str, field: &Text) -> Option<u32> {
+        let (scalar, _, position) = read_scalar(field)?;
+        let number = match scalar {
+            Scalar::Int(number) => u32::try_from(number).ok(),
             _ => None,
         };
         if number.is_none() {
             let message =
-                format_args!("`{field}` must be an integer from 0 to {}, without quotes", u32::MAX);
-            self.push_error(node.span.into(), message);
+                format_args!("`{name}` must be an integer from 0 to {}, without quotes", u32::MAX);
+            self.push_error(position, message);
         }
         number
     }
 }
 
-/// Returns `true` if a node is null, as Envoy's reference rate limit server reads it.
-fn is_null(node: &Node) -> bool {
-    matches!(Scalar::from_node(node), Some((Scalar::Null, _)))
+/// Returns the type of a scalar, its text, and its position. Returns `None` if the field is absent, null, or invalid.
+fn read_scalar(field: &Text) -> Option<(Scalar, &str, SourcePosition)> {
+    let (text, position) = present(field)?;
+    let scalar = if field.is_plain() { Scalar::from_plain(text) } else { Scalar::Text };
+    (scalar != Scalar::Null).then_some((scalar, text, position))
+}
+
+/// Returns the value and the position of a field. Returns `None` if the field is absent, null, or invalid.
+fn present<T>(field: &Field<Option<T>>) -> Option<(&T, SourcePosition)> {
+    let (value, span) = field.value_and_span()?;
+    Some((value.as_ref()?, span.into()))
+}
+
+/// Returns the position of a field's value, or the position of the map if it does not have the field.
+fn position_or<T>(field: &Field<T>, map: SourcePosition) -> SourcePosition {
+    if field.is_absent() { map } else { field.span().into() }
+}
+
+/// Returns the maps in a list. Skips invalid items, which the deserializer has reported.
+fn valid_maps(maps: &Maps) -> impl Iterator<Item = (&ConfigMap, SourcePosition)> {
+    let items = present(maps).into_iter().flat_map(|(items, _)| items);
+    items.filter_map(|item| item.value_and_span()).map(|(map, span)| (map, span.into()))
 }

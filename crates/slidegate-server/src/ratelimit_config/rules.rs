@@ -10,11 +10,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::Path;
 
+use serde::{Serialize, Serializer};
+use serde_saphyr::{FlowMap, FlowSeq};
 use slidegate::{Algorithm, Limit, MAX_UNITS, Quota};
 
 use super::finding::{Findings, SourcePosition};
 use super::parse::{ConfigDescriptor, ConfigDomain, ConfigLimit, ConfigQuota};
-use super::rule_names::RuleNames;
+use super::rule_names::{REQUESTED_RULE_NAME, RuleNames};
 use super::wildcard;
 use crate::policy_input::LimitCheck;
 
@@ -33,48 +35,84 @@ const MAX_EXCLUDED_VALUES_PER_DOMAIN: usize = 500_000;
 /// The maximum length of the key of a descriptor, in bytes.
 const MAX_DESCRIPTOR_KEY_BYTES: usize = 128;
 
-/// A rule of the converted policy.
-#[derive(Debug)]
+/// A rule of the converted policy, as it is printed.
+#[derive(Debug, Serialize)]
 pub struct ConvertedRule {
-    pub name: String,
+    name: String,
+    domain: String,
     /// The attribute names that the descriptor of a request must have, in this order.
-    pub descriptor: Vec<String>,
-    pub when: Vec<(String, ValueSet)>,
-    pub per: Vec<String>,
-    pub limit: ConvertedLimit,
-    pub mode: ConvertedMode,
+    #[serde(skip_serializing_if = "is_empty")]
+    descriptor: FlowSeq<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    when: Option<FlowMap<Conditions>>,
+    #[serde(skip_serializing_if = "is_empty")]
+    per: FlowSeq<Vec<String>>,
+    limits: ConvertedLimits,
+    /// The mode `jointly` for `quota_mode`, and `observe` for `shadow_mode`. By default, a rule enforces its limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
     /// The names of the rules that this rule replaces.
-    pub replaces: Vec<String>,
-    /// The attribute values for which the rule is off, because another descriptor in the file takes precedence.
-    pub excluded: Vec<(String, ValueSet)>,
+    #[serde(skip_serializing_if = "is_empty")]
+    replaces: FlowSeq<Vec<String>>,
+    /// Switches the rule off for attribute values for which another descriptor in the file takes precedence.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    overrides: Vec<FlowMap<ConvertedOverride>>,
 }
 
-/// The limit of a converted rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConvertedLimit {
-    /// No limit: the rule allows every request.
-    Unlimited,
-    /// The maximum number of units, and the window as written in a policy, such as `1m`.
-    Quota(u64, &'static str),
+/// The limits of a converted rule.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+enum ConvertedLimits {
+    /// `unlimited`: the rule allows every request. `requested`: it enforces the limits that descriptors contain.
+    Word(&'static str),
+    Quota(FlowSeq<[String; 1]>),
+    ClockAligned(FlowSeq<[ClockAlignedQuota; 1]>),
 }
 
-/// The mode of a converted rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConvertedMode {
-    /// A request that exceeds the limit is denied.
-    Enforce,
-    /// The mode for `quota_mode` in the file: a request is denied only if it exceeds all limits in this mode that apply
-    /// to it.
-    Jointly,
-    /// The mode for `shadow_mode` in the file: a request that exceeds the limit is observed and not denied.
-    Observe,
+/// A quota whose windows are aligned to the clock, as in the reference server.
+#[derive(Clone, Debug, Serialize)]
+struct ClockAlignedQuota {
+    max: u64,
+    window: &'static str,
+    align: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct ConvertedOverride {
+    when: Conditions,
+    mode: &'static str,
+}
+
+/// Attribute names with their conditions, in the order of the descriptor.
+#[derive(Debug)]
+struct Conditions(Vec<(String, ConvertedCondition)>);
+
+impl Serialize for Conditions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, condition)| (name, condition)))
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum ConvertedCondition {
+    Value(String),
+    Values(Vec<String>),
+    /// Values that a policy would otherwise interpret as networks.
+    Literal {
+        literal: Vec<String>,
+    },
+}
+
+fn is_empty(list: &FlowSeq<Vec<String>>) -> bool {
+    list.0.is_empty()
 }
 
 /// A set of values of an attribute: exact values and wildcards.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ValueSet {
-    pub literals: Vec<String>,
-    pub wildcards: Vec<String>,
+#[derive(Clone, Debug, Default)]
+struct ValueSet {
+    literals: Vec<String>,
+    wildcards: Vec<String>,
 }
 
 /// Converts the descriptors of a domain to rules.
@@ -110,9 +148,13 @@ pub fn convert_domain(
                 }
             }
         }
-        limit.to_converted_rule(rule_name, replaces.into_iter().collect())
+        limit.to_converted_rule(rule_name, &domain.name, replaces.into_iter().collect())
     });
-    rules.collect()
+    let requested = ConvertedRule {
+        limits: ConvertedLimits::Word("requested"),
+        ..ConvertedRule::new(REQUESTED_RULE_NAME, &domain.name)
+    };
+    rules.chain([requested]).collect()
 }
 
 /// One descriptor on the path from the root of the descriptor tree to a limit.
@@ -131,8 +173,8 @@ struct LimitWithDescriptorPath<'e> {
     config: &'e ConfigLimit,
     steps: Vec<DescriptorPathStep<'e>>,
     path_text: String,
-    limit: ConvertedLimit,
-    mode: ConvertedMode,
+    limits: ConvertedLimits,
+    mode: Option<&'static str>,
 }
 
 /// A collector of the limits of a domain, with the path of descriptors to each limit.
@@ -171,16 +213,16 @@ impl<'e> LimitCollector<'_, 'e> {
     fn add_limit(&mut self, config: &'e ConfigLimit, steps: &[DescriptorPathStep<'e>]) {
         let Some(DescriptorPathStep { descriptor, .. }) = steps.last() else { return };
         let mode = match (descriptor.is_shadow, descriptor.quota_mode_position) {
-            (false, None) => ConvertedMode::Enforce,
-            (false, Some(_)) => ConvertedMode::Jointly,
-            (true, None) => ConvertedMode::Observe,
+            (false, None) => None,
+            (false, Some(_)) => Some("jointly"),
+            (true, None) => Some("observe"),
             (true, Some(position)) => {
                 let message = "cannot be converted: with both `quota_mode` and `shadow_mode`, the reference server does not enforce any quota on a request with this descriptor; remove one of them";
                 self.findings.push_error(self.path, position, message);
                 return;
             }
         };
-        let Some(limit) = self.convert_limit_for_policy(config) else { return };
+        let Some(limits) = self.convert_limit_for_policy(config) else { return };
         let previous_count = self.excluded_count;
         self.excluded_count += steps.iter().map(|step| step.excluded.value_count()).sum::<usize>();
         if self.excluded_count > MAX_EXCLUDED_VALUES_PER_DOMAIN {
@@ -196,21 +238,21 @@ impl<'e> LimitCollector<'_, 'e> {
             config,
             steps: steps.to_vec(),
             path_text: format_descriptor_path(steps),
-            limit,
+            limits,
             mode,
         });
     }
 
-    fn convert_limit_for_policy(&mut self, limit: &ConfigLimit) -> Option<ConvertedLimit> {
+    fn convert_limit_for_policy(&mut self, limit: &ConfigLimit) -> Option<ConvertedLimits> {
         let Some(ConfigQuota { position, max, unit }) = limit.quota else {
-            return Some(ConvertedLimit::Unlimited);
+            return Some(ConvertedLimits::Word("unlimited"));
         };
         let (max, capped_max) = (u64::from(max), u64::from(max).min(MAX_UNITS));
         if max > MAX_UNITS && !self.check_limit_max_can_be_lowered(position, max, unit.is_short) {
             return None;
         }
         match self.options.check_quota_is_supported(capped_max, unit.window) {
-            Ok(()) => Some(ConvertedLimit::Quota(capped_max, unit.window)),
+            Ok(()) => Some(self.options.converted_quota(capped_max, unit.window)),
             Err(message) => {
                 self.findings.push_error(self.path, position, message);
                 None
@@ -278,6 +320,16 @@ impl<'e> LimitCollector<'_, 'e> {
 }
 
 impl ConversionOptions {
+    fn converted_quota(&self, max: u64, window: &'static str) -> ConvertedLimits {
+        match self.algorithm {
+            Algorithm::FixedWindow { .. } => {
+                let quota = ClockAlignedQuota { max, window, align: "clock" };
+                ConvertedLimits::ClockAligned(FlowSeq([quota]))
+            }
+            _ => ConvertedLimits::Quota(FlowSeq([format!("{max}/{window}")])),
+        }
+    }
+
     /// Checks that the algorithm and the store support a quota. Returns a message for the user as the error.
     fn check_quota_is_supported(&self, max: u64, window: &str) -> Result<(), String> {
         let inexpressible = |error: &dyn fmt::Display| format!("cannot be converted: {error}");
@@ -290,23 +342,47 @@ impl ConversionOptions {
 
 impl LimitWithDescriptorPath<'_> {
     /// Creates the rule that enforces this limit.
-    fn to_converted_rule(&self, name: &str, replaces: Vec<String>) -> ConvertedRule {
+    fn to_converted_rule(&self, name: &str, domain: &str, replaces: Vec<String>) -> ConvertedRule {
         let with_value = self.steps.iter().filter(|step| !step.descriptor.value.is_empty());
         let counted_by = self.steps.iter().filter(|step| step.has_counter_per_value());
         let with_excluded = self.steps.iter().filter(|step| step.excluded.value_count() > 0);
+        let conditions: Vec<_> = with_value
+            .map(|step| {
+                (step.name.clone(), ValueSet::from_value(&step.descriptor.value).to_condition())
+            })
+            .collect();
+        let overrides = with_excluded.flat_map(|step| {
+            step.excluded.to_conditions().into_iter().map(|condition| {
+                let when = Conditions(vec![(step.name.clone(), condition)]);
+                FlowMap(ConvertedOverride { when, mode: "off" })
+            })
+        });
         ConvertedRule {
-            name: name.to_owned(),
-            descriptor: self.steps.iter().map(|step| step.name.clone()).collect(),
-            when: with_value
-                .map(|step| (step.name.clone(), ValueSet::from_value(&step.descriptor.value)))
-                .collect(),
-            per: counted_by.map(|step| step.name.clone()).collect(),
-            limit: self.limit,
+            descriptor: FlowSeq(self.steps.iter().map(|step| step.name.clone()).collect()),
+            when: (!conditions.is_empty()).then_some(FlowMap(Conditions(conditions))),
+            per: FlowSeq(counted_by.map(|step| step.name.clone()).collect()),
+            limits: self.limits.clone(),
             mode: self.mode,
-            replaces,
-            excluded: with_excluded
-                .map(|step| (step.name.clone(), step.excluded.clone()))
-                .collect(),
+            replaces: FlowSeq(replaces),
+            overrides: overrides.collect(),
+            ..ConvertedRule::new(name, domain)
+        }
+    }
+}
+
+impl ConvertedRule {
+    /// Creates an unlimited rule for all requests of a domain.
+    fn new(name: &str, domain: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            domain: domain.to_owned(),
+            descriptor: FlowSeq(Vec::new()),
+            when: None,
+            per: FlowSeq(Vec::new()),
+            limits: ConvertedLimits::Word("unlimited"),
+            mode: None,
+            replaces: FlowSeq(Vec::new()),
+            overrides: Vec::new(),
         }
     }
 }
@@ -335,6 +411,33 @@ impl ValueSet {
 
     fn value_count(&self) -> usize {
         self.literals.len() + self.wildcards.len()
+    }
+
+    /// Returns one condition for these values, or two if one condition cannot contain both the literals and the
+    /// wildcards: the form `{ literal: … }` would treat a wildcard as plain text.
+    fn to_conditions(&self) -> Vec<ConvertedCondition> {
+        if !self.needs_literal_form() || self.wildcards.is_empty() {
+            return vec![self.to_condition()];
+        }
+        let literals = Self { literals: self.literals.clone(), ..Self::default() };
+        let wildcards = Self { wildcards: self.wildcards.clone(), ..Self::default() };
+        vec![literals.to_condition(), wildcards.to_condition()]
+    }
+
+    /// Returns the condition for these values in the `when` of a policy rule.
+    fn to_condition(&self) -> ConvertedCondition {
+        let mut values: Vec<String> =
+            self.literals.iter().chain(&self.wildcards).cloned().collect();
+        match values.len() {
+            _ if self.needs_literal_form() => ConvertedCondition::Literal { literal: values },
+            1 => ConvertedCondition::Value(values.remove(0)),
+            _ => ConvertedCondition::Values(values),
+        }
+    }
+
+    /// Returns `true` if a policy would interpret any of the literals as an address or a network.
+    fn needs_literal_form(&self) -> bool {
+        self.literals.iter().any(|literal| wildcard::is_like_network(literal))
     }
 }
 

@@ -1,8 +1,6 @@
 //! The types of YAML scalars without quotes, as Envoy's reference rate limit server reads them. The reference server
 //! uses Go's yaml.v2, which follows YAML 1.1 with few exceptions.
 
-use slidegate::internal::{Node, NodeKind};
-
 /// The type of a YAML scalar, with the value of a boolean or integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
@@ -21,19 +19,8 @@ const YAML_FALSE_WORDS: [&str; 11] =
 const YAML_NULL_WORDS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
 impl Scalar {
-    /// Returns the type and the text of a scalar, or `None` if the node is a list or a map. A scalar in quotes
-    /// is text. The notation of a plain scalar determines its type: `010` is a text of three characters if the field
-    /// needs text, and the number 8 if the field needs a number.
-    pub fn from_node(node: &Node) -> Option<(Self, &str)> {
-        match &node.kind {
-            NodeKind::Null => Some((Self::Null, "")),
-            NodeKind::Text(text) if node.is_plain => Some((Self::from_plain(text), text)),
-            NodeKind::Text(text) => Some((Self::Text, text)),
-            NodeKind::List(_) | NodeKind::Map(_) => None,
-        }
-    }
-
-    /// Determines the type of a scalar that is written without quotes.
+    /// Determines the type of a scalar that is written without quotes. A scalar in quotes is text. `010` is a text of
+    /// three characters if the field needs text, and the number 8 if the field needs a number.
     pub fn from_plain(text: &str) -> Self {
         match text {
             _ if YAML_NULL_WORDS.contains(&text) => Self::Null,

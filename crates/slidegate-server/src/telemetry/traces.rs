@@ -100,7 +100,7 @@ impl DecisionTracer {
         if !span.is_recording() {
             return None;
         }
-        if let Some(link) = parent.link_to_caller() {
+        if let Some(link) = parent.link {
             span.add_link(link, Vec::new());
         }
         Some(parent.context.with_span(span))

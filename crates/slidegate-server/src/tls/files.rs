@@ -40,12 +40,6 @@ const KEY_FLAG_AND_VARIABLE: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
 const CLIENT_CA_FLAG_AND_VARIABLE: &str = "--tls-client-ca (SLIDEGATE_TLS_CLIENT_CA)";
 
 impl TlsFiles {
-    /// Returns the paths of all certificate and key files.
-    pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        let required = [self.cert.as_path(), self.key.as_path()];
-        required.into_iter().chain(self.client_ca.as_deref())
-    }
-
     /// Reads all certificate and key files.
     pub fn read_contents(&self) -> Result<TlsFileContents, TlsError> {
         Ok(TlsFileContents {

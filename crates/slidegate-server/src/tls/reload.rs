@@ -1,124 +1,58 @@
-//! Reloads certificates when their files change, and on SIGHUP.
+//! Reloads certificates when their files change.
 //!
 //! Only complete and valid files replace the current certificates.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
 
-use tokio::signal::unix::Signal;
 use tracing::{error, info};
 
 use super::{LoadedCertificates, Tls, TlsError, TlsFileContents};
 use crate::background::BackgroundTasks;
-use crate::reload::FileWatcher;
+use crate::reload::READ_INTERVAL;
 
-/// Pause between two reads of the files. Equal contents in both reads mean that the files are complete.
-const TLS_FILE_REREAD_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Maximum number of reads while the contents of the files keep changing. After that number, the contents of the last
-/// read are used.
-const MAX_TLS_FILE_READS_PER_RELOAD: usize = 40;
-
-/// Pause before invalid files are read again. A certificate and its key are not replaced at the same moment, so they
-/// may not match for a short time.
-const INVALID_FILES_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// An event that triggers a reload of the certificates.
-enum ReloadTrigger {
-    Hangup,
-    File(notify::Result<notify::Event>),
-}
+/// The contents of the files, or the reason why they cannot be read.
+type TlsReadResult = Result<TlsFileContents, TlsError>;
 
 /// The reloader of the certificates, which runs on its own thread.
 struct CertificateReloader {
     tls: Arc<Tls>,
-    triggers: Receiver<ReloadTrigger>,
-    watches: Vec<FileWatcher>,
-    /// The result of the last read, if the server could not use it: contents that are invalid, or the read error.
-    last_rejected: Option<Result<TlsFileContents, TlsError>>,
+    previous_read: Option<TlsReadResult>,
+    /// The last result that the server could not use.
+    last_rejected: Option<TlsReadResult>,
 }
 
 impl Tls {
-    /// Starts to reload certificates when their files change, and on SIGHUP.
-    pub fn reload_on_change(
-        self: &Arc<Self>,
-        mut hangup: Signal,
-        tasks: &BackgroundTasks,
-    ) -> io::Result<()> {
-        let (sender, triggers) = mpsc::channel();
-        let watch = |path| {
-            let sender = sender.clone();
-            // The receiver is dropped only when the process ends.
-            FileWatcher::new(path, move |event| drop(sender.send(ReloadTrigger::File(event))))
-        };
-        let watches = self.files.paths().map(watch).collect::<io::Result<_>>()?;
-        // The files may have changed before the watches were set up.
-        drop(sender.send(ReloadTrigger::Hangup));
-        let forward_signals = async move || forward_sighup_signals(&mut hangup, &sender).await;
-        tokio::spawn(tasks.clone().keep_running("TLS reload on SIGHUP", forward_signals));
+    /// Starts to reload certificates when their files change.
+    pub fn reload_on_change(self: &Arc<Self>, tasks: &BackgroundTasks) -> io::Result<()> {
         let mut reloader =
-            CertificateReloader { tls: self.clone(), triggers, watches, last_rejected: None };
-        tasks.start_thread("TLS reload", move || reloader.run_reload_loop())
+            CertificateReloader { tls: self.clone(), previous_read: None, last_rejected: None };
+        tasks.start_thread("TLS reload", move || {
+            loop {
+                thread::sleep(READ_INTERVAL);
+                reloader.read_certificates();
+            }
+        })
     }
-}
-
-async fn forward_sighup_signals(hangup: &mut Signal, triggers: &Sender<ReloadTrigger>) {
-    while hangup.recv().await.is_some() && triggers.send(ReloadTrigger::Hangup).is_ok() {}
 }
 
 impl CertificateReloader {
-    fn run_reload_loop(&mut self) {
-        loop {
-            let has_changed = match self.wait_for_reload_trigger() {
-                Ok(trigger) => {
-                    self.files_may_have_changed_after(trigger)
-                        | self.drain_pending_reload_triggers()
-                }
-                Err(RecvTimeoutError::Timeout) => true,
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            if has_changed {
-                self.reload_certificates();
-            }
-        }
-    }
-
-    fn wait_for_reload_trigger(&self) -> Result<ReloadTrigger, RecvTimeoutError> {
-        match self.last_rejected {
-            Some(_) => self.triggers.recv_timeout(INVALID_FILES_RETRY_INTERVAL),
-            None => Ok(self.triggers.recv()?),
-        }
-    }
-
-    /// Returns `true` if `trigger` means that the files may have changed.
-    fn files_may_have_changed_after(&mut self, trigger: ReloadTrigger) -> bool {
-        match trigger {
-            ReloadTrigger::Hangup => true,
-            ReloadTrigger::File(event) => self
-                .watches
-                .iter_mut()
-                .fold(false, |changed, watch| watch.on_event(&event) | changed),
-        }
-    }
-
-    /// Removes all reload triggers from the queue. Returns `true` if they mean that the files may have changed.
-    fn drain_pending_reload_triggers(&mut self) -> bool {
-        let mut has_changed = false;
-        while let Ok(trigger) = self.triggers.try_recv() {
-            has_changed |= self.files_may_have_changed_after(trigger);
-        }
-        has_changed
-    }
-
-    fn reload_certificates(&mut self) {
-        let read = self.read_until_contents_are_stable();
-        if read.as_ref().is_ok_and(|contents| *contents == self.tls.current.load().contents) {
+    /// Reads the files, and uses them if they are complete and have changed.
+    fn read_certificates(&mut self) {
+        let now = self.tls.files.read_contents();
+        let is_current = now.as_ref() == Ok(&self.tls.current.load().contents);
+        if is_current {
             self.last_rejected = None;
-            return;
+        } else if self.previous_read.as_ref() == Some(&now)
+            && self.last_rejected.as_ref() != Some(&now)
+        {
+            self.reload_certificates(now.clone());
         }
+        self.previous_read = Some(now);
+    }
+
+    fn reload_certificates(&mut self, read: TlsReadResult) {
         let loaded = read
             .clone()
             .and_then(|contents| LoadedCertificates::from_file_contents(&self.tls.files, contents));
@@ -128,28 +62,11 @@ impl CertificateReloader {
                 self.last_rejected = None;
                 info!("TLS certificates reloaded; new connections use them");
             }
-            Err(_) if self.last_rejected.as_ref() == Some(&read) => {}
             Err(error) => {
                 self.last_rejected = Some(read);
                 error!("{error}");
                 error!("TLS certificate reload failed; keeping the current certificates");
             }
         }
-    }
-
-    /// Reads the files until two consecutive reads are equal and no file is being written, but at most
-    /// [`MAX_TLS_FILE_READS_PER_RELOAD`] times.
-    fn read_until_contents_are_stable(&mut self) -> Result<TlsFileContents, TlsError> {
-        let mut previous = self.tls.files.read_contents();
-        for _ in 1..MAX_TLS_FILE_READS_PER_RELOAD {
-            thread::sleep(TLS_FILE_REREAD_INTERVAL);
-            self.drain_pending_reload_triggers();
-            let now = self.tls.files.read_contents();
-            if now == previous && !self.watches.iter().any(FileWatcher::is_being_written) {
-                return now;
-            }
-            previous = now;
-        }
-        previous
     }
 }

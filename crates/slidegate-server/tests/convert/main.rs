@@ -107,7 +107,7 @@ fn algorithm_flag_applies_to_converted_limits() {
     let log = convert("sliding_log");
     assert!(log.contains("algorithm: sliding_log,") && log.contains("limits: [3/1w]\n"), "{log}");
     let fixed = convert("fixed_window");
-    assert!(fixed.contains("limits: [{ max: 3, window: 1w, align: clock }]\n"), "{fixed}");
+    assert!(fixed.contains("limits: [{max: 3, window: 1w, align: clock}]\n"), "{fixed}");
     for algorithm in Algorithm::ALL {
         let policy = Policy::from_yaml(&convert(algorithm.name())).unwrap();
         let limits: Vec<_> = policy.limits().map(|(_, limit)| *limit.limit()).collect();

@@ -56,7 +56,7 @@ fn decisions_continue_while_collector_fails() {
     );
     assert_decisions_continue_despite_lost_spans(
         server,
-        "problem=it responded with 500 Internal Server Error",
+        "problem=request failed with status 500 Internal Server Error",
     );
 }
 

@@ -160,7 +160,7 @@ fn traceparent_sampled_flag_overrides_sampling_rate() {
         &sampling_all,
         "/v1/check",
         CHECK_REQUEST_BODY,
-        &[("traceparent", &format!("{}-", caller_traceparent_with_flags("00")))],
+        &[("traceparent", &format!("{}-more", caller_traceparent_with_flags("00")))],
     );
     assert_eq!(find_decision_and_store_spans(&collector.next_spans(2)).0.parent_span_id, b"");
     let sampling_none = start_traced_server(&collector.url(), &["--trace-sample", "0%"], &[]);

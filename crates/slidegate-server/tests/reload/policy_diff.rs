@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::folder::PolicyFolder;
 
 #[test]
-fn reload_log_lists_changed_rules() {
+fn reload_log_lists_changed_lines() {
     let folder = PolicyFolder::with_policy(
         "rules: [{ name: a, limits: [9/h] }, { name: b, limits: [9/s] }, { name: c, limits: [1/s] }]",
     );
@@ -13,12 +13,16 @@ fn reload_log_lists_changed_rules() {
     folder.replace_file(
         "rules: [{ name: d, limits: [2/s] }, { name: c, limits: [1/s] }, { name: a, limits: [5/h] }]",
     );
-    let summary = server.process.wait_for_log("the policy has changed");
-    assert!(summary.ends_with("rules: 1 added, 1 changed, 1 removed"), "{summary}");
+    server.process.wait_for_log("the policy has changed; - before, + now:");
     for expected in [
-        "rule `d` was added: one counter for all requests; never more than 2 in any 1s (2/1s sliding_window)",
-        "rule `a` has changed: was [never more than 9 in any 1h (9/1h sliding_window)], is [never more than 5 in any 1h (5/1h sliding_window)]; counters kept",
-        "rule `b` was removed",
+        "- rule `a`: never more than 9 in any 1h (9/1h sliding_window)",
+        "+ rule `a`: never more than 5 in any 1h (5/1h sliding_window)",
+        "- rule `b`: one counter for all requests",
+        "- rule `b`: never more than 9 in any 1s (9/1s sliding_window)",
+        "- rule `b`: `1s` counted as sliding_window:1s",
+        "+ rule `d`: one counter for all requests",
+        "+ rule `d`: never more than 2 in any 1s (2/1s sliding_window)",
+        "+ rule `d`: `1s` counted as sliding_window:1s",
     ] {
         let line = server.process.next_log_line(std::time::Duration::from_secs(30)).unwrap();
         assert!(line.contains("INFO") && line.ends_with(expected), "{line}");
@@ -40,9 +44,8 @@ fn observe_flag_applies_to_reloaded_policy() {
     assert_observed(2);
     folder.replace_file(&policy(2));
     // The log lists the changes in the file, without a change of the mode.
-    let expected =
-        "was [never more than 1 in any 1h (1/1h sliding_window)], is [never more than 2 in any 1h";
-    server.process.wait_for_log(expected);
+    server.process.wait_for_log("- rule `a`: never more than 1 in any 1h (1/1h sliding_window)");
+    server.process.wait_for_log("+ rule `a`: never more than 2 in any 1h (2/1h sliding_window)");
     assert_observed(3);
     assert_eq!(server.policy_status()["observe"], true);
     let observed = r#"slidegate_decisions_total{domain="default",rule="a",limit="1h",outcome="#;

@@ -4,6 +4,8 @@
 //! reached. The caller adds an offset (the phase) to all times: it depends on the key, so that the windows of different
 //! keys begin at different times, or on the period of a [calendar](crate::calendar), so that each period is a window.
 
+use serde::{Deserialize, Serialize};
+
 use super::additive::{Additive, BucketLayout};
 use super::counter::{
     ChargeEffect, Counter, add_to_count, clamp_to_max_units, micros_until_expiry,
@@ -17,7 +19,8 @@ use crate::outcome::Outcome;
 use crate::quota::Quota;
 
 /// The alignment of fixed windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Align {
     /// Windows begin at an offset that is a stable hash of the key, so that different keys reset at different times.
     #[default]

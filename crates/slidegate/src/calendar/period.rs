@@ -3,12 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::CalendarError;
 
 pub(super) const DAY_US: u64 = 86_400_000_000;
 
 /// The length of the periods of a [`Calendar`](super::Calendar).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Period {
     /// From midnight to midnight.
     Day,
@@ -89,7 +92,8 @@ impl fmt::Display for Period {
 }
 
 /// A day of the week, on which the weeks of a [`Calendar`](super::Calendar) begin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Weekday {
     /// Monday, as in ISO 8601. The default.
     #[default]

@@ -12,22 +12,22 @@ mod compiler;
 mod concurrent;
 mod condition;
 mod descriptor;
-mod deserialize;
+pub(crate) mod deserialize;
 mod fields;
 mod limits;
-pub(crate) mod node;
+mod node;
 mod overrides;
 mod rule_context;
 mod spec;
 mod store_options;
 pub(crate) mod suggest;
 mod synonyms;
-mod unquoted;
 mod warnings;
-mod yaml_error;
 
 use std::convert::Infallible;
 use std::fmt;
+
+use serde::de::DeserializeOwned;
 
 use super::Policy;
 use super::error::{Diagnostics, SourceSpan};
@@ -123,6 +123,15 @@ fn parse_and_compile_policy(
         policy.warnings = warnings::find_warnings(text, &spec, &policy);
     }
     Some(policy)
+}
+
+/// Deserializes YAML text, and reports every error with its source position. The value is `None` if the text is not
+/// YAML, or if its root is invalid.
+pub fn deserialize_yaml<T: DeserializeOwned>(text: &str) -> (Option<T>, Vec<PolicyError>) {
+    let diagnostics = Diagnostics::new(text);
+    let node = Node::parse(text).map_err(|error| report_yaml_error(&error, &diagnostics));
+    let value = node.ok().and_then(|node| deserialize::deserialize_tree(&node, &diagnostics));
+    (value, diagnostics.into_errors().map_or_else(Vec::new, |errors| errors.0))
 }
 
 fn report_yaml_error(YamlError { span, message }: &YamlError, diagnostics: &Diagnostics<'_>) {

@@ -1,5 +1,7 @@
 //! Receipts: records of charges, with which the charges are changed or reverted later.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Adjustment, CounterId};
 use crate::clock::Timestamp;
 use crate::hit::Hit;
@@ -7,7 +9,8 @@ use crate::key::Key;
 use crate::limit::Limit;
 
 /// A record of charges, sufficient to change or revert them. Valid only for the store that created it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Receipt {
     charges: Vec<Charge>,
 }
@@ -105,13 +108,14 @@ fn multiply_and_divide(units: u64, factor: u64, divisor: u64) -> u64 {
 }
 
 /// The charge of one hit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Charge {
     /// The identifier by which the store finds the charged counter.
     pub counter: CounterId,
     /// The limit of the counter.
     pub limit: Limit,
-    /// Index of the hit in its call.
+    /// Index of the hit in its call. Not serialized, because it has no meaning outside of the call.
+    #[serde(skip)]
     pub hit_index: u32,
     /// The phase of the key: the number of microseconds that are added to the time of the store's clock so that the
     /// windows of different keys begin at different times.

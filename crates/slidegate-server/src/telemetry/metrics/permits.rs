@@ -182,7 +182,7 @@ impl PermitMetrics {
 /// Returns a hash that identifies a permit in this process.
 fn hash_of(permit: &Permit) -> u64 {
     let mut hasher = DefaultHasher::new();
-    permit.encode().hash(&mut hasher);
+    serde_json::to_vec(permit).unwrap_or_default().hash(&mut hasher);
     hasher.finish()
 }
 

@@ -4,30 +4,24 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::http::Uri;
 use axum::http::uri::Scheme;
-use axum::http::{StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use hyper_rustls::HttpsConnectorBuilder;
+use opentelemetry_http::hyper::HyperClient;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response, ResponseExt};
 use slidegate::{Clock, SystemClock};
 use thiserror::Error;
 use tokio::runtime::Handle;
-use tokio::time::timeout;
 use tracing::warn;
 
 use crate::telemetry::log_throttle::LogThrottle;
 
 /// Maximum duration of the export of one batch of spans.
 const SPAN_EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Maximum number of bytes in the body of a response of the collector.
-const MAX_COLLECTOR_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// Minimum interval between two log messages about failed exports of spans.
 const FAILED_EXPORT_LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -79,38 +73,31 @@ impl fmt::Display for CollectorUrl {
     }
 }
 
-/// A client that sends spans to an OTLP collector. Logs failed exports at a limited rate.
+/// A client that sends spans to an OTLP collector: the client of `opentelemetry-http`, with two additions. It runs on
+/// the Tokio runtime, because the exporter calls it from a thread that has no runtime. And it logs spans that the
+/// collector rejects, once a minute, which the SDK does not do.
 pub struct CollectorClient {
-    connection: CollectorHttpClient,
-    /// The Tokio runtime of the connections. The exporter calls the client from its own thread, which has no runtime.
+    client: Arc<dyn HttpClient>,
     runtime: Handle,
     log_throttle: LogThrottle,
     clock: SystemClock,
 }
 
-/// An HTTP client of the collector, with or without TLS.
-#[derive(Clone)]
-enum CollectorHttpClient {
-    Plain(Client<HttpConnector, Full<Bytes>>),
-    Tls(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
-}
-
 impl CollectorClient {
     /// Creates a client of the collector. Must be called within a Tokio runtime. Does not connect yet.
     pub fn new(url: &CollectorUrl) -> io::Result<Self> {
-        let client = Client::builder(TokioExecutor::new());
-        let connection = match url.0.scheme() == Some(&Scheme::HTTPS) {
-            true => {
-                let tls = HttpsConnectorBuilder::new().with_native_roots()?;
-                CollectorHttpClient::Tls(client.build(tls.https_only().enable_http1().build()))
-            }
-            false => CollectorHttpClient::Plain(client.build_http()),
+        let client: Arc<dyn HttpClient> = if url.0.scheme() == Some(&Scheme::HTTPS) {
+            let tls = HttpsConnectorBuilder::new().with_native_roots()?;
+            let connector = tls.https_only().enable_http1().build();
+            Arc::new(HyperClient::new(connector, SPAN_EXPORT_TIMEOUT, None))
+        } else {
+            Arc::new(HyperClient::with_default_connector(SPAN_EXPORT_TIMEOUT, None))
         };
         let log_throttle = LogThrottle::new(1, FAILED_EXPORT_LOG_INTERVAL);
-        Ok(Self { connection, runtime: Handle::current(), log_throttle, clock: SystemClock::new() })
+        Ok(Self { client, runtime: Handle::current(), log_throttle, clock: SystemClock::new() })
     }
 
-    fn log_failed_span_export(&self, problem: &dyn fmt::Display) {
+    fn log_failed_span_export(&self, problem: &dyn Error) {
         if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(
                 %problem,
@@ -127,13 +114,11 @@ impl HttpClient for CollectorClient {
     /// Sends a batch of spans. A failed batch is logged and lost. The exporter does not receive the error, because it
     /// would retry, log each attempt, and delay a shutdown.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let sent = send_with_timeout(self.connection.clone(), request);
+        let client = self.client.clone();
+        let sent = async move { client.send_bytes(request).await?.error_for_status() };
         match self.runtime.spawn(sent).await {
-            Ok(Ok(status)) if status.is_success() => {}
-            Ok(Ok(status)) => {
-                self.log_failed_span_export(&format_args!("it responded with {status}"))
-            }
-            Ok(Err(problem)) => self.log_failed_span_export(&problem),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => self.log_failed_span_export(find_root_cause(&*error)),
             // The runtime has shut down; `flush` has already logged the loss.
             Err(_) => {}
         }
@@ -145,31 +130,6 @@ impl HttpClient for CollectorClient {
 impl fmt::Debug for CollectorClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Collector")
-    }
-}
-
-/// Sends a request. Returns the status of the response, or a description of the failure.
-async fn send_with_timeout(
-    connection: CollectorHttpClient,
-    request: Request<Bytes>,
-) -> Result<StatusCode, String> {
-    match timeout(SPAN_EXPORT_TIMEOUT, connection.send_request(request)).await {
-        Ok(response) => response.map_err(|error| find_root_cause(&*error).to_string()),
-        Err(_) => Err(format!("no response within {SPAN_EXPORT_TIMEOUT:?}")),
-    }
-}
-
-impl CollectorHttpClient {
-    async fn send_request(&self, request: Request<Bytes>) -> Result<StatusCode, HttpError> {
-        let request = request.map(Full::new);
-        let response = match self {
-            Self::Plain(client) => client.request(request).await?,
-            Self::Tls(client) => client.request(request).await?,
-        };
-        let (head, body) = response.into_parts();
-        // The body is read to its end, so that the connection can be reused.
-        Limited::new(body, MAX_COLLECTOR_RESPONSE_BYTES).collect().await?;
-        Ok(head.status)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Deserializes the tree of nodes of a policy file with serde. Every error is reported at its source position, and
+//! Deserializes the tree of nodes of a YAML file with serde. Every error is reported at its source position, and
 //! deserialization continues after it.
 //!
 //! Values are deserialized as [`Field`]s. Deserialization of a field never fails: an invalid value is reported, and the
@@ -32,38 +32,47 @@ pub(super) fn deserialize_tree<'n, T: Deserialize<'n>>(
     deserializer.report_if_error(T::deserialize(deserializer)).ok()
 }
 
-/// A value of a policy file that may be absent or invalid, with its source position.
+/// A value of a YAML file that may be absent or invalid, with its source position.
 #[derive(Debug)]
-pub(super) struct Field<T> {
+pub struct Field<T> {
     /// The source position of the value; `None` if the field is absent.
     span: Option<SourceSpan>,
+    /// Whether the value is a scalar without quotes.
+    is_plain: bool,
     /// The value; `None` if the field is absent or invalid. An invalid value has been reported.
     value: Option<T>,
 }
 
 impl<T> Field<T> {
     /// Returns the value; `None` if it is absent or invalid.
-    pub(super) fn get(&self) -> Option<&T> {
+    pub fn get(&self) -> Option<&T> {
         self.value.as_ref()
     }
 
     /// Returns the value and its source position; `None` if the value is absent or invalid.
-    pub(super) fn value_and_span(&self) -> Option<(&T, SourceSpan)> {
+    pub fn value_and_span(&self) -> Option<(&T, SourceSpan)> {
         Some((self.value.as_ref()?, self.span?))
     }
 
-    pub(super) fn span(&self) -> SourceSpan {
+    /// Returns the source position of the value. It is unknown if the field is absent.
+    pub fn span(&self) -> SourceSpan {
         self.span.unwrap_or_default()
     }
 
-    pub(super) fn is_absent(&self) -> bool {
+    /// Returns `true` if the value is a scalar without quotes.
+    pub fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
+    /// Returns `true` if the map does not have the field.
+    pub fn is_absent(&self) -> bool {
         self.span.is_none()
     }
 }
 
 impl<T> Default for Field<T> {
     fn default() -> Self {
-        Self { span: None, value: None }
+        Self { span: None, is_plain: false, value: None }
     }
 }
 
@@ -81,9 +90,10 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Field<T>, A::Error> {
                 let mut number = || Ok(parts.next_element::<u64>()?.unwrap_or_default());
                 let span = SourceSpan { line: number()?, column: number()?, width: number()? };
+                let is_plain = number()? == 1;
                 // An invalid value has been reported. The fields after it are still read.
                 let value = parts.next_element::<T>().ok().flatten();
-                Ok(Field { span: Some(span), value })
+                Ok(Field { span: Some(span), is_plain, value })
             }
         }
 
@@ -110,7 +120,7 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Field<T> {
     }
 }
 
-/// The reason why a value of a policy file could not be deserialized.
+/// The reason why a value of a YAML file could not be deserialized.
 #[derive(Debug)]
 pub(super) enum DeserializeError {
     Message(String),
@@ -180,13 +190,6 @@ impl<'n, 'm> NodeDeserializer<'n, 'm> {
         })
     }
 
-    /// Returns an error if a tag or an anchor, which is probably meant as text, is written before the node.
-    fn tag_or_anchor_error(self) -> Option<DeserializeError> {
-        let message = self.node.misreading.as_deref()?;
-        let is_map = matches!(self.node.kind, NodeKind::Map(_));
-        (!is_map).then(|| DeserializeError::custom(message))
-    }
-
     /// Returns an error with the message that the node does not have the type `expected`.
     fn type_mismatch_error<T>(self, expected: &dyn Expected) -> Result<T, DeserializeError> {
         Err(match &self.node.kind {
@@ -235,10 +238,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
             NodeKind::Null => self.type_mismatch_error(&visitor),
             NodeKind::Text(text) => visitor.visit_str(text),
             NodeKind::List(_) => self.deserialize_seq(visitor),
-            NodeKind::Map(_) => match &self.node.misreading {
-                Some(message) => Err(DeserializeError::custom(message)),
-                None => visitor.visit_newtype_struct(self),
-            },
+            NodeKind::Map(_) => visitor.visit_newtype_struct(self),
         }
     }
 
@@ -268,10 +268,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
     fn deserialize_str<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
             NodeKind::Text(text) => visitor.visit_str(text),
-            _ => match &self.node.misreading {
-                Some(message) => Err(DeserializeError::custom(message)),
-                None => self.type_mismatch_error(&"text"),
-            },
+            _ => self.type_mismatch_error(&"text"),
         }
     }
 
@@ -339,6 +336,20 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
         }
     }
 
+    fn deserialize_option<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
+        match &self.node.kind {
+            NodeKind::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'n>>(
+        self,
+        visitor: V,
+    ) -> Result<V::Value, DeserializeError> {
+        visitor.visit_unit()
+    }
+
     fn deserialize_newtype_struct<V: Visitor<'n>>(
         self,
         name: &'static str,
@@ -354,12 +365,11 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
 
     forward_to_deserialize_any! {
         <V: Visitor<'n>>
-        i8 i16 i32 i64 u8 u16 u32 f32 f64 char bytes byte_buf option unit unit_struct tuple
-        tuple_struct ignored_any
+        i8 i16 i32 i64 u8 u16 u32 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct
     }
 }
 
-/// The sequence of parts from which a [`Field`] is deserialized: line, column, width, value.
+/// The sequence of parts from which a [`Field`] is deserialized: line, column, width, whether it is plain, value.
 struct FieldSpanAndValueAccess<'n, 'm> {
     deserializer: NodeDeserializer<'n, 'm>,
     next_part: usize,
@@ -372,8 +382,10 @@ impl<'n> SeqAccess<'n> for FieldSpanAndValueAccess<'n, '_> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, DeserializeError> {
-        let SourceSpan { line, column, width } = self.deserializer.node.span;
-        let number = [line, column, width].get(self.next_part).copied();
+        let Node { span: SourceSpan { line, column, width }, is_plain, .. } =
+            *self.deserializer.node;
+        let numbers = [line, column, width, u64::from(is_plain)];
+        let number = numbers.get(self.next_part).copied();
         self.next_part += 1;
         match number {
             Some(number) => {
@@ -381,10 +393,7 @@ impl<'n> SeqAccess<'n> for FieldSpanAndValueAccess<'n, '_> {
                 seed.deserialize(number).map(Some)
             }
             None => {
-                let value = match self.deserializer.tag_or_anchor_error() {
-                    Some(error) => Err(error),
-                    None => seed.deserialize(self.deserializer),
-                };
+                let value = seed.deserialize(self.deserializer);
                 self.deserializer.report_if_error(value).map(Some)
             }
         }

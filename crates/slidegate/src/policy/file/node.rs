@@ -4,11 +4,9 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-use super::{unquoted, yaml_error};
-
-pub use crate::policy::error::SourceSpan;
+use crate::policy::error::SourceSpan;
 
 /// The maximum number of nodes in a YAML document. A policy with 10,000 rules has about 250,000 nodes.
 pub(super) const MAX_YAML_NODES: usize = 600_000;
@@ -22,9 +20,6 @@ pub struct Node {
     pub kind: NodeKind,
     /// Whether a scalar is written without quotes. Has no meaning for lists and maps.
     pub is_plain: bool,
-    /// The error message for a value that probably has another meaning in YAML than its author intends, because it is
-    /// not quoted: a tag such as `!free`, an anchor without a value, or a map such as `{id}`.
-    pub misreading: Option<Box<str>>,
 }
 
 /// The value of a [`Node`]. The type of a scalar is not determined: that depends on the reader.
@@ -57,29 +52,33 @@ impl Node {
     pub fn parse(source: &str) -> Result<Self, YamlError> {
         let options = serde_saphyr::options! {
             with_snippet: false,
+            // Otherwise, `plan: !free` would have no value, and `plan: !not free` would mean `free`.
+            reject_unsupported_tags: true,
             budget: serde_saphyr::budget! {
                 max_nodes: MAX_YAML_NODES,
                 max_events: 2 * MAX_YAML_NODES,
                 max_documents: 1,
             },
         };
-        let parsed = serde_saphyr::from_str_with_options::<Spanned<YamlValue>>(source, options);
-        parsed
+        serde_saphyr::from_str_with_options::<Spanned<YamlValue>>(source, options)
             .map(|raw| node_from_yaml_value(raw, source))
-            .map_err(|error| yaml_error::describe(&error, source))
+            .map_err(|error| YamlError::from_parser_error(&error))
     }
+}
 
-    /// Returns the text of a scalar, or `None` for other values. The key of a map always has a text.
-    pub fn text(&self) -> Option<&str> {
-        match &self.kind {
-            NodeKind::Text(text) => Some(text),
-            NodeKind::Null | NodeKind::List(_) | NodeKind::Map(_) => None,
-        }
+impl YamlError {
+    fn from_parser_error(error: &serde_saphyr::Error) -> Self {
+        let span = error.location().map(|location| SourceSpan::from_location(&location));
+        let problem = UserMessageFormatter.format_message(error);
+        let message = format!(
+            "invalid YAML: {problem}; look here and above for an unclosed bracket or quote, wrong indentation, or a value that must be quoted"
+        );
+        Self { span: span.unwrap_or_default(), message }
     }
 }
 
 impl SourceSpan {
-    pub(super) fn from_location(location: &Location) -> Self {
+    fn from_location(location: &Location) -> Self {
         let width = location.span().len();
         Self { line: location.line(), column: location.column(), width }
     }
@@ -102,42 +101,13 @@ fn node_from_yaml_value(raw: Spanned<YamlValue>, source: &str) -> Node {
             let entries = entries.into_iter().map(|(key, value)| {
                 let (span, text) = (SourceSpan::from_location(&key.referenced), key.value.into());
                 let kind = NodeKind::Text(text);
-                let key = Node { span, kind, is_plain: false, misreading: None };
+                let key = Node { span, kind, is_plain: false };
                 (key, node_from_yaml_value(value, source))
             });
             NodeKind::Map(entries.collect())
         }
     };
-    let (span, misreading) = match describe_misreading(&raw.defined, &kind, span, source) {
-        Some((span, message)) => (span, Some(message.into())),
-        None => (span, None),
-    };
-    Node { span, kind, is_plain, misreading }
-}
-
-/// Returns the error message for a value that probably has another meaning in YAML than its author intends, with the
-/// position of the text that it misreads.
-fn describe_misreading(
-    at: &Location,
-    kind: &NodeKind,
-    span: SourceSpan,
-    source: &str,
-) -> Option<(SourceSpan, String)> {
-    let start = usize::try_from(at.span().byte_offset()?).ok()?;
-    let (before, value) = source.split_at_checked(start)?;
-    if let NodeKind::Map(entries) = kind {
-        let [(_, Node { kind: NodeKind::Null, .. })] = &entries[..] else { return None };
-        return Some((span, unquoted::describe_word_in_braces(value)?));
-    }
-    let value = match kind {
-        NodeKind::Text(text) => Some(&**text),
-        NodeKind::List(_) => Some("[…]"),
-        NodeKind::Null | NodeKind::Map(_) => None,
-    };
-    let (indicator, message) = unquoted::describe_indicator(before, value)?;
-    let distance = before.len() - before.trim_end_matches(' ').len() + indicator.chars().count();
-    let column = span.column.saturating_sub(distance as u64).max(1);
-    Some((SourceSpan { column, width: indicator.chars().count() as u64, ..span }, message))
+    Node { span, kind, is_plain }
 }
 
 /// Returns the source text of a value, because the parser converts numbers and booleans. For example, it converts `1.10`

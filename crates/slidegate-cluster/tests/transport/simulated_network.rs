@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::transport::{
+    LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent,
+};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-
-use super::{LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent};
-use crate::pn_counter::Incarnation;
 
 /// Maximum number of frames in transit to one node. Further frames are dropped.
 pub const MAX_IN_TRANSIT: usize = 1_024;
