@@ -5,7 +5,6 @@
 //! and [`redact`] hashes them if necessary.
 
 mod denial_log;
-mod duration_histogram;
 mod instrumented_store;
 mod limit_result;
 mod log_throttle;
@@ -14,7 +13,6 @@ pub mod redact;
 pub mod request_result;
 pub mod rule_use;
 mod store_failure_log;
-mod stripes;
 pub mod top;
 pub mod traces;
 mod unknown_domain_log;
