@@ -90,7 +90,7 @@ BENCH_INSTRUCTIONS = cargo bench --profile dist -p lab --features instructions -
 # targets bench-memory and so on run one part and print its tables. With ARGS=--quick (a few minutes, approximate
 # results) they write to target/bench/quick. `make bench-redis ARGS='-- log denials'` runs two sections of a part; an
 # unknown name prints the names of the sections. `make bench ARGS=--report` only writes the page again.
-bench: bench-tools bench-slidegate $(GUNGRAUN_RUNNER) target/peers/bin/throttlecrab-server target/peers/bin/oha
+bench: bench-tools bench-slidegate $(GUNGRAUN_RUNNER) target/peers/bin/throttlecrab-server
 	$(BENCH) $(ARGS)
 
 BENCH = cargo run --profile dist -p lab --features report --bin bench --
@@ -122,13 +122,14 @@ bench-cluster: bench-tools bench-slidegate
 
 # HTTP and gRPC compared with axum, tonic and throttlecrab, the latency, the cost of telemetry, start and memory, and
 # the growth of the cost. Servers and load run on separate cores.
-bench-server: bench-tools bench-slidegate target/peers/bin/throttlecrab-server target/peers/bin/oha
+bench-server: bench-tools bench-slidegate target/peers/bin/throttlecrab-server
 	$(BENCH) server $(ARGS)
 
 bench-tools:
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
 	command -v h2load >/dev/null || { apt-get update -q && apt-get install -y -q nghttp2-client; }
+	command -v wrk >/dev/null || { apt-get update -q && apt-get install -y -q wrk; }
 
 bench-slidegate:
 	cargo build --profile dist
@@ -136,10 +137,6 @@ bench-slidegate:
 # The program that runs the instruction counts under valgrind. Its version is that of gungraun in lab/Cargo.toml.
 $(GUNGRAUN_RUNNER):
 	cargo install --locked --root target/peers --version 0.20.0 gungraun-runner
-
-# A load generator with a constant rate, and with bodies from a file. Built once, in a few minutes.
-target/peers/bin/oha:
-	cargo install --locked --root target/peers --version 1.16.0 --no-default-features oha
 
 # The server that slidegate is compared with. Built once, in a few minutes. The build needs protoc.
 target/peers/bin/throttlecrab-server:

@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use lab::key_blocks::{BlockKey, KEYS_PER_BLOCK, KeyPasses};
 use lab::keys::{KEY_LEN, KeySequence, Keys};
-use lab::limiters::{BareMap, BenchLimiter, StoreLimiter, new_governor};
-use lab::simulated_node::SimulatedNode;
-use slidegate::{Limit, Limiter, MAX_UNITS, MIN_WINDOW, MemoryStore, Quota};
+use lab::limiters::{BareMap, BenchLimiter, new_governor};
+use slidegate::{Limit, Limiter, MAX_UNITS, MIN_WINDOW, Quota};
 
 /// The max of the keys that are read from memory. Half of the keys are full.
 const MAX_PER_WEEK: u32 = 1_000;
@@ -153,25 +152,6 @@ fn keys_in_cache<K: BlockKey>(c: &mut Criterion, group: &str) {
     group.finish();
 }
 
-/// The memory store, and a cluster with a single node. Both are called through the trait of stores.
-fn cluster_of_one(c: &mut Criterion) {
-    let mut group = c.benchmark_group("memory-cluster-of-one");
-    for count in [1_000, 100_000, 1_000_000].into_iter().take(if is_quick() { 2 } else { 3 }) {
-        for is_allowed in [false, true] {
-            // In a short window, counters would expire, which only a running node removes.
-            let max = if is_allowed { 100_000_000 } else { MAX };
-            let limit =
-                Limit::new(Quota::new(max.into(), WEEK).unwrap(), Default::default()).unwrap();
-            let memory = StoreLimiter::new(MemoryStore::new(), limit);
-            let cluster = StoreLimiter::new(SimulatedNode::new(1, 10_000_000).into_store(), limit);
-            let contenders: [(&str, &dyn BenchLimiter<String>); 2] =
-                [("memory store", &memory), ("cluster of one", &cluster)];
-            measure_blocks(&mut group, count, is_allowed, &contenders);
-        }
-    }
-    group.finish();
-}
-
 /// Measures the decisions about blocks of keys. One iteration is a block. Writing its keys is not measured.
 fn measure_blocks<K: BlockKey>(
     group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>,
@@ -246,6 +226,6 @@ fn number_keys_in_cache(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().measurement_time(Duration::from_secs(3)).sample_size(30);
-    targets = keys_in_memory, batches, text_keys_in_cache, number_keys_in_cache, cluster_of_one, hot_key
+    targets = keys_in_memory, batches, text_keys_in_cache, number_keys_in_cache, hot_key
 }
 criterion_main!(benches);

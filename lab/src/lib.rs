@@ -9,6 +9,7 @@ pub mod arrivals;
 #[cfg(feature = "charts")]
 pub mod chart;
 pub mod exact_log;
+pub mod h2load;
 pub mod key_blocks;
 pub mod keys;
 #[cfg(feature = "memory")]

@@ -12,9 +12,7 @@ use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
-use slidegate::{Hit, Key, Limit, Limiter, Scope, Store, SyncStore};
-
-use crate::stores::{charge_in_store, new_tenant_scope};
+use slidegate::{Limiter, SyncStore};
 
 /// A compared limiter with keys of the type `K`. The methods are called through a `dyn` reference, so the compiler
 /// cannot join the decisions about a block with the code that writes the keys.
@@ -76,37 +74,6 @@ where
 
     fn count_denied(&self, keys: &[K]) -> usize {
         count_denied_keys(keys, |key| self.check_key(key).is_ok())
-    }
-}
-
-/// A limit whose keys are counted in a store, through the trait that all stores implement.
-pub struct StoreLimiter<S> {
-    store: S,
-    limit: Limit,
-    scope: Scope,
-}
-
-impl<S: Store> StoreLimiter<S> {
-    /// Creates a limiter that counts in `store`.
-    pub fn new(store: S, limit: Limit) -> Self {
-        Self { store, limit, scope: new_tenant_scope() }
-    }
-
-    /// Charges `units` to a key. Returns `true` if the charge is allowed.
-    #[inline(always)]
-    pub fn try_charge(&self, key: &str, units: u64) -> bool {
-        let value = [key.into()];
-        charge_in_store(&self.store, &[Hit::new(Key::new(&self.scope, &value), &self.limit, units)])
-    }
-}
-
-impl<S: Store> BenchLimiter<String> for StoreLimiter<S> {
-    fn charge_units(&self, key: &String, units: u32) -> bool {
-        self.try_charge(key, u64::from(units))
-    }
-
-    fn count_denied(&self, keys: &[String]) -> usize {
-        count_denied_keys(keys, |key| self.try_charge(key, 1))
     }
 }
 

@@ -19,7 +19,7 @@ const ROWS: [(&str, &str); 9] = [
          printf '%s %s  ' $name $(grep -A1 \"^name = \\\"$name\\\"\" Cargo.lock | sed -n 's/^version = \"\\(.*\\)\"/\\1/p' | tail -1); done",
     ),
     ("Redis", "redis-server --version | grep -o 'v=[0-9.]*'"),
-    ("load", "echo \"$(h2load --version), $(target/peers/bin/oha --version)\""),
+    ("load", "h2load --version"),
 ];
 
 /// Returns a table of the machine and the versions in Markdown.

@@ -64,14 +64,13 @@ pub fn format_table(results: &Results, table: &str, base: Option<&str>, divisor:
 
 /// Formats a value with about three significant digits, and with commas in numbers from a thousand.
 fn format_value(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".to_owned(),
-        1_000.0.. => format_with_commas(value.round() as i64),
-        100.0.. => format!("{value:.0}"),
+    let text = match value.abs() {
+        1_000.0.. => return format_with_commas(value.round() as i64),
         10.0.. => format!("{value:.1}"),
         1.0.. => format!("{value:.2}"),
         _ => format!("{value:.3}"),
-    }
+    };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn format_with_commas(number: i64) -> String {
@@ -116,8 +115,8 @@ mod tests {
 
     #[test]
     fn values_have_three_significant_digits() {
-        let formatted = [0.0, 0.79, 1.234, 98.34, 799.4, 73_643.2].map(format_value);
-        assert_eq!(formatted, ["0", "0.790", "1.23", "98.3", "799", "73,643"]);
+        let formatted = [0.0, 0.79, 1.234, 98.34, 799.04, 73_643.2].map(format_value);
+        assert_eq!(formatted, ["0", "0.79", "1.23", "98.3", "799", "73,643"]);
     }
 
     #[test]
@@ -129,7 +128,7 @@ mod tests {
         assert_eq!(
             format_table(&results, "t", Some("slidegate"), 1.0),
             "| | slidegate | governor |\n|---|---|---|\n\
-             | 1,000 keys | 50.0 | 40.0 (0.80x) |\n| 10,000 keys | 60.0 | – |\n"
+             | 1,000 keys | 50 | 40 (0.80x) |\n| 10,000 keys | 60 | – |\n"
         );
     }
 }

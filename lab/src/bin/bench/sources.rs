@@ -37,7 +37,6 @@ pub const PARTS: &[Part] = &[
     },
     Part { name: "policy", sources: &[Source::Criterion("policy")] },
     Part { name: "tower", sources: &[Source::Gungraun("tower", 4_000.0)] },
-    Part { name: "instructions", sources: &[Source::Gungraun("instructions", 10_000.0)] },
     Part { name: "server", sources: &[Source::Program("bench_server")] },
     Part { name: "redis", sources: &[Source::Program("bench_redis")] },
     Part {

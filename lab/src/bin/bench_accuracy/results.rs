@@ -15,14 +15,13 @@ pub struct ArrivalsResult {
     pub results: Vec<AlgorithmResult>,
 }
 
-/// The accuracy of one algorithm, summed up over several limits. The percentages are of the maximum of a limit.
+/// The accuracy of one algorithm, summed up over several limits.
 #[derive(Clone, Copy)]
 pub struct AlgorithmResult {
     algorithm: Algorithm,
     stats: AccuracyStats,
-    largest_error_percent: f64,
+    /// The largest number of units allowed in any window, in percent of the maximum of the limit.
     fullest_window_percent: f64,
-    bound_percent: f64,
 }
 
 impl ArrivalsResult {
@@ -31,27 +30,17 @@ impl ArrivalsResult {
         let result = |algorithm| AlgorithmResult {
             algorithm,
             stats: AccuracyStats::default(),
-            largest_error_percent: 0.0,
             fullest_window_percent: 0.0,
-            bound_percent: 0.0,
         };
         Self { name, results: MEASURED_ALGORITHMS.map(result).to_vec() }
     }
 
-    /// Records a table with a row for each algorithm.
+    /// Records the results in the column of these arrivals.
     pub fn record(&self, run: &mut BenchRun) {
-        let table = format!("accuracy-{}", self.name.replace(' ', "-"));
         for result in &self.results {
-            let row = result.label();
-            for (column, value) in [
-                ("allowed, % of an exact log", result.stats.percent_of_exact_log()),
-                ("fullest window, % of max", result.fullest_window_percent),
-                ("bound, % of max", result.bound_percent),
-                ("false allows, %", percent(result.stats.false_allows, result.stats.allowed)),
-                ("largest error, % of max", result.largest_error_percent),
-            ] {
-                run.record([&table, &row, column], value);
-            }
+            let (row, allowed) = (result.label(), result.stats.percent_of_exact_log());
+            run.record(["accuracy-allowed", &row, self.name], allowed);
+            run.record(["accuracy-fullest-window", &row, self.name], result.fullest_window_percent);
         }
     }
 }
@@ -81,11 +70,8 @@ impl AlgorithmResult {
             .into());
         }
         self.stats += *stats;
-        self.largest_error_percent =
-            self.largest_error_percent.max(percent(stats.max_error_units, max));
         self.fullest_window_percent =
             self.fullest_window_percent.max(percent(stats.max_in_window, max));
-        self.bound_percent = self.bound_percent.max(percent(bound, max));
         Ok(())
     }
 }

@@ -2,12 +2,12 @@
 //! send more requests than the limit allows.
 
 use std::error::Error;
-use std::fs;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 use lab::chart::{Bar, bar_chart_with_marks};
+use lab::h2load::read_log;
 use lab::program::BenchRun;
 use lab::server::{ServerProcess, TempFile, free_address, load_command};
 use slidegate::{Algorithm, Limit, Quota};
@@ -124,17 +124,9 @@ fn send_requests(
         if !load.wait()?.success() {
             return Err("h2load failed".into());
         }
-        // Each line has the start of a request, the status, and the time until its response.
-        for line in fs::read_to_string(log.path())?.lines() {
-            let mut fields = line.split('\t');
-            let [Some(start_us), Some(status), Some(elapsed_us)] = [(); 3].map(|()| fields.next())
-            else {
-                return Err(format!("unexpected line in the log of h2load: {line}").into());
-            };
-            if status == "200" {
-                allowed_us.push(start_us.parse::<u64>()? + elapsed_us.parse::<u64>()?);
-            }
-        }
+        let responses = read_log(log.path())?;
+        let allowed = responses.iter().filter(|response| response.status == 200);
+        allowed_us.extend(allowed.map(|response| response.start_us + response.elapsed_us));
     }
     Ok(allowed_us)
 }

@@ -4,9 +4,9 @@ use std::error::Error;
 
 use lab::program::BenchRun;
 use lab::results::median;
-use lab::server::{ServerProcess, TempFile};
+use lab::server::ServerProcess;
 
-use crate::load::{CONNECTIONS, ClosedLoop, run_with_bodies, take_turns};
+use crate::load::{CONNECTIONS, ClosedLoop, measure_tenants, take_turns};
 use crate::requests::{BenchRequest, Protocol};
 use crate::servers::{ONE_LIMIT_POLICY, start_slidegate};
 
@@ -51,9 +51,9 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
         .iter()
         .map(|(_, _, policy, _)| start_slidegate(Protocol::Http, policy, &[]))
         .collect::<Result<_, _>>()?;
-    let requests = run.effort.pick(40_000, 10_000);
+    let amount = run.effort.pick((40_000, 2), (10_000, 1));
     let results = take_turns(run.effort.pick(7, 3), cases.len(), |index| {
-        measure(&servers[index], &cases[index].3, requests)
+        measure(&servers[index], &cases[index].3, amount)
     })?;
     for ((dimension, value, ..), cpu_us) in cases.iter().zip(results) {
         let row = format!("{dimension}: {value}");
@@ -65,18 +65,14 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
 fn measure(
     server: &ServerProcess,
     load: &GrowthLoad,
-    requests: usize,
+    (requests, seconds): (usize, u32),
 ) -> Result<f64, Box<dyn Error>> {
     match load {
         GrowthLoad::SameRequest(request, connections) => {
             let load = ClosedLoop { connections: *connections, ..ClosedLoop::new(1, requests) };
             Ok(load.run(server, request)?.cpu_us)
         }
-        GrowthLoad::Identities(count) => {
-            let bodies = (0..*count).map(|tenant| BenchRequest::check_of_tenant(tenant).body);
-            let bodies = TempFile::new(&bodies.collect::<Vec<_>>().join(&b'\n'))?;
-            run_with_bodies(server, &BenchRequest::check(), &bodies, requests)
-        }
+        GrowthLoad::Identities(count) => measure_tenants(server, *count, seconds),
     }
 }
 

@@ -1,19 +1,17 @@
-//! Sends load with the programs h2load and oha.
+//! Sends load with the programs h2load and wrk.
 
 use std::error::Error;
 use std::process::Command;
 
+use hdrhistogram::Histogram;
+use lab::h2load::read_log;
 use lab::results::median;
 use lab::server::{ServerProcess, TempFile, load_command};
-use serde_json::Value;
 
-use crate::requests::{BenchRequest, Protocol};
+use crate::requests::{BenchRequest, CHECK, Protocol};
 
 /// The number of connections of a load, unless a measurement varies it.
 pub const CONNECTIONS: usize = 50;
-
-/// The folder in which the Makefile installs oha and throttlecrab-server.
-pub const PEERS_FOLDER: &str = "target/peers/bin";
 
 /// The result of a load in a closed loop.
 #[derive(Clone, Copy)]
@@ -51,19 +49,8 @@ impl ClosedLoop {
         request: &BenchRequest,
     ) -> Result<LoadResult, Box<dyn Error>> {
         let body = TempFile::new(&request.body)?;
-        let mut command = load_command("h2load");
-        command.args(["-t", "1", "-c", &self.connections.to_string()]);
+        let mut command = new_h2load(server, request, &body, self.connections);
         command.args(["-n", &self.requests.to_string(), "-m", &self.depth.to_string()]);
-        if request.protocol == Protocol::Http {
-            command.arg("--h1");
-        }
-        for (name, value) in &request.headers {
-            command.args(["-H", &format!("{name}: {value}")]);
-        }
-        if !request.body.is_empty() {
-            command.arg("-d").arg(body.path());
-        }
-        command.arg(format!("http://{}{}", server.address(), request.path));
         let (output, cpu_seconds) = run_and_measure_cpu(server, command)?;
         let has_status = output.contains(&format!("{} {}", self.requests, self.status));
         let finished = output.lines().find_map(|line| line.strip_prefix("finished in "));
@@ -77,20 +64,26 @@ impl ClosedLoop {
     }
 }
 
-/// Sends `requests` requests with oha on [`CONNECTIONS`] connections. Each is sampled from `bodies`. Returns the CPU time
-/// of the server per request in microseconds.
-pub fn run_with_bodies(
+/// Creates the command of h2load without the number and the rate of the requests.
+fn new_h2load(
     server: &ServerProcess,
     request: &BenchRequest,
-    bodies: &TempFile,
-    requests: usize,
-) -> Result<f64, Box<dyn Error>> {
-    let mut command = new_oha(request);
-    command.args(["-n", &requests.to_string(), "-Z"]).arg(bodies.path());
+    body: &TempFile,
+    connections: usize,
+) -> Command {
+    let mut command = load_command("h2load");
+    command.args(["-t", "1", "-c", &connections.to_string()]);
+    if request.protocol == Protocol::Http {
+        command.arg("--h1");
+    }
+    for (name, value) in &request.headers {
+        command.args(["-H", &format!("{name}: {value}")]);
+    }
+    if !request.body.is_empty() {
+        command.arg("-d").arg(body.path());
+    }
     command.arg(format!("http://{}{}", server.address(), request.path));
-    let (output, cpu_seconds) = run_and_measure_cpu(server, command)?;
-    check_success(&serde_json::from_str(&output)?)?;
-    Ok(cpu_seconds * 1e6 / requests as f64)
+    command
 }
 
 /// The latencies of a load at a constant rate, in microseconds.
@@ -99,47 +92,48 @@ pub struct Latencies {
     pub p99_us: f64,
 }
 
-/// Sends requests at a constant rate for `seconds` seconds with oha on [`CONNECTIONS`] connections. A request that waits
-/// for a late response is late, too.
+/// Sends requests at a constant rate for `seconds` seconds with h2load on [`CONNECTIONS`] connections, one at a time on
+/// each. A latency is the time from sending a request to the end of its response.
 pub fn measure_latencies(
     server: &ServerProcess,
     request: &BenchRequest,
     per_second: f64,
     seconds: u32,
 ) -> Result<Latencies, Box<dyn Error>> {
-    let body = TempFile::new(&request.body)?;
-    let mut command = new_oha(request);
-    command.args(["-q", &format!("{per_second:.0}"), "-z", &format!("{seconds}s")]);
-    command.args(["--latency-correction", "--wait-ongoing-requests-after-deadline", "-D"]);
-    command.arg(body.path()).arg(format!("http://{}{}", server.address(), request.path));
-    let (output, _) = run_and_measure_cpu(server, command)?;
-    let report: Value = serde_json::from_str(&output)?;
-    check_success(&report)?;
-    let percentile = |name| report["latencyPercentiles"][name].as_f64().ok_or("no percentile");
-    Ok(Latencies { p50_us: percentile("p50")? * 1e6, p99_us: percentile("p99")? * 1e6 })
+    let (body, log) = (TempFile::new(&request.body)?, TempFile::new(b"")?);
+    let mut command = new_h2load(server, request, &body, CONNECTIONS);
+    let per_connection = per_second / CONNECTIONS as f64;
+    command.args(["--rps", &format!("{per_connection:.0}"), "-D", &seconds.to_string()]);
+    command.arg("--log-file").arg(log.path());
+    run_and_measure_cpu(server, command)?;
+    let mut latencies_us = Histogram::<u64>::new(3)?;
+    for response in read_log(log.path())? {
+        if response.status != 200 {
+            return Err(format!("unexpected status {}", response.status).into());
+        }
+        latencies_us.record(response.elapsed_us)?;
+    }
+    let percentile = |quantile| latencies_us.value_at_quantile(quantile) as f64;
+    Ok(Latencies { p50_us: percentile(0.50), p99_us: percentile(0.99) })
 }
 
-fn new_oha(request: &BenchRequest) -> Command {
-    let mut command = load_command(format!("{PEERS_FOLDER}/oha"));
-    command.args(["--no-tui", "--output-format", "json", "-m", "POST", "--worker-threads", "1"]);
-    command.args(["-c", &CONNECTIONS.to_string()]);
-    if request.protocol == Protocol::Grpc {
-        command.arg("--http2");
-    }
-    for (name, value) in &request.headers {
-        command.args(["-H", &format!("{name}: {value}")]);
-    }
-    command
-}
-
-/// Fails if not all responses have the status 200.
-fn check_success(report: &Value) -> Result<(), Box<dyn Error>> {
-    let statuses = report["statusCodeDistribution"].as_object().ok_or("no statuses")?;
-    let has_errors =
-        report["errorDistribution"].as_object().is_some_and(|errors| !errors.is_empty());
-    match statuses.keys().all(|status| status == "200") && !has_errors {
-        true => Ok(()),
-        false => Err(format!("{statuses:?} {}", report["errorDistribution"]).into()),
+/// Sends check requests of `tenants` tenants with wrk for `seconds` seconds on [`CONNECTIONS`] connections. Returns the
+/// CPU time of the server per request in microseconds.
+pub fn measure_tenants(
+    server: &ServerProcess,
+    tenants: usize,
+    seconds: u32,
+) -> Result<f64, Box<dyn Error>> {
+    let script = TempFile::new(format!(include_str!("tenants.lua"), tenants = tenants).as_bytes())?;
+    let mut command = load_command("wrk");
+    command.args(["-t", "1", "-c", &CONNECTIONS.to_string(), "-d", &format!("{seconds}s"), "-s"]);
+    command.arg(script.path()).arg(format!("http://{}{CHECK}", server.address()));
+    let (output, cpu_seconds) = run_and_measure_cpu(server, command)?;
+    let requests =
+        output.lines().find_map(|line| line.split_once(" requests in ")?.0.trim().parse().ok());
+    match requests {
+        Some::<f64>(requests) if !output.contains("Non-2xx") => Ok(cpu_seconds * 1e6 / requests),
+        _ => Err(output.into()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Compares slidegate's server with services that send the same bytes, and with throttlecrab: throughput, CPU time
 //! per call, latency, start and memory, the cost of telemetry, and the growth of the cost.
 //!
-//! h2load and oha send the requests. `make bench-server` installs them.
+//! h2load and wrk send the requests. `make bench-server` installs them.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod bare;

@@ -42,12 +42,6 @@ impl BenchRequest {
         Self::new_json_request(CHECK, body)
     }
 
-    /// Returns a request like [`check`](Self::check) of the tenant with this number.
-    pub fn check_of_tenant(tenant: usize) -> Self {
-        let body = format!(r#"{{"attributes":{{"tenant":"tenant-{tenant:06}","method":"POST"}}}}"#);
-        Self::new_json_request(CHECK, &body)
-    }
-
     /// Returns a request like [`check`](Self::check) with an additional attribute, so that the body has about
     /// `body_bytes` bytes.
     pub fn check_with_body_bytes(body_bytes: usize) -> Self {

@@ -7,8 +7,10 @@ use lab::policies::THREE_LIMITS_POLICY;
 use lab::server::{ServerProcess, server_command, server_core_count};
 
 use crate::bare;
-use crate::load::PEERS_FOLDER;
 use crate::requests::{BenchRequest, Protocol};
+
+/// The folder in which the Makefile installs throttlecrab-server.
+const PEERS_FOLDER: &str = "target/peers/bin";
 
 /// A policy that allows all requests with one limit.
 pub const ONE_LIMIT_POLICY: &str =
