@@ -59,7 +59,7 @@ pub fn measure(part: &Part, effort: Effort, sections: &[String]) -> Result<(), B
     for source in part.sources {
         let folder = std::path::absolute(result_folder(effort == Effort::Quick))?;
         // Only the results of this run are read.
-        let measured = folder.join("measured");
+        let measured = folder.join("measured").join(source.name());
         let _ = fs::remove_dir_all(&measured);
         let mut cargo = Command::new("cargo");
         cargo.env("CRITERION_HOME", &measured).env("GUNGRAUN_HOME", &measured);
