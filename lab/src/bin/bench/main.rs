@@ -2,7 +2,7 @@
 //!
 //! `bench [--quick] [PART...] [-- SECTION...]`. A full run of all parts writes docs/BENCHMARKS.md. Other runs write to
 //! target/bench, and print the tables of their parts. `bench --report` writes docs/BENCHMARKS.md from the results of
-//! earlier runs. Names of sections are passed to the programs of the parts.
+//! earlier runs. With names of sections, only these sections of the programs `bench_*` run.
 
 mod machine;
 mod report;

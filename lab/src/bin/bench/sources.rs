@@ -57,6 +57,10 @@ impl Source {
 /// Runs the benchmarks of a part with Cargo, and stores their results.
 pub fn measure(part: &Part, effort: Effort, sections: &[String]) -> Result<(), Box<dyn Error>> {
     for source in part.sources {
+        // Only programs have sections.
+        if !sections.is_empty() && !matches!(source, Source::Program(_)) {
+            continue;
+        }
         let folder = std::path::absolute(result_folder(effort == Effort::Quick))?;
         // Only the results of this run are read.
         let measured = folder.join("measured").join(source.name());

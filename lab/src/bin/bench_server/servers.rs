@@ -34,7 +34,9 @@ pub fn start_slidegate(
         Protocol::Http => " listening on http://",
         Protocol::Grpc => "gRPC listening on ",
     };
-    let flags = [&["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"], flags].concat();
+    let free_ports = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let count = if flags.contains(&"--admin") { 2 } else { 4 };
+    let flags = [&free_ports[..count], flags].concat();
     ServerProcess::start_slidegate(policy, address_prefix, &flags)
 }
 
