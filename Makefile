@@ -2,8 +2,10 @@
 
 # Valgrind finds the function whose instructions are counted by its symbol.
 export CARGO_PROFILE_DIST_STRIP = none
+# The benchmarks contain this path of the program that runs them.
+export GUNGRAUN_RUNNER = $(CURDIR)/target/peers/bin/gungraun-runner
 
-.PHONY: book test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions instructions-build bench bench-peers bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
+.PHONY: book test test-tools test-shuttle nightly differential fuzz-http fuzz lint doc instructions instructions-build bench bench-tools bench-slidegate bench-tower bench-accuracy bench-memory bench-policy bench-redis bench-server bench-cluster hot-keys flood retry-spike ci
 
 # All tests: unit, integration and documentation tests, the thread schedules of `test-shuttle`, and `fuzz-http`.
 test: test-tools
@@ -87,68 +89,69 @@ book: target/mdbook/bin/mdbook
 target/mdbook/bin/mdbook:
 	cargo install --locked --root target/mdbook --version 0.5.4 --no-default-features --features search mdbook
 
-# Compares the instruction counts of the decision path with lab/instructions.txt.
-# After an intended change of the counts: make instructions ARGS=--update
+# Counts the instructions of decisions. Fails if a count is 2 % above the number in lab/benches/instructions.rs.
 instructions: instructions-build
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	cargo run --profile dist -p lab --features cluster --bin instructions -- $(ARGS)
+	$(BENCH_INSTRUCTIONS) -- $(ARGS)
 
-instructions-build:
-	cargo build --profile dist -p lab --features cluster --bin instructions
+instructions-build: $(GUNGRAUN_RUNNER)
+	$(BENCH_INSTRUCTIONS) --no-run
 
-# Runs all benchmarks, with comparable limiters, and writes docs/BENCHMARKS.md. Takes 30 minutes and 6 GB of memory
-# after the build. With ARGS=--quick (less than 5 minutes) or ARGS='memory redis' (only these parts), it writes to
-# target/bench. The targets bench-memory and so on run one part and print its results; their ARGS are --quick or the
-# names of sections.
-bench: bench-peers
-	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
-	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	cargo build --profile dist -p slidegate-server -p lab --bins --features lab/redis,lab/server,lab/tower,lab/cluster
-	target/dist/bench $(ARGS)
+BENCH_INSTRUCTIONS = cargo bench --profile dist -p lab --features instructions --bench instructions
+
+# Runs all benchmarks, with comparable limiters, and writes docs/BENCHMARKS.md. Takes an hour and 6 GB of memory. The
+# targets bench-memory and so on run one part and print its tables. With ARGS=--quick (a few minutes, approximate
+# results) they write to target/bench/quick. `make bench-redis ARGS='-- log denials'` runs two sections of a part; an
+# unknown name prints the names of the sections. `make bench ARGS=--report` only writes the page again.
+bench: bench-tools bench-slidegate $(GUNGRAUN_RUNNER) target/peers/bin/throttlecrab-server
+	$(BENCH) $(ARGS)
+
+BENCH = cargo run --profile dist -p lab --features report --bin bench --
+
+# The accuracy of each algorithm, compared with an exact log. ARRIVALS=FILE reads a recording other than
+# lab/data/arrivals.txt; the header of that file describes the format.
+bench-accuracy:
+	$(BENCH) accuracy $(ARGS)
+
+# The memory store compared with other limiters.
+bench-memory:
+	$(BENCH) memory $(ARGS)
+
+# Policies with 1,000 rules.
+bench-policy:
+	$(BENCH) policy $(ARGS)
 
 # Instructions that the tower layer adds to an axum request, compared with tower_governor.
-bench-tower:
+bench-tower: bench-tools $(GUNGRAUN_RUNNER)
+	$(BENCH) tower $(ARGS)
+
+# The Redis scripts compared with published scripts, and the calls that coalescing and the denial cache save.
+bench-redis: bench-tools
+	$(BENCH) redis $(ARGS)
+
+# The cluster store: decisions compared with the memory store, replication traffic, and the overshoot of three servers.
+bench-cluster: bench-tools bench-slidegate
+	$(BENCH) cluster $(ARGS)
+
+# HTTP and gRPC compared with axum, tonic and throttlecrab, the latency, the cost of telemetry, start and memory, and
+# the growth of the cost. Servers and load run on separate cores.
+bench-server: bench-tools bench-slidegate target/peers/bin/throttlecrab-server
+	$(BENCH) server $(ARGS)
+
+bench-tools:
 	command -v valgrind >/dev/null || { apt-get update -q && apt-get install -y -q valgrind; }
-	cargo run --profile dist -p lab --features tower --bin bench_tower
-
-# The memory store compared with other limiters. Sections: keys, uncached-keys, batches, limits, footprint,
-# sliding-window, log, hot-key, cluster-of-one.
-bench-memory:
-	cargo run --profile dist -p lab --features cluster --bin bench_memory -- $(ARGS)
-
-# The accuracy of each algorithm, compared with an exact log. Sections: arrivals, size, edge-burst. ARRIVALS=FILE reads
-# a recording other than lab/data/arrivals.txt; the header of that file describes the format.
-bench-accuracy:
-	cargo run --profile dist -p lab --bin bench_accuracy -- $(ARGS)
-
-# Policies with 1,000 rules. Sections: loading, decisions, applying.
-bench-policy:
-	cargo run --profile dist -p lab --bin bench_policy -- $(ARGS)
-
-# The Redis scripts compared with minimal scripts, and the calls that coalescing and the denial cache save. Sections:
-# log, counter, sliding-window, buckets, depth, callers, denials, cluster.
-bench-redis:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
-	cargo run --profile dist -p lab --features redis --bin bench_redis -- $(ARGS)
-
-# The cluster store: decisions compared with the memory store, active keys, and the overshoot of three servers.
-bench-cluster:
-	cargo build --profile dist
-	cargo run --profile dist -p lab --features cluster --bin bench_cluster -- $(ARGS)
-
-# HTTP and gRPC compared with axum, tonic and throttlecrab, the latency, the cost of telemetry, start and memory, the
-# growth of the cost with rules and so on, and dollars per billion decisions. Servers and load run on separate cores.
-# Sections: http, grpc, latency, watched, startup, growth, costs (needs redis-server).
-bench-server: bench-peers
-	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
-	cargo build --profile dist
-	cargo run --profile dist -p lab --features server --bin bench_server -- $(ARGS)
-
-# The server that slidegate is compared with, and the load generator.
-bench-peers: target/peers/bin/throttlecrab-server
 	command -v h2load >/dev/null || { apt-get update -q && apt-get install -y -q nghttp2-client; }
+	command -v wrk >/dev/null || { apt-get update -q && apt-get install -y -q wrk; }
 
-# Built once, in a few minutes. The build needs protoc.
+bench-slidegate:
+	cargo build --profile dist
+
+# The program that runs the instruction counts under valgrind. Its version is that of gungraun in lab/Cargo.toml.
+$(GUNGRAUN_RUNNER):
+	cargo install --locked --root target/peers --version 0.20.0 gungraun-runner
+
+# The server that slidegate is compared with. Built once, in a few minutes. The build needs protoc.
 target/peers/bin/throttlecrab-server:
 	command -v protoc >/dev/null || { apt-get update -q && apt-get install -y -q protobuf-compiler; }
 	cargo install --locked --root target/peers --version 0.4.40 throttlecrab-server
@@ -161,7 +164,7 @@ hot-keys:
 
 # Sends 50 million keys through a memory store with a capacity of one million.
 flood:
-	cargo run --profile dist -p lab --bin flood
+	cargo run --profile dist -p lab --features flood --bin flood
 
 # Redraws the chart of docs/how-to/retry-denied-requests.md and prints its table: 1,000 clients that retry. `make test`
 # checks both.

@@ -4,6 +4,7 @@
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=build.rs");
     #[cfg(feature = "server")]
     generate_rate_limit_protobuf_code()?;
     Ok(())

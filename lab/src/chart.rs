@@ -36,8 +36,6 @@ pub struct Bar {
     pub value: f64,
     /// The label at the end of the bar.
     pub label: String,
-    /// Whether the bar is blue, as the bars of slidegate are. Other bars are gray.
-    pub is_highlighted: bool,
 }
 
 type ChartSvgResult = Result<String, Box<dyn Error>>;
@@ -226,14 +224,6 @@ fn draw_title_and_legend(
     Ok(if legend.is_empty() { 34 } else { y + 20 })
 }
 
-/// Draws a horizontal bar chart as SVG.
-///
-/// # Errors
-/// If the chart has no bars.
-pub fn bar_chart(title: &str, bars: &[Bar]) -> ChartSvgResult {
-    draw_bars(title, bars, &[], "")
-}
-
 /// Draws a horizontal bar chart as SVG, with one mark for each bar. The mark crosses the bar at the value with the same
 /// index in `marks`. The legend shows the marks as `marks_label`.
 ///
@@ -245,10 +235,6 @@ pub fn bar_chart_with_marks(
     marks: &[f64],
     marks_label: &str,
 ) -> ChartSvgResult {
-    draw_bars(title, bars, marks, marks_label)
-}
-
-fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> ChartSvgResult {
     let values = bars.iter().map(|bar| bar.value).chain(marks.iter().copied());
     let max_value = values.reduce(f64::max).ok_or("a chart without values")?;
     let left = label_width_px(bars.iter().map(|bar| bar.name.as_str()));
@@ -260,18 +246,16 @@ fn draw_bars(title: &str, bars: &[Bar], marks: &[f64], marks_label: &str) -> Cha
         color: CHART_COLORS[1],
         symbol: LegendSymbol::Line,
     };
-    let legend = if marks.is_empty() { Vec::new() } else { vec![symbol] };
-    let head = if marks.is_empty() { 42 } else { 64 };
+    let head = 64;
     let mut svg = String::new();
     {
         let size = (CHART_SIZE_PX.0, head + 6 + 30 * bars.len() as u32);
         let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         area.fill(&WHITE)?;
-        draw_title_and_legend(&area, title, &legend)?;
+        draw_title_and_legend(&area, title, &[symbol])?;
         for (nth, bar) in bars.iter().enumerate() {
             let (top, right) = (head as i32 + 30 * nth as i32, end(bar.value));
-            let color = if bar.is_highlighted { CHART_COLORS[0] } else { RGBColor(170, 170, 170) };
-            area.draw(&Rectangle::new([(left, top), (right, top + 20)], color.filled()))?;
+            area.draw(&Rectangle::new([(left, top), (right, top + 20)], CHART_COLORS[0].filled()))?;
             area.draw(&Text::new(bar.name.clone(), (14, top + 4), LABEL_FONT))?;
             let marked = marks.get(nth).map(|mark| end(*mark));
             if let Some(x) = marked {
@@ -388,7 +372,7 @@ mod tests {
         let svg = all.draw_with_reference_line(7.0, "most")?;
         assert!(svg.contains("alone") && svg.contains("most"));
 
-        let bar = Bar { name: "one".into(), value: 3.0, label: "3 %".into(), is_highlighted: true };
+        let bar = Bar { name: "one".into(), value: 3.0, label: "3 %".into() };
         let bars = [bar];
         assert!(bar_chart_with_marks("t", &bars, &[4.0], "bound")?.contains("bound"));
         let group = BarGroup { name: "kind".into(), bars: vec![(0.0, "none".into())] };

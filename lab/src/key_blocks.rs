@@ -6,14 +6,11 @@
 use std::hash::Hash;
 use std::ops::Range;
 
-/// The maximum number of keys in a block: so few that their buffers stay in the cache.
-pub const MAX_KEYS_PER_BLOCK: usize = 1_024;
+/// The number of keys in a block: so few that their buffers stay in the cache.
+pub const KEYS_PER_BLOCK: usize = 1_000;
 
 /// A key that can be written into a reused buffer.
 pub trait BlockKey: Clone + Eq + Hash + Send + Sync + 'static {
-    /// The type of the key in headings.
-    const NAME: &'static str;
-
     /// Creates a key. Its buffer has enough space for every key.
     fn new_buffer() -> Self;
 
@@ -22,8 +19,6 @@ pub trait BlockKey: Clone + Eq + Hash + Send + Sync + 'static {
 }
 
 impl BlockKey for String {
-    const NAME: &'static str = "text keys of 21 bytes";
-
     fn new_buffer() -> Self {
         let mut key = Self::new();
         key.write(0);
@@ -45,8 +40,6 @@ impl BlockKey for String {
 }
 
 impl BlockKey for u64 {
-    const NAME: &'static str = "u64 keys";
-
     fn new_buffer() -> Self {
         0
     }
@@ -62,40 +55,33 @@ impl BlockKey for u64 {
 
 /// Passes over a range of keys. Each pass contains every key once, in a random order of its own.
 pub struct KeyPasses<K> {
-    buffers: Vec<K>,
+    block: Vec<K>,
     order: Vec<u32>,
     position: usize,
     rng: fastrand::Rng,
 }
 
 impl<K: BlockKey> KeyPasses<K> {
-    /// Creates passes over the keys with these numbers. The same seed always creates the same passes.
+    /// Creates passes over the keys with these numbers, which must be a multiple of [`KEYS_PER_BLOCK`]. The same seed
+    /// always creates the same passes.
     pub fn new(numbers: Range<u32>, seed: u64) -> Self {
         let order: Vec<u32> = numbers.collect();
-        let buffers = (0..MAX_KEYS_PER_BLOCK.min(order.len())).map(|_| K::new_buffer()).collect();
-        let mut passes = Self { buffers, order, position: 0, rng: fastrand::Rng::with_seed(seed) };
-        passes.begin_pass();
-        passes
+        assert!(order.len().is_multiple_of(KEYS_PER_BLOCK), "a pass consists of whole blocks");
+        let block = (0..KEYS_PER_BLOCK).map(|_| K::new_buffer()).collect();
+        let position = order.len();
+        Self { block, order, position, rng: fastrand::Rng::with_seed(seed) }
     }
 
-    fn begin_pass(&mut self) {
-        self.rng.shuffle(&mut self.order);
-        self.position = 0;
-    }
-
-    /// Writes the next keys of the pass into the buffers, at most `max_keys`. Returns an empty slice at the end of a
-    /// pass; the next call begins the next pass.
-    pub fn next_block(&mut self, max_keys: usize) -> &[K] {
-        let numbers = &self.order[self.position..];
-        let count = numbers.len().min(self.buffers.len()).min(max_keys);
-        for (key, nth) in self.buffers.iter_mut().zip(&numbers[..count]) {
-            key.write(*nth);
+    /// Writes the next keys into the block and returns it. After the end of a pass, the next pass begins.
+    pub fn next_block(&mut self) -> &[K] {
+        if self.position == self.order.len() {
+            self.rng.shuffle(&mut self.order);
+            self.position = 0;
         }
-        self.position += count;
-        if count == 0 {
-            self.begin_pass();
-        }
-        &self.buffers[..count]
+        let numbers = &self.order[self.position..][..KEYS_PER_BLOCK];
+        self.block.iter_mut().zip(numbers).for_each(|(key, nth)| key.write(*nth));
+        self.position += KEYS_PER_BLOCK;
+        &self.block
     }
 }
 
@@ -111,27 +97,18 @@ mod tests {
         key.write(12_345_678);
         key.write(1_234);
         assert_eq!(key, "tenant:00001234:/v1/x");
-        assert_eq!(String::NAME, format!("text keys of {} bytes", key.len()));
     }
 
     #[test]
     fn each_pass_contains_every_key_once() {
-        const KEYS: usize = 2 * MAX_KEYS_PER_BLOCK + 5;
-        let mut passes = KeyPasses::<u64>::new(0..KEYS as u32, 1);
+        const BLOCKS: usize = 3;
+        let mut passes = KeyPasses::<u64>::new(0..(BLOCKS * KEYS_PER_BLOCK) as u32, 1);
         let mut first_keys = HashSet::new();
         for _ in 0..3 {
-            let mut seen = HashSet::new();
-            loop {
-                let block = passes.next_block(1_000);
-                if block.is_empty() {
-                    break;
-                }
-                if seen.is_empty() {
-                    first_keys.insert(block[0]);
-                }
-                seen.extend(block.iter().copied());
-            }
-            assert_eq!(seen.len(), KEYS);
+            let blocks: Vec<Vec<u64>> = (0..BLOCKS).map(|_| passes.next_block().to_vec()).collect();
+            first_keys.insert(blocks[0][0]);
+            let seen: HashSet<u64> = blocks.concat().into_iter().collect();
+            assert_eq!(seen.len(), BLOCKS * KEYS_PER_BLOCK);
         }
         assert_eq!(first_keys.len(), 3, "each pass has its own order");
     }

@@ -1,31 +1,24 @@
-//! Workloads, competing limiters, measurements and report building for the benchmarks in `src/bin`.
+//! Workloads, comparable limiters and results of the benchmarks in `benches` and `src/bin`.
 //!
-//! Each part of the benchmark report is measured by a program `bench_*`. The sections of a program add text, tables,
-//! charts and target results to one [`ReportPart`](part::ReportPart). The program `bench` runs all these programs and
-//! writes `docs/BENCHMARKS.md`.
+//! The benchmarks of each part of the report are listed in `src/bin/bench/sources.rs`. They are measured by criterion,
+//! by gungraun, or by a program `bench_*`. The program `bench` runs them and writes `docs/BENCHMARKS.md`.
 #![allow(missing_debug_implementations, reason = "only the benchmarks use these types")]
 
 pub mod accuracy;
 pub mod arrivals;
-pub mod block_limiters;
-pub mod callgrind;
+#[cfg(feature = "charts")]
 pub mod chart;
-pub mod cores;
 pub mod exact_log;
+pub mod h2load;
 pub mod key_blocks;
-pub mod key_distribution;
 pub mod keys;
+#[cfg(feature = "memory")]
 pub mod limiters;
-pub mod logs;
-pub mod measure;
-pub mod part;
-pub mod peer_comparison;
 pub mod policies;
-pub mod progress;
+pub mod program;
 pub mod recording;
-pub mod rss;
+pub mod results;
 pub mod server;
-#[cfg(feature = "cluster")]
+#[cfg(feature = "simulated-node")]
 pub mod simulated_node;
-pub mod table;
-pub mod targets;
+pub mod stores;

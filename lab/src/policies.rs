@@ -4,6 +4,18 @@ use std::error::Error;
 
 use slidegate::{Clock, Decision, Descriptor, Gate, MemoryStore, Policy, Request, SystemClock};
 
+/// A policy that allows all requests. An HTTP request of the benchmarks matches three rules, and each descriptor of a
+/// gRPC call matches one rule.
+pub const THREE_LIMITS_POLICY: &str = "
+rules:
+  - { name: tenant, per: [tenant|header.x-tenant], limits: [100000000/s] }
+  - { name: writes, when: { method: POST }, per: [tenant|header.x-tenant], limits: [100000000/s] }
+  - { name: everybody, limits: [100000000/s] }
+  - { name: per-tenant, domain: bench, per: [tenant], limits: [100000000/s] }
+  - { name: per-route, domain: bench, when: { method: POST }, per: [tenant, route], limits: [100000000/s] }
+  - { name: all, domain: bench, when: { generic_key: all }, limits: [100000000/s] }
+";
+
 /// The number of requests of a workload. It is a multiple of both 1,000 and 3, the numbers of rules in the benchmarks,
 /// so that all rules match equally often.
 pub const REQUESTS: usize = 3_000;
@@ -198,10 +210,5 @@ impl<C: Clock> Workload<C> {
     #[inline]
     pub fn check(&self, nth: usize) -> Decision<'static> {
         self.gate.check(&self.nth_request(nth))
-    }
-
-    /// Checks `decisions` requests, one after the other. Returns the number of denied requests.
-    pub fn count_denied(&self, decisions: usize) -> usize {
-        (0..decisions).filter(|&nth| !self.check(nth).is_allowed()).count()
     }
 }

@@ -1,104 +1,83 @@
-//! Runs all benchmark programs and writes one report: `make bench`.
+//! Runs the benchmarks and writes the report: `make bench`.
 //!
-//! `bench [--quick] [PART...]`. A full report with all parts is written to docs/BENCHMARKS.md. A quick report, or a
-//! report with some of the parts, is written to target/bench/BENCHMARKS.md. Each part is measured by a separate program
-//! in the same folder, which can also be run alone.
+//! `bench [--quick] [PART...] [-- SECTION...]`. A full run of all parts writes docs/BENCHMARKS.md. Other runs write to
+//! target/bench, and print the tables of their parts. `bench --report` writes docs/BENCHMARKS.md from the results of
+//! earlier runs. With names of sections, only these sections of the programs `bench_*` run.
 
 mod machine;
 mod report;
+mod sources;
+mod targets;
 
 use std::env;
 use std::error::Error;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use lab::part::{Effort, REPORT_FLAG, ReportPart};
-use quanta::Instant;
+use lab::program::Effort;
+use lab::results::{Results, result_folder};
 
-use report::{BenchReport, MeasuredPart};
+use sources::{PARTS, Part};
 
-/// A benchmark program, which measures one part of the report.
-#[derive(Debug)]
-pub struct BenchProgram {
-    /// The name of the program without the prefix `bench_`. The Makefile target has the same name with the prefix
-    /// `bench-`.
-    pub name: &'static str,
-    /// The heading of the part of the report that the program measures.
-    pub title: &'static str,
-}
-
-/// All benchmark programs, in the order of the report.
-const BENCH_PROGRAMS: [BenchProgram; 7] = [
-    BenchProgram { name: "accuracy", title: "Accuracy" },
-    BenchProgram { name: "memory", title: "Memory store" },
-    BenchProgram { name: "policy", title: "Policies with 1,000 rules" },
-    BenchProgram { name: "tower", title: "The tower layer" },
-    BenchProgram { name: "server", title: "The server" },
-    BenchProgram { name: "redis", title: "Redis" },
-    BenchProgram { name: "cluster", title: "Cluster" },
-];
-
-/// The path of a full report with all parts.
-const REPORT_PATH: &str = "docs/BENCHMARKS.md";
-
-/// The path of a quick report, and of a report with only some of the parts.
-const PARTIAL_REPORT_PATH: &str = "target/bench/BENCHMARKS.md";
+const REPORT_FLAG: &str = "--report";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (mut effort, mut selected) = (Effort::Full, Vec::new());
-    for arg in env::args().skip(1) {
-        match BENCH_PROGRAMS.iter().find(|program| program.name == arg) {
-            Some(program) => selected.push(program),
+    let (mut effort, mut is_report_only, mut parts) = (Effort::Full, false, Vec::new());
+    let mut args = env::args().skip(1);
+    for arg in args.by_ref().take_while(|arg| arg != "--") {
+        match PARTS.iter().find(|part| part.name == arg) {
+            Some(part) => parts.push(part),
             None if arg == "--quick" => effort = Effort::Quick,
+            None if arg == REPORT_FLAG => is_report_only = true,
             None => return Err(format_usage_message().into()),
         }
     }
-    let is_all = selected.is_empty();
-    if is_all {
-        selected.extend(&BENCH_PROGRAMS);
+    let sections: Vec<String> = args.collect();
+    let is_complete = parts.is_empty();
+    if is_complete {
+        parts.extend(PARTS);
     }
-    let start = Instant::now();
-    let mut measured = Vec::with_capacity(selected.len());
-    for (nth, program) in selected.iter().enumerate() {
-        eprintln!("[{}/{}] {}", nth + 1, selected.len(), program.name);
-        measured.push(run_bench_program(program, effort)?);
+    let folder = result_folder(effort == Effort::Quick);
+    if !is_report_only {
+        for part in &parts {
+            sources::measure(part, effort, &sections)?;
+        }
     }
-    let path =
-        Path::new(if is_all && effort == Effort::Full { REPORT_PATH } else { PARTIAL_REPORT_PATH });
-    let report = BenchReport { effort, is_all, measured, elapsed: start.elapsed() };
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+    let results = read_results(&folder)?;
+    let page = match effort {
+        Effort::Full if is_complete => Path::new("docs/BENCHMARKS.md").to_owned(),
+        _ => folder.join("BENCHMARKS.md"),
+    };
+    fs::write(&page, report::page(&results)?)?;
+    if let Some(svg) = report::chart_of_keys(&results)? {
+        let charts = page.with_file_name("benchmarks");
+        fs::create_dir_all(&charts)?;
+        fs::write(charts.join("memory-keys.svg"), svg)?;
     }
-    fs::write(path, report.to_markdown()?)?;
-    for measured in &report.measured {
-        measured.part.write_charts(path)?;
+    if !is_complete {
+        parts.iter().for_each(|part| print_tables(part, &results));
     }
-    println!("{}\n{}", report.targets(), path.display());
+    println!("{}", page.display());
     Ok(())
 }
 
 fn format_usage_message() -> String {
-    let names: Vec<&str> = BENCH_PROGRAMS.iter().map(|program| program.name).collect();
-    format!("usage: bench [--quick] [PART...]; parts are {}", names.join(", "))
+    let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+    format!("usage: bench [--quick] [PART...] [-- SECTION...]; parts are {}", names.join(", "))
 }
 
-/// Runs a benchmark program and returns its results. The program shows its progress on standard error.
-fn run_bench_program(
-    program: &'static BenchProgram,
-    effort: Effort,
-) -> Result<MeasuredPart, Box<dyn Error>> {
-    let path = env::current_exe()?.with_file_name(format!("bench_{}", program.name));
-    let start = Instant::now();
-    let output = Command::new(&path)
-        .arg(REPORT_FLAG)
-        .args(effort.pick(None, Some("--quick")))
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("{}: {error}; build it first", path.display()))?;
-    if !output.status.success() {
-        return Err(format!("bench_{}: {}", program.name, output.status).into());
+/// Reads the results of all parts, also from earlier runs.
+fn read_results(folder: &Path) -> Result<Results, Box<dyn Error>> {
+    let mut all = Results::default();
+    for source in PARTS.iter().flat_map(|part| part.sources) {
+        all.replace_tables(Results::read(&folder.join(format!("{}.json", source.name())))?);
     }
-    let part: ReportPart = serde_json::from_slice(&output.stdout)?;
-    Ok(MeasuredPart { program, part, elapsed: start.elapsed() })
+    Ok(all)
+}
+
+/// Prints the tables whose names begin with the name of the part.
+fn print_tables(part: &Part, results: &Results) {
+    for table in results.tables().into_iter().filter(|table| table.starts_with(part.name)) {
+        println!("{table}\n\n{}", report::format_table(results, table, None, 1.0));
+    }
 }

@@ -1,17 +1,10 @@
-//! Measures decision times of the cluster store compared with the memory store, the replication cost of many active
-//! keys, and the overshoot of a cluster.
-//!
-//! `make bench-cluster` runs all sections. `ARGS=--quick` shortens the measurements, and `ARGS='keys slipped'` runs
-//! only the named sections. The slidegate binary must be built first.
+//! Measures a cluster of three nodes: the replication traffic of many active keys, and the overshoot.
 
-mod decisions;
-mod keys;
 mod overshoot;
+mod traffic;
 
 use std::error::Error;
 
-use lab::part;
-
 fn main() -> Result<(), Box<dyn Error>> {
-    part::main(&[("decisions", decisions::run), ("keys", keys::run), ("slipped", overshoot::run)])
+    lab::program::main("bench_cluster", &[("traffic", traffic::run), ("overshoot", overshoot::run)])
 }

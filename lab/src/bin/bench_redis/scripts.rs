@@ -4,15 +4,22 @@
 use std::error::Error;
 
 use redis::{Cmd, Value};
-use slidegate::store::Settlement;
 use slidegate::{
-    Adjustment, Algorithm, CallId, DEFAULT_CALL_TTL, Hit, Key, Limit, Scope, Store, StoreError,
-    Timestamp, Value as Attribute,
+    Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Timestamp, Value as Attribute,
 };
 use slidegate_redis::bench_api::ScriptCaller;
 use slidegate_redis::{RedisStore, Settings};
 
-use crate::request_sequence::UnitRequest;
+/// A request for one unit of an identity. An identity is a user that is limited separately.
+#[derive(Clone, Copy)]
+pub struct UnitRequest {
+    /// The number of the identity that requests the unit.
+    pub identity: usize,
+    /// The number of the request.
+    pub nth: u64,
+    /// The time of the request by the clock of the caller; `None` if Redis reads its own clock.
+    pub now: Option<Timestamp>,
+}
 
 /// A Redis script: its source text, the command that calls it, and the meaning of its reply.
 pub trait BenchScript: Send + Sync {
@@ -62,49 +69,6 @@ impl SlidegateScripts {
         self.with_hits_for_identity(identity, |hits| {
             let hit = Hit { cost: units, ..hits[limit] }.reported();
             self.caller.take(Some(now), &[hit])
-        })
-    }
-
-    /// Returns the command that charges units to an identity in all limits.
-    pub fn take_command(&self, identity: usize, units: u64, now: Timestamp) -> Cmd {
-        self.with_units_for_identity(identity, units, |hits| self.caller.take(Some(now), hits))
-    }
-
-    /// Returns the command that corrects the charges of a reply to [`take_command`](Self::take_command) from `units` to
-    /// `actual_units`, and the source text of its script. `call` is the number of the call.
-    pub fn settle_command(
-        &self,
-        (call, identity): (u64, usize),
-        reply: &Value,
-        [units, actual_units]: [u64; 2],
-        now: Timestamp,
-    ) -> (Cmd, &str) {
-        let Value::BulkString(bytes) = reply else { panic!("slidegate's script: {reply:?}") };
-        let receipt = self
-            .with_units_for_identity(identity, units, |hits| self.caller.receipt(hits, bytes))
-            .unwrap_or_else(|| panic!("the reply does not match the hits: {bytes:?}"));
-        let adjustment = Adjustment::SetCost(actual_units);
-        let settlement = Settlement {
-            id: CallId::from_bytes(u128::from(call).to_be_bytes()),
-            owner: receipt.charges().first().map(|charge| charge.counter.clone()),
-            value_digest: actual_units,
-            ttl: DEFAULT_CALL_TTL,
-            reverted: receipt.charges_to_revert(adjustment).collect(),
-            added: receipt.additional_charges(adjustment).collect(),
-        };
-        self.caller.settle(Some(now), &settlement)
-    }
-
-    fn with_units_for_identity<T>(
-        &self,
-        identity: usize,
-        units: u64,
-        call: impl FnOnce(&[Hit<'_>]) -> T,
-    ) -> T {
-        self.with_hits_for_identity(identity, |hits| {
-            let hits: Vec<_> =
-                hits.iter().map(|hit| Hit { cost: units, required: units, ..*hit }).collect();
-            call(&hits)
         })
     }
 

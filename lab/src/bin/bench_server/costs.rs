@@ -1,117 +1,94 @@
-//! Measures the CPU time of a decision in each mode, and its price.
+//! Measures the cost of telemetry, and the CPU time of a decision in each way to use the server.
 
 use std::error::Error;
-use std::process::Command;
 
-use lab::part::{Effort, ReportPart};
+use lab::policies::THREE_LIMITS_POLICY;
+use lab::program::BenchRun;
+use lab::results::median;
 use lab::server::ServerProcess;
-use lab::table::MarkdownTable;
-use quanta::Instant;
-use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request, SystemClock};
 
-use crate::request::{BenchRequest, Protocol};
-use crate::rounds::{median, run_interleaved};
-use crate::{contenders, h2load};
+use crate::load::{ClosedLoop, median_cpu_us, take_turns};
+use crate::requests::{BenchRequest, Protocol};
+use crate::servers::{start_default_slidegate, start_slidegate};
 
-/// The price of one core for an hour, in US dollars.
-const DOLLARS_PER_CORE_HOUR: f64 = 0.04;
+/// A policy with as many limits as [`THREE_LIMITS_POLICY`], which denies nearly all requests of the benchmark.
+const DENYING_POLICY: &str = "
+rules:
+  - { name: tenant, per: [tenant], limits: [3/d] }
+  - { name: writes, when: { method: POST }, per: [tenant], limits: [100000000/s] }
+  - { name: everybody, limits: [100000000/s] }
+";
 
-const SECTION_INTRODUCTION: &str = "
-### Cost of a billion decisions
+/// Compares a server with the default telemetry (metrics, top keys, and the sampled log of denials) with a server
+/// without telemetry.
+pub fn measure_telemetry(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
+    for (row, policy, status, depth) in [
+        ("all allowed", THREE_LIMITS_POLICY, "2xx", 1),
+        ("all allowed, 16 concurrent", THREE_LIMITS_POLICY, "2xx", 16),
+        ("nearly all denied", DENYING_POLICY, "4xx", 1),
+        ("nearly all denied, 16 concurrent", DENYING_POLICY, "4xx", 16),
+    ] {
+        let servers = [
+            start_slidegate(Protocol::Http, policy, &[])?,
+            start_slidegate(Protocol::Http, policy, &["--admin", "none", "--log-denials", "0"])?,
+        ];
+        // The first requests of the denying policy are allowed.
+        let first = ClosedLoop { connections: 1, ..ClosedLoop::new(1, 3) };
+        for server in &servers {
+            first.run(server, &BenchRequest::check())?;
+        }
+        let load = ClosedLoop { status, ..ClosedLoop::new(depth, run.effort.pick(80_000, 20_000)) };
+        let results = take_turns(run.effort.pick(7, 3), 2, |index| {
+            load.run(&servers[index], &BenchRequest::check())
+        })?;
+        for (column, results) in ["with telemetry", "without"].into_iter().zip(&results) {
+            run.record(["server-telemetry", row, column], median_cpu_us(results));
+        }
+    }
+    Ok(())
+}
 
-The CPU time of a decision with three limits, all allowed, and the price of a billion decisions at 0.04 US dollars per \
-core hour. The CPU time includes the operating system's part for the server, and with Redis the time of redis-server. \
-It does not include the callers, the network between machines, or idle cores. The server is busy, and the requests \
-have no idempotency keys.";
-
-/// The maximum number of keys of the store in this process.
-const MAX_KEYS: usize = 100_000;
-
-/// A way to get decisions, with the processes that take CPU time for it.
-struct CostMode {
+/// A way to use the server, with the processes that take CPU time for it.
+struct Mode {
     name: &'static str,
     request: BenchRequest,
-    /// The number of concurrent requests per connection.
     depth: usize,
     server: ServerProcess,
     redis: Option<ServerProcess>,
 }
 
-pub fn run(effort: Effort, part: &mut ReportPart) -> Result<(), Box<dyn Error>> {
-    part.add_text(SECTION_INTRODUCTION);
-    part.progress.add_steps(1);
-    part.progress.begin_step("cost of a billion decisions");
-    let modes = start_modes()?;
-    let requests = effort.pick(60_000, 20_000);
-    let rounds = run_interleaved(effort.rounds(), modes.len() + 1, |index| match index {
-        0 => measure_library_us(effort),
-        _ => modes[index - 1].measure_cpu_us(requests),
-    })?;
-    let mut table =
-        MarkdownTable::new(["decisions", "CPU µs per decision", "US dollars per billion"]);
-    let names = ["library, in the process of the caller"];
-    for (name, rounds) in names.into_iter().chain(modes.iter().map(|mode| mode.name)).zip(&rounds) {
-        let cpu_us = median(rounds, |cpu_us| *cpu_us);
-        // A billion decisions take a thousand times as many seconds as one takes microseconds.
-        let dollars = cpu_us * 1e3 / 3600.0 * DOLLARS_PER_CORE_HOUR;
-        table.add_row([name.to_owned(), format!("{cpu_us:.2}"), format!("{dollars:.3}")]);
-    }
-    part.add_table(&table);
-    Ok(())
-}
-
-fn start_modes() -> Result<Vec<CostMode>, Box<dyn Error>> {
-    let mode = |name, protocol, request, depth| -> Result<_, Box<dyn Error>> {
-        let server = contenders::slidegate(protocol)?;
-        Ok(CostMode { name, request, depth, server, redis: None })
+/// Measures the CPU time of a decision with three limits. With Redis, it includes the time of redis-server.
+pub fn measure_costs(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
+    let new_mode = |name, protocol, request, depth| -> Result<Mode, Box<dyn Error>> {
+        Ok(Mode { name, request, depth, server: start_default_slidegate(protocol)?, redis: None })
     };
-    let redis = ServerProcess::start_on_free_port(|address| {
-        let mut command = Command::new("redis-server");
-        command.args(["--port", &address.port().to_string(), "--bind", "127.0.0.1"]);
-        command.args(["--save", "", "--appendonly", "no"]);
-        command
-    })?;
+    let (check, call) = (BenchRequest::check, BenchRequest::should_rate_limit(3));
+    let redis = ServerProcess::start_redis()?;
     let store = format!("redis://{}", redis.address());
-    let flags = ["--store", store.as_str()];
-    let on_redis =
-        contenders::slidegate_with(Protocol::Http, contenders::ALLOW_ALL_POLICY, &flags)?;
-    Ok(vec![
-        mode("HTTP `/v1/check`", Protocol::Http, BenchRequest::check(), 1)?,
-        mode("HTTP `/v1/check`, 16 concurrent", Protocol::Http, BenchRequest::check(), 16)?,
-        mode("HTTP `/v1/auth`", Protocol::Http, BenchRequest::auth(), 1)?,
-        mode("gRPC", Protocol::Grpc, BenchRequest::should_rate_limit(3), 1)?,
-        mode("gRPC, 10 concurrent", Protocol::Grpc, BenchRequest::should_rate_limit(3), 10)?,
-        CostMode {
+    let modes = [
+        new_mode("HTTP `/v1/check`", Protocol::Http, check(), 1)?,
+        new_mode("HTTP `/v1/check`, 16 concurrent", Protocol::Http, check(), 16)?,
+        new_mode("HTTP `/v1/auth`", Protocol::Http, BenchRequest::auth(), 1)?,
+        new_mode("gRPC, 3 descriptors", Protocol::Grpc, call.clone(), 1)?,
+        new_mode("gRPC, 3 descriptors, 10 concurrent", Protocol::Grpc, call, 10)?,
+        Mode {
             name: "HTTP `/v1/check`, counters in Redis",
-            request: BenchRequest::check(),
+            request: check(),
             depth: 1,
-            server: on_redis,
+            server: start_slidegate(Protocol::Http, THREE_LIMITS_POLICY, &["--store", &store])?,
             redis: Some(redis),
         },
-    ])
-}
-
-impl CostMode {
-    fn measure_cpu_us(&self, requests: usize) -> Result<f64, Box<dyn Error>> {
-        let redis_seconds = || self.redis.as_ref().map_or(Ok(0.0), ServerProcess::cpu_seconds);
+    ];
+    let requests = run.effort.pick(60_000, 20_000);
+    let results = take_turns(run.effort.pick(7, 3), modes.len(), |index| {
+        let Mode { request, depth, server, redis, .. } = &modes[index];
+        let redis_seconds = || redis.as_ref().map_or(Ok(0.0), ServerProcess::cpu_seconds);
         let before = redis_seconds()?;
-        let result = h2load::run(&self.server, &self.request, self.depth, requests)?;
+        let result = ClosedLoop::new(*depth, requests).run(server, request)?;
         Ok(result.cpu_us + (redis_seconds()? - before) * 1e6 / requests as f64)
+    })?;
+    for (mode, cpu_us) in modes.iter().zip(results) {
+        run.record(["server-costs", mode.name, "CPU, µs per decision"], median(cpu_us));
     }
-}
-
-/// Returns the time of a decision with three limits in this process, in microseconds.
-fn measure_library_us(effort: Effort) -> Result<f64, Box<dyn Error>> {
-    let policy = Policy::from_yaml(contenders::ALLOW_ALL_POLICY)?;
-    let gate = Gate::new(policy, MemoryStore::with_clock(SystemClock::new(), MAX_KEYS));
-    let attributes = [("tenant", "tenant-0042"), ("method", "POST"), ("route", "/v1/orders")];
-    let decisions = effort.pick(500_000, 100_000);
-    let started = Instant::now();
-    for _ in 0..decisions {
-        let decision = gate.check(&Request::new("default", Descriptor::new(attributes)));
-        if !decision.is_allowed() || decision.limits().count() != 3 {
-            return Err("expected a request allowed by three limits".into());
-        }
-    }
-    Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(decisions))
+    Ok(())
 }

@@ -1,24 +1,19 @@
-//! Measures slidegate's server: the HTTP and gRPC throughput compared with services that send the same bytes and with
-//! another rate limiter, the latency, the cost of telemetry, the start and the
-//! memory, the growth of the CPU time, and the cost of a billion decisions.
+//! Compares slidegate's server with services that send the same bytes, and with throttlecrab: throughput, CPU time
+//! per call, latency, start and memory, the cost of telemetry, and the growth of the cost.
 //!
-//! `make bench-server` builds or installs the required programs: the slidegate binary, h2load, and throttlecrab-server.
+//! h2load and wrk send the requests. `make bench-server` installs them.
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod bare;
-mod closed_loop;
-mod connection;
-mod contenders;
 mod costs;
 mod growth;
-mod grpc;
-mod h2load;
 mod http;
 mod latency;
-mod open_loop;
-mod request;
-mod rounds;
+mod load;
+mod requests;
+mod servers;
 mod startup;
-mod telemetry;
+mod throughput;
 
 use std::env;
 use std::error::Error;
@@ -37,17 +32,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         [bare::CHILD_ARGUMENT, protocol, threads, response] => {
             bare::serve(protocol, threads, response)
         }
-        _ => {
-            lab::cores::separate_load_from_servers()?;
-            lab::part::main(&[
-                ("http", http::run),
-                ("grpc", grpc::run),
+        _ => lab::program::main(
+            "bench_server",
+            &[
+                ("http", throughput::measure_http),
+                ("grpc", throughput::measure_grpc),
                 ("latency", latency::run),
-                ("watched", telemetry::run),
-                ("startup", startup::run),
+                ("telemetry", costs::measure_telemetry),
                 ("growth", growth::run),
-                ("costs", costs::run),
-            ])
-        }
+                ("costs", costs::measure_costs),
+                ("startup", startup::run),
+            ],
+        ),
     }
 }

@@ -12,11 +12,10 @@ use axum::routing::{any, post};
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 
-use crate::connection::RecordedResponse;
-use crate::request::{AUTH, CHECK};
+use crate::http::RecordedResponse;
+use crate::requests::{AUTH, CHECK};
 
-/// Serves on a free port, and sends this response to every request. The response was serialized by
-/// [`RecordedResponse::to_bytes`].
+/// Serves on a free port, and sends this response to every request. It is a serialized [`RecordedResponse`].
 pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     super::print_listen_address(listener.local_addr()?);
@@ -25,7 +24,7 @@ pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     let listener = listener.tap_io(|client| drop(client.set_nodelay(true)));
     let router =
         Router::new().route(CHECK, post(respond_to_check)).route(AUTH, any(respond_to_auth));
-    let fixed_response = Arc::new(new_fixed_response(&RecordedResponse::from_bytes(response)?)?);
+    let fixed_response = Arc::new(new_fixed_response(&serde_json::from_slice(response)?)?);
     Ok(axum::serve(listener, router.with_state(fixed_response)).await?)
 }
 

@@ -1,16 +1,20 @@
 //! A gRPC server with tonic that always sends the same response.
 
 use std::error::Error;
+use std::net::SocketAddr;
 
 use prost::Message;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
+use crate::messages::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use crate::messages::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use crate::messages::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
 use crate::messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::requests::{BenchRequest, GRPC_FRAME_HEADER_LEN};
 
 /// A service that sends this response to every request.
 struct FixedResponseService(RateLimitResponse);
@@ -33,4 +37,18 @@ pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     super::print_listen_address(incoming.local_addr()?);
     let service = RateLimitServiceServer::new(fixed_response);
     Ok(Server::builder().add_service(service).serve_with_incoming(incoming).await?)
+}
+
+/// Sends a call to slidegate and returns the encoded response message.
+pub async fn record_response(
+    slidegate: SocketAddr,
+    request: &BenchRequest,
+) -> Result<Vec<u8>, Box<dyn Error>> {
+    let message = RateLimitRequest::decode(&request.body[GRPC_FRAME_HEADER_LEN..])?;
+    let mut client = RateLimitServiceClient::connect(format!("http://{slidegate}")).await?;
+    let response = client.should_rate_limit(message).await?.into_inner();
+    match response.overall_code() {
+        Code::Ok => Ok(response.encode_to_vec()),
+        code => Err(format!("unexpected response: {code:?}").into()),
+    }
 }
