@@ -2,14 +2,11 @@
 //! use their own connection.
 
 use redis::Cmd;
-use slidegate::store::Settlement;
-use slidegate::{Hit, Receipt, Timestamp};
+use slidegate::{Hit, Timestamp};
 
 use crate::call;
-use crate::call_record::SettleCall;
 use crate::reply::ScriptReply;
 use crate::script::Scripts;
-use crate::script_operation::ScriptOperation;
 use crate::script_request::{RedisKeyspace, ScriptMode, ScriptRequest};
 use crate::settings::Settings;
 
@@ -49,30 +46,6 @@ impl ScriptCaller {
         &call::build_decide(&self.scripts, None, self.keyspace.expiry_margin_s, &[&request])
             .script
             .text
-    }
-
-    /// Returns the receipt of a reply to a call of [`take`](Self::take), or `None` if the reply cannot be decoded as a
-    /// reply to these hits.
-    pub fn receipt(&self, hits: &[Hit<'_>], reply: &[u8]) -> Option<Receipt> {
-        let reply = ScriptReply::decode(hits.len(), reply).ok()?;
-        Some(reply.charge_result(&self.build_charging_request(hits).hits).receipt)
-    }
-
-    /// Builds the `EVALSHA` command that applies a settlement at a single server, and returns it with the source text of
-    /// its script. Redis must have loaded the script before.
-    pub fn settle(&self, now: Option<Timestamp>, settlement: &Settlement) -> (Cmd, &str) {
-        let hits = settlement.added.iter();
-        let hits =
-            hits.map(|charge| self.keyspace.keyed_hit(&charge.reported_hit(), Timestamp::default));
-        let settle = SettleCall {
-            record_key: self.keyspace.call_record_key(None, settlement.id),
-            value_digest: settlement.value_digest,
-            record_ttl: settlement.ttl,
-            reverted: settlement.reverted.iter().collect(),
-            added: ScriptRequest { mode: ScriptMode::Take, hits: hits.collect() },
-        };
-        let call = settle.call(&self.scripts, now, self.keyspace.expiry_margin_s);
-        (call.command("EVALSHA", &call.script.sha), &call.script.text)
     }
 
     /// Returns the Redis key of a hit's counter.
