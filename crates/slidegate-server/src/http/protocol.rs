@@ -64,7 +64,7 @@ impl<H> HttpProtocol<H> {
             .max_header_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_READ_BUFFER_BYTES)
-            // Responses are small: to copy their bodies behind their heads takes less time than a write of two parts.
+            // Responses are small, so a body is copied behind its head: one part to write instead of two.
             .writev(false)
             // A client that closes its connection, or only its sending side, leaves the queue in which its call waits.
             .half_close(false);

@@ -1,4 +1,5 @@
-//! JSON bodies of requests.
+//! JSON bodies of requests. Each body lists all its fields, because serde cannot reject unknown fields of a body that
+//! shares fields with others by `flatten`.
 //!
 //! No value, domain, number of units or number of attributes makes a check fail. End clients choose many of these values,
 //! and callers often allow a request if its check fails: with a value that is not accepted, a client could bypass its

@@ -8,6 +8,7 @@
 //!    `slidegate convert` prints exactly the enforced policy.
 
 mod config_map;
+mod converted_rule;
 mod finding;
 pub mod folder;
 mod parse;

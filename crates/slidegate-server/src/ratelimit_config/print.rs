@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_saphyr::FlowMap;
 use slidegate::Algorithm;
 
+use super::converted_rule::ConvertedRule;
 use super::finding::{Finding, escape_control_chars};
-use super::rules::ConvertedRule;
 
 /// A policy file: the converted rules, and the comments above them.
 pub struct PolicyPrinter<'p> {

@@ -10,10 +10,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::Path;
 
-use serde::{Serialize, Serializer};
 use serde_saphyr::{FlowMap, FlowSeq};
 use slidegate::{Algorithm, Limit, MAX_UNITS, Quota};
 
+use super::converted_rule::{
+    ClockAlignedQuota, Conditions, ConvertedCondition, ConvertedLimits, ConvertedOverride,
+    ConvertedRule,
+};
 use super::finding::{Findings, SourcePosition};
 use super::parse::{ConfigDescriptor, ConfigDomain, ConfigLimit, ConfigQuota};
 use super::rule_names::{REQUESTED_RULE_NAME, RuleNames};
@@ -34,79 +37,6 @@ const MAX_EXCLUDED_VALUES_PER_DOMAIN: usize = 500_000;
 
 /// The maximum length of the key of a descriptor, in bytes.
 const MAX_DESCRIPTOR_KEY_BYTES: usize = 128;
-
-/// A rule of the converted policy, as it is printed.
-#[derive(Debug, Serialize)]
-pub struct ConvertedRule {
-    name: String,
-    domain: String,
-    /// The attribute names that the descriptor of a request must have, in this order.
-    #[serde(skip_serializing_if = "is_empty")]
-    descriptor: FlowSeq<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    when: Option<FlowMap<Conditions>>,
-    #[serde(skip_serializing_if = "is_empty")]
-    per: FlowSeq<Vec<String>>,
-    limits: ConvertedLimits,
-    /// The mode `jointly` for `quota_mode`, and `observe` for `shadow_mode`. By default, a rule enforces its limits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'static str>,
-    /// The names of the rules that this rule replaces.
-    #[serde(skip_serializing_if = "is_empty")]
-    replaces: FlowSeq<Vec<String>>,
-    /// Switches the rule off for attribute values for which another descriptor in the file takes precedence.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    overrides: Vec<FlowMap<ConvertedOverride>>,
-}
-
-/// The limits of a converted rule.
-#[derive(Clone, Debug, Serialize)]
-#[serde(untagged)]
-enum ConvertedLimits {
-    /// `unlimited`: the rule allows every request. `requested`: it enforces the limits that descriptors contain.
-    Word(&'static str),
-    Quota(FlowSeq<[String; 1]>),
-    ClockAligned(FlowSeq<[ClockAlignedQuota; 1]>),
-}
-
-/// A quota whose windows are aligned to the clock, as in the reference server.
-#[derive(Clone, Debug, Serialize)]
-struct ClockAlignedQuota {
-    max: u64,
-    window: &'static str,
-    align: &'static str,
-}
-
-#[derive(Debug, Serialize)]
-struct ConvertedOverride {
-    when: Conditions,
-    mode: &'static str,
-}
-
-/// Attribute names with their conditions, in the order of the descriptor.
-#[derive(Debug)]
-struct Conditions(Vec<(String, ConvertedCondition)>);
-
-impl Serialize for Conditions {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, condition)| (name, condition)))
-    }
-}
-
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum ConvertedCondition {
-    Value(String),
-    Values(Vec<String>),
-    /// Values that a policy would otherwise interpret as networks.
-    Literal {
-        literal: Vec<String>,
-    },
-}
-
-fn is_empty(list: &FlowSeq<Vec<String>>) -> bool {
-    list.0.is_empty()
-}
 
 /// A set of values of an attribute: exact values and wildcards.
 #[derive(Clone, Debug, Default)]
@@ -366,23 +296,6 @@ impl LimitWithDescriptorPath<'_> {
             replaces: FlowSeq(replaces),
             overrides: overrides.collect(),
             ..ConvertedRule::new(name, domain)
-        }
-    }
-}
-
-impl ConvertedRule {
-    /// Creates an unlimited rule for all requests of a domain.
-    fn new(name: &str, domain: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            domain: domain.to_owned(),
-            descriptor: FlowSeq(Vec::new()),
-            when: None,
-            per: FlowSeq(Vec::new()),
-            limits: ConvertedLimits::Word("unlimited"),
-            mode: None,
-            replaces: FlowSeq(Vec::new()),
-            overrides: Vec::new(),
         }
     }
 }
