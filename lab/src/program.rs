@@ -76,15 +76,17 @@ pub fn main(program: &str, sections: &[(&str, SectionFn)]) -> Result<(), Box<dyn
             }
         }
     }
+    let path = result_folder(effort == Effort::Quick).join(format!("{program}.json"));
     if selected.is_empty() {
         selected.extend(sections.iter().map(|(_, section)| section));
+        // Otherwise rows that no section measures any more would stay.
+        Results::default().write(&path)?;
     }
-    let path = result_folder(effort == Effort::Quick).join(format!("{program}.json"));
     for section in selected {
         let mut run = BenchRun { effort, results: Results::default() };
         section(&mut run)?;
         let mut all = Results::read(&path)?;
-        all.replace_tables(run.results);
+        all.replace_rows(run.results);
         all.write(&path)?;
     }
     Ok(())

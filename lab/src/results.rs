@@ -36,9 +36,11 @@ impl Results {
         self.0.push(Measurement { table, row, column, value });
     }
 
-    /// Replaces the tables that `newer` contains.
-    pub fn replace_tables(&mut self, newer: Self) {
-        self.0.retain(|old| newer.0.iter().all(|new| new.table != old.table));
+    /// Replaces the rows that `newer` contains. Two sections of a program may measure rows of the same table.
+    pub fn replace_rows(&mut self, newer: Self) {
+        self.0.retain(|old| {
+            newer.0.iter().all(|new| (&new.table, &new.row) != (&old.table, &old.row))
+        });
         self.0.extend(newer.0);
     }
 
@@ -113,16 +115,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newer_results_replace_whole_tables() {
+    fn newer_results_replace_whole_rows() {
         let mut results = Results::default();
         results.add(["a", "one", "ns"], 1.0);
         results.add(["a", "two", "ns"], 2.0);
         results.add(["b", "one", "ns"], 3.0);
         let mut newer = Results::default();
-        newer.add(["a", "two", "ns"], 4.0);
-        results.replace_tables(newer);
-        assert_eq!(results.rows("a"), ["two"]);
+        newer.add(["a", "two", "CPU"], 4.0);
+        results.replace_rows(newer);
+        assert_eq!(results.value(["a", "one", "ns"]), Some(1.0));
+        assert_eq!(results.value(["a", "two", "ns"]), None);
+        assert_eq!(results.value(["a", "two", "CPU"]), Some(4.0));
         assert_eq!(results.value(["b", "one", "ns"]), Some(3.0));
-        assert_eq!(results.value(["a", "one", "ns"]), None);
     }
 }

@@ -70,7 +70,7 @@ fn format_usage_message() -> String {
 fn read_results(folder: &Path) -> Result<Results, Box<dyn Error>> {
     let mut all = Results::default();
     for source in PARTS.iter().flat_map(|part| part.sources) {
-        all.replace_tables(Results::read(&folder.join(format!("{}.json", source.name())))?);
+        all.replace_rows(Results::read(&folder.join(format!("{}.json", source.name())))?);
     }
     Ok(all)
 }
