@@ -4,6 +4,7 @@
 //! has the range and the effect of the extreme value.
 
 mod cluster;
+mod connections;
 mod ineffective;
 mod listener;
 mod observability;
@@ -12,7 +13,6 @@ mod store;
 mod value_parsers;
 mod waiting;
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -21,6 +21,7 @@ use slidegate::headers::Style;
 use slidegate_tower::TrustedProxies;
 
 pub use self::cluster::ClusterArgs;
+pub use self::connections::ConnectionArgs;
 pub use self::ineffective::reject_ineffective_flags;
 pub use self::listener::{AddressOrNone, ListenAddress, RepeatedHeaders, TlsArgs};
 pub use self::observability::{LogFormat, ObservabilityArgs};
@@ -142,38 +143,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub waiting: WaitingArgs,
 
-    /// Maximum number of open connections of each client listener, HTTP and gRPC
-    ///
-    /// When it is reached, new connections wait until others close. If the open file limit of the process is too low
-    /// for it, the server uses a lower maximum.
-    #[arg(
-        long,
-        value_name = "N",
-        env = "SLIDEGATE_MAX_CONNECTIONS",
-        default_value = "10000",
-        value_parser = parse_nonzero::<NonZeroUsize>,
-        help_heading = "Connections and shutdown"
-    )]
-    pub max_connections: NonZeroUsize,
-
-    /// Whether the command line or the environment sets `max_connections`.
-    #[arg(skip)]
-    pub is_max_connections_given: bool,
-
-    // The default exceeds the 60 s for which proxies keep idle upstream connections, so that the proxy closes them: it
-    // knows whether it is about to send a request.
-    /// Maximum wait for a client in each step of a request, and maximum idle time of a connection
-    ///
-    /// The steps are to receive the head, to receive the body, and to send the response. From 1s to 24h.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        env = "SLIDEGATE_CLIENT_TIMEOUT",
-        default_value = "75s",
-        value_parser = parse_client_timeout,
-        help_heading = "Connections and shutdown"
-    )]
-    pub client_timeout: Duration,
+    #[command(flatten)]
+    pub connections: ConnectionArgs,
 
     /// Maximum time for requests in flight to finish after the signal to stop; 0s closes connections immediately
     ///
@@ -190,11 +161,6 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub observability: ObservabilityArgs,
-}
-
-fn parse_client_timeout(text: &str) -> Result<Duration, String> {
-    let (min, max) = (Duration::from_secs(1), Duration::from_secs(86_400));
-    DurationRange { min, max, example: "75s" }.parse(text)
 }
 
 fn parse_shutdown_grace(text: &str) -> Result<Duration, String> {

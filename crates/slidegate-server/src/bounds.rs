@@ -5,6 +5,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use slidegate::Jitter;
+
 /// Maximum size of a request body in bytes. The maximum exceeds all sizes that proxies accept from clients. Otherwise a
 /// client could bypass its limits with long values: the body contains values that end clients choose, and a caller may
 /// allow a request if its check fails.
@@ -17,14 +19,59 @@ pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Maximum number of headers of a request.
 pub const MAX_HEADERS: usize = 500;
 
+/// The largest random increase of the maximum age of a connection, so that connections that were opened together do not
+/// close together.
+const AGE_JITTER: Jitter = Jitter::up_to_percent(10);
+
+/// The default of the maximum number of connections from one address is the maximum of all, divided by this number.
+const SHARES: usize = 2;
+
+/// The default of the maximum number of connections from one address is not below this number: a small maximum often
+/// serves a single proxy.
+const MIN_SHARE_OF_ADDRESS: usize = 256;
+
 /// Bounds on the resources that the clients of one listener use.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientBounds {
     /// Maximum number of open connections.
     pub max_connections: NonZeroUsize,
-    /// Maximum wait for a client in each step: request head, request body, response, and idle connection.
+    /// Maximum number of open connections from one address; `None` for a share of `max_connections`.
+    pub max_connections_per_address: Option<NonZeroUsize>,
+    /// Maximum wait for a client in each step: request head, request body, response, and idle HTTP connection.
     pub client_timeout: Duration,
+    /// Maximum age of a connection, without its random increase.
+    pub max_connection_age: Duration,
+    /// Maximum time that a gRPC connection may be without calls.
+    pub max_connection_idle: Duration,
 }
+
+impl ClientBounds {
+    /// Returns the maximum age of a new connection: [`max_connection_age`](Self::max_connection_age), increased at
+    /// random by up to a tenth.
+    pub fn draw_max_age(&self) -> Duration {
+        AGE_JITTER.draw().extend(self.max_connection_age)
+    }
+
+    /// Returns the maximum number of open connections from one address.
+    pub fn max_connections_per_address(&self) -> usize {
+        let max = self.max_connections.get();
+        let share = (max / SHARES).max(MIN_SHARE_OF_ADDRESS);
+        self.max_connections_per_address.map_or(share, NonZeroUsize::get).min(max)
+    }
+}
+
+/// Maximum number of descriptors of a request. Envoy creates one descriptor for each `actions` list in the configuration
+/// of a route, so clients cannot influence the number.
+pub const MAX_DESCRIPTORS: usize = 100;
+
+/// Maximum number of descriptors of a request that is handled on the thread of its connection.
+pub const MAX_DESCRIPTORS_OF_SMALL_REQUEST: usize = 8;
+
+/// Maximum number of entries of all descriptors of a request. Envoy creates one entry for each action of a list.
+pub const MAX_ENTRIES: usize = 1_000;
+
+/// Maximum number of limits that apply to a request with many descriptors. The time of a decision grows with it.
+pub const MAX_HITS: usize = 1_000;
 
 /// Bounds on the keys that are counted in the memory of this process.
 #[derive(Debug, Clone, Copy)]

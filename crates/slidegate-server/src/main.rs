@@ -20,6 +20,7 @@
 
 mod args;
 mod background;
+mod body_budget;
 mod bounds;
 mod client_text;
 mod command;

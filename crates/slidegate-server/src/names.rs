@@ -1,4 +1,4 @@
-//! Names of costs and attributes in requests that no rule uses, as errors for callers.
+//! Names of costs and attributes in requests that no rule uses, and requests with too many limits, as errors for callers.
 //!
 //! A misspelt name would otherwise mean that a request is not limited.
 
@@ -7,18 +7,19 @@ use slidegate::policy::UnknownCost;
 use slidegate::{ActualCosts, Policy, Request, ReservedCall};
 use thiserror::Error;
 
+use crate::bounds::{MAX_DESCRIPTORS_OF_SMALL_REQUEST, MAX_HITS};
 use crate::client_text::excerpt;
 
 /// Maximum number of names in a message.
 const MAX_LISTED_NAMES: usize = 16;
 
-/// The reason why a request is rejected: a name that no rule uses.
+/// The reason why a request is rejected although it is well-formed: a name that no rule uses, or too many limits.
 #[derive(Debug, Error)]
 #[error("{0}")]
-pub struct NameError(String);
+pub struct RequestError(String);
 
 /// Returns an error if a request has a cost that no rule of its domain charges.
-pub fn check_costs(policy: &Policy, request: &Request<'_>) -> Result<(), NameError> {
+pub fn check_costs(policy: &Policy, request: &Request<'_>) -> Result<(), RequestError> {
     let Some(unknown) = policy.unknown_cost(request) else { return Ok(()) };
     let names = policy.domain_names(request.domain());
     let known: Vec<&str> = names.iter().flat_map(|names| names.costs()).collect();
@@ -27,12 +28,28 @@ pub fn check_costs(policy: &Policy, request: &Request<'_>) -> Result<(), NameErr
     Err(unknown_cost_error(unknown, &rules, &known, counts_unnamed))
 }
 
+/// Returns an error if a request has many descriptors, to which more than [`MAX_HITS`] limits apply.
+pub fn check_hits(policy: &Policy, request: &Request<'_>) -> Result<(), RequestError> {
+    let descriptors = request.descriptors().len();
+    // The number of limits of few descriptors is a matter of the policy.
+    if descriptors <= MAX_DESCRIPTORS_OF_SMALL_REQUEST {
+        return Ok(());
+    }
+    match policy.apply(request).hits().count() {
+        ..=MAX_HITS => Ok(()),
+        hits => Err(RequestError(format!(
+            "{hits} limits apply to the {descriptors} descriptors; send fewer descriptors, so that at most {MAX_HITS} \
+             apply"
+        ))),
+    }
+}
+
 /// Returns an error if the actual costs of a reservation have a cost that no rule of its domain charges.
 pub fn check_actual_costs(
     policy: &Policy,
     call: &ReservedCall,
     actual: &ActualCosts<'_>,
-) -> Result<(), NameError> {
+) -> Result<(), RequestError> {
     let Some(unknown) = policy.unknown_actual_cost(call, actual) else { return Ok(()) };
     let mut known: Vec<&str> = call.cost_names().collect();
     known.sort_unstable();
@@ -41,7 +58,7 @@ pub fn check_actual_costs(
 }
 
 /// Returns an error for a request whose attributes `unused` no rule uses, and to which no rule applies.
-pub fn unused_attributes_error(policy: &Policy, domain: &str, unused: &[&str]) -> NameError {
+pub fn unused_attributes_error(policy: &Policy, domain: &str, unused: &[&str]) -> RequestError {
     let used = names_that_rules_use(policy, domain);
     let domain = excerpt(domain);
     let problem = match unused {
@@ -52,7 +69,7 @@ pub fn unused_attributes_error(policy: &Policy, domain: &str, unused: &[&str]) -
         Some(meant) => format!("did you mean `{meant}`?"),
         None => "correct the names, or list them in `attributes` of the policy".to_owned(),
     };
-    NameError(format!(
+    RequestError(format!(
         "{problem}, and none applies to the request; {remedy} Its rules use {}",
         list_names(&used)
     ))
@@ -89,8 +106,8 @@ fn unknown_cost_error(
     rules: &str,
     known: &[&str],
     counts_unnamed: bool,
-) -> NameError {
-    NameError(match unknown {
+) -> RequestError {
+    RequestError(match unknown {
         UnknownCost::Unnamed(units) => {
             let example = known.first().copied().unwrap_or("tokens");
             format!(

@@ -15,7 +15,7 @@ use axum::http::HeaderMap;
 use quanta::Instant;
 use slidegate::{Decision, IdempotencyKey, OnceError, Request};
 
-use crate::names::NameError;
+use crate::names::RequestError;
 use crate::rendering::ResponseRenderer;
 use crate::reservation_token::SealError;
 use crate::service::names::NameSource;
@@ -138,7 +138,7 @@ impl RequestHandler {
     ) -> Result<R, E>
     where
         Q: ParsedRequest,
-        E: From<OnceError> + From<SealError> + From<NameError>,
+        E: From<OnceError> + From<SealError> + From<RequestError>,
         Result<R, E>: ClassifyResponse,
     {
         let Call { operation, span_name, trace, returns_permit } = call;
@@ -155,7 +155,7 @@ impl RequestHandler {
                 Box::pin(self.service.release_all(&released)).await;
             }
             let request = parsed.to_gate_request();
-            if let Err(error) = self.service.check_costs(&request) {
+            if let Err(error) = self.service.check_request(&request) {
                 return (Err(error.into()), None);
             }
             // A request that only releases permits charges nothing, and is not a request without a rule for metrics.
@@ -210,7 +210,7 @@ impl RequestHandler {
         request: &Request<'_>,
         decision: &Decision<'_>,
         source: NameSource,
-    ) -> Result<(), NameError> {
+    ) -> Result<(), RequestError> {
         // A decision without the store may have no limits for another reason.
         match decision.limits().next().is_some() || decision.is_degraded() {
             true => Ok(()),

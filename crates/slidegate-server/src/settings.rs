@@ -48,6 +48,8 @@ pub struct Settings {
     pub clients: ClientBounds,
     /// Whether the command line or the environment sets the maximum number of connections.
     pub is_max_connections_given: bool,
+    /// Maximum memory of request bodies in bytes.
+    pub max_buffered: usize,
     pub shutdown_grace: Duration,
     pub log: LogSettings,
 }
@@ -165,11 +167,9 @@ impl Settings {
                 traces: build_trace_settings(&args.observability)?,
             },
             policy_file,
-            clients: ClientBounds {
-                max_connections: args.max_connections,
-                client_timeout: args.client_timeout,
-            },
-            is_max_connections_given: args.is_max_connections_given,
+            clients: args.connections.bounds(),
+            is_max_connections_given: args.connections.is_max_connections_given,
+            max_buffered: args.connections.max_buffered,
             shutdown_grace: args.shutdown_grace,
             log: LogSettings {
                 level: args.observability.log_level,

@@ -62,13 +62,19 @@ impl fmt::Display for DisplayDuration {
     }
 }
 
-/// Parses a memory size such as `512MiB`, `1GiB` or a number of bytes, and returns it in bytes. Rejects sizes below the
-/// minimum of a memory store.
+/// Parses the maximum memory of a memory store.
 pub fn parse_max_memory(text: &str) -> Result<usize, String> {
-    let invalid = || "write a size of 1MiB or more, for example 512MiB, 1GiB or a number of bytes";
-    let size: ByteSize = text.parse().map_err(|_| invalid())?;
-    let bytes = usize::try_from(size.as_u64()).map_err(|_| invalid())?;
-    if bytes < MIN_MAX_MEMORY { Err(invalid().to_owned()) } else { Ok(bytes) }
+    parse_size(text, MIN_MAX_MEMORY, "1MiB")
+}
+
+/// Parses a memory size such as `512MiB`, `1GiB` or a number of bytes, and returns it in bytes. Rejects sizes below
+/// `min`, which errors show as `min_text`.
+pub fn parse_size(text: &str, min: usize, min_text: &str) -> Result<usize, String> {
+    let size: Option<ByteSize> = text.parse().ok();
+    let bytes = size.and_then(|size| usize::try_from(size.as_u64()).ok());
+    bytes.filter(|bytes| *bytes >= min).ok_or_else(|| {
+        format!("write a size of {min_text} or more, for example 512MiB, 1GiB or a number of bytes")
+    })
 }
 
 /// Parses a number that must not be zero, such as a [`NonZeroUsize`](std::num::NonZeroUsize).

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::args::PolicySourceArgs;
 use crate::explain::Explanation;
-use crate::names::{NameError, check_costs};
+use crate::names::{RequestError, check_costs};
 use crate::policy_file;
 
 /// The flags of `slidegate explain`.
@@ -184,7 +184,7 @@ enum ExplainError {
     #[error("a descriptor has no attributes; write NAME=VALUE on both sides of each `+`")]
     EmptyDescriptor,
     #[error("--cost: {0}")]
-    UnknownCost(#[from] NameError),
+    UnknownCost(#[from] RequestError),
     #[error("no rule has domain `{domain}`, so no request is denied; {remedy}")]
     UnknownDomain { domain: String, remedy: String },
     #[error(

@@ -150,7 +150,7 @@ impl Args {
             Command::Serve(args) => {
                 args.policy_source.resolve_policy_source_precedence(matches)?;
                 reject_ineffective_flags(matches)?;
-                args.is_max_connections_given =
+                args.connections.is_max_connections_given =
                     matches.value_source("max_connections") != Some(ValueSource::DefaultValue);
             }
             Command::Explain(args) => {

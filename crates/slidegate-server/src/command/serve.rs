@@ -18,8 +18,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::args::{ListenAddress, ServeArgs};
+use crate::body_budget::{BodyBudget, MIN_BODY_BUDGET};
 use crate::bounds::ClientBounds;
-use crate::connections::{ConnectionSources, ConnectionThreads, Connections, Protocol};
+use crate::connections::{ConnectionSources, ConnectionThreads, Connections, LargeCalls, Protocol};
 use crate::grpc::protocol::GrpcProtocol;
 use crate::http::HttpProtocol;
 use crate::listen::ListenError;
@@ -72,14 +73,14 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
         client_listeners: 1 + u64::from(grpc.is_some()),
         max_other_connections: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
     };
-    let clients =
+    let bounds =
         connection_sources.within_open_files(settings.clients, settings.is_max_connections_given);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
     let service = Arc::new(start_service(settings.service, log.clone()).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
-        spawn_admin_listener(admin, service.clone(), clients);
+        spawn_admin_listener(admin, service.clone(), bounds);
         info!("admin listening on {address}");
     }
     if service.is_observe_only() {
@@ -93,21 +94,26 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
         tls.reload_on_change(service.health().background_tasks())?;
     }
     let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
+    let clients = ClientResources {
+        bounds,
+        bodies: BodyBudget::new(settings.max_buffered),
+        large_calls: LargeCalls::start(service.health().background_tasks())?,
+    };
     let grpc = match grpc {
         Some(socket) => {
-            let tls = tls_for(AppProtocol::Grpc);
+            let (tls, clients) = (tls_for(AppProtocol::Grpc), clients.clone());
             Some(new_grpc_listener(socket, service.clone(), renderer.clone(), tls, clients).await?)
         }
         None => None,
     };
     let proxy_trust = http::ProxyTrust::new(settings.trusted_proxies, settings.repeated_headers);
     let http_service =
-        http::HttpService::new(service.clone(), renderer, proxy_trust, clients.client_timeout);
-    let protocol = HttpProtocol::new(http_service, clients.client_timeout);
+        http::HttpService::new(service.clone(), renderer, proxy_trust, clients.large_calls);
+    let protocol = HttpProtocol::new(http_service, bounds, clients.bodies);
     let threads = start_connection_threads("http", &service)?;
     let http = ClientListener::new(
         http,
-        Connections::new(protocol, threads, tls_for(AppProtocol::Http), clients),
+        Connections::new(protocol, threads, tls_for(AppProtocol::Http), bounds),
     );
     if let Some(grpc) = &grpc {
         info!("gRPC listening on {}", grpc.local_address()?);
@@ -148,6 +154,14 @@ fn time_until_deadline(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
+/// What the clients of all client listeners use together, and the bounds on it.
+#[derive(Clone)]
+struct ClientResources {
+    bounds: ClientBounds,
+    bodies: BodyBudget,
+    large_calls: LargeCalls,
+}
+
 /// A client listener: its socket and its connections.
 struct ClientListener<P> {
     socket: TcpListener,
@@ -178,12 +192,13 @@ async fn new_grpc_listener(
     service: Arc<Service>,
     renderer: ResponseRenderer,
     tls: Option<ListenerTls>,
-    clients: ClientBounds,
+    clients: ClientResources,
 ) -> Result<ClientListener<GrpcProtocol>, Box<dyn Error>> {
+    let ClientResources { bounds, bodies, large_calls } = clients;
     let threads = start_connection_threads("grpc", &service)?;
-    let services = grpc::GrpcServices::new(service, renderer).await?;
-    let protocol = GrpcProtocol::new(services, clients.client_timeout);
-    Ok(ClientListener::new(socket, Connections::new(protocol, threads, tls, clients)))
+    let services = grpc::GrpcServices::new(service, renderer, large_calls).await?;
+    let protocol = GrpcProtocol::new(services, bounds, bodies);
+    Ok(ClientListener::new(socket, Connections::new(protocol, threads, tls, bounds)))
 }
 
 /// Starts one connection thread for each processor.
@@ -228,9 +243,10 @@ async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) 
 fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
     let tasks = service.health().background_tasks().clone();
-    let router = http::admin::router(service, bounds.client_timeout);
+    // A budget of its own: bodies of clients do not delay operators.
+    let bodies = BodyBudget::new(MIN_BODY_BUDGET);
     let connections = Connections::new(
-        HttpProtocol::new(router, bounds.client_timeout).without_keep_alive(),
+        HttpProtocol::new(http::admin::router(service), bounds, bodies).without_keep_alive(),
         ConnectionThreads::Shared,
         None,
         bounds,

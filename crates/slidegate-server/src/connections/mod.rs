@@ -4,29 +4,35 @@
 //! each connection with HTTP/1.1, or with gRPC over HTTP/2.
 
 mod eviction;
+mod large;
 mod open_files;
+mod per_address;
 mod stream;
 mod threads;
 
 use std::convert::Infallible;
 use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use slidegate::{Clock, WallClock};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+pub use self::large::{CallPanicked, LargeCalls};
 pub use self::open_files::ConnectionSources;
 pub use self::stream::ClientIo;
 pub use self::threads::ConnectionThreads;
 
 use self::eviction::{EvictionSignal, OpenConnections};
+use self::per_address::{AddressShare, AddressShares};
 use crate::bounds::ClientBounds;
+use crate::telemetry::LogThrottle;
 use crate::tls::ListenerTls;
 
 /// Pause after a connection could not be accepted, most often because the process has too many open files. An immediate
@@ -54,9 +60,17 @@ pub struct Connections<P> {
     threads: ConnectionThreads,
     tls: Option<ListenerTls>,
     slots: Arc<Semaphore>,
-    evicts_oldest: bool,
+    /// The connections of each address; `None` if the listener evicts its oldest connection instead.
+    shares: Option<AddressShares>,
+    share_log: LogThrottle,
     bounds: ClientBounds,
     draining: CancellationToken,
+}
+
+/// The places that a connection occupies until it ends: one of the listener, and one of its address.
+struct ConnectionSlot {
+    _listener: Option<OwnedSemaphorePermit>,
+    _address: Option<AddressShare>,
 }
 
 impl<P: Protocol> Connections<P> {
@@ -72,7 +86,8 @@ impl<P: Protocol> Connections<P> {
             threads,
             tls,
             slots: Arc::new(Semaphore::new(max_connections(bounds))),
-            evicts_oldest: false,
+            shares: Some(AddressShares::new(bounds.max_connections_per_address())),
+            share_log: LogThrottle::new(1, Duration::from_secs(60)),
             bounds,
             draining: CancellationToken::new(),
         }
@@ -81,27 +96,25 @@ impl<P: Protocol> Connections<P> {
     /// Makes the listener evict its oldest connection if the maximum number of connections is open, so that idle
     /// connections do not delay a new one. Suits listeners whose connections are short.
     pub fn evicting_oldest(self) -> Self {
-        Self { evicts_oldest: true, ..self }
+        Self { shares: None, ..self }
     }
 
     /// Accepts connections until the process ends. Connections above the maximum number wait in the operating system's
     /// queue of the listener: a delay is better for a client than a rejection.
     pub async fn accept_connections(&self, listener: &TcpListener) -> Infallible {
-        let mut open = self.evicts_oldest.then(OpenConnections::default);
+        let mut open = self.shares.is_none().then(OpenConnections::default);
         loop {
             if let Some(open) = open.as_mut().filter(|_| self.slots.available_permits() == 0) {
                 open.evict_oldest();
             }
             // The semaphore is never closed. If it were, connections would be unbounded.
-            let permit = Arc::clone(&self.slots).acquire_owned().await.ok();
+            let listener_slot = Arc::clone(&self.slots).acquire_owned().await.ok();
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    self.serve_connection(
-                        stream,
-                        peer,
-                        permit,
-                        open.as_mut().map(OpenConnections::add),
-                    );
+                    let Ok(address_slot) = self.occupy_address_slot(peer.ip()) else { continue };
+                    let slot = ConnectionSlot { _listener: listener_slot, _address: address_slot };
+                    let evicted = open.as_mut().map(OpenConnections::add);
+                    self.serve_connection(stream, peer, slot, evicted);
                 }
                 Err(error) if is_client_disconnect(&error) => {
                     debug!("client disconnected before it was accepted: {error}")
@@ -114,11 +127,31 @@ impl<P: Protocol> Connections<P> {
         }
     }
 
+    /// Counts a connection of an address. Fails if the address has its maximum number of connections, and logs it at
+    /// most once a minute.
+    fn occupy_address_slot(&self, address: IpAddr) -> Result<Option<AddressShare>, ShareExceeded> {
+        let Some(shares) = &self.shares else { return Ok(None) };
+        if let Some(share) = shares.try_add(address) {
+            return Ok(Some(share));
+        }
+        if let Some(unlogged) = self.share_log.try_acquire(WallClock.now()) {
+            let max = self.bounds.max_connections_per_address();
+            warn!(
+                %address,
+                max,
+                unlogged,
+                "closed a new connection of an address that has its maximum of open connections; raise \
+                 --max-connections-per-address if it is your proxy"
+            );
+        }
+        Err(ShareExceeded)
+    }
+
     fn serve_connection(
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        permit: Option<OwnedSemaphorePermit>,
+        slot: ConnectionSlot,
         evicted: Option<EvictionSignal>,
     ) {
         // Responses are small, so waiting to fill a packet would only delay them.
@@ -138,7 +171,7 @@ impl<P: Protocol> Connections<P> {
                 Some(evicted) => client.serve_until_evicted(stream, evicted).await,
                 None => client.serve_until_closed(stream).await,
             }
-            drop(permit);
+            drop(slot);
         });
     }
 
@@ -157,6 +190,9 @@ impl<P: Protocol> Connections<P> {
         let _ = self.slots.acquire_many(all).await;
     }
 }
+
+/// An address has its maximum number of open connections.
+struct ShareExceeded;
 
 /// An accepted client connection without its byte stream: the address of the client, and the settings to serve it.
 struct AcceptedConnection<P> {

@@ -12,6 +12,9 @@ use crate::bounds::ClientBounds;
 /// files of the runtimes and the store.
 const NON_CONNECTION_OPEN_FILES: u64 = 64;
 
+/// Number of open files of a server on few processors before its first connection.
+const MIN_OPEN_FILES: u64 = 32;
+
 /// The numbers of listeners and connections of the server. They determine the number of open files, because each
 /// connection is one open file.
 #[derive(Clone, Copy, Debug)]
@@ -66,10 +69,11 @@ impl ConnectionSources {
     }
 
     /// Returns the maximum number of connections for each client listener if the process may open `allowed` files. The
-    /// client listeners share the files that are not reserved for other purposes. If fewer than half of `allowed`
-    /// remain, the client listeners share half of `allowed`.
+    /// client listeners share the files that are not reserved for other purposes, at least a quarter of the files that
+    /// the server does not need itself. The others remain for health probes.
     fn max_connections_per_listener(self, allowed: u64) -> NonZeroUsize {
-        let clients = allowed.saturating_sub(self.reserved_open_files()).max(allowed / 2);
+        let unreserved = allowed.saturating_sub(self.reserved_open_files());
+        let clients = unreserved.max(allowed.saturating_sub(MIN_OPEN_FILES) / 4);
         let each = usize::try_from(clients / self.client_listeners.max(1)).unwrap_or(usize::MAX);
         NonZeroUsize::new(each).unwrap_or(NonZeroUsize::MIN)
     }
@@ -122,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn low_open_file_limit_leaves_half_to_clients() {
-        for (allowed, each) in [(200, 50), (20, 5), (3, 1), (0, 1)] {
+    fn low_open_file_limit_leaves_files_to_probes() {
+        for (allowed, each) in [(200, 36), (128, 12), (40, 1), (20, 1), (0, 1)] {
             assert_eq!(
                 HTTP_GRPC_AND_ADMIN_LISTENERS.max_connections_per_listener(allowed).get(),
                 each,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio::runtime::{self, Handle};
+use tokio::task::JoinHandle;
 use tracing::debug;
 
 use crate::background::BackgroundTasks;
@@ -54,12 +55,21 @@ impl ConnectionThreads {
 }
 
 impl RuntimeThread {
-    fn start_thread(name: &'static str, tasks: &BackgroundTasks) -> io::Result<Self> {
+    /// Starts the thread, which runs until the process ends.
+    pub fn start_thread(name: &'static str, tasks: &BackgroundTasks) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let run = move || runtime.block_on(pending::<()>());
         tasks.start_thread(name, run)?;
         Ok(Self { runtime: handle, connections: Arc::new(()) })
+    }
+
+    /// Runs a task on this thread.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.runtime.spawn(task)
     }
 
     fn serve_connection<F>(

@@ -1,6 +1,7 @@
 //! The gRPC listener: Envoy's rate limit service, health and reflection.
 
 mod health;
+mod open_calls;
 pub mod protocol;
 mod rate_limit;
 
@@ -11,6 +12,7 @@ use std::task::{Context, Poll};
 use axum::Router;
 use axum::http::{Request, Response, Uri};
 use axum::response::IntoResponse;
+use http_body_util::{BodyExt, Full};
 use thiserror::Error;
 use tonic::Status;
 use tonic::body::Body;
@@ -19,8 +21,11 @@ use tonic::service::Routes;
 use tonic_reflection::server::Builder;
 use tower::{Service as TowerService, ServiceExt};
 
-use self::rate_limit::RateLimit;
+use self::open_calls::OpenCalls;
+use self::rate_limit::{OnLargeCallThread, RateLimit};
+use crate::body_budget::{BodyError, ConnectionBodies};
 use crate::bounds::MAX_BODY_BYTES;
+use crate::connections::{CallPanicked, LargeCalls};
 use crate::rendering::ResponseRenderer;
 use crate::request_handler::RequestHandler;
 use crate::rls::{self, RateLimitServiceServer};
@@ -33,14 +38,20 @@ use crate::telemetry::request_result::RequestResult;
 #[error("cannot set up gRPC reflection: {0}")]
 pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 
+/// The maximum size of a message in bytes whose call is handled on the thread of its connection.
+const MAX_SMALL_MESSAGE_BYTES: usize = 16 * 1024;
+
+/// The maximum size of a message of the health and reflection services in bytes. Their messages contain a name.
+const MAX_OTHER_MESSAGE_BYTES: usize = 4 * 1024;
+
 /// All gRPC services of the listener. The path of a call selects the service.
-#[derive(Clone)]
 pub struct GrpcServices {
     handler: Arc<RequestHandler>,
     rate_limit: RateLimitServiceServer<RateLimit>,
     /// Health and reflection. Calls of the rate limit service do not pass through this router, which allocates several
     /// boxes per call.
     other_services: Router,
+    large_calls: LargeCalls,
 }
 
 impl GrpcServices {
@@ -48,21 +59,42 @@ impl GrpcServices {
     pub async fn new(
         service: Arc<Service>,
         renderer: ResponseRenderer,
+        large_calls: LargeCalls,
     ) -> Result<Self, ReflectionError> {
-        let health = health::start(&service).await.max_decoding_message_size(MAX_BODY_BYTES);
-        let v1 = reflection_service_builder().build_v1()?.max_decoding_message_size(MAX_BODY_BYTES);
+        let max_bytes = MAX_OTHER_MESSAGE_BYTES;
+        let health = health::start(&service).await.max_decoding_message_size(max_bytes);
+        let v1 = reflection_service_builder().build_v1()?.max_decoding_message_size(max_bytes);
         let v1alpha =
-            reflection_service_builder().build_v1alpha()?.max_decoding_message_size(MAX_BODY_BYTES);
+            reflection_service_builder().build_v1alpha()?.max_decoding_message_size(max_bytes);
         let handler = Arc::new(RequestHandler::new(service, renderer, ListenerKind::Grpc));
-        let rate_limit = RateLimitServiceServer::new(RateLimit::new(handler.clone()))
-            .max_decoding_message_size(MAX_BODY_BYTES);
+        let rate_limit = RateLimit::new(handler.clone(), large_calls.clone());
+        let rate_limit =
+            RateLimitServiceServer::new(rate_limit).max_decoding_message_size(MAX_BODY_BYTES);
         let other_services = Routes::new(health).add_service(v1).add_service(v1alpha);
         let other_services = other_services.into_axum_router().fallback(unknown_method);
-        Ok(Self { handler, rate_limit, other_services })
+        Ok(Self { handler, rate_limit, other_services, large_calls })
     }
 }
 
-impl TowerService<Request<Body>> for GrpcServices {
+/// The services as the clients of one connection see them.
+#[derive(Clone)]
+pub struct ConnectionServices(Arc<ConnectionState>);
+
+struct ConnectionState {
+    services: Arc<GrpcServices>,
+    bodies: ConnectionBodies,
+    calls: OpenCalls,
+}
+
+impl ConnectionServices {
+    /// Creates the services of a connection. Its messages occupy the space of `bodies`, and its calls are counted in
+    /// `calls`.
+    pub fn new(services: Arc<GrpcServices>, bodies: ConnectionBodies, calls: OpenCalls) -> Self {
+        Self(Arc::new(ConnectionState { services, bodies, calls }))
+    }
+}
+
+impl TowerService<Request<Body>> for ConnectionServices {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Response<Body>, Infallible>;
@@ -72,19 +104,68 @@ impl TowerService<Request<Body>> for GrpcServices {
     }
 
     fn call(&mut self, call: Request<Body>) -> Self::Future {
-        if call.uri().path() != rate_limit::PATH {
-            let response = self.other_services.clone().oneshot(call);
-            return Box::pin(async { Ok(response.await?.map(Body::new)) });
+        let open_call = self.0.calls.start();
+        let connection = self.0.clone();
+        if call.uri().path() == rate_limit::PATH {
+            return Box::pin(async move {
+                let _open_call = open_call;
+                Ok(connection.check(call).await)
+            });
         }
-        let (handler, response) = (self.handler.clone(), self.rate_limit.call(call));
+        let response = connection.services.other_services.clone().oneshot(call);
         Box::pin(async move {
-            let response = response.await?;
-            if is_rejected_by_tonic(&response) {
-                handler.count_rejected(RequestResult::Invalid);
-            }
-            Ok(response)
+            // The call is open until the stream of its messages ends.
+            let keep_open = move |messages| {
+                let _open_call = &open_call;
+                messages
+            };
+            Ok(response.await?.map(|body| Body::new(body.map_frame(keep_open))))
         })
     }
+}
+
+impl ConnectionState {
+    /// Responds to a call of the rate limit service.
+    async fn check(&self, call: Request<Body>) -> Response<Body> {
+        let GrpcServices { handler, rate_limit, large_calls, .. } = &*self.services;
+        let (head, body) = call.into_parts();
+        let body = match self.bodies.read(body).await {
+            Ok(body) => body,
+            Err(error) => {
+                handler.count_rejected(RequestResult::Invalid);
+                return status_of_body_error(&error).into_http();
+            }
+        };
+        let message = Full::new(body.bytes.clone());
+        let mut call = Request::from_parts(head, Body::new(message));
+        let mut rate_limit = rate_limit.clone();
+        let response = match body.bytes.len() > MAX_SMALL_MESSAGE_BYTES {
+            false => rate_limit.call(call).await,
+            true => {
+                call.extensions_mut().insert(OnLargeCallThread);
+                let response = Box::pin(large_calls.handle(rate_limit.call(call))).await;
+                response.unwrap_or_else(|panicked| Ok(status_of_panic(panicked).into_http()))
+            }
+        };
+        let Ok(response) = response;
+        if is_rejected_by_tonic(&response) {
+            handler.count_rejected(RequestResult::Invalid);
+        }
+        response
+    }
+}
+
+fn status_of_body_error(error: &BodyError) -> Status {
+    let code = match error {
+        BodyError::TooLarge { .. } => tonic::Code::OutOfRange,
+        BodyError::Slow { .. } => tonic::Code::DeadlineExceeded,
+        BodyError::Unreadable(_) => tonic::Code::Internal,
+    };
+    Status::new(code, error.to_string())
+}
+
+fn status_of_panic(panicked: CallPanicked) -> Status {
+    Status::internal(panicked.to_string())
 }
 
 /// Returns `true` if the message of a call could not be read. All other calls reach the handler, which counts them, and

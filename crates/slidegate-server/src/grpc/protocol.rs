@@ -2,9 +2,9 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -12,17 +12,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
-use super::GrpcServices;
+use super::open_calls::OpenCalls;
+use super::{ConnectionServices, GrpcServices};
+use crate::body_budget::BodyBudget;
+use crate::bounds::ClientBounds;
 use crate::connections::{ClientIo, ConnectionError, Protocol};
 
 /// Maximum number of open calls on a connection. A call above it is refused, which Envoy treats as a failure that lets
 /// the request pass. Envoy opens calls before it has received this number: up to 1,024 on a connection since version
 /// 1.36, and any number before.
 const MAX_OPEN_CALLS: u32 = 4096;
-
-/// Maximum number of calls of a connection that are handled at the same time. The other open calls wait, and their
-/// messages are not read, so that open calls use little memory.
-const MAX_HANDLED_CALLS: usize = 512;
 
 /// Maximum size of the headers of a call in bytes. The caller, such as Envoy, chooses these headers; its end clients
 /// cannot make them larger.
@@ -31,25 +30,27 @@ const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// Flow control window of a call in bytes. Larger messages need several round trips.
 const FLOW_CONTROL_WINDOW_BYTES: u32 = 64 * 1024;
 
-/// Flow control window of a connection in bytes. It has space for the unread bytes of all calls: otherwise calls that
-/// wait could fill the window, and the calls that are handled would never receive the rest of their messages.
-const CONNECTION_WINDOW_BYTES: u32 = MAX_OPEN_CALLS * FLOW_CONTROL_WINDOW_BYTES;
+/// Flow control window of a connection in bytes: the largest number of bytes that wait until their calls are polled, or
+/// have space for their messages.
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 
 /// The gRPC protocol: HTTP/2 connections with all gRPC services.
 #[derive(Clone)]
 pub struct GrpcProtocol {
     server: Server,
-    services: GrpcServices,
-    client_timeout: Duration,
+    services: Arc<GrpcServices>,
+    bounds: ClientBounds,
+    bodies: BodyBudget,
 }
 
 impl GrpcProtocol {
-    /// Creates the protocol. A call ends if its message does not arrive within `client_timeout`, and a connection ends
-    /// if the client sends nothing within `client_timeout`, neither calls nor responses to keep-alive pings.
-    pub fn new(services: GrpcServices, client_timeout: Duration) -> Self {
+    /// Creates the protocol. A call ends if its message does not arrive within the client timeout, or after the time in
+    /// its header `grpc-timeout`. A connection ends if the client sends nothing within the client timeout, neither calls
+    /// nor responses to keep-alive pings. The messages of calls occupy the budget `bodies`.
+    pub fn new(services: GrpcServices, bounds: ClientBounds, bodies: BodyBudget) -> Self {
+        let client_timeout = bounds.client_timeout;
         let server = Server::builder()
             .timeout(client_timeout)
-            .concurrency_limit_per_connection(MAX_HANDLED_CALLS)
             .max_concurrent_streams(MAX_OPEN_CALLS)
             // Envoy resets the calls that time out. If a busy server reads many calls together with their resets, the
             // default of 20 would close the connection, and with it all other calls.
@@ -60,10 +61,11 @@ impl GrpcProtocol {
             .http2_max_header_list_size(MAX_HEADER_BYTES)
             .initial_stream_window_size(FLOW_CONTROL_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            // Idle connections may stay open as long as the client responds to pings.
             .http2_keepalive_interval(Some(client_timeout / 2))
-            .http2_keepalive_timeout(Some(client_timeout / 2));
-        Self { server, services, client_timeout }
+            .http2_keepalive_timeout(Some(client_timeout / 2))
+            // Streams of the health service do not end by themselves.
+            .max_connection_age_grace(client_timeout);
+        Self { server, services: Arc::new(services), bounds, bodies }
     }
 }
 
@@ -74,15 +76,26 @@ impl Protocol for GrpcProtocol {
         _: SocketAddr,
         draining: CancellationToken,
     ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'static {
-        io.as_mut().set_read_timeout_pinned(Some(self.client_timeout));
+        io.as_mut().set_read_timeout_pinned(Some(self.bounds.client_timeout));
         // The server runs until the signal, so the end of the connection must be one too.
         let connection = GrpcConnection { io, _end: draining.clone().drop_guard() };
         let incoming = stream::iter([Ok::<_, io::Error>(connection)]).chain(stream::pending());
-        let server = self.server.clone();
-        let services = self.services.clone();
+        let server = self.server.clone().max_connection_age(self.bounds.draw_max_age());
+        let max_idle = self.bounds.max_connection_idle;
+        let calls = OpenCalls::default();
+        let services = ConnectionServices::new(
+            self.services.clone(),
+            self.bodies.for_connection(),
+            calls.clone(),
+        );
         async move {
-            let draining = draining.cancelled();
-            Ok(server.serve_with_incoming_shutdown(services, incoming, draining).await?)
+            let drained = draining.cancelled();
+            let mut served = pin!(server.serve_with_incoming_shutdown(services, incoming, drained));
+            tokio::select! {
+                ended = served.as_mut() => return Ok(ended?),
+                () = calls.wait_until_idle(max_idle) => draining.cancel(),
+            }
+            Ok(served.await?)
         }
     }
 }

@@ -4,24 +4,25 @@
 //! request, which takes long compared with a decision in memory. Other paths use the router.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::Arc;
 
-use axum::body::Bytes;
+use axum::http::Method;
 use axum::http::request::Parts;
-use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
-use hyper::body::Incoming;
 use slidegate::{Decision, PermitChange};
 
 use super::auth::{ForwardAuthRequest, ProxyTrust};
+use super::json;
 use super::request_body::{CheckRequest, PeekRequest, ReportRequest, parse};
-use super::{body, json};
+use crate::body_budget::BufferedBody;
 use crate::client_text::repair_json;
+use crate::connections::LargeCalls;
 use crate::rendering::problem::{HttpProblem, method_not_allowed};
 use crate::rendering::{CountedResponse, ResponseRenderer};
 use crate::request_handler::{Call, Operation, RequestHandler, TraceHeaders};
 use crate::service::Service;
 use crate::service::permits::PermitToken;
+use crate::telemetry::metrics::ListenerKind;
 
 /// An HTTP path that returns decisions. `docs/reference/openapi.json` describes every endpoint.
 #[derive(Clone, Copy)]
@@ -66,9 +67,19 @@ impl Endpoint {
         }
     }
 
-    /// Returns the endpoint for the path of a request, or `None` if no endpoint has this path.
-    pub fn from_request<B>(request: &Request<B>) -> Option<Self> {
-        Self::ALL.into_iter().find(|endpoint| endpoint.as_str() == request.uri().path())
+    /// Returns the endpoint with this path, or `None` if there is none.
+    pub fn from_path(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|endpoint| endpoint.as_str() == path)
+    }
+
+    /// Returns the maximum size of a body in bytes whose request is handled on the thread of its connection. It takes
+    /// less time than a few small requests.
+    fn max_small_body_bytes(self) -> usize {
+        match self {
+            // A descriptor takes 40 bytes, and is decided like a request of its own.
+            Self::Json => 1024,
+            _ => 16 * 1024,
+        }
     }
 
     /// Returns `true` if the endpoint accepts the method. `/v1/auth` accepts every method, since proxies use the method
@@ -96,29 +107,47 @@ impl Endpoint {
 /// The handler of all requests for an [`Endpoint`].
 pub struct DecisionEndpoints {
     handler: RequestHandler,
+    service: Arc<Service>,
     proxy_trust: ProxyTrust,
-    client_timeout: Duration,
+    large_calls: LargeCalls,
 }
 
 impl DecisionEndpoints {
-    /// Creates the handler. `client_timeout` is the maximum time to read a request body.
-    pub fn new(handler: RequestHandler, proxy_trust: ProxyTrust, client_timeout: Duration) -> Self {
-        Self { handler, proxy_trust, client_timeout }
+    /// Creates the handler.
+    pub fn new(
+        service: Arc<Service>,
+        renderer: ResponseRenderer,
+        proxy_trust: ProxyTrust,
+        large_calls: LargeCalls,
+    ) -> Self {
+        let handler = RequestHandler::new(service.clone(), renderer, ListenerKind::Http);
+        Self { handler, service, proxy_trust, large_calls }
     }
 
-    /// Handles a request and counts its result. `service` provides the active policy to `/v1/auth`.
+    /// Handles a request and counts its result.
     pub async fn handle(
-        &self,
+        self: &Arc<Self>,
         endpoint: Endpoint,
-        request: Request<Incoming>,
+        head: Parts,
+        body: Result<BufferedBody, HttpProblem>,
         peer: SocketAddr,
-        service: &Service,
     ) -> Response {
-        let result = match self.read_request(endpoint, request).await {
-            Ok((head, body)) => {
-                // Repaired here, because the parsed request borrows the text.
-                self.decide(endpoint, &head, &repair_json(&body), peer, service).await
+        let body = match body {
+            Ok(_) if !endpoint.allows_method(&head.method) => {
+                let problem = method_not_allowed(head.method.clone(), head.uri.clone()).await;
+                Err(problem.with_allow("POST"))
             }
+            body => body,
+        };
+        let result = match body {
+            Ok(body) if body.bytes.len() > endpoint.max_small_body_bytes() => {
+                let endpoints = self.clone();
+                let call =
+                    async move { endpoints.decide(endpoint, &head, &body.bytes, peer).await };
+                let result = Box::pin(self.large_calls.handle(call)).await;
+                result.unwrap_or_else(|panicked| Err(HttpProblem::internal(panicked)))
+            }
+            Ok(body) => self.decide(endpoint, &head, &body.bytes, peer).await,
             Err(problem) => {
                 self.handler.count_rejected(problem.result());
                 Err(problem)
@@ -127,30 +156,16 @@ impl DecisionEndpoints {
         result.map_or_else(IntoResponse::into_response, |counted| counted.response)
     }
 
-    /// Reads the body even if the endpoint does not use it, because hyper closes a connection with an unread body.
-    async fn read_request(
-        &self,
-        endpoint: Endpoint,
-        request: Request<Incoming>,
-    ) -> Result<(Parts, Bytes), HttpProblem> {
-        let (head, body) = request.into_parts();
-        let body = body::read_body(&head.headers, body, self.client_timeout).await?;
-        if !endpoint.allows_method(&head.method) {
-            let problem = method_not_allowed(head.method, head.uri).await;
-            return Err(problem.with_allow("POST"));
-        }
-        Ok((head, body))
-    }
-
     // Bodies are parsed as JSON whatever the `Content-Type` says, since `curl -d` sends a different type.
     async fn decide(
         &self,
         endpoint: Endpoint,
         head: &Parts,
-        text: &str,
+        body: &[u8],
         peer: SocketAddr,
-        service: &Service,
     ) -> Result<CountedResponse, HttpProblem> {
+        // Repaired here, because the parsed request borrows the text.
+        let text = &*repair_json(body);
         let call = |operation, trace| Call::new(operation, endpoint.span_name(), trace);
         let trace = TraceHeaders::Direct(&head.headers);
         match endpoint {
@@ -185,7 +200,7 @@ impl DecisionEndpoints {
                 self.handler.handle(call, || parse::<ReportRequest<'_>>(text), render_check).await
             }
             Endpoint::Auth => {
-                let policy = service.active_policy();
+                let policy = self.service.active_policy();
                 let call = call(
                     Operation::CheckWithPolicy(&policy),
                     TraceHeaders::Forwarded(&head.headers),

@@ -14,24 +14,23 @@ mod request_body;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderName, HeaderValue, Request, header};
-use axum::middleware::from_fn_with_state;
+use axum::http::request::Parts;
+use axum::http::{HeaderName, header};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get};
-use hyper::body::Incoming;
 
 pub use self::auth::ProxyTrust;
 use self::endpoints::{DecisionEndpoints, Endpoint};
+use self::protocol::add_connection_close_header;
 pub use self::protocol::{HttpHandler, HttpProtocol};
 pub use self::request_body::{PermitRequest, ReserveRequest, SettleRequest};
+use crate::body_budget::BufferedBody;
+use crate::connections::LargeCalls;
 use crate::rendering::ResponseRenderer;
-use crate::rendering::problem::{method_not_allowed, path_not_found};
-use crate::request_handler::RequestHandler;
+use crate::rendering::problem::{HttpProblem, method_not_allowed, path_not_found};
 use crate::service::Service;
-use crate::telemetry::metrics::ListenerKind;
 
 /// The OpenAPI document of the HTTP listener. The file is a link to `docs/reference/openapi.json`, because the package of
 /// this crate contains only files below the folder of the crate.
@@ -45,52 +44,46 @@ const PATHS: &str = "--http serves POST /v1/check, /v1/peek, /v1/report, /v1/res
 /// The handler of all requests to the HTTP listener: decisions, health and the OpenAPI document.
 pub struct HttpService {
     service: Arc<Service>,
-    endpoints: DecisionEndpoints,
+    endpoints: Arc<DecisionEndpoints>,
     router: Router,
 }
 
 impl HttpService {
-    /// Creates the service. `client_timeout` is the maximum time to read a request body.
+    /// Creates the service.
     pub fn new(
         service: Arc<Service>,
         renderer: ResponseRenderer,
         proxy_trust: ProxyTrust,
-        client_timeout: Duration,
+        large_calls: LargeCalls,
     ) -> Self {
-        let handler = RequestHandler::new(service.clone(), renderer, ListenerKind::Http);
         let router = health_and_openapi_routes()
             .into_iter()
             .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
             .method_not_allowed_fallback(method_not_allowed)
             .fallback(async |uri| path_not_found(&uri, PATHS))
-            .layer(from_fn_with_state(client_timeout, body::buffer_body))
             .with_state(service.clone());
-        Self {
-            service,
-            endpoints: DecisionEndpoints::new(handler, proxy_trust, client_timeout),
-            router,
-        }
+        let endpoints = DecisionEndpoints::new(service.clone(), renderer, proxy_trust, large_calls);
+        Self { service, endpoints: Arc::new(endpoints), router }
     }
 }
 
 impl HttpHandler for HttpService {
-    async fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Response {
-        let mut response = match Endpoint::from_request(&request) {
-            Some(endpoint) => self.endpoints.handle(endpoint, request, peer, &self.service).await,
+    async fn respond(
+        &self,
+        head: Parts,
+        body: Result<BufferedBody, HttpProblem>,
+        peer: SocketAddr,
+    ) -> Response {
+        let mut response = match Endpoint::from_path(head.uri.path()) {
+            Some(endpoint) => self.endpoints.handle(endpoint, head, body, peer).await,
             // Boxed, because this future is large and rarely used.
-            None => Box::pin(self.router.respond(request, peer)).await,
+            None => Box::pin(self.router.respond(head, body, peer)).await,
         };
         if self.service.health().is_draining() {
             add_connection_close_header(&mut response);
         }
         response
     }
-}
-
-/// Adds the header `Connection: close`, so that the client opens another connection for its next request. If the
-/// connection closed without this header, the client could not know whether its last request was processed.
-fn add_connection_close_header(response: &mut Response) {
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
 /// Returns the routes for health checks and the OpenAPI document, which return no decisions.

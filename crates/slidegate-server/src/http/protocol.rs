@@ -7,33 +7,52 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::Request;
-use axum::response::Response;
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Request, header};
+use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::bounds::{MAX_HEAD_BYTES, MAX_HEADERS};
+use super::body::read_body;
+use crate::body_budget::{BodyBudget, BufferedBody, ConnectionBodies};
+use crate::bounds::{ClientBounds, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::connections::{ClientIo, ConnectionError, Protocol};
+use crate::rendering::problem::HttpProblem;
 
 /// Maximum size in bytes of the read buffer of a connection. The buffer is larger than the largest request head.
 const MAX_READ_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
 /// A handler of HTTP requests.
 pub trait HttpHandler: Send + Sync + 'static {
-    /// Responds to a request of the client at this address. The future is dropped if the client disconnects.
+    /// Responds to a request of the client at this address. `body` is the body of the request, or the reason why it
+    /// cannot be read. The future is dropped if the client disconnects.
     fn respond(
         &self,
-        request: Request<Incoming>,
+        head: Parts,
+        body: Result<BufferedBody, HttpProblem>,
         peer: SocketAddr,
     ) -> impl Future<Output = Response> + Send;
 }
 
 impl HttpHandler for Router {
-    async fn respond(&self, request: Request<Incoming>, _: SocketAddr) -> Response {
+    async fn respond(
+        &self,
+        head: Parts,
+        body: Result<BufferedBody, HttpProblem>,
+        _: SocketAddr,
+    ) -> Response {
+        let body = match body {
+            Ok(body) => body,
+            Err(problem) => return problem.into_response(),
+        };
+        // A copy: the body occupies its space until the response is complete.
+        let request = Request::from_parts(head, Body::from(body.bytes.clone()));
         match self.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
@@ -45,22 +64,29 @@ impl HttpHandler for Router {
 pub struct HttpProtocol<H> {
     http: http1::Builder,
     handler: Arc<H>,
+    bounds: ClientBounds,
+    bodies: BodyBudget,
 }
 
 impl<H> Clone for HttpProtocol<H> {
     fn clone(&self) -> Self {
-        Self { http: self.http.clone(), handler: self.handler.clone() }
+        let Self { http, handler, bounds, bodies } = self;
+        Self {
+            http: http.clone(),
+            handler: handler.clone(),
+            bounds: *bounds,
+            bodies: bodies.clone(),
+        }
     }
 }
 
 impl<H> HttpProtocol<H> {
-    /// Creates the protocol. `client_timeout` is the maximum time to read a request head, and the maximum time that a
-    /// connection may be idle.
-    pub fn new(handler: H, client_timeout: Duration) -> Self {
+    /// Creates the protocol. The bodies of requests occupy the budget `bodies`.
+    pub fn new(handler: H, bounds: ClientBounds, bodies: BodyBudget) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             // Starts when the connection waits for a head, so it bounds idle connections too.
-            .header_read_timeout(client_timeout)
+            .header_read_timeout(bounds.client_timeout)
             .max_header_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_READ_BUFFER_BYTES)
@@ -68,13 +94,35 @@ impl<H> HttpProtocol<H> {
             .writev(false)
             // A client that closes its connection, or only its sending side, leaves the queue in which its call waits.
             .half_close(false);
-        Self { http, handler: Arc::new(handler) }
+        Self { http, handler: Arc::new(handler), bounds, bodies }
     }
 
     /// Closes each connection after its first response.
     pub fn without_keep_alive(mut self) -> Self {
         self.http.keep_alive(false);
         self
+    }
+}
+
+/// A connection and the handler of its requests.
+struct HttpConnection<H> {
+    handler: Arc<H>,
+    peer: SocketAddr,
+    bodies: ConnectionBodies,
+    client_timeout: Duration,
+    /// The time from which the connection closes after its next response.
+    closes_at: Instant,
+}
+
+impl<H: HttpHandler> HttpConnection<H> {
+    async fn respond(&self, request: Request<Incoming>) -> Response {
+        let (head, body) = request.into_parts();
+        let body = read_body(&head.headers, body, &self.bodies, self.client_timeout).await;
+        let mut response = self.handler.respond(head, body, self.peer).await;
+        if Instant::now() >= self.closes_at {
+            add_connection_close_header(&mut response);
+        }
+        response
     }
 }
 
@@ -85,11 +133,17 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
         peer: SocketAddr,
         draining: CancellationToken,
     ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'static {
-        let handler = self.handler.clone();
+        let client = Arc::new(HttpConnection {
+            handler: self.handler.clone(),
+            peer,
+            bodies: self.bodies.for_connection(),
+            client_timeout: self.bounds.client_timeout,
+            closes_at: Instant::now() + self.bounds.draw_max_age(),
+        });
         let service = service_fn(move |request| {
-            let handler = handler.clone();
+            let client = client.clone();
             // Boxed, because hyper moves the future several times.
-            Box::pin(async move { Ok::<_, Infallible>(handler.respond(request, peer).await) })
+            Box::pin(async move { Ok::<_, Infallible>(client.respond(request).await) })
         });
         let connection = self.http.serve_connection(TokioIo::new(io), service);
         async move {
@@ -102,4 +156,10 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
             Ok(connection.await?)
         }
     }
+}
+
+/// Adds the header `Connection: close`, so that the client opens another connection for its next request. If the
+/// connection closed without this header, the client could not know whether its last request was processed.
+pub fn add_connection_close_header(response: &mut Response) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }

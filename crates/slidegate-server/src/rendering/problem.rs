@@ -3,16 +3,15 @@
 //! Only this module turns an error into an HTTP response.
 
 use std::error::Error;
-use std::time::Duration;
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use slidegate::OnceError;
 
-use crate::bounds::MAX_BODY_BYTES;
+use crate::body_budget::BodyError;
 use crate::client_text::excerpt;
-use crate::names::NameError;
+use crate::names::RequestError;
 use crate::reservation_token::SealError;
 use crate::telemetry::request_result::RequestResult;
 
@@ -26,6 +25,8 @@ pub struct HttpProblem {
     detail: String,
     /// Methods for the `Allow` header. `None` omits the header.
     allow: Option<&'static str>,
+    /// Whether the connection closes after the response. Set if the request was not read to its end, because the start
+    /// of the next request is then unknown.
     closes_connection: bool,
 }
 
@@ -69,42 +70,6 @@ impl HttpProblem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
     }
 
-    /// Creates a problem with status 413: the body is too large.
-    pub fn body_too_large() -> Self {
-        let detail =
-            format!("the body is over {MAX_BODY_BYTES} bytes; send fewer or shorter attributes");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
-    }
-
-    /// Creates a problem with status 408: the body did not arrive within `client_timeout`.
-    pub fn body_timeout(client_timeout: Duration) -> Self {
-        let detail = format!(
-            "the body did not arrive within {client_timeout:?}; check that Content-Length is not \
-             larger than the body, or raise --client-timeout"
-        );
-        Self::new(StatusCode::REQUEST_TIMEOUT, detail).closing_connection()
-    }
-
-    /// Creates a problem with status 400: the body ends early, or its chunks are malformed.
-    pub fn unreadable_body(error: impl Error) -> Self {
-        // The outer error does not contain the cause.
-        let mut reason: &dyn Error = &error;
-        while let Some(source) = reason.source() {
-            reason = source;
-        }
-        let detail = format!(
-            "the body cannot be read: {reason}; send as many bytes as Content-Length states, or \
-             well-formed chunks"
-        );
-        Self::bad_request(detail).closing_connection()
-    }
-
-    /// Makes the server close the connection after the response. Used if the request was not read to its end, because
-    /// the start of the next request is then unknown.
-    pub fn closing_connection(self) -> Self {
-        Self { closes_connection: true, ..self }
-    }
-
     /// Adds an `Allow` header with these methods.
     pub fn with_allow(self, methods: &'static str) -> Self {
         Self { allow: Some(methods), ..self }
@@ -133,14 +98,25 @@ impl HttpProblem {
     }
 }
 
+impl From<BodyError> for HttpProblem {
+    fn from(error: BodyError) -> Self {
+        let (status, is_read) = match error {
+            BodyError::TooLarge { is_read } => (StatusCode::PAYLOAD_TOO_LARGE, is_read),
+            BodyError::Slow { .. } => (StatusCode::REQUEST_TIMEOUT, false),
+            BodyError::Unreadable(_) => (StatusCode::BAD_REQUEST, false),
+        };
+        Self { closes_connection: !is_read, ..Self::new(status, error.to_string()) }
+    }
+}
+
 impl From<SealError> for HttpProblem {
     fn from(error: SealError) -> Self {
         Self::unprocessable(error.to_string())
     }
 }
 
-impl From<NameError> for HttpProblem {
-    fn from(error: NameError) -> Self {
+impl From<RequestError> for HttpProblem {
+    fn from(error: RequestError) -> Self {
         Self::bad_request(error.to_string())
     }
 }

@@ -25,7 +25,7 @@ impl RequestHandler {
                 Err(problem) => return (Err(problem), None),
             };
             let request = parsed.to_gate_request();
-            if let Err(error) = self.service.check_costs(&request) {
+            if let Err(error) = self.service.check_request(&request) {
                 return (Err(error.into()), None);
             }
             let ttl = parsed.ttl();

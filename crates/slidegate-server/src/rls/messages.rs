@@ -5,7 +5,7 @@
 use slidegate::OnceError;
 use thiserror::Error;
 
-use crate::names::NameError;
+use crate::names::RequestError;
 use crate::reservation_token::SealError;
 
 pub use self::generated::envoy;
@@ -37,8 +37,8 @@ impl From<OnceError> for InvalidRequest {
     }
 }
 
-impl From<NameError> for InvalidRequest {
-    fn from(error: NameError) -> Self {
+impl From<RequestError> for InvalidRequest {
+    fn from(error: RequestError) -> Self {
         Self(error.to_string())
     }
 }

@@ -1,8 +1,8 @@
 //! Converts messages of Envoy's rate limit service to requests that the gate evaluates.
 //!
 //! Envoy allows a request if the call to the rate limit service fails, and clients choose the contents of many entries.
-//! So no key, value, domain or number of entries makes a call fail. Values that the caller configures, such as units,
-//! are validated.
+//! So no key, value or domain makes a call fail. What the caller configures is validated: units, and the numbers of
+//! descriptors and entries.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,11 +17,8 @@ use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 };
 use super::messages::{InvalidRequest, RateLimitRequest};
 use super::unit;
+use crate::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use crate::request_handler::ParsedRequest;
-
-/// Maximum number of descriptors of a request. Envoy creates one descriptor for each `actions` list in the
-/// configuration of a route, so clients cannot influence the number.
-pub const MAX_DESCRIPTORS: usize = 1024;
 
 /// Maximum number of entries whose names are compared pairwise to find repeated names. If there are more entries, a
 /// hash map is used.
@@ -79,6 +76,13 @@ impl ParsedMessage {
         if count > MAX_DESCRIPTORS {
             let error =
                 format!("the request has {count} descriptors; send at most {MAX_DESCRIPTORS}");
+            return Err(InvalidRequest(error));
+        }
+        let entries: usize = message.descriptors.iter().map(|one| one.entries.len()).sum();
+        if entries > MAX_ENTRIES {
+            let error = format!(
+                "the descriptors have {entries} entries together; send at most {MAX_ENTRIES}"
+            );
             return Err(InvalidRequest(error));
         }
         let cost = match message.hits_addend {

@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::{ActivePolicy, Service};
 use crate::names::{
-    NameError, check_costs, list_names, names_that_rules_use, suggest_attribute,
+    RequestError, check_costs, check_hits, list_names, names_that_rules_use, suggest_attribute,
     unused_attributes_error,
 };
 use crate::telemetry::{LogThrottle, Redactor};
@@ -23,7 +23,7 @@ pub struct NameChecks {
     redactor: Redactor,
     clock: SystemClock,
     examinations: LogThrottle,
-    cost_log: LogThrottle,
+    rejection_log: LogThrottle,
     attribute_log: LogThrottle,
 }
 
@@ -46,26 +46,32 @@ impl NameChecks {
             redactor,
             clock: SystemClock::new(),
             examinations: LogThrottle::new(MAX_EXAMINED_PER_SECOND, Duration::from_secs(1)),
-            cost_log: once_a_minute(),
+            rejection_log: once_a_minute(),
             attribute_log: once_a_minute(),
         }
     }
 }
 
 impl Service {
-    /// Returns an error if a request has a cost that no rule of its domain charges. The error is also logged once a
-    /// minute, because many callers allow a request if its check fails.
-    pub fn check_costs(&self, request: &Request<'_>) -> Result<(), NameError> {
-        check_costs(&self.active_policy.load().policy, request)
-            .inspect_err(|error| self.log_unknown_cost(error))
+    /// Returns an error if a request has a cost that no rule of its domain charges, or too many limits. The error is also
+    /// logged once a minute, because many callers allow a request if its check fails.
+    pub fn check_request(&self, request: &Request<'_>) -> Result<(), RequestError> {
+        let active = self.active_policy.load();
+        check_costs(&active.policy, request)
+            .and_then(|()| check_hits(&active.policy, request))
+            .inspect_err(|error| self.log_rejected_request(error))
     }
 
-    /// Logs a request that was rejected because of an unknown cost, at most once a minute.
-    pub(super) fn log_unknown_cost(&self, error: &NameError) {
-        let NameChecks { cost_log, clock, .. } = &self.name_checks;
-        if let Some(unlogged) = cost_log.try_acquire(clock.now()) {
+    /// Logs a request that was rejected because of a cost that no rule charges, or of too many limits, at most once a
+    /// minute.
+    pub(super) fn log_rejected_request(&self, error: &RequestError) {
+        let NameChecks { rejection_log, clock, .. } = &self.name_checks;
+        if let Some(unlogged) = rejection_log.try_acquire(clock.now()) {
             let problem = error.to_string();
-            warn!(problem, unlogged, "rejected request with a cost that no rule charges");
+            warn!(
+                problem,
+                unlogged, "rejected request because of its costs or its number of limits"
+            );
         }
     }
 
@@ -78,7 +84,7 @@ impl Service {
         &self,
         request: &Request<'_>,
         source: NameSource,
-    ) -> Result<(), NameError> {
+    ) -> Result<(), RequestError> {
         let checks = &self.name_checks;
         let rejects = checks.is_strict && source == NameSource::Caller;
         // Each examination compares a request with all rules of its domain.

@@ -180,7 +180,7 @@ impl Service {
     ) -> (SettlementResult, Result<(), HttpProblem>) {
         let policy = &self.active_policy.load().policy;
         if let Err(error) = names::check_actual_costs(policy, &reservation.call, actual) {
-            self.log_unknown_cost(&error);
+            self.log_rejected_request(&error);
             return (SettlementResult::UnknownCost, Err(error.into()));
         }
         let settlement = reservation.call.settlement(actual, remaining);

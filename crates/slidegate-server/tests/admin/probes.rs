@@ -90,17 +90,21 @@ fn client_connections_leave_file_descriptors_for_probes() {
     for listener in ["--http", "--grpc", "--admin"] {
         command.args([listener, "127.0.0.1:0"]);
     }
-    let server = Server::spawn(&mut with_open_file_limit(300, &command));
-    // More than the open file limit, and few enough that the others fit into the listen queues.
-    let clients = (
-        open_idle_connections(server.address(), &INCOMPLETE_HTTP1_REQUESTS, 180),
-        open_idle_connections(server.grpc_address(), &INCOMPLETE_HTTP2_REQUESTS, 180),
-    );
-    assert_probes_succeed(&server);
-    drop(clients);
-    let startup_log = server.startup_log().join("\n");
-    let expected = " INFO open file limit is 300: at most 86 connections on each of 2 listeners";
-    assert!(startup_log.contains(expected), "{startup_log}");
+    for (limit, max) in [(300, 86), (40, 1)] {
+        let server = Server::spawn(&mut with_open_file_limit(limit, &command));
+        // More than the open file limit, and few enough that the others fit into the listen queues.
+        let clients = (
+            open_idle_connections(server.address(), &INCOMPLETE_HTTP1_REQUESTS, 180),
+            open_idle_connections(server.grpc_address(), &INCOMPLETE_HTTP2_REQUESTS, 180),
+        );
+        assert_probes_succeed(&server);
+        drop(clients);
+        let startup_log = server.startup_log().join("\n");
+        let expected = format!(
+            " INFO open file limit is {limit}: at most {max} connections on each of 2 listeners"
+        );
+        assert!(startup_log.contains(&expected), "{startup_log}");
+    }
 }
 
 #[test]

@@ -172,6 +172,19 @@ impl Server {
         self.child.id()
     }
 
+    /// Returns the resident memory of the server process in kB.
+    pub fn resident_memory_kb(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process_id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Sets the open file limit of the running server.
+    pub fn limit_open_files(&self, limit: u32) {
+        let (pid, limit) = (format!("--pid={}", self.process_id()), format!("--nofile={limit}"));
+        assert!(Command::new("prlimit").args([pid, limit]).status().unwrap().success());
+    }
+
     /// Returns the address of the gRPC listener. Panics if the server has no gRPC listener.
     pub fn grpc_address(&self) -> SocketAddr {
         self.grpc.unwrap()

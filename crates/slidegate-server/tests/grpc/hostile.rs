@@ -1,9 +1,10 @@
 //! Tests of hostile gRPC calls. Each call receives an error that describes the problem, and the server continues to
 //! serve other clients.
 
-use std::fs;
 use std::time::Duration;
 
+use axum::http::Request;
+use futures_util::future::join;
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -29,7 +30,7 @@ const GRPC_INTERNAL_CODE: &str = "13";
 /// status code, and a part of the expected error message.
 fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'static str)> {
     let good = new_request([new_descriptor(&[("user", "ann")])]).encode_to_vec();
-    let many = new_request(vec![new_descriptor(&[("a", "b")]); 1_025]).encode_to_vec();
+    let many = new_request(vec![new_descriptor(&[("a", "b")]); 101]).encode_to_vec();
     let long = frame_message(
         &new_request([new_descriptor(&[("a", &"x".repeat(1 << 20))])]).encode_to_vec(),
     );
@@ -39,13 +40,20 @@ fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'
     invalid_flag[0] = 7;
     vec![
         (
-            "1,025 descriptors",
+            "101 descriptors",
             SHOULD_RATE_LIMIT_PATH,
             frame_message(&many),
             GRPC_INVALID_ARGUMENT_CODE,
-            "1025 descriptors; send at most 1024",
+            "101 descriptors; send at most 100",
         ),
-        ("over 1 MiB", SHOULD_RATE_LIMIT_PATH, long, GRPC_OUT_OF_RANGE_CODE, "too large"),
+        (
+            "1,001 entries",
+            SHOULD_RATE_LIMIT_PATH,
+            frame_message(&new_request([new_descriptor(&[("a", "b"); 1_001])]).encode_to_vec()),
+            GRPC_INVALID_ARGUMENT_CODE,
+            "1001 entries together; send at most 1000",
+        ),
+        ("over 1 MiB", SHOULD_RATE_LIMIT_PATH, long, GRPC_OUT_OF_RANGE_CODE, "over 1048576 bytes"),
         (
             "no descriptors",
             SHOULD_RATE_LIMIT_PATH,
@@ -116,13 +124,6 @@ fn hostile_calls() -> Vec<(&'static str, &'static str, Vec<u8>, &'static str, &'
     ]
 }
 
-/// Returns the resident memory of the server process in kB.
-pub fn resident_memory_kb(server: &Server) -> usize {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.process_id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 #[tokio::test]
 async fn hostile_calls_are_rejected_without_memory_growth() {
     let server = Server::start_with_grpc(POLICY, &[]);
@@ -141,11 +142,11 @@ async fn hostile_calls_are_rejected_without_memory_growth() {
     for _ in 0..20 {
         round().await;
     }
-    let before = resident_memory_kb(&server);
+    let before = server.resident_memory_kb();
     for _ in 0..200 {
         round().await;
     }
-    let growth_kb = resident_memory_kb(&server).saturating_sub(before);
+    let growth_kb = server.resident_memory_kb().saturating_sub(before);
     assert!(
         growth_kb < 8 * 1024,
         "memory grew by {growth_kb} kB in {} hostile calls",
@@ -190,6 +191,46 @@ async fn incomplete_call_times_out_without_closing_connection() {
         assert_eq!(outcome.code, GRPC_CANCELLED_CODE, "{outcome:?}");
     }
     client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
+}
+
+#[tokio::test]
+async fn call_ends_after_its_grpc_timeout() {
+    let server = Server::start_with_grpc(POLICY, &[]);
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
+    let headers = [("grpc-timeout", "50m")];
+    let call = client.start_call_with_headers(SHOULD_RATE_LIMIT_PATH, &headers).await.unwrap();
+    let outcome = timeout(RESPONSE_TIMEOUT, call.finish()).await.unwrap().unwrap();
+    assert_eq!(outcome.code, GRPC_CANCELLED_CODE, "{outcome:?}");
+    client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
+}
+
+/// A client that responds to pings cannot occupy one of the connections of a listener forever.
+#[tokio::test]
+async fn connection_without_calls_closes() {
+    let server = Server::start_with_grpc(POLICY, &["--max-connection-idle", "1s"]);
+    let io = TcpStream::connect(server.grpc_address()).await.unwrap();
+    let (_requests, connection) = h2::client::handshake(io).await.unwrap();
+    timeout(RESPONSE_TIMEOUT, connection).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn old_connection_closes_although_a_call_is_open() {
+    let flags = ["--max-connection-age", "1s", "--client-timeout", "1s"];
+    let server = Server::start_with_grpc(POLICY, &flags);
+    let io = TcpStream::connect(server.grpc_address()).await.unwrap();
+    let (requests, connection) = h2::client::handshake(io).await.unwrap();
+    let watch = async {
+        let requests = &mut requests.ready().await.unwrap();
+        let head = Request::post("http://slidegate/grpc.health.v1.Health/Watch");
+        let head = head.header("content-type", "application/grpc").header("te", "trailers");
+        let (response, mut body) = requests.send_request(head.body(()).unwrap(), false).unwrap();
+        body.send_data(frame_message(&[]).into(), true).unwrap();
+        response.await
+    };
+    // The connection ends while the server sends the statuses of the call.
+    let (watched, closed) = timeout(RESPONSE_TIMEOUT, join(watch, connection)).await.unwrap();
+    assert!(watched.is_ok(), "{watched:?}");
+    drop(closed);
 }
 
 #[tokio::test]

@@ -34,7 +34,10 @@ pub struct CallOutcome {
 impl RawGrpcConnection {
     /// Opens a connection to an address without TLS.
     pub async fn connect(address: SocketAddr) -> Self {
-        Self::with_io(TcpStream::connect(address).await.unwrap()).await.unwrap()
+        let io = TcpStream::connect(address).await.unwrap();
+        // Otherwise the end of each flow control window waits for an acknowledgement of the system.
+        io.set_nodelay(true).unwrap();
+        Self::with_io(io).await.unwrap()
     }
 
     /// Opens a connection without TLS, on which this number of calls can be open before the client has received the
@@ -44,6 +47,7 @@ impl RawGrpcConnection {
         let mut builder = Builder::new();
         // h2 ends a connection on which many small responses are unread, compared to its window.
         builder.initial_max_send_streams(open_calls).initial_connection_window_size(1 << 24);
+        io.set_nodelay(true).unwrap();
         let (requests, connection) = builder.handshake(io).await.unwrap();
         tokio::spawn(connection);
         Self(requests)
@@ -58,11 +62,21 @@ impl RawGrpcConnection {
         Ok(Self(requests.ready().await?))
     }
 
-    /// Sends the headers of a call, and leaves the request body open.
+    /// Sends the head of a call, and leaves the request body open.
     pub async fn start_call(&self, path: &str) -> Result<Call, h2::Error> {
+        self.start_call_with_headers(path, &[]).await
+    }
+
+    /// Sends the head of a call with further headers, and leaves the request body open.
+    pub async fn start_call_with_headers(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<Call, h2::Error> {
         let head = Request::post(format!("http://slidegate{path}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
+        let head = headers.iter().fold(head, |head, (name, value)| head.header(*name, *value));
         let mut requests = self.0.clone().ready().await?;
         let (response, body) = requests.send_request(head.body(()).unwrap(), false)?;
         Ok(Call { body, response })

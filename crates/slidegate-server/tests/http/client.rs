@@ -5,6 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::net::TcpSocket;
+use tokio::runtime;
 use ureq::http::{HeaderMap, HeaderName, Request};
 
 use crate::common::Server;
@@ -85,6 +87,18 @@ impl RawConnection {
         // Much longer than any test needs, so that a broken test fails instead of hanging.
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// Opens a TCP connection from another address of this machine to this address.
+    pub fn connect_from(local: [u8; 4], address: SocketAddr) -> Self {
+        let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let stream = runtime.block_on(async {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind((local, 0).into()).unwrap();
+            socket.connect(address).await.unwrap().into_std().unwrap()
+        });
+        stream.set_nonblocking(false).unwrap();
         Self(BufReader::new(stream))
     }
 

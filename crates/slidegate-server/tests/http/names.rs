@@ -51,7 +51,7 @@ fn unknown_cost_is_rejected_at_every_endpoint() {
             "no rule of domain `default` charges `cost`; send the units by name, for example {\"costs\":{\"images\":4000}}. Its rules charge `images`, `tokens`",
         );
     }
-    let line = log_line(&server, "rejected request with a cost that no rule charges");
+    let line = log_line(&server, "rejected request because of its costs or its number of limits");
     assert!(line.contains("charges `token`; did you mean `tokens`?"), "{line}");
     let keyed = json!({"attributes": {"user": "ann"}, "costs": {"token": 1}, "idempotency_key": "a", "wait_ms": 10});
     assert_eq!(client.check(&keyed).status, 400);

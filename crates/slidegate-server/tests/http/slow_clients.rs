@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::bad_input::assert_problem;
 use crate::client::{Client, RawConnection, raw_check_request};
-use crate::common::{Server, TempFile, slidegate_command, with_open_file_limit};
+use crate::common::{Server, TempFile, slidegate_command};
 
 const POLICY: &str = "rules: [{ name: all, limits: [1000000/h] }]";
 const HEALTH_CHECK_REQUEST: &str = "GET /healthz HTTP/1.1\r\n\r\n";
@@ -40,7 +40,6 @@ fn idle_connection_times_out() {
     connection.assert_closes();
 }
 
-/// The checks are handled without hyper, which waits for its first request.
 #[test]
 fn checks_keep_connection_open() {
     let server = start_server_with_short_client_timeout();
@@ -116,11 +115,80 @@ fn slow_clients_beyond_max_connections_do_not_block_others() {
 }
 
 #[test]
+fn address_cannot_use_all_connections() {
+    let flags = ["--max-connections", "3", "--max-connections-per-address", "2"];
+    let server = Server::start_with(POLICY, &flags);
+    let mut served = [(); 2].map(|()| RawConnection::connect(server.address()));
+    for connection in &mut served {
+        connection.write(HEALTH_CHECK_REQUEST);
+        assert_eq!(connection.read_status_and_body().0, 200);
+    }
+    RawConnection::connect(server.address()).assert_closes();
+    let log = server.wait_for_log("closed a new connection of an address");
+    assert!(log.contains("address=127.0.0.1 max=2") && log.contains("raise --max-conn"), "{log}");
+    // Another address of this machine.
+    let mut other = RawConnection::connect_from([127, 0, 0, 2], server.address());
+    other.write(HEALTH_CHECK_REQUEST);
+    assert_eq!(other.read_status_and_body().0, 200);
+    drop((served, other));
+    assert_healthz_succeeds(&server);
+}
+
+#[test]
+fn old_connection_closes_after_its_next_response() {
+    let server = Server::start_with(POLICY, &["--max-connection-age", "1s"]);
+    let mut connection = RawConnection::connect(server.address());
+    loop {
+        connection.write(HEALTH_CHECK_REQUEST);
+        let response = connection.read_response();
+        assert_eq!(response.status, 200);
+        if response.header("connection") == Some("close") {
+            break connection.assert_closes();
+        }
+    }
+}
+
+/// Above the memory for bodies, the server stops reading.
+#[test]
+fn incomplete_bodies_use_bounded_memory() {
+    let server = Server::start_with(POLICY, &["--max-buffered", "8MiB"]);
+    let before = server.resident_memory_kb();
+    let start = format!("{{{}", " ".repeat(1_000_000));
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1048576\r\n\r\n";
+    let incomplete = [(); 100].map(|()| {
+        let mut connection = RawConnection::connect(server.address());
+        connection.write(head);
+        connection.stream().set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+        // The server may stop reading.
+        let _ = connection.try_write(&start);
+        connection
+    });
+    wait_until_memory_is_stable(&server);
+    let growth_kb = server.resident_memory_kb().saturating_sub(before);
+    assert!(growth_kb < 48 * 1024, "incomplete bodies use {growth_kb} kB");
+    // Small bodies do not wait for the others.
+    let mut connection = RawConnection::connect(server.address());
+    connection.write(raw_check_request(r#"{"attributes":{}}"#));
+    assert_eq!(connection.read_status_and_body().0, 200);
+    drop(incomplete);
+}
+
+/// Waits until the server has read what it reads: its memory does not grow any more.
+fn wait_until_memory_is_stable(server: &Server) {
+    let mut before = 0;
+    while before != server.resident_memory_kb() {
+        before = server.resident_memory_kb();
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
 fn server_out_of_file_descriptors_recovers() {
     let policy = TempFile::new(".yaml", POLICY);
     let mut command = slidegate_command();
     command.arg("serve").arg("--policy").arg(policy.path()).args(["--http", "127.0.0.1:0"]);
-    let server = Server::spawn(&mut with_open_file_limit(24, &command));
+    let server = Server::spawn(&mut command);
+    server.limit_open_files(24);
     let mut many = Vec::from([(); 40].map(|()| RawConnection::connect(server.address())));
     server.wait_for_log("cannot accept a connection");
     // One line per second: the server pauses between attempts.

@@ -8,23 +8,21 @@ mod metrics;
 mod top;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
 use super::request_body::{self, ExplainRequest};
-use super::{PATHS, body, health};
+use super::{PATHS, health};
 use crate::client_text::repair_json;
 use crate::explain::Explanation;
 use crate::rendering::problem::{HttpProblem, method_not_allowed, path_not_found};
 use crate::service::Service;
 
-/// Returns the router of the admin listener. `client_timeout` is the maximum time to read a request body.
-pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
+/// Returns the router of the admin listener.
+pub fn router(service: Arc<Service>) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
         .route("/v1/top", get(top::top_keys))
@@ -34,7 +32,6 @@ pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
         .route("/readyz", get(health::readyz))
         .fallback(async |uri| path_not_found(&uri, PATHS))
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(client_timeout, body::buffer_body))
         .with_state(service)
 }
 
@@ -46,6 +43,6 @@ async fn explain(
     let text = repair_json(&body);
     let request: ExplainRequest<'_> = request_body::parse(&text)?;
     let request = request.to_gate_request();
-    service.check_costs(&request)?;
+    service.check_request(&request)?;
     Ok(Json(service.explain(&request).await))
 }

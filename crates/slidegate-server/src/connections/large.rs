@@ -1,0 +1,112 @@
+//! Handles large calls on a thread of their own, so that they delay no other calls.
+
+use std::io;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::threads::RuntimeThread;
+use crate::background::BackgroundTasks;
+
+/// Maximum number of large calls that are handled at the same time. The others wait in the order of their arrival.
+/// Several, because a call may wait for the store.
+const MAX_HANDLED_CALLS: usize = 4;
+
+/// The thread that handles large calls. Clones share it.
+#[derive(Clone)]
+pub struct LargeCalls {
+    thread: Arc<RuntimeThread>,
+    turns: Arc<Semaphore>,
+}
+
+/// A call panicked.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("the call failed; the log of the server has the reason")]
+pub struct CallPanicked;
+
+impl LargeCalls {
+    /// Starts the thread, which runs until the process ends.
+    pub fn start(tasks: &BackgroundTasks) -> io::Result<Self> {
+        let thread = Arc::new(RuntimeThread::start_thread("large calls", tasks)?);
+        Ok(Self { thread, turns: Arc::new(Semaphore::new(MAX_HANDLED_CALLS)) })
+    }
+
+    /// Handles a call, and returns its result. If the returned future is dropped, because the client has disconnected,
+    /// the call ends.
+    pub async fn handle<F>(&self, call: F) -> Result<F::Output, CallPanicked>
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        // The semaphore is never closed.
+        let _turn = self.turns.acquire().await;
+        AbortOnDropHandle::new(self.thread.spawn(call)).await.map_err(|_| CallPanicked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Barrier;
+
+    use futures_util::future::{Either, join, select};
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn large_calls() -> LargeCalls {
+        LargeCalls::start(&BackgroundTasks::default()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn large_call_does_not_block_thread_of_its_connection() {
+        let calls = large_calls();
+        let both = Arc::new(Barrier::new(2));
+        let large = both.clone();
+        let large = calls.handle(async move { drop(large.wait()) });
+        // Would never end on one thread.
+        let (result, ()) = join(large, async { drop(both.wait()) }).await;
+        result.unwrap();
+    }
+
+    #[tokio::test]
+    async fn call_ends_with_its_client() {
+        let calls = large_calls();
+        let (in_call, ended) = oneshot::channel::<()>();
+        let call = Box::pin(calls.handle(async move {
+            let _in_call = in_call;
+            pending::<()>().await
+        }));
+        let Either::Right(((), call)) = select(call, Box::pin(tokio::task::yield_now())).await
+        else {
+            panic!("the call never ends by itself")
+        };
+        drop(call);
+        assert!(ended.await.is_err());
+    }
+
+    #[tokio::test]
+    async fn panic_of_a_call_is_an_error() {
+        let calls = large_calls();
+        let panicked = calls.handle(async { panic!("for the test") }).await;
+        assert_eq!(
+            panicked.unwrap_err().to_string(),
+            "the call failed; the log of the server has the reason"
+        );
+        assert_eq!(calls.handle(async { 7 }).await.unwrap(), 7);
+    }
+
+    #[tokio::test]
+    async fn further_calls_wait_for_their_turn() {
+        let calls = large_calls();
+        let mut handled: Vec<_> =
+            (0..=MAX_HANDLED_CALLS).map(|_| Box::pin(calls.handle(pending::<()>()))).collect();
+        for call in &mut handled {
+            let _ = select(call, Box::pin(tokio::task::yield_now())).await;
+        }
+        assert_eq!(calls.turns.available_permits(), 0);
+        handled.clear();
+        assert_eq!(calls.turns.available_permits(), MAX_HANDLED_CALLS);
+    }
+}

@@ -1,0 +1,93 @@
+//! Counts the open connections of each client address, so that one client cannot use up those of all.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Number of bits of an IPv6 address that do not distinguish clients: one client usually has a whole /64 network.
+const IPV6_HOST_BITS: u32 = 64;
+
+/// The number of open connections of each address, at most the same number for each.
+#[derive(Debug)]
+pub struct AddressShares {
+    max_per_address: usize,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+/// One connection of an address. It counts until it is dropped.
+#[derive(Debug)]
+pub struct AddressShare {
+    address: IpAddr,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl AddressShares {
+    /// Creates an empty list. Each address may have at most `max_per_address` connections.
+    pub fn new(max_per_address: usize) -> Self {
+        Self { max_per_address, open: Arc::default() }
+    }
+
+    /// Counts a connection of an address. Returns `None` if the address has the maximum number of connections.
+    pub fn try_add(&self, address: IpAddr) -> Option<AddressShare> {
+        let address = network_of(address);
+        let mut counts = self.open.lock();
+        let count = counts.entry(address).or_default();
+        if *count >= self.max_per_address {
+            return None;
+        }
+        *count += 1;
+        Some(AddressShare { address, open: self.open.clone() })
+    }
+}
+
+impl Drop for AddressShare {
+    fn drop(&mut self) {
+        let mut counts = self.open.lock();
+        let Some(count) = counts.get_mut(&self.address) else { return };
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&self.address);
+        }
+    }
+}
+
+/// Returns the address as which a client counts: an IPv4 address, or the first address of an IPv6 network.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => {
+            let network = address.to_bits() >> IPV6_HOST_BITS << IPV6_HOST_BITS;
+            Ipv6Addr::from_bits(network).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_separate_shares() {
+        let shares = AddressShares::new(2);
+        let [one, same_network, other] =
+            ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"].map(|text| text.parse().unwrap());
+        let first = shares.try_add(one).unwrap();
+        let _second = shares.try_add(same_network).unwrap();
+        assert!(shares.try_add(one).is_none());
+        let _other = shares.try_add(other).unwrap();
+        drop(first);
+        assert!(shares.try_add(one).is_some());
+    }
+
+    #[test]
+    fn closed_connections_leave_no_entry() {
+        let shares = AddressShares::new(1);
+        let [mapped, plain] = ["::ffff:192.0.2.7", "192.0.2.7"].map(|text| text.parse().unwrap());
+        let connection = shares.try_add(mapped).unwrap();
+        assert!(shares.try_add(plain).is_none());
+        drop(connection);
+        assert!(shares.open.lock().is_empty());
+    }
+}
