@@ -1,6 +1,7 @@
 //! The memory of request bodies, bounded for each connection and for the process.
 //!
-//! A connection that has no space for more bytes is not read any further, so that flow control stops its client.
+//! A body waits until there is space for all of it, and is not read any further, so that flow control stops its client.
+//! A body that has space therefore never waits for others.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -72,6 +73,9 @@ pub enum BodyError {
         /// The time that the client had.
         max_wait: Duration,
     },
+    /// The body is longer than its beginning states.
+    #[error("the body has more than the {0} bytes that its beginning states; send one message")]
+    Overlong(usize),
     /// The body ends early, or its encoding is malformed.
     #[error(
         "the body cannot be read: {}; send as many bytes as Content-Length states, or well-formed chunks",
@@ -86,6 +90,8 @@ struct PartialBody {
     received_bytes: usize,
     bytes: Vec<u8>,
     space: BodySpace,
+    /// The number of bytes for which it has space: zero before its first part, then its whole length.
+    space_bytes: usize,
     /// The time at which the whole body must have arrived; `None` if it has no part of the budget.
     deadline: Option<Instant>,
 }
@@ -121,8 +127,13 @@ impl BodyBudget {
 }
 
 impl ConnectionBodies {
-    /// Reads a whole body. Waits while there is no space for it.
-    pub async fn read<B>(&self, mut body: B) -> Result<BufferedBody, BodyError>
+    /// Reads a whole body. Waits while there is no space for it. `stated_length` returns the length of the body that its
+    /// first part states; without any, the body gets the space of the largest one.
+    pub async fn read<B>(
+        &self,
+        mut body: B,
+        stated_length: fn(&[u8]) -> Option<usize>,
+    ) -> Result<BufferedBody, BodyError>
     where
         B: HttpBody<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin,
     {
@@ -130,7 +141,7 @@ impl ConnectionBodies {
         let mut has_more = !body.is_end_stream();
         while has_more {
             let deadline = partial.deadline;
-            let part = self.read_part(&mut body, &mut partial);
+            let part = self.read_part(&mut body, &mut partial, stated_length);
             has_more = match deadline {
                 None => part.await?,
                 Some(deadline) => timeout_at(deadline, part)
@@ -145,10 +156,16 @@ impl ConnectionBodies {
     }
 
     /// Reads the next part of a body. Returns whether there may be more.
-    async fn read_part<B>(&self, body: &mut B, partial: &mut PartialBody) -> Result<bool, BodyError>
+    async fn read_part<B>(
+        &self,
+        body: &mut B,
+        partial: &mut PartialBody,
+        stated_length: fn(&[u8]) -> Option<usize>,
+    ) -> Result<bool, BodyError>
     where
         B: HttpBody<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin,
     {
+        let whole_length = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
         let Some(frame) = body.frame().await else { return Ok(false) };
         let frame = frame.map_err(|error| BodyError::Unreadable(error.into()))?;
         let Ok(part) = frame.into_data() else { return Ok(!body.is_end_stream()) };
@@ -161,29 +178,37 @@ impl ConnectionBodies {
             *partial = PartialBody { received_bytes, ..PartialBody::default() };
             return Ok(!body.is_end_stream());
         }
-        self.occupy(part.len(), partial).await;
+        if partial.space_bytes == 0 && !part.is_empty() {
+            let length = whole_length.or_else(|| stated_length(&part)).unwrap_or(MAX_BODY_BYTES);
+            self.occupy(length.clamp(part.len(), MAX_BODY_BYTES), partial).await;
+        }
+        if partial.received_bytes > partial.space_bytes {
+            return Err(BodyError::Overlong(partial.space_bytes));
+        }
         // Copied, because the part may keep a larger buffer of its connection in memory.
         partial.bytes.reserve_exact(part.len());
         partial.bytes.extend_from_slice(&part);
         Ok(!body.is_end_stream())
     }
 
-    /// Waits until there is space for the next bytes of a body, and occupies it.
+    /// Waits until there is space for a whole body, and occupies it.
     async fn occupy(&self, bytes: usize, partial: &mut PartialBody) {
+        partial.space_bytes = bytes;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let BodySpace { own, share, budget } = &mut partial.space;
-        if let Ok(space) = self.own.clone().try_acquire_many_owned(bytes) {
-            return add_space(own, space);
+        if let Ok(own) = self.own.clone().try_acquire_many_owned(bytes) {
+            partial.space.own = Some(own);
+            return;
         }
         // The semaphores are never closed.
-        if let Ok(space) = self.share.clone().acquire_many_owned(bytes).await {
-            add_space(share, space);
-        }
-        if let Ok(space) = self.budget.clone().acquire_many_owned(bytes).await {
-            add_space(budget, space);
-        }
-        partial.deadline.get_or_insert_with(|| Instant::now() + MAX_TIME_IN_BUDGET);
+        partial.space.share = self.share.clone().acquire_many_owned(bytes).await.ok();
+        partial.space.budget = self.budget.clone().acquire_many_owned(bytes).await.ok();
+        partial.deadline = Some(Instant::now() + MAX_TIME_IN_BUDGET);
     }
+}
+
+/// States no length.
+pub fn no_stated_length(_: &[u8]) -> Option<usize> {
+    None
 }
 
 /// Returns the innermost cause of an error. The outer errors do not contain it.
@@ -193,13 +218,6 @@ fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static)
         cause = source;
     }
     cause
-}
-
-fn add_space(occupied: &mut Option<OwnedSemaphorePermit>, space: OwnedSemaphorePermit) {
-    match occupied {
-        Some(occupied) => occupied.merge(space),
-        None => *occupied = Some(space),
-    }
 }
 
 #[cfg(test)]
@@ -238,20 +256,63 @@ mod tests {
             let (parts, body) = body();
             parts.send(part()).unwrap();
             drop(parts);
-            read.push(connection.read(body).await.unwrap());
+            read.push(connection.read(body, length_of_part).await.unwrap());
         }
         assert_eq!(budget.used_bytes(), MIN_BODY_BUDGET);
         let (parts, body) = body();
         parts.send(part()).unwrap();
         drop(parts);
         let other = budget.for_connection();
-        let mut waiting = pin!(other.read(body));
+        let mut waiting = pin!(other.read(body, length_of_part));
         let hour = Duration::from_secs(3600);
         assert!(tokio::time::timeout(hour, waiting.as_mut()).await.is_err(), "no space");
         read.pop();
         assert_eq!(waiting.await.unwrap().bytes, part());
         drop(read);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    /// The length that each part of the tests states.
+    fn length_of_part(part: &[u8]) -> Option<usize> {
+        Some(part.len())
+    }
+
+    /// If each had some space, and waited for more, none would ever be whole.
+    #[tokio::test(start_paused = true)]
+    async fn body_waits_for_all_its_space_at_once() {
+        let budget = BodyBudget::new(0);
+        let connections: Vec<_> =
+            (0..=MIN_BODY_BUDGET / MAX_BODY_BYTES).map(|_| budget.for_connection()).collect();
+        let mut incomplete = Vec::new();
+        for connection in &connections {
+            let (parts, body) = body();
+            parts.send(part()).unwrap();
+            let mut read = Box::pin(connection.read(body, no_stated_length));
+            let started = tokio::time::timeout(Duration::from_millis(1), read.as_mut()).await;
+            assert!(started.is_err());
+            incomplete.push((parts, read));
+        }
+        let waiting = incomplete.pop();
+        for (parts, read) in incomplete {
+            (1..MAX_BODY_BYTES / PART_BYTES).for_each(|_| parts.send(part()).unwrap());
+            drop(parts);
+            assert_eq!(read.await.unwrap().bytes.len(), MAX_BODY_BYTES);
+        }
+        drop(waiting);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_longer_than_stated_is_rejected() {
+        let connection = BodyBudget::new(0).for_connection();
+        let (parts, body) = body();
+        parts.send(part()).unwrap();
+        parts.send("x".into()).unwrap();
+        let error = connection.read(body, length_of_part).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the body has more than the 262144 bytes that its beginning states; send one message"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -262,7 +323,7 @@ mod tests {
         parts.send("{".into()).unwrap();
         parts.send("}".into()).unwrap();
         drop(parts);
-        let body = connection.read(body).await.unwrap();
+        let body = connection.read(body, |_| Some(2)).await.unwrap();
         assert_eq!((&body.bytes[..], budget.used_bytes()), (&b"{}"[..], 0));
     }
 
@@ -273,7 +334,10 @@ mod tests {
         let (parts, body) = body();
         parts.send(part()).unwrap();
         let started = Instant::now();
-        assert!(matches!(connection.read(body).await, Err(BodyError::Slow { .. })));
+        assert!(matches!(
+            connection.read(body, no_stated_length).await,
+            Err(BodyError::Slow { .. })
+        ));
         assert_eq!((started.elapsed(), budget.used_bytes()), (MAX_TIME_IN_BUDGET, 0));
     }
 
@@ -285,7 +349,7 @@ mod tests {
             let (parts, body) = body();
             (0..count).for_each(|_| parts.send(part()).unwrap());
             drop(parts);
-            let error = connection.read(body).await.unwrap_err();
+            let error = connection.read(body, no_stated_length).await.unwrap_err();
             assert!(
                 matches!(error, BodyError::TooLarge { is_read: actual } if actual == is_read),
                 "{error}"

@@ -129,7 +129,7 @@ impl ConnectionState {
     async fn check(&self, call: Request<Body>) -> Response<Body> {
         let GrpcServices { handler, rate_limit, large_calls, .. } = &*self.services;
         let (head, body) = call.into_parts();
-        let body = match self.bodies.read(body).await {
+        let body = match self.bodies.read(body, stated_message_length).await {
             Ok(body) => body,
             Err(error) => {
                 handler.count_rejected(RequestResult::Invalid);
@@ -155,11 +155,17 @@ impl ConnectionState {
     }
 }
 
+/// Returns the length of a message with its prefix of five bytes, a flag and the length, from its first part.
+fn stated_message_length(start: &[u8]) -> Option<usize> {
+    let length = u32::from_be_bytes(start.get(1..5)?.try_into().ok()?);
+    usize::try_from(length).ok()?.checked_add(5)
+}
+
 fn status_of_body_error(error: &BodyError) -> Status {
     let code = match error {
         BodyError::TooLarge { .. } => tonic::Code::OutOfRange,
         BodyError::Slow { .. } => tonic::Code::DeadlineExceeded,
-        BodyError::Unreadable(_) => tonic::Code::Internal,
+        BodyError::Overlong(_) | BodyError::Unreadable(_) => tonic::Code::Internal,
     };
     Status::new(code, error.to_string())
 }

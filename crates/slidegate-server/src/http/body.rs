@@ -7,7 +7,7 @@ use axum::body::{Bytes, HttpBody};
 use axum::http::{HeaderMap, header};
 use tokio::time::timeout;
 
-use crate::body_budget::{BodyError, BufferedBody, ConnectionBodies};
+use crate::body_budget::{BodyError, BufferedBody, ConnectionBodies, no_stated_length};
 use crate::bounds::MAX_BODY_BYTES;
 use crate::rendering::problem::HttpProblem;
 
@@ -26,7 +26,7 @@ where
     if expects_100_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
         return Err(BodyError::TooLarge { is_read: false }.into());
     }
-    let body = timeout(client_timeout, bodies.read(body)).await;
+    let body = timeout(client_timeout, bodies.read(body, no_stated_length)).await;
     body.unwrap_or(Err(BodyError::Slow { max_wait: client_timeout })).map_err(HttpProblem::from)
 }
 

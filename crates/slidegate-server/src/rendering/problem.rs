@@ -103,7 +103,7 @@ impl From<BodyError> for HttpProblem {
         let (status, is_read) = match error {
             BodyError::TooLarge { is_read } => (StatusCode::PAYLOAD_TOO_LARGE, is_read),
             BodyError::Slow { .. } => (StatusCode::REQUEST_TIMEOUT, false),
-            BodyError::Unreadable(_) => (StatusCode::BAD_REQUEST, false),
+            BodyError::Overlong(_) | BodyError::Unreadable(_) => (StatusCode::BAD_REQUEST, false),
         };
         Self { closes_connection: !is_read, ..Self::new(status, error.to_string()) }
     }
