@@ -229,6 +229,14 @@ impl StoreSettings {
         Ok(Self::Redis { address, settings, clock: args.redis_clock })
     }
 
+    /// Returns the prefix of the keys in the store, which is empty if the store is in this process.
+    pub fn key_prefix(&self) -> &str {
+        match self {
+            Self::Redis { settings, .. } => &settings.prefix,
+            Self::Memory | Self::Cluster(_) => "",
+        }
+    }
+
     /// Returns a function that checks whether the store supports a limit.
     fn limit_support_check(&self) -> LimitCheck {
         match self {

@@ -52,6 +52,7 @@ pub async fn start_service(
     let bounds = settings.bounds;
     let token_key = settings.token_key.map(String::into_bytes);
     let token_key = token_key.or_else(|| derive_token_key(&settings.store));
+    let store_prefix = settings.store.key_prefix().to_owned();
     let store = open_store(settings.store, bounds).await?;
     let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind(), log));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
@@ -82,7 +83,7 @@ pub async fn start_service(
             "reservations can be settled only at the instance that made them; set the same --token-key-file on all instances"
         );
     }
-    let tokens = TokenSealer::new(token_key.as_deref());
+    let tokens = TokenSealer::new(token_key.as_deref(), &store_prefix);
     let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
     let service =
         Service::new(gate, telemetry, health, settings.is_observe_only, tokens, name_checks);
