@@ -17,6 +17,18 @@ pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Maximum number of headers of a request.
 pub const MAX_HEADERS: usize = 500;
 
+/// Maximum number of descriptors in a request. Each of them is compared with the rules of its domain, and the proxy that
+/// sends them has a few for each route.
+pub const MAX_DESCRIPTORS: usize = 100;
+
+/// Maximum number of rules in an explanation of several descriptors: the rules of the domain, for each descriptor. A rule
+/// takes about half a KiB of memory.
+pub const MAX_EXPLAINED_RULES: usize = 100_000;
+
+/// Maximum number of limits in an explanation of several descriptors: the limits of rules that apply. The store compares
+/// each of them with those before it, because they may have the same counter.
+pub const MAX_EXPLAINED_LIMITS: usize = 20_000;
+
 /// Bounds on the resources that the clients of one listener use.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientBounds {

@@ -4,23 +4,19 @@
 //! [`router`].
 
 mod cluster;
+mod explain;
 mod metrics;
 mod top;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::State;
+use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
-use axum::{Json, Router};
 
-use super::request_body::{self, ExplainRequest};
 use super::{PATHS, body, health};
-use crate::client_text::repair_json;
-use crate::explain::Explanation;
-use crate::rendering::problem::{HttpProblem, method_not_allowed, path_not_found};
+use crate::rendering::problem::{method_not_allowed, path_not_found};
 use crate::service::Service;
 
 /// Returns the router of the admin listener. `client_timeout` is the maximum time to read a request body.
@@ -28,7 +24,7 @@ pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
         .route("/v1/top", get(top::top_keys))
-        .route("/v1/explain", post(explain))
+        .route("/v1/explain", post(explain::explain))
         .route("/v1/cluster", get(cluster::cluster_status))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
@@ -36,16 +32,4 @@ pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(client_timeout, body::buffer_body))
         .with_state(service)
-}
-
-/// Explains the decision about a request, rule by rule. Charges nothing.
-async fn explain(
-    State(service): State<Arc<Service>>,
-    body: Bytes,
-) -> Result<Json<Explanation>, HttpProblem> {
-    let text = repair_json(&body);
-    let request: ExplainRequest<'_> = request_body::parse(&text)?;
-    let request = request.to_gate_request();
-    service.check_costs(&request)?;
-    Ok(Json(service.explain(&request).await))
 }
