@@ -38,6 +38,8 @@ pub struct Settings {
     pub trusted_proxies: TrustedProxies,
     pub repeated_headers: RepeatedHeaders,
     pub admin: Option<ListenAddress>,
+    /// The names of the admin listener, in addition to IP addresses and `localhost`.
+    pub admin_hosts: Vec<String>,
     /// The TLS settings of the client listeners, or `None` for plain TCP.
     pub tls: Option<Arc<Tls>>,
     pub headers: Style,
@@ -136,12 +138,17 @@ impl Settings {
             PolicyFile::read(args.policy_source.into_source(), store.limit_support_check())?;
         let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         let has_admin_listener = admin.is_some();
+        let own_name = match &admin {
+            Some(ListenAddress::Host { name, .. }) => Some(name.clone()),
+            Some(ListenAddress::Ip(_)) | None => None,
+        };
         Ok(Self {
             http: args.http,
             grpc,
             trusted_proxies: args.trusted_proxies,
             repeated_headers: args.repeated_headers,
             admin,
+            admin_hosts: args.admin_host.into_iter().chain(own_name).collect(),
             tls: load_tls_files(args.tls)?,
             headers: args.headers,
             retry_jitter: args.retry_jitter,

@@ -79,7 +79,7 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     let service = Arc::new(start_service(settings.service, log.clone()).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
-        spawn_admin_listener(admin, service.clone(), clients);
+        spawn_admin_listener(admin, service.clone(), clients, &settings.admin_hosts);
         info!("admin listening on {address}");
     }
     if service.is_observe_only() {
@@ -224,11 +224,16 @@ async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) 
 
 /// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Idle
 /// connections cannot delay health probes: each connection closes after its first response, and if the maximum number
-/// of connections is open, a new connection closes the oldest one.
-fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
+/// of connections is open, a new connection closes the oldest one. `hosts` are the names of the listener.
+fn spawn_admin_listener(
+    socket: TcpListener,
+    service: Arc<Service>,
+    clients: ClientBounds,
+    hosts: &[String],
+) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
     let tasks = service.health().background_tasks().clone();
-    let router = http::admin::router(service, bounds.client_timeout);
+    let router = http::admin::router(service, bounds.client_timeout, hosts);
     let connections = Connections::new(
         HttpProtocol::new(router, bounds.client_timeout).without_keep_alive(),
         ConnectionThreads::Shared,

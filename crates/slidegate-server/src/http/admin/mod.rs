@@ -6,6 +6,7 @@
 mod cluster;
 mod explain;
 mod metrics;
+mod origin;
 mod top;
 
 use std::sync::Arc;
@@ -15,17 +16,21 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
+use self::origin::{AdminHosts, reject_web_pages};
 use super::{PATHS, body, health};
 use crate::rendering::problem::{method_not_allowed, path_not_found};
 use crate::service::Service;
 
-/// Returns the router of the admin listener. `client_timeout` is the maximum time to read a request body.
-pub fn router(service: Arc<Service>, client_timeout: Duration) -> Router {
+/// Returns the router of the admin listener. `client_timeout` is the maximum time to read a request body. `hosts` are the
+/// names of the listener, in addition to IP addresses and `localhost`.
+pub fn router(service: Arc<Service>, client_timeout: Duration, hosts: &[String]) -> Router {
+    // Probes and metrics contain no keys, and are requested by many names.
+    let no_web_pages = from_fn_with_state(AdminHosts::new(hosts), reject_web_pages);
     Router::new()
         .route("/metrics", get(metrics::metrics))
-        .route("/v1/top", get(top::top_keys))
-        .route("/v1/explain", post(explain::explain))
-        .route("/v1/cluster", get(cluster::cluster_status))
+        .route("/v1/top", get(top::top_keys).route_layer(no_web_pages.clone()))
+        .route("/v1/explain", post(explain::explain).route_layer(no_web_pages.clone()))
+        .route("/v1/cluster", get(cluster::cluster_status).route_layer(no_web_pages))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .fallback(async |uri| path_not_found(&uri, PATHS))
