@@ -33,6 +33,8 @@ fn send_denied_check(client: &Client, tenant: &str) {
 }
 
 fn parse_json_log_line(line: &str) -> Value {
+    let is_unsafe = |char: char| char.is_control() || ('\u{2028}'..='\u{202e}').contains(&char);
+    assert!(!line.contains(is_unsafe), "{line:?}");
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
