@@ -72,7 +72,8 @@ pub async fn start_service(
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
     let name_checks = NameChecks::new(settings.rejects_unused_names, settings.redact.clone());
-    let telemetry = Telemetry::new().with_denial_log_and_traces(denials, traces);
+    let telemetry = Telemetry::new(settings.redact.clone());
+    let telemetry = telemetry.with_denial_log_and_traces(denials, traces);
     let telemetry = match metrics {
         Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
         None => telemetry,

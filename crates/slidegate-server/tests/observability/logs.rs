@@ -32,6 +32,7 @@ fn send_denied_check(client: &Client, tenant: &str) {
     assert_eq!(response.status, 429);
 }
 
+/// Parses a line of the JSON log. Panics if the line contains a control character, or one that changes the direction of text.
 fn parse_json_log_line(line: &str) -> Value {
     let is_unsafe = |char: char| char.is_control() || ('\u{2028}'..='\u{202e}').contains(&char);
     assert!(!line.contains(is_unsafe), "{line:?}");
@@ -199,6 +200,29 @@ fn denial_during_store_outage_logs_reason() {
         (&line["message"], &line["because"], &line["domain"], &line["degraded"]),
         (&json!("denied"), &json!("the store is unavailable"), &json!("api"), &json!(true))
     );
+}
+
+#[test]
+fn trace_level_logs_every_decision() {
+    let policy = "rules: [{ name: own, domain: api, per: [tenant], limits: [1/h] }]";
+    let flags = ["--log-level", "trace", "--redact-keys", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]];
+    let server = Server::start_with(policy, &flags);
+    let client = Client::new(&server);
+    let decided = |domain: &str, status: u16| {
+        let request = json!({"domain": domain, "attributes": {"tenant": "acme-corp"}});
+        assert_eq!(client.check(&request).status, status);
+        let line = server.wait_for_log("\"message\":\"decided\"");
+        assert!(!line.contains("acme-corp"), "{line}");
+        parse_json_log_line(&line)
+    };
+    let allowed = decided("api", 200);
+    assert_eq!((&allowed["level"], &allowed["allowed"]), (&json!("TRACE"), &json!(true)));
+    assert_eq!((&allowed["domain"], &allowed["rule"]), (&json!("api"), &json!("own")));
+    assert_eq!((&allowed["limit"], &allowed["remaining"]), (&json!("1h"), &json!(0)));
+    assert!(allowed["key"].as_str().unwrap().starts_with("tenant="), "{allowed}");
+    assert_eq!(decided("api", 429)["allowed"], false);
+    let unlimited = decided("other", 200);
+    assert_eq!((&unlimited["allowed"], &unlimited["rule"]), (&json!(true), &Value::Null));
 }
 
 #[test]
