@@ -174,6 +174,14 @@ pub struct ServeArgs {
     #[arg(skip)]
     pub is_max_connections_given: bool,
 
+    /// Whether the command line has the token key, instead of the environment or a file.
+    #[arg(skip)]
+    pub is_token_key_on_command_line: bool,
+
+    /// Whether the command line has the cluster key, instead of the environment or a file.
+    #[arg(skip)]
+    pub is_cluster_key_on_command_line: bool,
+
     // The default exceeds the 60 s for which proxies keep idle upstream connections, so that the proxy closes them: it
     // knows whether it is about to send a request.
     /// Maximum wait for a client in each step of a request, and maximum idle time of a connection

@@ -49,6 +49,9 @@ pub async fn start_service(
     settings: ServiceSettings,
     log: LogQueue,
 ) -> Result<Service, ServiceError> {
+    for exposed in &settings.exposed_secrets {
+        warn!("{exposed}");
+    }
     let bounds = settings.bounds;
     let token_key = settings.token_key.map(String::into_bytes);
     let token_key = token_key.or_else(|| derive_token_key(&settings.store));
