@@ -23,7 +23,7 @@ const escape = (text) => encodeURIComponent(text)
 
 // Returns a value of `per` as a server writes it in the key: an IPv6 address as its network, any other text escaped.
 function keyValue(value) {
-  if (Buffer.byteLength(value) > 1024) throw new Error('a server shortens a value of more than 1,024 bytes; send a hash of it')
+  if (Buffer.byteLength(value) > 400) throw new Error('a server may shorten a value of more than 400 bytes; send a hash of it')
   if (!isIPv6(value) || value.includes('%')) return escape(value)
   // Shortens the text and converts a dotted end, such as ::ffff:192.0.2.7.
   const address = new URL(`http://[${value}]`).hostname.slice(1, -1)

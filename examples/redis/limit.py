@@ -24,8 +24,8 @@ KEY_ENDS = {"sliding_window": ":log", "sliding_log": ":1h:sliding_log:1h", "slid
 
 def key_value(value):
     """Returns a value of `per` as a server writes it in the key: an IPv6 address as its network, any other text escaped."""
-    if len(value.encode()) > 1024:
-        raise ValueError("a server shortens a value of more than 1,024 bytes; send a hash of it")
+    if len(value.encode()) > 400:
+        raise ValueError("a server may shorten a value of more than 400 bytes; send a hash of it")
     try:
         address = ip_address(value) if "%" not in value else None
     except ValueError:

@@ -145,13 +145,15 @@ impl Breaker {
         self.open_after_failure(&pass, reason, now)
     }
 
-    /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced.
-    /// Has no effect while the breaker is closed.
+    /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced. The
+    /// result of a probe that is in flight is ignored, because its connection has been lost. Has no effect while the
+    /// breaker is closed.
     pub fn allow_probe(&self, now: Timestamp) {
         let mut outage = self.lock_outage_state();
         if self.is_open() {
             outage.backoff = self.settings.initial_backoff;
             self.reject_calls_until(now);
+            self.advance_epoch(2);
         }
     }
 

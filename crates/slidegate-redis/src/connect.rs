@@ -64,6 +64,8 @@ struct Reports {
     was_connected: AtomicBool,
     /// The highest number of a lost connection. The current connection is closed and replaced if its number is not higher.
     lost: AtomicU64,
+    /// The highest number of a connection that the server has closed during a call. It is also lost.
+    closed: AtomicU64,
     /// The highest number of a doubtful connection. The current connection is replaced if its number is not higher, but kept
     /// until another one is open.
     doubtful: AtomicU64,
@@ -104,7 +106,8 @@ impl Reports {
 
 impl ReconnectingConnection {
     /// Creates a connection that a background task opens. `on_reconnect` is called when the first connection succeeds,
-    /// when a connection to another server succeeds, and when a connection succeeds after a failed attempt.
+    /// when a connection to another server succeeds, and when a connection succeeds after a failed attempt, or after the
+    /// server has closed the previous connection.
     /// `call_timeout` is the timeout of calls.
     pub fn open(
         mut source: ConnectionSource,
@@ -166,6 +169,12 @@ impl ReconnectingConnection {
     pub fn replace(&self, handle: &ConnectionHandle) {
         self.reports.lost.fetch_max(handle.number, Ordering::AcqRel);
         self.reports.reported.notify_one();
+    }
+
+    /// Requests that the background task replaces this connection, which the server has closed.
+    pub fn replace_closed(&self, handle: &ConnectionHandle) {
+        self.reports.closed.fetch_max(handle.number, Ordering::AcqRel);
+        self.replace(handle);
     }
 
     /// Requests that the background task opens another connection and then replaces the current one.
@@ -283,7 +292,9 @@ async fn maintain_connection(
     let mut number = publish.borrow().as_ref().map_or(0, |handle| handle.number);
     number = number.max(reports.highest_replaced());
     let mut last_address = String::new();
-    let (mut has_warned, mut has_failed) = (false, false);
+    let mut has_warned = false;
+    // Whether an attempt has failed, or the server has closed a connection, since the last connection was opened.
+    let mut was_interrupted = false;
     // The doubtful connection, while another one is opened.
     let mut doubtful: Option<Connection> = None;
     loop {
@@ -306,8 +317,8 @@ async fn maintain_connection(
         };
         let connection = match (attempt, doubtful.take()) {
             (Ok((connection, address)), _) => {
-                let is_new = has_failed || address != last_address;
-                (has_failed, last_address) = (false, address);
+                let is_new = was_interrupted || address != last_address;
+                (was_interrupted, last_address) = (false, address);
                 if std::mem::take(&mut has_warned) {
                     tracing::info!(address = last_address, "connected to Redis for the first time");
                 }
@@ -334,7 +345,7 @@ async fn maintain_connection(
                     let address = source.server_name_for_log();
                     tracing::warn!(%error, address, "Redis has not been reachable since the start; check its address; retrying");
                 }
-                has_failed = true;
+                was_interrupted = true;
                 log_and_publish_connect_error(&error, publish);
                 reports.wait_for_backoff(backoff).await;
                 backoff = (2 * backoff).min(MAX_RECONNECT_BACKOFF);
@@ -358,6 +369,9 @@ async fn maintain_connection(
             continue;
         }
         publish.send_modify(|state| *state = Err("connection lost; reconnecting".to_owned()));
+        // Not if a call rejected the connection, for example because its server is a replica: another one is no better.
+        let closed = reports.closed.load(Ordering::Acquire);
+        was_interrupted = connection.is_closed() || closed >= number;
         drop(connection);
         // A server that closes each connection at once must not be called in an endless loop.
         if connected_at.elapsed() < INITIAL_RECONNECT_BACKOFF {

@@ -265,7 +265,7 @@ impl ScriptExecutor {
                 response => return Ok((response, handle)),
             };
             // The connection has been closed, or an invalid response closes it.
-            self.connection.replace(&handle);
+            self.connection.replace_closed(&handle);
             let is_written = handle.connection.writes() != writes_before;
             if is_written && !options.is_repeatable {
                 return Err(Failure::Server(match error.is_io_error() {

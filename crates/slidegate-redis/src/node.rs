@@ -81,7 +81,7 @@ impl Node {
             let connection_restored = connection_restored.clone();
             move || {
                 breaker.allow_probe(clocks.machine_now());
-                connection_restored.notify_waiters();
+                connection_restored.notify_one();
             }
         };
         let (coalescer, mut leader_receiver) = Coalescer::new();

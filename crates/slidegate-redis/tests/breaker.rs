@@ -108,6 +108,19 @@ fn allow_probe_resets_backoff() {
     bench.admit_call();
 }
 
+/// The connection of a probe is lost, and the next connection is open before the probe has failed.
+#[test]
+fn failure_of_probe_before_allow_probe_is_ignored() {
+    let bench = new_default_breaker_fixture();
+    bench.fail_calls_until_open();
+    let (lost, _) = bench.advance_clock_until_probe();
+    bench.breaker.allow_probe(bench.clock.now());
+    assert_eq!(bench.record_failure(lost), None);
+    let (probe, waited) = bench.advance_clock_until_probe();
+    assert_eq!(waited, Duration::ZERO);
+    assert!(matches!(bench.record_success(probe), Some(StateChange::Closed { .. })));
+}
+
 #[test]
 fn success_resets_consecutive_failure_count() {
     let bench = new_default_breaker_fixture();

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod connections {
+    mod breaker;
     mod fixture;
     mod idle_close;
     mod repeated_calls;

@@ -27,7 +27,7 @@ pub use self::listener::{AddressOrNone, ListenAddress, RepeatedHeaders, TlsArgs}
 pub use self::observability::{LogFormat, ObservabilityArgs};
 pub use self::policy_source::{PolicySourceArgs, parse_algorithm};
 pub use self::store::{RedisClock, StoreArgs};
-pub use self::value_parsers::{DurationRange, parse_nonzero};
+pub use self::value_parsers::{DurationRange, parse_host_name, parse_nonzero};
 pub use self::waiting::WaitingArgs;
 
 /// The flags of `slidegate serve`.
@@ -83,6 +83,20 @@ pub struct ServeArgs {
         help_heading = "Listeners"
     )]
     pub admin: AddressOrNone,
+
+    /// Host names of the admin listener in URLs, such as slidegate.internal
+    ///
+    /// Names, separated by commas. /v1/… on the admin listener accepts no other names (421), so that no web page reads it
+    /// by DNS rebinding. IP addresses, localhost and the host of --admin are always accepted.
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        env = "SLIDEGATE_ADMIN_HOST",
+        value_delimiter = ',',
+        value_parser = parse_host_name,
+        help_heading = "Listeners"
+    )]
+    pub admin_host: Vec<String>,
 
     #[command(flatten)]
     pub tls: TlsArgs,
@@ -145,6 +159,14 @@ pub struct ServeArgs {
 
     #[command(flatten)]
     pub connections: ConnectionArgs,
+
+    /// Whether the command line has the token key, instead of the environment or a file.
+    #[arg(skip)]
+    pub is_token_key_on_command_line: bool,
+
+    /// Whether the command line has the cluster key, instead of the environment or a file.
+    #[arg(skip)]
+    pub is_cluster_key_on_command_line: bool,
 
     /// Maximum time for requests in flight to finish after the signal to stop; 0s closes connections immediately
     ///

@@ -30,6 +30,10 @@ const SHARES: usize = 2;
 /// serves a single proxy.
 const MIN_SHARE_OF_ADDRESS: usize = 256;
 
+/// Maximum number of rules in an explanation of several descriptors: the rules of the domain, for each descriptor. A rule
+/// takes about half a KiB of memory.
+pub const MAX_EXPLAINED_RULES: usize = 100_000;
+
 /// Bounds on the resources that the clients of one listener use.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientBounds {

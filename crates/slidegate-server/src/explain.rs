@@ -3,11 +3,12 @@
 mod describe;
 mod display;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 use slidegate::policy::{Match, NoMatchReason, OnStoreError, Rule, RuleLimit};
 use slidegate::{ChargeWhen, Decision, Hit, LimitStatus, Policy, Request, Veto};
+use tokio_util::sync::CancellationToken;
 
 use crate::durations::ceil_millis;
 use crate::policy_description::override_label;
@@ -96,35 +97,53 @@ struct CounterState {
     retry_after_ms: Option<u64>,
 }
 
+/// The status of each limit of a decision, by the index of the match and the index of the limit.
+type LimitStatuses<'d> = HashMap<(usize, usize), LimitStatus<'d>>;
+
 impl Explanation {
     /// Creates the explanation of the decision `decision` about a request. The decision must come from a gate with this
-    /// policy, and from a check that charged nothing.
-    pub fn from_decision(policy: &Policy, request: &Request<'_>, decision: &Decision) -> Self {
-        let mut match_index = 0..;
+    /// policy, and from a check that charged nothing. If the caller cancels the explanation, it ends early, and lacks
+    /// rules.
+    pub fn from_decision(
+        policy: &Policy,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+        cancelled: &CancellationToken,
+    ) -> Self {
+        let statuses: LimitStatuses<'_> = decision
+            .limits()
+            .map(|status| ((status.match_index(), status.limit_index()), status))
+            .collect();
         let domain_rules = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
         let rules_per_descriptor = domain_rules.count().max(1);
-        let rules = policy.explain(request).enumerate().map(|(index, (rule, result))| {
+        let mut rules = Vec::new();
+        let mut matches = 0;
+        let mut denying_without_store = None;
+        for (rule, result) in policy.explain(request) {
+            if cancelled.is_cancelled() {
+                break;
+            }
             let explanation = match result {
-                Ok(matched) => RuleExplanation::from_match(
-                    &matched,
-                    match_index.next().unwrap_or_default(),
-                    decision,
-                ),
+                Ok(matched) => {
+                    if rule.on_store_error() == OnStoreError::Deny && matched.is_enforced() {
+                        denying_without_store.get_or_insert(rule.name());
+                    }
+                    matches += 1;
+                    RuleExplanation::from_match(&matched, matches - 1, &statuses)
+                }
                 Err(reason) => RuleExplanation::from_no_match_reason(rule, &reason),
             };
-            RuleExplanation { descriptor: index / rules_per_descriptor + 1, ..explanation }
-        });
+            let descriptor = rules.len() / rules_per_descriptor + 1;
+            rules.push(RuleExplanation { descriptor, ..explanation });
+        }
         let path = path_for_route_lookup(policy, request);
         let route = path.and_then(|path| policy.route_of(path)).map(str::to_owned);
         let retry_after = decision.retry_after().filter(|_| !decision.is_allowed());
         Self {
-            rules: rules.collect(),
+            rules,
             allowed: decision.is_allowed(),
             degraded: decision.is_degraded(),
-            summary: describe::describe_decision(
-                decision,
-                find_rule_that_denies_without_store(policy, request),
-            ),
+            summary: describe::describe_decision(decision, denying_without_store),
             retry_after_ms: retry_after.map(ceil_millis),
             route_unmatched: path.is_some() && route.is_none(),
             route,
@@ -135,18 +154,6 @@ impl Explanation {
     pub fn has_rules(&self) -> bool {
         !self.rules.is_empty()
     }
-}
-
-/// Returns the name of the first rule that denies the request while the store is unavailable, or `None` if there is none.
-fn find_rule_that_denies_without_store<'p>(
-    policy: &'p Policy,
-    request: &'p Request<'_>,
-) -> Option<&'p str> {
-    let mut rules = policy.explain(request).filter_map(|(rule, matched)| {
-        let denies = rule.on_store_error() == OnStoreError::Deny && matched.ok()?.is_enforced();
-        denies.then(|| rule.name())
-    });
-    rules.next()
 }
 
 /// Returns the path for which the policy looks up a route. This is the `path` of the first descriptor that has a `path`
@@ -173,16 +180,11 @@ impl RuleExplanation {
 
     /// Creates the explanation of a rule that applies. `match_index` is the position of this match among all matches of
     /// the request.
-    fn from_match(matched: &Match<'_>, match_index: usize, decision: &Decision<'_>) -> Self {
-        let limit_status = |limit: &RuleLimit| {
-            decision.limits().find(|limit_status| {
-                limit_status.match_index() == match_index
-                    && limit_status.limit_index() == limit.index()
-            })
-        };
+    fn from_match(matched: &Match<'_>, match_index: usize, statuses: &LimitStatuses<'_>) -> Self {
         let limits = matched.limits().iter().zip(matched.hits());
         let limits = limits.map(|(limit, hit)| {
-            LimitExplanation::from_limit_hit_and_status(matched, limit, &hit, limit_status(limit))
+            let status = statuses.get(&(match_index, limit.index())).copied();
+            LimitExplanation::from_limit_hit_and_status(matched, limit, &hit, status)
         });
         Self {
             rule: matched.rule().name().to_owned(),

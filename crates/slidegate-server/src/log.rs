@@ -7,6 +7,7 @@
 mod panics;
 mod queue;
 
+use std::borrow::Cow;
 use std::fmt::{self, Debug, Write};
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -74,13 +75,15 @@ fn new_dispatch(
         .with_target(false)
         .with_ansi(io::stderr().is_terminal())
         // Otherwise the thread that logs prints the errors of its writer to standard error, and panics if that fails.
-        .log_internal_errors(false)
-        .with_writer(writers);
+        .log_internal_errors(false);
     match settings.format {
-        LogFormat::Text => {
-            log.fmt_fields(debug_fn(write_escaped_field).delimited(" ")).finish().into()
-        }
+        LogFormat::Text => log
+            .with_writer(writers)
+            .fmt_fields(debug_fn(write_escaped_field).delimited(" "))
+            .finish()
+            .into(),
         LogFormat::Json => log
+            .with_writer(JsonLineWriters(writers))
             .json()
             .flatten_event(true)
             .with_current_span(false)
@@ -123,6 +126,55 @@ impl<W: Write> Write for SingleLineWriter<W> {
     }
 }
 
+/// Creates a [`JsonLineWriter`] for each line.
+struct JsonLineWriters<M>(M);
+
+impl<'w, M: MakeWriter<'w>> MakeWriter<'w> for JsonLineWriters<M> {
+    type Writer = JsonLineWriter<M::Writer>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        JsonLineWriter(self.0.make_writer())
+    }
+}
+
+/// A writer of lines of JSON, each with one call. It escapes the characters that the text format escapes: JSON requires
+/// this only of some of them.
+struct JsonLineWriter<W>(W);
+
+impl<W: io::Write> io::Write for JsonLineWriter<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        self.0.write_all(escape_json_line(&text).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Escapes unsafe characters in a line of JSON, except the line break at its end. They occur only in strings, so the line
+/// has the same meaning.
+fn escape_json_line(line: &str) -> Cow<'_, str> {
+    if !line.contains(must_be_escaped_in_json_line) {
+        return line.into();
+    }
+    let mut escaped = String::with_capacity(line.len() + 64);
+    for char in line.chars() {
+        if must_be_escaped_in_json_line(char) {
+            // All of them have at most four hexadecimal digits. Writing to a string cannot fail.
+            let _ = write!(escaped, "\\u{:04x}", u32::from(char));
+        } else {
+            escaped.push(char);
+        }
+    }
+    escaped.into()
+}
+
+fn must_be_escaped_in_json_line(char: char) -> bool {
+    char != '\n' && must_be_escaped_in_log(char)
+}
+
 /// Returns `true` if a character can end a line, move the cursor of a terminal, or change the direction of text.
 fn must_be_escaped_in_log(char: char) -> bool {
     char.is_control()
@@ -139,5 +191,17 @@ mod tests {
         let hostile = "a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\0 ä\\n";
         write!(SingleLineWriter(&mut line), "{hostile}").unwrap();
         assert_eq!(line, r"a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\u{0} ä\n");
+    }
+
+    #[test]
+    fn escaped_json_line_has_same_meaning() {
+        let hostile =
+            "\u{7f}\u{85}\u{9b}2K\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}\\\n\"ä€😀";
+        let line = serde_json::json!({ "key": hostile }).to_string() + "\n";
+        let escaped = escape_json_line(&line);
+        let end = escaped.find(must_be_escaped_in_log);
+        assert_eq!(end, Some(escaped.len() - 1), "only the line break: {escaped:?}");
+        let parsed: serde_json::Value = serde_json::from_str(&escaped).unwrap();
+        assert_eq!(parsed["key"], hostile);
     }
 }

@@ -13,7 +13,7 @@ const PERMIT_KIND: &str = "permit";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PermitTokenError {
     #[error(
-        "`permit` is not a token of this service: it is truncated, changed, or made with another token key; send it as the check returned it, and set the same --token-key-file on all instances"
+        "`permit` is not a token of this service: it is truncated, changed, or made with another token key or --redis-prefix; send it as the check returned it, and set the same --token-key-file and --redis-prefix on all instances"
     )]
     Invalid,
     #[error(
@@ -51,7 +51,7 @@ mod tests {
     }
 
     fn sealer(key: [u8; 32]) -> TokenSealer {
-        TokenSealer::new(Some(&key)).unwrap()
+        TokenSealer::new(Some(&key), "slidegate:").unwrap()
     }
 
     #[test]

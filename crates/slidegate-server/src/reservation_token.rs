@@ -16,8 +16,11 @@ use serde::{Deserialize, Serialize};
 use slidegate::{CallId, Clock, ReservedCall, Timestamp, WallClock};
 use thiserror::Error;
 
-/// Maximum length of a token in bytes. Only a reservation with hundreds of limits reaches it.
-pub const MAX_TOKEN_BYTES: usize = 64 * 1024;
+use crate::bounds::MAX_BODY_BYTES;
+
+/// Maximum length of a token in bytes. A body with the token fits into [`MAX_BODY_BYTES`]. A key has a bounded length
+/// whatever clients send, so only a request with more than about 180 limits reaches it.
+pub const MAX_TOKEN_BYTES: usize = MAX_BODY_BYTES / 4 * 3;
 
 /// The kind of the tokens of reservations. It is authenticated.
 const RESERVATION_KIND: &str = "reservation";
@@ -52,7 +55,7 @@ pub enum ReservationOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TokenError {
     #[error(
-        "`reservation` is not a token of this service: it is truncated, changed, or made with another token key; send it as /v1/reserve returned it, and set the same --token-key-file on all instances"
+        "`reservation` is not a token of this service: it is truncated, changed, or made with another token key or --redis-prefix; send it as /v1/reserve returned it, and set the same --token-key-file and --redis-prefix on all instances"
     )]
     Invalid,
     #[error("`reservation` has expired, and its estimate stays charged; settle within `ttl_ms`")]
@@ -66,7 +69,7 @@ pub enum TokenError {
 /// The token would be longer than [`MAX_TOKEN_BYTES`], or the system has no random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "the request has too many limits for a token of its reservation or permit; use fewer rules, or shorter values"
+    "the request has too many limits for a token of its reservation or permit; use fewer rules or fewer descriptors"
 )]
 pub struct SealError;
 
@@ -83,18 +86,28 @@ fn derive_key(secret: &[u8], label: &[u8]) -> hmac::Tag {
 /// Creates and opens tokens.
 pub struct TokenSealer {
     key: SymmetricKey<V4>,
+    /// The prefix of the keys in the store; empty if they have none. It is authenticated, because stores with different
+    /// prefixes have different counters, also if instances share the token key.
+    store_prefix: Box<str>,
     /// Identifies this process in tokens that no other process can settle.
     instance: CallId,
 }
 
 impl TokenSealer {
-    /// Creates a sealer with a key that other instances may share. With `None`, draws a random key.
-    pub fn new(secret: Option<&[u8]>) -> Result<Self, PasetoError> {
+    /// Creates a sealer with a key that other instances may share. With `None`, draws a random key. `store_prefix` is the
+    /// prefix of the keys in the store.
+    pub fn new(secret: Option<&[u8]>, store_prefix: &str) -> Result<Self, PasetoError> {
         let key = match secret {
             Some(secret) => SymmetricKey::from(derive_key(secret, KEY_DERIVATION_LABEL).as_ref()),
             None => SymmetricKey::generate(),
         };
-        Ok(Self { key: key?, instance: CallId::unique() })
+        Ok(Self { key: key?, store_prefix: store_prefix.into(), instance: CallId::unique() })
+    }
+
+    /// Returns the context of a token, which is authenticated. Kinds contain no space, so different contexts have different
+    /// bytes.
+    fn context(&self, kind: &str) -> Vec<u8> {
+        format!("{kind} {}", self.store_prefix).into_bytes()
     }
 
     /// Returns the token of a reservation.
@@ -109,7 +122,7 @@ impl TokenSealer {
         content: &impl Serialize,
     ) -> Result<String, SealError> {
         let message = serde_json::to_vec(&(self.instance, content)).map_err(|_| SealError)?;
-        let token = LocalToken::encrypt(&self.key, &message, None, Some(kind.as_bytes()));
+        let token = LocalToken::encrypt(&self.key, &message, None, Some(&self.context(kind)));
         token.ok().filter(|token| token.len() <= MAX_TOKEN_BYTES).ok_or(SealError)
     }
 
@@ -144,7 +157,8 @@ impl TokenSealer {
             return None;
         }
         let token = UntrustedToken::<Local, V4>::try_from(token).ok()?;
-        let trusted = LocalToken::decrypt(&self.key, &token, None, Some(kind.as_bytes())).ok()?;
+        let context = self.context(kind);
+        let trusted = LocalToken::decrypt(&self.key, &token, None, Some(&context)).ok()?;
         let (instance, content): (CallId, T) = serde_json::from_str(trusted.payload()).ok()?;
         Some((instance == self.instance, content))
     }
@@ -168,7 +182,11 @@ mod tests {
     }
 
     fn sealer(key: Option<&[u8]>) -> TokenSealer {
-        TokenSealer::new(key).unwrap()
+        sealer_with_prefix(key, "slidegate:")
+    }
+
+    fn sealer_with_prefix(key: Option<&[u8]>, store_prefix: &str) -> TokenSealer {
+        TokenSealer::new(key, store_prefix).unwrap()
     }
 
     #[test]
@@ -181,6 +199,8 @@ mod tests {
         assert!(remaining <= Duration::from_secs(600) && remaining > Duration::from_secs(590));
         assert_eq!(sealer(Some(&[8; 32])).open(&token), Err(TokenError::Invalid));
         assert_eq!(sealer(None).open(&token), Err(TokenError::Invalid));
+        let other_prefix = sealer_with_prefix(Some(&[7; 32]), "slidegate:eu:");
+        assert_eq!(other_prefix.open(&token), Err(TokenError::Invalid));
     }
 
     #[test]

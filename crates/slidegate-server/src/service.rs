@@ -13,10 +13,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use axum::http::HeaderName;
 use slidegate::{Decision, Gate, Policy, Request, WaitStats};
+use tokio_util::sync::CancellationToken;
 
 use self::names::NameChecks;
+use crate::bounds::MAX_EXPLAINED_RULES;
 use crate::explain::Explanation;
 use crate::health::{Health, Readiness};
+use crate::rendering::problem::HttpProblem;
 use crate::reservation_token::TokenSealer;
 use crate::store::ServerStore;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
@@ -128,11 +131,28 @@ impl Service {
         self.gate.report_async(request).await
     }
 
-    /// Explains the decision that [`check`](Self::check) would return. Charges and records nothing.
-    pub async fn explain(&self, request: &Request<'_>) -> Explanation {
+    /// Explains the decision that [`check`](Self::check) would return. Charges and records nothing. Takes seconds of CPU
+    /// with large requests and policies, so it must run on a thread of its own. If `cancelled` is cancelled, it ends
+    /// early, and the explanation is incomplete.
+    ///
+    /// # Errors
+    /// If several descriptors have more than [`MAX_EXPLAINED_RULES`].
+    pub async fn explain(
+        &self,
+        request: &Request<'_>,
+        cancelled: &CancellationToken,
+    ) -> Result<Explanation, HttpProblem> {
         let policy = self.gate.policy();
+        let domain_rules = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
+        let descriptors = request.descriptors().len();
+        let rules = domain_rules.count() * descriptors;
+        if descriptors > 1 && rules > MAX_EXPLAINED_RULES {
+            return Err(HttpProblem::bad_request(format!(
+                "{descriptors} descriptors have {rules} rules, and at most {MAX_EXPLAINED_RULES} can be explained; send fewer descriptors in one request"
+            )));
+        }
         let decision = self.gate.peek_matched_async(&policy.apply(request)).await;
-        Explanation::from_decision(&policy, request, &decision)
+        Ok(Explanation::from_decision(&policy, request, &decision, cancelled))
     }
 
     /// Replaces the active policy. Decisions in progress complete with the previous policy.

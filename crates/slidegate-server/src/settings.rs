@@ -17,8 +17,10 @@ use slidegate_tower::TrustedProxies;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
-use self::cluster::ClusterSettingsError;
-use self::secret::{SecretError, SecretFlags, read_secret};
+use self::cluster::{CLUSTER_KEY_FLAGS, ClusterSettingsError};
+use self::secret::{
+    SecretError, SecretFlags, command_line_warning, read_secret, readable_file_warning,
+};
 use crate::args::{
     AddressOrNone, ClusterArgs, ListenAddress, ObservabilityArgs, RedisClock, RepeatedHeaders,
     ServeArgs, StoreArgs, TlsArgs,
@@ -38,6 +40,8 @@ pub struct Settings {
     pub trusted_proxies: TrustedProxies,
     pub repeated_headers: RepeatedHeaders,
     pub admin: Option<ListenAddress>,
+    /// The names of the admin listener, in addition to IP addresses and `localhost`.
+    pub admin_hosts: Vec<String>,
     /// The TLS settings of the client listeners, or `None` for plain TCP.
     pub tls: Option<Arc<Tls>>,
     pub headers: Style,
@@ -66,6 +70,8 @@ pub struct ServiceSettings {
     pub bounds: StoreBounds,
     /// The key with which reservations are encrypted, or `None` to draw a random key.
     pub token_key: Option<String>,
+    /// Warnings about secrets that every user of the machine can read.
+    pub exposed_secrets: Vec<String>,
     pub ready_needs_store: bool,
     /// Maximum wait of a call.
     pub max_wait: Duration,
@@ -116,6 +122,8 @@ const TOKEN_KEY_FLAGS: SecretFlags = SecretFlags {
     file: "--token-key-file (SLIDEGATE_TOKEN_KEY_FILE)",
 };
 
+const TLS_KEY_FLAG: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
+
 /// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept
 /// longer by this duration.
 const MAX_CLIENT_CLOCK_SKEW: Duration = Duration::from_secs(10);
@@ -130,6 +138,7 @@ impl Settings {
             max_memory: args.store.max_memory,
             max_call_records: args.store.max_call_records.get(),
         };
+        let exposed_secrets = exposed_secrets(&args);
         let token_key = args.store.token_key.as_ref().map(|key| key.0.clone());
         let token_key =
             read_secret(token_key, args.store.token_key_file.as_deref(), TOKEN_KEY_FLAGS)?;
@@ -138,12 +147,17 @@ impl Settings {
             PolicyFile::read(args.policy_source.into_source(), store.limit_support_check())?;
         let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
         let has_admin_listener = admin.is_some();
+        let own_name = match &admin {
+            Some(ListenAddress::Host { name, .. }) => Some(name.clone()),
+            Some(ListenAddress::Ip(_)) | None => None,
+        };
         Ok(Self {
             http: args.http,
             grpc,
             trusted_proxies: args.trusted_proxies,
             repeated_headers: args.repeated_headers,
             admin,
+            admin_hosts: args.admin_host.into_iter().chain(own_name).collect(),
             tls: load_tls_files(args.tls)?,
             headers: args.headers,
             retry_jitter: args.retry_jitter,
@@ -155,6 +169,7 @@ impl Settings {
                 expected_instances,
                 bounds,
                 token_key,
+                exposed_secrets,
                 ready_needs_store,
                 max_wait: args.waiting.max_wait,
                 wait_bounds: WaitBounds {
@@ -177,6 +192,20 @@ impl Settings {
             },
         })
     }
+}
+
+/// Returns warnings about secrets that every user of the machine can read.
+fn exposed_secrets(args: &ServeArgs) -> Vec<String> {
+    let token_key_file = args.store.token_key_file.as_deref();
+    let cluster_key_file = args.cluster.cluster_key_file.as_deref();
+    let warnings = [
+        command_line_warning(args.is_token_key_on_command_line, TOKEN_KEY_FLAGS),
+        command_line_warning(args.is_cluster_key_on_command_line, CLUSTER_KEY_FLAGS),
+        readable_file_warning(token_key_file, TOKEN_KEY_FLAGS.file),
+        readable_file_warning(cluster_key_file, CLUSTER_KEY_FLAGS.file),
+        readable_file_warning(args.tls.tls_key.as_deref(), TLS_KEY_FLAG),
+    ];
+    warnings.into_iter().flatten().collect()
 }
 
 /// Returns the maximum number of denials in the log per second. Returns 0 if the log level excludes denials. The log
@@ -227,6 +256,14 @@ impl StoreSettings {
         };
         let address = Box::new(args.store.0.parse()?);
         Ok(Self::Redis { address, settings, clock: args.redis_clock })
+    }
+
+    /// Returns the prefix of the keys in the store, which is empty if the store is in this process.
+    pub fn key_prefix(&self) -> &str {
+        match self {
+            Self::Redis { settings, .. } => &settings.prefix,
+            Self::Memory | Self::Cluster(_) => "",
+        }
     }
 
     /// Returns a function that checks whether the store supports a limit.

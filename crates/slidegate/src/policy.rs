@@ -24,7 +24,7 @@ mod rule;
 mod rule_sets;
 mod unused_names;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -292,6 +292,17 @@ impl Policy {
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
         let mut matched_rules = self.new_matched_rules();
         self.match_descriptors(request.domain, &request.descriptors, &mut matched_rules);
+        // Maps, because a search in the list for each pair would take quadratic time.
+        let mut replaced_by: HashMap<u32, &'r str> = HashMap::new();
+        for rule in matched_rules.matches().map(Match::rule) {
+            for replaced in &*rule.replaces {
+                replaced_by.entry(*replaced).or_insert(rule.name());
+            }
+        }
+        let matches = matched_rules.matches.into_iter();
+        let mut matches: HashMap<(u32, u32), Match<'r>> = matches
+            .map(|rule_match| ((rule_match.origin.descriptor, rule_match.origin.rule), rule_match))
+            .collect();
         (0..).zip(&request.descriptors).flat_map(move |(descriptor_index, descriptor)| {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
@@ -299,16 +310,10 @@ impl Policy {
             let rules =
                 (0..).zip(&*self.rules.all).filter(|(_, rule)| *rule.domain == *request.domain);
             let explained = rules.map(|(rule_index, rule)| {
-                let is_own = |rule_match: &&Match<'_>| {
-                    rule_match.rule_index_u32() == rule_index
-                        && rule_match.descriptor_index() == descriptor_index as usize
-                };
-                let replaced = matched_rules
-                    .matches()
-                    .find(|rule_match| rule_match.rule().replaces.contains(&rule_index));
-                let details = match (matched_rules.matches().find(is_own), replaced) {
-                    (Some(_), Some(other)) => Err(NoMatchReason::Replaced(other.rule().name())),
-                    (Some(rule_match), None) => Ok(rule_match.clone()),
+                let own_match = matches.remove(&(descriptor_index, rule_index));
+                let details = match (own_match, replaced_by.get(&rule_index).copied()) {
+                    (Some(_), Some(other)) => Err(NoMatchReason::Replaced(other)),
+                    (Some(rule_match), None) => Ok(rule_match),
                     (None, _) => {
                         let mut own = Match::new(rule_index, rule, descriptor_index, descriptor);
                         let checked = rule.check_descriptor(&attributes, None);

@@ -103,7 +103,7 @@ fn ipv4_address_is_written_like_its_text() {
 }
 
 /// Maximum length, in bytes, of a list of names and values in a key, as documented in `docs/reference/policy.md`.
-const MAX_NAME_VALUE_LIST_BYTES: usize = 4096;
+const MAX_NAME_VALUE_LIST_BYTES: usize = 1280;
 
 proptest! {
     #[test]

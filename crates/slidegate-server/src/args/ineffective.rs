@@ -4,6 +4,7 @@ use clap::ArgMatches;
 use clap::error::{Error, ErrorKind};
 use clap::parser::ValueSource;
 
+use super::listener::AddressOrNone;
 use super::store::StoreArg;
 
 /// A kind of store, as far as `--store` names it.
@@ -60,6 +61,11 @@ pub fn reject_ineffective_flags(matches: &ArgMatches) -> Result<(), Error> {
                 &remedy,
             ));
         }
+    }
+    let admin = matches.get_one::<AddressOrNone>("admin");
+    if admin.is_some_and(|AddressOrNone(address)| address.is_none()) {
+        let condition = "with `--admin none`";
+        errors.extend(describe_ineffective_flag(matches, "admin_host", condition, "set --admin"));
     }
     match errors.is_empty() {
         true => Ok(()),
@@ -174,6 +180,7 @@ mod tests {
             (&["--store", "cluster://", "--deny-cache-ttl", "1s"], "with `--store cluster://`"),
             (&["--store", "redis://h", "--cluster-key", "x"], "--cluster-key has no effect with a"),
             (&["--store", "unix:///p", "--cluster-seeds", "a:1"], "or use `--store cluster://`"),
+            (&["--admin", "none", "--admin-host", "a"], "--admin-host has no effect with `--admin"),
             (&["--trace-sample", "1%"], "without --otlp-endpoint; remove it, or set --otlp-end"),
             (&["--trust-traceparent"], "--trust-traceparent has no effect without --otlp-endpoint"),
         ] {
@@ -189,6 +196,7 @@ mod tests {
         for flags in [
             &[][..],
             &["--max-keys", "5", "--max-memory", "1GiB"],
+            &["--admin-host", "a.internal,b", "--admin-host", "c"],
             &["--store", "redis://h", "--redis-timeout", "5ms", "--max-keys", "5"],
             &["--store", "redis+cluster://h", "--expected-instances", "2", "--ready-needs-store"],
             &["--store", "cluster://", "--cluster-key", "x", "--cluster-listen", "0.0.0.0:0"],

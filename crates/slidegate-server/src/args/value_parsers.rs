@@ -82,6 +82,19 @@ pub fn parse_nonzero<T: FromStr>(text: &str) -> Result<T, &'static str> {
     text.parse().map_err(|_| "write a whole number of 1 or more")
 }
 
+/// Parses a host name without a port. An empty text is accepted, because a variable may be empty.
+pub fn parse_host_name(text: &str) -> Result<String, &'static str> {
+    if text.chars().all(is_host_char) {
+        Ok(text.to_owned())
+    } else {
+        Err("write a host name without scheme and port, for example slidegate.internal")
+    }
+}
+
+fn is_host_char(char: char) -> bool {
+    char.is_ascii_alphanumeric() || ".-_".contains(char)
+}
+
 /// Splits `HOST:PORT` at the colon. The host is a name, an IPv4 address, or an IPv6 address in brackets. Returns `None`
 /// if the text has another form.
 pub fn split_host_and_port(text: &str) -> Option<(&str, u16)> {
@@ -90,7 +103,6 @@ pub fn split_host_and_port(text: &str) -> Option<(&str, u16)> {
         return Some((text.rsplit_once(':')?.0, address.port()));
     }
     let (host, port) = text.split_once(':')?;
-    let is_host_char = |char: char| char.is_ascii_alphanumeric() || ".-_".contains(char);
     let is_valid = !host.is_empty()
         && host.chars().all(is_host_char)
         && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -137,6 +149,16 @@ mod tests {
             assert_eq!(DisplayDuration(Duration::from_millis(ms)).to_string(), text);
         }
         assert_eq!(DisplayDuration(Duration::from_secs(86_400)).to_string(), "24h");
+    }
+
+    #[test]
+    fn host_name_has_no_scheme_or_port() {
+        for name in ["slidegate.internal", "node_1-a", ""] {
+            assert_eq!(parse_host_name(name).as_deref(), Ok(name));
+        }
+        for invalid in ["http://a", "a:6070", "[::1]", "a b", "*.a"] {
+            assert!(parse_host_name(invalid).is_err(), "{invalid}");
+        }
     }
 
     #[test]

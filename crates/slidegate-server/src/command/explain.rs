@@ -10,6 +10,7 @@ use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
 use slidegate::{DEFAULT_DOMAIN, Descriptor, Gate, MAX_UNITS, MemoryStore, Policy, Request};
 use thiserror::Error;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::PolicySourceArgs;
 use crate::explain::Explanation;
@@ -270,7 +271,8 @@ fn explain_with_policy(
     let request = Request::with_descriptors(&args.domain, descriptors);
     check_costs(policy, &request)?;
     let gate = Gate::new(policy.clone(), MemoryStore::new());
-    let explanation = Explanation::from_decision(policy, &request, &gate.peek(&request));
+    let (decision, never_cancelled) = (gate.peek(&request), CancellationToken::new());
+    let explanation = Explanation::from_decision(policy, &request, &decision, &never_cancelled);
     if explanation.has_rules() {
         return Ok(explanation);
     }

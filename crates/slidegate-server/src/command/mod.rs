@@ -152,6 +152,11 @@ impl Args {
                 reject_ineffective_flags(matches)?;
                 args.connections.is_max_connections_given =
                     matches.value_source("max_connections") != Some(ValueSource::DefaultValue);
+                let from_command_line = Some(ValueSource::CommandLine);
+                args.is_token_key_on_command_line =
+                    matches.value_source("token_key") == from_command_line;
+                args.is_cluster_key_on_command_line =
+                    matches.value_source("cluster_key") == from_command_line;
             }
             Command::Explain(args) => {
                 args.policy_source.resolve_policy_source_precedence(matches)?;

@@ -80,7 +80,7 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     let service = Arc::new(start_service(settings.service, log.clone()).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
-        spawn_admin_listener(admin, service.clone(), bounds);
+        spawn_admin_listener(admin, service.clone(), bounds, &settings.admin_hosts);
         info!("admin listening on {address}");
     }
     if service.is_observe_only() {
@@ -239,14 +239,20 @@ async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) 
 
 /// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Idle
 /// connections cannot delay health probes: each connection closes after its first response, and if the maximum number
-/// of connections is open, a new connection closes the oldest one.
-fn spawn_admin_listener(socket: TcpListener, service: Arc<Service>, clients: ClientBounds) {
+/// of connections is open, a new connection closes the oldest one. `hosts` are the names of the listener.
+fn spawn_admin_listener(
+    socket: TcpListener,
+    service: Arc<Service>,
+    clients: ClientBounds,
+    hosts: &[String],
+) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
     let tasks = service.health().background_tasks().clone();
     // A budget of its own: bodies of clients do not delay operators.
     let bodies = BodyBudget::new(MIN_BODY_BUDGET);
+    let router = http::admin::router(service, hosts);
     let connections = Connections::new(
-        HttpProtocol::new(http::admin::router(service), bounds, bodies).without_keep_alive(),
+        HttpProtocol::new(router, bounds, bodies).without_keep_alive(),
         ConnectionThreads::Shared,
         None,
         bounds,

@@ -18,6 +18,7 @@ use self::fields::{
     read_wait_ms,
 };
 pub use self::fields::{Text, default_domain};
+use crate::bounds::MAX_DESCRIPTORS;
 use crate::client_text::describe_json_error;
 use crate::rendering::problem::HttpProblem;
 use crate::request_handler::ParsedRequest;
@@ -310,6 +311,9 @@ impl<'b> RequestBody<'b> for ExplainRequest<'b> {
             (None, Some(descriptors)) if descriptors.is_empty() => Err(
                 r#"`descriptors` is empty; send descriptors such as [{"attributes":{"client":"alice"},"cost":1}]"#,
             ),
+            (None, Some(descriptors)) if descriptors.len() > MAX_DESCRIPTORS => {
+                Err("`descriptors[100]` is the 101st descriptor; send at most 100 in one request")
+            }
             (None, Some(_)) if self.cost.is_some() || !self.costs.0.is_empty() => Err(
                 "`cost` and `costs` have no effect together with `descriptors`; move them into a descriptor",
             ),

@@ -40,6 +40,11 @@ impl HttpProblem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
+    /// Creates a problem with status 403: the sender must not make the request.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, detail)
+    }
+
     /// Creates a problem with status 409: the call contradicts an earlier one.
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, detail)
@@ -50,7 +55,7 @@ impl HttpProblem {
         Self::new(StatusCode::GONE, detail)
     }
 
-    /// Creates a problem with status 421: another instance must handle the request.
+    /// Creates a problem with status 421: the request is not for this instance or this listener.
     pub fn misdirected(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::MISDIRECTED_REQUEST, detail)
     }

@@ -49,9 +49,13 @@ pub async fn start_service(
     settings: ServiceSettings,
     log: LogQueue,
 ) -> Result<Service, ServiceError> {
+    for exposed in &settings.exposed_secrets {
+        warn!("{exposed}");
+    }
     let bounds = settings.bounds;
     let token_key = settings.token_key.map(String::into_bytes);
     let token_key = token_key.or_else(|| derive_token_key(&settings.store));
+    let store_prefix = settings.store.key_prefix().to_owned();
     let store = open_store(settings.store, bounds).await?;
     let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind(), log));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
@@ -71,7 +75,8 @@ pub async fn start_service(
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
     let name_checks = NameChecks::new(settings.rejects_unused_names, settings.redact.clone());
-    let telemetry = Telemetry::new().with_denial_log_and_traces(denials, traces);
+    let telemetry = Telemetry::new(settings.redact.clone());
+    let telemetry = telemetry.with_denial_log_and_traces(denials, traces);
     let telemetry = match metrics {
         Some(metrics) => telemetry.with_metrics(metrics, settings.redact),
         None => telemetry,
@@ -82,7 +87,7 @@ pub async fn start_service(
             "reservations can be settled only at the instance that made them; set the same --token-key-file on all instances"
         );
     }
-    let tokens = TokenSealer::new(token_key.as_deref());
+    let tokens = TokenSealer::new(token_key.as_deref(), &store_prefix);
     let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
     let service =
         Service::new(gate, telemetry, health, settings.is_observe_only, tokens, name_checks);

@@ -8,7 +8,7 @@ use crate::args::ClusterArgs;
 use crate::bounds::StoreBounds;
 use crate::listen::{self, ListenError};
 
-const CLUSTER_KEY_FLAGS: SecretFlags = SecretFlags {
+pub const CLUSTER_KEY_FLAGS: SecretFlags = SecretFlags {
     text: "--cluster-key (SLIDEGATE_CLUSTER_KEY)",
     file: "--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE)",
 };

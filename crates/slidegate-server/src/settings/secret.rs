@@ -1,5 +1,6 @@
 //! Secrets that instances share, from the environment, the command line or a file.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -7,6 +8,9 @@ use thiserror::Error;
 
 /// The minimum length of a secret in bytes.
 const MIN_SECRET_BYTES: usize = 16;
+
+/// The permission of all users of the machine to read a file.
+const READ_BY_OTHERS: u32 = 0o004;
 
 /// The flag of a secret, and the flag of a file that contains it, each with its environment variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,29 @@ pub enum SecretError {
         "{flag}: the key has {bytes} bytes and needs {MIN_SECRET_BYTES} bytes or more; generate one with `openssl rand -hex 32`"
     )]
     TooShort { flag: &'static str, bytes: usize },
+}
+
+/// Returns a warning if the command line has a secret.
+pub fn command_line_warning(is_on_command_line: bool, flags: SecretFlags) -> Option<String> {
+    let SecretFlags { text, file } = flags;
+    is_on_command_line.then(|| {
+        format!(
+            "{text}: every user of the machine can read the command line; use the variable, or {file}"
+        )
+    })
+}
+
+/// Returns a warning if every user of the machine can read a file with a secret. Files that a group can read are usual:
+/// Kubernetes mounts secrets in this way.
+pub fn readable_file_warning(file: Option<&Path>, flag: &str) -> Option<String> {
+    let file = file?;
+    let mode = fs::metadata(file).ok()?.permissions().mode();
+    let file = file.display();
+    (mode & READ_BY_OTHERS != 0).then(|| {
+        format!(
+            "{flag}: every user of the machine can read `{file}`; remove this permission with chmod o-rwx"
+        )
+    })
 }
 
 /// Returns the secret that is given as a text or in a file; `None` if neither is given.

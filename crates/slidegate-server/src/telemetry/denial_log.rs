@@ -69,7 +69,7 @@ impl DenialLog {
     ) {
         let rule_match = status.find_match(matched_rules);
         let key = rule_match
-            .map(|it| self.format_redacted_key(it).to_string())
+            .map(|it| redacted_key(&self.redactor, it).to_string())
             .filter(|key| !key.is_empty());
         let cost = rule_match.and_then(|it| it.hits().next()).map(|hit| hit.cost);
         let is_observed = status.is_observed();
@@ -88,21 +88,20 @@ impl DenialLog {
             if is_observed { "would have been denied" } else { "denied" }
         );
     }
+}
 
-    /// Formats the key of a matching rule for the log, such as `tenant=acme,ip=192.0.2.7`. Values are redacted if
-    /// necessary.
-    fn format_redacted_key(&self, rule_match: &Match<'_>) -> impl fmt::Display {
-        fmt::from_fn(move |f| {
-            for (index, (name, value)) in rule_match.identity().enumerate() {
-                write!(f, "{}{name}=", if index > 0 { "," } else { "" })?;
-                match self.redactor.redact(name, value) {
-                    RedactedValue::Plain(value) => write_escaped_value(f, &value.to_string())?,
-                    hash @ RedactedValue::Hash(_) => write!(f, "{hash}")?,
-                }
+/// Formats the key of a matching rule for the log, such as `tenant=acme,ip=192.0.2.7`. Values are redacted if necessary.
+pub(super) fn redacted_key(redactor: &Redactor, rule_match: &Match<'_>) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        for (index, (name, value)) in rule_match.identity().enumerate() {
+            write!(f, "{}{name}=", if index > 0 { "," } else { "" })?;
+            match redactor.redact(name, value) {
+                RedactedValue::Plain(value) => write_escaped_value(f, &value.to_string())?,
+                hash @ RedactedValue::Hash(_) => write!(f, "{hash}")?,
             }
-            Ok(())
-        })
-    }
+        }
+        Ok(())
+    })
 }
 
 /// Writes an attribute value, cut after [`MAX_LOGGED_VALUE_BYTES`] bytes. Percent-encodes commas and percent signs, so
@@ -130,10 +129,7 @@ mod tests {
         let policy = policy.unwrap();
         let request = Request::new("default", Descriptor::new([("ip", ip), ("tenant", tenant)]));
         let matched_rules = policy.apply(&request);
-        DenialLog::new(1, redactor.clone())
-            .unwrap()
-            .format_redacted_key(matched_rules.matches().next().unwrap())
-            .to_string()
+        redacted_key(redactor, matched_rules.matches().next().unwrap()).to_string()
     }
 
     #[test]

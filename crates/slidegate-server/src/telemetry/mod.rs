@@ -4,6 +4,7 @@
 //! No metric label contains a value that a client sent. Such values appear only in [`top`], the denial log and traces,
 //! and [`redact`] hashes them if necessary.
 
+mod decision_log;
 mod denial_log;
 mod instrumented_store;
 mod limit_result;
@@ -32,6 +33,7 @@ pub use self::redact::Redactor;
 pub use self::top::TopKeys;
 pub use self::traces::DecisionTracer;
 
+use self::decision_log::DecisionLog;
 use self::limit_result::LimitResult;
 use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::rule_use::RuleUse;
@@ -46,6 +48,7 @@ const MAX_KEYS_PER_TOP_LIST: usize = 64;
 pub struct Telemetry {
     clock: SystemClock,
     collectors: Option<MetricsAndTopKeys>,
+    decision_log: DecisionLog,
     denial_log: Option<DenialLog>,
     tracer: Option<Arc<DecisionTracer>>,
     unknown_domain_log: UnknownDomainLog,
@@ -76,11 +79,13 @@ struct UnmatchedRequests {
 }
 
 impl Telemetry {
-    /// Creates telemetry without metrics, denial log and traces. It only logs warnings about unknown domains.
-    pub fn new() -> Self {
+    /// Creates telemetry without metrics, denial log and traces. It only logs warnings about unknown domains, and each
+    /// decision at the level `trace`. `redactor` decides which attribute values are hashed in the log.
+    pub fn new(redactor: Redactor) -> Self {
         Self {
             clock: SystemClock::new(),
             collectors: None,
+            decision_log: DecisionLog::new(redactor),
             denial_log: None,
             tracer: None,
             unknown_domain_log: UnknownDomainLog::new(),
@@ -147,6 +152,7 @@ impl Telemetry {
         matched_rules: &MatchedRules<'_>,
         decision: &Decision<'_>,
     ) {
+        self.decision_log.log(domain, matched_rules, decision);
         match matched_rules.matches().next() {
             Some(_) => policy_metrics.rule_use.record_matched_request(matched_rules),
             None => self.record_unmatched_request(policy_metrics, domain),

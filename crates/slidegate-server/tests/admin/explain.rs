@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use slidegate::{Clock, SystemClock};
+use ureq::Agent;
 
-use crate::client::Client;
+use crate::client::{Client, RawConnection};
 use crate::common::{Server, TempFile, slidegate_command};
 use crate::server::Redis;
 
@@ -17,6 +18,9 @@ rules:
   - { name: watched, per: [tenant], limits: [1/h], mode: observe }
   - { name: off, limits: [1/h], mode: off }
 ";
+
+/// Maximum delay of a response while large explanations run, or after their clients have left.
+const MAX_DELAY: Duration = Duration::from_secs(5);
 
 /// Returns the JSON body of a check request with these attributes and this cost.
 fn check_body(attributes: Value, cost: u64) -> Value {
@@ -108,6 +112,57 @@ fn request_at_explained_retry_time_is_allowed() {
     assert_eq!(client.check(&pro).status, 200);
 }
 
+/// Many rules apply to each of many descriptors.
+#[test]
+fn abandoned_explanations_delay_no_other_response() {
+    let rules =
+        (0..100).map(|index| format!("  - {{ name: r{index}, per: [a], limits: [9/h] }}\n"));
+    let policy = format!("rules:\n{}", rules.collect::<String>());
+    let server = Server::start_with_admin(&policy, &[]);
+    let body = json!({"descriptors": vec![json!({"attributes": {"a": "b"}}); 100]}).to_string();
+    let head = "POST /v1/explain HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: ";
+    let clients: Vec<RawConnection> = (0..8)
+        .map(|_| {
+            let mut client = RawConnection::connect(server.admin_address());
+            client.write(format!("{head}{}\r\n\r\n{body}", body.len()));
+            client
+        })
+        .collect();
+    let agent: Agent = Agent::config_builder().timeout_global(Some(MAX_DELAY)).build().into();
+    let url = format!("http://{}", server.admin_address());
+    assert_eq!(agent.get(format!("{url}/healthz")).call().unwrap().status(), 200);
+    drop(clients);
+    // Waits only for the explanation that runs, which ends early.
+    let small = r#"{"descriptors":[{"attributes":{"a":"b"}}]}"#;
+    let explained = agent.post(format!("{url}/v1/explain")).send(small).unwrap();
+    assert_eq!(explained.status(), 200);
+}
+
+#[test]
+fn number_of_explained_rules_is_bounded() {
+    let rules =
+        (0..1_001).map(|index| format!("  - {{ name: r{index}, per: [a], limits: [9/h] }}\n"));
+    let server = Server::start_with_admin(&format!("rules:\n{}", rules.collect::<String>()), &[]);
+    let client = Client::with_address(server.admin_address());
+    let explain = |count: usize, attribute: &str| {
+        let descriptors = vec![json!({"attributes": {attribute: "b"}}); count];
+        client.post("/v1/explain", json!({ "descriptors": descriptors }).to_string())
+    };
+    for (count, attribute, found) in [
+        (100, "other", "100 descriptors have 100100 rules"),
+        (20, "a", "20020 limits apply to the 20 descriptors"),
+    ] {
+        let rejected = explain(count, attribute);
+        assert_eq!(rejected.status, 400, "{}", rejected.body);
+        assert!(rejected.body.contains(found), "{}", rejected.body);
+        assert!(rejected.body.contains("send fewer descriptors"), "{}", rejected.body);
+    }
+    for attribute in ["a", "other"] {
+        let explained = explain(2, attribute).json();
+        assert_eq!(explained["rules"].as_array().unwrap().len(), 2 * 1_001);
+    }
+}
+
 #[test]
 fn explain_omits_retry_after_if_cost_exceeds_limit_max() {
     let server = Server::start_with_admin(POLICY, &[]);
@@ -192,6 +247,10 @@ allowed: of-plan is closest to its limit
         let (_, error) = run_with_policy(invalid);
         assert!(error.contains(reason), "{error}");
     }
+    let too_many = json!({"descriptors": vec![json!({"attributes": {}}); 101]}).to_string();
+    let response = Client::with_address(server.admin_address()).post("/v1/explain", &too_many);
+    assert_eq!(response.status, 400, "{}", response.body);
+    assert!(response.body.contains("send at most 100 in one request"), "{}", response.body);
     for invalid in [r#"{}"#, r#"{"descriptors":[]}"#, r#"{"attributes":{},"descriptors":[{}]}"#] {
         let response = Client::with_address(server.admin_address()).post("/v1/explain", invalid);
         assert_eq!(response.status, 400, "{invalid}: {}", response.body);

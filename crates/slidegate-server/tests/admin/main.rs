@@ -16,6 +16,7 @@ mod grpc;
 mod health;
 mod metrics;
 mod observe;
+mod origin;
 mod probes;
 #[path = "../common/prometheus.rs"]
 mod prometheus;

@@ -2,14 +2,16 @@
 //! of lines.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::common::Server;
+use crate::common::{Server, TempFile};
 
 /// A policy with a limit of 0, which denies every request that has the attribute `tenant`.
 const POLICY: &str = "rules: [{ name: nobody, per: [tenant], limits: [0/min] }]";
@@ -32,7 +34,10 @@ fn send_denied_check(client: &Client, tenant: &str) {
     assert_eq!(response.status, 429);
 }
 
+/// Parses a line of the JSON log. Panics if the line contains a control character, or one that changes the direction of text.
 fn parse_json_log_line(line: &str) -> Value {
+    let is_unsafe = |char: char| char.is_control() || ('\u{2028}'..='\u{202e}').contains(&char);
+    assert!(!line.contains(is_unsafe), "{line:?}");
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
@@ -200,6 +205,45 @@ fn denial_during_store_outage_logs_reason() {
 }
 
 #[test]
+fn secrets_that_others_can_read_are_logged_at_start() {
+    let key = TempFile::new(".key", "a key of all instances\n");
+    let startup_log = |flags: &[&str]| Server::start_with(POLICY, flags).startup_log().join("\n");
+    let flags = ["--token-key-file", key.path().to_str().unwrap()];
+    for (mode, is_logged) in [(0o644, true), (0o604, true), (0o640, false), (0o600, false)] {
+        fs::set_permissions(key.path(), Permissions::from_mode(mode)).unwrap();
+        let log = startup_log(&flags);
+        let warning = "--token-key-file (SLIDEGATE_TOKEN_KEY_FILE): every user of the machine";
+        assert_eq!(log.contains(warning), is_logged, "{mode:o}: {log}");
+    }
+    let log = startup_log(&["--token-key", "a key of all instances"]);
+    assert!(log.contains("--token-key (SLIDEGATE_TOKEN_KEY): every user of the machine"), "{log}");
+    assert!(!log.contains("all instances"), "{log}");
+}
+
+#[test]
+fn trace_level_logs_every_decision() {
+    let policy = "rules: [{ name: own, domain: api, per: [tenant], limits: [1/h] }]";
+    let flags = ["--log-level", "trace", "--redact-keys", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]];
+    let server = Server::start_with(policy, &flags);
+    let client = Client::new(&server);
+    let decided = |domain: &str, status: u16| {
+        let request = json!({"domain": domain, "attributes": {"tenant": "acme-corp"}});
+        assert_eq!(client.check(&request).status, status);
+        let line = server.wait_for_log("\"message\":\"decided\"");
+        assert!(!line.contains("acme-corp"), "{line}");
+        parse_json_log_line(&line)
+    };
+    let allowed = decided("api", 200);
+    assert_eq!((&allowed["level"], &allowed["allowed"]), (&json!("TRACE"), &json!(true)));
+    assert_eq!((&allowed["domain"], &allowed["rule"]), (&json!("api"), &json!("own")));
+    assert_eq!((&allowed["limit"], &allowed["remaining"]), (&json!("1h"), &json!(0)));
+    assert!(allowed["key"].as_str().unwrap().starts_with("tenant="), "{allowed}");
+    assert_eq!(decided("api", 429)["allowed"], false);
+    let unlimited = decided("other", 200);
+    assert_eq!((&unlimited["allowed"], &unlimited["rule"]), (&json!(true), &Value::Null));
+}
+
+#[test]
 fn log_denials_flag_zero_disables_denial_lines() {
     let server = Server::start_with(POLICY, &["--log-denials", "0"]);
     send_denied_check(&Client::new(&server), "a");
@@ -255,7 +299,7 @@ fn policy_warnings_are_logged_at_start_and_reload() {
         "{:#?}",
         server.startup_log()
     );
-    std::fs::write(server.policy_path(), policy(2)).unwrap();
+    fs::write(server.policy_path(), policy(2)).unwrap();
     server.wait_for_log("the policy has changed");
     let lines = stop_server_and_read_log_lines(&server);
     assert_eq!(lines.iter().filter(is_warning).count(), 1, "{lines:#?}");

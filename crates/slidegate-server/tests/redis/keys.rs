@@ -9,8 +9,8 @@ use crate::common::Server;
 use crate::server::Redis;
 
 /// Maximum length of a Redis key in bytes. A key contains the prefix, the domain, the rule, the limit, and at most
-/// 2 * 4,096 bytes of attribute names and values.
-const MAX_REDIS_KEY_BYTES: usize = 9_000;
+/// 2 * 1,280 bytes of attribute names and values.
+const MAX_REDIS_KEY_BYTES: usize = 2_700;
 
 const POLICY: &str = "
 rules:

@@ -8,8 +8,12 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod flags;
+#[path = "../grpc/client.rs"]
+#[allow(dead_code, unused_imports, reason = "only the gRPC tests use all of it")]
+mod grpc_client;
 mod hot_keys;
 mod keys;
+mod long_keys;
 mod lost_connections;
 mod outage;
 mod passwords;

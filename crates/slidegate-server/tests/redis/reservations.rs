@@ -100,6 +100,21 @@ fn settlement_with_other_costs_is_rejected_by_every_server() {
     assert_eq!(remaining(&clients[0]), [99, 9_100, 89_100]);
 }
 
+/// Servers with different prefixes have different counters, also if they have the same token key.
+#[test]
+fn tokens_of_server_with_other_prefix_are_rejected() {
+    let redis = Redis::start();
+    let own = start_server(&redis, &TOKEN_KEY);
+    let other = start_server(&redis, &[&TOKEN_KEY[..], &["--redis-prefix", "other:"]].concat());
+    let reserve = json!({"attributes": {"client": "ann"}, "costs": {"tokens": 700}});
+    let reserved = post(&Client::new(&own), "/v1/reserve", &reserve).json();
+    let settle = json!({"reservation": reserved["reservation"], "costs": {"tokens": 300}});
+    let rejected = post(&Client::new(&other), "/v1/settle", &settle);
+    assert_eq!(rejected.status, 400, "{}", rejected.body);
+    assert!(rejected.body.contains("--redis-prefix"), "{}", rejected.body);
+    assert_eq!(post(&Client::new(&own), "/v1/settle", &settle).status, 200);
+}
+
 #[test]
 fn reservation_of_server_with_other_key_is_rejected() {
     let redis = Redis::start();

@@ -9,7 +9,11 @@ use super::value::{DIGEST_BYTES, Value};
 
 /// Maximum length, in bytes, of the list of names and values in the text of a key. A longer list is replaced by its
 /// digest.
-pub(super) const MAX_NAME_VALUE_LIST_BYTES: usize = 4096;
+///
+/// A store outside of this process finds a counter by this text, so the tokens of permits and reservations contain it
+/// once for each limit. The bound keeps them small whatever clients send, and has space for a value of
+/// [`MAX_VALUE_BYTES`](super::MAX_VALUE_BYTES) with its name.
+pub(super) const MAX_NAME_VALUE_LIST_BYTES: usize = 1280;
 
 /// Writes names and values, such as `tenant=acme,ip=192.0.2.7`, or a digest of this text if it is too long. Colons are
 /// percent-encoded unless the text is within the braces of a key.

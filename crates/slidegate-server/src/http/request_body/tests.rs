@@ -29,6 +29,19 @@ fn attribute_value() -> impl Strategy<Value = (String, String)> {
     ]
 }
 
+#[test]
+fn explain_accepts_maximum_number_of_descriptors() {
+    let parse_with = |count| {
+        let descriptors = vec![r#"{"attributes":{"a":"b"}}"#; count].join(",");
+        let body = format!(r#"{{"descriptors":[{descriptors}]}}"#);
+        parse::<ExplainRequest<'_>>(&body).map(|_| ()).map_err(|problem| detail(&problem))
+    };
+    assert_eq!(parse_with(MAX_DESCRIPTORS), Ok(()));
+    let error = parse_with(MAX_DESCRIPTORS + 1).unwrap_err();
+    assert!(error.starts_with(&format!("`descriptors[{MAX_DESCRIPTORS}]` is")), "{error}");
+    assert!(error.contains(&format!("at most {MAX_DESCRIPTORS} in")), "{error}");
+}
+
 proptest! {
     #[test]
     fn every_attribute_value_counts_as_its_text(
