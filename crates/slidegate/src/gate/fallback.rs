@@ -12,7 +12,8 @@ use crate::outcome::Outcome;
 use crate::permit::Permit;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
 use crate::store::{
-    Adjustment, Charge, PermitChange, Receipt, SettleResult, Settlement, SyncStore,
+    Adjustment, Charge, DEFAULT_MAX_CALL_RECORDS, PermitChange, Receipt, SettleResult, Settlement,
+    SyncStore,
 };
 
 /// Minimum time for which counts are kept. It is longer than a decision takes, so that counts are not dropped during a
@@ -35,16 +36,22 @@ pub(super) struct InMemoryFallback {
     needed_until: AtomicU64,
 }
 
-/// The maximum number of keys, and of bytes, that are counted in memory while the store is unavailable.
+/// The bounds on the keys and on the records of calls that are in memory while the store is unavailable.
 #[derive(Clone, Copy)]
 pub(super) struct LocalCountsBounds {
     max_keys: usize,
+    /// The maximum memory of keys and records in bytes.
     max_memory: usize,
+    max_call_records: usize,
 }
 
 impl Default for LocalCountsBounds {
     fn default() -> Self {
-        Self { max_keys: DEFAULT_MAX_KEYS, max_memory: DEFAULT_MAX_MEMORY }
+        Self {
+            max_keys: DEFAULT_MAX_KEYS,
+            max_memory: DEFAULT_MAX_MEMORY,
+            max_call_records: DEFAULT_MAX_CALL_RECORDS,
+        }
     }
 }
 
@@ -73,9 +80,14 @@ impl InMemoryFallback {
         Self::new(self.clock.clone(), LocalCountsBounds { max_keys, ..self.bounds })
     }
 
-    /// Returns a new fallback whose keys take at most `max_memory` bytes. The counts are not copied.
+    /// Returns a new fallback whose keys and records take at most `max_memory` bytes. The counts are not copied.
     pub(super) fn with_max_memory(&self, max_memory: usize) -> Self {
         Self::new(self.clock.clone(), LocalCountsBounds { max_memory, ..self.bounds })
+    }
+
+    /// Returns a new fallback that remembers at most `max_call_records` calls. The counts are not copied.
+    pub(super) fn with_max_call_records(&self, max_call_records: usize) -> Self {
+        Self::new(self.clock.clone(), LocalCountsBounds { max_call_records, ..self.bounds })
     }
 
     /// Calls `decide` with the counts in memory, which are created if necessary. `outcomes` returns the outcomes of the
@@ -145,9 +157,10 @@ impl InMemoryFallback {
 
     #[cold]
     fn create_counts(&self) -> Arc<LocalCounts> {
-        let LocalCountsBounds { max_keys, max_memory } = self.bounds;
-        let created =
-            MemoryStore::with_clock(self.clock.clone(), max_keys).with_max_memory(max_memory);
+        let LocalCountsBounds { max_keys, max_memory, max_call_records } = self.bounds;
+        let created = MemoryStore::with_clock(self.clock.clone(), max_keys)
+            .with_max_memory(max_memory)
+            .with_max_call_records(max_call_records);
         let created = Arc::new(created);
         let none: Option<Arc<LocalCounts>> = None;
         let previous = self.counts.compare_and_swap(&none, Some(created.clone()));
