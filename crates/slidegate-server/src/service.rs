@@ -107,7 +107,8 @@ impl Service {
         }
         let active = self.active_policy.load_full();
         let matched = active.policy.apply(request);
-        let (decision, waited) = self.gate.check_matched_within_async(&matched, max_wait).await;
+        let check = self.gate.check_matched_within_async(request, &matched, max_wait);
+        let (decision, waited) = check.await;
         self.telemetry.record_decision(
             &active.policy_metrics,
             request.domain(),
@@ -187,13 +188,15 @@ impl Service {
         self.gate.wait_stats()
     }
 
-    /// Returns the number of keys and other metrics of the store. Includes keys that the gate counts in local memory
-    /// while the store is unavailable.
+    /// Returns the number of keys and other metrics of the store. Includes keys and records of calls that the gate has in
+    /// local memory while the store is unavailable.
     pub fn store_stats(&self) -> StoreStats {
         let stats = self.store().stats();
         StoreStats {
             keys: stats.keys + self.gate.local_keys(),
-            memory_bytes: stats.memory_bytes + self.gate.local_memory_bytes(),
+            key_bytes: stats.key_bytes + self.gate.local_memory_bytes(),
+            call_records: stats.call_records + self.gate.local_call_records(),
+            call_record_bytes: stats.call_record_bytes + self.gate.local_call_record_bytes(),
             ..stats
         }
     }

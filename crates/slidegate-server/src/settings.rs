@@ -67,7 +67,7 @@ pub struct ServiceSettings {
     pub ready_needs_store: bool,
     /// Maximum wait of a call.
     pub max_wait: Duration,
-    /// Maximum number of calls that wait.
+    /// Maximum number of calls that wait, and of their bytes.
     pub wait_bounds: WaitBounds,
     /// Whether there is an admin listener. Without an admin listener, no metrics and no top keys are collected.
     pub has_admin_listener: bool,
@@ -158,6 +158,7 @@ impl Settings {
                 wait_bounds: WaitBounds {
                     max_waiting: args.waiting.max_waiting,
                     max_waiting_per_key: args.waiting.max_waiting_per_key,
+                    max_waiting_bytes: bounds.max_waiting_bytes(),
                 },
                 has_admin_listener,
                 max_denial_logs_per_second: max_denial_logs_per_second(&args.observability),

@@ -200,7 +200,7 @@ fn local_counts_stay_within_local_max_memory() {
 #[test]
 fn local_call_records_stay_within_bounds() {
     const MIB: usize = 1 << 20;
-    // The records of one bound are few, those of the other are large.
+    // First a bound on the number of small records, then a bound on the bytes of large records.
     for (max_records, descriptors) in [(64, 1), (1_000_000, 60)] {
         let fleet = InstancesWithSharedStore::with_limit(1, "1000000/d", "sliding_counter");
         fleet.fail_store();

@@ -53,7 +53,9 @@ pub async fn start_service(
     let token_key = settings.token_key.map(String::into_bytes);
     let token_key = token_key.or_else(|| derive_token_key(&settings.store));
     let store = open_store(settings.store, bounds).await?;
-    let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind(), log));
+    let metrics = settings
+        .has_admin_listener
+        .then(|| Metrics::new(store.kind(), log, bounds.max_permit_bytes()));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
     let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
@@ -66,7 +68,8 @@ pub async fn start_service(
     let gate = Gate::new(policy, store)
         .with_instances(settings.expected_instances)
         .with_local_max_keys(bounds.max_keys)
-        .with_local_max_memory(bounds.max_memory)
+        .with_local_max_memory(bounds.max_store_bytes())
+        .with_local_max_call_records(bounds.max_call_records)
         .with_wait_bounds(settings.wait_bounds);
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
@@ -105,7 +108,7 @@ async fn open_store(
     let (address, settings, clock) = match settings {
         StoreSettings::Memory => {
             let store = MemoryStore::with_clock(SystemClock::new(), bounds.max_keys);
-            let store = store.with_max_memory(bounds.max_memory);
+            let store = store.with_max_memory(bounds.max_store_bytes());
             return Ok(ServerStore::Memory(store.with_max_call_records(bounds.max_call_records)));
         }
         StoreSettings::Cluster(settings) => {

@@ -162,7 +162,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Sets the memory budget for keys and records of calls in bytes, at least 1 MiB. Records take at most a quarter of it,
-    /// and keys what records do not take.
+    /// and keys take the rest.
     ///
     /// Above the budget, keys are evicted by the same rule as above the maximum number of keys. The budget is exceeded
     /// briefly while a table or a state moves to a larger allocation, and by concurrent allocations of other threads.
