@@ -197,6 +197,8 @@ impl Service {
             key_bytes: stats.key_bytes + self.gate.local_memory_bytes(),
             call_records: stats.call_records + self.gate.local_call_records(),
             call_record_bytes: stats.call_record_bytes + self.gate.local_call_record_bytes(),
+            evicted_call_records: stats.evicted_call_records
+                + self.gate.local_evicted_call_records(),
             ..stats
         }
     }

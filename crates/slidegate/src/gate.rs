@@ -186,6 +186,11 @@ impl<S> Gate<S> {
         self.fallback.local_counts().map_or(0, |counts| counts.call_records().records())
     }
 
+    /// Returns the number of these calls that were forgotten too early since the start, because of a bound.
+    pub fn local_evicted_call_records(&self) -> u64 {
+        self.fallback.evicted_call_records()
+    }
+
     /// Returns the bytes of memory that the [`local_call_records`](Self::local_call_records) take.
     pub fn local_call_record_bytes(&self) -> usize {
         self.fallback.local_counts().map_or(0, |counts| counts.call_records().memory_bytes())

@@ -216,6 +216,8 @@ fn local_call_records_stay_within_bounds() {
             assert!(gate.local_call_records() <= max_records);
             max_bytes = max_bytes.max(gate.local_call_record_bytes());
         }
+        let records = gate.local_call_records() as u64 + gate.local_evicted_call_records();
+        assert_eq!(records, 1_000);
         assert!((MIB / 64..=MIB / 4).contains(&max_bytes), "{max_bytes}");
     }
 }

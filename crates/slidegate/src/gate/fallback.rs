@@ -34,6 +34,8 @@ pub(super) struct InMemoryFallback {
     /// no counts. While the store is available, decisions read no other field. The value is set after `counts` is
     /// filled and cleared before `counts` is emptied, so that no counts are lost.
     needed_until: AtomicU64,
+    /// The number of records that were evicted from counts which have been dropped.
+    evicted_call_records: AtomicU64,
 }
 
 /// The bounds on the keys and on the records of calls that are in memory while the store is unavailable.
@@ -67,6 +69,7 @@ impl InMemoryFallback {
             bounds,
             counts: ArcSwapOption::empty(),
             needed_until: AtomicU64::new(NEEDED_UNTIL_IF_NO_COUNTS),
+            evicted_call_records: AtomicU64::new(0),
         }
     }
 
@@ -155,6 +158,12 @@ impl InMemoryFallback {
         self.counts.load_full()
     }
 
+    /// Returns the number of records of calls that were evicted before they expired, since the start.
+    pub(super) fn evicted_call_records(&self) -> u64 {
+        let current = self.local_counts().map_or(0, |counts| evicted_records_of(&counts));
+        self.evicted_call_records.load(Ordering::Relaxed) + current
+    }
+
     #[cold]
     fn create_counts(&self) -> Arc<LocalCounts> {
         let LocalCountsBounds { max_keys, max_memory, max_call_records } = self.bounds;
@@ -187,7 +196,12 @@ impl InMemoryFallback {
                 .is_ok()
         };
         if has_expired && cleared(needed_until) {
-            self.counts.store(None);
+            let evicted = self.counts.swap(None).map_or(0, |counts| evicted_records_of(&counts));
+            self.evicted_call_records.fetch_add(evicted, Ordering::Relaxed);
         }
     }
+}
+
+fn evicted_records_of(counts: &LocalCounts) -> u64 {
+    counts.call_records().evicted_records()
 }

@@ -280,9 +280,8 @@ impl std::fmt::Debug for CallRecordTable {
 impl CallRecordTable {
     /// Creates an empty table of at most `max_records` records and `max_bytes` bytes.
     pub fn new(max_records: usize, max_bytes: usize) -> Self {
-        let shards = (max_bytes / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS);
-        let new_shard =
-            || Mutex::new(CallRecords::new(max_records.div_ceil(shards), max_bytes / shards));
+        let shards = (max_bytes / MIN_SHARD_BYTES).min(max_records).clamp(1, MAX_SHARDS);
+        let new_shard = || Mutex::new(CallRecords::new(max_records / shards, max_bytes / shards));
         Self {
             shards: (0..shards).map(|_| new_shard()).collect(),
             max_records,

@@ -129,6 +129,20 @@ fn oldest_record_is_evicted_first() {
 }
 
 #[test]
+fn records_of_all_shards_stay_within_max() {
+    for max_records in [1, 10, 63, 64, 100, 1_000] {
+        let table = CallRecordTable::new(max_records, 64 << 20);
+        for number in 0..3_000_u32 {
+            let id = CallId::from_bytes(u128::from(number).to_be_bytes());
+            let call = CallIdentity { id, ..identity(0, 7, 600) };
+            table.charge_once(&call, &[], at(0), admitted);
+        }
+        let records = table.records();
+        assert!(records <= max_records && records * 2 > max_records, "{records}, {max_records}");
+    }
+}
+
+#[test]
 fn large_record_evicts_no_other() {
     let mut records = CallRecords::new(10, 4_000);
     let (small, large) = (identity(1, 7, 600), identity(2, 7, 900));
