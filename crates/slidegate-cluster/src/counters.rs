@@ -74,9 +74,13 @@ pub struct Counters {
     /// Memory of the replicas of all shards, in bytes. The number is updated when counter updates are merged, and by
     /// [`Counters::prune`].
     replica_bytes: AtomicUsize,
+    /// Memory of the records of calls of this node, in bytes.
+    call_record_bytes: AtomicUsize,
     evicted: AtomicU64,
     /// The first shard that the next call of [`Counters::prune`] visits.
     next_pruned_shard: AtomicUsize,
+    /// The next shard from which keys are evicted when the records of calls grow.
+    next_evicted_shard: AtomicUsize,
     kinds: CounterKinds,
     progress: Arc<SharedProgress>,
     overshoot: OvershootHistogram,
@@ -123,7 +127,7 @@ pub struct CounterSettings {
     pub sync_interval: Duration,
     /// Maximum number of keys.
     pub max_keys: usize,
-    /// Maximum memory of the counters of all keys, in bytes.
+    /// Maximum memory of the counters of all keys and of the records of calls, in bytes.
     pub max_memory: usize,
 }
 
@@ -143,8 +147,10 @@ impl Counters {
             max_memory: settings.max_memory,
             state_bytes: AtomicUsize::new(0),
             replica_bytes: AtomicUsize::new(0),
+            call_record_bytes: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
             next_pruned_shard: AtomicUsize::new(0),
+            next_evicted_shard: AtomicUsize::new(0),
             kinds: CounterKinds::default(),
             progress: Arc::default(),
             overshoot: OvershootHistogram::default(),
@@ -172,6 +178,11 @@ impl Counters {
     /// other nodes are not included.
     pub fn memory_bytes(&self) -> usize {
         self.state_bytes.load(Ordering::Relaxed) + self.replica_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the maximum memory of the counters of all keys and of the records of calls, in bytes.
+    pub fn max_memory(&self) -> usize {
+        self.max_memory
     }
 
     /// Returns the number of keys that were evicted before they expired, because of the key or memory limit.

@@ -47,7 +47,7 @@ pub struct Settings {
     pub max_clock_skew: Duration,
     /// Maximum number of keys.
     pub max_keys: usize,
-    /// Maximum memory of the counters of all keys, in bytes.
+    /// Maximum memory of the counters of all keys and of the records of calls, in bytes.
     pub max_memory: usize,
 }
 

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use slidegate::store::{
     CallRecordTable, CounterId, DEFAULT_MAX_CALL_RECORDS, OnceResult, Outcomes, SettleResult,
-    Settlement, SingleChargeResult,
+    Settlement, SingleChargeResult, max_call_record_bytes,
 };
 use slidegate::{
     Adjustment, Asynchronous, CallIdentity, ChargeResult, Clock, Edit, Hit, Receipt, Store,
-    StoreError,
+    StoreError, Timestamp,
 };
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
@@ -101,6 +101,7 @@ impl<C: Clock> ClusterStore<C> {
         replication: ReplicationHandle,
         sync_wait: Duration,
     ) -> Self {
+        let max_record_bytes = max_call_record_bytes(counters.max_memory());
         Self {
             clock,
             counters,
@@ -108,15 +109,17 @@ impl<C: Clock> ClusterStore<C> {
             sync_wait,
             unsynced_denials: AtomicU64::new(0),
             node: None,
-            calls: CallRecordTable::new(DEFAULT_MAX_CALL_RECORDS),
+            calls: CallRecordTable::new(DEFAULT_MAX_CALL_RECORDS, max_record_bytes),
         }
     }
 
-    /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default. Each
-    /// node remembers only the calls that it has admitted itself.
+    /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default. They take
+    /// at most a quarter of the [memory limit](Counters::max_memory). Each node remembers only the calls that it has
+    /// admitted itself.
     #[must_use]
     pub fn with_max_call_records(self, max_records: usize) -> Self {
-        Self { calls: CallRecordTable::new(max_records), ..self }
+        let max_record_bytes = max_call_record_bytes(self.counters.max_memory());
+        Self { calls: CallRecordTable::new(max_records, max_record_bytes), ..self }
     }
 
     /// Returns the records of idempotent calls and of settled reservations.
@@ -140,6 +143,11 @@ impl<C: Clock> ClusterStore<C> {
     /// Returns the number of requests that waited for acknowledgements of other nodes and were then denied.
     pub fn unsynced_denials(&self) -> u64 {
         self.unsynced_denials.load(Ordering::Relaxed)
+    }
+
+    /// Counts the memory of the records of calls against the memory limit.
+    fn count_memory_of_calls(&self, now: Timestamp) {
+        self.counters.set_call_record_bytes(self.calls.memory_bytes(), now);
     }
 
     fn try_charge(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
@@ -219,6 +227,7 @@ impl<C: Clock> Drop for PendingCall<'_, C> {
     fn drop(&mut self) {
         let now = self.store.clock.now();
         self.store.calls.finish(self.identity, self.hits, self.result.as_ref(), now);
+        self.store.count_memory_of_calls(now);
     }
 }
 
@@ -293,6 +302,7 @@ impl<C: Clock> Store for ClusterStore<C> {
                 added = self.counters.charge_call(&[hit], now, CapPolicy::Deny).map(drop);
             }
         });
+        self.count_memory_of_calls(now);
         added.map(|()| result)
     }
 
@@ -333,7 +343,7 @@ impl<C: Clock> Store for ClusterStore<C> {
 #[cfg(test)]
 mod tests {
     use slidegate::testkit::block_on;
-    use slidegate::{ClusterOptions, Key, Limit, ManualClock, Scope, Timestamp};
+    use slidegate::{ClusterOptions, Key, Limit, ManualClock, Scope};
 
     use super::*;
     use crate::counters::CounterSettings;

@@ -1,11 +1,17 @@
 //! Tests that the memory of a node's counters is measured and bounded.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Algorithm, Calendar, Hit, Key, Limit, Period, Scope, Timestamp};
+use slidegate::testkit::block_on;
+use slidegate::{
+    Algorithm, Calendar, CallId, CallIdentity, Hit, Key, Limit, ManualClock, Period, Scope, Store,
+    Timestamp, Value,
+};
 use slidegate_cluster::counters::{CapPolicy, CounterSettings, Counters};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
+use slidegate_cluster::store::{ClusterStore, ReplicationHandle};
 
 const BYTES_PER_MIB: usize = 1 << 20;
 
@@ -144,5 +150,36 @@ fn counters_of_other_nodes_use_half_of_memory() -> Result<(), Box<dyn std::error
     let later = test_time().after(Duration::from_secs(3_600));
     (0..64).for_each(|_| counters.prune(later));
     assert!(counters.memory_bytes() < BYTES_PER_MIB / 4, "{}", counters.memory_bytes());
+    Ok(())
+}
+
+#[test]
+fn records_of_calls_take_quarter_of_memory() -> Result<(), Box<dyn std::error::Error>> {
+    let limit = Limit::new("1000000/d".parse()?, Algorithm::SlidingCounter)?;
+    let counters = Arc::new(new_counters(4 * BYTES_PER_MIB, test_time()));
+    (0..200_000).for_each(|number| charge(&counters, &limit, number));
+    assert!(counters.memory_bytes() > 3 * BYTES_PER_MIB, "{}", counters.memory_bytes());
+    let (keys, clock) = (counters.keys(), ManualClock::at(test_time()));
+    let replication = ReplicationHandle::default();
+    let store = ClusterStore::new(clock, counters.clone(), replication, Duration::ZERO);
+    let scope = Scope::new("test", "memory", "limit", &["number"]);
+    let texts: Vec<String> = (0..60).map(|number| number.to_string()).collect();
+    let values: Vec<[Value<'_>; 1]> = texts.iter().map(|text| [text.as_str().into()]).collect();
+    let hits: Vec<Hit<'_>> =
+        values.iter().map(|values| Hit::new(Key::new(&scope, values), &limit, 1)).collect();
+    let (mut peak_bytes, mut peak_record_bytes) = (0, 0);
+    for number in 0..5_000_u128 {
+        let (id, ttl) = (CallId::from_bytes(number.to_be_bytes()), Duration::from_secs(600));
+        let identity = CallIdentity { id, request_digest: 0, ttl };
+        block_on(store.charge_once_async(&hits, &identity))?;
+        let record_bytes = store.call_records().memory_bytes();
+        peak_record_bytes = peak_record_bytes.max(record_bytes);
+        peak_bytes = peak_bytes.max(counters.memory_bytes() + record_bytes);
+    }
+    let quarter = BYTES_PER_MIB * 3 / 4..=BYTES_PER_MIB;
+    assert!(quarter.contains(&peak_record_bytes), "{peak_record_bytes}");
+    assert!(peak_bytes <= 4 * BYTES_PER_MIB + BYTES_PER_MIB / 8, "{peak_bytes}");
+    // No more keys are evicted than the records need.
+    assert!(counters.keys() > keys * 7 / 10, "{} of {keys}", counters.keys());
     Ok(())
 }

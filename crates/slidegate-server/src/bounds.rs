@@ -77,13 +77,30 @@ pub const MAX_ENTRIES: usize = 1_000;
 /// Maximum number of limits that apply to a request with many descriptors. The time of a decision grows with it.
 pub const MAX_HITS: usize = 1_000;
 
-/// Bounds on the keys that are counted in the memory of this process.
+/// Bounds on the keys, the records of calls, the waiting calls and the permits in the memory of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreBounds {
     /// Maximum number of keys that are counted.
     pub max_keys: usize,
-    /// Maximum memory of all keys in bytes.
+    /// Maximum memory of all of these together in bytes.
     pub max_memory: usize,
     /// Maximum number of records of idempotent calls and of settled reservations.
     pub max_call_records: usize,
+}
+
+impl StoreBounds {
+    /// Returns the maximum memory of keys and records of calls in bytes, which is the memory of the store.
+    pub fn max_store_bytes(&self) -> usize {
+        self.max_memory - self.max_waiting_bytes() - self.max_permit_bytes()
+    }
+
+    /// Returns the maximum memory of waiting calls in bytes.
+    pub fn max_waiting_bytes(&self) -> usize {
+        self.max_memory / 16
+    }
+
+    /// Returns the maximum memory in bytes of the permits that the metrics track.
+    pub fn max_permit_bytes(&self) -> usize {
+        self.max_memory / 64
+    }
 }

@@ -16,6 +16,7 @@ use slidegate::{Decision, Gate, Policy, Request, WaitStats};
 use tokio_util::sync::CancellationToken;
 
 use self::names::NameChecks;
+use crate::body_budget::BodyBudget;
 use crate::bounds::MAX_EXPLAINED_RULES;
 use crate::explain::Explanation;
 use crate::health::{Health, Readiness};
@@ -38,6 +39,8 @@ pub struct Service {
     tokens: TokenSealer,
     /// Maximum wait of a call.
     max_wait: Duration,
+    /// The memory of the request bodies of all listeners.
+    bodies: BodyBudget,
     name_checks: NameChecks,
 }
 
@@ -63,10 +66,25 @@ impl Service {
         observe: bool,
         tokens: TokenSealer,
         name_checks: NameChecks,
+        bodies: BodyBudget,
     ) -> Self {
         let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate.policy(), &telemetry));
-        let max_wait = Duration::ZERO;
-        Self { gate, active_policy, telemetry, health, observe, tokens, max_wait, name_checks }
+        Self {
+            gate,
+            active_policy,
+            telemetry,
+            health,
+            observe,
+            tokens,
+            max_wait: Duration::ZERO,
+            name_checks,
+            bodies,
+        }
+    }
+
+    /// Returns the memory of the request bodies of all client listeners.
+    pub fn bodies(&self) -> &BodyBudget {
+        &self.bodies
     }
 
     /// Sets the maximum wait of a call, zero by default.
@@ -110,7 +128,8 @@ impl Service {
         }
         let active = self.active_policy.load_full();
         let matched = active.policy.apply(request);
-        let (decision, waited) = self.gate.check_matched_within_async(&matched, max_wait).await;
+        let check = self.gate.check_matched_within_async(request, &matched, max_wait);
+        let (decision, waited) = check.await;
         self.telemetry.record_decision(
             &active.policy_metrics,
             request.domain(),
@@ -207,13 +226,17 @@ impl Service {
         self.gate.wait_stats()
     }
 
-    /// Returns the number of keys and other metrics of the store. Includes keys that the gate counts in local memory
-    /// while the store is unavailable.
+    /// Returns the number of keys and other metrics of the store. Includes keys and records of calls that the gate has in
+    /// local memory while the store is unavailable.
     pub fn store_stats(&self) -> StoreStats {
         let stats = self.store().stats();
         StoreStats {
             keys: stats.keys + self.gate.local_keys(),
-            memory_bytes: stats.memory_bytes + self.gate.local_memory_bytes(),
+            key_bytes: stats.key_bytes + self.gate.local_memory_bytes(),
+            call_records: stats.call_records + self.gate.local_call_records(),
+            call_record_bytes: stats.call_record_bytes + self.gate.local_call_record_bytes(),
+            evicted_call_records: stats.evicted_call_records
+                + self.gate.local_evicted_call_records(),
             ..stats
         }
     }

@@ -52,8 +52,6 @@ pub struct Settings {
     pub clients: ClientBounds,
     /// Whether the command line or the environment sets the maximum number of connections.
     pub is_max_connections_given: bool,
-    /// Maximum memory of request bodies in bytes.
-    pub max_buffered: usize,
     pub shutdown_grace: Duration,
     pub log: LogSettings,
 }
@@ -68,6 +66,8 @@ pub struct ServiceSettings {
     pub store: StoreSettings,
     pub expected_instances: NonZeroU32,
     pub bounds: StoreBounds,
+    /// Maximum memory of request bodies in bytes.
+    pub max_buffered: usize,
     /// The key with which reservations are encrypted, or `None` to draw a random key.
     pub token_key: Option<String>,
     /// Warnings about secrets that every user of the machine can read.
@@ -75,7 +75,7 @@ pub struct ServiceSettings {
     pub ready_needs_store: bool,
     /// Maximum wait of a call.
     pub max_wait: Duration,
-    /// Maximum number of calls that wait.
+    /// Maximum number of calls that wait, and of their bytes.
     pub wait_bounds: WaitBounds,
     /// Whether there is an admin listener. Without an admin listener, no metrics and no top keys are collected.
     pub has_admin_listener: bool,
@@ -168,6 +168,7 @@ impl Settings {
                 store,
                 expected_instances,
                 bounds,
+                max_buffered: args.connections.max_buffered,
                 token_key,
                 exposed_secrets,
                 ready_needs_store,
@@ -175,6 +176,7 @@ impl Settings {
                 wait_bounds: WaitBounds {
                     max_waiting: args.waiting.max_waiting,
                     max_waiting_per_key: args.waiting.max_waiting_per_key,
+                    max_waiting_bytes: bounds.max_waiting_bytes(),
                 },
                 has_admin_listener,
                 max_denial_logs_per_second: max_denial_logs_per_second(&args.observability),
@@ -184,7 +186,6 @@ impl Settings {
             policy_file,
             clients: args.connections.bounds(),
             is_max_connections_given: args.connections.is_max_connections_given,
-            max_buffered: args.connections.max_buffered,
             shutdown_grace: args.shutdown_grace,
             log: LogSettings {
                 level: args.observability.log_level,

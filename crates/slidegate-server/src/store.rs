@@ -87,13 +87,13 @@ impl ServerStore {
         let stats = match self {
             Self::Memory(store) => StoreStats {
                 keys: store.keys(),
-                memory_bytes: store.memory_bytes(),
+                key_bytes: store.memory_bytes(),
                 evicted_keys: store.evicted_keys(),
                 ..StoreStats::default()
             },
             Self::Cluster(store) => StoreStats {
                 keys: store.counters().keys(),
-                memory_bytes: store.counters().memory_bytes(),
+                key_bytes: store.counters().memory_bytes(),
                 evicted_keys: store.counters().evicted_keys(),
                 ..StoreStats::default()
             },
@@ -105,6 +105,7 @@ impl ServerStore {
         };
         StoreStats {
             call_records: records.map_or(0, CallRecordTable::records),
+            call_record_bytes: records.map_or(0, CallRecordTable::memory_bytes),
             evicted_call_records: records.map_or(0, CallRecordTable::evicted_records),
             ..stats
         }

@@ -140,11 +140,18 @@ impl<S> Gate<S> {
         Self { fallback: self.fallback.with_max_keys(max_keys), ..self }
     }
 
-    /// Sets the maximum memory, in bytes, of the keys that are counted in memory while the store is unavailable. 1 GiB
-    /// by default; see [`MemoryStore::with_max_memory`].
+    /// Sets the maximum memory, in bytes, of the keys that are counted and the calls that are remembered in memory while the
+    /// store is unavailable. 1 GiB by default; see [`MemoryStore::with_max_memory`].
     #[must_use]
     pub fn with_local_max_memory(self, bytes: usize) -> Self {
         Self { fallback: self.fallback.with_max_memory(bytes), ..self }
+    }
+
+    /// Sets the maximum number of calls that are remembered in memory while the store is unavailable. 1,000,000 by default;
+    /// see [`MemoryStore::with_max_call_records`].
+    #[must_use]
+    pub fn with_local_max_call_records(self, max_records: usize) -> Self {
+        Self { fallback: self.fallback.with_max_call_records(max_records), ..self }
     }
 
     /// Returns the policy that is enforced now.
@@ -172,6 +179,21 @@ impl<S> Gate<S> {
     /// Returns the bytes of memory that the [`local_keys`](Self::local_keys) take.
     pub fn local_memory_bytes(&self) -> usize {
         self.fallback.local_counts().map_or(0, |counts| counts.memory_bytes())
+    }
+
+    /// Returns the number of calls that are remembered in memory because the store was unavailable.
+    pub fn local_call_records(&self) -> usize {
+        self.fallback.local_counts().map_or(0, |counts| counts.call_records().records())
+    }
+
+    /// Returns the number of these calls that were forgotten too early since the start, because of a bound.
+    pub fn local_evicted_call_records(&self) -> u64 {
+        self.fallback.evicted_call_records()
+    }
+
+    /// Returns the bytes of memory that the [`local_call_records`](Self::local_call_records) take.
+    pub fn local_call_record_bytes(&self) -> usize {
+        self.fallback.local_counts().map_or(0, |counts| counts.call_records().memory_bytes())
     }
 }
 

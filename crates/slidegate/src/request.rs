@@ -83,6 +83,11 @@ impl<'a> Request<'a> {
         })
     }
 
+    /// Returns the bytes of the descriptors; see [`Descriptor::bytes`].
+    pub(crate) fn bytes(&self) -> usize {
+        self.descriptors.iter().map(Descriptor::bytes).sum()
+    }
+
     /// Returns the descriptors.
     pub fn descriptors(&self) -> &[Descriptor<'a>] {
         &self.descriptors
@@ -246,6 +251,17 @@ impl<'a> Descriptor<'a> {
     /// Sets a limit that replaces the limits of the rules that apply.
     pub fn with_limit(self, limit: Quota) -> Self {
         Self { limit: Some(limit), ..self }
+    }
+
+    /// Returns the bytes of the descriptor, with the names and values of its attributes and costs.
+    pub(crate) fn bytes(&self) -> usize {
+        let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len());
+        let bytes = self.bytes.iter().map(|(_, bytes)| bytes.len());
+        let costs = self.costs.named.iter().map(|(name, _)| name.len());
+        let pairs = size_of_val(&*self.attributes)
+            + size_of_val(&*self.bytes)
+            + size_of_val(&*self.costs.named);
+        size_of::<Self>() + pairs + attributes.chain(bytes).chain(costs).sum::<usize>()
     }
 
     /// Returns the value of an attribute; `None` if the descriptor does not have the attribute.

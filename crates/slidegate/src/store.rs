@@ -25,7 +25,9 @@ use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
 
 pub use crate::key::CounterId;
-pub use call_records::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS, digest_hits};
+pub use call_records::{
+    CallRecordTable, DEFAULT_MAX_CALL_RECORDS, digest_hits, max_call_record_bytes,
+};
 pub use error::{RejectionClass, StoreError};
 pub use local_results::LocalResults;
 pub use outcomes::Outcomes;

@@ -13,6 +13,7 @@
 //!
 //! [`Wait`] is the state of one call. It makes no decision and does not sleep; [`run_wait`] does both.
 
+mod bounds;
 mod counters;
 mod pause;
 pub(crate) mod queues;
@@ -23,13 +24,13 @@ use crate::decision::Decision;
 use crate::jitter::Jitter;
 use crate::reason::Reason;
 
+pub use bounds::{WaitBounds, WaitStats};
 #[cfg(feature = "policy")]
 pub(crate) use counters::is_decided_once;
 pub(crate) use counters::{WaitCounters, denying_counters, vetoing_counters};
 pub(crate) use pause::{Pause, pause_thread, thread_time};
 #[cfg(feature = "tokio")]
 pub(crate) use pause::{pause_task, tokio_time};
-pub use queues::{WaitBounds, WaitStats};
 
 use queues::{Place, QueueFull, Turn, WaitEnd, WaitQueues};
 
@@ -106,12 +107,19 @@ enum PeekReason {
 }
 
 impl<'q> Wait<'q> {
-    pub(crate) fn new(queues: &'q WaitQueues, options: WaitOptions, now: Instant) -> Self {
+    /// Creates the state of a call that has not been decided. While it waits, it keeps its request of `request_bytes`
+    /// bytes.
+    pub(crate) fn new(
+        queues: &'q WaitQueues,
+        options: WaitOptions,
+        request_bytes: usize,
+        now: Instant,
+    ) -> Self {
         Self {
             started: now,
             deadline: options.max_wait.and_then(|wait| now.checked_add(wait)),
             jitter: options.jitter,
-            place: Place::new(queues),
+            place: Place::new(queues, request_bytes),
             state: State::Ready,
             has_paused: false,
             retry_interval: MIN_RETRY_INTERVAL,

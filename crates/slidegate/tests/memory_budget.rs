@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use slidegate::{
-    Adjustment, Algorithm, Edit, Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore,
-    Timestamp,
+    Adjustment, Algorithm, CallId, CallIdentity, Edit, Hit, Key, Limit, ManualClock, MemoryStore,
+    Scope, SyncStore, Timestamp, Value,
 };
 
 const MIB: usize = 1 << 20;
@@ -68,6 +68,17 @@ impl MemoryStoreFixture {
         self.call_with_one_unit_hit(limit, number, |hit| {
             self.store.peek(std::slice::from_ref(hit))[0].remaining()
         })
+    }
+
+    /// Charges a call with an id, and one unit to each key with a number in `numbers`.
+    fn charge_call_once(&self, limit: &Limit, numbers: Range<u64>, id: u64) {
+        let texts: Vec<String> = numbers.map(|number| number.to_string()).collect();
+        let values: Vec<[Value<'_>; 1]> = texts.iter().map(|text| [text.as_str().into()]).collect();
+        let hit = |values| Hit::new(Key::new(&self.scope, values), limit, 1);
+        let hits: Vec<Hit<'_>> = values.iter().map(|values| hit(values)).collect();
+        let id = CallId::from_bytes(u128::from(id).to_be_bytes());
+        let ttl = Duration::from_secs(600);
+        self.store.charge_once(&hits, &CallIdentity { id, request_digest: 0, ttl });
     }
 
     /// Returns the number of keys with a number in `numbers` that currently have no free unit.
@@ -336,4 +347,24 @@ fn reverts_and_refunds_keep_reported_memory_exact() {
         fixture.store.sweep();
         assert_eq!(fixture.store.memory_bytes(), 0, "{limit}");
     }
+}
+
+#[test]
+fn records_of_calls_take_quarter_of_memory() {
+    let fixture = MemoryStoreFixture::new(4 * MIB);
+    let limit = new_limit("1000000/d", Algorithm::SlidingCounter);
+    fixture.charge_each_key(&limit, 0..200_000);
+    assert!(fixture.store.memory_bytes() > 3 * MIB, "{}", fixture.store.memory_bytes());
+    let keys = fixture.store.keys();
+    let (mut peak_bytes, mut peak_record_bytes) = (0, 0);
+    for id in 0..5_000 {
+        fixture.charge_call_once(&limit, 0..60, id);
+        let record_bytes = fixture.store.call_records().memory_bytes();
+        peak_record_bytes = peak_record_bytes.max(record_bytes);
+        peak_bytes = peak_bytes.max(fixture.store.memory_bytes() + record_bytes);
+    }
+    assert!((MIB * 3 / 4..=MIB).contains(&peak_record_bytes), "{peak_record_bytes}");
+    assert!(peak_bytes <= 4 * MIB + MIB / 8, "{peak_bytes}");
+    // A quarter of the keys is enough for the records; a batch of evictions may take a few more.
+    assert!(fixture.store.keys() > keys * 6 / 10, "{} of {keys}", fixture.store.keys());
 }

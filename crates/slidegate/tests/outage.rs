@@ -10,7 +10,8 @@ use slidegate::headers::{self, Style};
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Decision, Descriptor, Edit, Gate, JitterSample, ManualClock, Policy, Request, Store, Timestamp,
+    Decision, Descriptor, Edit, Gate, IdempotencyKey, JitterSample, ManualClock, Policy, Request,
+    Store, Timestamp,
 };
 
 const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
@@ -194,6 +195,31 @@ fn local_counts_stay_within_local_max_memory() {
     }
     assert!((MIB / 2..=MIB + MIB / 8).contains(&max_bytes), "{max_bytes}");
     assert!(gate.local_keys() < 15_000, "{}", gate.local_keys());
+}
+
+#[test]
+fn local_call_records_stay_within_bounds() {
+    const MIB: usize = 1 << 20;
+    // First a bound on the number of small records, then a bound on the bytes of large records.
+    for (max_records, descriptors) in [(64, 1), (1_000_000, 60)] {
+        let fleet = InstancesWithSharedStore::with_limit(1, "1000000/d", "sliding_counter");
+        fleet.fail_store();
+        let [gate] = <[Gate<FaultyStore>; 1]>::try_from(fleet.instances).ok().unwrap();
+        let gate = gate.with_local_max_memory(MIB).with_local_max_call_records(max_records);
+        let descriptor = || Descriptor::new([("tenant", "acme")]);
+        let request = Request::with_descriptors("default", (0..descriptors).map(|_| descriptor()));
+        let mut max_bytes = 0;
+        for call in 0..1_000 {
+            let call = call.to_string();
+            let decision = block_on(gate.check_once_async(&request, &IdempotencyKey::new(&call)));
+            assert!(decision.unwrap().is_degraded());
+            assert!(gate.local_call_records() <= max_records);
+            max_bytes = max_bytes.max(gate.local_call_record_bytes());
+        }
+        let records = gate.local_call_records() as u64 + gate.local_evicted_call_records();
+        assert_eq!(records, 1_000);
+        assert!((MIB / 64..=MIB / 4).contains(&max_bytes), "{max_bytes}");
+    }
 }
 
 #[test]

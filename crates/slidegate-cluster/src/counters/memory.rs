@@ -11,14 +11,38 @@ use super::{Counters, HasStateTable, Shard};
 /// Maximum number of keys that are evicted when one key is inserted or grows.
 const MAX_EVICTIONS_PER_NEW_OR_GROWN_KEY: usize = 16;
 
+/// Maximum number of shards from which keys are evicted when the records of calls grow.
+const MAX_SHARDS_PER_NEW_RECORD: usize = 4;
+
 impl Counters {
     /// Returns `true` if the memory limit leaves room for `growth_bytes` further bytes of states. States may use the
-    /// part of the limit that the replicas do not use, and always at least half of the limit. Replicas cannot be
-    /// evicted, since other nodes need them.
+    /// part of the limit that replicas and the records of calls do not use, and always at least a quarter of the limit.
+    /// Replicas cannot be evicted, since other nodes need them.
     fn has_memory_for_state_growth(&self, growth_bytes: usize) -> bool {
-        let replica_bytes = self.replica_bytes.load(Ordering::Relaxed);
-        let budget = self.max_memory.saturating_sub(replica_bytes).max(self.max_memory / 2);
+        let others = self.replica_bytes.load(Ordering::Relaxed)
+            + self.call_record_bytes.load(Ordering::Relaxed);
+        let budget = self.max_memory.saturating_sub(others).max(self.max_memory / 4);
         self.state_bytes.load(Ordering::Relaxed).saturating_add(growth_bytes) <= budget
+    }
+
+    /// Sets the memory of the records of calls, which counts against the memory limit. Evicts keys if the limit is then
+    /// exceeded.
+    pub(crate) fn set_call_record_bytes(&self, bytes: usize, now: Timestamp) {
+        self.call_record_bytes.store(bytes, Ordering::Relaxed);
+        for _ in 0..MAX_SHARDS_PER_NEW_RECORD {
+            if self.has_memory_for_state_growth(0) {
+                return;
+            }
+            let index = self.next_evicted_shard.fetch_add(1, Ordering::Relaxed);
+            let shard = &mut *self.shards[index % self.shards.len()].0.lock();
+            // A table frees memory only after many evictions, so the fewest keys are lost if all are of one shard.
+            let max_evictions = shard.states.slot_count();
+            self.evict_while_over_memory_limit(
+                shard,
+                self.to_coarse_time(now.as_micros()),
+                max_evictions,
+            );
+        }
     }
 
     /// Returns `true` if the replicas use half of the memory limit or more. Updates of other nodes are then ignored for

@@ -46,9 +46,10 @@ pub struct StoreArgs {
     )]
     pub max_keys: NonZeroUsize,
 
-    /// Maximum memory of these keys, such as 512MiB, 1GiB or a number of bytes, at least 1MiB
+    /// Maximum memory of keys, call records and waiting calls, such as 512MiB, 1GiB or a number of bytes, at least 1MiB
     ///
-    /// When it is reached, keys that are about to expire are evicted.
+    /// When it is reached, keys and records that are about to expire are evicted. Records take at most a quarter of it,
+    /// and waiting calls a 16th.
     #[arg(
         long,
         value_name = "SIZE",
@@ -61,8 +62,9 @@ pub struct StoreArgs {
 
     /// Maximum number of idempotent calls and settled reservations that are remembered in memory
     ///
-    /// Each takes about 400 bytes, in addition to --max-memory. When it is reached, the oldest are evicted: a repeated
-    /// call is then charged again, and its reservation can no longer be settled. Redis has no such maximum.
+    /// When it or a quarter of --max-memory is reached, calls that are about to expire are evicted: a repeated call is
+    /// then charged again, and a settlement can no longer be repeated. With Redis, calls are remembered in memory only
+    /// while Redis is unavailable.
     #[arg(
         long,
         value_name = "N",

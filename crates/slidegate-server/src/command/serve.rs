@@ -96,7 +96,7 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
     let clients = ClientResources {
         bounds,
-        bodies: BodyBudget::new(settings.max_buffered),
+        bodies: service.bodies().clone(),
         large_calls: LargeCalls::start(service.health().background_tasks())?,
     };
     let grpc = match grpc {

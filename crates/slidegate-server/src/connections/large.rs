@@ -64,10 +64,10 @@ mod tests {
         let calls = large_calls();
         let both = Arc::new(Barrier::new(2));
         let large = both.clone();
-        let large = calls.handle(async move { drop(large.wait()) });
+        let large = calls.handle(async move { large.wait().is_leader() });
         // Would never end on one thread.
-        let (result, ()) = join(large, async { drop(both.wait()) }).await;
-        result.unwrap();
+        let (large, other) = join(large, async { both.wait().is_leader() }).await;
+        assert_ne!(large.unwrap(), other);
     }
 
     #[tokio::test]

@@ -73,7 +73,8 @@ impl Service {
     ) -> Result<(OnceDecision, Duration), OnceError> {
         let matched = active.policy.apply(request);
         let identity = request.identify(key);
-        let check = self.gate.check_matched_once_within_async(&matched, &identity, max_wait);
+        let check =
+            self.gate.check_matched_once_within_async(request, &matched, &identity, max_wait);
         let (once, waited) = check.await?;
         match once.repeated_after {
             None => self.telemetry.record_decision(
@@ -197,7 +198,7 @@ impl Service {
             Ok(SettleResult::Forgotten) => (
                 SettlementResult::Forgotten,
                 Err(HttpProblem::gone(
-                    "too many newer calls are remembered to know whether `reservation` has been settled, so its charge stays; raise --max-call-records",
+                    "too many newer calls are remembered to know whether `reservation` has been settled, so its charge stays; raise --max-call-records or --max-memory",
                 )),
             ),
             Err(error) => (

@@ -9,6 +9,7 @@ use tracing::warn;
 use super::Service;
 use super::names::NameChecks;
 use crate::args::RedisClock;
+use crate::body_budget::BodyBudget;
 use crate::bounds::StoreBounds;
 use crate::health::Health;
 use crate::log::LogQueue;
@@ -57,7 +58,9 @@ pub async fn start_service(
     let token_key = token_key.or_else(|| derive_token_key(&settings.store));
     let store_prefix = settings.store.key_prefix().to_owned();
     let store = open_store(settings.store, bounds).await?;
-    let metrics = settings.has_admin_listener.then(|| Metrics::new(store.kind(), log));
+    let metrics = settings
+        .has_admin_listener
+        .then(|| Metrics::new(store.kind(), log, bounds.max_permit_bytes()));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.store_tracer(store.kind()));
     let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
@@ -70,7 +73,8 @@ pub async fn start_service(
     let gate = Gate::new(policy, store)
         .with_instances(settings.expected_instances)
         .with_local_max_keys(bounds.max_keys)
-        .with_local_max_memory(bounds.max_memory)
+        .with_local_max_memory(bounds.max_store_bytes())
+        .with_local_max_call_records(bounds.max_call_records)
         .with_wait_bounds(settings.wait_bounds);
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
@@ -89,8 +93,9 @@ pub async fn start_service(
     }
     let tokens = TokenSealer::new(token_key.as_deref(), &store_prefix);
     let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
-    let service =
-        Service::new(gate, telemetry, health, settings.is_observe_only, tokens, name_checks);
+    let bodies = BodyBudget::new(settings.max_buffered);
+    let observe = settings.is_observe_only;
+    let service = Service::new(gate, telemetry, health, observe, tokens, name_checks, bodies);
     Ok(service.with_max_wait(settings.max_wait))
 }
 
@@ -110,7 +115,7 @@ async fn open_store(
     let (address, settings, clock) = match settings {
         StoreSettings::Memory => {
             let store = MemoryStore::with_clock(SystemClock::new(), bounds.max_keys);
-            let store = store.with_max_memory(bounds.max_memory);
+            let store = store.with_max_memory(bounds.max_store_bytes());
             return Ok(ServerStore::Memory(store.with_max_call_records(bounds.max_call_records)));
         }
         StoreSettings::Cluster(settings) => {

@@ -65,7 +65,7 @@ fn build_node_settings(
         sync_wait: args.cluster_sync_wait,
         max_clock_skew: args.cluster_max_clock_skew,
         max_keys: bounds.max_keys,
-        max_memory: bounds.max_memory,
+        max_memory: bounds.max_store_bytes(),
     })
 }
 

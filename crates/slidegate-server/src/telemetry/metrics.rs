@@ -6,6 +6,7 @@
 mod cluster;
 mod exposition;
 mod log;
+mod memory;
 mod permits;
 mod rules;
 mod waits;
@@ -32,6 +33,7 @@ use self::cluster::ClusterGauges;
 pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::exposition::Format;
 use self::log::LogMetrics;
+use self::memory::{MemoryGauges, MemoryKind};
 use self::permits::PermitMetrics;
 pub use self::permits::PermitResult;
 use self::rules::RuleGauges;
@@ -67,6 +69,7 @@ pub struct Metrics {
     cluster: ClusterGauges,
     waits: WaitGauges,
     log: LogMetrics,
+    memory: MemoryGauges,
     pub rules: RuleGauges,
 }
 
@@ -99,7 +102,7 @@ pub struct StoreStats {
     /// Number of keys whose counters are in the memory of this process.
     pub keys: usize,
     /// Number of bytes of memory that these keys occupy.
-    pub memory_bytes: usize,
+    pub key_bytes: usize,
     /// Number of keys that were evicted before they expired.
     pub evicted_keys: u64,
     /// Whether the circuit breaker is open, so that the store is not called.
@@ -108,6 +111,8 @@ pub struct StoreStats {
     pub deny_cache_hits: u64,
     /// Number of records of idempotent calls and settled reservations in the memory of this process.
     pub call_records: usize,
+    /// Number of bytes of memory that these records occupy.
+    pub call_record_bytes: usize,
     /// Number of these records that were evicted before they expired.
     pub evicted_call_records: u64,
 }
@@ -134,7 +139,6 @@ pub enum SettlementResult {
 /// Gauges and counters whose values are copied from [`StoreStats`] for each scrape.
 struct StoreGauges {
     keys: Gauge,
-    memory_bytes: Gauge,
     evicted_keys: Counter,
     breaker_open: Gauge,
     deny_cache_hits: Counter,
@@ -258,8 +262,8 @@ impl ListenerKind {
 
 impl Metrics {
     /// Creates the metrics, all with the value 0. `store` is the name of the kind of store, used as a label. `log` counts
-    /// the lost log lines.
-    pub fn new(store: &'static str, log: LogQueue) -> Self {
+    /// the lost log lines. `max_permit_bytes` is the maximum memory of the permits that are tracked.
+    pub fn new(store: &'static str, log: LogQueue, max_permit_bytes: usize) -> Self {
         let mut registry = Registry::with_prefix("slidegate");
         let decisions = Family::default();
         registry.register(
@@ -328,12 +332,13 @@ impl Metrics {
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "Version of the server", build);
         Self {
-            permits: PermitMetrics::register(&mut registry),
+            permits: PermitMetrics::register(&mut registry, max_permit_bytes),
             store: StoreMetrics::register(&mut registry, store),
             store_stats: StoreGauges::register(&mut registry, store),
             cluster: ClusterGauges::register(&mut registry),
             waits: WaitGauges::register(&mut registry),
             log: LogMetrics::register(&mut registry, log),
+            memory: MemoryGauges::register(&mut registry),
             rules: RuleGauges::register(&mut registry),
             registry,
             decisions,
@@ -400,16 +405,27 @@ impl Metrics {
     }
 
     /// Encodes all metrics as text. `store` is the current state of the store. `cluster` is the current state of the
-    /// cluster, or `None` without a cluster. `waits` are the waiting calls.
+    /// cluster, or `None` without a cluster. `waits` are the waiting calls, and `body_bytes` the
+    /// bytes of request bodies in the budget.
     pub fn encode(
         &self,
         format: Format,
         store: StoreStats,
         cluster: Option<ClusterStats>,
         waits: WaitStats,
+        body_bytes: usize,
     ) -> Result<String, std::fmt::Error> {
         self.store_stats.update_from_stats(store);
         self.permits.update();
+        for (kind, bytes) in [
+            (MemoryKind::Keys, store.key_bytes),
+            (MemoryKind::CallRecords, store.call_record_bytes),
+            (MemoryKind::Permits, self.permits.memory_bytes()),
+            (MemoryKind::Waiting, waits.waiting_bytes),
+            (MemoryKind::Bodies, body_bytes),
+        ] {
+            self.memory.set(kind, bytes);
+        }
         self.log.update();
         if let Some(cluster) = cluster {
             self.cluster.update_from_stats(cluster);
@@ -492,12 +508,6 @@ impl StoreGauges {
     fn register(registry: &mut Registry, store: &'static str) -> Self {
         let keys = Gauge::default();
         registry.register("keys", "Keys with counters in the memory of this process", keys.clone());
-        let memory_bytes = Gauge::default();
-        registry.register(
-            "store_memory_bytes",
-            "Memory of all keys in bytes, at most --max-memory",
-            memory_bytes.clone(),
-        );
         let evicted_keys = Counter::default();
         registry.register(
             "evicted_keys",
@@ -525,13 +535,12 @@ impl StoreGauges {
         let evicted_call_records = Counter::default();
         registry.register(
             "evicted_call_records",
-            "Idempotent calls and settled reservations evicted before they expired, because --max-call-records was reached",
+            "Idempotent calls and settled reservations evicted before they expired, because --max-call-records or --max-memory was reached",
             evicted_call_records.clone(),
         );
         let breaker_open = breaker_open.get_or_create(&StoreLabels { store }).clone();
         Self {
             keys,
-            memory_bytes,
             evicted_keys,
             breaker_open,
             deny_cache_hits,
@@ -543,15 +552,14 @@ impl StoreGauges {
     fn update_from_stats(&self, store: StoreStats) {
         let StoreStats {
             keys,
-            memory_bytes,
             evicted_keys,
             is_breaker_open,
             deny_cache_hits,
             call_records,
             evicted_call_records,
+            ..
         } = store;
         self.keys.set(i64::try_from(keys).unwrap_or(i64::MAX));
-        self.memory_bytes.set(i64::try_from(memory_bytes).unwrap_or(i64::MAX));
         self.evicted_keys.inner().fetch_max(evicted_keys, Ordering::Relaxed);
         self.breaker_open.set(i64::from(is_breaker_open));
         self.deny_cache_hits.inner().fetch_max(deny_cache_hits, Ordering::Relaxed);

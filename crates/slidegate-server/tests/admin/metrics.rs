@@ -235,8 +235,47 @@ fn metrics_count_evicted_keys() {
     let samples = MetricSamples::scrape(&server);
     assert_eq!(samples.get("slidegate_keys"), 10.0);
     assert_eq!(samples.get("slidegate_evicted_keys_total"), 20.0);
-    let memory = samples.get("slidegate_store_memory_bytes");
+    let memory = samples.get(r#"slidegate_memory_bytes{kind="keys"}"#);
     assert!((320.0..1e6).contains(&memory), "{memory}");
+}
+
+#[test]
+fn metrics_count_memory_by_kind() {
+    let policy =
+        "rules: [{ name: a, limits: [{ name: in-flight, concurrent: 9, permit_ttl: 1h }] }]";
+    let server = Server::start_with_admin(policy, &[]);
+    let client = Client::new(&server);
+    let memory = |kind: &str| {
+        let sample = format!(r#"slidegate_memory_bytes{{kind="{kind}"}}"#);
+        MetricSamples::scrape(&server).get(&sample)
+    };
+    for kind in ["keys", "call_records", "permits", "waiting"] {
+        assert_eq!(memory(kind), 0.0, "{kind}");
+    }
+    let call = json!({ "attributes": {}, "idempotency_key": "a" });
+    assert_eq!(client.check(&call).status, 200);
+    for (kind, max) in [("keys", 10_000.0), ("call_records", 500.0), ("permits", 100.0)] {
+        let bytes = memory(kind);
+        assert!(bytes > 0.0 && bytes <= max, "{kind}: {bytes}");
+    }
+    assert_eq!(memory("waiting"), 0.0);
+}
+
+#[test]
+fn tracked_permits_stay_within_max_memory() {
+    let policy =
+        "rules: [{ name: a, limits: [{ name: in-flight, concurrent: 1000, permit_ttl: 1h }] }]";
+    let server = Server::start_with_admin(policy, &["--max-memory", "1MiB"]);
+    let client = Client::new(&server);
+    for _ in 0..500 {
+        assert_eq!(client.check(&json!({ "attributes": {} })).status, 200);
+    }
+    let samples = MetricSamples::scrape(&server);
+    assert_eq!(samples.get(r#"slidegate_permits_total{result="granted"}"#), 500.0);
+    let bytes = samples.get(r#"slidegate_memory_bytes{kind="permits"}"#);
+    assert!((8_192.0..=16_384.0).contains(&bytes), "{bytes}");
+    let in_use = samples.get("slidegate_permits_in_use");
+    assert!((100.0..200.0).contains(&in_use), "{in_use}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod attribute_values;
 mod auth;
 mod bad_input;
+mod call_records;
 mod client;
 mod client_values;
 #[path = "../common/mod.rs"]

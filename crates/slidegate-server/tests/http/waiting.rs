@@ -218,6 +218,22 @@ fn call_is_denied_if_queue_is_full() {
 }
 
 #[test]
+fn call_is_denied_if_waiting_requests_exceed_memory() {
+    // Waiting calls take at most a 16th.
+    let server = Server::start_with_admin(POLICY, &["--max-memory", "8MiB"]);
+    assert_eq!(Client::new(&server).post("/v1/check", body(10, 0)).status, 200);
+    let large = json!({ "attributes": { "note": "a".repeat(300_000) }, "wait_ms": 5_000 });
+    let mut waiting = send_body(&server, &large.to_string());
+    wait_for_waiting_calls(&server, 1);
+    let (status, response) = read_json(&mut send_body(&server, &large.to_string()));
+    assert_eq!((status, &response["reason"]), (429, &json!("wait_queue_full")));
+    let bytes = metric(&server, "slidegate_memory_bytes{kind=\"waiting\"}");
+    assert!((300_000.0..310_000.0).contains(&bytes), "{bytes}");
+    assert_eq!(read_json(&mut waiting).0, 200);
+    assert_eq!(metric(&server, "slidegate_memory_bytes{kind=\"waiting\"}"), 0.0);
+}
+
+#[test]
 fn max_wait_bounds_wait() {
     let server = Server::start_with(POLICY, &["--max-wait", "0s"]);
     let client = Client::new(&server);

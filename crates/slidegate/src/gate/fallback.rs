@@ -12,7 +12,8 @@ use crate::outcome::Outcome;
 use crate::permit::Permit;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
 use crate::store::{
-    Adjustment, Charge, PermitChange, Receipt, SettleResult, Settlement, SyncStore,
+    Adjustment, Charge, DEFAULT_MAX_CALL_RECORDS, PermitChange, Receipt, SettleResult, Settlement,
+    SyncStore,
 };
 
 /// Minimum time for which counts are kept. It is longer than a decision takes, so that counts are not dropped during a
@@ -33,18 +34,26 @@ pub(super) struct InMemoryFallback {
     /// no counts. While the store is available, decisions read no other field. The value is set after `counts` is
     /// filled and cleared before `counts` is emptied, so that no counts are lost.
     needed_until: AtomicU64,
+    /// The number of records that were evicted from counts which have been dropped.
+    evicted_call_records: AtomicU64,
 }
 
-/// The maximum number of keys, and of bytes, that are counted in memory while the store is unavailable.
+/// The bounds on the keys and on the records of calls that are in memory while the store is unavailable.
 #[derive(Clone, Copy)]
 pub(super) struct LocalCountsBounds {
     max_keys: usize,
+    /// The maximum memory of keys and records in bytes.
     max_memory: usize,
+    max_call_records: usize,
 }
 
 impl Default for LocalCountsBounds {
     fn default() -> Self {
-        Self { max_keys: DEFAULT_MAX_KEYS, max_memory: DEFAULT_MAX_MEMORY }
+        Self {
+            max_keys: DEFAULT_MAX_KEYS,
+            max_memory: DEFAULT_MAX_MEMORY,
+            max_call_records: DEFAULT_MAX_CALL_RECORDS,
+        }
     }
 }
 
@@ -60,6 +69,7 @@ impl InMemoryFallback {
             bounds,
             counts: ArcSwapOption::empty(),
             needed_until: AtomicU64::new(NEEDED_UNTIL_IF_NO_COUNTS),
+            evicted_call_records: AtomicU64::new(0),
         }
     }
 
@@ -73,9 +83,14 @@ impl InMemoryFallback {
         Self::new(self.clock.clone(), LocalCountsBounds { max_keys, ..self.bounds })
     }
 
-    /// Returns a new fallback whose keys take at most `max_memory` bytes. The counts are not copied.
+    /// Returns a new fallback whose keys and records take at most `max_memory` bytes. The counts are not copied.
     pub(super) fn with_max_memory(&self, max_memory: usize) -> Self {
         Self::new(self.clock.clone(), LocalCountsBounds { max_memory, ..self.bounds })
+    }
+
+    /// Returns a new fallback that remembers at most `max_call_records` calls. The counts are not copied.
+    pub(super) fn with_max_call_records(&self, max_call_records: usize) -> Self {
+        Self::new(self.clock.clone(), LocalCountsBounds { max_call_records, ..self.bounds })
     }
 
     /// Calls `decide` with the counts in memory, which are created if necessary. `outcomes` returns the outcomes of the
@@ -143,11 +158,18 @@ impl InMemoryFallback {
         self.counts.load_full()
     }
 
+    /// Returns the number of records of calls that were evicted before they expired, since the start.
+    pub(super) fn evicted_call_records(&self) -> u64 {
+        let current = self.local_counts().map_or(0, |counts| evicted_records_of(&counts));
+        self.evicted_call_records.load(Ordering::Relaxed) + current
+    }
+
     #[cold]
     fn create_counts(&self) -> Arc<LocalCounts> {
-        let LocalCountsBounds { max_keys, max_memory } = self.bounds;
-        let created =
-            MemoryStore::with_clock(self.clock.clone(), max_keys).with_max_memory(max_memory);
+        let LocalCountsBounds { max_keys, max_memory, max_call_records } = self.bounds;
+        let created = MemoryStore::with_clock(self.clock.clone(), max_keys)
+            .with_max_memory(max_memory)
+            .with_max_call_records(max_call_records);
         let created = Arc::new(created);
         let none: Option<Arc<LocalCounts>> = None;
         let previous = self.counts.compare_and_swap(&none, Some(created.clone()));
@@ -174,7 +196,12 @@ impl InMemoryFallback {
                 .is_ok()
         };
         if has_expired && cleared(needed_until) {
-            self.counts.store(None);
+            let evicted = self.counts.swap(None).map_or(0, |counts| evicted_records_of(&counts));
+            self.evicted_call_records.fetch_add(evicted, Ordering::Relaxed);
         }
     }
+}
+
+fn evicted_records_of(counts: &LocalCounts) -> u64 {
+    counts.call_records().evicted_records()
 }

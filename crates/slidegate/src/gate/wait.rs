@@ -23,7 +23,7 @@ use crate::wait::{
 use crate::wait::{Waited, pause_task, tokio_time};
 
 impl<S> Gate<S> {
-    /// Sets the maximum number of requests that wait at the same time; see [`WaitBounds`].
+    /// Sets the bounds on the requests that wait at the same time; see [`WaitBounds`].
     #[must_use]
     pub fn with_wait_bounds(self, bounds: WaitBounds) -> Self {
         Self { wait_queues: WaitQueues::new(bounds), ..self }
@@ -96,7 +96,7 @@ impl<S> Gate<S> {
         }
         self.warn_about_unknown_costs(&self.policy.load(), request);
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, thread_time());
+        let mut wait = Wait::new(queues, options, request.bytes(), thread_time());
         // Each decision uses the policy of its time.
         let waited = run_wait!(
             wait,
@@ -140,6 +140,7 @@ impl<S: Store> Gate<S> {
     /// apply to the request. Returns the decision, and the time for which the request waited.
     pub async fn check_matched_within_async(
         &self,
+        request: &Request<'_>,
         matched: &MatchedRules<'_>,
         max_wait: Duration,
     ) -> (Decision<'static>, Duration) {
@@ -148,7 +149,7 @@ impl<S: Store> Gate<S> {
         }
         let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, tokio_time());
+        let mut wait = Wait::new(queues, options, request.bytes(), tokio_time());
         let Waited { decision, time } = run_wait!(
             wait,
             now: tokio_time(),
@@ -175,6 +176,7 @@ impl<S: Store> Gate<S> {
     /// If the id belongs to another request, or the first call with this id is still being decided.
     pub async fn check_matched_once_within_async(
         &self,
+        request: &Request<'_>,
         matched: &MatchedRules<'_>,
         identity: &CallIdentity,
         max_wait: Duration,
@@ -185,7 +187,7 @@ impl<S: Store> Gate<S> {
         }
         let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, tokio_time());
+        let mut wait = Wait::new(queues, options, request.bytes(), tokio_time());
         let mut repeated_after = None;
         let Waited { decision, time } = run_wait!(
             wait,
@@ -240,7 +242,7 @@ impl<S: Store> Gate<S> {
         }
         self.warn_about_unknown_costs(&self.policy.load(), request);
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, tokio_time());
+        let mut wait = Wait::new(queues, options, request.bytes(), tokio_time());
         // Each decision uses the policy of its time.
         let waited = run_wait!(
             wait,

@@ -22,7 +22,7 @@ use crate::wait::{
 use crate::wait::{pause_task, tokio_time};
 
 impl<S> Limiter<S> {
-    /// Sets the maximum number of calls that wait at the same time; see [`WaitBounds`].
+    /// Sets the bounds on the calls that wait at the same time; see [`WaitBounds`].
     #[must_use]
     pub fn with_wait_bounds(self, bounds: WaitBounds) -> Self {
         Self { wait_queues: WaitQueues::new(bounds), ..self }
@@ -102,7 +102,7 @@ impl<S> Limiter<S> {
     {
         let queues = &self.wait_queues;
         let hits = || self.hits_for_key(self.hash_key(key), cost);
-        let mut wait = Wait::new(queues, options, thread_time());
+        let mut wait = Wait::new(queues, options, size_of_val(key), thread_time());
         let waited = run_wait!(
             wait,
             now: thread_time(),
@@ -173,7 +173,7 @@ impl<S: Store> Limiter<S> {
         options: WaitOptions,
     ) -> Result<Decision<'_>, StoreError> {
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, tokio_time());
+        let mut wait = Wait::new(queues, options, size_of_val(key), tokio_time());
         let waited = run_wait!(
             wait,
             now: tokio_time(),

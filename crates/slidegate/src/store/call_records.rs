@@ -1,24 +1,44 @@
 //! The records of admitted calls: idempotent calls, whose repetition is not charged again, and settled reservations,
 //! whose charge is corrected only once.
 //!
-//! The number of records is bounded. Above the bound, the record that expires first is evicted; all records that live
-//! equally long are thus evicted oldest first. An evicted call would be charged again if it were repeated. A reservation
-//! whose record may have been evicted cannot be settled any more, so that no reservation is settled twice.
+//! The number of records and their bytes are bounded. Above a bound, the record that expires first is evicted; all
+//! records that live equally long are thus evicted oldest first. An evicted call would be charged again if it were
+//! repeated. A reservation whose settlement may have been evicted cannot be settled any more, so that no reservation is
+//! settled twice.
+//!
+//! A record has the results of all hits of its call, so the sizes of records differ by a factor of a thousand and more.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{ChargeResult, OnceResult, SettleResult, Settlement};
+use super::{Charge, ChargeResult, OnceResult, SettleResult, Settlement, SingleCharge};
 use crate::call::{CallId, CallIdentity};
 use crate::clock::Timestamp;
+use crate::heap::allocated_bytes;
 use crate::hit::Hit;
-use crate::sync::{Mutex, MutexGuard};
+use crate::outcome::Outcome;
+use crate::sync::{AtomicUsize, Mutex, Ordering};
 
 /// The default maximum number of records.
 pub const DEFAULT_MAX_CALL_RECORDS: usize = 1_000_000;
 
-/// The number of shards of a table. Each shard has its own lock, which a call with an id holds while it is decided.
-const SHARDS: usize = 64;
+/// Returns the largest number of bytes that the records of a store take: a quarter of the memory budget of the store. So
+/// clients that create records leave memory for keys.
+pub const fn max_call_record_bytes(max_memory: usize) -> usize {
+    max_memory / 4
+}
+
+/// The largest number of shards of a table. Each shard has its own lock, which a call with an id holds while it is
+/// decided.
+const MAX_SHARDS: usize = 64;
+
+/// The minimum memory of a shard in bytes, so that a shard of a small table has memory for the record of a large call.
+const MIN_SHARD_BYTES: usize = 64 << 10;
+
+/// The bytes that a record takes in the two B-trees of its shard, at most. A node of either tree takes 288 bytes, or 384
+/// if it has children, and has at least 5 entries of 24 bytes, and there is one further entry between two nodes: 61 bytes
+/// per entry. The root may have fewer entries.
+const TREE_BYTES_PER_RECORD: usize = 2 * 64;
 
 /// Additional time for which the record of a settled reservation is kept, because the reservation's own time is measured
 /// with another clock.
@@ -27,11 +47,15 @@ const SETTLED_RECORD_MARGIN: Duration = Duration::from_secs(60);
 /// The records of one shard. A pure data structure: the caller passes the time.
 #[derive(Debug)]
 struct CallRecords {
-    records: HashMap<CallId, CallRecord, foldhash::quality::RandomState>,
+    records: BTreeMap<CallId, Box<CallRecord>>,
     by_expiry: BTreeSet<(Timestamp, CallId)>,
     max_records: usize,
+    /// The sum of the [sizes](CallRecord::bytes) of all records.
+    bytes: usize,
+    max_bytes: usize,
     evicted: u64,
-    /// The latest expiry of all evicted records. No record with a later expiry has been evicted.
+    /// The latest expiry of all evicted records of settled reservations. A reservation with a later expiry and without a
+    /// record has not been settled.
     evicted_expiry: Option<Timestamp>,
 }
 
@@ -52,16 +76,62 @@ struct RecordedCall {
     request_digest: u64,
     hits_digest: u64,
     /// `None` while the call is being decided.
-    result: Option<Box<ChargeResult>>,
+    result: Option<RecordedResult>,
+}
+
+/// The result of an admitted call, without the limits of its charges: a repetition with the same hits has the same limits.
+#[derive(Debug)]
+struct RecordedResult {
+    outcomes: Box<[Outcome]>,
+    /// The charges, each with the index of its hit.
+    charges: Box<[(u32, SingleCharge)]>,
+}
+
+impl RecordedResult {
+    fn new(result: &ChargeResult) -> Self {
+        let charges = result.receipt.charges().iter();
+        Self {
+            outcomes: result.outcomes.iter().copied().collect(),
+            charges: charges.map(|charge| (charge.hit_index, charge.clone().into())).collect(),
+        }
+    }
+
+    /// Converts the recorded result into the result of a repetition with the same hits.
+    fn to_charge_result(&self, hits: &[Hit<'_>]) -> ChargeResult {
+        let charge = |(hit_index, charge): &(u32, SingleCharge)| {
+            let hit = hits.get(*hit_index as usize)?;
+            Some(Charge { hit_index: *hit_index, ..charge.clone().into_charge(*hit.limit) })
+        };
+        ChargeResult {
+            allowed: true,
+            outcomes: self.outcomes.iter().copied().collect(),
+            receipt: self.charges.iter().filter_map(charge).collect(),
+        }
+    }
+}
+
+impl CallRecord {
+    /// Returns the bytes that the record takes: its entries in the trees, and its allocations with the allocator's
+    /// overhead.
+    fn bytes(&self) -> usize {
+        let result = self.call.as_ref().and_then(|call| call.result.as_ref());
+        let result_bytes = result.map_or(0, |result| {
+            allocated_bytes(size_of_val(&*result.outcomes))
+                + allocated_bytes(size_of_val(&*result.charges))
+        });
+        TREE_BYTES_PER_RECORD + allocated_bytes(size_of::<Self>()) + result_bytes
+    }
 }
 
 impl CallRecords {
-    /// Creates an empty table of at most `max_records` records.
-    fn new(max_records: usize) -> Self {
+    /// Creates an empty table of at most `max_records` records and `max_bytes` bytes.
+    fn new(max_records: usize, max_bytes: usize) -> Self {
         Self {
-            records: HashMap::default(),
+            records: BTreeMap::new(),
             by_expiry: BTreeSet::new(),
             max_records: max_records.max(1),
+            bytes: 0,
+            max_bytes,
             evicted: 0,
             evicted_expiry: None,
         }
@@ -83,14 +153,14 @@ impl CallRecords {
         let Some(result) = &call.result else { return Some(OnceResult::InProgress) };
         let has_same_hits = call.hits_digest == digest_hits(hits);
         Some(OnceResult::Repeated {
-            result: has_same_hits.then(|| (**result).clone()),
+            result: has_same_hits.then(|| result.to_charge_result(hits)),
             age: Duration::from_micros(
                 now.as_micros().saturating_sub(record.created_at.as_micros()),
             ),
         })
     }
 
-    /// Records a call. `result` is `None` if the call is still being decided; it is then replaced later, or
+    /// Records a call. `result` is `None` if the call is still being decided; the record is then replaced later, or
     /// [removed](Self::remove) if the call is not admitted.
     fn insert(
         &mut self,
@@ -102,7 +172,7 @@ impl CallRecords {
         let call = RecordedCall {
             request_digest: identity.request_digest,
             hits_digest: digest_hits(hits),
-            result: result.map(|result| Box::new(result.clone())),
+            result: result.map(RecordedResult::new),
         };
         let expires_at = now.after(identity.ttl);
         self.insert_record(
@@ -111,11 +181,18 @@ impl CallRecords {
         );
     }
 
-    /// Removes the record of a call that was not admitted.
-    fn remove(&mut self, id: CallId) {
-        if let Some(record) = self.records.remove(&id) {
-            self.by_expiry.remove(&(record.expires_at, id));
-        }
+    /// Removes a record, and returns it.
+    fn remove(&mut self, id: CallId) -> Option<Box<CallRecord>> {
+        let record = self.records.remove(&id)?;
+        self.by_expiry.remove(&(record.expires_at, id));
+        self.bytes -= record.bytes();
+        Some(record)
+    }
+
+    /// Removes the record that expires first, and returns it.
+    fn remove_first(&mut self) -> Option<Box<CallRecord>> {
+        let (_, id) = self.by_expiry.first().copied()?;
+        self.remove(id)
     }
 
     /// Records a settlement. The caller must apply it, in the same critical section, if the result is
@@ -154,35 +231,45 @@ impl CallRecords {
         }
     }
 
+    /// Inserts a record, and evicts the records that expire first while there are too many. A record that alone exceeds the
+    /// memory of the shard is evicted immediately, because it would evict all others.
     fn insert_record(&mut self, id: CallId, record: CallRecord) {
-        self.by_expiry.insert((record.expires_at, id));
-        if let Some(replaced) = self.records.insert(id, record) {
-            let kept = self.records.get(&id).map(|record| record.expires_at);
-            if kept != Some(replaced.expires_at) {
-                self.by_expiry.remove(&(replaced.expires_at, id));
-            }
+        self.remove(id);
+        if record.bytes() > self.max_bytes {
+            self.count_eviction(&record);
+            return;
         }
-        while self.records.len() > self.max_records {
-            let Some((expires_at, evicted)) = self.by_expiry.pop_first() else { return };
-            self.records.remove(&evicted);
-            self.evicted += 1;
-            self.evicted_expiry = self.evicted_expiry.max(Some(expires_at));
+        self.bytes += record.bytes();
+        self.by_expiry.insert((record.expires_at, id));
+        self.records.insert(id, Box::new(record));
+        while self.records.len() > self.max_records || self.bytes > self.max_bytes {
+            let Some(evicted) = self.remove_first() else { return };
+            self.count_eviction(&evicted);
+        }
+    }
+
+    fn count_eviction(&mut self, record: &CallRecord) {
+        self.evicted += 1;
+        if record.settled_value.is_some() {
+            self.evicted_expiry = self.evicted_expiry.max(Some(record.expires_at));
         }
     }
 
     fn remove_expired(&mut self, now: Timestamp) {
-        while let Some((expires_at, id)) = self.by_expiry.first().copied()
-            && expires_at <= now
-        {
-            self.by_expiry.pop_first();
-            self.records.remove(&id);
+        while self.by_expiry.first().is_some_and(|(expires_at, _)| *expires_at <= now) {
+            self.remove_first();
         }
     }
 }
 
 /// Records that several threads share. The shard of a call is determined by its id. A store that counts in this process
 /// implements [`charge_once`](super::SyncStore::charge_once) and [`settle`](super::SyncStore::settle) with a table.
-pub struct CallRecordTable(Box<[Mutex<CallRecords>]>);
+pub struct CallRecordTable {
+    shards: Box<[Mutex<CallRecords>]>,
+    max_records: usize,
+    /// The bytes of the records of all shards. Each change is made under the lock of the shard whose records have changed.
+    bytes: AtomicUsize,
+}
 
 impl std::fmt::Debug for CallRecordTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -191,25 +278,46 @@ impl std::fmt::Debug for CallRecordTable {
 }
 
 impl CallRecordTable {
-    /// Creates an empty table of at most `max_records` records.
-    pub fn new(max_records: usize) -> Self {
-        let per_shard = max_records.div_ceil(SHARDS);
-        Self((0..SHARDS).map(|_| Mutex::new(CallRecords::new(per_shard))).collect())
+    /// Creates an empty table of at most `max_records` records and `max_bytes` bytes.
+    pub fn new(max_records: usize, max_bytes: usize) -> Self {
+        let shards = (max_bytes / MIN_SHARD_BYTES).min(max_records).clamp(1, MAX_SHARDS);
+        let new_shard = || Mutex::new(CallRecords::new(max_records / shards, max_bytes / shards));
+        Self {
+            shards: (0..shards).map(|_| new_shard()).collect(),
+            max_records,
+            bytes: AtomicUsize::new(0),
+        }
     }
 
-    /// Locks the records of the shard of a call.
-    fn lock(&self, id: CallId) -> MutexGuard<'_, CallRecords> {
-        self.0[usize::from(id.as_bytes()[15]) % SHARDS].lock()
+    /// Returns an empty table with the same maximum number of records, and at most `max_bytes` bytes.
+    #[must_use]
+    pub fn with_max_bytes(self, max_bytes: usize) -> Self {
+        Self::new(self.max_records, max_bytes)
+    }
+
+    /// Updates the records of the shard of a call by calling `update`, and the bytes of the table.
+    fn update_shard<R>(&self, id: CallId, update: impl FnOnce(&mut CallRecords) -> R) -> R {
+        let mut records = self.shards[usize::from(id.as_bytes()[15]) % self.shards.len()].lock();
+        let before = records.bytes;
+        let result = update(&mut records);
+        self.bytes.fetch_add(records.bytes.wrapping_sub(before), Ordering::Relaxed);
+        result
+    }
+
+    /// Returns the bytes that the records take, including expired records that have not been removed. The shards
+    /// themselves, at most 64 with less than 1 KiB each, are not included.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the number of records, including expired records that have not been removed.
     pub fn records(&self) -> usize {
-        self.0.iter().map(|shard| shard.lock().records.len()).sum()
+        self.shards.iter().map(|shard| shard.lock().records.len()).sum()
     }
 
     /// Returns the number of records that were evicted before they expired.
     pub fn evicted_records(&self) -> u64 {
-        self.0.iter().map(|shard| shard.lock().evicted).sum()
+        self.shards.iter().map(|shard| shard.lock().evicted).sum()
     }
 
     /// Returns the result of a call that is remembered. Otherwise marks the call as being decided, and returns `None`.
@@ -220,12 +328,13 @@ impl CallRecordTable {
         hits: &[Hit<'_>],
         now: Timestamp,
     ) -> Option<OnceResult> {
-        let mut records = self.lock(identity.id);
-        let found = records.find(identity, hits, now);
-        if found.is_none() {
-            records.insert(identity, hits, None, now);
-        }
-        found
+        self.update_shard(identity.id, |records| {
+            let found = records.find(identity, hits, now);
+            if found.is_none() {
+                records.insert(identity, hits, None, now);
+            }
+            found
+        })
     }
 
     /// Records the result of a call that [`begin`](Self::begin) has marked; `None` if the call was not decided. Only
@@ -237,11 +346,10 @@ impl CallRecordTable {
         result: Option<&ChargeResult>,
         now: Timestamp,
     ) {
-        let mut records = self.lock(identity.id);
-        match result {
+        self.update_shard(identity.id, |records| match result {
             Some(result) if result.allowed => records.insert(identity, hits, Some(result), now),
-            _ => records.remove(identity.id),
-        }
+            _ => drop(records.remove(identity.id)),
+        });
     }
 
     /// Returns the result of a call that is remembered. Otherwise decides it with `charge`, and remembers it if it is
@@ -253,15 +361,16 @@ impl CallRecordTable {
         now: Timestamp,
         charge: impl FnOnce() -> ChargeResult,
     ) -> OnceResult {
-        let mut records = self.lock(identity.id);
-        if let Some(found) = records.find(identity, hits, now) {
-            return found;
-        }
-        let result = charge();
-        if result.allowed {
-            records.insert(identity, hits, Some(&result), now);
-        }
-        OnceResult::Decided(result)
+        self.update_shard(identity.id, |records| {
+            if let Some(found) = records.find(identity, hits, now) {
+                return found;
+            }
+            let result = charge();
+            if result.allowed {
+                records.insert(identity, hits, Some(&result), now);
+            }
+            OnceResult::Decided(result)
+        })
     }
 
     /// Records a settlement, and calls `apply` if it must be applied now. Other settlements of the same call wait until
@@ -272,12 +381,13 @@ impl CallRecordTable {
         now: Timestamp,
         apply: impl FnOnce(),
     ) -> SettleResult {
-        let mut records = self.lock(settlement.id);
-        let result = records.settle(settlement, now);
-        if result == SettleResult::Settled {
-            apply();
-        }
-        result
+        self.update_shard(settlement.id, |records| {
+            let result = records.settle(settlement, now);
+            if result == SettleResult::Settled {
+                apply();
+            }
+            result
+        })
     }
 }
 

@@ -10,9 +10,9 @@
 //!
 //! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep one group of each
 //! table in the shard. Above `max_keys`, each new key evicts another key: the key that expires first in a small sample.
-//! A key that is being denied is evicted only if there is no other. The same rule applies when the keys exceed the
-//! memory budget. Each change of memory use is made under the lock of its shard and added to one atomic counter of the
-//! store.
+//! A key that is being denied is evicted only if there is no other. The same rule applies when the keys and the records
+//! of calls exceed the memory budget. Each change of memory use is made under the lock of its shard and added to one
+//! atomic counter of the store.
 
 mod calls;
 mod eviction;
@@ -28,7 +28,7 @@ use std::fmt;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::Hit;
 use crate::store::table::CoarseTime;
-use crate::store::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS};
+use crate::store::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS, max_call_record_bytes};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use shard::Shard;
@@ -36,7 +36,7 @@ use shard::Shard;
 /// The default maximum number of keys.
 pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
 
-/// The default memory budget for keys in bytes: 1 GiB.
+/// The default memory budget in bytes: 1 GiB.
 pub const DEFAULT_MAX_MEMORY: usize = 1 << 30;
 
 /// The smallest memory budget in bytes: 1 MiB. Smaller values are raised to it.
@@ -154,36 +154,41 @@ impl<C: Clock> MemoryStore<C> {
             memory: AtomicUsize::new(0),
             next_shard_to_evict: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
-            calls: CallRecordTable::new(DEFAULT_MAX_CALL_RECORDS),
+            calls: CallRecordTable::new(
+                DEFAULT_MAX_CALL_RECORDS,
+                max_call_record_bytes(DEFAULT_MAX_MEMORY),
+            ),
         }
     }
 
-    /// Sets the memory budget for keys in bytes, at least 1 MiB. It bounds [`memory_bytes`](Self::memory_bytes).
+    /// Sets the memory budget for keys and records of calls in bytes, at least 1 MiB. Records take at most a quarter of it,
+    /// and keys take the rest.
     ///
     /// Above the budget, keys are evicted by the same rule as above the maximum number of keys. The budget is exceeded
     /// briefly while a table or a state moves to a larger allocation, and by concurrent allocations of other threads.
     /// It is exceeded for longer in two cases: by up to an eighth if nearly all keys are being denied, and by a single
     /// state that is larger than the budget ([`Limit::max_state_bytes`](crate::Limit::max_state_bytes)).
     ///
-    /// Call this before the store is used: existing keys are lost.
+    /// Call this before the store is used: existing keys and records are lost.
     #[must_use]
     pub fn with_max_memory(self, bytes: usize) -> Self {
         let max_memory = bytes.max(MIN_MAX_MEMORY);
         let shards = new_shards(self.max_keys, max_memory);
         let (keys, memory) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { max_memory, shards, keys, memory, ..self }
+        let calls = self.calls.with_max_bytes(max_call_record_bytes(max_memory));
+        Self { max_memory, shards, keys, memory, calls, ..self }
     }
 
-    /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default. A record
-    /// takes about 400 bytes, in addition to the memory budget for keys.
+    /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default.
     ///
-    /// Above the maximum, the record that expires first is evicted. A repetition of its call is then charged again, and
-    /// its reservation cannot be settled any more.
+    /// Above the maximum, and above a quarter of the memory budget, the record that expires first is evicted. A repetition
+    /// of its call is then charged again, and a settlement of its reservation cannot be repeated any more.
     ///
     /// Call this before the store is used: existing records are lost.
     #[must_use]
     pub fn with_max_call_records(self, max_records: usize) -> Self {
-        Self { calls: CallRecordTable::new(max_records), ..self }
+        let calls = CallRecordTable::new(max_records, max_call_record_bytes(self.max_memory));
+        Self { calls, ..self }
     }
 
     /// Returns the records of idempotent calls and of settled reservations.

@@ -28,8 +28,9 @@ use crate::store::{
 
 use super::model::{ModelStore, counter_name};
 
-/// Maximum number of records of calls with an id.
+/// Maximum number of records of calls with an id, and of their bytes.
 const MAX_CALL_RECORDS: usize = 100_000;
+const MAX_CALL_RECORD_BYTES: usize = 64 << 20;
 
 /// Percentages of store calls that fail, by kind of failure.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,7 +94,7 @@ impl FaultyStore {
         Self {
             slots: (0..slots).map(|_| ModelStore::new(clock.clone())).collect(),
             clock: clock.clone(),
-            calls: Arc::new(CallRecordTable::new(MAX_CALL_RECORDS)),
+            calls: Arc::new(CallRecordTable::new(MAX_CALL_RECORDS, MAX_CALL_RECORD_BYTES)),
             faults: Arc::new(Mutex::new(faults)),
             rng: Arc::new(Mutex::new(Rng::with_seed(seed))),
         }

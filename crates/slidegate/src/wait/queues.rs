@@ -8,8 +8,8 @@
 //! A queue is identified by the identifier that the store uses for the counter in receipts. So if charges of a receipt are
 //! reverted, the first call of each queue concerned is woken. If it is admitted, it leaves its queues, which wakes the next.
 //!
-//! Queues exist only while calls wait in them. The number of waiting calls is bounded, and a call has at most one place
-//! for each of its limits.
+//! Queues exist only while calls wait in them. The number of waiting calls and their bytes are bounded, and a call has at
+//! most one place for each of its limits.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
@@ -19,44 +19,18 @@ use std::time::Instant;
 
 use foldhash::quality::RandomState;
 
+use super::bounds::{WaitBounds, WaitStats};
 use super::counters::WaitCounters;
 use crate::hit::Hit;
 use crate::store::{Charge, CounterId, Store};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// The default of [`WaitBounds::max_waiting`] and [`WaitBounds::max_waiting_per_key`].
-const DEFAULT_MAX_WAITING: usize = 10_000;
+/// The bytes that a waiting call takes in the table of waiting calls, which is at least 7/16 full when it grows.
+const BYTES_PER_WAITER: usize = 256;
 
-/// The maximum number of calls that wait at the same time. Further calls are denied with the reason
-/// [`WaitQueueFull`](crate::Reason::WaitQueueFull).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitBounds {
-    /// Maximum number of waiting calls, 10,000 by default. With 0, no call waits.
-    pub max_waiting: usize,
-    /// Maximum number of calls that wait for the same limit and key, 10,000 by default. With 0, no call waits.
-    pub max_waiting_per_key: usize,
-}
-
-impl Default for WaitBounds {
-    fn default() -> Self {
-        Self { max_waiting: DEFAULT_MAX_WAITING, max_waiting_per_key: DEFAULT_MAX_WAITING }
-    }
-}
-
-/// The number of calls that wait now, and the results of the calls that have waited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WaitStats {
-    /// Number of calls that wait now.
-    pub waiting: usize,
-    /// Number of calls that were admitted after a wait.
-    pub admitted: u64,
-    /// Number of calls that were denied after a wait, because they did not fit within their wait.
-    pub timed_out: u64,
-    /// Number of calls that left the queue before they were decided, because their caller gave up.
-    pub cancelled: u64,
-    /// Number of calls that were denied because too many calls were waiting.
-    pub queue_full: u64,
-}
+/// The bytes that a place in a queue takes, with its share of the table of queues, which is at least 7/16 full when it
+/// grows.
+const BYTES_PER_PLACE: usize = 160;
 
 /// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +82,8 @@ struct Queues {
     waiters: HashMap<Ticket, Waiter>,
     /// The tickets of the calls that wait for a counter, in ascending order. No queue is empty.
     by_counter: HashMap<u64, VecDeque<Ticket>>,
+    /// The bytes that the waiting calls take.
+    bytes: usize,
 }
 
 /// A waiting call.
@@ -127,6 +103,8 @@ struct Waiter {
 pub(crate) struct Place<'q> {
     queues: &'q WaitQueues,
     ticket: Option<Ticket>,
+    /// The bytes of the request, which the call keeps while it waits.
+    request_bytes: usize,
     /// The number of [`WaitQueues::frees`] before the call was first decided.
     frees_before: u64,
 }
@@ -170,6 +148,7 @@ impl WaitQueues {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         WaitStats {
             waiting: self.waiting.load(Ordering::Relaxed),
+            waiting_bytes: self.queues.lock().bytes,
             admitted: load(&self.admitted),
             timed_out: load(&self.timed_out),
             cancelled: load(&self.cancelled),
@@ -242,9 +221,13 @@ impl WaitQueues {
     fn add(
         &self,
         mut queues: MutexGuard<'_, Queues>,
+        request_bytes: usize,
         counters: &[u64],
     ) -> Result<Ticket, QueueFull> {
+        let bytes = request_bytes + BYTES_PER_WAITER;
         let is_full = queues.waiters.len() >= self.bounds.max_waiting
+            || queues.bytes + bytes + counters.len() * BYTES_PER_PLACE
+                > self.bounds.max_waiting_bytes
             || counters
                 .iter()
                 .any(|&counter| queues.len_of(counter) >= self.bounds.max_waiting_per_key);
@@ -255,6 +238,7 @@ impl WaitQueues {
         let ticket = queues.next_ticket;
         queues.next_ticket += 1;
         queues.waiters.insert(ticket, Waiter::default());
+        queues.bytes += bytes;
         counters.iter().for_each(|&counter| queues.join(ticket, counter));
         self.waiting.fetch_add(1, Ordering::AcqRel);
         Ok(ticket)
@@ -272,10 +256,11 @@ impl std::fmt::Debug for WaitQueues {
 }
 
 impl<'q> Place<'q> {
-    /// Creates the place of a call that does not wait yet.
-    pub(super) fn new(queues: &'q WaitQueues) -> Self {
+    /// Creates the place of a call that does not wait yet. While it waits, it keeps its request of `request_bytes` bytes.
+    pub(super) fn new(queues: &'q WaitQueues, request_bytes: usize) -> Self {
         queues.callers.fetch_add(1, Ordering::SeqCst);
-        Self { queues, ticket: None, frees_before: queues.frees.load(Ordering::Acquire) }
+        let frees_before = queues.frees.load(Ordering::Acquire);
+        Self { queues, ticket: None, request_bytes, frees_before }
     }
 
     /// Returns whether the call may be decided now. If an earlier call waits for one of its counters, the call joins
@@ -309,7 +294,9 @@ impl<'q> Place<'q> {
                 queues.set_wake_time(ticket, None);
                 blocking.into_iter().for_each(|counter| queues.join(ticket, counter));
             }
-            None => self.ticket = Some(self.queues.add(queues, &blocking)?),
+            None => {
+                self.ticket = Some(self.queues.add(queues, self.request_bytes, &blocking)?);
+            }
         }
         Ok(Turn::Later(wakes_at))
     }
@@ -328,7 +315,8 @@ impl<'q> Place<'q> {
         let ticket = match self.ticket {
             Some(ticket) => ticket,
             None => {
-                let ticket = self.queues.add(self.queues.queues.lock(), counters)?;
+                let queues = self.queues.queues.lock();
+                let ticket = self.queues.add(queues, self.request_bytes, counters)?;
                 may_sleep = self.queues.frees.load(Ordering::Acquire) == self.frees_before;
                 *self.ticket.insert(ticket)
             }
@@ -361,6 +349,7 @@ impl<'q> Place<'q> {
         let mut queues = self.queues.queues.lock();
         queues.leave_all_except(ticket, &[]);
         queues.waiters.remove(&ticket);
+        queues.bytes -= self.request_bytes + BYTES_PER_WAITER;
         drop(queues);
         self.queues.waiting.fetch_sub(1, Ordering::AcqRel);
         self.queues.count_end(end);
@@ -396,6 +385,7 @@ impl Queues {
             return;
         }
         waiter.counters.push(counter);
+        self.bytes += BYTES_PER_PLACE;
         let queue = self.by_counter.entry(counter).or_default();
         let index = queue.partition_point(|other| *other < ticket);
         queue.insert(index, ticket);
@@ -407,6 +397,7 @@ impl Queues {
         let (kept, left): (WaitCounters, WaitCounters) =
             waiter.counters.iter().copied().partition(|counter| counters.contains(counter));
         waiter.counters = kept;
+        self.bytes -= left.len() * BYTES_PER_PLACE;
         for counter in left {
             self.remove_from_queue(ticket, counter);
         }

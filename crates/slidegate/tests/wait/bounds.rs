@@ -12,7 +12,11 @@ fn new_bounded_limiter(
 ) -> Limiter<MemoryStore<TokioClock>> {
     let store = MemoryStore::with_clock(TokioClock::new(), 1_000);
     let limiter = Limiter::with_store(exact(&["1/s"]), store).unwrap();
-    limiter.with_wait_bounds(WaitBounds { max_waiting, max_waiting_per_key })
+    limiter.with_wait_bounds(WaitBounds {
+        max_waiting,
+        max_waiting_per_key,
+        ..WaitBounds::default()
+    })
 }
 
 #[test]

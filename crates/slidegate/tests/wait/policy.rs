@@ -2,6 +2,7 @@
 
 use slidegate::{
     Descriptor, Gate, IdempotencyKey, Jitter, MemoryStore, OnceError, Policy, Reason, Request,
+    WaitBounds,
 };
 use tokio::time::{sleep, timeout};
 
@@ -91,6 +92,28 @@ fn banned_and_observed_requests_do_not_wait() {
 }
 
 #[test]
+fn call_whose_bytes_do_not_fit_does_not_wait() {
+    run_on_paused_time(async {
+        let (_, gate) = new_gate("rules: [{ name: a, limits: [1/s], algorithm: sliding_log }]");
+        let gate = gate
+            .with_wait_bounds(WaitBounds { max_waiting_bytes: 100_000, ..WaitBounds::default() });
+        let text = "a".repeat(60_000);
+        let request = Request::new("default", Descriptor::new([("note", text.as_str())]));
+        assert!(gate.check(&request).is_allowed());
+        let late = async {
+            sleep(ms(1)).await;
+            let bytes = gate.wait_stats().waiting_bytes;
+            assert!((60_000..62_000).contains(&bytes), "{bytes}");
+            let denied = gate.check_within_async(&request, ms(5_000)).await;
+            assert_eq!(denied.reason(), Some(Reason::WaitQueueFull));
+        };
+        let (waited, ()) = tokio::join!(gate.check_within_async(&request, ms(5_000)), late);
+        assert!(waited.is_allowed());
+        assert_eq!((gate.wait_stats().queue_full, gate.wait_stats().waiting_bytes), (1, 0));
+    });
+}
+
+#[test]
 fn dropped_wait_charges_nothing() {
     run_on_paused_time(async {
         let (clock, gate) =
@@ -99,7 +122,7 @@ fn dropped_wait_charges_nothing() {
         assert!(gate.check(&used).is_allowed());
         let (policy, eight) = (gate.policy(), Request::new("default", Descriptor::new([]).cost(8)));
         let matched = policy.apply(&eight);
-        let call = gate.check_matched_within_async(&matched, ms(5_000));
+        let call = gate.check_matched_within_async(&eight, &matched, ms(5_000));
         assert!(timeout(ms(50), call).await.is_err());
         assert_eq!(clock.elapsed_ms(), 50);
         assert_eq!(gate.peek(&used).remaining(), 6);
@@ -119,7 +142,7 @@ fn waiting_repetitions_are_charged_once() {
         let call = async |request: &Request<'_>| {
             let matched = policy.apply(request);
             let identity = request.identify(&key);
-            gate.check_matched_once_within_async(&matched, &identity, ms(5_000)).await
+            gate.check_matched_once_within_async(request, &matched, &identity, ms(5_000)).await
         };
         let (first, second, other) = tokio::join!(call(&eight), call(&eight), call(&one));
         let ((first, first_wait), (second, second_wait)) = (first.unwrap(), second.unwrap());

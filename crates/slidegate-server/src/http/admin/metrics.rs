@@ -22,7 +22,7 @@ pub async fn metrics(
     let metrics = service.telemetry().metrics();
     let text = metrics.map(|metrics| {
         metrics.rules.update(service.active_policy().rule_use());
-        metrics.encode(format, store, cluster, service.wait_stats())
+        metrics.encode(format, store, cluster, service.wait_stats(), service.bodies().used_bytes())
     });
     let text = text.transpose().map_err(HttpProblem::internal)?.unwrap_or_default();
     Ok(([(header::CONTENT_TYPE, format.content_type())], text))

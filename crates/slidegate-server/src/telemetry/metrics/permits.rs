@@ -1,6 +1,6 @@
 //! The metrics of permits, which bound the requests in flight.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use parking_lot::Mutex;
@@ -12,9 +12,9 @@ use slidegate::{Clock, Permit, PermitChange, SystemClock, Timestamp};
 
 use prometheus_client::encoding::EncodeLabelSet;
 
-/// The maximum number of permits that are tracked until they end. It bounds the memory; further permits are only counted
-/// when they are granted, released or renewed.
-const MAX_TRACKED_PERMITS: usize = 1_000_000;
+/// The bytes that a tracked permit takes in two B-trees, at most. A node of either tree takes 208 bytes, or 304 if it has
+/// children, and has at least 5 entries of 16 bytes, and there is one further entry between two nodes: 45 bytes per entry.
+const BYTES_PER_TRACKED_PERMIT: usize = 2 * 48;
 
 /// The result of a call that concerns a permit, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +45,12 @@ struct PermitLabels {
     result: &'static str,
 }
 
-/// The permits that this instance has granted and that have not ended, each identified by a hash.
-#[derive(Default)]
+/// The permits that this instance has granted and that have not ended, each identified by a hash. Permits above the maximum
+/// are not tracked: they are only counted when they are granted, released or renewed.
 struct TrackedPermits {
-    expiries: HashMap<u64, Timestamp>,
+    expiries: BTreeMap<u64, Timestamp>,
     by_expiry: BTreeSet<(Timestamp, u64)>,
+    max_permits: usize,
 }
 
 impl PermitResult {
@@ -79,10 +80,19 @@ impl PermitResult {
 }
 
 impl TrackedPermits {
+    /// Creates an empty list whose permits take at most `max_bytes` bytes.
+    fn new(max_bytes: usize) -> Self {
+        Self {
+            expiries: BTreeMap::new(),
+            by_expiry: BTreeSet::new(),
+            max_permits: max_bytes / BYTES_PER_TRACKED_PERMIT,
+        }
+    }
+
     /// Tracks a permit until it expires.
     fn insert(&mut self, id: u64, expires_at: Timestamp) {
         self.remove(id);
-        if self.expiries.len() < MAX_TRACKED_PERMITS {
+        if self.expiries.len() < self.max_permits {
             self.expiries.insert(id, expires_at);
             self.by_expiry.insert((expires_at, id));
         }
@@ -107,8 +117,8 @@ impl TrackedPermits {
 }
 
 impl PermitMetrics {
-    /// Creates the metrics, all with the value 0.
-    pub(super) fn register(registry: &mut Registry) -> Self {
+    /// Creates the metrics, all with the value 0. The permits that are tracked take at most `max_bytes` bytes.
+    pub(super) fn register(registry: &mut Registry, max_bytes: usize) -> Self {
         let changes: Family<PermitLabels, Counter> = Family::default();
         for result in PermitResult::ALL {
             drop(changes.get_or_create(&PermitLabels { result: result.name() }));
@@ -124,7 +134,8 @@ impl PermitMetrics {
             "Permits that this instance has granted or renewed, and that it has not released and have not expired",
             in_use.clone(),
         );
-        Self { changes, in_use, tracked: Mutex::default(), clock: SystemClock::new() }
+        let tracked = Mutex::new(TrackedPermits::new(max_bytes));
+        Self { changes, in_use, tracked, clock: SystemClock::new() }
     }
 
     /// Counts a result.
@@ -168,6 +179,11 @@ impl PermitMetrics {
         self.count_several(PermitResult::Expired, expired);
     }
 
+    /// Returns the bytes that the tracked permits take.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.tracked.lock().expiries.len() * BYTES_PER_TRACKED_PERMIT
+    }
+
     /// Counts the permits that have expired, and sets the number of permits in use.
     pub(super) fn update(&self) {
         let (expired, in_use) = {
@@ -193,7 +209,7 @@ mod tests {
     #[test]
     fn tracked_permits_end_once() {
         let at = Timestamp::from_secs;
-        let mut tracked = TrackedPermits::default();
+        let mut tracked = TrackedPermits::new(1 << 20);
         (1..=3).for_each(|id| tracked.insert(id, at(10)));
         tracked.insert(2, at(20));
         tracked.remove(1);
@@ -202,5 +218,21 @@ mod tests {
         assert_eq!((tracked.remove_expired(at(10)), tracked.expiries.len()), (1, 1));
         assert_eq!((tracked.remove_expired(at(20)), tracked.expiries.len()), (1, 0));
         assert!(tracked.by_expiry.is_empty());
+    }
+
+    #[test]
+    fn tracked_permits_stay_within_bytes() {
+        let (start, later) = (Timestamp::from_secs(10), Timestamp::from_secs(20));
+        let mut tracked = TrackedPermits::new(16 << 10);
+        (0..10_000).for_each(|id| tracked.insert(id, start));
+        assert_eq!(tracked.expiries.len(), (16 << 10) / BYTES_PER_TRACKED_PERMIT);
+        assert_eq!(tracked.by_expiry.len(), tracked.expiries.len());
+        tracked.insert(0, later);
+        tracked.insert(10_000, later);
+        assert_eq!(tracked.remove_expired(start), tracked.max_permits as u64 - 1);
+        assert!(
+            tracked.expiries.keys().eq([&0]),
+            "a renewed permit stays, a further one is not tracked"
+        );
     }
 }

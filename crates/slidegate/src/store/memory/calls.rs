@@ -97,14 +97,18 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     }
 
     fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
-        self.calls.charge_once(identity, call, self.clock.now(), || self.charge(call))
+        let result = self.calls.charge_once(identity, call, self.clock.now(), || self.charge(call));
+        self.evict_keys_for_records();
+        result
     }
 
     fn settle(&self, settlement: &Settlement) -> SettleResult {
-        self.calls.settle(settlement, self.clock.now(), || {
+        let result = self.calls.settle(settlement, self.clock.now(), || {
             settlement.reverted.iter().for_each(|charge| self.revert_charge(charge));
             settlement.added.iter().for_each(|charge| self.charge_added_units(charge));
-        })
+        });
+        self.evict_keys_for_records();
+        result
     }
 
     fn peek(&self, call: &[Hit<'_>]) -> Outcomes {

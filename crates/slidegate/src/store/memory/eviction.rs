@@ -63,7 +63,7 @@ impl<C: Clock> MemoryStore<C> {
     ) {
         for _ in 0..MAX_EVICTIONS_PER_INSERT {
             let growth = shard.growth_bytes(counter, location.fingerprint);
-            let has_slot = self.memory_bytes() + growth <= self.max_memory;
+            let has_slot = self.used_memory() + growth <= self.max_memory;
             if has_slot || !self.evict_one_key(shard, now, |shard| shard.evict(now)) {
                 return;
             }
@@ -114,8 +114,24 @@ impl<C: Clock> MemoryStore<C> {
         result
     }
 
+    /// Returns the bytes that count against the memory budget: the bytes of keys and of the records of calls.
+    fn used_memory(&self) -> usize {
+        self.memory_bytes() + self.calls.memory_bytes()
+    }
+
     fn is_within_memory_budget(&self) -> bool {
-        self.memory_bytes() <= self.max_memory
+        self.used_memory() <= self.max_memory
+    }
+
+    /// Evicts keys if a new record of a call has exceeded the memory budget.
+    pub(super) fn evict_keys_for_records(&self) {
+        if self.is_within_memory_budget() {
+            return;
+        }
+        let next = self.next_shard_to_evict.fetch_add(1, Ordering::Relaxed);
+        let shard_index = next % self.shards.len();
+        let shard = &mut *self.shards[shard_index].shard.lock();
+        self.evict_until_within_budget(shard, shard_index, self.to_coarse_time(self.clock.now()));
     }
 
     /// Evicts keys until the store is within its memory budget: first keys of this shard, then keys of other shards.

@@ -1,0 +1,47 @@
+//! The bounds on waiting calls, and their statistics.
+
+/// The default of [`WaitBounds::max_waiting`] and [`WaitBounds::max_waiting_per_key`].
+const DEFAULT_MAX_WAITING: usize = 10_000;
+
+/// The default of [`WaitBounds::max_waiting_bytes`]: 64 MiB.
+const DEFAULT_MAX_WAITING_BYTES: usize = 64 << 20;
+
+/// The bounds on the calls that wait at the same time. Further calls are denied with the reason
+/// [`WaitQueueFull`](crate::Reason::WaitQueueFull).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitBounds {
+    /// Maximum number of waiting calls, 10,000 by default. With 0, no call waits.
+    pub max_waiting: usize,
+    /// Maximum number of calls that wait for the same limit and key, 10,000 by default. With 0, no call waits.
+    pub max_waiting_per_key: usize,
+    /// Maximum number of bytes that waiting calls take in queues and with the names and values of their requests, 64 MiB by
+    /// default.
+    pub max_waiting_bytes: usize,
+}
+
+impl Default for WaitBounds {
+    fn default() -> Self {
+        Self {
+            max_waiting: DEFAULT_MAX_WAITING,
+            max_waiting_per_key: DEFAULT_MAX_WAITING,
+            max_waiting_bytes: DEFAULT_MAX_WAITING_BYTES,
+        }
+    }
+}
+
+/// The number of calls that wait now, and the results of the calls that have waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitStats {
+    /// Number of calls that wait now.
+    pub waiting: usize,
+    /// Number of bytes that these calls take; see [`WaitBounds::max_waiting_bytes`].
+    pub waiting_bytes: usize,
+    /// Number of calls that were admitted after a wait.
+    pub admitted: u64,
+    /// Number of calls that were denied after a wait, because they did not fit within their wait.
+    pub timed_out: u64,
+    /// Number of calls that left the queue before they were decided, because their caller gave up.
+    pub cancelled: u64,
+    /// Number of calls that were denied because too many calls were waiting.
+    pub queue_full: u64,
+}
