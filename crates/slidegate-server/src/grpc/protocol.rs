@@ -30,9 +30,9 @@ const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// Flow control window of a call in bytes. Larger messages need several round trips.
 const FLOW_CONTROL_WINDOW_BYTES: u32 = 16 * 1024;
 
-/// Flow control window of a connection in bytes. 512 calls can wait for space for their messages until they fill it. The
+/// Flow control window of a connection in bytes. 256 calls can wait for space for their messages until they fill it. The
 /// others then wait until a message that has space, and does not arrive in time, fails.
-const CONNECTION_WINDOW_BYTES: u32 = 512 * FLOW_CONTROL_WINDOW_BYTES;
+const CONNECTION_WINDOW_BYTES: u32 = 256 * FLOW_CONTROL_WINDOW_BYTES;
 
 /// The gRPC protocol: HTTP/2 connections with all gRPC services.
 #[derive(Clone)]

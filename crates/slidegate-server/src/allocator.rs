@@ -1,0 +1,24 @@
+//! The allocator of the process.
+
+/// musl's own allocator takes a lock for each call. With glibc, mimalloc did not reduce the CPU time of requests
+/// measurably, and took 9 MB more memory.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Size in bytes from which glibc maps an allocation on its own, and unmaps it when it is freed. glibc would otherwise
+/// raise the size to that of the largest allocation that was freed, and keep the memory of large bodies.
+#[cfg(target_env = "gnu")]
+const MAPPED_FROM_BYTES: libc::c_int = 64 * 1024;
+
+/// Makes the allocator return the memory of large bodies to the system. To be called when the process starts.
+#[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "no crate has a safe function for it")]
+pub fn return_freed_memory() {
+    // SAFETY: changes a parameter of the allocator, which is allowed at any time. On failure, the default stays.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES) };
+}
+
+/// Does nothing: only glibc has a parameter for it.
+#[cfg(not(target_env = "gnu"))]
+pub fn return_freed_memory() {}
