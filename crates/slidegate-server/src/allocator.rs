@@ -6,8 +6,8 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Size in bytes from which glibc maps an allocation on its own, and unmaps it when it is freed. glibc would otherwise
-/// raise the size to that of the largest allocation that was freed, and keep the memory of large bodies.
+/// Size in bytes from which glibc maps an allocation on its own, and unmaps it when it is freed. By default, glibc raises
+/// this size when it frees a larger allocation, and then keeps the memory of large bodies.
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM_BYTES: libc::c_int = 64 * 1024;
 

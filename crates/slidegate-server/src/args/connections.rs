@@ -1,4 +1,4 @@
-//! The flags that bound the connections of clients and what they use.
+//! The flags that bound connections and bodies of clients.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::value_parsers::{DurationRange, parse_nonzero, parse_size};
 use crate::body_budget::MIN_BODY_BUDGET;
 use crate::bounds::ClientBounds;
 
-/// The flags that bound the connections of clients and what they use.
+/// The flags that bound connections and bodies of clients.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Connections and shutdown")]
 pub struct ConnectionArgs {
@@ -93,7 +93,7 @@ pub struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    /// Returns the bounds on what the clients of a listener use.
+    /// Returns the bounds on the connections of a listener.
     pub fn bounds(&self) -> ClientBounds {
         ClientBounds {
             max_connections: self.max_connections,

@@ -154,7 +154,7 @@ fn time_until_deadline(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// What the clients of all client listeners use together, and the bounds on it.
+/// The resources that the clients of both client listeners share, and their bounds.
 #[derive(Clone)]
 struct ClientResources {
     bounds: ClientBounds,

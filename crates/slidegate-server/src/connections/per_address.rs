@@ -1,4 +1,4 @@
-//! Counts the open connections of each client address, so that one client cannot use up those of all.
+//! Counts the open connections of each client address, so that one client cannot open all connections of a listener.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

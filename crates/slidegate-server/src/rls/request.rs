@@ -1,8 +1,8 @@
 //! Converts messages of Envoy's rate limit service to requests that the gate evaluates.
 //!
 //! Envoy allows a request if the call to the rate limit service fails, and clients choose the contents of many entries.
-//! So no key, value or domain makes a call fail. What the caller configures is validated: units, and the numbers of
-//! descriptors and entries.
+//! So no key, value or domain makes a call fail. Units and the numbers of descriptors and entries, which the caller
+//! configures, are validated.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -135,7 +135,7 @@ async fn incomplete_messages_use_bounded_memory() {
     client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
 }
 
-/// Waits until the server has read what it reads: its memory does not grow any more.
+/// Waits until the server reads no further, so that its memory does not grow any more.
 async fn wait_until_memory_is_stable(server: &Server) {
     let mut before = 0;
     while before != server.resident_memory_kb() {

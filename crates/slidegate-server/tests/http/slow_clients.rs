@@ -173,7 +173,7 @@ fn incomplete_bodies_use_bounded_memory() {
     drop(incomplete);
 }
 
-/// Waits until the server has read what it reads: its memory does not grow any more.
+/// Waits until the server reads no further, so that its memory does not grow any more.
 fn wait_until_memory_is_stable(server: &Server) {
     let mut before = 0;
     while before != server.resident_memory_kb() {
