@@ -219,19 +219,24 @@ async fn refresh_slot_map_in_loop(
     nodes: &ClusterNodes,
     is_map_loaded: &watch::Sender<Option<bool>>,
 ) {
+    let mut logged_classes = Vec::new();
     loop {
         let is_refreshed = nodes.refresh_slot_map().await;
         let before = *is_map_loaded.borrow();
         match (before, is_refreshed) {
-            (None, false) => {
+            (None | Some(false), false) => {
                 let error = nodes.no_slot_map_error();
-                tracing::warn!(
-                    class = error.class(),
-                    %error,
-                    addresses = nodes.seed_addresses(),
-                    remedy = error.remedy(),
-                    "no node of the Redis Cluster returned the slot map, so Redis cannot be used; retrying"
-                );
+                // A later attempt may fail for another reason: the first one often times out.
+                if !logged_classes.contains(&error.class()) {
+                    logged_classes.push(error.class());
+                    tracing::warn!(
+                        class = error.class(),
+                        %error,
+                        addresses = nodes.seed_addresses(),
+                        remedy = error.remedy(),
+                        "no node of the Redis Cluster returned the slot map, so Redis cannot be used; retrying"
+                    );
+                }
                 is_map_loaded.send_replace(Some(false));
             }
             (None | Some(false), true) => {
@@ -241,7 +246,7 @@ async fn refresh_slot_map_in_loop(
                 is_map_loaded.send_replace(Some(true));
             }
             // Later outages are reported by the breakers of the masters.
-            (Some(_), _) => {}
+            (Some(true), _) => {}
         }
         sleep(MIN_SLOT_MAP_REFRESH_INTERVAL).await;
         let map = nodes.map.load_full();
