@@ -274,15 +274,8 @@ impl ClusterNodes {
         let mut known: Vec<String> = self.servers.lock().keys().cloned().collect();
         fastrand::shuffle(&mut known);
         let known = known.iter().filter_map(|address| self.connection_info_of_address(address));
-        for connection_info_of_address in
-            known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>()
-        {
-            match timeout(
-                SLOT_MAP_QUERY_TIMEOUT,
-                self.fetch_slot_ranges(&connection_info_of_address),
-            )
-            .await
-            {
+        for info in known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>() {
+            match timeout(SLOT_MAP_QUERY_TIMEOUT, self.fetch_slot_ranges(&info)).await {
                 Ok(Ok(ranges)) if !ranges.is_empty() => {
                     self.replace_slot_map(&ranges);
                     return true;
@@ -314,15 +307,12 @@ impl ClusterNodes {
     }
 
     /// Queries a node for the slot map. Returns the ranges of slots that have a master.
-    async fn fetch_slot_ranges(
-        &self,
-        connection_info_of_address: &ConnectionInfo,
-    ) -> RedisResult<Vec<SlotRange>> {
-        let connector = Connector::new(connection_info_of_address, &self.tls_roots)?;
+    async fn fetch_slot_ranges(&self, info: &ConnectionInfo) -> RedisResult<Vec<SlotRange>> {
+        let connector = Connector::new(info, &self.tls_roots)?;
         let mut connection = connector.connect(SLOT_MAP_QUERY_TIMEOUT).await?;
         let response: Value =
             redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection.commands).await?;
-        Ok(parse_slot_ranges(&response, &host_and_port(connection_info_of_address.addr())))
+        Ok(parse_slot_ranges(&response, &host_and_port(info.addr())))
     }
 
     /// Replaces the slot map, and removes the servers that are no longer masters.
