@@ -5,7 +5,10 @@
 //! largest cost) units of each node are unknown to any other node. A node that admits a request sees at most max units
 //! including the request, and misses at most C units of each other node. So all nodes together admit at most max +
 //! (nodes - 1) * C units into the window on which the node bases its decision. `nodes` is the number of incarnations
-//! that charge within the window: a node that restarts counts twice.
+//! that charge within the window: a node that restarts counts twice. A node whose clock was outside the limit for a while
+//! counts up to five times: before; while its clock was wrong, twice, since two of its fixed windows can overlap one
+//! window of the other nodes; and after, twice, since charges that it makes before it has received its lost counters again
+//! can be counted together with them.
 //!
 //! The bound holds for any window of a `sliding_buckets` limit, since its buckets cover the whole window in each
 //! decision, and for any window of a `sliding_window` limit, which the nodes count in buckets. An arbitrary time range of

@@ -64,6 +64,8 @@ pub struct Counters {
     /// The moment at which coarse time (in units of 65.536 ms) is 0, in microseconds since the Unix epoch.
     start_us: u64,
     max_clock_skew_us: u64,
+    /// The time of the last merge or prune, in microseconds since the Unix epoch.
+    last_time_us: AtomicU64,
     sync_interval: Duration,
     shards: Box<[CacheLineAlignedShard]>,
     max_keys: usize,
@@ -140,6 +142,7 @@ impl Counters {
             secret: settings.secret,
             start_us: now.as_micros(),
             max_clock_skew_us: settings.max_clock_skew_us,
+            last_time_us: AtomicU64::new(now.as_micros()),
             sync_interval: settings.sync_interval,
             shards: (0..shards).map(|_| CacheLineAlignedShard(Mutex::default())).collect(),
             max_keys: settings.max_keys,
@@ -290,6 +293,7 @@ impl Counters {
     /// limit is exceeded. Each call continues with the shards after the previous call, so that repeated calls visit all
     /// shards.
     pub fn prune(&self, now: Timestamp) {
+        self.rebuild_states_if_clock_was_set_back(now);
         let first = self.next_pruned_shard.fetch_add(SHARDS_PER_PRUNE_CALL, Ordering::Relaxed);
         let (expiry_cutoff, coarse) =
             (self.cutoff_for_expiry_on_all_nodes(now), self.to_coarse_time(now.as_micros()));

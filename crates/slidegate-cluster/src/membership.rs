@@ -1,232 +1,358 @@
-//! Membership: nodes discover each other through seed addresses and gossip over UDP, and detect nodes that have become
-//! silent.
+//! Membership: which nodes are in the cluster, and which of them are alive.
 //!
-//! `chitchat` provides gossip and failure detection; its datagrams are authenticated. This module distinguishes three
-//! kinds of nodes from which heartbeats no longer arrive. A node has *left* if it announced its departure. A node was
-//! *replaced* if a newer incarnation has the same name. Any other node is *silent*, and may still admit requests.
+//! Nodes exchange lists of the members with their newest heartbeats. A member is *silent* if no new heartbeat has
+//! arrived for [`SILENCE_TIMEOUT`], neither from the member nor through other nodes: no node that this node can reach
+//! sees the member, but it may still admit requests. A member has *left* if it announced its departure, or if a newer
+//! incarnation has the same name. A member whose clock differs by more than the limit is *skewed*, and treated like a
+//! silent member.
+//!
+//! [`Membership`] has no I/O and no clock.
 
 mod address;
-mod gossip;
+mod seeds;
 #[cfg(test)]
 mod tests;
-mod view;
 
-use std::net::SocketAddr;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use chitchat::{ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, spawn_chitchat};
-use slidegate::Clock;
-use tokio::net::UdpSocket;
-use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::sleep;
+use slidegate::Timestamp;
+use tokio::time::Instant;
+use tracing::warn;
 
+use crate::clock_limit::{ClockLimit, clock_offset_us};
+use crate::message::{MAX_MEMBERS, MemberEntry};
+use crate::node_info::NodeInfo;
 use crate::pn_counter::Incarnation;
-use crate::seal::{ClusterKey, DatagramOpener, DatagramSealer, MAX_NAME_BYTES, RejectCounters};
 
-pub use address::{AdvertisedAddressError, Sockets, has_other_seeds, resolve_advertised};
-pub use gossip::GossipTraffic;
-pub use view::{Member, MembershipView};
+pub use address::{AdvertisedAddressError, has_other_seeds, listen_on, resolve_advertised};
+pub(crate) use seeds::{SeedAddresses, watch_seeds};
 
-/// Cluster name for `chitchat`, identical for all clusters. Clusters are separated by their keys.
-const CHITCHAT_CLUSTER_ID: &str = "slidegate";
+/// Interval at which a node sends its list of members to each node that it is connected to.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Key in the gossip state of a node. A node sets it to announce that it leaves the cluster.
-const LEAVING_KEY_IN_GOSSIP_STATE: &str = "leaving";
+/// Time without a new heartbeat after which a member is silent.
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Interval between gossip rounds.
-const GOSSIP_INTERVAL: Duration = Duration::from_millis(200);
+/// Time for which a silent or departed node is remembered. Nodes that are disconnected for longer find each other
+/// again through their seeds. With a longer time, the old incarnations of a node that restarts repeatedly could fill
+/// the lists.
+const RETENTION_TIME: Duration = Duration::from_secs(600);
 
-/// Number of gossip rounds for which a leaving node keeps running after it has announced its departure.
-const GOSSIP_ROUNDS_AFTER_DEPARTURE_ANNOUNCEMENT: u32 = 3;
+/// Maximum number of known nodes, including silent and departed ones.
+const MAX_KNOWN_NODES: usize = 2 * MAX_MEMBERS;
 
-/// Time for which a dead node is remembered. The state of a dead node is gossiped for half of this time. Nodes that are
-/// disconnected for longer find each other again through their seeds. With a longer time, the old incarnations of a
-/// node that restarts repeatedly could fill the datagrams.
-const DEAD_NODE_RETENTION_TIME: Duration = Duration::from_secs(600);
+/// Time after which a live incarnation replaces a newer one that is silent. A late heartbeat of a node that was replaced
+/// must not remove its successor.
+const DISPUTE_TIME: Duration = Duration::from_secs(10);
 
-/// Settings of the membership of one node.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The name of this node, unique in the cluster.
-    pub name: String,
-    /// A number that is larger after each restart of the node: the wall clock time of its start, in microseconds.
-    pub generation: u64,
-    /// The address at which other nodes reach this node for gossip and replication: see [`resolve_advertised`].
-    pub advertise: SocketAddr,
-    /// Addresses of other nodes, as `host:port`; may include this node. Names are resolved again every minute, and
-    /// every few seconds while no other node is found.
-    pub seeds: Vec<String>,
-    /// Maximum difference between the clocks of two nodes.
-    pub max_clock_skew: Duration,
+/// Number of messages from which a clock is measured. The message with the shortest delay counts.
+const CLOCK_SAMPLES: usize = 4;
+
+/// Minimum time between two warnings about the clock of a member.
+const CLOCK_WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The other nodes of a cluster, ordered by name. A node that was seen before and is in no list is silent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MembershipView {
+    /// Nodes whose heartbeats arrive, at most one per name.
+    pub live: Vec<NodeInfo>,
+    /// Nodes whose heartbeats arrive, but whose clock differs by more than the limit.
+    pub skewed: Vec<NodeInfo>,
+    /// Nodes that have announced that they leave, and nodes that were replaced by another incarnation of the same name.
+    /// They charge nothing more. Each is listed for some minutes.
+    pub left: Vec<Incarnation>,
+    /// Live nodes from which another live node receives no messages, so that this node relays their counters.
+    pub relayed: BTreeSet<Incarnation>,
 }
 
-/// An error that prevents a node from joining a cluster.
-#[derive(Debug, thiserror::Error)]
-pub enum JoinError {
-    /// The length of the node name is invalid. The length is limited, since the name is part of every datagram.
-    #[error("node name has {0} bytes; use 1 to {MAX_NAME_BYTES}")]
-    Name(usize),
-    /// The gossip task could not start.
-    #[error("cannot start the gossip task, which detects other nodes: {0}")]
-    Gossip(String),
-}
-
-/// Returns the incarnation of a node: its generation, followed by 12 bits of SHA-256 of its name.
-///
-/// Each node can thus compute the incarnation of any other node. A restarted node has a larger incarnation, and two
-/// nodes that start in the same microsecond differ by their names.
-pub fn incarnation(name: &str, generation: u64) -> Incarnation {
-    let hash = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
-    let name_hash =
-        hash.as_ref().iter().take(2).fold(0, |number, byte| number << 8 | u64::from(*byte));
-    Incarnation(generation << 12 | name_hash >> 4)
-}
-
-/// The membership of this node in its cluster.
-///
-/// If it is dropped without [`leave`](Self::leave), the other nodes consider this node silent, because it has not
-/// announced its departure.
-#[derive(Debug)]
-pub struct Membership {
-    tasks: Option<GossipTasks>,
-    watch_task: AbortHandle,
-    incarnation: Incarnation,
-    view: watch::Receiver<MembershipView>,
-    traffic: Arc<GossipTraffic>,
-}
-
-/// The background tasks of a membership, aborted on drop.
-struct GossipTasks {
-    gossip: Arc<ChitchatHandle>,
-    watch_task: JoinHandle<()>,
-    seed_task: JoinHandle<()>,
-}
-
-impl std::fmt::Debug for GossipTasks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GossipTasks").finish_non_exhaustive()
+impl MembershipView {
+    /// Returns `true` if this node and the live nodes are more than the skewed nodes, or exactly as many and one of them
+    /// has the smallest name.
+    pub(crate) fn live_nodes_are_majority(&self, own: &NodeInfo) -> bool {
+        let live = || self.live.iter().chain([own]).map(|node| &node.name);
+        match live().count().cmp(&self.skewed.len()) {
+            Ordering::Greater => true,
+            Ordering::Equal => live().min() < self.skewed.iter().map(|node| &node.name).min(),
+            Ordering::Less => false,
+        }
     }
 }
 
-impl Drop for GossipTasks {
-    fn drop(&mut self) {
-        self.watch_task.abort();
-        self.seed_task.abort();
-        self.gossip.abort();
+/// Settings of the membership of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Maximum difference between the clocks of two nodes.
+    pub clock_limit: ClockLimit,
+    /// Time without a new heartbeat after which a member is silent: several times the interval at which
+    /// [`Membership::next_list`] is called.
+    pub silence_timeout: Duration,
+}
+
+/// The members of a cluster, as known to one node.
+#[derive(Debug)]
+pub struct Membership {
+    own: NodeInfo,
+    settings: Settings,
+    heartbeat: u64,
+    is_leaving: bool,
+    nodes: BTreeMap<Incarnation, KnownNode>,
+    /// The newest incarnation with the name of this node about which a warning was logged.
+    newest_namesake: Incarnation,
+}
+
+/// Another node.
+#[derive(Debug)]
+struct KnownNode {
+    node: NodeInfo,
+    heartbeat: u64,
+    has_left: bool,
+    known_since: Instant,
+    /// The time at which the newest heartbeat arrived, directly or through other nodes.
+    heartbeat_at: Instant,
+    /// The time of the last message from the node itself.
+    received_at: Option<Instant>,
+    /// The last measured offsets of its clock, in microseconds.
+    clock_samples: VecDeque<i64>,
+    clock_warned_at: Option<Instant>,
+    /// The members from which the node receives no messages, according to its last list.
+    indirect: Vec<Incarnation>,
+}
+
+impl KnownNode {
+    fn new(node: NodeInfo, (heartbeat, heartbeat_at): (u64, Instant), now: Instant) -> Self {
+        Self {
+            node,
+            heartbeat,
+            has_left: false,
+            known_since: now,
+            heartbeat_at,
+            received_at: None,
+            clock_samples: VecDeque::new(),
+            clock_warned_at: None,
+            indirect: Vec::new(),
+        }
+    }
+
+    fn is_forgotten(&self, now: Instant) -> bool {
+        now.duration_since(self.heartbeat_at) >= RETENTION_TIME
     }
 }
 
 impl Membership {
-    /// Starts to gossip over `socket` in Tokio tasks. `clock` is the wall clock, which timestamps the authenticated
-    /// datagrams.
-    ///
-    /// # Errors
-    /// Returns an error if the name is invalid or the gossip task does not start.
-    pub async fn join(
-        settings: Settings,
-        socket: UdpSocket,
-        key: &ClusterKey,
-        clock: impl Clock,
-        reject_counters: Arc<RejectCounters>,
-    ) -> Result<Self, JoinError> {
-        let length = settings.name.len();
-        if length == 0 || length > MAX_NAME_BYTES {
-            return Err(JoinError::Name(length));
+    /// Creates the membership of a node that knows no other node.
+    pub fn new(own: NodeInfo, settings: Settings) -> Self {
+        Self {
+            own,
+            settings,
+            heartbeat: 0,
+            is_leaving: false,
+            nodes: BTreeMap::new(),
+            newest_namesake: Incarnation::default(),
         }
-        let own = incarnation(&settings.name, settings.generation);
-        let traffic = Arc::new(GossipTraffic::default());
-        let sealed = gossip::AuthenticatedUdpSocket {
-            socket,
-            sealer: DatagramSealer::new(key, own),
-            opener: DatagramOpener::new(key, own, settings.max_clock_skew),
-            clock: Arc::new(clock),
-            reject_counters,
-            traffic: Arc::clone(&traffic),
-        };
-        let id = ChitchatId::new(settings.name.as_str(), settings.generation, settings.advertise);
-        let chitchat_config = chitchat_config(id, settings.seeds.clone());
-        let transport = gossip::SingleSocketTransport::new(sealed);
-        let gossip = spawn_chitchat(chitchat_config, Vec::new(), &transport).await;
-        let gossip = Arc::new(gossip.map_err(|error| JoinError::Gossip(error.to_string()))?);
-        let (watch_task, view) = view::watch_members(&gossip).await;
-        let seed_task = view::resolve_seeds_while_alone(
-            Arc::clone(&gossip),
-            settings.seeds,
-            settings.advertise,
-            view.clone(),
+    }
+
+    /// Handles a node that has introduced itself on a connection.
+    pub fn on_met(&mut self, node: NodeInfo, now: Instant) {
+        if let Some(known) = self.get_or_add(&node, (0, now), now) {
+            known.heartbeat_at = now;
+            known.received_at = Some(now);
+        }
+    }
+
+    /// Handles a list of members that another node has sent. `wall_time` is the time of this node's clock.
+    pub fn on_list(
+        &mut self,
+        from: Incarnation,
+        entries: &[MemberEntry],
+        sent_at: Timestamp,
+        wall_time: Timestamp,
+        now: Instant,
+    ) {
+        for entry in entries {
+            let heartbeat_at = now.checked_sub(entry.silent_for).unwrap_or(now);
+            let heartbeat = (entry.heartbeat, heartbeat_at);
+            let Some(known) = self.get_or_add(&entry.node, heartbeat, now) else { continue };
+            known.has_left |= entry.has_left;
+            if entry.heartbeat > known.heartbeat {
+                known.heartbeat = entry.heartbeat;
+                known.heartbeat_at = now;
+            }
+        }
+        let Some(sender) = self.nodes.get_mut(&from) else { return };
+        sender.received_at = Some(now);
+        sender.clock_samples.truncate(CLOCK_SAMPLES - 1);
+        sender.clock_samples.push_front(clock_offset_us(sent_at, wall_time));
+        let indirect = entries.iter().filter(|entry| !entry.is_direct && !entry.has_left);
+        sender.indirect = indirect.map(|entry| entry.node.incarnation).collect();
+        self.warn_about_clock(from, now);
+    }
+
+    /// Returns the entry of another node. If the node is new, adds it with the given newest heartbeat and its time. Returns
+    /// `None` for this node, and if too many nodes are known.
+    fn get_or_add(
+        &mut self,
+        node: &NodeInfo,
+        heartbeat: (u64, Instant),
+        now: Instant,
+    ) -> Option<&mut KnownNode> {
+        if node.incarnation == self.own.incarnation {
+            return None;
+        }
+        if !self.nodes.contains_key(&node.incarnation) && self.nodes.len() >= MAX_KNOWN_NODES {
+            return None;
+        }
+        let new = || KnownNode::new(node.clone(), heartbeat, now);
+        Some(self.nodes.entry(node.incarnation).or_insert_with(new))
+    }
+
+    fn is_alive(&self, known: &KnownNode, now: Instant) -> bool {
+        !known.has_left && now.duration_since(known.heartbeat_at) < self.settings.silence_timeout
+    }
+
+    /// Returns `true` if a node itself has sent messages recently, or may do so soon because it is new.
+    fn is_direct(&self, known: &KnownNode, now: Instant) -> bool {
+        let since = known.received_at.unwrap_or(known.known_since);
+        now.duration_since(since) < self.settings.silence_timeout
+    }
+
+    fn warn_about_clock(&mut self, of: Incarnation, now: Instant) {
+        let Some(offset_us) = self.clock_offset_us(of, now) else { return };
+        let Some(known) = self.nodes.get_mut(&of) else { return };
+        let is_due = known
+            .clock_warned_at
+            .is_none_or(|warned_at| now.duration_since(warned_at) >= CLOCK_WARNING_INTERVAL);
+        if self.settings.clock_limit.contains(offset_us) || !is_due {
+            return;
+        }
+        known.clock_warned_at = Some(now);
+        let (name, seconds) = (&known.node.name, offset_us as f64 / 1e6);
+        warn!(
+            %name,
+            "the clock of a cluster node differs by {seconds:+.1} s, more than --cluster-max-clock-skew; \
+             each of the two treats the other like a node that does not respond; synchronize the clocks, for example with NTP"
         );
-        Ok(Self {
-            watch_task: watch_task.abort_handle(),
-            tasks: Some(GossipTasks { gossip, watch_task, seed_task }),
-            incarnation: own,
-            view,
-            traffic,
-        })
     }
 
-    /// Returns the incarnation of this node.
-    pub const fn incarnation(&self) -> Incarnation {
-        self.incarnation
+    /// Returns the next list of members to send to other nodes: a new heartbeat of this node, and the newest heartbeats
+    /// of the other nodes. Forgets nodes that have been silent for a long time.
+    pub fn next_list(&mut self, now: Instant) -> Vec<MemberEntry> {
+        self.heartbeat += 1;
+        self.nodes.retain(|_, known| !known.is_forgotten(now));
+        self.list(now)
     }
 
-    /// Returns a watch receiver for the lists of other nodes that are live or have left. The receiver closes only when
-    /// the gossip task fails.
-    pub fn view(&self) -> watch::Receiver<MembershipView> {
-        self.view.clone()
-    }
-
-    /// Returns the task that updates the view. It ends only with the membership, or when the gossip task fails.
-    pub(crate) fn watch_task(&self) -> AbortHandle {
-        self.watch_task.clone()
-    }
-
-    /// Returns the gossip traffic so far.
-    pub fn traffic(&self) -> &GossipTraffic {
-        &self.traffic
-    }
-
-    /// Announces that this node leaves, keeps gossiping for a few rounds to spread the announcement, and stops.
-    pub async fn leave(mut self) {
-        let Some(tasks) = self.tasks.take() else { return };
-        let announce_leave = |chitchat: &mut chitchat::Chitchat| {
-            chitchat.self_node_state().set(LEAVING_KEY_IN_GOSSIP_STATE, "yes");
-            let live = chitchat.live_nodes().filter(|node| *node != chitchat.self_chitchat_id());
-            live.map(|node| node.gossip_advertise_addr).collect::<Vec<_>>()
+    /// Returns the list of members with the last heartbeat of this node.
+    pub fn list(&self, now: Instant) -> Vec<MemberEntry> {
+        let own = MemberEntry {
+            node: self.own.clone(),
+            heartbeat: self.heartbeat,
+            has_left: self.is_leaving,
+            is_direct: true,
+            silent_for: Duration::ZERO,
         };
-        for live in tasks.gossip.with_chitchat(announce_leave).await {
-            // Fails only if the gossip task has ended.
-            let _ = tasks.gossip.gossip(live);
+        let mut others: Vec<&KnownNode> = self.nodes.values().collect();
+        // The list has a maximum length.
+        others.sort_by_key(|known| {
+            (!self.is_alive(known, now), std::cmp::Reverse(known.heartbeat_at))
+        });
+        let others = others.into_iter().map(|known| MemberEntry {
+            node: known.node.clone(),
+            heartbeat: known.heartbeat,
+            has_left: known.has_left,
+            is_direct: self.is_direct(known, now),
+            silent_for: now.duration_since(known.heartbeat_at),
+        });
+        std::iter::once(own).chain(others).take(MAX_MEMBERS).collect()
+    }
+
+    /// Announces in each further list that this node leaves.
+    pub fn leave(&mut self) {
+        self.is_leaving = true;
+    }
+
+    /// Returns the nodes to which a connection must be kept: all known nodes that have not left.
+    pub fn peers(&self) -> Vec<NodeInfo> {
+        let others = self.nodes.values().filter(|known| !known.has_left);
+        others.map(|known| known.node.clone()).collect()
+    }
+
+    /// Returns the offset of a member's clock in microseconds, positive if it is ahead. Returns `None` if this node
+    /// receives no messages from it. Messages only make a clock seem to be behind, so the largest of the last offsets is
+    /// the best one.
+    pub fn clock_offset_us(&self, of: Incarnation, now: Instant) -> Option<i64> {
+        let known = self.nodes.get(&of).filter(|known| self.is_direct(known, now))?;
+        known.clock_samples.iter().max().copied()
+    }
+
+    /// Returns the lists of other nodes. For each name, one incarnation is current: the newest live incarnation, or the
+    /// newest one if none is live. All other incarnations of the name count as replaced. A node whose clock was set
+    /// back thus becomes current after [`DISPUTE_TIME`], although it has an older incarnation after its restart.
+    pub fn view(&mut self, now: Instant) -> MembershipView {
+        self.warn_about_namesakes(now);
+        let mut by_name: BTreeMap<Arc<str>, Vec<&KnownNode>> = BTreeMap::new();
+        for known in self.nodes.values() {
+            by_name.entry(known.node.name.clone()).or_default().push(known);
         }
-        sleep(GOSSIP_INTERVAL * GOSSIP_ROUNDS_AFTER_DEPARTURE_ANNOUNCEMENT).await;
+        let mut view = MembershipView::default();
+        for (name, mut incarnations) in by_name {
+            incarnations.sort_by_key(|known| (self.is_alive(known, now), known.node.incarnation));
+            if is_disputed(&incarnations) {
+                continue;
+            }
+            let is_own_name = name == self.own.name;
+            let current =
+                incarnations.pop_if(|newest| !is_own_name || self.is_running_namesake(newest, now));
+            match current {
+                Some(current) if current.has_left => view.left.push(current.node.incarnation),
+                Some(current) if !self.is_alive(current, now) => {}
+                Some(current) if self.is_skewed(current, now) => {
+                    view.skewed.push(current.node.clone());
+                }
+                Some(current) => view.live.push(current.node.clone()),
+                None => {}
+            }
+            view.left.extend(incarnations.iter().map(|replaced| replaced.node.incarnation));
+        }
+        let live: BTreeSet<Incarnation> = view.live.iter().map(|node| node.incarnation).collect();
+        let indirect =
+            live.iter().filter_map(|of| self.nodes.get(of)).flat_map(|known| &known.indirect);
+        view.relayed = indirect.copied().filter(|of| live.contains(of)).collect();
+        view
+    }
+
+    fn is_skewed(&self, known: &KnownNode, now: Instant) -> bool {
+        let offset_us = self.clock_offset_us(known.node.incarnation, now);
+        offset_us.is_some_and(|offset_us| !self.settings.clock_limit.contains(offset_us))
+    }
+
+    /// Returns `true` if `known` is a running node with the same name as this node that was started after this node.
+    /// Such a node may admit requests. All other incarnations with the name of this node count as replaced by it.
+    fn is_running_namesake(&self, known: &KnownNode, now: Instant) -> bool {
+        self.is_alive(known, now) && known.node.incarnation > self.own.incarnation
+    }
+
+    fn warn_about_namesakes(&mut self, now: Instant) {
+        for known in self.nodes.values().filter(|known| known.node.name == self.own.name) {
+            if self.is_running_namesake(known, now) && known.node.incarnation > self.newest_namesake
+            {
+                self.newest_namesake = known.node.incarnation;
+                let (name, address) = (&known.node.name, known.node.address);
+                warn!(%name, ?address, "another node has the name of this node; give each node a unique name");
+            }
+        }
     }
 }
 
-fn chitchat_config(chitchat_id: ChitchatId, seed_nodes: Vec<String>) -> ChitchatConfig {
-    ChitchatConfig {
-        listen_addr: chitchat_id.gossip_advertise_addr,
-        chitchat_id,
-        cluster_id: CHITCHAT_CLUSTER_ID.to_owned(),
-        gossip_interval: GOSSIP_INTERVAL,
-        seed_nodes,
-        failure_detector_config: failure_detector_config(),
-        marked_for_deletion_grace_period: DEAD_NODE_RETENTION_TIME,
-        catchup_callback: None,
-        extra_liveness_predicate: None,
-    }
-}
-
-/// Returns the settings of the failure detector. A node is silent when no heartbeat has arrived for ten times the mean
-/// interval between its heartbeats. The mean covers the last five intervals and five assumed intervals of 0.4 s, so it
-/// is between 0.2 s and, with high packet loss, 0.7 s. A node that stops is thus silent after typically 2 to 4 s and at
-/// most 7 s, regardless of the cluster size.
-fn failure_detector_config() -> FailureDetectorConfig {
-    FailureDetectorConfig {
-        phi_threshold: 10.0,
-        sampling_window_size: 5,
-        max_interval: Duration::from_secs(1),
-        initial_interval: Duration::from_millis(400),
-        dead_node_grace_period: DEAD_NODE_RETENTION_TIME,
-    }
+/// Returns `true` if the last of the incarnations of a name must not replace the others yet, because a newer one has
+/// become silent only recently.
+fn is_disputed(incarnations: &[&KnownNode]) -> bool {
+    let Some((current, others)) = incarnations.split_last() else { return false };
+    others.iter().any(|other| {
+        other.node.incarnation > current.node.incarnation
+            && !other.has_left
+            && current.heartbeat_at < other.heartbeat_at + DISPUTE_TIME
+    })
 }

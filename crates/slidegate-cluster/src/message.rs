@@ -1,42 +1,33 @@
-//! Wire format of the messages between nodes.
+//! Messages between nodes, and their encoding with Protocol Buffers.
 //!
-//! A frame contains one message: a version, a byte with the message kind and flags, and the fields, mostly
-//! variable-length integers. Decoding is strict. A frame may contain no unused bytes. A length in a frame is compared
-//! with the size of the frame before memory is allocated for it. Invalid input returns an error and never panics.
+//! The first frame of each side of a connection introduces the node. Each further frame contains one message and the
+//! time of its sender. Invalid input returns an error and never panics. A message takes at most a hundred
+//! times the memory of its frame.
 
-mod roster;
 mod updates;
-mod varint;
+mod wire;
 
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message as _;
+use slidegate::Timestamp;
 use thiserror::Error;
 
-use crate::pn_counter::CounterUpdate;
+use crate::node_info::{MAX_NAME_BYTES, NodeInfo};
+use crate::pn_counter::{CounterUpdate, Incarnation};
+use crate::transport::MAX_FRAME;
 
-pub use roster::{MAX_ROSTER_ENTRIES, Roster, RosterEntry};
+pub use updates::FrameBodyBuilder;
 
-use updates::UpdateEncoder;
-use varint::{ByteReader, MAX_VARINT_BYTES, write_varint};
+/// Maximum number of members in a roster or in a list of members.
+pub const MAX_MEMBERS: usize = 200;
 
-/// Version of the message format. A node drops messages of other versions.
-pub const VERSION: u8 = 1;
-
-/// Maximum size of a frame, in bytes.
-pub const MAX_MESSAGE_BYTES: usize = 64 * 1024;
-
-/// Maximum size of the header of an update frame, in bytes: version, kind, and the two integers of the position. The
-/// roster and the updates follow the header.
-const MAX_UPDATE_FRAME_HEADER_BYTES: usize = 2 + 2 * MAX_VARINT_BYTES;
-
-/// The lowest two bits of the second byte of a frame are the message kind; the next two bits are flags.
-const MESSAGE_KIND_UPDATES: u8 = 0;
-const MESSAGE_KIND_ACK: u8 = 1;
-const MESSAGE_KIND_LEAVING: u8 = 2;
-const MESSAGE_KIND_MASK: u8 = 0b11;
-const MESSAGE_FLAG_INITIAL_STATE_COMPLETE: u8 = 0b100;
-const MESSAGE_FLAG_HAS_ROSTER: u8 = 0b1000;
+/// Maximum size of an update frame without its body, in bytes: the time, the position, and lengths.
+const MAX_UPDATE_HEADER_BYTES: usize = 64;
 
 /// Position of a frame in the stream from one node to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +39,15 @@ pub struct Position {
     pub seq: u64,
 }
 
+/// A message, and the time of its sender's clock when it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceivedMessage {
+    /// The time of the sender's clock.
+    pub sent_at: Timestamp,
+    /// The message; `None` if its kind is unknown, because the sender has a later version.
+    pub message: Option<Message>,
+}
+
 /// A message from one node to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -55,8 +55,13 @@ pub enum Message {
     Updates(UpdateFrame),
     /// Acknowledgement of received updates.
     Ack(Ack),
-    /// The sender leaves the cluster and charges nothing more.
-    Leaving,
+    /// The members that the sender knows, including itself.
+    Members(Vec<MemberEntry>),
+    /// The sender has lost counters, and needs the full state in an epoch after this one.
+    FullStateRequest {
+        /// The number of the last epoch of which the sender has received frames.
+        after_epoch: u64,
+    },
 }
 
 /// Counter updates in one frame of a stream.
@@ -66,6 +71,8 @@ pub struct UpdateFrame {
     pub position: Position,
     /// Whether this frame is the last frame of the initial state with which an epoch begins.
     pub is_complete: bool,
+    /// Whether the initial state of the epoch is the full state.
+    pub is_full: bool,
     /// Members of the cluster, as known to the sender; `None` if the frame contains no roster.
     pub roster: Option<Roster>,
     /// The counter updates.
@@ -81,195 +88,266 @@ pub struct Ack {
     pub sent: Position,
 }
 
+/// The members of a cluster whose acknowledgements are required, as known to one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// Whether the sender is settled: all other members, or voters that are more than half of all members, have
+    /// acknowledged its frames.
+    pub is_settled: bool,
+    /// The members known to the sender, including itself and silent members, and members that left recently.
+    pub entries: Vec<RosterEntry>,
+}
+
+/// One member of a roster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RosterEntry {
+    /// The incarnation of the member.
+    pub incarnation: Incarnation,
+    /// The name of the member.
+    pub name: Box<str>,
+    /// Whether the member has left and charges nothing more.
+    pub has_left: bool,
+}
+
+/// One member of a list of members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberEntry {
+    /// The member.
+    pub node: NodeInfo,
+    /// The newest heartbeat of the member that has arrived at the sender, directly or through other nodes.
+    pub heartbeat: u64,
+    /// Whether the member has announced that it leaves.
+    pub has_left: bool,
+    /// Whether the sender receives messages from the member itself.
+    pub is_direct: bool,
+    /// The time since this heartbeat arrived at the sender.
+    pub silent_for: Duration,
+}
+
 /// An error that occurs when a frame is decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// The frame is longer than [`MAX_MESSAGE_BYTES`].
-    #[error("frame of {0} bytes is longer than the maximum of {MAX_MESSAGE_BYTES}")]
-    TooLong(usize),
-    /// The version is not [`VERSION`].
-    #[error("message version {0} is not supported")]
-    UnsupportedVersion(u8),
-    /// The message kind is unknown.
-    #[error("unknown message kind {0:#04x}")]
-    UnknownKind(u8),
-    /// The frame ends inside a field.
-    #[error("frame ends too early")]
-    Truncated,
-    /// Bytes follow the end of the message.
-    #[error("{0} bytes after the end of the message")]
-    TrailingBytes(usize),
-    /// A variable-length integer is not in its canonical (shortest) form.
-    #[error("invalid integer encoding")]
-    InvalidNumber,
+    /// The frame is not a valid message.
+    #[error("invalid message: {0}")]
+    Encoding(#[from] prost::DecodeError),
     /// The epoch or the frame number of a stream position is zero.
     #[error("invalid stream position")]
     InvalidPosition,
-    /// The roster contains an invalid name or flag, or too many entries.
-    #[error("invalid roster")]
-    InvalidRoster,
-    /// The bucket length or the number of buckets is out of range.
-    #[error("invalid bucket length or number of buckets")]
-    InvalidShape,
-    /// An update refers to a group (bucket layout and incarnation) that the frame does not contain.
-    #[error("update of an unknown group")]
-    UnknownGroup,
-    /// The first update of the frame has no key. Only later updates may omit the key, to repeat the previous key.
-    #[error("first update has no key")]
-    MissingKey,
+    /// A list of members has an empty or long name, an invalid address, or too many entries.
+    #[error("invalid list of members")]
+    InvalidMembers,
+    /// The bucket length or the number of buckets is out of range, or the columns of updates have different lengths.
+    #[error("invalid updates")]
+    InvalidUpdates,
 }
 
 /// Decodes the message in a frame.
 ///
 /// # Errors
-///
-/// Returns the first error if the frame is not exactly one message of this version.
-pub fn decode(frame: &[u8]) -> Result<Message, MessageError> {
-    if frame.len() > MAX_MESSAGE_BYTES {
-        return Err(MessageError::TooLong(frame.len()));
+/// Returns an error if the frame is not a valid message.
+pub fn decode(frame: Bytes) -> Result<ReceivedMessage, MessageError> {
+    let wire::Frame { sent_at_us, kind } = wire::Frame::decode(frame)?;
+    let message = kind.map(Message::try_from).transpose()?;
+    Ok(ReceivedMessage { sent_at: Timestamp::from_micros(sent_at_us), message })
+}
+
+impl TryFrom<wire::Kind> for Message {
+    type Error = MessageError;
+
+    fn try_from(kind: wire::Kind) -> Result<Self, MessageError> {
+        Ok(match kind {
+            wire::Kind::Updates(wire::Updates { position, body }) => {
+                let wire::UpdatesBody { is_complete, is_full, roster, groups } =
+                    wire::UpdatesBody::decode(body)?;
+                Self::Updates(UpdateFrame {
+                    position: position.try_into()?,
+                    is_complete,
+                    is_full,
+                    roster: roster.map(Roster::try_from).transpose()?,
+                    updates: updates::from_groups(groups)?,
+                })
+            }
+            wire::Kind::Ack(wire::Ack { received, sent }) => {
+                Self::Ack(Ack { received: received.try_into()?, sent: sent.try_into()? })
+            }
+            wire::Kind::FullStateRequest(wire::FullStateRequest { after_epoch }) => {
+                Self::FullStateRequest { after_epoch }
+            }
+            wire::Kind::Members(wire::Members { entries }) => {
+                check_member_count(entries.len())?;
+                let entries = entries.into_iter().map(MemberEntry::try_from);
+                Self::Members(entries.collect::<Result<_, _>>()?)
+            }
+        })
     }
-    let mut reader = ByteReader::new(frame);
-    match reader.read_byte()? {
-        VERSION => {}
-        version => return Err(MessageError::UnsupportedVersion(version)),
+}
+
+fn check_member_count(count: usize) -> Result<(), MessageError> {
+    if count > MAX_MEMBERS { Err(MessageError::InvalidMembers) } else { Ok(()) }
+}
+
+fn check_name(name: &str) -> Result<(), MessageError> {
+    if (1..=MAX_NAME_BYTES).contains(&name.len()) {
+        Ok(())
+    } else {
+        Err(MessageError::InvalidMembers)
     }
-    let kind = reader.read_byte()?;
-    let message = match kind & MESSAGE_KIND_MASK {
-        MESSAGE_KIND_UPDATES
-            if kind
-                & !(MESSAGE_KIND_MASK
-                    | MESSAGE_FLAG_INITIAL_STATE_COMPLETE
-                    | MESSAGE_FLAG_HAS_ROSTER)
-                == 0 =>
-        {
-            decode_updates(kind, &mut reader)?
+}
+
+impl TryFrom<wire::Position> for Position {
+    type Error = MessageError;
+
+    fn try_from(wire::Position { epoch, seq }: wire::Position) -> Result<Self, MessageError> {
+        if epoch == 0 || seq == 0 {
+            return Err(MessageError::InvalidPosition);
         }
-        MESSAGE_KIND_ACK if kind == MESSAGE_KIND_ACK => decode_ack(&mut reader)?,
-        MESSAGE_KIND_LEAVING if kind == MESSAGE_KIND_LEAVING => Message::Leaving,
-        _ => return Err(MessageError::UnknownKind(kind)),
-    };
-    match reader.remaining() {
-        0 => Ok(message),
-        remaining => Err(MessageError::TrailingBytes(remaining)),
+        Ok(Self { epoch, seq })
     }
 }
 
-fn decode_updates(kind: u8, reader: &mut ByteReader<'_>) -> Result<Message, MessageError> {
-    let position = decode_stream_position(reader)?;
-    let roster = match kind & MESSAGE_FLAG_HAS_ROSTER {
-        0 => None,
-        _ => Some(Roster::decode(reader)?),
-    };
-    let updates = updates::decode(reader)?;
-    Ok(Message::Updates(UpdateFrame {
-        position,
-        is_complete: kind & MESSAGE_FLAG_INITIAL_STATE_COMPLETE != 0,
-        roster,
-        updates,
-    }))
-}
-
-fn decode_ack(reader: &mut ByteReader<'_>) -> Result<Message, MessageError> {
-    Ok(Message::Ack(Ack {
-        received: decode_stream_position(reader)?,
-        sent: decode_stream_position(reader)?,
-    }))
-}
-
-fn decode_stream_position(reader: &mut ByteReader<'_>) -> Result<Position, MessageError> {
-    let position = Position { epoch: reader.read_varint()?, seq: reader.read_varint()? };
-    match position {
-        Position { epoch: 0, .. } | Position { seq: 0, .. } => Err(MessageError::InvalidPosition),
-        position => Ok(position),
+impl From<Position> for wire::Position {
+    fn from(Position { epoch, seq }: Position) -> Self {
+        Self { epoch, seq }
     }
+}
+
+impl TryFrom<wire::Roster> for Roster {
+    type Error = MessageError;
+
+    fn try_from(roster: wire::Roster) -> Result<Self, MessageError> {
+        check_member_count(roster.entries.len())?;
+        let entry = |wire::RosterEntry { incarnation, name, has_left }| {
+            check_name(&name)?;
+            Ok(RosterEntry { incarnation: Incarnation(incarnation), name: name.into(), has_left })
+        };
+        let entries = roster.entries.into_iter().map(entry).collect::<Result<_, MessageError>>()?;
+        Ok(Self { is_settled: roster.is_settled, entries })
+    }
+}
+
+impl From<&Roster> for wire::Roster {
+    /// Entries after the first [`MAX_MEMBERS`] are dropped.
+    fn from(roster: &Roster) -> Self {
+        let entries = roster.entries.iter().take(MAX_MEMBERS).map(|entry| wire::RosterEntry {
+            incarnation: entry.incarnation.0,
+            name: entry.name.to_string(),
+            has_left: entry.has_left,
+        });
+        Self { is_settled: roster.is_settled, entries: entries.collect() }
+    }
+}
+
+impl TryFrom<wire::Member> for MemberEntry {
+    type Error = MessageError;
+
+    fn try_from(member: wire::Member) -> Result<Self, MessageError> {
+        let wire::Member { node, heartbeat, has_left, is_direct, silent_for_ms } = member;
+        let silent_for = Duration::from_millis(silent_for_ms);
+        Ok(Self { node: node.try_into()?, heartbeat, has_left, is_direct, silent_for })
+    }
+}
+
+impl TryFrom<wire::Node> for NodeInfo {
+    type Error = MessageError;
+
+    fn try_from(
+        wire::Node { incarnation, name, address }: wire::Node,
+    ) -> Result<Self, MessageError> {
+        check_name(&name)?;
+        let address = match address.as_str() {
+            "" => None,
+            address => Some(address.parse().map_err(|_| MessageError::InvalidMembers)?),
+        };
+        Ok(Self { incarnation: Incarnation(incarnation), name: name.into(), address })
+    }
+}
+
+impl From<&NodeInfo> for wire::Node {
+    fn from(NodeInfo { incarnation, name, address }: &NodeInfo) -> Self {
+        let address = address.map(|address| address.to_string()).unwrap_or_default();
+        Self { incarnation: incarnation.0, name: name.to_string(), address }
+    }
+}
+
+/// Encodes the first frame of a connection, which introduces a node.
+pub fn hello_frame(node: &NodeInfo) -> Bytes {
+    wire::Node::from(node).encode_to_vec().into()
+}
+
+/// Decodes the first frame of a connection.
+///
+/// # Errors
+/// Returns an error if the frame does not introduce a node.
+pub fn decode_hello(frame: Bytes) -> Result<NodeInfo, MessageError> {
+    wire::Node::decode(frame)?.try_into()
 }
 
 /// Encodes an acknowledgement as a frame.
-pub fn ack_frame(ack: &Ack) -> Vec<u8> {
-    let mut frame = vec![VERSION, MESSAGE_KIND_ACK];
-    [ack.received, ack.sent].iter().for_each(|place| write_stream_position(&mut frame, *place));
-    frame
+pub fn ack_frame(ack: &Ack, now: Timestamp) -> Bytes {
+    let (received, sent) = (ack.received.into(), ack.sent.into());
+    encode(wire::Kind::Ack(wire::Ack { received, sent }), now)
 }
 
-/// Returns the frame with which a node announces that it leaves the cluster.
-pub fn leaving_frame() -> Vec<u8> {
-    vec![VERSION, MESSAGE_KIND_LEAVING]
+/// Encodes a request of the full state as a frame.
+pub fn full_state_request_frame(after_epoch: u64, now: Timestamp) -> Bytes {
+    encode(wire::Kind::FullStateRequest(wire::FullStateRequest { after_epoch }), now)
 }
 
-fn write_stream_position(frame: &mut Vec<u8>, position: Position) {
-    write_varint(frame, position.epoch);
-    write_varint(frame, position.seq);
+/// Encodes a list of members as a frame. Entries after the first [`MAX_MEMBERS`] are dropped.
+pub fn members_frame(entries: &[MemberEntry], now: Timestamp) -> Bytes {
+    let entries = entries.iter().take(MAX_MEMBERS).map(|entry| wire::Member {
+        node: (&entry.node).into(),
+        heartbeat: entry.heartbeat,
+        has_left: entry.has_left,
+        is_direct: entry.is_direct,
+        silent_for_ms: u64::try_from(entry.silent_for.as_millis()).unwrap_or(u64::MAX),
+    });
+    encode(wire::Kind::Members(wire::Members { entries: entries.collect() }), now)
+}
+
+fn encode(kind: wire::Kind, now: Timestamp) -> Bytes {
+    wire::Frame { sent_at_us: now.as_micros(), kind: Some(kind) }.encode_to_vec().into()
 }
 
 /// Content of an update frame without its stream position. The content is identical for every recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrameBody {
-    flags: u8,
-    bytes: Box<[u8]>,
-}
+pub struct FrameBody(Bytes);
 
 impl FrameBody {
-    /// Encodes updates in the given order, and splits them into as many frame bodies as necessary. Each body fits into
-    /// one frame.
+    /// Encodes updates, and splits them into as many frame bodies as necessary. Each body fits into one frame.
     pub fn from_updates(updates: &[CounterUpdate]) -> Vec<Self> {
         let mut bodies = FrameBodyBuilder::default();
         updates.iter().for_each(|update| bodies.push(update));
         bodies.finish()
     }
 
-    /// Encodes a roster without updates. If `is_complete` is `true`, the frame marks the end of the initial state of an
-    /// epoch.
-    pub fn from_roster(roster: &Roster, is_complete: bool) -> Self {
-        let mut bytes = Vec::new();
-        roster.encode(&mut bytes);
-        bytes.extend_from_slice(&UpdateEncoder::default().take_bytes());
-        let flags = MESSAGE_FLAG_HAS_ROSTER
-            | if is_complete { MESSAGE_FLAG_INITIAL_STATE_COMPLETE } else { 0 };
-        Self { flags, bytes: bytes.into() }
+    /// Encodes a changed roster without updates.
+    pub fn from_roster(roster: &Roster) -> Self {
+        let roster = Some(roster.into());
+        Self::from_wire(&wire::UpdatesBody { roster, ..wire::UpdatesBody::default() })
+    }
+
+    /// Encodes the end of the initial state of an epoch, with the roster. `is_full` is `true` if it was the full state.
+    pub fn end_of_initial_state(roster: &Roster, is_full: bool) -> Self {
+        let (is_complete, roster) = (true, Some(roster.into()));
+        Self::from_wire(&wire::UpdatesBody { is_complete, is_full, roster, groups: Vec::new() })
+    }
+
+    fn from_wire(body: &wire::UpdatesBody) -> Self {
+        Self(body.encode_to_vec().into())
     }
 
     /// Returns the maximum size of a frame with this body, in bytes.
     pub fn max_frame_bytes(&self) -> usize {
-        MAX_UPDATE_FRAME_HEADER_BYTES + self.bytes.len()
+        MAX_UPDATE_HEADER_BYTES + self.0.len()
     }
 
     /// Returns the complete frame that carries this body at a position of a stream.
-    pub fn to_frame(&self, position: Position) -> Vec<u8> {
-        let mut frame = Vec::with_capacity(self.max_frame_bytes());
-        frame.extend_from_slice(&[VERSION, MESSAGE_KIND_UPDATES | self.flags]);
-        write_stream_position(&mut frame, position);
-        frame.extend_from_slice(&self.bytes);
+    pub fn to_frame(&self, position: Position, now: Timestamp) -> Bytes {
+        let updates = wire::Updates { position: position.into(), body: self.0.clone() };
+        let frame = encode(wire::Kind::Updates(updates), now);
+        debug_assert!(frame.len() <= MAX_FRAME, "{} bytes", frame.len());
         frame
-    }
-}
-
-/// A builder that packs counter updates into frame bodies.
-#[derive(Debug, Default)]
-pub struct FrameBodyBuilder {
-    finished: Vec<FrameBody>,
-    encoder: UpdateEncoder,
-}
-
-impl FrameBodyBuilder {
-    /// Adds an update to the current frame body. Begins a new body first if the current one is full.
-    pub fn push(&mut self, update: &CounterUpdate) {
-        if !self.encoder.has_capacity_for_update(MAX_MESSAGE_BYTES - MAX_UPDATE_FRAME_HEADER_BYTES)
-        {
-            self.finish_current_frame_body();
-        }
-        self.encoder.push(update);
-    }
-
-    fn finish_current_frame_body(&mut self) {
-        self.finished.push(FrameBody { flags: 0, bytes: self.encoder.take_bytes().into() });
-    }
-
-    /// Returns all frame bodies. The list is empty if no update was added.
-    pub fn finish(mut self) -> Vec<FrameBody> {
-        if !self.encoder.is_empty() {
-            self.finish_current_frame_body();
-        }
-        self.finished
     }
 }

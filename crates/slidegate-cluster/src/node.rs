@@ -15,12 +15,18 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use crate::clock_limit::ClockLimit;
 use crate::counters::{CounterSettings, Counters};
-use crate::membership::{self, AdvertisedAddressError, JoinError, Membership, Sockets};
+use crate::credentials::{
+    Certificates, Credentials, CredentialsError, NodeTls, derive_fingerprint_secret,
+};
+use crate::membership::{self, AdvertisedAddressError, Membership, SILENCE_TIMEOUT};
+use crate::node_info::{MAX_NAME_BYTES, NodeInfo, incarnation};
+use crate::pn_counter::Incarnation;
 use crate::replication::{self, ReplicationEngine};
-use crate::seal::{ClusterKey, PeerIdentity, RejectCounters, ShortKeyError};
 use crate::store::{ClusterStore, ReplicationHandle};
-use crate::transport::tcp::{TcpTransport, Timing};
+use crate::transport::RejectCounters;
+use crate::transport::tcp::{TcpTransport, Timing, TlsHandle};
 
 use driver::{LeaveRequest, NodeDriver};
 
@@ -29,7 +35,7 @@ pub use status::{ClusterStatus, MemberStatus};
 /// Settings of a node.
 #[derive(Clone)]
 pub struct Settings {
-    /// The address to listen on: UDP for gossip, TCP for replication. Port 0 selects a free port.
+    /// The address to listen on for other nodes. Port 0 selects a free port.
     pub listen: SocketAddr,
     /// The address at which other nodes reach this node, if different from `listen`.
     pub advertise: Option<SocketAddr>,
@@ -37,8 +43,12 @@ pub struct Settings {
     pub seeds: Vec<String>,
     /// The name of this node; by default its address.
     pub name: Option<String>,
-    /// The shared secret of the cluster. Without it, the node must listen on a loopback address.
-    pub key: Option<String>,
+    /// The keys or certificates with which the nodes authenticate each other. Without credentials, the node must listen on a loopback address.
+    pub credentials: Option<Credentials>,
+    /// The secret from which the fingerprints of keys are derived, a text of at least 16 bytes that is identical on all
+    /// nodes. By default, it is the shared key. It is required with certificates, and with two shared keys, because the
+    /// fingerprints must not change while the key is changed.
+    pub secret: Option<String>,
     /// Interval at which nodes send changed counters to each other.
     pub sync_interval: Duration,
     /// Maximum time for which a request waits for acknowledgements of other nodes.
@@ -51,7 +61,7 @@ pub struct Settings {
     pub max_memory: usize,
 }
 
-/// Omits the shared secret from the debug output.
+/// Omits the secrets from the debug output.
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { listen, advertise, seeds, name, .. } = self;
@@ -77,18 +87,23 @@ pub enum StartError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The address to listen on is reachable from other machines, and there is no key to authenticate peers.
-    #[error("other machines can reach {0}, so the nodes need a common cluster key")]
-    NoKey(SocketAddr),
-    /// The key is too short.
+    /// The address to listen on is reachable from other machines, and there are no credentials to authenticate nodes.
+    #[error("other machines can reach {0}, so the nodes need a common cluster key or certificates")]
+    NoCredentials(SocketAddr),
+    /// The credentials cannot be used.
     #[error(transparent)]
-    Key(#[from] ShortKeyError),
+    Credentials(#[from] CredentialsError),
+    /// There is no secret, although there are certificates or two shared keys.
+    #[error(
+        "certificates and two cluster keys need a cluster secret, which stays the same when they change"
+    )]
+    NoSecret,
     /// The advertised address cannot be determined.
     #[error(transparent)]
     Address(#[from] AdvertisedAddressError),
-    /// The node cannot join the cluster.
-    #[error(transparent)]
-    Join(#[from] JoinError),
+    /// The length of the node name is invalid.
+    #[error("node name has {0} bytes; use 1 to {MAX_NAME_BYTES}")]
+    Name(usize),
 }
 
 /// A handle to a running node.
@@ -98,16 +113,15 @@ pub(crate) struct NodeHandle {
     /// Whether the node leaves the cluster, so that its tasks end.
     is_leaving: AtomicBool,
     status: Arc<status::LatestClusterStatus>,
-    /// The tasks without which the node cannot replicate its counters. They cannot be started again after a panic.
-    tasks: [(&'static str, AbortHandle); 2],
+    tls: TlsHandle,
+    /// The task without which the node cannot replicate its counters. It cannot be started again after a panic.
+    event_loop: AbortHandle,
 }
 
 impl NodeHandle {
     fn ended_task(&self) -> Option<&'static str> {
-        if self.is_leaving.load(Ordering::Relaxed) {
-            return None;
-        }
-        self.tasks.iter().find(|(_, task)| task.is_finished()).map(|(name, _)| *name)
+        let has_ended = self.event_loop.is_finished() && !self.is_leaving.load(Ordering::Relaxed);
+        has_ended.then_some("cluster replication")
     }
 }
 
@@ -117,21 +131,17 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
     /// # Errors
     /// Returns an error if the node cannot listen, needs a key, or has no address that other nodes can reach.
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        let key = read_or_default_cluster_key(&settings)?;
+        let credentials = credentials_or_default(&settings)?;
+        let tls = NodeTls::new(&credentials)?;
         let listen_error = |source| StartError::Listen { address: settings.listen, source };
-        let sockets = Sockets::bind(settings.listen).await.map_err(listen_error)?;
+        let listener = membership::listen_on(settings.listen).map_err(listen_error)?;
+        let address = listener.local_addr().map_err(listen_error)?;
         let advertise =
-            membership::resolve_advertised(sockets.address, settings.advertise, &settings.seeds)
-                .await?;
+            membership::resolve_advertised(address, settings.advertise, &settings.seeds).await?;
         let clock = Arc::new(DriftCorrectedClock::new());
-        let generation = clock.now().as_micros();
-        let name = settings.name.clone().unwrap_or_else(|| advertise.to_string());
-        let local_node = replication::NodeInfo {
-            incarnation: membership::incarnation(&name, generation),
-            name: name.as_str().into(),
-            address: Some(advertise),
-        };
-        let counters = Arc::new(new_counters(&settings, &key, local_node.incarnation, &clock));
+        let local_node = new_local_node(&settings, advertise, clock.now().as_micros())?;
+        let secret = fingerprint_secret(&settings, &credentials)?;
+        let counters = Arc::new(new_counters(&settings, secret, local_node.incarnation, &clock));
         let has_other_seeds = membership::has_other_seeds(&settings.seeds, advertise).await;
         let engine = ReplicationEngine::new(
             local_node.clone(),
@@ -141,30 +151,15 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
             clock.now(),
         );
         let reject_counters = Arc::new(RejectCounters::default());
-        let identity = PeerIdentity { incarnation: local_node.incarnation, name: name.clone() };
         let transport = TcpTransport::new(
-            sockets.tcp,
-            key.clone(),
-            identity,
+            listener,
+            tls,
+            local_node.clone(),
             reject_counters.clone(),
             Timing::default(),
         )
         .map_err(listen_error)?;
-        let membership_settings = membership::Settings {
-            name,
-            generation,
-            advertise,
-            seeds: settings.seeds,
-            max_clock_skew: settings.max_clock_skew,
-        };
-        let membership = Membership::join(
-            membership_settings,
-            sockets.udp,
-            &key,
-            clock.clone(),
-            reject_counters.clone(),
-        )
-        .await?;
+        let tls = transport.tls_handle();
         let replication = ReplicationHandle::default();
         let status = Arc::new(status::LatestClusterStatus::default());
         let (leave, leave_requests) = mpsc::channel(1);
@@ -173,7 +168,10 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
             counters: counters.clone(),
             clock: clock.clone(),
             transport,
-            membership,
+            membership: Membership::new(local_node, membership_settings(&settings)),
+            view: membership::MembershipView::default(),
+            own_address: advertise,
+            seeds: membership::watch_seeds(settings.seeds),
             replication: replication.clone(),
             interval: settings.sync_interval,
             reject_counters,
@@ -181,14 +179,14 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
         };
         // The first status must be available before the task has run.
         driver.update_status();
-        let gossip_task = driver.membership.watch_task();
         let event_loop = tokio::spawn(driver.run_event_loop(leave_requests)).abort_handle();
         let store = Self::new(clock, counters, replication, settings.sync_wait);
         Ok(store.with_node(NodeHandle {
             leave,
             is_leaving: AtomicBool::new(false),
             status,
-            tasks: [("cluster replication", event_loop), ("cluster membership", gossip_task)],
+            tls,
+            event_loop,
         }))
     }
 }
@@ -204,6 +202,22 @@ impl<C: Clock> ClusterStore<C> {
     /// panic. The node then decides alone. Returns `None` if there is none.
     pub fn ended_task(&self) -> Option<&'static str> {
         self.node().and_then(NodeHandle::ended_task)
+    }
+
+    /// Uses other certificates for new connections. Open connections stay. Does nothing if the store was created without
+    /// a node.
+    ///
+    /// # Errors
+    /// Returns the reason why the certificates cannot be used. The node then keeps its certificates.
+    pub fn replace_certificates(
+        &self,
+        certificates: &Certificates,
+    ) -> Result<(), CredentialsError> {
+        let tls = NodeTls::new(&Credentials::Certificates(certificates.clone()))?;
+        if let Some(node) = self.node() {
+            node.tls.replace(tls);
+        }
+        Ok(())
     }
 
     /// Leaves the cluster: sends the remaining counter updates and announces the departure of this node. Waits for at
@@ -224,24 +238,45 @@ impl<C: Clock> ClusterStore<C> {
     }
 }
 
-fn read_or_default_cluster_key(settings: &Settings) -> Result<ClusterKey, StartError> {
-    match &settings.key {
-        Some(text) => Ok(ClusterKey::new(text)?),
-        None if settings.listen.ip().is_loopback() => Ok(ClusterKey::for_loopback()),
-        None => Err(StartError::NoKey(settings.listen)),
+fn credentials_or_default(settings: &Settings) -> Result<Credentials, StartError> {
+    match &settings.credentials {
+        Some(credentials) => Ok(credentials.clone()),
+        None if settings.listen.ip().is_loopback() => Ok(Credentials::for_loopback()),
+        None => Err(StartError::NoCredentials(settings.listen)),
     }
+}
+
+fn new_local_node(
+    settings: &Settings,
+    advertise: SocketAddr,
+    generation: u64,
+) -> Result<NodeInfo, StartError> {
+    let name = settings.name.clone().unwrap_or_else(|| advertise.to_string());
+    if !(1..=MAX_NAME_BYTES).contains(&name.len()) {
+        return Err(StartError::Name(name.len()));
+    }
+    let incarnation = incarnation(&name, generation);
+    Ok(NodeInfo { incarnation, name: name.into(), address: Some(advertise) })
+}
+
+fn fingerprint_secret(
+    settings: &Settings,
+    credentials: &Credentials,
+) -> Result<[u8; 16], StartError> {
+    let secret = settings.secret.as_deref().or_else(|| credentials.only_key());
+    Ok(derive_fingerprint_secret(secret.ok_or(StartError::NoSecret)?)?)
 }
 
 fn new_counters(
     settings: &Settings,
-    key: &ClusterKey,
-    incarnation: crate::pn_counter::Incarnation,
+    secret: [u8; 16],
+    incarnation: Incarnation,
     clock: &DriftCorrectedClock,
 ) -> Counters {
     let settings = CounterSettings {
         incarnation,
-        secret: key.fingerprint_secret().into(),
-        max_clock_skew_us: u64::try_from(settings.max_clock_skew.as_micros()).unwrap_or(u64::MAX),
+        secret: secret.into(),
+        max_clock_skew_us: ClockLimit::new(settings.max_clock_skew).max_difference_us(),
         sync_interval: settings.sync_interval,
         max_keys: settings.max_keys,
         max_memory: settings.max_memory,
@@ -249,10 +284,17 @@ fn new_counters(
     Counters::new(settings, clock.now())
 }
 
+fn membership_settings(settings: &Settings) -> membership::Settings {
+    membership::Settings {
+        clock_limit: ClockLimit::new(settings.max_clock_skew),
+        silence_timeout: SILENCE_TIMEOUT,
+    }
+}
+
 fn engine_settings(settings: &Settings) -> replication::Settings {
     replication::Settings {
         interval: settings.sync_interval,
-        max_clock_skew: settings.max_clock_skew,
+        clock_limit: ClockLimit::new(settings.max_clock_skew),
         ..replication::Settings::default()
     }
 }
@@ -270,7 +312,8 @@ mod tests {
             advertise: None,
             seeds: Vec::new(),
             name: None,
-            key: None,
+            credentials: None,
+            secret: None,
             sync_interval: Duration::from_millis(50),
             sync_wait: Duration::ZERO,
             max_clock_skew: Duration::from_secs(1),
@@ -280,17 +323,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ended_tasks_are_reported_until_node_leaves() {
-        for (index, name) in ["cluster replication", "cluster membership"].into_iter().enumerate() {
-            let store = ClusterStore::start(settings()).await.unwrap();
-            assert_eq!(store.ended_task(), None);
-            store.node().unwrap().tasks[index].1.abort();
-            while store.ended_task().is_none() {
-                yield_now().await;
-            }
-            assert_eq!(store.ended_task(), Some(name));
-            store.leave(Duration::ZERO).await;
-            assert_eq!(store.ended_task(), None);
+    async fn ended_task_is_reported_until_node_leaves() {
+        let store = ClusterStore::start(settings()).await.unwrap();
+        assert_eq!(store.ended_task(), None);
+        store.node().unwrap().event_loop.abort();
+        while store.ended_task().is_none() {
+            yield_now().await;
         }
+        assert_eq!(store.ended_task(), Some("cluster replication"));
+        store.leave(Duration::ZERO).await;
+        assert_eq!(store.ended_task(), None);
+    }
+
+    #[tokio::test]
+    async fn two_keys_and_certificates_need_secret() {
+        let key = |text: &str| format!("{text} with enough bytes");
+        let two = Credentials::Keys(vec![key("old"), key("new")]);
+        let start = async |secret| {
+            let credentials = Some(two.clone());
+            ClusterStore::start(Settings { credentials, secret, ..settings() }).await
+        };
+        assert!(matches!(start(None).await, Err(StartError::NoSecret)));
+        assert!(start(Some(key("old"))).await.is_ok());
+        let error = start(Some("short".to_owned())).await.unwrap_err();
+        assert!(error.to_string().contains("5 bytes"), "{error}");
     }
 }

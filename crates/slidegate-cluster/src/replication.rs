@@ -29,6 +29,8 @@
 //!    that its sender sent before it has arrived. A node acknowledges nothing to a peer before it has sent its full
 //!    state to that peer in the current epoch. So a node that charges freely has received the full state of each
 //!    member, and no member has to wait until a joining node has received earlier charges.
+//!    A node that has joined sends its full state again before it counts as settled, since other joining nodes may join
+//!    through it.
 //! 3. A joining node needs the acknowledgement of all members on the rosters that it receives. If two nodes join at the
 //!    same time through different members, one is on the other's roster: a member that acknowledges to both has sent
 //!    one of them a roster with the other.
@@ -41,8 +43,16 @@
 //! 5. A member that has left charges nothing more. Its last unacknowledged charges are at most C, as for any other
 //!    member.
 //!
-//! The failure detector must report a member as silent only if no member that this node can reach sees it. Gossip has
-//! this property, since members forward the heartbeats of other members. A node that finds no other node for
+//! A node counts in its windows only charges whose time is near its own clock, so acknowledgements are worth nothing if
+//! the clocks differ too much. Each frame carries the clock of its sender. An acknowledgement whose clock is outside the
+//! limit is not applied, so a node charges at most C units as soon as its clock differs. Both nodes then treat each other
+//! as silent, and the node that is outside of the majority keeps to C. While its clock was ahead, it has lost counters that
+//! expired too early. After its clock was set back, it requests the full state of each member, and applies no
+//! acknowledgement of a member before.
+//!
+//! The failure detector must report a member as silent only if no member that this node can reach sees it.
+//! [`membership`](crate::membership) has this property, since members forward the heartbeats of other members. A member
+//! that is seen only through others stays required, and those others relay its counters. A node that finds no other node for
 //! [`Settings::join_timeout`] starts a new cluster. If an unreachable cluster exists, both count separately until they
 //! meet.
 
@@ -54,17 +64,21 @@ mod peer;
 mod settings;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use slidegate::Timestamp;
 
-use crate::message::{self, Ack, Message, UpdateFrame};
+use crate::message::{Ack, Message, ReceivedMessage, UpdateFrame};
+use crate::node_info::NodeInfo;
 use crate::pn_counter::{CounterUpdate, Incarnation};
 use crate::progress::{MemberProgress, Progress, SharedProgress};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
+use crate::transport::MAX_FRAME;
 
-pub use settings::{NodeInfo, Settings};
+pub use settings::Settings;
 pub use status::{EngineStatus, FrameTraffic, Liveness, PeerStatus};
 
 use members::DepartedMembers;
@@ -76,7 +90,7 @@ use settings::{elapsed_us, to_micros};
 const MIN_STUCK_STREAM_TIMEOUT_US: u64 = 100_000;
 
 /// The recipient of a frame, and the encoded frame.
-pub type OutboundFrame = (Incarnation, Vec<u8>);
+pub type OutboundFrame = (Incarnation, Bytes);
 
 /// The replication engine of one node. It sends counter changes to the other nodes, and merges the updates that they
 /// send.
@@ -85,8 +99,12 @@ pub struct ReplicationEngine {
     local_node: NodeInfo,
     settings: Settings,
     started_at: Timestamp,
+    /// The time of the last message or tick.
+    last_time: Timestamp,
     /// Whether this node is waiting for a member that knows the cluster.
     is_joining: bool,
+    /// Whether the state that this node has sent to the other nodes may lack counters that it received while joining.
+    must_send_joined_state: bool,
     /// Whether this node is settled: all other members, or voters that are more than half of all members, have
     /// acknowledged its frames.
     is_settled: bool,
@@ -107,7 +125,11 @@ pub struct ReplicationEngine {
     relayed_incarnations: Vec<(Incarnation, FlushSeq)>,
     /// Other incarnations whose counters are relayed to the members at the next tick.
     relay_queue: Vec<Incarnation>,
-    /// Updates of silent or unknown incarnations that have arrived since the last tick.
+    /// Live members from which another live member receives no messages.
+    relayed: BTreeSet<Incarnation>,
+    /// The longest time for which the charges of a key count, of all keys that this node has seen.
+    longest_lifetime_us: u64,
+    /// Updates that have arrived since the last tick, and that not all members receive from their sender.
     forward_queue: Vec<CounterUpdate>,
     /// Version of the roster, increased by each change.
     roster_version: u64,
@@ -126,14 +148,16 @@ impl ReplicationEngine {
         progress: Arc<SharedProgress>,
         now: Timestamp,
     ) -> Self {
-        let min_bytes = settings.interval_bytes.max(2 * message::MAX_MESSAGE_BYTES);
+        let min_bytes = settings.interval_bytes.max(2 * MAX_FRAME);
         let settings = Settings { interval_bytes: min_bytes, ..settings };
         let mut engine = Self {
             local_node,
             flush_budget_bytes: settings.interval_bytes / 2,
             settings,
             started_at: now,
+            last_time: now,
             is_joining: has_other_seeds,
+            must_send_joined_state: false,
             is_settled: false,
             majority_since: None,
             flush: 0,
@@ -143,6 +167,8 @@ impl ReplicationEngine {
             departed: DepartedMembers::default(),
             relayed_incarnations: Vec::new(),
             relay_queue: Vec::new(),
+            relayed: BTreeSet::new(),
+            longest_lifetime_us: 0,
             forward_queue: Vec::new(),
             roster_version: 1,
             rejected_frames: 0,
@@ -162,8 +188,10 @@ impl ReplicationEngine {
         if self.is_joining
             && elapsed_us(self.started_at, now) >= to_micros(self.settings.join_timeout)
         {
-            self.is_joining = false;
+            self.finish_joining();
         }
+        self.request_full_state_if_clock_was_set_back(now);
+        self.peers.values_mut().for_each(PeerState::repeat_full_state_request);
         self.remove_members_silent_for_too_long(now);
         self.flush_budget_bytes = self.settings.interval_bytes / 2;
         for peer in self.peers.values_mut() {
@@ -173,6 +201,7 @@ impl ReplicationEngine {
         self.broadcast_forwarded_and_relayed_counters(counters, now);
         self.broadcast_changes(counters, now);
         self.publish_progress(now);
+        self.send_joined_state(counters, now);
         self.take_frames_to_send(now)
     }
 
@@ -186,31 +215,47 @@ impl ReplicationEngine {
         self.take_frames_to_send(now)
     }
 
-    /// Handles a frame received from the node `from`, which the transport has authenticated. Returns the frames to
-    /// send.
-    pub fn on_frame_received(
+    /// Handles a message received from the node `from`, which the transport has authenticated. Its frame had `bytes`
+    /// bytes. Returns the frames to send.
+    pub fn on_message(
         &mut self,
         counters: &dyn ReplicatedCounters,
         from: Incarnation,
-        frame: &[u8],
+        received: ReceivedMessage,
+        bytes: usize,
         now: Timestamp,
     ) -> Vec<OutboundFrame> {
         if from == self.local_node.incarnation {
             return Vec::new();
         }
+        self.request_full_state_if_clock_was_set_back(now);
         if let Some(peer) = self.peers.get_mut(&from) {
-            peer.record_received(frame.len());
+            peer.record_received(bytes);
         }
-        match message::decode(frame) {
-            Ok(Message::Updates(frame)) => self.on_updates_received(counters, from, frame, now),
-            Ok(Message::Ack(ack)) => self.on_ack_received(from, ack, now),
-            Ok(Message::Leaving) => self.on_member_left(from, now),
-            Err(_) => match self.peers.get_mut(&from) {
-                Some(peer) => peer.rejected_frames += 1,
-                None => self.rejected_frames += 1,
-            },
+        match received.message {
+            Some(Message::Updates(frame)) => self.on_updates_received(counters, from, frame, now),
+            // The sender may not count the charges of this node in the same windows.
+            Some(Message::Ack(_))
+                if !self.settings.clock_limit.contains_time(received.sent_at, now) => {}
+            Some(Message::Ack(ack)) => self.on_ack_received(from, ack, now),
+            Some(Message::FullStateRequest { after_epoch }) => {
+                let peer = self.peers.get_mut(&from);
+                if peer.is_some_and(|peer| peer.prepare_requested_full_state(after_epoch)) {
+                    self.start_stream_epoch(counters, from, now);
+                }
+            }
+            Some(Message::Members(_)) | None => {}
         }
+        self.send_joined_state(counters, now);
         self.take_frames_to_send(now)
+    }
+
+    /// Counts a frame from the node `from` that is not a valid message.
+    pub fn on_invalid_frame(&mut self, from: Incarnation) {
+        match self.peers.get_mut(&from) {
+            Some(peer) => peer.rejected_frames += 1,
+            None => self.rejected_frames += 1,
+        }
     }
 
     fn on_updates_received(
@@ -220,31 +265,31 @@ impl ReplicationEngine {
         frame: UpdateFrame,
         now: Timestamp,
     ) {
-        let UpdateFrame { position, is_complete, roster, mut updates } = frame;
+        let UpdateFrame { position, is_complete, is_full, roster, mut updates } = frame;
         let received = updates.len();
         updates.retain(|update| !self.settings.is_timestamp_too_far_in_future(update, now));
         let rejected = (received - updates.len()) as u64;
-        // Only this node knows its own charges. Other nodes know the units of them that they have removed.
-        let own =
-            updates.iter_mut().filter(|update| update.incarnation == self.local_node.incarnation);
-        own.for_each(|update| update.units.charged = 0);
         counters.merge(&updates, now);
-        // Updates of this node's own charges contain removals by other nodes. This node sends the merged counters
-        // itself.
+        // Updates of this node's own charges contain removals by other nodes, and charges that this node has lost because
+        // its clock was ahead for a while. This node sends the merged counters itself.
         updates.retain(|update| update.incarnation != self.local_node.incarnation);
+        self.record_lifetimes(&updates);
         let Some(peer) = self.peers.get_mut(&from) else {
-            return self.schedule_updates_to_forward(&updates);
+            return self.schedule_updates_to_forward(from, &updates);
         };
         peer.rejected_updates += rejected;
-        peer.incoming.on_frame_received(position, is_complete);
+        // Charges that this node does not count must not be acknowledged, so the frame counts as lost.
+        if rejected == 0 {
+            peer.on_frame_received(position, is_complete, is_full);
+        }
         peer.is_ack_due = true;
         let is_alive = peer.is_alive();
         let roster = roster.filter(|_| peer.incoming.advance_roster_position(position));
         if let Some(roster) = roster {
             self.merge_roster(from, roster, now);
         }
-        if !is_alive {
-            self.schedule_updates_to_forward(&updates);
+        if !is_alive || self.relayed.contains(&from) {
+            self.schedule_updates_to_forward(from, &updates);
         }
         self.apply_pending_acks(from, now);
     }
@@ -281,17 +326,19 @@ impl ReplicationEngine {
         self.take_frames_to_send(now)
     }
 
-    /// Returns frames that send changed counters and announce that this node leaves. The node must not charge anything
-    /// afterwards.
-    pub fn leave(
-        &mut self,
-        counters: &dyn ReplicatedCounters,
-        now: Timestamp,
-    ) -> Vec<OutboundFrame> {
-        let mut frames = self.flush(counters, now);
-        let alive = self.peers.values().filter(|peer| peer.is_alive());
-        frames.extend(alive.map(|peer| (peer.node.incarnation, message::leaving_frame())));
-        frames
+    /// Requests the full state of all members if the clock was set back by more than the limit. While it was ahead,
+    /// counters have expired too early.
+    fn request_full_state_if_clock_was_set_back(&mut self, now: Timestamp) {
+        let max_difference = Duration::from_micros(self.settings.clock_limit.max_difference_us());
+        if now.after(max_difference) < self.last_time {
+            self.peers.values_mut().for_each(PeerState::on_counters_lost);
+        }
+        self.last_time = now;
+    }
+
+    fn record_lifetimes(&mut self, updates: &[CounterUpdate]) {
+        let lifetimes = updates.iter().map(|update| update.layout.lifetime_us());
+        self.longest_lifetime_us = self.longest_lifetime_us.max(lifetimes.max().unwrap_or(0));
     }
 
     /// Returns the status of this node and its peers.
@@ -316,7 +363,7 @@ impl ReplicationEngine {
             nodes: if self.is_joining { nodes.max(2) } else { nodes },
             majority_since: self.majority_since,
             is_joining: self.is_joining,
-            max_clock_skew_us: self.settings.max_clock_skew_us(),
+            max_clock_skew_us: self.settings.clock_limit.max_difference_us(),
         };
         if **self.progress.load() != progress {
             self.progress.store(Arc::new(progress));

@@ -6,22 +6,19 @@
 pub mod tcp;
 
 mod link_counters;
+mod rejection;
 
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 
+use crate::node_info::NodeInfo;
 use crate::pn_counter::Incarnation;
-pub use crate::seal::MAX_FRAME;
 
-/// The identity and the address of a peer to which a link is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PeerAddress {
-    /// The incarnation of the peer.
-    pub incarnation: Incarnation,
-    /// The address on which the peer listens.
-    pub address: SocketAddr,
-}
+pub use rejection::{RejectCounters, RejectReason};
+
+/// Maximum size of a frame, in bytes.
+pub const MAX_FRAME: usize = 64 * 1024;
 
 /// An event of a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +35,8 @@ pub enum TransportEvent {
     LinkUp(Incarnation),
     /// The link to this peer is down. The last frames may be lost. The transport tries to reconnect.
     LinkDown(Incarnation),
+    /// An authenticated node has introduced itself.
+    Met(NodeInfo),
 }
 
 /// Traffic of all links to and from one node. Counting starts when the node becomes known, and starts again if the node
@@ -46,11 +45,11 @@ pub enum TransportEvent {
 pub struct LinkTraffic {
     /// Number of frames sent.
     pub sent_frames: u64,
-    /// Number of bytes sent, including authentication and keepalives.
+    /// Number of bytes sent, including keepalives, without the overhead of TLS.
     pub sent_bytes: u64,
     /// Number of frames received.
     pub received_frames: u64,
-    /// Number of bytes received, including authentication and keepalives.
+    /// Number of bytes received, including keepalives, without the overhead of TLS.
     pub received_bytes: u64,
     /// Number of frames dropped because the link was down, the frame was too long, or the peer reads too slowly.
     pub dropped_frames: u64,
@@ -61,7 +60,12 @@ pub struct LinkTraffic {
 pub trait Transport: Send + 'static {
     /// Replaces the set of peers to which links are kept. Links from this node to all other nodes are closed, without a
     /// [`TransportEvent::LinkDown`] or any later link event. Frames that removed peers have sent may still arrive.
-    fn set_peers(&mut self, peers: &[PeerAddress]);
+    /// Peers without an address are ignored.
+    fn set_peers(&mut self, peers: &[NodeInfo]);
+
+    /// Connects to an address once, so that this node and the node there meet. Does not wait: [`TransportEvent::Met`]
+    /// follows if both succeed.
+    fn introduce(&mut self, address: SocketAddr);
 
     /// Sends a frame to a peer without waiting. The frame is dropped if the link is down, the frame is too long, or the
     /// queue is full.

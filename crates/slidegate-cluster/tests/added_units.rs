@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Algorithm, ClusterOptions, Hit, Key, Limit, OnPartition, Scope, Timestamp};
+use slidegate::{Algorithm, Align, ClusterOptions, Hit, Key, Limit, OnPartition, Scope, Timestamp};
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::progress::{MemberProgress, Progress};
@@ -25,6 +25,10 @@ struct TestNode {
 
 impl TestNode {
     fn new() -> Self {
+        Self::with_algorithm(Algorithm::SlidingBuckets { precision: None })
+    }
+
+    fn with_algorithm(algorithm: Algorithm) -> Self {
         let settings = CounterSettings {
             incarnation: Incarnation(1),
             secret: [7; 16].into(),
@@ -50,8 +54,7 @@ impl TestNode {
             .unwrap()
             .with_on_partition(OnPartition::Available);
         let scope = Scope::new("d", "r", "l", &["client"]).with_cluster(options);
-        let limit =
-            Limit::new("10/min".parse().unwrap(), Algorithm::SlidingBuckets { precision: None });
+        let limit = Limit::new("10/min".parse().unwrap(), algorithm);
         Self { counters, scope, limit: limit.unwrap() }
     }
 
@@ -132,4 +135,24 @@ fn added_units_of_ended_bucket_are_counted_in_later_bucket() {
     assert_eq!(node.charge(later), Some(8));
     node.merge_charges(&updates[0], 3, later);
     assert_eq!(node.charge(later), Some(4));
+}
+
+#[test]
+fn charges_before_clock_was_ahead_count_again() {
+    for algorithm in [
+        Algorithm::SlidingBuckets { precision: None },
+        Algorithm::SlidingWindow { resolution: None },
+        Algorithm::SlidingCounter,
+        Algorithm::FixedWindow { align: Align::Clock },
+    ] {
+        let node = TestNode::with_algorithm(algorithm);
+        (0..9).for_each(|_| assert!(node.charge(START).is_some()));
+        let updates = node.drain(1);
+        let (ahead, later) = (START.after(20 * BUCKET), START.after(Duration::from_secs(1)));
+        assert!(node.charge(ahead).is_some(), "{algorithm:?}");
+        node.counters.prune(ahead);
+        // The other node knows the charges that this node may have lost.
+        node.counters.merge(&updates, later);
+        assert_eq!(node.charge(later), None, "{algorithm:?}");
+    }
 }

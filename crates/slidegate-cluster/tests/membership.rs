@@ -1,309 +1,171 @@
-//! Tests of the membership on the loopback interface: nodes discover each other, become silent and leave. Their
-//! datagrams are authenticated. Tokio's clock is paused, and advances only while all tasks are idle.
+//! Real nodes on the loopback interface discover each other, become silent and leave.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Clock, WallClock};
-use slidegate_cluster::membership::{
-    AdvertisedAddressError, JoinError, Membership, MembershipView, Settings, Sockets,
-    has_other_seeds, incarnation, resolve_advertised,
-};
-use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::seal::{
-    ClusterKey, DatagramOpener, DatagramSealer, RejectCounters, RejectReason,
-};
-use tokio::net::UdpSocket;
-use tokio::time::{Instant, timeout};
+use slidegate::DriftCorrectedClock;
+use slidegate_cluster::membership::{AdvertisedAddressError, has_other_seeds, resolve_advertised};
+use slidegate_cluster::{ClusterStatus, ClusterStore, Settings, StartError};
+use tokio::time::{Instant, sleep, timeout};
 
 const LOOPBACK_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// The unspecified address, with which a node listens on all interfaces.
 const WILDCARD_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7_000);
 
-/// Returns the key of all nodes.
-fn test_key() -> ClusterKey {
-    ClusterKey::new("a key for all of these tests").unwrap()
-}
+type Node = ClusterStore<Arc<DriftCorrectedClock>>;
 
-/// A node that takes part in gossip.
-struct TestMember {
-    membership: Membership,
-    address: SocketAddr,
-    reject_counters: Arc<RejectCounters>,
-}
-
-impl TestMember {
-    /// Starts a node with the key of all tests.
-    async fn join(name: &str, generation: u64, seeds: &[SocketAddr]) -> Self {
-        Self::join_with_key(name, generation, seeds, test_key()).await
-    }
-
-    /// Starts a node with the given key.
-    async fn join_with_key(
-        name: &str,
-        generation: u64,
-        seeds: &[SocketAddr],
-        key: ClusterKey,
-    ) -> Self {
-        let sockets = Sockets::bind(LOOPBACK_ADDRESS).await.unwrap();
-        let (settings, reject_counters) =
-            (member_settings(name, generation, sockets.address, seeds), Arc::default());
-        let membership =
-            Membership::join(settings, sockets.udp, &key, WallClock, Arc::clone(&reject_counters))
-                .await;
-        Self { membership: membership.unwrap(), address: sockets.address, reject_counters }
-    }
-
-    /// Waits until the membership view meets a condition. Returns the time that passed.
-    async fn wait_until(
-        &self,
-        condition: &str,
-        is_reached: impl FnMut(&MembershipView) -> bool,
-    ) -> Duration {
-        let (started_at, mut view) = (Instant::now(), self.membership.view());
-        let result = timeout(Duration::from_secs(20), view.wait_for(is_reached)).await;
-        assert!(result.is_ok(), "{condition}: {:?}", self.membership.view().borrow());
-        started_at.elapsed()
-    }
-
-    /// Waits until exactly these other nodes are live. Returns the time that passed.
-    async fn wait_until_live(&self, names: &[&str]) -> Duration {
-        self.wait_until(&format!("{names:?} live"), |view| live_names(view) == names).await
-    }
-}
-
-/// Returns the settings of a node.
-fn member_settings(
-    name: &str,
-    generation: u64,
-    advertise: SocketAddr,
-    seeds: &[SocketAddr],
-) -> Settings {
-    let seeds = seeds.iter().map(SocketAddr::to_string).collect();
+/// Returns the settings of a node with a free port.
+fn node_settings(name: &str, seeds: &[&Node]) -> Settings {
     Settings {
-        name: name.to_owned(),
-        generation,
-        advertise,
-        seeds,
+        listen: LOOPBACK_ADDRESS,
+        advertise: None,
+        seeds: seeds.iter().map(|seed| address_of(seed)).collect(),
+        name: Some(name.to_owned()),
+        credentials: None,
+        secret: None,
+        sync_interval: Duration::from_millis(50),
+        sync_wait: Duration::ZERO,
         max_clock_skew: Duration::from_secs(2),
+        max_keys: 1_000,
+        max_memory: 1 << 20,
     }
 }
 
-/// Returns the names of the live nodes.
-fn live_names(view: &MembershipView) -> Vec<&str> {
-    view.live.iter().map(|member| &*member.name).collect()
+async fn start_node(name: &str, seeds: &[&Node]) -> Node {
+    ClusterStore::start(node_settings(name, seeds)).await.unwrap()
 }
 
-#[tokio::test(start_paused = true)]
-async fn nodes_find_each_other_through_one_seed() {
-    let node1 = TestMember::join("one", 1, &[]).await;
-    let node2 = TestMember::join("two", 2, &[node1.address]).await;
-    let node3 = TestMember::join("three", 3, &[node1.address]).await;
-    node1.wait_until_live(&["three", "two"]).await;
-    node2.wait_until_live(&["one", "three"]).await;
-    node3.wait_until_live(&["one", "two"]).await;
-    let view = node3.membership.view();
-    let member = view.borrow().live[1].clone();
-    assert_eq!((&*member.name, member.generation, member.address), ("two", 2, node2.address));
-    assert_eq!(member.incarnation, node2.membership.incarnation());
-    assert_eq!(member.incarnation, incarnation("two", 2));
-    assert!(
-        node1.membership.traffic().sent_bytes() > 0
-            && node1.membership.traffic().received_bytes() > 0
-    );
-    assert!(
-        node1.reject_counters.iter().all(|(_, count)| count == 0),
-        "{:?}",
-        node1.reject_counters
-    );
+fn address_of(node: &Node) -> String {
+    node.status().unwrap().address.clone().unwrap()
 }
 
-#[tokio::test(start_paused = true)]
-async fn node_can_be_its_own_seed() {
-    let sockets = Sockets::bind(LOOPBACK_ADDRESS).await.unwrap();
-    let settings = member_settings("one", 1, sockets.address, &[sockets.address]);
-    let node1 = Membership::join(settings, sockets.udp, &test_key(), WallClock, Arc::default())
-        .await
-        .unwrap();
-    let node2 = TestMember::join("two", 1, &[sockets.address]).await;
-    node2.wait_until_live(&["one"]).await;
-    assert_eq!(live_names(&node1.view().borrow()), ["two"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn silent_node_is_detected_within_five_seconds() {
-    for other_count in 1..=4 {
-        let node1 = TestMember::join("one", 1, &[]).await;
-        let mut other_nodes = Vec::new();
-        for nth in 0..other_count {
-            other_nodes.push(TestMember::join(&format!("other-{nth}"), 1, &[node1.address]).await);
+/// Waits until the status of a node meets a condition. Returns the time that passed.
+async fn wait_until(
+    node: &Node,
+    condition: &str,
+    is_reached: impl Fn(&ClusterStatus) -> bool,
+) -> Duration {
+    let started_at = Instant::now();
+    let wait = async {
+        while !is_reached(&node.status().unwrap()) {
+            sleep(Duration::from_millis(10)).await;
         }
-        node1.wait_until("all nodes live", |view| view.live.len() == other_count).await;
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        drop(other_nodes.pop());
-        let elapsed =
-            node1.wait_until("one node is silent", |view| view.live.len() == other_count - 1).await;
-        assert!(
-            (2..=5).contains(&elapsed.as_secs()),
-            "detected after {elapsed:?} among {other_count} nodes"
-        );
-        assert!(node1.membership.view().borrow().left.is_empty());
-    }
+    };
+    let reached = timeout(Duration::from_secs(30), wait).await;
+    assert!(reached.is_ok(), "{condition}: {:?}", node.status());
+    started_at.elapsed()
 }
 
-#[tokio::test(start_paused = true)]
-async fn leaving_node_announces_departure() {
-    let node1 = TestMember::join("one", 1, &[]).await;
-    let node2 = TestMember::join("two", 1, &[node1.address]).await;
-    let node3 = TestMember::join("three", 1, &[node1.address]).await;
-    for node in [&node1, &node3] {
-        node.wait_until("two other nodes", |view| view.live.len() == 2).await;
-    }
-    node2.membership.leave().await;
-    for node in [&node1, &node3] {
-        let elapsed = node
-            .wait_until("the departure is known", |view| {
-                view.left.iter().any(|member| &*member.name == "two")
-            })
-            .await;
-        assert_eq!(elapsed, Duration::ZERO, "leave returns after the announcement");
-        assert_eq!(node.membership.view().borrow().live.len(), 1);
-    }
+/// Returns the names of the members, and `?` after the names of silent ones.
+fn members(status: &ClusterStatus) -> Vec<String> {
+    let mark = |state| if state == "alive" { "" } else { "?" };
+    let members = status.members.iter();
+    members.map(|member| format!("{}{}", member.name, mark(member.state))).collect()
 }
 
-#[tokio::test(start_paused = true)]
-async fn joining_node_receives_earlier_departures() {
-    let node1 = TestMember::join("one", 1, &[]).await;
-    let node2 = TestMember::join("two", 1, &[node1.address]).await;
-    node1.wait_until_live(&["two"]).await;
-    node2.wait_until_live(&["one"]).await;
-    node2.membership.leave().await;
-    let node3 = TestMember::join("three", 1, &[node1.address]).await;
-    node3
-        .wait_until("the departure is known", |view| {
-            live_names(view) == ["one"] && view.left.len() == 1
+async fn wait_for_members(node: &Node, expected: &[&str]) -> Duration {
+    wait_until(node, &format!("{expected:?}"), |status| members(status) == expected).await
+}
+
+#[tokio::test]
+async fn nodes_find_each_other_through_one_seed() {
+    let one = start_node("one", &[]).await;
+    let two = start_node("two", &[&one]).await;
+    let three = start_node("three", &[&one]).await;
+    wait_for_members(&one, &["three", "two"]).await;
+    wait_for_members(&two, &["one", "three"]).await;
+    wait_for_members(&three, &["one", "two"]).await;
+    for node in [&one, &two, &three] {
+        wait_until(node, "joined", |status| !status.joining && status.majority).await;
+        let refused = &node.status().unwrap().refused;
+        assert!(refused.values().all(|count| *count == 0), "{refused:?}");
+    }
+    let status = three.status().unwrap();
+    assert_eq!(status.members[1].address, Some(address_of(&two)));
+    assert!(status.sent_bytes > 0 && status.received_bytes > 0);
+    wait_until(&three, "clocks are measured", |status| {
+        let offset = |ms: Option<i64>| ms.is_some_and(|ms| ms.abs() < 1_000);
+        status.members.iter().all(|member| offset(member.clock_offset_ms))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn node_finds_others_through_name_with_its_own_address() {
+    let one = start_node("one", &[]).await;
+    let port = |address: String| address.rsplit_once(':').unwrap().1.to_owned();
+    let seed = format!("localhost:{}", port(address_of(&one)));
+    let settings = Settings { seeds: vec![seed], ..node_settings("two", &[]) };
+    let two = ClusterStore::start(settings).await.unwrap();
+    wait_for_members(&two, &["one"]).await;
+}
+
+#[tokio::test]
+async fn silent_node_is_detected_and_departed_node_is_removed() {
+    let one = start_node("one", &[]).await;
+    let two = start_node("two", &[&one]).await;
+    let three = start_node("three", &[&one]).await;
+    wait_for_members(&one, &["three", "two"]).await;
+    wait_for_members(&two, &["one", "three"]).await;
+    three.leave(Duration::from_secs(5)).await;
+    wait_for_members(&one, &["two"]).await;
+    wait_for_members(&two, &["one"]).await;
+    // Without `leave`, the tasks of the node end with its runtime.
+    let (address, runtime) = (address_of(&one), tokio::runtime::Runtime::new().unwrap());
+    let settings = Settings { seeds: vec![address], ..node_settings("four", &[]) };
+    let four = runtime.spawn(ClusterStore::start(settings)).await.unwrap();
+    wait_for_members(&one, &["four", "two"]).await;
+    runtime.shutdown_background();
+    wait_for_members(&one, &["four?", "two"]).await;
+    wait_for_members(&two, &["four?", "one"]).await;
+    drop(four);
+}
+
+#[tokio::test]
+async fn restarted_node_replaces_its_previous_incarnation() {
+    let one = start_node("one", &[]).await;
+    let first = start_node("two", &[&one]).await;
+    wait_for_members(&one, &["two"]).await;
+    let incarnation = |node: &Node| node.status().unwrap().members[0].incarnation.clone();
+    let before = incarnation(&one);
+    let second = start_node("two", &[&one]).await;
+    wait_until(&one, "new incarnation", |status| status.members[0].incarnation > before).await;
+    drop((first, second));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixteen_nodes_join() {
+    let mut nodes = vec![start_node("00", &[]).await];
+    for number in 1..16 {
+        nodes.push(start_node(&format!("{number:02}"), &[&nodes[0]]).await);
+    }
+    for node in &nodes {
+        wait_until(node, "all joined", |status| {
+            status.members.len() == 15
+                && status.majority
+                && status.members.iter().all(|member| member.state == "alive")
         })
         .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn restarted_node_replaces_previous_incarnation_immediately() {
-    let node1 = TestMember::join("one", 1, &[]).await;
-    let node2 = TestMember::join("two", 1, &[node1.address]).await;
-    node1.wait_until_live(&["two"]).await;
-    drop(node2);
-    let _node2 = TestMember::join("two", 2, &[node1.address]).await;
-    let elapsed = node1
-        .wait_until("the new incarnation is live", |view| {
-            view.live.iter().any(|member| member.generation == 2)
-        })
-        .await;
-    assert!(elapsed < Duration::from_secs(2), "after {elapsed:?}");
-    let view = node1.membership.view().borrow().clone();
-    assert_eq!(
-        view.left.iter().map(|member| member.incarnation).collect::<Vec<_>>(),
-        [incarnation("two", 1)]
-    );
-    assert_eq!(view.live.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn node_restarted_with_lower_generation_replaces_silent_incarnation() {
-    let node1 = TestMember::join("one", 1, &[]).await;
-    let node2 = TestMember::join("two", 9, &[node1.address]).await;
-    node1.wait_until_live(&["two"]).await;
-    drop(node2);
-    let _node2 = TestMember::join("two", 2, &[node1.address]).await;
-    node1
-        .wait_until("the new incarnation is live", |view| {
-            view.live.iter().any(|member| member.generation == 2)
-        })
-        .await;
-    assert_eq!(node1.membership.view().borrow().left[0].generation, 9);
-}
-
-#[tokio::test(start_paused = true)]
-async fn node_with_other_key_is_rejected_and_counted() {
-    let node1 = TestMember::join("one", 1, &[]).await;
-    let other_key = ClusterKey::new("a key that no other node has").unwrap();
-    let unauthenticated = TestMember::join_with_key("two", 1, &[node1.address], other_key).await;
-    let node3 = TestMember::join("three", 1, &[node1.address]).await;
-    node1.wait_until_live(&["three"]).await;
-    node3.wait_until_live(&["one"]).await;
-    while node1.reject_counters.get(RejectReason::WrongMac) < 3 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert!(unauthenticated.membership.view().borrow().live.is_empty());
-    assert_eq!(node1.membership.view().borrow().live.len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn replayed_and_malformed_datagrams_are_rejected() {
-    let node1 = TestMember::join("one", 1, &[]).await;
-    let forwarder = UdpSocket::bind(LOOPBACK_ADDRESS).await.unwrap();
-    let _node2 = TestMember::join("two", 1, &[forwarder.local_addr().unwrap()]).await;
-    let mut datagram = vec![0; 65_536];
-    let (length, _) = forwarder.recv_from(&mut datagram).await.unwrap();
-    datagram.truncate(length);
-    forwarder.send_to(&datagram, node1.address).await.unwrap();
-    let mut reply = [0; 2_048];
-    forwarder.recv_from(&mut reply).await.unwrap();
-    forwarder.send_to(&datagram, node1.address).await.unwrap();
-    datagram[length / 2] ^= 1;
-    forwarder.send_to(&datagram, node1.address).await.unwrap();
-    for payload in [&b""[..], b"\x01", b"GET / HTTP/1.1\r\n\r\n", &[1; 49], &[1; 5_000]] {
-        forwarder.send_to(payload, node1.address).await.unwrap();
-    }
-    let count = |reason| node1.reject_counters.get(reason);
-    while RejectReason::ALL.map(count).iter().sum::<u64>() < 7 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!((count(RejectReason::Replayed), count(RejectReason::WrongMac)), (1, 3));
-    assert_eq!((count(RejectReason::Truncated), count(RejectReason::WrongVersion)), (2, 1));
-    let node3 = TestMember::join("three", 1, &[node1.address]).await;
-    node3.wait_until("node `one` is live", |view| live_names(view).contains(&"one")).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn malformed_payload_of_node_is_rejected_and_counted() {
-    let node1 = TestMember::join("one", 1, &[]).await;
-    let forwarder = UdpSocket::bind(LOOPBACK_ADDRESS).await.unwrap();
-    let _node2 = TestMember::join("two", 1, &[forwarder.local_addr().unwrap()]).await;
-    let mut datagram = vec![0; 65_536];
-    let (length, _) = forwarder.recv_from(&mut datagram).await.unwrap();
-    let mut opener = DatagramOpener::new(&test_key(), Incarnation(0), Duration::ZERO);
-    let payload = opener.open(WallClock.now(), &datagram[..length]).unwrap().payload;
-    let mut sealer = DatagramSealer::new(&test_key(), Incarnation(3));
-    for payload in [&b""[..], b"hello", &[payload, b"extra"].concat(), payload] {
-        let mut sealed = Vec::new();
-        sealer.seal(WallClock.now(), payload, &mut sealed).unwrap();
-        forwarder.send_to(&sealed, node1.address).await.unwrap();
-    }
-    forwarder.recv_from(&mut datagram).await.expect("no response to the valid payload");
-    assert_eq!(node1.reject_counters.iter().map(|(_, count)| count).sum::<u64>(), 3);
-    assert_eq!(node1.reject_counters.get(RejectReason::Malformed), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn node_name_of_invalid_length_is_rejected() {
-    for name in ["", &"x".repeat(256)] {
-        let sockets = Sockets::bind(LOOPBACK_ADDRESS).await.unwrap();
-        let settings = member_settings(name, 1, sockets.address, &[]);
-        let result =
-            Membership::join(settings, sockets.udp, &test_key(), WallClock, Arc::default()).await;
-        assert!(matches!(result, Err(JoinError::Name(bytes)) if bytes == name.len()));
     }
 }
 
 #[tokio::test]
-async fn tcp_and_udp_share_one_port() {
-    let sockets = Sockets::bind(LOOPBACK_ADDRESS).await.unwrap();
-    assert_eq!(sockets.udp.local_addr().unwrap(), sockets.address);
-    assert_eq!(sockets.tcp.local_addr().unwrap(), sockets.address);
-    assert!(Sockets::bind(sockets.address).await.is_err(), "the port is in use");
+async fn node_name_of_invalid_length_is_rejected() {
+    for name in ["", &"x".repeat(129)] {
+        let result = ClusterStore::start(node_settings(name, &[])).await;
+        assert!(matches!(result, Err(StartError::Name(bytes)) if bytes == name.len()));
+    }
+}
+
+#[tokio::test]
+async fn address_in_use_is_rejected() {
+    let one = start_node("one", &[]).await;
+    let listen = address_of(&one).parse().unwrap();
+    let result = ClusterStore::start(Settings { listen, ..node_settings("two", &[]) }).await;
+    assert!(matches!(result, Err(StartError::Listen { .. })));
 }
 
 #[tokio::test]

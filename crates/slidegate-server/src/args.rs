@@ -20,7 +20,7 @@ use slidegate::Jitter;
 use slidegate::headers::Style;
 use slidegate_tower::TrustedProxies;
 
-pub use self::cluster::ClusterArgs;
+pub use self::cluster::{ClusterArgs, ClusterCredentialArgs};
 pub use self::connections::ConnectionArgs;
 pub use self::ineffective::reject_ineffective_flags;
 pub use self::listener::{AddressOrNone, ListenAddress, RepeatedHeaders, TlsArgs};

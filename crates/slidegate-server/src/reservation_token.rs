@@ -28,8 +28,8 @@ const RESERVATION_KIND: &str = "reservation";
 /// Separates the keys of tokens from other uses of the same secret.
 const KEY_DERIVATION_LABEL: &[u8] = b"slidegate reservation token 2";
 
-/// Separates the token key of a cluster from other uses of the cluster key.
-const CLUSTER_KEY_LABEL: &[u8] = b"slidegate reservation token key of a cluster 1";
+/// Separates the token key of a cluster from other uses of its secret.
+const CLUSTER_SECRET_LABEL: &[u8] = b"slidegate reservation token key of a cluster 1";
 
 /// The content of a token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,9 +73,9 @@ pub enum TokenError {
 )]
 pub struct SealError;
 
-/// Derives the token key of a cluster from the cluster key.
-pub fn token_key_of_cluster(cluster_key: &str) -> Vec<u8> {
-    derive_key(cluster_key.as_bytes(), CLUSTER_KEY_LABEL).as_ref().to_vec()
+/// Derives the token key of a cluster from the secret of the cluster.
+pub fn token_key_of_cluster(secret: &str) -> Vec<u8> {
+    derive_key(secret.as_bytes(), CLUSTER_SECRET_LABEL).as_ref().to_vec()
 }
 
 /// Derives a key of 32 bytes from a secret of any length.

@@ -17,7 +17,9 @@ use slidegate_tower::TrustedProxies;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
-use self::cluster::{CLUSTER_KEY_FLAGS, ClusterSettingsError};
+use self::cluster::{
+    CLUSTER_KEY_FLAGS, CLUSTER_SECRET_FLAG, ClusterSettings, ClusterSettingsError,
+};
 use self::secret::{
     SecretError, SecretFlags, command_line_warning, read_secret, readable_file_warning,
 };
@@ -31,7 +33,7 @@ use crate::policy_file::{PolicyFile, PolicyFileError};
 use crate::policy_input::{LimitCheck, accept_any_limit};
 use crate::telemetry::Redactor;
 use crate::telemetry::traces::{CollectorUrlError, TraceSettings};
-use crate::tls::{Tls, TlsError, TlsFiles};
+use crate::tls::{CLUSTER_TLS_KEY_FLAG, ClusterTls, TLS_KEY_FLAG, Tls, TlsError, TlsFiles};
 
 /// The settings of `slidegate serve`.
 pub struct Settings {
@@ -95,7 +97,7 @@ pub enum StoreSettings {
     /// A Redis that all instances share.
     Redis { address: Box<Address>, settings: slidegate_redis::Settings, clock: RedisClock },
     /// The replicated memory of a cluster. This process is one of its nodes.
-    Cluster(Box<slidegate_cluster::Settings>),
+    Cluster(Box<ClusterSettings>),
 }
 
 /// An error in the arguments, or in a file that an argument names.
@@ -121,8 +123,6 @@ const TOKEN_KEY_FLAGS: SecretFlags = SecretFlags {
     text: "--token-key (SLIDEGATE_TOKEN_KEY)",
     file: "--token-key-file (SLIDEGATE_TOKEN_KEY_FILE)",
 };
-
-const TLS_KEY_FLAG: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
 
 /// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept
 /// longer by this duration.
@@ -198,12 +198,14 @@ impl Settings {
 /// Returns warnings about secrets that every user of the machine can read.
 fn exposed_secrets(args: &ServeArgs) -> Vec<String> {
     let token_key_file = args.store.token_key_file.as_deref();
-    let cluster_key_file = args.cluster.cluster_key_file.as_deref();
+    let cluster = &args.cluster.credentials;
     let warnings = [
         command_line_warning(args.is_token_key_on_command_line, TOKEN_KEY_FLAGS),
         command_line_warning(args.is_cluster_key_on_command_line, CLUSTER_KEY_FLAGS),
         readable_file_warning(token_key_file, TOKEN_KEY_FLAGS.file),
-        readable_file_warning(cluster_key_file, CLUSTER_KEY_FLAGS.file),
+        readable_file_warning(cluster.cluster_key_file.as_deref(), CLUSTER_KEY_FLAGS.file),
+        readable_file_warning(cluster.cluster_secret_file.as_deref(), CLUSTER_SECRET_FLAG),
+        readable_file_warning(cluster.cluster_tls_key.as_deref(), CLUSTER_TLS_KEY_FLAG),
         readable_file_warning(args.tls.tls_key.as_deref(), TLS_KEY_FLAG),
     ];
     warnings.into_iter().flatten().collect()
@@ -225,7 +227,7 @@ fn build_trace_settings(
 
 fn load_tls_files(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
     let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) else { return Ok(None) };
-    Tls::load(TlsFiles { cert, key, client_ca: args.tls_client_ca }).map(Some)
+    Tls::load(TlsFiles::for_listeners(cert, key, args.tls_client_ca)).map(Some)
 }
 
 impl StoreSettings {
@@ -264,6 +266,14 @@ impl StoreSettings {
         match self {
             Self::Redis { settings, .. } => &settings.prefix,
             Self::Memory | Self::Cluster(_) => "",
+        }
+    }
+
+    /// Returns the certificates of a cluster node; `None` if the store is not a cluster, or has no certificates.
+    pub fn cluster_tls(&self) -> Option<&ClusterTls> {
+        match self {
+            Self::Cluster(settings) => settings.tls.as_ref(),
+            Self::Memory | Self::Redis { .. } => None,
         }
     }
 

@@ -1,5 +1,6 @@
-//! TLS for client connections, with certificates that are reloaded when their files change.
+//! TLS for client connections and for a cluster node, with certificates that are reloaded when their files change.
 
+mod cluster;
 mod files;
 mod reload;
 
@@ -13,7 +14,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-pub use self::files::{TlsError, TlsFileContents, TlsFiles};
+pub use self::cluster::ClusterTls;
+pub use self::files::{CLUSTER_TLS_KEY_FLAG, TLS_KEY_FLAG, TlsError, TlsFileContents, TlsFiles};
+
+use self::reload::CertificateReloader;
+use crate::background::BackgroundTasks;
 
 /// The application protocol inside TLS, selected by ALPN.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +52,17 @@ impl Tls {
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
         let current = LoadedCertificates::from_file_contents(&files, files.read_contents()?)?;
         Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(current) }))
+    }
+
+    /// Starts to reload certificates when their files change.
+    pub fn reload_on_change(self: &Arc<Self>, tasks: &BackgroundTasks) -> io::Result<()> {
+        let (tls, contents) = (self.clone(), self.current.load().contents.clone());
+        CertificateReloader::new(self.files.clone(), contents, move |contents| {
+            let loaded = LoadedCertificates::from_file_contents(&tls.files, contents.clone())?;
+            tls.current.store(Arc::new(loaded));
+            Ok(())
+        })
+        .start("TLS reload", tasks)
     }
 
     /// Returns the TLS settings for a listener of this protocol.
@@ -83,11 +99,11 @@ fn build_rustls_server_config(
     alpn: &[u8],
 ) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = match files.parse_client_ca_certificates(contents)? {
+    let verifier = match files.parse_ca_certificates(contents)? {
         Some(roots) => {
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .build()
-                .map_err(|error| files.invalid_client_ca_error(error.to_string()))?
+                .map_err(|error| files.invalid_ca_error(error.to_string()))?
         }
         None => Arc::new(NoClientAuth),
     };

@@ -1,8 +1,10 @@
 //! Methods of the counters that collect updates for other nodes, merge received updates, and remove units (revert,
 //! refund, reset).
 
+use std::sync::atomic::Ordering;
+
 use slidegate::internal::AnyAdditive;
-use slidegate::internal::Counter;
+use slidegate::internal::{CoarseTime, Counter};
 use slidegate::store::{Charge, CounterId, Outcomes};
 use slidegate::{Hit, StoreError, Timestamp};
 
@@ -178,15 +180,13 @@ impl Counters {
         }
     }
 
-    /// Merges an update from another node that has removed units charged by this node. The merged counter is sent to
-    /// all nodes with the next flush, since the other node may stop before its update has reached all of them.
-    fn merge_removed_units(
-        &self,
-        shard: &mut Shard,
-        update: &CounterUpdate,
-        latest_expiry_us: u64,
-    ) {
-        if update.units.removed == 0 || shard.replicas.get(update.key).is_none() {
+    /// Merges an update of a counter of this node. Another node may have removed units, and it knows more charged units if
+    /// this node has lost the counter. The merged counter is sent to all nodes with the next flush, since the other node
+    /// may stop before its update has reached all of them.
+    fn merge_own_units(&self, shard: &mut Shard, update: &CounterUpdate, latest_expiry_us: u64) {
+        let replica =
+            shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.layout));
+        if !replica.knows_less_of_own_units(update.bucket, &update.units) {
             return;
         }
         let marked = shard.states.mark_key_changed(update.key);
@@ -199,7 +199,7 @@ impl Counters {
             }
         }
         let Some(replica) = shard.replicas.get(update.key) else { return };
-        if replica.merge_removed_units(update.bucket, update.units.removed) {
+        if replica.merge_own_units(update.bucket, &update.units) {
             let expires_us = latest_expiry_us.saturating_add(self.max_clock_skew_us);
             shard
                 .states
@@ -238,6 +238,23 @@ impl Counters {
             None => {
                 replica.mark_updates_unapplied();
                 shard.states.mark_key_outdated(update.key, expires);
+            }
+        }
+    }
+
+    /// Lets the next decision of each key rebuild its state at the present time, if the clock was set back by more than
+    /// the maximum clock skew. A state keeps the time of its last charge, in whose window older charges have expired.
+    pub(super) fn rebuild_states_if_clock_was_set_back(&self, now: Timestamp) {
+        let last_time_us = self.last_time_us.swap(now.as_micros(), Ordering::Relaxed);
+        if now.as_micros().saturating_add(self.max_clock_skew_us) >= last_time_us {
+            return;
+        }
+        for padded in &self.shards {
+            let shard = &mut *padded.0.lock();
+            self.copy_all_charges_to_replicas(shard);
+            for (key, replica) in shard.replicas.iter_mut() {
+                replica.mark_updates_unapplied();
+                shard.states.mark_key_outdated(key, CoarseTime::default());
             }
         }
     }
@@ -348,6 +365,7 @@ impl ReplicatedCounters for Counters {
     }
 
     fn merge(&self, updates: &[CounterUpdate], now: Timestamp) {
+        self.rebuild_states_if_clock_was_set_back(now);
         let expiry_cutoff = self.cutoff_for_expiry_on_all_nodes(now);
         let max_replicas = (2 * self.max_keys / self.shards.len()).max(64);
         for update in updates {
@@ -357,10 +375,6 @@ impl ReplicatedCounters for Counters {
                 continue;
             }
             let shard = &mut *self.shards[self.shard_index(update.key)].0.lock();
-            if is_own {
-                self.merge_removed_units(shard, update, latest_expiry_us);
-                continue;
-            }
             if shard.replicas.len() >= max_replicas {
                 shard.replicas.remove_expired(expiry_cutoff);
             }
@@ -369,7 +383,11 @@ impl ReplicatedCounters for Counters {
             if is_full && shard.replicas.get(update.key).is_none() {
                 continue;
             }
-            self.merge_units(shard, update, latest_expiry_us, expiry_cutoff);
+            if is_own {
+                self.merge_own_units(shard, update, latest_expiry_us);
+            } else {
+                self.merge_units(shard, update, latest_expiry_us, expiry_cutoff);
+            }
             self.update_replica_bytes(shard);
         }
     }

@@ -1,49 +1,19 @@
-//! Listening sockets and the advertised address of a node.
+//! The listener and the advertised address of a node.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{TcpListener, TcpSocket, UdpSocket, lookup_host};
 
-/// Maximum number of attempts to find a port that is free for both TCP and UDP.
-const MAX_BIND_ATTEMPTS: usize = 16;
-
 /// Number of connections that can wait in the accept queue of the TCP listener. If the queue is full, the system drops
 /// the connections of peers.
 const ACCEPT_QUEUE_LENGTH: u32 = 4096;
 
-/// The sockets of a node: UDP for gossip and TCP for replication, on the same port.
-#[derive(Debug)]
-pub struct Sockets {
-    /// Socket for [`Membership`](super::Membership).
-    pub udp: UdpSocket,
-    /// Listener for [`TcpTransport`](crate::transport::tcp::TcpTransport).
-    pub tcp: TcpListener,
-    /// The address of both sockets.
-    pub address: SocketAddr,
-}
-
-impl Sockets {
-    /// Binds the UDP socket and the TCP listener to the same port. Port 0 selects a free port.
-    ///
-    /// # Errors
-    /// Returns an error if the address is in use or does not belong to this machine.
-    pub async fn bind(listen: SocketAddr) -> io::Result<Self> {
-        let mut attempts = if listen.port() == 0 { MAX_BIND_ATTEMPTS } else { 1 };
-        loop {
-            attempts -= 1;
-            let tcp = listen_on(listen)?;
-            let address = tcp.local_addr()?;
-            match UdpSocket::bind(address).await {
-                Ok(udp) => return Ok(Self { udp, tcp, address }),
-                Err(error) if attempts == 0 => return Err(error),
-                Err(_) => {}
-            }
-        }
-    }
-}
-
-fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+/// Listens on an address for other nodes. Port 0 selects a free port.
+///
+/// # Errors
+/// Returns an error if the address is in use or does not belong to this machine.
+pub fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // Otherwise a node could not restart while connections of its former process are closing.
     socket.set_reuseaddr(true)?;
@@ -94,7 +64,7 @@ pub async fn resolve_advertised(
         return Ok(listen);
     }
     for seed in seeds {
-        // Names that do not resolve are skipped here. The gossip task resolves them again.
+        // Names that do not resolve are skipped here. They are resolved again later.
         for seed in lookup_host(seed).await.into_iter().flatten() {
             if let Some(ip) = local_ip_of_route_to_seed(seed, listen.ip()).await {
                 return Ok(SocketAddr::new(ip, listen.port()));

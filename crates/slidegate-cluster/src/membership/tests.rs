@@ -1,13 +1,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::time::Duration;
 
-use chitchat::{DeletionStatus, VersionedValue};
-use slidegate::WallClock;
-use tokio::time::timeout;
-
-use super::view::{KnownNode, build_membership_view, resolve_seeds_while_alone};
 use super::*;
+use crate::node_info::incarnation;
+
+const CLOCK_LIMIT: Duration = Duration::from_secs(2);
+
+/// A time of the clock of all nodes.
+const WALL_TIME: Timestamp = Timestamp::from_secs(1_700_000_000);
 
 #[test]
 fn incarnation_depends_on_name_and_generation() {
@@ -18,154 +17,213 @@ fn incarnation_depends_on_name_and_generation() {
     assert_ne!(of("node-1", 1), of("node-2", 1));
 }
 
-fn chitchat_id(name: &str, generation: u64) -> ChitchatId {
-    ChitchatId::new(name, generation, SocketAddr::from((Ipv4Addr::LOCALHOST, 1)))
+/// Returns a node. Its incarnation is the number.
+fn node(name: &str, number: u64) -> NodeInfo {
+    let address = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7946)));
+    NodeInfo { incarnation: Incarnation(number), name: name.into(), address }
 }
 
-/// Returns two lists: the live nodes and the departed nodes, as seen by the node with name `own` and generation 5. Each
-/// element of `all` is the name of a node, its generation, whether it is live, and whether it announces its departure.
-/// Each entry of a result list is a name followed by a generation.
-fn build_view_with_node_names(all: &[(&str, u64, bool, bool)]) -> [Vec<String>; 2] {
-    let ids: Vec<_> =
-        all.iter().map(|(name, generation, ..)| chitchat_id(name, *generation)).collect();
-    let known = all.iter().zip(&ids).map(|((.., live, leaving), node)| KnownNode {
-        node,
-        is_live: *live,
-        is_leaving: *leaving,
-    });
-    let view = build_membership_view(known, &chitchat_id("own", 5));
-    [view.live, view.left].map(|members| {
-        members.iter().map(|one| format!("{}{}", one.name, one.generation)).collect()
-    })
+/// Returns the membership of the node `own` with incarnation 5, which knows no other node.
+fn new_membership() -> Membership {
+    Membership::new(
+        node("own", 5),
+        Settings { clock_limit: ClockLimit::new(CLOCK_LIMIT), silence_timeout: SILENCE_TIMEOUT },
+    )
 }
 
-/// Flags of a live node: it is live, and does not announce its departure.
-const LIVE_NODE_FLAGS: (bool, bool) = (true, false);
+fn entry(node: NodeInfo, heartbeat: u64) -> MemberEntry {
+    let silent_for = Duration::ZERO;
+    MemberEntry { node, heartbeat, has_left: false, is_direct: true, silent_for }
+}
 
-/// Flags of a silent node: it is not live, and does not announce its departure.
-const SILENT_NODE_FLAGS: (bool, bool) = (false, false);
+/// The state of a node, as announced by itself; silent if nothing has arrived from it.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Live,
+    Silent,
+    Left,
+}
 
-/// Returns an element of the list for [`build_view_with_node_names`]. The flags are: whether the node is live, and
-/// whether it announces its departure.
-fn known_node_with_flags(
-    name: &str,
-    generation: u64,
-    (live, leaving): (bool, bool),
-) -> (&str, u64, bool, bool) {
-    (name, generation, live, leaving)
+/// Returns the names and numbers of the live nodes and the numbers of the departed nodes, as seen by the node `own`
+/// with number 5. All nodes were met long ago.
+fn view_of(nodes: &[(&str, u64, State)]) -> (Vec<String>, Vec<u64>) {
+    view_after(DISPUTE_TIME, nodes)
+}
+
+/// Returns the lists of [`view_of`] if all nodes were met before the given time.
+fn view_after(time: Duration, nodes: &[(&str, u64, State)]) -> (Vec<String>, Vec<u64>) {
+    let (mut membership, start) = (new_membership(), Instant::now());
+    let now = start + time;
+    for (name, number, state) in nodes {
+        membership.on_met(node(name, *number), start);
+        let heartbeat = u64::from(*state != State::Silent);
+        let entry = MemberEntry {
+            has_left: *state == State::Left,
+            ..entry(node(name, *number), heartbeat)
+        };
+        membership.on_list(Incarnation(*number), &[entry], WALL_TIME, WALL_TIME, now);
+    }
+    let view = membership.view(now);
+    let live = view.live.iter().map(|node| format!("{}{}", node.name, node.incarnation.0));
+    (live.collect(), view.left.iter().map(|left| left.0).collect())
 }
 
 #[test]
 fn node_without_heartbeats_or_departure_announcement_is_silent() {
-    let [live, left] = build_view_with_node_names(&[
-        known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
-        known_node_with_flags("b", 1, SILENT_NODE_FLAGS),
-        known_node_with_flags("c", 1, (true, true)),
-        known_node_with_flags("d", 1, (false, true)),
-    ]);
-    assert_eq!(live, ["a1"]);
-    assert_eq!(left, ["c1", "d1"]);
+    let (live, left) =
+        view_of(&[("a", 1, State::Live), ("b", 2, State::Silent), ("c", 3, State::Left)]);
+    assert_eq!((live, left), (vec!["a1".to_owned()], vec![3]));
 }
 
 #[test]
 fn newer_incarnation_replaces_older_ones() {
-    let [live, left] = build_view_with_node_names(&[
-        known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
-        known_node_with_flags("a", 3, LIVE_NODE_FLAGS),
-        known_node_with_flags("a", 2, SILENT_NODE_FLAGS),
-    ]);
-    assert_eq!((live, left), (vec!["a3".to_owned()], vec!["a2".to_owned(), "a1".to_owned()]));
-    let [live, left] = build_view_with_node_names(&[
-        known_node_with_flags("a", 1, SILENT_NODE_FLAGS),
-        known_node_with_flags("a", 2, SILENT_NODE_FLAGS),
-    ]);
-    assert_eq!((live, left), (vec![], vec!["a1".to_owned()]), "the newer one is silent");
+    let (live, left) =
+        view_of(&[("a", 1, State::Live), ("a", 3, State::Live), ("a", 2, State::Silent)]);
+    assert_eq!((live, left), (vec!["a3".to_owned()], vec![2, 1]));
+    let (live, left) = view_of(&[("a", 1, State::Silent), ("a", 2, State::Silent)]);
+    assert_eq!((live, left), (vec![], vec![1]), "the newer one is silent");
 }
 
 #[test]
-fn live_incarnation_replaces_newer_silent_one() {
-    let [live, left] = build_view_with_node_names(&[
-        known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
-        known_node_with_flags("a", 2, SILENT_NODE_FLAGS),
-    ]);
-    assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
-    let [live, left] = build_view_with_node_names(&[
-        known_node_with_flags("a", 1, LIVE_NODE_FLAGS),
-        known_node_with_flags("a", 2, (true, true)),
-    ]);
-    assert_eq!((live, left), (vec!["a1".to_owned()], vec!["a2".to_owned()]));
+fn live_incarnation_replaces_newer_one() {
+    for newer in [State::Silent, State::Left] {
+        let (live, left) = view_of(&[("a", 1, State::Live), ("a", 2, newer)]);
+        assert_eq!((live, left), (vec!["a1".to_owned()], vec![2]));
+    }
+}
+
+#[test]
+fn late_heartbeat_of_replaced_node_does_not_remove_its_successor() {
+    let nodes = [("a", 1, State::Live), ("a", 2, State::Silent)];
+    let (live, left) = view_after(DISPUTE_TIME - Duration::from_millis(1), &nodes);
+    assert!(live.is_empty() && left.is_empty());
 }
 
 #[test]
 fn newer_live_node_with_own_name_is_member() {
-    let [live, left] = build_view_with_node_names(&[
-        known_node_with_flags("own", 4, LIVE_NODE_FLAGS),
-        known_node_with_flags("own", 3, SILENT_NODE_FLAGS),
-    ]);
-    assert_eq!((live, left), (vec![], vec!["own3".to_owned(), "own4".to_owned()]));
-    let [live, left] = build_view_with_node_names(&[
-        known_node_with_flags("own", 4, SILENT_NODE_FLAGS),
-        known_node_with_flags("own", 6, LIVE_NODE_FLAGS),
-    ]);
-    assert_eq!((live, left), (vec!["own6".to_owned()], vec!["own4".to_owned()]));
-    let [live, left] =
-        build_view_with_node_names(&[known_node_with_flags("own", 6, SILENT_NODE_FLAGS)]);
+    let (live, left) = view_of(&[("own", 4, State::Live), ("own", 3, State::Silent)]);
+    assert_eq!((live, left), (vec![], vec![3, 4]));
+    let (live, left) = view_of(&[("own", 4, State::Silent), ("own", 6, State::Live)]);
+    assert_eq!((live, left), (vec!["own6".to_owned()], vec![4]));
+    let (live, left) = view_of(&[("own", 6, State::Silent)]);
+    assert_eq!((live, left), (vec![], vec![6]), "the clock of this node was set back");
+}
+
+/// Returns the membership of the node `own`, which has just met the node `a` with number 1.
+fn membership_with_node_a(now: Instant) -> Membership {
+    let mut membership = new_membership();
+    membership.on_met(node("a", 1), now);
+    membership
+}
+
+fn live(membership: &mut Membership, now: Instant) -> Vec<String> {
+    membership.view(now).live.iter().map(|node| node.name.to_string()).collect()
+}
+
+#[test]
+fn member_is_alive_while_other_members_see_it() {
+    let start = Instant::now();
+    let mut membership = membership_with_node_a(start);
+    for second in 0..10 {
+        let now = start + Duration::from_secs(second);
+        // The list of node `a` repeats the last heartbeat of `c`, but has new ones of `b`.
+        let entries =
+            [entry(node("a", 1), second), entry(node("b", 2), second), entry(node("c", 3), 1)];
+        membership.on_list(Incarnation(1), &entries, WALL_TIME, WALL_TIME, now);
+        let expected: &[&str] = if second < 3 { &["a", "b", "c"] } else { &["a", "b"] };
+        assert_eq!(live(&mut membership, now), expected, "{second} s");
+    }
+    let silent = start + Duration::from_secs(9) + SILENCE_TIMEOUT;
+    assert!(live(&mut membership, silent).is_empty());
+    assert_eq!(membership.peers().len(), 3, "connections to silent nodes are kept");
+}
+
+#[test]
+fn old_heartbeat_of_unknown_node_does_not_make_it_alive() {
+    let now = Instant::now();
+    let mut membership = membership_with_node_a(now);
+    let silent = MemberEntry { silent_for: SILENCE_TIMEOUT, ..entry(node("b", 2), 7) };
+    let now = now + SILENCE_TIMEOUT;
+    membership.on_list(
+        Incarnation(1),
+        &[entry(node("a", 1), 1), silent],
+        WALL_TIME,
+        WALL_TIME,
+        now,
+    );
+    assert_eq!(live(&mut membership, now), ["a"]);
+}
+
+#[test]
+fn silent_and_departed_nodes_are_forgotten_by_all() {
+    let start = Instant::now();
+    let mut one = membership_with_node_a(start);
+    let departed = MemberEntry { has_left: true, ..entry(node("b", 2), 1) };
+    one.on_list(Incarnation(1), &[departed], WALL_TIME, WALL_TIME, start);
+    // Another node learns of both shortly before they are forgotten.
+    let late = start + RETENTION_TIME - Duration::from_secs(1);
+    let mut two = Membership::new(node("other", 9), one.settings);
+    two.on_list(Incarnation(5), &one.next_list(late), WALL_TIME, WALL_TIME, late);
+    assert_eq!(two.list(late).len(), 4);
+    let end = start + RETENTION_TIME;
+    assert_eq!((one.next_list(end).len(), two.next_list(end).len()), (1, 2));
+}
+
+#[test]
+fn member_that_another_member_does_not_hear_is_reported() {
+    let start = Instant::now();
+    let mut membership = membership_with_node_a(start);
+    membership.on_met(node("b", 2), start);
+    let relayed = MemberEntry { is_direct: false, ..entry(node("b", 2), 1) };
+    let entries = [entry(node("a", 1), 1), relayed];
+    membership.on_list(Incarnation(1), &entries, WALL_TIME, WALL_TIME, start);
+    assert_eq!(membership.view(start).relayed, [Incarnation(2)].into());
+    let mut list = membership.list(start + SILENCE_TIMEOUT - Duration::from_millis(1));
+    assert!(
+        list.iter().all(|entry| entry.is_direct),
+        "the first messages of new nodes may still arrive"
+    );
+    list = membership.list(start + SILENCE_TIMEOUT);
+    let direct: Vec<bool> = list.iter().map(|entry| entry.is_direct).collect();
+    assert_eq!(direct, [true, false, false]);
+}
+
+#[test]
+fn clock_is_measured_from_message_with_shortest_delay() {
+    let start = Instant::now();
+    let mut membership = membership_with_node_a(start);
+    let mut send = |ahead_ms: i64, second: u64| {
+        let now = start + Duration::from_secs(second);
+        let sent_at = WALL_TIME.as_micros().saturating_add_signed(ahead_ms * 1_000);
+        let sent_at = Timestamp::from_micros(sent_at);
+        let entries = [entry(node("a", 1), second + 1)];
+        membership.on_list(Incarnation(1), &entries, sent_at, WALL_TIME, now);
+        let view = membership.view(now);
+        let offset_us = membership.clock_offset_us(Incarnation(1), now);
+        (offset_us.map(|offset_us| offset_us / 1_000), view.skewed.len())
+    };
+    assert_eq!(send(-5, 1), (Some(-5), 0));
+    assert_eq!(send(-4_000, 2), (Some(-5), 0), "a late message");
+    assert_eq!(send(2_001, 3), (Some(2_001), 1), "no delay makes a clock seem ahead");
+    for second in 4..7 {
+        assert_eq!(send(0, second), (Some(2_001), 1));
+    }
+    assert_eq!(send(0, 7), (Some(0), 0), "the clock was set");
+    for second in 8..11 {
+        assert_eq!(send(-3_001, second), (Some(0), 0));
+    }
     assert_eq!(
-        (live, left),
-        (vec![], vec!["own6".to_owned()]),
-        "the clock of this node was set back"
+        send(-3_001, 11),
+        (Some(-3_001), 1),
+        "four messages are late, or the clock is behind"
     );
 }
 
-async fn start_member(name: &str) -> (Membership, SocketAddr) {
-    let sockets = Sockets::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
-    let settings = Settings {
-        name: name.to_owned(),
-        generation: 1,
-        advertise: sockets.address,
-        seeds: Vec::new(),
-        max_clock_skew: Duration::from_secs(2),
-    };
-    let (key, reject_counters) = (ClusterKey::for_loopback(), Arc::default());
-    (
-        Membership::join(settings, sockets.udp, &key, WallClock, reject_counters).await.unwrap(),
-        sockets.address,
-    )
-}
-
-#[tokio::test(start_paused = true)]
-async fn lone_node_resolves_seeds_again() {
-    let ((one, own), (_two, other)) = (start_member("one").await, start_member("two").await);
-    let gossip = Arc::clone(&one.tasks.as_ref().unwrap().gossip);
-    let names = vec![format!("localhost:{}", own.port()), format!("localhost:{}", other.port())];
-    let _seeking = resolve_seeds_while_alone(gossip, names, own, one.view());
-    let mut view = one.view();
-    let found = timeout(Duration::from_secs(5), view.wait_for(|view| !view.live.is_empty())).await;
-    assert_eq!(&*found.unwrap().unwrap().live[0].name, "two");
-}
-
-#[tokio::test(start_paused = true)]
-async fn departure_of_silent_node_spreads_by_gossip() {
-    let (one, _) = start_member("one").await;
-    let gossip = &one.tasks.as_ref().unwrap().gossip;
-    let add_leaving_node = |chitchat: &mut chitchat::Chitchat| {
-        let value =
-            VersionedValue { value: "yes".to_owned(), version: 1, status: DeletionStatus::Set };
-        let values = [(LEAVING_KEY_IN_GOSSIP_STATE.to_owned(), value)];
-        chitchat.reset_node_state_if_update(&chitchat_id("two", 1), values.into_iter(), 1, 0);
-    };
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    gossip.with_chitchat(add_leaving_node).await;
-    let mut view = one.view();
-    let left = timeout(Duration::from_secs(5), view.wait_for(|view| !view.left.is_empty())).await;
-    assert_eq!(&*left.unwrap().unwrap().left[0].name, "two");
-}
-
-#[tokio::test(start_paused = true)]
-async fn membership_view_receiver_closes_when_gossip_task_ends() {
-    let (one, _) = start_member("one").await;
-    one.tasks.as_ref().unwrap().gossip.initiate_shutdown().unwrap();
-    let mut view = one.view();
-    let ended = async { while view.changed().await.is_ok() {} };
-    assert!(timeout(Duration::from_secs(5), ended).await.is_ok());
+#[test]
+fn number_of_known_nodes_is_bounded() {
+    let now = Instant::now();
+    let mut membership = new_membership();
+    (10..2_000).for_each(|number| membership.on_met(node(&number.to_string(), number), now));
+    assert_eq!(membership.peers().len(), MAX_KNOWN_NODES);
+    assert_eq!(membership.next_list(now).len(), MAX_MEMBERS);
 }

@@ -2,7 +2,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::pn_counter::{BucketLayout, Incarnation, PnCounter};
+use crate::pn_counter::{BucketLayout, PnCounter};
+
+const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
 fn u64_of_any_bit_length() -> impl Strategy<Value = u64> {
     (0u32..64, any::<u64>()).prop_map(|(bits, number)| number >> bits)
@@ -39,7 +41,7 @@ fn any_stream_position() -> impl Strategy<Value = Position> {
 }
 
 fn any_roster() -> impl Strategy<Value = Roster> {
-    let entries = (u64_of_any_bit_length(), "[a-zä-ö.-]{0,20}", any::<bool>()).prop_map(
+    let entries = (u64_of_any_bit_length(), "[a-zä-ö.-]{1,20}", any::<bool>()).prop_map(
         |(incarnation, name, has_left)| RosterEntry {
             incarnation: Incarnation(incarnation),
             name: name.into(),
@@ -50,25 +52,60 @@ fn any_roster() -> impl Strategy<Value = Roster> {
         .prop_map(|(is_settled, entries)| Roster { is_settled, entries })
 }
 
-/// Generates a valid frame with any kind of message.
-fn any_valid_frame() -> impl Strategy<Value = Vec<u8>> {
-    let counts = (any_stream_position(), vec(any_counter_update(), 1..60))
-        .prop_map(|(position, updates)| FrameBody::from_updates(&updates)[0].to_frame(position));
-    let rosters = (any_stream_position(), any_roster(), any::<bool>()).prop_map(
-        |(position, roster, is_complete)| {
-            FrameBody::from_roster(&roster, is_complete).to_frame(position)
+fn any_node() -> impl Strategy<Value = NodeInfo> {
+    let address = prop::option::of(any::<([u8; 4], u16)>());
+    (u64_of_any_bit_length(), "[a-zä-ö.-]{1,20}", address).prop_map(
+        |(incarnation, name, address)| NodeInfo {
+            incarnation: Incarnation(incarnation),
+            name: name.into(),
+            address: address.map(|address| address.into()),
         },
-    );
-    let acks = (any_stream_position(), any_stream_position())
-        .prop_map(|(received, sent)| ack_frame(&Ack { received, sent }));
-    prop_oneof![4 => counts, 2 => rosters, 1 => acks, 1 => Just(leaving_frame())]
+    )
 }
 
-fn decode_update_frame(frame: &[u8]) -> UpdateFrame {
-    match decode(frame) {
-        Ok(Message::Updates(counts)) => counts,
+fn any_members() -> impl Strategy<Value = Vec<MemberEntry>> {
+    let entry = (any_node(), u64_of_any_bit_length(), any::<bool>(), any::<bool>(), 0u64..9_000);
+    let entry = entry.prop_map(|(node, heartbeat, has_left, is_direct, silent_for_ms)| {
+        let silent_for = Duration::from_millis(silent_for_ms);
+        MemberEntry { node, heartbeat, has_left, is_direct, silent_for }
+    });
+    vec(entry, 0..12)
+}
+
+/// Generates a valid frame with any kind of message.
+fn any_valid_frame() -> impl Strategy<Value = Bytes> {
+    let updates = (any_stream_position(), vec(any_counter_update(), 1..60)).prop_map(
+        |(position, updates)| FrameBody::from_updates(&updates)[0].to_frame(position, NOW),
+    );
+    let rosters = (any_stream_position(), any_roster())
+        .prop_map(|(position, roster)| FrameBody::from_roster(&roster).to_frame(position, NOW));
+    let acks = (any_stream_position(), any_stream_position())
+        .prop_map(|(received, sent)| ack_frame(&Ack { received, sent }, NOW));
+    let members = any_members().prop_map(|entries| members_frame(&entries, NOW));
+    let requests = any::<u64>().prop_map(|epoch| full_state_request_frame(epoch, NOW));
+    prop_oneof![4 => updates, 2 => rosters, 1 => acks, 1 => members, 1 => requests]
+}
+
+fn decode_message(frame: Bytes) -> Message {
+    let received = decode(frame).unwrap();
+    assert_eq!(received.sent_at, NOW);
+    received.message.unwrap()
+}
+
+fn decode_updates(frame: Bytes) -> UpdateFrame {
+    match decode_message(frame) {
+        Message::Updates(updates) => updates,
         other => panic!("{other:?}"),
     }
+}
+
+/// Returns updates in an order that does not depend on their groups.
+fn sorted(mut updates: Vec<CounterUpdate>) -> Vec<CounterUpdate> {
+    updates.sort_by_key(|update| {
+        let PnCounter { charged, removed } = update.units;
+        (update.layout, update.incarnation, update.key, update.bucket, charged, removed)
+    });
+    updates
 }
 
 proptest! {
@@ -76,53 +113,118 @@ proptest! {
     fn updates_round_trip(position in any_stream_position(), updates in vec(any_counter_update(), 1..200)) {
         let bodies = FrameBody::from_updates(&updates);
         prop_assert_eq!(bodies.len(), 1);
-        let expected = UpdateFrame { position, is_complete: false, roster: None, updates };
-        prop_assert_eq!(decode_update_frame(&bodies[0].to_frame(position)), expected);
+        let decoded = decode_updates(bodies[0].to_frame(position, NOW));
+        prop_assert_eq!((decoded.position, decoded.is_complete, decoded.roster), (position, false, None));
+        prop_assert_eq!(sorted(decoded.updates), sorted(updates));
     }
 
     #[test]
-    fn roster_round_trips(position in any_stream_position(), roster in any_roster(), is_complete in any::<bool>()) {
-        let frame = FrameBody::from_roster(&roster, is_complete).to_frame(position);
-        let expected = UpdateFrame { position, is_complete, roster: Some(roster), updates: Vec::new() };
-        prop_assert_eq!(decode_update_frame(&frame), expected);
+    fn roster_round_trips(position in any_stream_position(), roster in any_roster(), is_full in any::<bool>()) {
+        let expected = UpdateFrame { position, roster: Some(roster.clone()), ..UpdateFrame::default() };
+        let frame = FrameBody::from_roster(&roster).to_frame(position, NOW);
+        prop_assert_eq!(decode_updates(frame), expected.clone());
+        let frame = FrameBody::end_of_initial_state(&roster, is_full).to_frame(position, NOW);
+        prop_assert_eq!(decode_updates(frame), UpdateFrame { is_complete: true, is_full, ..expected });
+    }
+
+    #[test]
+    fn full_state_request_round_trips(after_epoch in any::<u64>()) {
+        let frame = full_state_request_frame(after_epoch, NOW);
+        prop_assert_eq!(decode_message(frame), Message::FullStateRequest { after_epoch });
     }
 
     #[test]
     fn ack_round_trips(received in any_stream_position(), sent in any_stream_position()) {
         let ack = Ack { received, sent };
-        prop_assert_eq!(decode(&ack_frame(&ack)), Ok(Message::Ack(ack)));
+        prop_assert_eq!(decode_message(ack_frame(&ack, NOW)), Message::Ack(ack));
     }
 
     #[test]
-    fn truncated_frame_is_rejected(frame in any_valid_frame(), cut in any::<prop::sample::Index>()) {
-        prop_assert!(decode(&frame[..cut.index(frame.len())]).is_err());
+    fn members_round_trip(entries in any_members()) {
+        prop_assert_eq!(decode_message(members_frame(&entries, NOW)), Message::Members(entries));
     }
 
     #[test]
-    fn frame_with_trailing_bytes_is_rejected(frame in any_valid_frame(), more in vec(any::<u8>(), 1..9)) {
-        prop_assert!(decode(&[frame, more].concat()).is_err());
+    fn hello_round_trips(node in any_node()) {
+        prop_assert_eq!(decode_hello(hello_frame(&node)), Ok(node));
     }
 
-    /// Decodes a frame with one flipped bit. The result may be another message, but never the same message, since each
-    /// message has exactly one encoding.
+    /// A later version may add fields.
     #[test]
-    fn flipped_bit_never_decodes_to_same_message(
+    fn unknown_fields_are_skipped(frame in any_valid_frame(), number in 100u32..1_000, value in vec(any::<u8>(), 0..20)) {
+        let mut extended = frame.to_vec();
+        prost::encoding::bytes::encode(number, &value, &mut extended);
+        prop_assert_eq!(decode(extended.into()), decode(frame));
+    }
+
+    #[test]
+    fn decoding_arbitrary_bytes_does_not_panic(bytes in vec(any::<u8>(), 0..400)) {
+        let _ = decode(bytes.clone().into());
+        let _ = decode_hello(bytes.into());
+    }
+
+    #[test]
+    fn decoding_changed_frame_does_not_panic(
         frame in any_valid_frame(),
-        position in any::<prop::sample::Index>(),
-        bit in 0u8..8,
+        index in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
     ) {
-        let mut flipped = frame.clone();
-        flipped[position.index(frame.len())] ^= 1 << bit;
-        if let Ok(message) = decode(&flipped) {
-            prop_assert_ne!(Ok(message), decode(&frame));
-        }
+        let mut changed = frame.to_vec();
+        changed[index.index(frame.len())] = byte;
+        let _ = decode(changed.into());
+        let _ = decode(frame.slice(..index.index(frame.len())));
     }
+}
 
-    #[test]
-    fn decoding_arbitrary_bytes_does_not_panic(kind in 0u8..16, bytes in vec(any::<u8>(), 0..400)) {
-        let _ = decode(&bytes);
-        let _ = decode(&[&[VERSION, kind], &bytes[..]].concat());
-    }
+/// Later versions must understand frames of this version.
+#[test]
+fn recorded_frames_of_this_version_are_decoded() {
+    let node = NodeInfo {
+        incarnation: Incarnation(0x0102_0304_0506_0708),
+        name: "node-1".into(),
+        address: Some(([192, 0, 2, 11], 7946).into()),
+    };
+    let layout = BucketLayout { bucket_us: 1_000_000, buckets: 61, drift_us: 0 };
+    let update = |key, bucket, charged, removed| CounterUpdate {
+        key,
+        layout,
+        incarnation: node.incarnation,
+        bucket,
+        units: PnCounter { charged, removed },
+    };
+    let updates = [update(7, 1_700_000_000, 300, 0), update(8, 1_699_999_999, 2, 1)];
+    let entry = RosterEntry {
+        incarnation: node.incarnation,
+        name: node.name.clone().as_ref().into(),
+        has_left: true,
+    };
+    let roster = Roster { is_settled: true, entries: vec![entry] };
+    let member = MemberEntry {
+        node: node.clone(),
+        heartbeat: 5,
+        has_left: false,
+        is_direct: true,
+        silent_for: Duration::from_millis(250),
+    };
+    let position = Position { epoch: 3, seq: 4 };
+    let frames = [
+        hello_frame(&node),
+        FrameBody::from_updates(&updates)[0].to_frame(position, NOW),
+        FrameBody::end_of_initial_state(&roster, true).to_frame(position, NOW),
+        ack_frame(&Ack { received: position, sent: Position { epoch: 1, seq: 2 } }, NOW),
+        members_frame(&[member], NOW),
+        full_state_request_frame(7, NOW),
+    ];
+    let hex =
+        frames.map(|frame| frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    assert_eq!(hex, include_str!("recorded_frames.txt").lines().collect::<Vec<_>>()[..]);
+}
+
+#[test]
+fn unknown_kind_of_message_is_skipped() {
+    let mut frame = wire::Frame { sent_at_us: NOW.as_micros(), kind: None }.encode_to_vec();
+    prost::encoding::bytes::encode(15, &b"later".to_vec(), &mut frame);
+    assert_eq!(decode(frame.into()), Ok(ReceivedMessage { sent_at: NOW, message: None }));
 }
 
 #[test]
@@ -135,8 +237,9 @@ fn encoded_update_needs_at_most_twelve_bytes() {
         units: PnCounter { charged: key % 300, removed: 0 },
     };
     let updates: Vec<CounterUpdate> = (0..1_000).map(update).collect();
-    let bytes = FrameBody::from_updates(&updates)[0].to_frame(Position { epoch: 1, seq: 1 }).len();
-    assert!((11_000..=12_000).contains(&bytes), "{bytes} bytes for 1,000 keys");
+    let bytes =
+        FrameBody::from_updates(&updates)[0].to_frame(Position { epoch: 1, seq: 1 }, NOW).len();
+    assert!((10_000..=12_000).contains(&bytes), "{bytes} bytes for 1,000 keys");
 }
 
 #[test]
@@ -152,68 +255,75 @@ fn many_updates_are_split_into_several_frames() {
     let bodies = FrameBody::from_updates(&updates);
     assert!(bodies.len() > 1);
     let place = Position { epoch: u64::MAX, seq: u64::MAX };
-    let frames = bodies.iter().map(|body| body.to_frame(place));
+    let frames = bodies.iter().map(|body| body.to_frame(place, NOW));
     let decoded = frames.flat_map(|frame| {
-        assert!(frame.len() <= MAX_MESSAGE_BYTES);
-        decode_update_frame(&frame).updates
+        assert!(frame.len() <= MAX_FRAME);
+        decode_updates(frame).updates
     });
     assert!(decoded.eq(updates));
 }
 
 #[test]
-fn largest_roster_fits_into_one_frame() {
-    let entries = |nth: u64| RosterEntry {
-        incarnation: Incarnation(u64::MAX - nth),
-        name: "ä".repeat(200).into(),
-        has_left: true,
-    };
-    let roster = Roster { is_settled: true, entries: (0..300).map(entries).collect() };
+fn largest_lists_fit_into_one_frame() {
+    let name = "ä".repeat(MAX_NAME_BYTES / 2);
+    let address = Some(std::net::SocketAddr::from(([u16::MAX; 8], u16::MAX)));
+    let incarnation = Incarnation(u64::MAX);
+    let entry = RosterEntry { incarnation, name: name.as_str().into(), has_left: true };
+    let roster = Roster { is_settled: true, entries: vec![entry; 300] };
     let place = Position { epoch: u64::MAX, seq: u64::MAX };
-    let frame = FrameBody::from_roster(&roster, true).to_frame(place);
-    assert!(frame.len() <= MAX_MESSAGE_BYTES);
-    let decoded = decode_update_frame(&frame).roster.unwrap();
-    assert_eq!(decoded.entries.len(), MAX_ROSTER_ENTRIES);
-    assert_eq!(&*decoded.entries[0].name, "ä".repeat(127), "truncated at a character boundary");
+    let frame = FrameBody::from_roster(&roster).to_frame(place, NOW);
+    assert!(frame.len() <= MAX_FRAME);
+    assert_eq!(decode_updates(frame).roster.unwrap().entries.len(), MAX_MEMBERS);
+    let node = NodeInfo { incarnation, name: name.into(), address };
+    let silent_for = Duration::from_millis(u64::MAX);
+    let entry =
+        MemberEntry { node, heartbeat: u64::MAX, has_left: true, is_direct: true, silent_for };
+    let frame = members_frame(&vec![entry; 300], NOW);
+    assert!(frame.len() <= MAX_FRAME, "{} bytes", frame.len());
+    assert!(
+        matches!(decode_message(frame), Message::Members(entries) if entries.len() == MAX_MEMBERS)
+    );
 }
 
 #[test]
-fn invalid_frames_return_specific_errors() {
-    let ack = Ack { received: Position { epoch: 1, seq: 2 }, sent: Position { epoch: 3, seq: 4 } };
-    let frame = ack_frame(&ack);
-    let decode_with = |position: usize, byte: u8| {
-        let mut frame = frame.clone();
-        frame[position] = byte;
-        decode(&frame)
+fn invalid_values_are_rejected() {
+    let decode_kind = |kind| decode(encode(kind, NOW)).unwrap_err();
+    let position = wire::Position { epoch: 1, seq: 1 };
+    let ack = wire::Ack { received: position, sent: wire::Position { epoch: 1, seq: 0 } };
+    assert_eq!(decode_kind(wire::Kind::Ack(ack)), MessageError::InvalidPosition);
+    let node = |name: &str, address: &str| wire::Node {
+        incarnation: 1,
+        name: name.to_owned(),
+        address: address.to_owned(),
     };
-    assert_eq!(decode(&[]), Err(MessageError::Truncated));
-    assert_eq!(
-        decode(&vec![0; MAX_MESSAGE_BYTES + 1]),
-        Err(MessageError::TooLong(MAX_MESSAGE_BYTES + 1))
-    );
-    assert_eq!(decode_with(0, 2), Err(MessageError::UnsupportedVersion(2)));
-    assert_eq!(decode_with(1, 3), Err(MessageError::UnknownKind(3)));
-    assert_eq!(
-        decode_with(1, MESSAGE_KIND_ACK | MESSAGE_FLAG_INITIAL_STATE_COMPLETE),
-        Err(MessageError::UnknownKind(MESSAGE_KIND_ACK | MESSAGE_FLAG_INITIAL_STATE_COMPLETE))
-    );
-    assert_eq!(decode_with(3, 0), Err(MessageError::InvalidPosition));
-    assert_eq!(decode_with(5, 0x80), Err(MessageError::Truncated), "integer without a last byte");
-    assert_eq!(decode(&[&frame[..5], &[0x84, 0]].concat()), Err(MessageError::InvalidNumber));
-    assert_eq!(decode(&[&frame[..], &[0]].concat()), Err(MessageError::TrailingBytes(1)));
-}
-
-#[test]
-fn counts_larger_than_frame_are_rejected() {
-    let decode_counts = |counts: &[u64]| {
-        let mut frame = vec![VERSION, MESSAGE_KIND_UPDATES, 1, 1];
-        counts.iter().for_each(|count| write_varint(&mut frame, *count));
-        decode(&frame)
+    for node in [node("", ""), node(&"a".repeat(MAX_NAME_BYTES + 1), ""), node("a", "b:1")] {
+        let hello = decode_hello(node.encode_to_vec().into());
+        assert_eq!(hello, Err(MessageError::InvalidMembers));
+        let entries = vec![wire::Member { node, ..wire::Member::default() }];
+        let members = wire::Kind::Members(wire::Members { entries });
+        assert_eq!(decode_kind(members), MessageError::InvalidMembers);
+    }
+    let entries = vec![wire::Member { node: node("a", ""), ..wire::Member::default() }; 201];
+    let members = wire::Kind::Members(wire::Members { entries });
+    assert_eq!(decode_kind(members), MessageError::InvalidMembers);
+    let valid = wire::UpdateGroup {
+        bucket_us: 5,
+        buckets: 2,
+        keys: vec![1],
+        bucket_offsets: vec![1],
+        charged: vec![1],
+        ..wire::UpdateGroup::default()
     };
-    assert_eq!(decode_counts(&[u64::MAX]), Err(MessageError::Truncated), "slots");
-    assert_eq!(decode_counts(&[0, u64::MAX]), Err(MessageError::Truncated), "updates");
-    assert_eq!(decode_counts(&[0, 1, 0, 0, 0]), Err(MessageError::UnknownGroup));
-    assert_eq!(decode_counts(&[1, 0, 2, 0, 7, 0, 0]), Err(MessageError::InvalidShape));
-    assert_eq!(decode_counts(&[1, 5, 1442, 0, 7, 0, 0]), Err(MessageError::InvalidShape));
-    assert_eq!(decode_counts(&[1, 5, 2, 5, 7, 0, 0]), Err(MessageError::InvalidShape), "drift");
-    assert_eq!(decode_counts(&[1, 5, 2, 0, 7, 0, 1, 1, 0, 0]), Err(MessageError::MissingKey));
+    for group in [
+        wire::UpdateGroup { buckets: 0, ..valid.clone() },
+        wire::UpdateGroup { buckets: 1_442, ..valid.clone() },
+        wire::UpdateGroup { drift_us: 5, ..valid.clone() },
+        wire::UpdateGroup { keys: vec![1, 2], ..valid.clone() },
+        wire::UpdateGroup { charged: vec![], ..valid.clone() },
+        wire::UpdateGroup { removed: vec![1, 1], ..valid },
+    ] {
+        let body = wire::UpdatesBody { groups: vec![group], ..wire::UpdatesBody::default() };
+        let updates = wire::Updates { position, body: body.encode_to_vec().into() };
+        assert_eq!(decode_kind(wire::Kind::Updates(updates)), MessageError::InvalidUpdates);
+    }
 }

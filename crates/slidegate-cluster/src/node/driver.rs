@@ -1,21 +1,24 @@
 //! Event loop of a node: passes events to the replication engine, and sends the frames that the engine returns.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use slidegate::{Clock, DriftCorrectedClock, Timestamp};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::status::{ClusterStatusInputs, LatestClusterStatus};
 use crate::counters::Counters;
-use crate::membership::{Membership, MembershipView};
+use crate::membership::{HEARTBEAT_INTERVAL, Membership, MembershipView, SeedAddresses};
+use crate::message::{self, MemberEntry, Message, members_frame};
+use crate::pn_counter::Incarnation;
 use crate::progress::Progress;
-use crate::replication::{NodeInfo, OutboundFrame, ReplicationEngine};
-use crate::seal::RejectCounters;
+use crate::replication::{OutboundFrame, ReplicationEngine};
 use crate::store::ReplicationHandle;
-use crate::transport::{PeerAddress, Transport, TransportEvent};
+use crate::transport::{RejectCounters, Transport, TransportEvent};
 
 /// Minimum interval between two immediate flushes. All flush requests that arrive during the interval are combined into
 /// the next flush.
@@ -26,6 +29,9 @@ const MIN_EARLY_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval at which the status and its rates are updated.
 const STATUS_UPDATE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Time for which the connections of a leaving node stay open, so that its last frames are sent.
+const TIME_TO_SEND_LAST_FRAMES: Duration = Duration::from_millis(500);
 
 /// A request that this node leaves the cluster. The driver sends a notification on this channel after the node has
 /// left.
@@ -38,6 +44,10 @@ pub(super) struct NodeDriver<T> {
     pub(super) clock: Arc<DriftCorrectedClock>,
     pub(super) transport: T,
     pub(super) membership: Membership,
+    /// The view that the engine knows.
+    pub(super) view: MembershipView,
+    pub(super) own_address: SocketAddr,
+    pub(super) seeds: SeedAddresses,
     pub(super) replication: ReplicationHandle,
     pub(super) interval: Duration,
     pub(super) reject_counters: Arc<RejectCounters>,
@@ -46,13 +56,12 @@ pub(super) struct NodeDriver<T> {
 
 impl<T: Transport> NodeDriver<T> {
     pub(super) async fn run_event_loop(mut self, mut leave_requests: mpsc::Receiver<LeaveRequest>) {
-        let mut view = self.membership.view();
         let mut ticks = new_interval_timer(self.interval);
+        let mut heartbeats = new_interval_timer(HEARTBEAT_INTERVAL);
         let mut statuses = new_interval_timer(STATUS_UPDATE_INTERVAL);
         let mut flush_at: Option<Instant> = None;
         let mut flushed_at = Instant::now();
         let mut progress = self.counters.progress().load_full();
-        self.on_membership_changed(&view.borrow_and_update().clone());
         loop {
             let frames = tokio::select! {
                 _ = ticks.tick() => self.prune_counters_and_tick_engine(),
@@ -71,7 +80,15 @@ impl<T: Transport> NodeDriver<T> {
                     self.engine.flush(&*self.counters, self.clock.now())
                 }
                 event = self.transport.next() => self.on_transport_event(event),
-                true = wait_for_view_change(&mut view) => self.on_membership_changed(&view.borrow_and_update().clone()),
+                _ = heartbeats.tick() => {
+                    let list = self.membership.next_list(Instant::now());
+                    self.send_list_to_all(&list);
+                    self.update_view()
+                }
+                addresses = self.seeds.next() => {
+                    self.look_for_nodes(&addresses);
+                    Vec::new()
+                }
                 _ = statuses.tick() => {
                     self.update_status();
                     Vec::new()
@@ -91,38 +108,74 @@ impl<T: Transport> NodeDriver<T> {
     }
 
     fn on_transport_event(&mut self, event: TransportEvent) -> Vec<OutboundFrame> {
-        let now = self.clock.now();
         match event {
-            TransportEvent::Frame { from, frame } => {
-                self.engine.on_frame_received(&*self.counters, from, &frame, now)
+            TransportEvent::Frame { from, frame } => self.on_frame(from, frame),
+            TransportEvent::LinkUp(peer) => {
+                let list = self.membership.list(Instant::now());
+                self.transport.send(peer, members_frame(&list, self.clock.now()));
+                self.engine.on_link_up(&*self.counters, peer, self.clock.now())
             }
-            TransportEvent::LinkUp(peer) => self.engine.on_link_up(&*self.counters, peer, now),
             // Lost frames are repeated once the link is up again.
             TransportEvent::LinkDown(_) => Vec::new(),
+            TransportEvent::Met(node) => {
+                self.membership.on_met(node, Instant::now());
+                self.update_view()
+            }
         }
     }
 
-    fn on_membership_changed(&mut self, view: &MembershipView) -> Vec<OutboundFrame> {
-        let peer = |member: &crate::membership::Member| PeerAddress {
-            incarnation: member.incarnation,
-            address: member.address,
+    fn on_frame(&mut self, from: Incarnation, frame: Bytes) -> Vec<OutboundFrame> {
+        let (bytes, now) = (frame.len(), self.clock.now());
+        let Ok(received) = message::decode(frame) else {
+            self.engine.on_invalid_frame(from);
+            return Vec::new();
         };
-        let node = |member: &crate::membership::Member| NodeInfo {
-            incarnation: member.incarnation,
-            name: member.name.clone(),
-            address: Some(member.address),
-        };
-        self.transport.set_peers(&view.live.iter().map(peer).collect::<Vec<_>>());
-        let alive: Vec<NodeInfo> = view.live.iter().map(node).collect();
-        let left: Vec<_> = view.left.iter().map(|member| member.incarnation).collect();
-        let names: Vec<&str> = alive.iter().map(|node| &*node.name).collect();
-        info!(others = ?names, "cluster membership changed");
-        self.engine.on_membership_changed(&*self.counters, &alive, &left, self.clock.now())
+        if let Some(Message::Members(entries)) = &received.message {
+            self.membership.on_list(from, entries, received.sent_at, now, Instant::now());
+            return self.update_view();
+        }
+        self.engine.on_message(&*self.counters, from, received, bytes, now)
+    }
+
+    /// Sends the list of members to all nodes that are connected.
+    fn send_list_to_all(&mut self, list: &[MemberEntry]) {
+        let frame = members_frame(list, self.clock.now());
+        for peer in self.membership.peers() {
+            self.transport.send(peer.incarnation, frame.clone());
+        }
+    }
+
+    /// Passes changes of the membership to the transport and the engine.
+    fn update_view(&mut self) -> Vec<OutboundFrame> {
+        self.transport.set_peers(&self.membership.peers());
+        let view = self.membership.view(Instant::now());
+        if view == self.view {
+            return Vec::new();
+        }
+        let names =
+            |view: &MembershipView| view.live.iter().map(|node| node.name.clone()).collect();
+        let (names, previous): (Vec<_>, Vec<_>) = (names(&view), names(&self.view));
+        if names != previous {
+            info!(others = ?names, "cluster membership changed");
+        }
+        self.seeds.set_alone(view.live.is_empty());
+        self.view = view;
+        self.engine.on_membership_changed(&*self.counters, &self.view, self.clock.now())
+    }
+
+    /// Introduces this node at addresses at which no live node is known.
+    fn look_for_nodes(&mut self, addresses: &[SocketAddr]) {
+        for address in addresses {
+            let is_known = self.view.live.iter().any(|node| node.address == Some(*address));
+            if !is_known && *address != self.own_address {
+                self.transport.introduce(*address);
+            }
+        }
     }
 
     fn send_frames(&mut self, frames: Vec<OutboundFrame>) {
         for (to, frame) in frames {
-            self.transport.send(to, frame.into());
+            self.transport.send(to, frame);
         }
     }
 
@@ -146,17 +199,21 @@ impl<T: Transport> NodeDriver<T> {
         self.status.update(&ClusterStatusInputs {
             engine: &self.engine.status(now),
             links: self.transport.traffic(),
-            gossip: self.membership.traffic(),
+            membership: &self.membership,
+            skewed: &self.view.skewed,
             reject_counters: &self.reject_counters,
             now,
+            instant: Instant::now(),
         });
     }
 
     async fn leave(mut self, done: Option<LeaveRequest>) {
-        let frames = self.engine.leave(&*self.counters, self.clock.now());
+        let frames = self.engine.flush(&*self.counters, self.clock.now());
         self.send_frames(frames);
-        // The TCP streams remain open during this wait.
-        self.membership.leave().await;
+        self.membership.leave();
+        let list = self.membership.next_list(Instant::now());
+        self.send_list_to_all(&list);
+        sleep(TIME_TO_SEND_LAST_FRAMES).await;
         if let Some(done) = done {
             // The caller may have stopped waiting.
             let _ = done.send(());
@@ -174,9 +231,4 @@ async fn sleep_until_deadline(deadline: Option<Instant>) {
     if let Some(deadline) = deadline {
         sleep_until(deadline).await;
     }
-}
-
-/// Waits for the next membership view. Returns `false` if the view no longer changes because the gossip task has ended.
-async fn wait_for_view_change(view: &mut watch::Receiver<MembershipView>) -> bool {
-    view.changed().await.is_ok()
 }

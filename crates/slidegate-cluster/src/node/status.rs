@@ -6,12 +6,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use serde::Serialize;
 use slidegate::Timestamp;
+use tokio::time::Instant;
 
-use crate::membership::GossipTraffic;
+use crate::membership::Membership;
+use crate::node_info::NodeInfo;
 use crate::pn_counter::Incarnation;
 use crate::replication::{self, Liveness};
-use crate::seal::RejectCounters;
-use crate::transport::LinkTraffic;
+use crate::transport::{LinkTraffic, RejectCounters};
 
 /// Status of a node and of its cluster, as known to this node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -28,17 +29,14 @@ pub struct ClusterStatus {
     pub majority: bool,
     /// The other members, ordered by name.
     pub members: Vec<MemberStatus>,
-    /// Bytes sent to all nodes since the start, including gossip.
+    /// Bytes sent to all nodes since the start, without the overhead of TLS.
     pub sent_bytes: u64,
-    /// Bytes received from all nodes since the start, including gossip.
+    /// Bytes received from all nodes since the start, without the overhead of TLS.
     pub received_bytes: u64,
-    /// Number of rejected datagrams, connections and frames, by reason.
+    /// Number of rejected connections and frames, by reason.
     pub refused: BTreeMap<&'static str, u64>,
     #[serde(skip)]
     updated_at: Timestamp,
-    /// Bytes of replication traffic: sent to all other nodes, and received from them. Includes nodes that have left.
-    #[serde(skip)]
-    replication_bytes: (u64, u64),
 }
 
 /// Status of one other member.
@@ -50,9 +48,13 @@ pub struct MemberStatus {
     pub address: Option<String>,
     /// The incarnation of the member, as 16 hexadecimal digits.
     pub incarnation: String,
-    /// State of the member: `alive` or `silent`.
+    /// State of the member: `alive`, `silent`, or `skewed` if its clock differs by more than the limit. A skewed member
+    /// is treated like a silent one.
     pub state: &'static str,
-    /// Milliseconds since the member became silent; `None` if it is alive.
+    /// Milliseconds by which the clock of the member is ahead of the clock of this node. A delay of messages makes it
+    /// seem to be behind. `None` if this node receives no messages from the member.
+    pub clock_offset_ms: Option<i64>,
+    /// Milliseconds since the member became silent or skewed; `None` if it is alive.
     pub silent_for_ms: Option<u64>,
     /// Age of the oldest flush that the member has not acknowledged, in milliseconds.
     pub lag_ms: u64,
@@ -87,9 +89,11 @@ impl MemberStatus {
 pub(super) struct ClusterStatusInputs<'s> {
     pub(super) engine: &'s replication::EngineStatus,
     pub(super) links: Vec<(Incarnation, LinkTraffic)>,
-    pub(super) gossip: &'s GossipTraffic,
+    pub(super) membership: &'s Membership,
+    pub(super) skewed: &'s [NodeInfo],
     pub(super) reject_counters: &'s RejectCounters,
     pub(super) now: Timestamp,
+    pub(super) instant: Instant,
 }
 
 /// The most recent status, which any task can read.
@@ -118,9 +122,9 @@ impl LatestClusterStatus {
             peers.map(|member| member.rejected_frames + member.rejected_updates).sum::<u64>();
         *refused.entry("malformed").or_default() += malformed + engine.rejected_frames;
         let traffic = members.iter().map(|member| member.sent_and_received_bytes_since(&previous));
-        let replication_bytes = traffic.fold(previous.replication_bytes, |sum, traffic| {
-            (sum.0 + traffic.0, sum.1 + traffic.1)
-        });
+        let before = (previous.sent_bytes, previous.received_bytes);
+        let (sent_bytes, received_bytes) =
+            traffic.fold(before, |sum, traffic| (sum.0 + traffic.0, sum.1 + traffic.1));
         self.0.store(Arc::new(ClusterStatus {
             name: engine.local_node.name.to_string(),
             address: engine.local_node.address.map(|address| address.to_string()),
@@ -128,11 +132,10 @@ impl LatestClusterStatus {
             joining: engine.is_joining,
             majority: engine.is_majority,
             members,
-            sent_bytes: replication_bytes.0 + sources.gossip.sent_bytes(),
-            received_bytes: replication_bytes.1 + sources.gossip.received_bytes(),
+            sent_bytes,
+            received_bytes,
             refused,
             updated_at: sources.now,
-            replication_bytes,
         }));
     }
 }
@@ -153,10 +156,18 @@ fn build_member_status(
         Liveness::Alive => None,
         Liveness::Silent(span) => Some(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
     };
+    let of = member.node.incarnation;
+    let is_skewed = sources.skewed.iter().any(|node| node.incarnation == of);
+    let clock_offset_us = sources.membership.clock_offset_us(of, sources.instant);
     MemberStatus {
         name: member.node.name.to_string(),
         address: member.node.address.map(|address| address.to_string()),
-        state: if silent_for_ms.is_some() { "silent" } else { "alive" },
+        state: match silent_for_ms {
+            None => "alive",
+            Some(_) if is_skewed => "skewed",
+            Some(_) => "silent",
+        },
+        clock_offset_ms: clock_offset_us.map(|offset_us| offset_us / 1_000),
         silent_for_ms,
         lag_ms: u64::try_from(member.lag.as_millis()).unwrap_or(u64::MAX),
         sent_bytes: traffic.sent_bytes,

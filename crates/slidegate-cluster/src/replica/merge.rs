@@ -76,17 +76,30 @@ impl KeyReplica {
         self.has_unapplied_updates = true;
     }
 
-    /// Merges `removed`: the number of units that, according to another node, were removed from this node's charges in
-    /// a bucket. Returns `true` if the number known to this node has grown.
-    pub(crate) fn merge_removed_units(&mut self, bucket: u64, removed: u64) -> bool {
-        let Some(local) = self.local.iter_mut().find(|local| local.bucket == bucket) else {
-            return false;
-        };
-        // Units that were not charged cannot be removed.
-        let removed = removed.min(local.units.charged);
-        let has_grown = removed > local.units.removed;
-        local.units.removed = local.units.removed.max(removed);
-        self.has_unapplied_updates |= has_grown;
-        has_grown
+    /// Returns `true` if [`merge_own_units`](Self::merge_own_units) with the same arguments may change the counter.
+    pub(crate) fn knows_less_of_own_units(&self, bucket: u64, units: &PnCounter) -> bool {
+        self.merged_own_units(bucket, units).is_some()
+    }
+
+    /// Merges the counter of this node in a bucket, as another node knows it. The other node knows more charged units only
+    /// if this node has lost the counter: the clock of this node was ahead for a while, so that the bucket expired too
+    /// early. Returns `true` if the counter has grown.
+    pub(crate) fn merge_own_units(&mut self, bucket: u64, units: &PnCounter) -> bool {
+        let Some(merged) = self.merged_own_units(bucket, units) else { return false };
+        self.get_or_create_local_bucket_counter(bucket).units = merged;
+        self.has_unapplied_updates = true;
+        true
+    }
+
+    fn merged_own_units(&self, bucket: u64, units: &PnCounter) -> Option<PnCounter> {
+        let local = self.local.iter().find(|local| local.bucket == bucket);
+        let known = local.map_or_else(PnCounter::default, |local| local.units);
+        let mut merged = known;
+        merged.merge(units);
+        if units.charged > known.charged {
+            // The units that this node has charged since it lost the counter are not part of it.
+            merged.charged = merged.charged.saturating_add(known.charged);
+        }
+        (merged != known).then_some(merged)
     }
 }

@@ -9,7 +9,7 @@ use super::outgoing::QueuedFrame;
 use super::peer::PeerState;
 use super::settings::{elapsed_us, to_micros};
 use super::{MIN_STUCK_STREAM_TIMEOUT_US, OutboundFrame, ReplicationEngine};
-use crate::message::{FrameBody, FrameBodyBuilder, ack_frame};
+use crate::message::{FrameBody, FrameBodyBuilder, ack_frame, full_state_request_frame};
 use crate::pn_counter::{CounterUpdate, Incarnation};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
@@ -35,6 +35,9 @@ impl ReplicationEngine {
         }
         let mut updates = Vec::new();
         counters.drain_changed(self.flush + 1, max_keys, &mut updates);
+        // Charges of a clock that was set back. The other nodes would reject them.
+        updates.retain(|update| !self.settings.is_timestamp_too_far_in_future(update, now));
+        self.record_lifetimes(&updates);
         let bodies = FrameBody::from_updates(&updates);
         let bytes: usize = bodies.iter().map(FrameBody::max_frame_bytes).sum();
         self.flush_budget_bytes = self.flush_budget_bytes.saturating_sub(bytes);
@@ -61,15 +64,24 @@ impl ReplicationEngine {
         self.broadcast_as_one_flush(FrameBody::from_updates(&forwarded), &incarnations, now);
     }
 
-    /// Schedules received updates of silent or unknown incarnations to be forwarded at the next tick, since the other
-    /// members may not have received them.
-    pub(super) fn schedule_updates_to_forward(&mut self, updates: &[CounterUpdate]) {
+    /// Schedules received updates to be forwarded at the next tick if other members may not have received them: updates
+    /// of silent or unknown incarnations, and updates that their sender `from` made itself but does not send to all
+    /// members.
+    pub(super) fn schedule_updates_to_forward(
+        &mut self,
+        from: Incarnation,
+        updates: &[CounterUpdate],
+    ) {
         for update in updates {
-            let is_alive = self.peers.get(&update.incarnation).is_some_and(PeerState::is_alive);
-            if !is_alive && self.forward_queue.len() < MAX_FORWARDED_UPDATES {
+            let of = update.incarnation;
+            let is_alive = self.peers.get(&of).is_some_and(PeerState::is_alive);
+            if is_alive && !(of == from && self.relayed.contains(&of)) {
+                continue;
+            }
+            if self.forward_queue.len() < MAX_FORWARDED_UPDATES {
                 self.forward_queue.push(*update);
-            } else if !is_alive {
-                self.schedule_incarnation_to_relay(update.incarnation);
+            } else {
+                self.schedule_incarnation_to_relay(of);
             }
         }
     }
@@ -156,11 +168,13 @@ impl ReplicationEngine {
         to: Incarnation,
         now: Timestamp,
     ) {
-        let roster = FrameBody::from_roster(&self.build_roster(), true);
+        let roster = self.build_roster();
         let Some(peer) = self.peers.get_mut(&to) else { return };
+        let roster = FrameBody::end_of_initial_state(&roster, peer.needs_full_state);
         let mut bodies = FrameBodyBuilder::default();
+        let settings = &self.settings;
         let mut push_update = |update: CounterUpdate| {
-            if update.incarnation != to {
+            if !settings.is_timestamp_too_far_in_future(&update, now) {
                 bodies.push(&update);
             }
         };
@@ -183,6 +197,7 @@ impl ReplicationEngine {
         let end = QueuedFrame { body: Arc::new(roster), covered_flush: self.flush };
         self.epoch += 1;
         peer.outgoing.start_epoch(self.epoch, updates.chain([end]).collect());
+        peer.outgoing.is_full = peer.needs_full_state;
         peer.sent_roster_version = self.roster_version;
     }
 
@@ -196,8 +211,11 @@ impl ReplicationEngine {
                 peer.sent.count_frame(frame.len());
                 frames.push((*to, frame));
             }
+            if let Some(after_epoch) = peer.take_due_full_state_request() {
+                frames.push((*to, full_state_request_frame(after_epoch, now)));
+            }
             if let Some(ack) = peer.take_due_ack() {
-                let frame = ack_frame(&ack);
+                let frame = ack_frame(&ack, now);
                 peer.sent.count_frame(frame.len());
                 frames.push((*to, frame));
             }
@@ -216,7 +234,7 @@ impl ReplicationEngine {
         {
             return;
         }
-        let body = Arc::new(FrameBody::from_roster(&self.build_roster(), false));
+        let body = Arc::new(FrameBody::from_roster(&self.build_roster()));
         for peer in self.peers.values_mut().filter(|peer| peer.is_alive()) {
             if peer.sent_roster_version != self.roster_version {
                 peer.sent_roster_version = self.roster_version;

@@ -31,6 +31,8 @@ pub(super) struct IncomingStream {
     out_of_order: BTreeSet<u64>,
     /// The number of the frame that completes the initial state of the epoch; `None` if this frame has not arrived.
     complete_seq: Option<u64>,
+    /// The number of the last epoch whose initial state is the full state.
+    full_epoch: u64,
     /// The position of the newest roster that has arrived.
     roster_position: Position,
     /// Acknowledgements that cannot be applied yet, oldest first.
@@ -39,7 +41,7 @@ pub(super) struct IncomingStream {
 
 impl IncomingStream {
     /// Records that a frame at `position` of the stream has arrived. Frames of earlier epochs are ignored.
-    pub fn on_frame_received(&mut self, position: Position, is_complete: bool) {
+    pub fn on_frame_received(&mut self, position: Position, is_complete: bool, is_full: bool) {
         if position.epoch < self.received.epoch {
             return;
         }
@@ -50,6 +52,9 @@ impl IncomingStream {
         }
         if is_complete {
             self.complete_seq = Some(position.seq);
+        }
+        if is_full {
+            self.full_epoch = position.epoch;
         }
         if position.seq > self.received.seq && self.out_of_order.len() < MAX_OUT_OF_ORDER_FRAMES {
             self.out_of_order.insert(position.seq);
@@ -67,6 +72,13 @@ impl IncomingStream {
     /// Returns `true` if the initial state of the current epoch has arrived completely.
     pub fn is_complete(&self) -> bool {
         self.complete_seq.is_some_and(|seq| seq <= self.received.seq)
+    }
+
+    /// Returns `true` if the full state has arrived in an epoch after `epoch`. Returns `false` for `None`.
+    pub fn has_full_state_after(&self, epoch: Option<u64>) -> bool {
+        epoch.is_some_and(|epoch| self.full_epoch > epoch)
+            && self.full_epoch == self.received.epoch
+            && self.is_complete()
     }
 
     /// Returns `true` if a roster at `position` is newer than all rosters that have arrived before. If so, stores its
@@ -136,7 +148,7 @@ mod tests {
             let mut stream = IncomingStream::default();
             let mut all = BTreeSet::new();
             for (epoch, seq) in frames {
-                stream.on_frame_received(stream_position(epoch, seq), seq == 3);
+                stream.on_frame_received(stream_position(epoch, seq), seq == 3, false);
                 all.insert((epoch, seq));
                 let newest = all.last().unwrap().0;
                 let gap = (1..).find(|seq| !all.contains(&(newest, *seq))).unwrap();
@@ -149,23 +161,23 @@ mod tests {
     #[test]
     fn stored_out_of_order_frames_are_bounded() {
         let mut stream = IncomingStream::default();
-        (2..5_000).for_each(|seq| stream.on_frame_received(stream_position(1, seq), false));
+        (2..5_000).for_each(|seq| stream.on_frame_received(stream_position(1, seq), false, false));
         assert!(stream.out_of_order.len() <= MAX_OUT_OF_ORDER_FRAMES);
-        stream.on_frame_received(stream_position(1, 1), false);
+        stream.on_frame_received(stream_position(1, 1), false, false);
         assert_eq!(stream.received, stream_position(1, MAX_OUT_OF_ORDER_FRAMES as u64 + 1));
-        stream.on_frame_received(stream_position(1, u64::MAX), false);
-        stream.on_frame_received(stream_position(u64::MAX, u64::MAX), true);
+        stream.on_frame_received(stream_position(1, u64::MAX), false, false);
+        stream.on_frame_received(stream_position(u64::MAX, u64::MAX), true, false);
         assert!(!stream.is_complete());
     }
 
     #[test]
     fn ack_waits_for_earlier_frames() {
         let mut stream = IncomingStream::default();
-        stream.on_frame_received(stream_position(1, 1), true);
+        stream.on_frame_received(stream_position(1, 1), true, false);
         stream.defer_ack(pending_ack(1, stream_position(1, 2)));
         stream.defer_ack(pending_ack(2, stream_position(1, 3)));
         assert_eq!(stream.next_applicable_ack(), None);
-        stream.on_frame_received(stream_position(1, 2), false);
+        stream.on_frame_received(stream_position(1, 2), false, false);
         assert_eq!(stream.next_applicable_ack(), Some(1));
         assert_eq!(stream.next_applicable_ack(), None);
     }
@@ -173,20 +185,20 @@ mod tests {
     #[test]
     fn ack_is_applied_after_initial_state_of_later_epoch() {
         let mut stream = IncomingStream::default();
-        stream.on_frame_received(stream_position(1, 1), true);
+        stream.on_frame_received(stream_position(1, 1), true, false);
         stream.defer_ack(pending_ack(1, stream_position(1, 2)));
-        stream.on_frame_received(stream_position(2, 1), false);
+        stream.on_frame_received(stream_position(2, 1), false, false);
         assert_eq!(stream.next_applicable_ack(), None);
-        stream.on_frame_received(stream_position(2, 2), true);
+        stream.on_frame_received(stream_position(2, 2), true, false);
         assert_eq!(stream.next_applicable_ack(), Some(1));
     }
 
     #[test]
     fn full_ack_queue_keeps_oldest_acks_and_newest_ack() {
         let mut stream = IncomingStream::default();
-        stream.on_frame_received(stream_position(1, 1), true);
+        stream.on_frame_received(stream_position(1, 1), true, false);
         (2..100).for_each(|seq| stream.defer_ack(pending_ack(seq, stream_position(1, seq))));
-        (2..100).for_each(|seq| stream.on_frame_received(stream_position(1, seq), false));
+        (2..100).for_each(|seq| stream.on_frame_received(stream_position(1, seq), false, false));
         let applied: Vec<FlushSeq> = std::iter::from_fn(|| stream.next_applicable_ack()).collect();
         assert_eq!(applied, [2, 3, 4, 5, 6, 7, 8, 99]);
     }

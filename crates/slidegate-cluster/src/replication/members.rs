@@ -6,9 +6,11 @@ use std::collections::VecDeque;
 use slidegate::Timestamp;
 
 use super::peer::PeerState;
-use super::settings::{NodeInfo, elapsed_us, to_micros};
+use super::settings::{elapsed_us, to_micros};
 use super::{OutboundFrame, ReplicationEngine};
-use crate::message::{MAX_ROSTER_ENTRIES, Roster, RosterEntry};
+use crate::membership::MembershipView;
+use crate::message::{MAX_MEMBERS, Roster, RosterEntry};
+use crate::node_info::NodeInfo;
 use crate::pn_counter::Incarnation;
 use crate::replicated_counters::ReplicatedCounters;
 
@@ -52,20 +54,30 @@ impl DepartedMembers {
 
 impl ReplicationEngine {
     /// Handles a change reported by the failure detector. Members that are neither alive nor have left are silent, and
-    /// so are members known only from rosters.
+    /// so are members whose clock is skewed, and members known only from rosters.
     pub fn on_membership_changed(
         &mut self,
         counters: &dyn ReplicatedCounters,
-        alive: &[NodeInfo],
-        left: &[Incarnation],
+        view: &MembershipView,
         now: Timestamp,
     ) -> Vec<OutboundFrame> {
-        left.iter().for_each(|incarnation| self.on_member_left(*incarnation, now));
-        for node in alive {
+        view.left.iter().for_each(|incarnation| self.on_member_left(*incarnation, now));
+        for node in &view.live {
             self.on_member_alive(counters, node, now);
         }
+        // A node whose clock is wrong joins no cluster, but it must not start one of its own.
+        if !view.live_nodes_are_majority(&self.local_node) {
+            for node in &view.skewed {
+                self.departed.remove_if_forgotten(node.incarnation);
+                self.add_member(node, Some(now), now);
+            }
+        }
+        for sender in view.relayed.difference(&std::mem::take(&mut self.relayed)) {
+            self.schedule_incarnation_to_relay(*sender);
+        }
+        self.relayed.clone_from(&view.relayed);
         let has_disappeared = |peer: &&mut PeerState| {
-            let is_alive = alive.iter().any(|node| node.incarnation == peer.node.incarnation);
+            let is_alive = view.live.iter().any(|node| node.incarnation == peer.node.incarnation);
             peer.is_alive() && !is_alive
         };
         let mut silent = Vec::new();
@@ -147,11 +159,16 @@ impl ReplicationEngine {
         self.remove_member(incarnation, false, now);
     }
 
-    /// Removes members that have been silent for longer than `silent_timeout`.
+    /// Removes members whose charges have expired from all windows since they became silent. Only a majority forgets
+    /// members: a node that is cut off would otherwise be alone, and charge freely.
     pub(super) fn remove_members_silent_for_too_long(&mut self, now: Timestamp) {
-        let timeout_us = to_micros(self.settings.silent_timeout);
+        let Some(majority_since) = self.majority_since else { return };
+        let longest_us =
+            self.longest_lifetime_us.saturating_add(self.settings.clock_limit.max_difference_us());
+        let timeout_us = to_micros(self.settings.min_silent_timeout).max(longest_us);
         let is_forgotten = |peer: &&PeerState| {
-            peer.silent_since.is_some_and(|since| elapsed_us(since, now) > timeout_us)
+            peer.silent_since
+                .is_some_and(|since| elapsed_us(since.max(majority_since), now) > timeout_us)
         };
         let forgotten = self.peers.values().filter(is_forgotten);
         let forgotten: Vec<Incarnation> = forgotten.map(|peer| peer.node.incarnation).collect();
@@ -182,7 +199,7 @@ impl ReplicationEngine {
             if has_left && incarnation != self.local_node.incarnation {
                 self.on_member_left(incarnation, now);
                 self.departed.insert(incarnation, &name, false);
-            } else if !has_left && self.peers.len() < MAX_ROSTER_ENTRIES {
+            } else if !has_left && self.peers.len() < MAX_MEMBERS {
                 let node = NodeInfo { incarnation, name: (*name).into(), address: None };
                 self.add_member(&node, Some(now), now);
             }
@@ -201,7 +218,8 @@ impl ReplicationEngine {
         let departed =
             self.departed.iter_announced_departures().take(MAX_DEPARTED_MEMBERS_IN_ROSTER);
         let departed = departed.map(|departed| entry(departed.incarnation, &departed.name, true));
-        Roster { is_settled: self.is_settled, entries: members.chain(departed).collect() }
+        let is_settled = self.is_settled && !self.must_send_joined_state;
+        Roster { is_settled, entries: members.chain(departed).collect() }
     }
 
     /// Updates `is_joining` and `is_settled`. This node has joined when a settled member has sent its full state to
@@ -209,7 +227,9 @@ impl ReplicationEngine {
     /// of all members are voters that have acknowledged its frames. A settled node counts towards a majority if the
     /// network is partitioned.
     pub(super) fn update_join_state(&mut self) {
-        self.is_joining &= !self.peers.values().any(PeerState::knows_cluster);
+        if self.is_joining && self.peers.values().any(PeerState::knows_cluster) {
+            self.finish_joining();
+        }
         if self.is_settled || self.is_joining {
             return;
         }
@@ -219,6 +239,26 @@ impl ReplicationEngine {
         if all || voters.count() * 2 > self.peers.len() + 1 {
             self.is_settled = true;
             self.roster_version += 1;
+        }
+    }
+
+    pub(super) fn finish_joining(&mut self) {
+        self.is_joining = false;
+        self.must_send_joined_state = true;
+    }
+
+    /// Sends the full state to all members after this node has joined.
+    pub(super) fn send_joined_state(&mut self, counters: &dyn ReplicatedCounters, now: Timestamp) {
+        if !std::mem::take(&mut self.must_send_joined_state) {
+            return;
+        }
+        let peers = self.peers.values_mut().filter(|peer| peer.is_alive());
+        let peers = peers.map(|peer| {
+            peer.needs_full_state = true;
+            peer.node.incarnation
+        });
+        for peer in peers.collect::<Vec<_>>() {
+            self.start_stream_epoch(counters, peer, now);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use slidegate::Timestamp;
 
 use super::settings::elapsed_us;
@@ -44,6 +45,8 @@ pub(super) struct AckEffect {
 pub(super) struct OutgoingStream {
     /// The position of the last sent frame.
     pub sent: Position,
+    /// Whether the initial state of the epoch is the full state.
+    pub is_full: bool,
     queue: VecDeque<QueuedFrame>,
     in_flight: VecDeque<InFlightFrame>,
     /// The number of the last acknowledged frame of the epoch.
@@ -113,7 +116,7 @@ impl OutgoingStream {
 
     /// Removes the next frame from the queue and returns it with its position. Returns `None` if the queue is empty, or
     /// if the frame exceeds the remaining byte budget.
-    pub fn next_frame(&mut self, now: Timestamp) -> Option<Vec<u8>> {
+    pub fn next_frame(&mut self, now: Timestamp) -> Option<Bytes> {
         let bytes = self.queue.front()?.body.max_frame_bytes();
         self.budget_bytes = self.budget_bytes.checked_sub(bytes)?;
         let QueuedFrame { body, covered_flush } = self.queue.pop_front()?;
@@ -123,7 +126,7 @@ impl OutgoingStream {
             self.progressed_at = now;
         }
         self.in_flight.push_back(InFlightFrame { seq, covered_flush, sent_at: now });
-        Some(body.to_frame(self.sent))
+        Some(body.to_frame(self.sent, now))
     }
 
     /// Applies an acknowledgement. Returns `None` if it belongs to another epoch, acknowledges a frame that was never
@@ -164,10 +167,7 @@ mod tests {
     use crate::message::Roster;
 
     fn new_queued_frame(covered_flush: FlushSeq) -> QueuedFrame {
-        QueuedFrame {
-            body: Arc::new(FrameBody::from_roster(&Roster::default(), false)),
-            covered_flush,
-        }
+        QueuedFrame { body: Arc::new(FrameBody::from_roster(&Roster::default())), covered_flush }
     }
 
     fn time_at_second(seconds: u64) -> Timestamp {

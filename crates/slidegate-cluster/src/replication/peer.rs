@@ -4,9 +4,9 @@ use slidegate::Timestamp;
 
 use super::incoming::{IncomingStream, PendingAck};
 use super::outgoing::{AckEffect, OutgoingStream};
-use super::settings::NodeInfo;
 use super::status::FrameTraffic;
-use crate::message::Ack;
+use crate::message::{Ack, Position};
+use crate::node_info::NodeInfo;
 use crate::replicated_counters::FlushSeq;
 
 /// Upper bound of a measured round trip time, in microseconds. Longer measurements are reduced to this bound, so that a
@@ -36,6 +36,11 @@ pub(super) struct PeerState {
     pub delivered_flush: FlushSeq,
     /// Whether the next epoch must begin with the full state, including the counters of other incarnations.
     pub needs_full_state: bool,
+    /// If this node has lost counters: the epoch of the stream from the peer at this time. Acknowledgements of the peer are
+    /// not applied until a later epoch has sent the full state.
+    awaits_full_state_after: Option<u64>,
+    /// Whether the full state must be requested.
+    is_full_state_request_due: bool,
     /// Whether this node has received frames from the member that it has not acknowledged yet.
     pub is_ack_due: bool,
     /// Whether all members known to this member have acknowledged its updates, according to the roster that it has
@@ -78,6 +83,8 @@ impl PeerState {
             has_acknowledged: false,
             delivered_flush: 0,
             needs_full_state: true,
+            awaits_full_state_after: None,
+            is_full_state_request_due: false,
             is_ack_due: false,
             is_settled: false,
             has_sent_all_state: false,
@@ -125,6 +132,42 @@ impl PeerState {
         self.doublings = 0;
     }
 
+    /// Handles the loss of counters of this node: the peer must send its full state again.
+    pub fn on_counters_lost(&mut self) {
+        self.awaits_full_state_after = Some(self.incoming.received.epoch);
+        self.is_full_state_request_due = true;
+        self.incoming.clear_pending_acks();
+    }
+
+    /// Repeats the request of the full state, which may be lost.
+    pub fn repeat_full_state_request(&mut self) {
+        self.is_full_state_request_due = self.awaits_full_state_after.is_some();
+    }
+
+    /// Returns the epoch after which the peer must send its full state, if a request is due.
+    pub fn take_due_full_state_request(&mut self) -> Option<u64> {
+        let is_due = std::mem::take(&mut self.is_full_state_request_due);
+        self.awaits_full_state_after.filter(|_| is_due)
+    }
+
+    /// Records that a frame of the peer has arrived.
+    pub fn on_frame_received(&mut self, position: Position, is_complete: bool, is_full: bool) {
+        self.incoming.on_frame_received(position, is_complete, is_full);
+        if self.incoming.has_full_state_after(self.awaits_full_state_after) {
+            self.awaits_full_state_after = None;
+        }
+    }
+
+    /// Prepares the full state that the peer has requested. Returns `false` if an epoch sends it already.
+    pub fn prepare_requested_full_state(&mut self, after_epoch: u64) -> bool {
+        if self.outgoing.is_full && self.outgoing.sent.epoch > after_epoch {
+            return false;
+        }
+        self.delivered_flush = 0;
+        self.needs_full_state = true;
+        self.is_alive()
+    }
+
     /// Applies an acknowledgement to the outgoing stream. The acknowledgement changes `acknowledged_flush` only later,
     /// when all earlier frames of the member have arrived.
     pub fn on_ack_received(&mut self, ack: Ack, now: Timestamp) {
@@ -139,7 +182,9 @@ impl PeerState {
             let decayed_us = self.round_trip_us - self.round_trip_us / 8;
             self.round_trip_us = round_trip_us.max(decayed_us).min(MAX_MEASURED_ROUND_TRIP_US);
         }
-        self.incoming.defer_ack(PendingAck { covered_flush, sent: ack.sent });
+        if self.awaits_full_state_after.is_none() {
+            self.incoming.defer_ack(PendingAck { covered_flush, sent: ack.sent });
+        }
     }
 
     /// Returns the acknowledgement that is due; `None` if no acknowledgement is due or the outgoing stream is closed.

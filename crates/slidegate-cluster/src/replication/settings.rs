@@ -1,23 +1,11 @@
-//! Settings of the replication engine, and the identity of a node.
+//! Settings of the replication engine.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::Timestamp;
 
-use crate::pn_counter::{CounterUpdate, Incarnation};
-
-/// A node, as known to other nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeInfo {
-    /// The incarnation of the node. Of two incarnations with the same name, the larger one is newer.
-    pub incarnation: Incarnation,
-    /// The unique name of the node, which it keeps after a restart.
-    pub name: Arc<str>,
-    /// The address on which the node listens, if known.
-    pub address: Option<SocketAddr>,
-}
+use crate::clock_limit::ClockLimit;
+use crate::pn_counter::CounterUpdate;
 
 /// Settings of the replication engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,35 +13,31 @@ pub struct Settings {
     /// Interval at which changed counters are sent to the other nodes.
     pub interval: Duration,
     /// Maximum difference between the clocks of two nodes.
-    pub max_clock_skew: Duration,
+    pub clock_limit: ClockLimit,
     /// Maximum time that a node with known seeds waits for a member of a cluster before it starts a new cluster.
     pub join_timeout: Duration,
-    /// Time after which a silent member is removed. The engine then assumes that the charges of the member have expired
-    /// from all windows, and that the member does not return.
-    pub silent_timeout: Duration,
+    /// Time after which a majority forgets a silent member, if no window is longer. The charges of the member have then
+    /// expired from all windows. A node that is not part of a majority forgets no member.
+    pub min_silent_timeout: Duration,
     /// Maximum number of bytes sent to each member per interval. Half of them are for changed counters.
     pub interval_bytes: usize,
 }
 
-/// Returns the default settings: an interval of 250 ms, a clock skew of 2 s, a join timeout of 5 s, a silent timeout of
-/// one day and 2 MiB per interval.
+/// Returns the default settings: an interval of 250 ms, a clock skew of 2 s, a join timeout of 5 s, a minimum silent
+/// timeout of one day and 2 MiB per interval.
 impl Default for Settings {
     fn default() -> Self {
         Self {
             interval: Duration::from_millis(250),
-            max_clock_skew: Duration::from_secs(2),
+            clock_limit: ClockLimit::new(Duration::from_secs(2)),
             join_timeout: Duration::from_secs(5),
-            silent_timeout: Duration::from_secs(24 * 60 * 60),
+            min_silent_timeout: Duration::from_secs(24 * 60 * 60),
             interval_bytes: 2 << 20,
         }
     }
 }
 
 impl Settings {
-    pub(super) fn max_clock_skew_us(&self) -> u64 {
-        to_micros(self.max_clock_skew)
-    }
-
     /// Returns `true` if the bucket of an update begins more than the maximum clock skew plus one window in the future.
     /// No correct clock of the cluster can have produced such an update.
     pub(super) fn is_timestamp_too_far_in_future(
@@ -61,7 +45,7 @@ impl Settings {
         update: &CounterUpdate,
         now: Timestamp,
     ) -> bool {
-        let latest_us = now.as_micros().saturating_add(self.max_clock_skew_us());
+        let latest_us = now.as_micros().saturating_add(self.clock_limit.max_difference_us());
         update.layout.earliest_start_us(update.bucket) > latest_us
     }
 }

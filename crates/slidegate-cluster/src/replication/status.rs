@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use slidegate::Timestamp;
 
+use super::ReplicationEngine;
 use super::settings::elapsed_us;
-use super::{NodeInfo, ReplicationEngine};
+use crate::node_info::NodeInfo;
 use crate::replicated_counters::FlushSeq;
 
 /// Status of a cluster, as known to one node.

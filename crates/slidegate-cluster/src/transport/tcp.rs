@@ -1,13 +1,13 @@
 //! Transport over TCP: one stream to each peer for sending, and one stream from each peer for receiving.
 //!
-//! A stream begins with the handshake of [`seal`](crate::seal). Then both sides send keepalives (empty frames) every
-//! second. A stream without received data for [`Timing::idle_timeout`] is closed, and the client reconnects. A broken
-//! connection is thus detected within seconds, independent of TCP's own timeouts. When the network works again, the
-//! client reconnects within seconds.
+//! A stream begins with the handshake of mutual TLS, after which each side introduces itself. Then both sides send
+//! keepalives (empty frames), the first at once and further ones every second. A stream without received data for
+//! [`Timing::idle_timeout`] is closed, and the client reconnects. A broken connection is thus detected within seconds,
+//! independent of TCP's own timeouts. When the network works again, the client reconnects within seconds.
 //!
 //! All resources are bounded. If a peer does not read, its queue fills and frames are dropped. If this node does not
-//! receive, its peers wait. Unauthenticated peers have [`Timing::handshake_timeout`] to prove that they have the key.
-//! Above [`MAX_PENDING_HANDSHAKES`], the oldest handshake is aborted.
+//! receive, its peers wait. Unauthenticated peers have [`Timing::handshake_timeout`] to present a certificate.
+//! Above [`MAX_PENDING_HANDSHAKES`], the oldest handshake of the IP address with the most is aborted.
 
 mod accept;
 mod dial;
@@ -19,22 +19,26 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use slidegate::internal::restart_on_panic;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
-use tracing::error;
+use tokio::task::{JoinHandle, JoinSet};
+use tracing::{debug, error};
 
 use super::link_counters::{LinkCounters, LinkCountersByNode};
-use super::{LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent};
+use super::{LinkTraffic, MAX_FRAME, RejectCounters, Transport, TransportEvent};
+use crate::credentials::NodeTls;
+use crate::node_info::NodeInfo;
 use crate::pn_counter::Incarnation;
-use crate::seal::{ClusterKey, PeerIdentity, RejectCounters};
+
+use stream::PeerStreamError;
 
 /// Maximum number of connections without a completed handshake.
 pub const MAX_PENDING_HANDSHAKES: usize = 64;
 
-/// Maximum number of streams from peers. Each stream requires the cluster's key, and each incarnation has at most one.
+/// Maximum number of streams from peers. Each stream requires a trusted certificate, and each incarnation has at most one.
 pub const MAX_STREAMS: usize = 1_024;
 
 /// Maximum number of bytes that are queued for one peer.
@@ -42,6 +46,9 @@ pub const MAX_QUEUED_BYTES: usize = 4 << 20;
 
 /// Maximum number of frames that are queued for one peer.
 pub const MAX_QUEUED_FRAMES: usize = 1_024;
+
+/// Maximum number of addresses to which this node introduces itself at the same time.
+const MAX_INTRODUCTIONS: usize = 64;
 
 /// Maximum number of events, mostly received frames, that wait to be processed.
 const MAX_PENDING_TASK_EVENTS: usize = 256;
@@ -79,13 +86,37 @@ impl Default for Timing {
 /// Context shared by all tasks of one transport.
 #[derive(Debug)]
 struct TcpTransportContext {
-    key: ClusterKey,
-    local: PeerIdentity,
+    /// Replaced when the certificates of the node are renewed.
+    tls: ArcSwap<NodeTls>,
+    local: NodeInfo,
     timing: Timing,
     /// Source address of outgoing connections, since a firewall may identify a node by it.
     source_ip: Option<IpAddr>,
     reject_counters: Arc<RejectCounters>,
     counters: LinkCountersByNode,
+}
+
+impl TcpTransportContext {
+    /// Logs the end of a connection, and counts it if it was rejected.
+    fn report(&self, address: SocketAddr, error: &PeerStreamError) {
+        match error {
+            PeerStreamError::Rejected(reason, error) => {
+                self.reject_counters.report(*reason, address, error);
+            }
+            error => debug!(%address, %error, "cluster connection closed"),
+        }
+    }
+}
+
+/// A handle that replaces the certificates of a transport.
+#[derive(Clone, Debug)]
+pub struct TlsHandle(Arc<TcpTransportContext>);
+
+impl TlsHandle {
+    /// Uses `tls` for new connections. Open connections stay.
+    pub fn replace(&self, tls: NodeTls) {
+        self.0.tls.store(Arc::new(tls));
+    }
 }
 
 /// A transport over TCP. Dropping it closes all links.
@@ -96,6 +127,7 @@ pub struct TcpTransport {
     event_sender: mpsc::Sender<TransportTaskEvent>,
     links: HashMap<Incarnation, OutgoingPeerLink>,
     opened_links: u64,
+    introductions: JoinSet<()>,
     _accept_task: AbortOnDrop,
 }
 
@@ -105,6 +137,7 @@ enum TransportTaskEvent {
     Frame { from: Incarnation, frame: Bytes },
     LinkUp { to: Incarnation, link: u64, queue: queue::OutgoingFrameSender },
     LinkDown { to: Incarnation, link: u64 },
+    Met(NodeInfo),
 }
 
 /// The outgoing link to one peer.
@@ -137,15 +170,15 @@ impl TcpTransport {
     /// Returns an error if the listener's address cannot be determined.
     pub fn new(
         listener: TcpListener,
-        key: ClusterKey,
-        local: PeerIdentity,
+        tls: NodeTls,
+        local: NodeInfo,
         reject_counters: Arc<RejectCounters>,
         timing: Timing,
     ) -> std::io::Result<Self> {
         let ip = listener.local_addr()?.ip();
         let source_ip = (!ip.is_unspecified()).then_some(ip);
         let context = TcpTransportContext {
-            key,
+            tls: ArcSwap::from_pointee(tls),
             local,
             timing,
             source_ip,
@@ -167,16 +200,23 @@ impl TcpTransport {
             event_sender,
             links: HashMap::new(),
             opened_links: 0,
+            introductions: JoinSet::new(),
             _accept_task: accept_task,
         })
     }
 
-    fn open_outgoing_link(&mut self, peer: PeerAddress) -> OutgoingPeerLink {
+    /// Returns a handle that replaces the certificates.
+    pub fn tls_handle(&self) -> TlsHandle {
+        TlsHandle(Arc::clone(&self.context))
+    }
+
+    fn open_outgoing_link(&mut self, peer: Incarnation, address: SocketAddr) -> OutgoingPeerLink {
         self.opened_links += 1;
-        let counters = self.context.counters.get_or_create(peer.incarnation);
+        let counters = self.context.counters.get_or_create(peer);
         let dialer = dial::PeerDialer {
             context: Arc::clone(&self.context),
             peer,
+            address,
             link: self.opened_links,
             counters: Arc::clone(&counters),
             event_sender: self.event_sender.clone(),
@@ -187,7 +227,7 @@ impl TcpTransport {
         })));
         OutgoingPeerLink {
             number: self.opened_links,
-            address: peer.address,
+            address,
             queue: None,
             counters,
             _dial_task: dial_task,
@@ -204,6 +244,7 @@ impl TcpTransport {
             TransportTaskEvent::Frame { from, frame } => {
                 return Some(TransportEvent::Frame { from, frame });
             }
+            TransportTaskEvent::Met(node) => return Some(TransportEvent::Met(node)),
             TransportTaskEvent::LinkUp { to, link, queue } => (to, link, Some(queue)),
             TransportTaskEvent::LinkDown { to, link } => (to, link, None),
         };
@@ -219,22 +260,34 @@ impl TcpTransport {
 }
 
 impl Transport for TcpTransport {
-    fn set_peers(&mut self, peers: &[PeerAddress]) {
+    fn set_peers(&mut self, peers: &[NodeInfo]) {
         let own = self.context.local.incarnation;
-        let wanted: HashMap<_, _> = peers
+        let wanted: HashMap<Incarnation, SocketAddr> = peers
             .iter()
             .filter(|peer| peer.incarnation != own)
-            .map(|peer| (peer.incarnation, *peer))
+            .filter_map(|peer| Some((peer.incarnation, peer.address?)))
             .collect();
-        self.links.retain(|peer, link| {
-            wanted.get(peer).is_some_and(|wanted| wanted.address == link.address)
-        });
-        for (incarnation, peer) in &wanted {
-            if !self.links.contains_key(incarnation) {
-                let link = self.open_outgoing_link(*peer);
-                self.links.insert(*incarnation, link);
+        self.links.retain(|peer, link| wanted.get(peer) == Some(&link.address));
+        for (peer, address) in wanted {
+            if !self.links.contains_key(&peer) {
+                let link = self.open_outgoing_link(peer, address);
+                self.links.insert(peer, link);
             }
         }
+    }
+
+    fn introduce(&mut self, address: SocketAddr) {
+        while self.introductions.try_join_next().is_some() {}
+        if self.introductions.len() >= MAX_INTRODUCTIONS {
+            return;
+        }
+        let (context, event_sender) = (Arc::clone(&self.context), self.event_sender.clone());
+        self.introductions.spawn(async move {
+            match dial::introduce(address, &context).await {
+                Ok(node) => _ = event_sender.send(TransportTaskEvent::Met(node)).await,
+                Err(error) => context.report(address, &error),
+            }
+        });
     }
 
     fn send(&mut self, to: Incarnation, frame: Bytes) {

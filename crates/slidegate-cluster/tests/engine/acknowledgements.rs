@@ -2,7 +2,6 @@
 //! earlier frames of its sender have arrived.
 
 use slidegate_cluster::message::{Ack, Message, Position, ack_frame};
-use slidegate_cluster::pn_counter::Incarnation;
 
 use crate::test_cluster::{InFlightFrame, TestCluster};
 
@@ -72,10 +71,8 @@ fn acknowledgement_of_unsent_position_is_ignored() {
     let flush_before = cluster.acknowledged_flush(1);
     for received in [unsent_seq, unsent_epoch, Position { seq: u64::MAX, ..update_frame.position }]
     {
-        let ack = ack_frame(&Ack { received, sent: Position { epoch: 1, seq: 1 } });
-        cluster.run_on(1, |engine, counters, now| {
-            engine.on_frame_received(counters, Incarnation(2), &ack, now)
-        });
+        let ack = ack_frame(&Ack { received, sent: Position { epoch: 1, seq: 1 } }, cluster.now);
+        cluster.receive(1, 2, &ack);
     }
     assert_eq!(cluster.acknowledged_flush(1), flush_before);
 }

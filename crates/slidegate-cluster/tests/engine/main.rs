@@ -5,6 +5,7 @@
 
 mod acknowledgements;
 mod broadcasting;
+mod clocks;
 mod joining;
 mod map_counters;
 mod silent_members;

@@ -99,7 +99,8 @@ impl ReplicatedCounters for MapCounters {
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
         let state = self.state.lock().unwrap();
-        let has_changed = |key| state.last_flush[&key].is_none_or(|last_flush| last_flush > flush);
+        let last_flush = |key| state.last_flush.get(&key).copied().flatten();
+        let has_changed = |key| last_flush(key).is_none_or(|last_flush| last_flush > flush);
         let filter = |key, incarnation| {
             if incarnation == self.incarnation { has_changed(key) } else { include_remote }
         };

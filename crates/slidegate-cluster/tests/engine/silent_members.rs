@@ -3,16 +3,18 @@
 
 use std::time::Duration;
 
+use slidegate_cluster::membership::MembershipView;
 use slidegate_cluster::message::Message;
 use slidegate_cluster::pn_counter::Incarnation;
+use slidegate_cluster::replicated_counters::FlushSeq;
 use slidegate_cluster::replication::Liveness;
 
 use crate::map_counters::BUCKET_LAYOUT;
 use crate::test_cluster::{InFlightFrame, TestCluster};
 
 /// The time for which acknowledgements of a silent member are required: the lifetime of a charge (20 s) plus the
-/// maximum clock skew (2 s).
-const SILENT_MEMBER_REQUIREMENT_DURATION: Duration = Duration::from_secs(22);
+/// maximum difference of clocks (2 s, and a second for the delay of messages).
+const SILENT_MEMBER_REQUIREMENT_DURATION: Duration = Duration::from_secs(23);
 
 /// Splits a cluster into two partitions, reports the change to every node, and drops all frames in flight.
 fn partition_cluster(cluster: &mut TestCluster, first: &[u64], second: &[u64]) {
@@ -251,15 +253,68 @@ fn returning_member_must_acknowledge_missed_flushes() {
     assert_eq!(cluster.acknowledged_flush(1), cluster.status(1).flush);
 }
 
-#[test]
-fn member_removed_for_long_silence_can_return() {
+/// Returns a cluster of three settled nodes.
+fn new_cluster_with_silent_timeout(min_silent_timeout: Duration) -> TestCluster {
     let mut cluster = TestCluster::new();
-    cluster.settings.silent_timeout = Duration::from_secs(60);
+    cluster.settings.min_silent_timeout = min_silent_timeout;
     (1..=3).for_each(|nth| {
         cluster.start_node(nth, crate::test_cluster::node_name(nth));
         cluster.set_all_live();
         cluster.synchronize();
     });
+    cluster
+}
+
+#[test]
+fn minority_forgets_no_member() {
+    let mut cluster = new_cluster_with_silent_timeout(Duration::from_secs(60));
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
+    cluster.charge(3, 7);
+    run_partitioned_for(&mut cluster, &[3], Duration::from_secs(600));
+    assert_eq!(cluster.status(3).members.len(), 2);
+    assert_ne!(cluster.acknowledged_flush(3), FlushSeq::MAX);
+}
+
+#[test]
+fn member_is_remembered_for_longest_window() {
+    let mut cluster = new_cluster_with_silent_timeout(Duration::from_secs(5));
+    cluster.charge(1, 7);
+    cluster.synchronize();
+    partition_cluster(&mut cluster, &[1, 2], &[3]);
+    let window = Duration::from_micros(BUCKET_LAYOUT.lifetime_us());
+    run_partitioned_for(&mut cluster, &[1, 2], window);
+    assert!(cluster.peer_status(1, 3).is_some(), "the charges of node 3 still count");
+    // The limit of clocks, and a second for the delay of messages.
+    run_partitioned_for(&mut cluster, &[1, 2], Duration::from_secs(4));
+    assert!(cluster.peer_status(1, 3).is_none());
+}
+
+#[test]
+fn counters_of_member_that_another_does_not_hear_are_relayed() {
+    let mut cluster = TestCluster::with_nodes(3);
+    cluster.charge(3, 7);
+    let relayed = MembershipView {
+        live: cluster.node_infos(&[2, 3]),
+        relayed: [Incarnation(3)].into(),
+        ..MembershipView::default()
+    };
+    let is_lost = |frame: &InFlightFrame| [(3, 2), (2, 3)].contains(&(frame.from, frame.to));
+    for key in [7, 8] {
+        cluster.set_view(1, &relayed);
+        for _ in 0..4 {
+            cluster.run_interval();
+            cluster.deliver_except(is_lost);
+        }
+        assert_eq!(cluster.counters(2).units(key), 1, "key {key}");
+        let status = cluster.status(3);
+        assert!(cluster.acknowledged_flush(3) < status.flush, "node 2 stays required");
+        cluster.charge(3, 8);
+    }
+}
+
+#[test]
+fn member_removed_for_long_silence_can_return() {
+    let mut cluster = new_cluster_with_silent_timeout(Duration::from_secs(60));
     partition_cluster(&mut cluster, &[1, 2], &[3]);
     run_partitioned_for(&mut cluster, &[1, 2], Duration::from_secs(61));
     assert!(cluster.peer_status(1, 3).is_none() && cluster.peer_status(2, 3).is_none());

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use slidegate::{OnPartition, Timestamp};
+use slidegate_cluster::membership::MembershipView;
 use slidegate_cluster::message::{self, Message};
+use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::progress::SharedProgress;
 use slidegate_cluster::replicated_counters::FlushSeq;
 use slidegate_cluster::replication::{
-    EngineStatus, NodeInfo, OutboundFrame, PeerStatus, ReplicationEngine, Settings,
+    EngineStatus, OutboundFrame, PeerStatus, ReplicationEngine, Settings,
 };
 
 use crate::map_counters::{BUCKET_LAYOUT, MapCounters};
@@ -23,13 +26,13 @@ pub const REPLICATION_INTERVAL: Duration = Duration::from_millis(250);
 pub struct InFlightFrame {
     pub from: u64,
     pub to: u64,
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
 }
 
 impl InFlightFrame {
     /// Returns the decoded message.
     pub fn message(&self) -> Message {
-        message::decode(&self.bytes).unwrap()
+        message::decode(self.bytes.clone()).unwrap().message.unwrap()
     }
 
     /// Returns `true` if the frame is an acknowledgement.
@@ -119,15 +122,23 @@ impl TestCluster {
 
     /// Reports to a node that exactly `peers` are alive.
     pub fn set_live_peers(&mut self, node: u64, peers: &[u64]) {
-        let alive: Vec<NodeInfo> = peers
-            .iter()
-            .map(|peer| {
-                let name = self.nodes.get(peer).map_or(node_name(*peer), |node| &node.name);
-                node_info(*peer, name)
-            })
-            .collect();
+        let view = MembershipView { live: self.node_infos(peers), ..MembershipView::default() };
+        self.set_view(node, &view);
+    }
+
+    /// Returns the identities of nodes.
+    pub fn node_infos(&self, nodes: &[u64]) -> Vec<NodeInfo> {
+        let node_info = |node: &u64| {
+            let name = self.nodes.get(node).map_or(node_name(*node), |node| &node.name);
+            node_info(*node, name)
+        };
+        nodes.iter().map(node_info).collect()
+    }
+
+    /// Reports a view of the membership to a node.
+    pub fn set_view(&mut self, node: u64, view: &MembershipView) {
         self.run_on(node, |engine, counters, now| {
-            engine.on_membership_changed(counters, &alive, &[], now)
+            engine.on_membership_changed(counters, view, now)
         });
     }
 
@@ -142,12 +153,12 @@ impl TestCluster {
 
     /// Reports to a node that the peer `left` has left and that exactly `peers` are alive.
     pub fn set_departed_peer(&mut self, node: u64, left: u64, peers: &[u64]) {
-        let alive: Vec<NodeInfo> =
-            peers.iter().map(|peer| node_info(*peer, node_name(*peer))).collect();
-        let left = [Incarnation(left)];
-        self.run_on(node, |engine, counters, now| {
-            engine.on_membership_changed(counters, &alive, &left, now)
-        });
+        let view = MembershipView {
+            live: self.node_infos(peers),
+            left: vec![Incarnation(left)],
+            ..MembershipView::default()
+        };
+        self.set_view(node, &view);
     }
 
     /// Runs the tick of one node.
@@ -171,11 +182,20 @@ impl TestCluster {
     /// Delivers one frame, if the receiver is running.
     pub fn deliver(&mut self, frame: &InFlightFrame) {
         if self.nodes.contains_key(&frame.to) {
-            let from = Incarnation(frame.from);
-            self.run_on(frame.to, |engine, counters, now| {
-                engine.on_frame_received(counters, from, &frame.bytes, now)
-            });
+            self.receive(frame.to, frame.from, &frame.bytes);
         }
+    }
+
+    /// Passes a frame to a node. The frame may be invalid.
+    pub fn receive(&mut self, node: u64, from: u64, frame: &Bytes) {
+        let from = Incarnation(from);
+        self.run_on(node, |engine, counters, now| match message::decode(frame.clone()) {
+            Ok(received) => engine.on_message(counters, from, received, frame.len(), now),
+            Err(_) => {
+                engine.on_invalid_frame(from);
+                Vec::new()
+            }
+        });
     }
 
     /// Delivers all frames in flight and the frames sent in response, until none are left. Drops frames for which

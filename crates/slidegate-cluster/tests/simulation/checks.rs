@@ -10,7 +10,7 @@ use slidegate_cluster::pn_counter::Incarnation;
 /// A charge of an allowed request.
 #[derive(Clone, Copy, Debug)]
 pub struct AllowedCharge {
-    /// Time of the charge on the clock of the node.
+    /// Time of the charge on the clock of the node while it is right.
     pub timestamp_us: u64,
     /// Time of the charge on the clock of the simulation.
     pub true_time_us: u64,
@@ -18,10 +18,24 @@ pub struct AllowedCharge {
     pub units: u64,
     /// The incarnation of the node that charged the units.
     pub incarnation: Incarnation,
+    /// The number of times that the clock of the node was set before. A node whose clock was set counts as another
+    /// node.
+    pub clock_jumps: u64,
     /// Maximum number of unacknowledged units that the node was allowed to have at this time.
     pub max_unsynced: u64,
     /// Whether the charge has been reverted, or may have been removed by a reset or a refund.
     pub is_reverted: bool,
+}
+
+impl AllowedCharge {
+    /// Returns the maximum number of units that the node has charged and that other nodes do not know. After a clock was
+    /// set back, these are twice as many: the node may have lost counters, and may make further charges with the same
+    /// counters before it receives them again.
+    fn max_unknown_units(&self) -> u64 {
+        let was_set_back = self.clock_jumps > 0 && self.clock_jumps.is_multiple_of(2);
+        let factor = if was_set_back { 2 } else { 1 };
+        factor * self.max_unsynced.max(self.units)
+    }
 }
 
 /// Statistics of one or more runs.
@@ -41,6 +55,8 @@ pub struct RunStats {
     pub stopped: u64,
     /// Number of stopped nodes that announced their departure.
     pub left: u64,
+    /// Number of times that a clock was set to a wrong or a right time.
+    pub set_clocks: u64,
     /// Number of network changes that caused a partition.
     pub partitions: u64,
     /// Number of charges that a node made although a silent member had not acknowledged the earlier charges.
@@ -66,6 +82,7 @@ impl RunStats {
         self.frames += other.frames;
         self.stopped += other.stopped;
         self.left += other.left;
+        self.set_clocks += other.set_clocks;
         self.partitions += other.partitions;
         self.proceeded_without_silent += other.proceeded_without_silent;
         self.charged_after_removal += other.charged_after_removal;
@@ -87,6 +104,7 @@ impl RunStats {
             self.proceeded_without_silent > self.runs / 10 && self.compared_counters > self.runs,
             "{self:?}"
         );
+        assert!(self.set_clocks > self.runs / 10, "{self:?}");
         assert!(self.charged_after_removal > self.runs / 4, "{self:?}");
         assert!(self.overshoot_runs > self.runs / 20 && self.max_bound_permille > 800, "{self:?}");
     }
@@ -96,9 +114,11 @@ impl RunStats {
 #[derive(Default)]
 struct WindowUsage {
     units: u64,
-    /// For each incarnation, the maximum number of units that were unknown to other nodes.
-    max_unknown: BTreeMap<Incarnation, u64>,
+    max_unknown: MaxUnknownUnits,
 }
+
+/// The maximum number of units that are unknown to other nodes, for each incarnation and number of clock jumps.
+type MaxUnknownUnits = BTreeMap<(Incarnation, u64), u64>;
 
 /// Checks the charges to one key against the overshoot bound, for each window that ends with a charge.
 ///
@@ -155,15 +175,16 @@ fn units_in_window_ending_at(
     for charge in charges.iter().rev().take_while(|charge| charge.timestamp_us + window_us > end_us)
     {
         usage.units += charge.units;
-        let max_unknown = usage.max_unknown.entry(charge.incarnation).or_default();
-        *max_unknown = (*max_unknown).max(charge.max_unsynced).max(charge.units);
+        let max_unknown =
+            usage.max_unknown.entry((charge.incarnation, charge.clock_jumps)).or_default();
+        *max_unknown = (*max_unknown).max(charge.max_unknown_units());
     }
     usage
 }
 
 /// Returns the documented maximum number of units in a window, generalized to a different maximum of unacknowledged
 /// units for each node.
-fn max_units_of_cluster(limit: &Limit, max_unknown: &BTreeMap<Incarnation, u64>) -> u64 {
+fn max_units_of_cluster(limit: &Limit, max_unknown: &MaxUnknownUnits) -> u64 {
     let mut max_unknown: Vec<u64> = max_unknown.values().copied().collect();
     max_unknown.sort_unstable();
     let overshoot =
@@ -199,8 +220,11 @@ pub fn check_fixed_windows(
     for charge in charges.iter().filter(|charge| !charge.is_reverted) {
         let usage = windows.entry((charge.timestamp_us + phase_us) / window_us).or_default();
         usage.units += charge.units;
-        let max_unknown = usage.max_unknown.entry(charge.incarnation).or_default();
-        *max_unknown = (*max_unknown).max(charge.max_unsynced).max(charge.units);
+        let max_unknown =
+            usage.max_unknown.entry((charge.incarnation, charge.clock_jumps)).or_default();
+        // Two windows of a wrong clock can overlap one window of the right clocks.
+        let overlapping_windows = 1 + charge.clock_jumps % 2;
+        *max_unknown = (*max_unknown).max(overlapping_windows * charge.max_unknown_units());
     }
     for (window, WindowUsage { units, max_unknown }) in windows {
         let mut unknown_units: Vec<u64> = max_unknown.values().copied().collect();

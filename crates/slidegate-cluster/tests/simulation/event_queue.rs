@@ -3,18 +3,15 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use bytes::Bytes;
 use slidegate::Receipt;
 use slidegate_cluster::pn_counter::Incarnation;
-
-use crate::failure_detector::GossipState;
 
 /// An event of a simulation. Hosts and keys are indices. An event for an incarnation that is no longer running has no
 /// effect.
 pub enum Event {
     /// A replication frame arrives.
-    Frame { from: Incarnation, to: Incarnation, frame: Vec<u8> },
-    /// A gossip message arrives at a host.
-    Gossip { to: usize, gossip: GossipState },
+    Frame { from: Incarnation, to: Incarnation, frame: Bytes },
     /// The replication interval of a node has passed.
     Tick(usize, Incarnation),
     /// The heartbeat interval of a node has passed.
@@ -27,6 +24,8 @@ pub enum Event {
     Revert { host: usize, incarnation: Incarnation, key: usize, nth: usize, receipt: Receipt },
     /// A random key is reset or refunded on several nodes.
     RemoveUnits,
+    /// A random clock is set.
+    SetClock,
     /// The network conditions change.
     ChangeNetwork,
     /// A random node stops.

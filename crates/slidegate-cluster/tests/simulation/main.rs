@@ -1,8 +1,10 @@
-//! Simulated clusters with real engines and counters. The network loses, delays, reorders, duplicates and partitions
-//! frames, clocks differ, and nodes join, stop and restart. A seed determines the whole run, so a failure can be
+//! Simulated clusters with real engines, memberships and counters. The network loses, delays, reorders and duplicates
+//! frames, is partitioned, also partially and in one direction, clocks differ or are set to another time, and nodes
+//! join, stop and restart. A seed determines the whole run, so a failure can be
 //! repeated.
 //!
-//! In every run, the overshoot bound holds for the timestamps of all charges. After the faults have ended, all nodes
+//! In every run, the overshoot bound holds for the timestamps of all charges. A node whose clock is wrong counts as
+//! another node, and its charges count at the time that its clock would show. After the faults have ended, all nodes
 //! have identical counters three intervals after the last request. Half of the scenarios are designed to detect nodes
 //! that charge without the required acknowledgements.
 //!
@@ -12,8 +14,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod checks;
+mod clocks;
 mod event_queue;
-mod failure_detector;
 mod network_conditions;
 mod scenario;
 mod sim_node;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-/// The current faults of the simulated network. They affect frames and gossip messages when these are sent.
+/// The current faults of the simulated network. They affect frames when these are sent.
 #[derive(Clone, Debug)]
 pub struct NetworkConditions {
     /// Probability that a message is lost, in percent.
@@ -19,7 +19,8 @@ pub struct NetworkConditions {
     slow_frame_delay: Duration,
     /// The partition of each host. Messages between partitions are lost.
     partition_of: Vec<usize>,
-    /// Links that carry gossip but no frames. Each is a pair of sending host and receiving host.
+    /// Links that carry nothing although both hosts are in the same partition. Each is a pair of sending host and
+    /// receiving host.
     blocked_links: Vec<(usize, usize)>,
 }
 
@@ -61,10 +62,27 @@ impl NetworkConditions {
             let partitions = rng.usize(1..=3);
             self.partition_of = (0..hosts).map(|_| rng.usize(..partitions)).collect();
         }
-        if can_partition && rng.u32(..4) == 0 {
-            let link = |_| (rng.usize(..hosts), rng.usize(..hosts));
-            self.blocked_links = (0..3).map(link).collect();
+        if can_partition && rng.u32(..2) == 0 {
+            self.block_random_links(rng);
         }
+    }
+
+    /// Blocks links so that the network is partially partitioned: single links in one direction, pairs of hosts, half
+    /// of all links, or all links from or to one host.
+    fn block_random_links(&mut self, rng: &mut Rng) {
+        let hosts = self.partition_of.len();
+        let all = (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to)));
+        let host = rng.usize(..hosts);
+        self.blocked_links = match rng.u32(..6) {
+            0 | 1 => (0..3).map(|_| (rng.usize(..hosts), rng.usize(..hosts))).collect(),
+            2 => {
+                let other = rng.usize(..hosts);
+                vec![(host, other), (other, host)]
+            }
+            3 => all.filter(|_| rng.bool()).collect(),
+            4 => all.filter(|(from, _)| *from == host).collect(),
+            _ => all.filter(|(_, to)| *to == host).collect(),
+        };
     }
 
     /// Returns `true` if not all hosts are in the same partition.
@@ -83,13 +101,14 @@ impl NetworkConditions {
         (0..arriving).map(|_| Duration::from_micros(rng.u64(0..=max_delay_us))).collect()
     }
 
-    /// Returns `true` if gossip from host `from` can reach host `to`.
-    pub fn can_carry_gossip(&self, from: usize, to: usize) -> bool {
-        self.partition_of[from] == self.partition_of[to]
-    }
-
     /// Returns `true` if frames from host `from` can reach host `to`.
     pub fn can_carry_frames(&self, from: usize, to: usize) -> bool {
-        self.can_carry_gossip(from, to) && !self.blocked_links.contains(&(from, to))
+        self.partition_of[from] == self.partition_of[to]
+            && !self.blocked_links.contains(&(from, to))
+    }
+
+    /// Returns `true` if two hosts can open a connection to each other.
+    pub fn can_connect(&self, one: usize, other: usize) -> bool {
+        self.can_carry_frames(one, other) && self.can_carry_frames(other, one)
     }
 }

@@ -36,6 +36,9 @@ pub struct Scenario {
     pub can_partition: bool,
     /// Whether nodes can stop and restart.
     pub can_restart: bool,
+    /// Whether clocks can be set to a time outside the limit, one at a time. Then no node stops, and the network is not
+    /// partitioned.
+    pub can_set_clocks: bool,
     /// Whether the network can lose and duplicate messages.
     pub can_lose_frames: bool,
 }
@@ -52,6 +55,8 @@ impl Scenario {
         let is_hot = rng.bool();
         let limit = draw_random_limit(&mut rng, is_hot);
         let max = limit.quota().max();
+        // A node that is alone with a wrong clock counts in the windows of this clock, so most nodes must be connected.
+        let can_set_clocks = rng.u32(..10) == 0;
         let has_costs = !is_hot && rng.u32(..3) == 0;
         Self {
             seed,
@@ -69,9 +74,10 @@ impl Scenario {
             has_removals: seed.is_multiple_of(4),
             interval: Duration::from_millis([50, 100, 250, 1_000][rng.usize(..4)]),
             fault_duration: Duration::from_secs(rng.u64(8..=20)),
-            can_partition: is_hot || rng.u32(..4) > 0,
-            can_restart: rng.u32(..3) > 0,
+            can_partition: (is_hot || rng.u32(..4) > 0) && !can_set_clocks,
+            can_restart: rng.u32(..3) > 0 && !can_set_clocks,
             can_lose_frames: rng.u32(..5) > 0,
+            can_set_clocks,
         }
     }
 

@@ -3,17 +3,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use slidegate::{Hit, Receipt, Timestamp};
+use slidegate_cluster::clock_limit::ClockLimit;
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
+use slidegate_cluster::membership::{self, Membership, MembershipView};
+use slidegate_cluster::message::{self, Message, members_frame};
+use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
-use slidegate_cluster::replication::{NodeInfo, OutboundFrame, ReplicationEngine, Settings};
+use slidegate_cluster::replication::{OutboundFrame, ReplicationEngine, Settings};
+use tokio::time::Instant;
 
-use crate::failure_detector::FailureDetector;
+use crate::clocks::HostClock;
 use crate::scenario::{MAX_CLOCK_SKEW, Scenario};
 
 /// The secret key of the hash that computes the fingerprints of all keys.
 pub const FINGERPRINT_SECRET: [u8; 16] = [7; 16];
+
+/// The time without a new heartbeat after which a node is considered silent.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Interval at which a node sends its list of members.
+pub const HEARTBEAT_INTERVAL_US: u64 = 150_000;
 
 /// One incarnation of a simulated node.
 pub struct SimNode {
@@ -23,12 +35,14 @@ pub struct SimNode {
     pub counters: Counters,
     /// Replication engine of the node.
     pub engine: ReplicationEngine,
-    /// Failure detector of the node.
-    pub detector: FailureDetector,
-    /// Microseconds by which the clock of the node is ahead of the clock of the simulation.
-    pub clock_offset_us: u64,
-    /// The alive and the departed nodes that were last reported to the engine.
-    pub members: (Vec<NodeInfo>, Vec<Incarnation>),
+    /// Membership of the node.
+    pub membership: Membership,
+    /// Clock of the node.
+    pub clock: HostClock,
+    /// The view of the membership that was last reported to the engine.
+    pub view: MembershipView,
+    /// The monotonic clock of the simulation at its start.
+    started_at: (Instant, u64),
 }
 
 /// The result of a request.
@@ -47,15 +61,17 @@ impl SimNode {
     pub fn start(
         scenario: &Scenario,
         (incarnation, name): (Incarnation, &str),
-        clock_offset_us: u64,
+        clock: HostClock,
         expects_peers: bool,
         true_time_us: u64,
     ) -> Self {
-        let now = Timestamp::from_micros(true_time_us + clock_offset_us);
+        let now = Timestamp::from_micros(clock.time_us(true_time_us));
+        let clock_limit = ClockLimit::new(MAX_CLOCK_SKEW);
         let settings = CounterSettings {
             incarnation,
             secret: FINGERPRINT_SECRET.into(),
-            max_clock_skew_us: MAX_CLOCK_SKEW.as_micros() as u64,
+            // A message takes up to a second.
+            max_clock_skew_us: MAX_CLOCK_SKEW.as_micros() as u64 + 1_000_000,
             sync_interval: scenario.interval,
             max_keys: 10_000,
             max_memory: 1 << 30,
@@ -63,33 +79,45 @@ impl SimNode {
         let counters = Counters::new(settings, now);
         let settings = Settings {
             interval: scenario.interval,
-            max_clock_skew: MAX_CLOCK_SKEW,
+            clock_limit,
             // A node without peers would start its own cluster, and the bound does not cover two clusters.
             join_timeout: Duration::from_secs(3_600),
             ..Settings::default()
         };
         let local_node = NodeInfo { incarnation, name: name.into(), address: None };
         let progress = Arc::clone(counters.progress());
-        let engine = ReplicationEngine::new(local_node, settings, expects_peers, progress, now);
-        let detector = FailureDetector::new(incarnation, name);
+        let engine =
+            ReplicationEngine::new(local_node.clone(), settings, expects_peers, progress, now);
+        let membership = Membership::new(
+            local_node,
+            membership::Settings { clock_limit, silence_timeout: SILENCE_TIMEOUT },
+        );
         Self {
             incarnation,
             counters,
             engine,
-            detector,
-            clock_offset_us,
-            members: Default::default(),
+            membership,
+            clock,
+            view: MembershipView::default(),
+            started_at: (Instant::now(), true_time_us),
         }
     }
 
     /// Returns the time on the node's clock when the simulation is at `true_time_us`.
     pub fn now(&self, true_time_us: u64) -> Timestamp {
-        Timestamp::from_micros(true_time_us + self.clock_offset_us)
+        Timestamp::from_micros(self.clock.time_us(true_time_us))
     }
 
-    /// Runs the tick of the engine and returns the frames to send.
+    /// Returns the monotonic time when the simulation is at `true_time_us`.
+    fn instant(&self, true_time_us: u64) -> Instant {
+        let (started_at, started_us) = self.started_at;
+        started_at + Duration::from_micros(true_time_us - started_us)
+    }
+
+    /// Prunes the counters, runs the tick of the engine, and returns the frames to send.
     pub fn tick(&mut self, true_time_us: u64) -> Vec<OutboundFrame> {
         let now = self.now(true_time_us);
+        self.counters.prune(now);
         self.engine.tick(&self.counters, now)
     }
 
@@ -101,8 +129,24 @@ impl SimNode {
 
     /// Announces the departure of the node and returns the frames to send.
     pub fn leave(&mut self, true_time_us: u64) -> Vec<OutboundFrame> {
-        let now = self.now(true_time_us);
-        self.engine.leave(&self.counters, now)
+        let mut frames = self.flush(true_time_us);
+        self.membership.leave();
+        frames.extend(self.heartbeat(true_time_us));
+        frames
+    }
+
+    /// Returns the frames with the list of members.
+    pub fn heartbeat(&mut self, true_time_us: u64) -> Vec<OutboundFrame> {
+        let list = self.membership.next_list(self.instant(true_time_us));
+        let frame = members_frame(&list, self.now(true_time_us));
+        let peers = self.membership.peers().into_iter();
+        peers.map(|peer| (peer.incarnation, frame.clone())).collect()
+    }
+
+    /// Reports that another node has introduced itself, and returns the frames to send.
+    pub fn meet(&mut self, node: NodeInfo, true_time_us: u64) -> Vec<OutboundFrame> {
+        self.membership.on_met(node, self.instant(true_time_us));
+        self.update_members(true_time_us)
     }
 
     /// Reports a new link to the engine and returns the frames to send.
@@ -115,23 +159,28 @@ impl SimNode {
     pub fn on_frame_received(
         &mut self,
         from: Incarnation,
-        frame: &[u8],
+        frame: Bytes,
         true_time_us: u64,
     ) -> Vec<OutboundFrame> {
-        let now = self.now(true_time_us);
-        self.engine.on_frame_received(&self.counters, from, frame, now)
+        let (bytes, now, instant) =
+            (frame.len(), self.now(true_time_us), self.instant(true_time_us));
+        let received = message::decode(frame).unwrap();
+        if let Some(Message::Members(entries)) = &received.message {
+            self.membership.on_list(from, entries, received.sent_at, now, instant);
+            return self.update_members(true_time_us);
+        }
+        self.engine.on_message(&self.counters, from, received, bytes, now)
     }
 
     /// Reports the members to the engine if they have changed, and returns the frames to send.
     pub fn update_members(&mut self, true_time_us: u64) -> Vec<OutboundFrame> {
         let now = self.now(true_time_us);
-        let members = self.detector.members(now.as_micros());
-        if members == self.members {
+        let view = self.membership.view(self.instant(true_time_us));
+        if view == self.view {
             return Vec::new();
         }
-        self.members = members;
-        let (alive, left) = &self.members;
-        self.engine.on_membership_changed(&self.counters, alive, left, now)
+        self.view = view;
+        self.engine.on_membership_changed(&self.counters, &self.view, now)
     }
 
     /// Decides a request and charges it if it is allowed.

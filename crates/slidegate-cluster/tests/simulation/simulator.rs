@@ -5,16 +5,16 @@ use std::time::Duration;
 use fastrand::Rng;
 use slidegate::{Adjustment, Hit, Key, OnPartition, Receipt, Scope, Timestamp, Value};
 use slidegate_cluster::counters::{CapPolicy, FingerprintSecret};
+use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
-
 use slidegate_cluster::replication::{Liveness, OutboundFrame};
 
 use crate::checks::{AllowedCharge, RunStats, check_bound, check_fixed_windows};
+use crate::clocks::HostClock;
 use crate::event_queue::{Event, EventQueue};
-use crate::failure_detector::{GossipState, HEARTBEAT_INTERVAL_US};
 use crate::network_conditions::NetworkConditions;
 use crate::scenario::{MAX_CLOCK_SKEW, Scenario};
-use crate::sim_node::{FINGERPRINT_SECRET, RequestOutcome, SimNode};
+use crate::sim_node::{FINGERPRINT_SECRET, HEARTBEAT_INTERVAL_US, RequestOutcome, SimNode};
 
 const NODE_NAMES: [&str; 7] = ["ash", "birch", "cedar", "elm", "fir", "oak", "pine"];
 const KEY_ATTRIBUTE_VALUES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -80,6 +80,9 @@ impl Simulator {
         if simulator.scenario.has_removals {
             simulator.schedule_event_after(3_000_000, Event::RemoveUnits);
         }
+        if simulator.scenario.can_set_clocks {
+            simulator.schedule_event_after(4_000_000, Event::SetClock);
+        }
         simulator.schedule_event_after(500_000, Event::ChangeNetwork);
         simulator.schedule_event_after(2_000_000, Event::StopNode);
         simulator
@@ -114,10 +117,13 @@ impl Simulator {
         self.has_stopped_requests = true;
         let interval_us = self.scenario.interval.as_micros() as u64;
         self.run_until(self.now_us + SYNC_WAIT_US + 3 * interval_us);
-        self.check_nodes_have_same_counters()?;
-        self.check_charges_after_reset_or_refund()?;
-        self.run_until(self.now_us + 3 * interval_us);
-        self.check_cluster_is_idle()?;
+        // Nodes reject charges with a wrong time until this time has come.
+        if !self.scenario.can_set_clocks {
+            self.check_nodes_have_same_counters()?;
+            self.check_charges_after_reset_or_refund()?;
+            self.run_until(self.now_us + 3 * interval_us);
+            self.check_cluster_is_idle()?;
+        }
         match self.scenario.cluster_options.on_partition() {
             OnPartition::Bounded => self.check_overshoot_bounds()?,
             // Each partition limits separately, so the bound of the cluster does not apply.
@@ -143,11 +149,10 @@ impl Simulator {
                 if let Some(host) = self.find_host_of_incarnation(to)
                     && let Some(node) = &mut self.hosts[host]
                 {
-                    let frames = node.on_frame_received(from, &frame, now_us);
+                    let frames = node.on_frame_received(from, frame, now_us);
                     self.send_frames(host, frames);
                 }
             }
-            Event::Gossip { to, gossip } => self.receive_gossip(to, &gossip),
             Event::Tick(host, incarnation) => self.tick(host, incarnation),
             Event::Heartbeat(host, incarnation) => self.heartbeat(host, incarnation),
             Event::Request(host) => self.send_random_request(host),
@@ -171,10 +176,11 @@ impl Simulator {
                 }
             }
             Event::RemoveUnits => self.reset_or_refund_random_key(),
+            Event::SetClock if !self.is_healed => self.set_random_clock(),
             Event::ChangeNetwork if !self.is_healed => self.change_network_conditions(),
             Event::StopNode if !self.is_healed => self.stop_random_node(),
             Event::StartNode(host) if self.hosts[host].is_none() => self.start_node(host),
-            Event::ChangeNetwork | Event::StopNode | Event::StartNode(_) => {}
+            Event::SetClock | Event::ChangeNetwork | Event::StopNode | Event::StartNode(_) => {}
         }
     }
 
@@ -195,11 +201,10 @@ impl Simulator {
     fn start_node(&mut self, host: usize) {
         self.started_nodes += 1;
         let incarnation = Incarnation(self.started_nodes);
-        let clock_offset_us = self.rng.u64(0..=MAX_CLOCK_SKEW.as_micros() as u64);
+        let clock = HostClock::draw(&mut self.rng);
         let identity = (incarnation, NODE_NAMES[host]);
         let expects_peers = self.started_nodes > 1;
-        let node =
-            SimNode::start(&self.scenario, identity, clock_offset_us, expects_peers, self.now_us);
+        let node = SimNode::start(&self.scenario, identity, clock, expects_peers, self.now_us);
         self.hosts[host] = Some(node);
         let interval_us = self.scenario.interval.as_micros() as u64;
         let after_us = self.rng.u64(..interval_us);
@@ -222,43 +227,52 @@ impl Simulator {
         }
     }
 
-    /// Gossips with two random hosts, updates the members of the node, and schedules its next heartbeat.
+    /// Sends the list of members, looks for other nodes, updates the members of the node, and schedules its next
+    /// heartbeat.
     fn heartbeat(&mut self, host: usize, incarnation: Incarnation) {
         let now_us = self.now_us;
         let Some(node) = &mut self.hosts[host] else { return };
         if node.incarnation != incarnation {
             return;
         }
-        let gossip = node.detector.heartbeat();
-        let frames = node.update_members(now_us);
+        let mut frames = node.heartbeat(now_us);
+        frames.extend(node.update_members(now_us));
         self.send_frames(host, frames);
-        for _ in 0..2 {
-            self.send_gossip(host, &gossip);
-        }
+        self.look_for_nodes(host);
         let after_us = HEARTBEAT_INTERVAL_US + self.rng.u64(..HEARTBEAT_INTERVAL_US / 10);
         self.schedule_event_after(after_us, Event::Heartbeat(host, incarnation));
     }
 
-    /// Sends gossip from host `from` to a random host.
-    fn send_gossip(&mut self, from: usize, gossip: &GossipState) {
-        let to = self.rng.usize(..self.scenario.hosts);
-        for delay in self.network.draw_delays(0, &mut self.rng) {
-            if self.network.can_carry_gossip(from, to) {
-                let gossip = gossip.clone();
-                self.schedule_event_after(delay.as_micros() as u64, Event::Gossip { to, gossip });
-            }
+    /// Introduces a node to a random host, as nodes do with their seeds.
+    fn look_for_nodes(&mut self, host: usize) {
+        let other = self.rng.usize(..self.scenario.hosts);
+        if host == other || !self.network.can_connect(host, other) {
+            return;
+        }
+        let node_info = |host: usize| {
+            let incarnation = self.hosts[host].as_ref()?.incarnation;
+            Some(NodeInfo { incarnation, name: NODE_NAMES[host].into(), address: None })
+        };
+        let (Some(node), Some(other_node)) = (node_info(host), node_info(other)) else { return };
+        for (at, met) in [(host, other_node), (other, node)] {
+            let Some(node) = &mut self.hosts[at] else { continue };
+            let frames = node.meet(met, self.now_us);
+            self.send_frames(at, frames);
         }
     }
 
-    /// Delivers gossip to a host.
-    fn receive_gossip(&mut self, to: usize, gossip: &GossipState) {
-        let now_us = self.now_us;
-        if let Some(node) = &mut self.hosts[to] {
-            let local_us = node.now(now_us).as_micros();
-            node.detector.merge(gossip, local_us);
-            let frames = node.update_members(now_us);
-            self.send_frames(to, frames);
+    /// Sets the clock of a random host to a wrong time, or the wrong clock to the right one.
+    fn set_random_clock(&mut self) {
+        let is_wrong =
+            |node: &Option<SimNode>| node.as_ref().is_some_and(|node| node.clock.jump_us != 0);
+        let wrong = self.hosts.iter().position(is_wrong);
+        let host = wrong.unwrap_or_else(|| self.rng.usize(..self.scenario.hosts));
+        if let Some(node) = &mut self.hosts[host] {
+            node.clock.jump(&mut self.rng);
+            self.stats.set_clocks += 1;
         }
+        let after_us = self.rng.u64(500_000..6_000_000);
+        self.schedule_event_after(after_us, Event::SetClock);
     }
 
     /// Sends frames from host `from` to the hosts of their recipients, with random faults.
@@ -302,9 +316,7 @@ impl Simulator {
         let Some(node) = &mut self.hosts[host] else { return };
         if self.rng.bool() {
             let frames = node.leave(now_us);
-            let gossip = node.detector.leave();
             self.send_frames(host, frames);
-            (0..4).for_each(|_| self.send_gossip(host, &gossip));
             self.stats.left += 1;
         }
         self.hosts[host] = None;
@@ -385,9 +397,10 @@ impl Simulator {
                 let nodes = node.counters.progress().load().nodes;
                 let charge = AllowedCharge {
                     true_time_us: now_us,
-                    timestamp_us: node.now(now_us).as_micros(),
+                    timestamp_us: node.clock.right_time_us(now_us),
                     units: cost,
                     incarnation: node.incarnation,
+                    clock_jumps: node.clock.jumps,
                     max_unsynced: self.scenario.max_unsynced(nodes),
                     is_reverted: false,
                 };
@@ -426,8 +439,10 @@ impl Simulator {
         self.is_healed = true;
         self.network = NetworkConditions::without_faults(self.scenario.hosts);
         for host in 0..self.scenario.hosts {
-            if self.hosts[host].is_none() {
-                self.start_node(host);
+            match &mut self.hosts[host] {
+                Some(node) if node.clock.jump_us != 0 => node.clock.jump(&mut self.rng),
+                Some(_) => {}
+                None => self.start_node(host),
             }
         }
         let running: Vec<Incarnation> =

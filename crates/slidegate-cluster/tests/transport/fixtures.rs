@@ -7,10 +7,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use slidegate_cluster::credentials::{Credentials, NodeTls};
+use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::seal::{ClusterKey, PeerIdentity, RejectCounters};
 use slidegate_cluster::transport::tcp::{TcpTransport, Timing};
-use slidegate_cluster::transport::{PeerAddress, Transport};
+use slidegate_cluster::transport::{RejectCounters, Transport};
 use tokio::net::TcpListener;
 
 use crate::simulated_network::{ChannelNetwork, ChannelTransport, NetworkFaults};
@@ -20,12 +21,23 @@ pub trait TransportFixture {
     /// The type of the tested transport.
     type Transport: Transport;
 
-    /// Returns the address at which other nodes reach a node, whether or not it is running. The incarnation in the
-    /// result is the number of the node.
-    async fn peer_address(&mut self, node: u64) -> PeerAddress;
+    /// Returns the address at which other nodes reach a node, whether or not it is running.
+    async fn address(&mut self, node: u64) -> SocketAddr;
 
     /// Starts the transport of a node with the given incarnation.
     async fn join(&mut self, node: u64, incarnation: u64) -> Self::Transport;
+
+    /// Returns a node as other nodes know it, whether or not it is running.
+    async fn node_info(&mut self, node: u64, incarnation: u64) -> NodeInfo {
+        let address = Some(self.address(node).await);
+        let name = format!("node-{node}").into();
+        NodeInfo { incarnation: Incarnation(incarnation), name, address }
+    }
+
+    /// Returns a node whose incarnation is its number.
+    async fn peer(&mut self, node: u64) -> NodeInfo {
+        self.node_info(node, node).await
+    }
 }
 
 /// A fixture for the channel transport, on a simulated network without faults.
@@ -41,15 +53,13 @@ impl ChannelFixture {
 impl TransportFixture for ChannelFixture {
     type Transport = ChannelTransport;
 
-    async fn peer_address(&mut self, node: u64) -> PeerAddress {
-        PeerAddress {
-            incarnation: Incarnation(node),
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
-        }
+    async fn address(&mut self, node: u64) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, u16::try_from(node).unwrap()).into()
     }
 
-    async fn join(&mut self, _: u64, incarnation: u64) -> ChannelTransport {
-        self.0.join(Incarnation(incarnation))
+    async fn join(&mut self, node: u64, incarnation: u64) -> ChannelTransport {
+        let node = self.node_info(node, incarnation).await;
+        self.0.join(node)
     }
 }
 
@@ -60,28 +70,22 @@ pub struct TcpFixture(HashMap<u64, SocketAddr>);
 impl TransportFixture for TcpFixture {
     type Transport = TcpTransport;
 
-    async fn peer_address(&mut self, node: u64) -> PeerAddress {
-        let existing = self.0.get(&node).copied();
-        let address = existing.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let address = if address.port() == 0 { unused_address(address).await } else { address };
+    async fn address(&mut self, node: u64) -> SocketAddr {
+        if let Some(existing) = self.0.get(&node) {
+            return *existing;
+        }
+        let address = unused_address().await;
         self.0.insert(node, address);
-        PeerAddress { incarnation: Incarnation(node), address }
+        address
     }
 
     async fn join(&mut self, node: u64, incarnation: u64) -> TcpTransport {
-        let address = self.peer_address(node).await.address;
-        let listener = bind_when_free(address).await;
-        let key = ClusterKey::for_loopback();
-        let identity =
-            PeerIdentity { incarnation: Incarnation(incarnation), name: format!("node-{node}") };
-        TcpTransport::new(
-            listener,
-            key,
-            identity,
-            Arc::new(RejectCounters::default()),
-            short_test_timeouts(),
-        )
-        .unwrap()
+        let node = self.node_info(node, incarnation).await;
+        let listener = bind_when_free(node.address.unwrap()).await;
+        let key = "a key for all of these tests".to_owned();
+        let tls = NodeTls::new(&Credentials::Keys(vec![key])).unwrap();
+        let reject_counters = Arc::new(RejectCounters::default());
+        TcpTransport::new(listener, tls, node, reject_counters, short_test_timeouts()).unwrap()
     }
 }
 
@@ -97,8 +101,8 @@ async fn bind_when_free(address: SocketAddr) -> TcpListener {
 }
 
 /// Returns an address on a port that is probably unused.
-async fn unused_address(address: SocketAddr) -> SocketAddr {
-    TcpListener::bind(address).await.unwrap().local_addr().unwrap()
+async fn unused_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap()
 }
 
 /// Returns timeouts that are short enough for tests.

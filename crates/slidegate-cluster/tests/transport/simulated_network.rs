@@ -5,14 +5,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::transport::{
-    LinkTraffic, MAX_FRAME, PeerAddress, Transport, TransportEvent,
-};
+use slidegate_cluster::transport::{LinkTraffic, MAX_FRAME, Transport, TransportEvent};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -48,8 +48,9 @@ struct ChannelNetworkState {
 }
 
 /// A node of the network.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ChannelNode {
+    info: NodeInfo,
     /// Number that is unique for each call of [`ChannelNetwork::join`]. It distinguishes this node from a replaced node
     /// with the same incarnation.
     join_number: u64,
@@ -87,17 +88,25 @@ impl ChannelNetwork {
     }
 
     /// Adds a node, which is removed when the returned transport is dropped. Replaces a node with the same incarnation.
-    pub fn join(&self, incarnation: Incarnation) -> ChannelTransport {
+    /// Other nodes find it by its address.
+    pub fn join(&self, info: NodeInfo) -> ChannelTransport {
         let mut state = self.lock_state();
         state.join_count += 1;
         let changed = Arc::new(Notify::new());
-        let join_number = state.join_count;
-        let node =
-            ChannelNode { join_number, changed: Arc::clone(&changed), ..ChannelNode::default() };
-        state.nodes.insert(incarnation, node);
+        let (join_number, local) = (state.join_count, info.incarnation);
+        let node = ChannelNode {
+            info,
+            join_number,
+            peers: BTreeMap::new(),
+            events: VecDeque::new(),
+            in_transit: BinaryHeap::new(),
+            traffic: BTreeMap::new(),
+            changed: Arc::clone(&changed),
+        };
+        state.nodes.insert(local, node);
         state.update_links_of_all_nodes();
         drop(state);
-        ChannelTransport { network: self.clone(), local: incarnation, join_number, changed }
+        ChannelTransport { network: self.clone(), local, join_number, changed }
     }
 
     /// Changes the faults for frames sent from now on.
@@ -146,15 +155,38 @@ impl ChannelNetworkState {
             .map(|(peer, was_up)| (peer, was_up, self.is_link_up_between(local, peer)));
         let changed: Vec<_> = now.filter(|(_, was_up, is_up)| was_up != is_up).collect();
         let Some(node) = self.nodes.get_mut(&local) else { return };
-        for (peer, _, is_up) in changed {
-            node.peers.insert(peer, is_up);
-            node.events.push_back(if is_up {
-                TransportEvent::LinkUp(peer)
+        let info = node.info.clone();
+        for (peer, _, is_up) in &changed {
+            node.peers.insert(*peer, *is_up);
+            node.events.push_back(if *is_up {
+                TransportEvent::LinkUp(*peer)
             } else {
-                TransportEvent::LinkDown(peer)
+                TransportEvent::LinkDown(*peer)
             });
         }
         node.changed.notify_one();
+        for (peer, _, _) in changed.into_iter().filter(|(_, _, is_up)| *is_up) {
+            self.push_event(peer, TransportEvent::Met(info.clone()));
+        }
+    }
+
+    fn push_event(&mut self, local: Incarnation, event: TransportEvent) {
+        let Some(node) = self.nodes.get_mut(&local) else { return };
+        node.events.push_back(event);
+        node.changed.notify_one();
+    }
+
+    fn introduce(&mut self, local: Incarnation, address: SocketAddr) {
+        let mut nodes = self.nodes.values();
+        let Some(other) = nodes.find(|node| node.info.address == Some(address)) else { return };
+        let other = other.info.clone();
+        if self.is_link_up_between(local, other.incarnation)
+            && let Some(node) = self.nodes.get(&local)
+        {
+            let met = TransportEvent::Met(node.info.clone());
+            self.push_event(other.incarnation, met);
+            self.push_event(local, TransportEvent::Met(other));
+        }
     }
 
     fn send(&mut self, from: Incarnation, to: Incarnation, frame: &Bytes) {
@@ -245,11 +277,14 @@ impl ChannelTransport {
 }
 
 impl Transport for ChannelTransport {
-    fn set_peers(&mut self, peers: &[PeerAddress]) {
+    fn set_peers(&mut self, peers: &[NodeInfo]) {
         self.run_on_network_unless_replaced(|state| {
             let Some(node) = state.nodes.get_mut(&self.local) else { return };
-            let wanted =
-                peers.iter().map(|peer| peer.incarnation).filter(|peer| *peer != self.local);
+            let wanted = peers
+                .iter()
+                .filter(|peer| peer.address.is_some())
+                .map(|peer| peer.incarnation)
+                .filter(|peer| *peer != self.local);
             node.peers = wanted
                 .map(|peer| (peer, node.peers.get(&peer).copied().unwrap_or_default()))
                 .collect();
@@ -259,10 +294,14 @@ impl Transport for ChannelTransport {
                 TransportEvent::LinkUp(peer) | TransportEvent::LinkDown(peer) => {
                     peers.contains_key(peer)
                 }
-                TransportEvent::Frame { .. } => true,
+                TransportEvent::Frame { .. } | TransportEvent::Met(_) => true,
             });
             state.update_links_of_node(self.local);
         });
+    }
+
+    fn introduce(&mut self, address: SocketAddr) {
+        self.run_on_network_unless_replaced(|state| state.introduce(self.local, address));
     }
 
     fn send(&mut self, to: Incarnation, frame: Bytes) {

@@ -1,13 +1,16 @@
-//! The flags of a cluster node: addresses, seeds, replication and the cluster key.
+//! The flags of a cluster node: addresses, seeds, replication and credentials.
+
+mod credentials;
 
 use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use thiserror::Error;
+
+pub use self::credentials::ClusterCredentialArgs;
 
 use super::listener::ListenAddress;
 use super::value_parsers::{DurationRange, split_host_and_port};
@@ -16,9 +19,9 @@ use super::value_parsers::{DurationRange, split_host_and_port};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Cluster (--store cluster://)")]
 pub struct ClusterArgs {
-    /// Address on which this node listens for other nodes, over TCP and UDP
+    /// Address on which this node listens for other nodes, over TCP
     ///
-    /// An address that other machines can reach requires a cluster key. Port 0 selects a free port. A host name is
+    /// An address that other machines can reach requires a cluster key or certificates. Port 0 selects a free port. A host name is
     /// resolved at start, and the first of its addresses that belongs to this machine is used.
     #[arg(
         long,
@@ -82,7 +85,7 @@ pub struct ClusterArgs {
 
     /// Maximum difference between the clocks of two nodes, from 0s to 1m
     ///
-    /// Counters are kept longer by this duration.
+    /// A node whose clock differs more counts as silent. Counters are kept longer by this duration.
     #[arg(
         long,
         value_name = "DURATION",
@@ -92,18 +95,8 @@ pub struct ClusterArgs {
     )]
     pub cluster_max_clock_skew: Duration,
 
-    // The help would print the value of the variable.
-    /// Secret that all nodes of the cluster share, any text of 16 bytes or more
-    ///
-    /// Set it in the environment or in a file: every user of the machine can read a command line.
-    #[arg(long, value_name = "TEXT", env = "SLIDEGATE_CLUSTER_KEY", hide_env_values = true)]
-    pub cluster_key: Option<SecretArg>,
-
-    /// File with the cluster key, an alternative to --cluster-key
-    ///
-    /// A line break at its end is not part of the key.
-    #[arg(long, value_name = "FILE", env = "SLIDEGATE_CLUSTER_KEY_FILE")]
-    pub cluster_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub credentials: ClusterCredentialArgs,
 }
 
 /// A secret as given on the command line or in the environment. The module `settings` validates it, because an error of
@@ -159,7 +152,7 @@ fn parse_advertised_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "write IP:PORT, for example 192.0.2.11:7946".to_owned())
 }
 
-/// The maximum length of a node name in bytes. Every datagram to another node contains the name.
+/// The maximum length of a node name in bytes. Messages to other nodes contain the name.
 const MAX_NODE_NAME_BYTES: usize = 64;
 
 /// Parses a node name: printable ASCII without spaces, since the name is part of logs and JSON.

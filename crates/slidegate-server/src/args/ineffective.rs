@@ -16,7 +16,7 @@ enum StoreKind {
 }
 
 /// The flags that only one kind of store uses.
-const STORE_FLAGS: [(&str, StoreKind); 16] = [
+const STORE_FLAGS: [(&str, StoreKind); 21] = [
     ("redis_timeout", StoreKind::Redis),
     ("redis_clock", StoreKind::Redis),
     ("redis_prefix", StoreKind::Redis),
@@ -33,11 +33,19 @@ const STORE_FLAGS: [(&str, StoreKind); 16] = [
     ("cluster_max_clock_skew", StoreKind::Cluster),
     ("cluster_key", StoreKind::Cluster),
     ("cluster_key_file", StoreKind::Cluster),
+    ("cluster_tls_cert", StoreKind::Cluster),
+    ("cluster_tls_key", StoreKind::Cluster),
+    ("cluster_tls_ca", StoreKind::Cluster),
+    ("cluster_tls_name", StoreKind::Cluster),
+    ("cluster_secret_file", StoreKind::Cluster),
 ];
 
 /// The flags that have an effect only together with another flag.
-const DEPENDENT_FLAGS: [(&str, &str); 2] =
-    [("trace_sample", "otlp_endpoint"), ("trust_traceparent", "otlp_endpoint")];
+const DEPENDENT_FLAGS: [(&str, &str); 3] = [
+    ("trace_sample", "otlp_endpoint"),
+    ("trust_traceparent", "otlp_endpoint"),
+    ("cluster_tls_name", "cluster_tls_cert"),
+];
 
 /// Returns an error if the command line or the environment sets flags of `slidegate serve` that have no effect. The
 /// error has one line for each of them.
@@ -183,6 +191,7 @@ mod tests {
             (&["--admin", "none", "--admin-host", "a"], "--admin-host has no effect with `--admin"),
             (&["--trace-sample", "1%"], "without --otlp-endpoint; remove it, or set --otlp-end"),
             (&["--trust-traceparent"], "--trust-traceparent has no effect without --otlp-endpoint"),
+            (&["--store", "cluster://", "--cluster-tls-name", "a"], "without --cluster-tls-cert"),
         ] {
             let error = ineffective_flags(flags);
             assert!(error.contains(expected), "{flags:?}: {error}");

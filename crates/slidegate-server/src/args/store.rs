@@ -79,8 +79,8 @@ pub struct StoreArgs {
     /// Secret with which reservations are encrypted, any text of 16 bytes or more
     ///
     /// Instances that share a Redis need the same key to settle each other's reservations. By default, a node of a
-    /// cluster derives it from the cluster key, and any other process draws a random key. Set it in the environment or
-    /// in a file: every user of the machine can read a command line.
+    /// cluster derives it from the secret of the cluster, and any other process draws a random key. Set it in the
+    /// environment or in a file: every user of the machine can read a command line.
     #[arg(
         long,
         value_name = "TEXT",

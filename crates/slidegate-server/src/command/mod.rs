@@ -208,10 +208,10 @@ mod tests {
 
     #[test]
     fn args_debug_output_hides_secrets() {
-        let arguments = ["slidegate", "serve", "--policy", "p", "--store", "redis://:secret@h"];
-        let arguments = arguments.iter().chain(&["--cluster-key", "a secret of nodes"]);
+        let arguments = ["slidegate", "serve", "--policy", "p", "--store", "redis://:hidden@h"];
+        let arguments = arguments.iter().chain(&["--cluster-key", "a hidden key of nodes"]);
         let debug = format!("{:?}", Args::try_parse_from(arguments).unwrap());
         assert!(debug.contains("redis_prefix") && debug.contains("cluster_key"), "{debug}");
-        assert!(!debug.contains("secret"), "{debug}");
+        assert!(!debug.contains("hidden"), "{debug}");
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use slidegate_cluster::{Certificates, CredentialsError};
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -77,6 +78,7 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
         connection_sources.within_open_files(settings.clients, settings.is_max_connections_given);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
+    let cluster_tls = settings.service.store.cluster_tls().cloned();
     let service = Arc::new(start_service(settings.service, log.clone()).await?);
     if let Some(admin) = admin {
         let address = admin.local_addr()?;
@@ -92,6 +94,12 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     let tls = settings.tls;
     if let Some(tls) = &tls {
         tls.reload_on_change(service.health().background_tasks())?;
+    }
+    if let Some(cluster_tls) = cluster_tls {
+        let node = service.clone();
+        cluster_tls.reload_on_change(service.health().background_tasks(), move |certificates| {
+            replace_cluster_certificates(&node, certificates)
+        })?;
     }
     let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
     let clients = ClientResources {
@@ -147,6 +155,17 @@ async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<(), Bo
     }
     info!("stopped");
     Ok(())
+}
+
+/// Uses new certificates for new connections to other nodes.
+fn replace_cluster_certificates(
+    service: &Service,
+    certificates: &Certificates,
+) -> Result<(), CredentialsError> {
+    match service.store().cluster_node() {
+        Some(node) => node.replace_certificates(certificates),
+        None => Ok(()),
+    }
 }
 
 /// Returns the time until the deadline, or zero if the deadline has passed.

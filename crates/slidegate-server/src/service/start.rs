@@ -35,12 +35,13 @@ pub enum ServiceError {
 /// Returns the flag that caused the error, as the prefix of the error message.
 fn flag_that_caused_error(error: &StartError) -> &'static str {
     match error {
-        StartError::Listen { .. } | StartError::NoKey(_) => {
+        StartError::Listen { .. } | StartError::NoCredentials(_) => {
             "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): "
         }
-        StartError::Key(_) => "--cluster-key (SLIDEGATE_CLUSTER_KEY): ",
+        StartError::Credentials(_) => "--cluster-key (SLIDEGATE_CLUSTER_KEY): ",
+        StartError::NoSecret => "--cluster-secret-file (SLIDEGATE_CLUSTER_SECRET_FILE): ",
         StartError::Address(_) => "--cluster-advertise (SLIDEGATE_CLUSTER_ADVERTISE): ",
-        StartError::Join(_) => "--store (SLIDEGATE_STORE): ",
+        StartError::Name(_) => "--cluster-node-name (SLIDEGATE_CLUSTER_NODE_NAME): ",
     }
 }
 
@@ -99,11 +100,11 @@ pub async fn start_service(
     Ok(service.with_max_wait(settings.max_wait))
 }
 
-/// Returns the token key of a node without a token key of its own; `None` if the store is not a cluster with a key. All
-/// nodes have the same key, so that they can distinguish tokens of other nodes from invalid ones.
+/// Returns the token key of a node without a token key of its own; `None` if the store is not a cluster with a secret.
+/// All nodes have the same key, so that they can distinguish tokens of other nodes from invalid ones.
 fn derive_token_key(store: &StoreSettings) -> Option<Vec<u8>> {
     match store {
-        StoreSettings::Cluster(node) => node.key.as_deref().map(token_key_of_cluster),
+        StoreSettings::Cluster(settings) => settings.secret().map(token_key_of_cluster),
         StoreSettings::Memory | StoreSettings::Redis { .. } => None,
     }
 }
@@ -119,7 +120,7 @@ async fn open_store(
             return Ok(ServerStore::Memory(store.with_max_call_records(bounds.max_call_records)));
         }
         StoreSettings::Cluster(settings) => {
-            let node = ClusterStore::start(*settings).await?;
+            let node = ClusterStore::start(settings.node).await?;
             let node = node.with_max_call_records(bounds.max_call_records);
             return Ok(ServerStore::Cluster(Box::new(node)));
         }

@@ -27,9 +27,11 @@ pub enum SecretError {
     #[error("{flag}: `{path}` cannot be read: {error}")]
     UnreadableFile { flag: &'static str, path: PathBuf, error: io::Error },
     #[error(
-        "{flag}: the key has {bytes} bytes and needs {MIN_SECRET_BYTES} bytes or more; generate one with `openssl rand -hex 32`"
+        "{location}: the secret has {bytes} bytes and needs {MIN_SECRET_BYTES} bytes or more; generate one with `openssl rand -hex 32`"
     )]
-    TooShort { flag: &'static str, bytes: usize },
+    TooShort { location: String, bytes: usize },
+    #[error("{flag}: `{path}` has {lines} lines, each of them a secret; keep at most {max}")]
+    TooMany { flag: &'static str, path: PathBuf, lines: usize, max: usize },
 }
 
 /// Returns a warning if the command line has a secret.
@@ -61,22 +63,59 @@ pub fn read_secret(
     file: Option<&Path>,
     flags: SecretFlags,
 ) -> Result<Option<String>, SecretError> {
-    let (key, flag) =
-        match (text, file) {
-            (Some(_), Some(_)) => return Err(SecretError::Conflicting(flags)),
-            (Some(key), None) => (key, flags.text),
-            (None, Some(path)) => {
-                let text = fs::read_to_string(path).map_err(|error| {
-                    SecretError::UnreadableFile { flag: flags.file, path: path.to_owned(), error }
-                })?;
-                // Editors and `echo` end a file with a line break.
-                let key = text.strip_suffix('\n').unwrap_or(&text);
-                (key.strip_suffix('\r').unwrap_or(key).to_owned(), flags.file)
-            }
-            (None, None) => return Ok(None),
-        };
-    match key.len() {
-        bytes @ ..MIN_SECRET_BYTES => Err(SecretError::TooShort { flag, bytes }),
-        _ => Ok(Some(key)),
+    match (text, file) {
+        (Some(_), Some(_)) => Err(SecretError::Conflicting(flags)),
+        (Some(secret), None) => check_length(secret, flags.text).map(Some),
+        (None, Some(path)) => read_secret_file(path, flags.file).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Returns the secrets that are given as a text, or in the lines of a file; none if neither is given.
+pub fn read_secrets(
+    text: Option<String>,
+    file: Option<&Path>,
+    flags: SecretFlags,
+    max: usize,
+) -> Result<Vec<String>, SecretError> {
+    let (None, Some(path)) = (&text, file) else {
+        return Ok(read_secret(text, file, flags)?.into_iter().collect());
+    };
+    let (flag, text) = (flags.file, read_text(path, flags.file)?);
+    let lines: Vec<&str> = without_line_break(&text).split('\n').collect();
+    if lines.len() > max {
+        let (path, lines) = (path.to_owned(), lines.len());
+        return Err(SecretError::TooMany { flag, path, lines, max });
+    }
+    let secrets = lines.iter().zip(1..).map(|(line, number)| {
+        let secret = line.strip_suffix('\r').unwrap_or(line).to_owned();
+        check_length(secret, &format!("{flag}: line {number}"))
+    });
+    secrets.collect()
+}
+
+/// Returns the secret in a file.
+pub fn read_secret_file(path: &Path, flag: &'static str) -> Result<String, SecretError> {
+    let text = read_text(path, flag)?;
+    check_length(without_line_break(&text).to_owned(), flag)
+}
+
+fn read_text(path: &Path, flag: &'static str) -> Result<String, SecretError> {
+    let path = path.to_owned();
+    fs::read_to_string(&path).map_err(|error| SecretError::UnreadableFile { flag, path, error })
+}
+
+/// Removes one line break at the end: editors and `echo` end a file with it.
+fn without_line_break(text: &str) -> &str {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
+}
+
+fn check_length(secret: String, location: &str) -> Result<String, SecretError> {
+    match secret.len() {
+        bytes @ ..MIN_SECRET_BYTES => {
+            Err(SecretError::TooShort { location: location.to_owned(), bytes })
+        }
+        _ => Ok(secret),
     }
 }

@@ -1,29 +1,43 @@
 //! The files with TLS certificates and keys, and the errors in these files.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 
-/// Paths of the certificate and key files.
+/// A file in PEM, and the flag that names it.
+#[derive(Clone, Debug)]
+pub struct TlsFile {
+    flag: &'static str,
+    path: PathBuf,
+}
+
+/// The certificate and key files of the client listeners, or of a cluster node.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    pub cert: PathBuf,
-    pub key: PathBuf,
-    /// The certificate authorities that sign client certificates. If this path is set, clients must present a
-    /// certificate.
-    pub client_ca: Option<PathBuf>,
+    pub(super) cert: TlsFile,
+    pub(super) key: TlsFile,
+    /// The certificate authorities that sign the certificates of clients, or of the other nodes. If this file is set,
+    /// they must present a certificate.
+    pub(super) ca: Option<TlsFile>,
 }
 
 /// The contents of all certificate and key files.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsFileContents {
-    cert: Vec<u8>,
-    key: Vec<u8>,
-    client_ca: Option<Vec<u8>>,
+    pub(super) cert: Vec<u8>,
+    pub(super) key: Vec<u8>,
+    pub(super) ca: Option<Vec<u8>>,
+}
+
+/// Omits the private key from the debug output.
+impl fmt::Debug for TlsFileContents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsFileContents").finish_non_exhaustive()
+    }
 }
 
 /// The reason why TLS cannot be used: the flag, the file and the problem. The error never contains text of the file.
@@ -35,21 +49,38 @@ pub struct TlsError {
     problem: String,
 }
 
-const CERT_FLAG_AND_VARIABLE: &str = "--tls-cert (SLIDEGATE_TLS_CERT)";
-const KEY_FLAG_AND_VARIABLE: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
-const CLIENT_CA_FLAG_AND_VARIABLE: &str = "--tls-client-ca (SLIDEGATE_TLS_CLIENT_CA)";
+/// The flag of the listeners' private key, with its environment variable.
+pub const TLS_KEY_FLAG: &str = "--tls-key (SLIDEGATE_TLS_KEY)";
+
+/// The flag of a cluster node's private key, with its environment variable.
+pub const CLUSTER_TLS_KEY_FLAG: &str = "--cluster-tls-key (SLIDEGATE_CLUSTER_TLS_KEY)";
 
 impl TlsFiles {
+    /// Returns the files of the client listeners.
+    pub fn for_listeners(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> Self {
+        let ca_flag = "--tls-client-ca (SLIDEGATE_TLS_CLIENT_CA)";
+        Self {
+            cert: TlsFile { flag: "--tls-cert (SLIDEGATE_TLS_CERT)", path: cert },
+            key: TlsFile { flag: TLS_KEY_FLAG, path: key },
+            ca: client_ca.map(|path| TlsFile { flag: ca_flag, path }),
+        }
+    }
+
+    /// Returns the files of a cluster node.
+    pub fn for_cluster_node(cert: PathBuf, key: PathBuf, ca: PathBuf) -> Self {
+        Self {
+            cert: TlsFile { flag: "--cluster-tls-cert (SLIDEGATE_CLUSTER_TLS_CERT)", path: cert },
+            key: TlsFile { flag: CLUSTER_TLS_KEY_FLAG, path: key },
+            ca: Some(TlsFile { flag: "--cluster-tls-ca (SLIDEGATE_CLUSTER_TLS_CA)", path: ca }),
+        }
+    }
+
     /// Reads all certificate and key files.
     pub fn read_contents(&self) -> Result<TlsFileContents, TlsError> {
         Ok(TlsFileContents {
-            cert: read_tls_file(CERT_FLAG_AND_VARIABLE, &self.cert)?,
-            key: read_tls_file(KEY_FLAG_AND_VARIABLE, &self.key)?,
-            client_ca: self
-                .client_ca
-                .as_ref()
-                .map(|path| read_tls_file(CLIENT_CA_FLAG_AND_VARIABLE, path))
-                .transpose()?,
+            cert: self.cert.read()?,
+            key: self.key.read()?,
+            ca: self.ca.as_ref().map(TlsFile::read).transpose()?,
         })
     }
 
@@ -58,7 +89,7 @@ impl TlsFiles {
         &self,
         contents: &TlsFileContents,
     ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        parse_certificates(CERT_FLAG_AND_VARIABLE, &self.cert, &contents.cert)
+        self.cert.parse_certificates(&contents.cert)
     }
 
     /// Parses the server's private key.
@@ -67,83 +98,65 @@ impl TlsFiles {
         contents: &TlsFileContents,
     ) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| {
-            tls_file_error(
-                KEY_FLAG_AND_VARIABLE,
-                &self.key,
-                format!(
-                    "no private key in PEM: {error}; it must contain `-----BEGIN PRIVATE KEY-----`"
-                ),
-            )
+            self.key.error(format!(
+                "no private key in PEM: {error}; it must contain `-----BEGIN PRIVATE KEY-----`"
+            ))
         })
     }
 
     /// Parses the authorities that sign client certificates. Returns `None` if clients need no certificate.
-    pub(super) fn parse_client_ca_certificates(
+    pub(super) fn parse_ca_certificates(
         &self,
         contents: &TlsFileContents,
     ) -> Result<Option<RootCertStore>, TlsError> {
-        let (Some(path), Some(text)) = (&self.client_ca, &contents.client_ca) else {
-            return Ok(None);
-        };
+        let (Some(file), Some(text)) = (&self.ca, &contents.ca) else { return Ok(None) };
         let mut roots = RootCertStore::empty();
-        for certificate in parse_certificates(CLIENT_CA_FLAG_AND_VARIABLE, path, text)? {
-            roots.add(certificate).map_err(|error| {
-                tls_file_error(CLIENT_CA_FLAG_AND_VARIABLE, path, error.to_string())
-            })?;
+        for certificate in file.parse_certificates(text)? {
+            roots.add(certificate).map_err(|error| file.error(error.to_string()))?;
         }
         Ok(Some(roots))
     }
 
     /// Returns the error for a certificate and key that do not match or are not supported.
     pub(super) fn invalid_key_pair_error(&self, error: &rustls::Error) -> TlsError {
-        let problem = format!(
+        self.cert.error(format!(
             "cannot be used with --tls-key {}: {error}; the certificate and the key must belong together",
-            self.key.display()
-        );
-        tls_file_error(CERT_FLAG_AND_VARIABLE, &self.cert, problem)
+            self.key.path.display()
+        ))
     }
 
-    /// Returns the error for a file of client certificate authorities that cannot be used.
-    pub(super) fn invalid_client_ca_error(&self, problem: String) -> TlsError {
-        tls_file_error(
-            CLIENT_CA_FLAG_AND_VARIABLE,
-            self.client_ca.as_deref().unwrap_or(Path::new("")),
-            problem,
-        )
+    /// Returns the error for a file of certificate authorities that cannot be used.
+    pub(super) fn invalid_ca_error(&self, problem: String) -> TlsError {
+        self.ca.as_ref().unwrap_or(&self.cert).error(problem)
     }
 }
 
-fn read_tls_file(flag: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|error| {
-        tls_file_error(
-            flag,
-            path,
-            format!("cannot be read: {error}; check the path and its permissions"),
-        )
-    })
-}
-
-fn parse_certificates(
-    flag: &'static str,
-    path: &Path,
-    text: &[u8],
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
-    match found {
-        Ok(found) if found.is_empty() => Err(tls_file_error(
-            flag,
-            path,
-            "no certificate in PEM; it must contain `-----BEGIN CERTIFICATE-----`".into(),
-        )),
-        Ok(found) => Ok(found),
-        Err(error) => Err(tls_file_error(
-            flag,
-            path,
-            format!("invalid PEM: {error}; check that the file is complete"),
-        )),
+impl TlsFile {
+    fn read(&self) -> Result<Vec<u8>, TlsError> {
+        fs::read(&self.path).map_err(|error| {
+            self.error(format!("cannot be read: {error}; check the path and its permissions"))
+        })
     }
-}
 
-fn tls_file_error(flag: &'static str, path: &Path, problem: String) -> TlsError {
-    TlsError { flag, path: path.to_owned(), problem }
+    fn parse_certificates(&self, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+        match found {
+            Ok(found) if found.is_empty() => Err(self.error(
+                "no certificate in PEM; it must contain `-----BEGIN CERTIFICATE-----`".into(),
+            )),
+            Ok(found) => Ok(found),
+            Err(error) => {
+                Err(self.error(format!("invalid PEM: {error}; check that the file is complete")))
+            }
+        }
+    }
+
+    /// Returns the error for a problem of this file.
+    pub(super) fn error(&self, problem: String) -> TlsError {
+        TlsError { flag: self.flag, path: self.path.clone(), problem }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
 }

@@ -3,46 +3,52 @@
 //! Only complete and valid files replace the current certificates.
 
 use std::io;
-use std::sync::Arc;
 use std::thread;
 
 use tracing::{error, info};
 
-use super::{LoadedCertificates, Tls, TlsError, TlsFileContents};
+use super::{TlsError, TlsFileContents, TlsFiles};
 use crate::background::BackgroundTasks;
 use crate::reload::READ_INTERVAL;
 
 /// The contents of the files, or the reason why they cannot be read.
 type TlsReadResult = Result<TlsFileContents, TlsError>;
 
-/// The reloader of the certificates, which runs on its own thread.
-struct CertificateReloader {
-    tls: Arc<Tls>,
+/// The reloader of certificates, which runs on its own thread.
+pub struct CertificateReloader<R> {
+    files: TlsFiles,
+    /// The contents that are in use.
+    current: TlsFileContents,
+    /// Uses new contents for new connections, or returns the reason why they cannot be used.
+    replace: R,
     previous_read: Option<TlsReadResult>,
-    /// The last result that the server could not use.
+    /// The last result that could not be used.
     last_rejected: Option<TlsReadResult>,
 }
 
-impl Tls {
-    /// Starts to reload certificates when their files change.
-    pub fn reload_on_change(self: &Arc<Self>, tasks: &BackgroundTasks) -> io::Result<()> {
-        let mut reloader =
-            CertificateReloader { tls: self.clone(), previous_read: None, last_rejected: None };
-        tasks.start_thread("TLS reload", move || {
+impl<R> CertificateReloader<R>
+where
+    R: Fn(&TlsFileContents) -> Result<(), TlsError> + Send + 'static,
+{
+    /// Creates a reloader of `files`. `current` are the contents in use, and `replace` uses others.
+    pub fn new(files: TlsFiles, current: TlsFileContents, replace: R) -> Self {
+        Self { files, current, replace, previous_read: None, last_rejected: None }
+    }
+
+    /// Starts a thread that reads the files in intervals.
+    pub fn start(mut self, task: &'static str, tasks: &BackgroundTasks) -> io::Result<()> {
+        tasks.start_thread(task, move || {
             loop {
                 thread::sleep(READ_INTERVAL);
-                reloader.read_certificates();
+                self.read_certificates();
             }
         })
     }
-}
 
-impl CertificateReloader {
     /// Reads the files, and uses them if they are complete and have changed.
     fn read_certificates(&mut self) {
-        let now = self.tls.files.read_contents();
-        let is_current = now.as_ref() == Ok(&self.tls.current.load().contents);
-        if is_current {
+        let now = self.files.read_contents();
+        if now.as_ref() == Ok(&self.current) {
             self.last_rejected = None;
         } else if self.previous_read.as_ref() == Some(&now)
             && self.last_rejected.as_ref() != Some(&now)
@@ -53,14 +59,16 @@ impl CertificateReloader {
     }
 
     fn reload_certificates(&mut self, read: TlsReadResult) {
-        let loaded = read
-            .clone()
-            .and_then(|contents| LoadedCertificates::from_file_contents(&self.tls.files, contents));
-        match loaded {
-            Ok(certificates) => {
-                self.tls.current.store(Arc::new(certificates));
+        let replaced = read.clone().and_then(|contents| {
+            (self.replace)(&contents)?;
+            Ok(contents)
+        });
+        match replaced {
+            Ok(contents) => {
+                self.current = contents;
                 self.last_rejected = None;
-                info!("TLS certificates reloaded; new connections use them");
+                let file = self.files.cert.path().display();
+                info!(%file, "TLS certificates reloaded; new connections use them");
             }
             Err(error) => {
                 self.last_rejected = Some(read);

@@ -1,7 +1,10 @@
 //! Tests that the server reports invalid cluster flags before it opens any listener.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
+use crate::certificates::{CertAuthority, CertFiles, path_str};
 use crate::common::{Server, TempFile, slidegate_command};
 use crate::node::{policy_with_max, unused_address};
 
@@ -24,6 +27,14 @@ const SINGLE_NODE_CLUSTER_FLAGS: [&str; 4] =
 fn inconsistent_flags_fail_with_one_line_error() {
     let short = TempFile::new(".key", "fifteen letters\n");
     let short = short.path().to_str().unwrap();
+    let [two_keys, three_keys, short_second_key] = [
+        "sixteen letters.\nsixteen letters,\n",
+        "sixteen letters.\nsixteen letters,\nsixteen letters!\n",
+        "sixteen letters.\nfifteen letters",
+    ]
+    .map(|keys| TempFile::new(".key", keys));
+    let [two_keys, three_keys, short_second_key] =
+        [&two_keys, &three_keys, &short_second_key].map(|file| path_str(file.path()));
     let occupant = Server::start_with(
         &policy_with_max(9, 1),
         &["--store", "cluster://", "--cluster-listen", &unused_address().to_string()],
@@ -38,7 +49,7 @@ fn inconsistent_flags_fail_with_one_line_error() {
         (
             &["--cluster-listen", "0.0.0.0:0"],
             "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN)",
-            "the nodes need a common cluster key",
+            "other machines can reach 0.0.0.0:0",
         ),
         (
             &["--cluster-listen", "192.0.2.1:0"],
@@ -66,6 +77,26 @@ fn inconsistent_flags_fail_with_one_line_error() {
             "`/nowhere/key` cannot be read",
         ),
         (
+            &["--cluster-key-file", two_keys],
+            "--cluster-secret-file (SLIDEGATE_CLUSTER_SECRET_FILE)",
+            "required with two cluster keys; set a file with the key that the nodes had before",
+        ),
+        (
+            &["--cluster-key-file", three_keys],
+            "--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE)",
+            "has 3 lines, each of them a secret; keep at most 2",
+        ),
+        (
+            &["--cluster-key-file", short_second_key],
+            "--cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE): line 2",
+            "has 15 bytes",
+        ),
+        (
+            &["--cluster-secret-file", short],
+            "--cluster-secret-file (SLIDEGATE_CLUSTER_SECRET_FILE)",
+            "has 15 bytes",
+        ),
+        (
             &["--cluster-advertise", "0.0.0.0:0"],
             "--cluster-advertise (SLIDEGATE_CLUSTER_ADVERTISE)",
             "cannot reach this node at",
@@ -85,6 +116,51 @@ fn inconsistent_flags_fail_with_one_line_error() {
     }
 }
 
+/// Returns the line that a server prints instead of starting with these flags of a cluster node.
+fn startup_error_line(flags: &[&str]) -> String {
+    let output = run_serve_command(&[&SINGLE_NODE_CLUSTER_FLAGS, flags].concat());
+    assert_eq!(output.status.code(), Some(1), "{flags:?}: {}", stderr_text(&output));
+    assert_eq!(stderr_text(&output).lines().count(), 1, "{}", stderr_text(&output));
+    stderr_text(&output).to_owned()
+}
+
+#[test]
+fn invalid_certificates_fail_with_flag_and_file() {
+    let authority = CertAuthority::new();
+    let nonsense = TempFile::new(".pem", "nonsense");
+    let ca = TempFile::new(".pem", authority.certificate_pem());
+    let secret = TempFile::new(".secret", "sixteen letters.");
+    let node = CertFiles::new(&authority.issue_node_certificate("slidegate-cluster"));
+    let other_name = CertFiles::new(&authority.issue_certificate());
+    let files = [&node.cert, &node.key, &ca, &secret, &nonsense, &other_name.cert, &other_name.key];
+    let [cert, key, ca, secret, nonsense, other_cert, other_key] =
+        files.map(|file| path_str(file.path()));
+    let missing = "/nowhere/cert.pem";
+    for (cert, key, ca, flag, file, problem) in [
+        (missing, key, ca, "--cluster-tls-cert (SLIDEGATE_CLUSTER_TLS_CERT)", missing, "read"),
+        (nonsense, key, ca, "--cluster-tls-cert (SLIDEGATE_CLUSTER_TLS_CERT)", nonsense, "PEM"),
+        (cert, nonsense, ca, "--cluster-tls-key (SLIDEGATE_CLUSTER_TLS_KEY)", nonsense, "PEM"),
+        (cert, key, nonsense, "--cluster-tls-ca (SLIDEGATE_CLUSTER_TLS_CA)", nonsense, "PEM"),
+        (cert, other_key, ca, "--cluster-tls-cert", cert, "must belong together"),
+        (other_cert, other_key, ca, "--cluster-tls-cert", other_cert, "`slidegate-cluster`"),
+    ] {
+        let flags = ["--cluster-tls-cert", cert, "--cluster-tls-key", key, "--cluster-tls-ca", ca];
+        let line = startup_error_line(&[&flags[..], &["--cluster-secret-file", secret]].concat());
+        assert!(line.starts_with(flag) && line.contains(&format!(": {file}: ")), "{line}");
+        assert!(line.contains(problem), "{line}");
+    }
+    let flags = ["--cluster-tls-cert", cert, "--cluster-tls-key", key, "--cluster-tls-ca", ca];
+    let line = startup_error_line(&flags);
+    assert!(line.contains("required with certificates; set a file with a secret"), "{line}");
+    let both =
+        [&flags[..], &["--cluster-key", "sixteen letters.", "--cluster-secret-file", secret]];
+    let line = startup_error_line(&both.concat());
+    assert!(line.contains("--cluster-key (SLIDEGATE_CLUSTER_KEY): both are set"), "{line}");
+    let output = run_serve_command(&[&SINGLE_NODE_CLUSTER_FLAGS, &flags[..4]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr_text(&output).contains("--cluster-tls-ca <FILE>"), "{}", stderr_text(&output));
+}
+
 #[test]
 fn invalid_flag_value_error_names_valid_values() {
     for (flag, value, expected) in [
@@ -93,6 +169,7 @@ fn invalid_flag_value_error_names_valid_values() {
         ("--cluster-seeds", "a", "slidegate-nodes:7946"),
         ("--cluster-seeds", "a:1,,b:1", "separated by commas"),
         ("--cluster-node-name", "two words", "printable ASCII"),
+        ("--cluster-tls-name", "two words", "write a DNS name, for example slidegate-cluster"),
         ("--cluster-sync-interval", "9ms", "a duration from 10ms to 10s"),
         ("--cluster-sync-wait", "2s", "a duration from 0s to 1s"),
         ("--cluster-max-clock-skew", "2m", "a duration from 0s to 1m"),
@@ -144,6 +221,30 @@ fn cluster_node_listens_on_host_name() {
     let is_loopback =
         ["127.0.0.1:", "[::1]:"].map(|ip| log.contains(&format!("reachable at {ip}")));
     assert!(is_loopback.contains(&true), "{log}");
+}
+
+#[test]
+fn readable_secret_files_are_warned_about() {
+    let [keys, secret] =
+        ["sixteen letters.", "sixteen letters,"].map(|text| TempFile::new(".secret", text));
+    let flags = [
+        "--cluster-key-file",
+        path_str(keys.path()),
+        "--cluster-secret-file",
+        path_str(secret.path()),
+    ];
+    let warnings = || {
+        let flags = [&SINGLE_NODE_CLUSTER_FLAGS[..], &flags].concat();
+        let server = Server::start_with(&policy_with_max(9, 1), &flags);
+        let lines = server.startup_log().iter().filter(|line| line.contains("every user of"));
+        lines.cloned().collect::<Vec<_>>()
+    };
+    for (mode, expected) in [(0o604, 2), (0o640, 0)] {
+        for file in [&keys, &secret] {
+            fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
+        }
+        assert_eq!(warnings().len(), expected, "{mode:o}: {:?}", warnings());
+    }
 }
 
 #[test]

@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod authentication;
+#[path = "../common/certificates.rs"]
+mod certificates;
 #[path = "../http/client.rs"]
 #[allow(dead_code, reason = "the tests of HTTP use all of it")]
 mod client;
@@ -18,8 +20,10 @@ mod flags;
 mod joining;
 mod nearly_used_limits;
 mod node;
+mod node_certificates;
 mod partition;
 mod policies;
 mod relay;
 mod reservations;
+mod rolling_restart;
 mod shutdown;

@@ -39,7 +39,8 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     pub advertise: Option<SocketAddr>,
     pub seeds: String,
-    pub key: &'static str,
+    /// The flags of the credentials, for example the cluster key.
+    pub credentials: Vec<String>,
     pub policy: String,
     pub sync_wait: &'static str,
     pub sync_interval: &'static str,
@@ -52,7 +53,7 @@ pub fn node_configs<const N: usize>(policy: &str) -> [NodeConfig; N] {
         listen: unused_address(),
         advertise: None,
         seeds: String::new(),
-        key: CLUSTER_KEY,
+        credentials: key_flags(CLUSTER_KEY),
         policy: policy.to_owned(),
         // Longer than the default, since other processes compete for the cores.
         sync_wait: "500ms",
@@ -63,6 +64,11 @@ pub fn node_configs<const N: usize>(policy: &str) -> [NodeConfig; N] {
         (config.name, config.seeds) = (name.to_string(), seeds.clone());
     }
     configs
+}
+
+/// Returns the flags of a node with this cluster key.
+pub fn key_flags(key: &str) -> Vec<String> {
+    vec!["--cluster-key".to_owned(), key.to_owned()]
 }
 
 impl NodeConfig {
@@ -80,9 +86,7 @@ impl NodeConfig {
         ];
         flags.extend(["--cluster-node-name", &self.name, "--cluster-sync-wait", self.sync_wait]);
         flags.extend(["--cluster-sync-interval", self.sync_interval]);
-        if !self.key.is_empty() {
-            flags.extend(["--cluster-key", self.key]);
-        }
+        flags.extend(self.credentials.iter().map(String::as_str));
         if let Some(advertise) = &advertise {
             flags.extend(["--cluster-advertise", advertise]);
         }
@@ -187,6 +191,14 @@ impl Node {
         let text = self.admin.call("GET", "/metrics").body;
         let series = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
         series.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
+    }
+
+    /// Returns the first log line of the start that contains `part`. If there is none, skips later lines until a line
+    /// contains it.
+    pub fn wait_for_log(&self, part: &str) -> String {
+        let server = self.server.lock().unwrap();
+        let early = server.startup_log().iter().find(|line| line.contains(part)).cloned();
+        early.unwrap_or_else(|| server.wait_for_log(part))
     }
 
     /// Stops the node gracefully, and asserts that the process exits with code 0.

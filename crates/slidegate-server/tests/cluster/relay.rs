@@ -4,15 +4,15 @@
 //! Each node advertises the address of a relay, so all traffic to the node passes through it. A cut link delivers
 //! nothing, like an unplugged cable: TCP connections over the link stay open and wait.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
 use crate::node::{NodeConfig, unused_address};
 
-/// Size of a read buffer in bytes, enough for the largest UDP datagram.
+/// Size of a read buffer in bytes.
 const READ_BUFFER_BYTES: usize = 65_536;
 
 /// A network of relays through which all traffic between nodes passes.
@@ -40,8 +40,7 @@ impl RelayNetwork {
         let network = Self::default();
         for config in &mut *configs {
             let relay = unused_address();
-            network.start_tcp_relay(relay, config.listen);
-            network.start_udp_relay(relay, config.listen);
+            network.start_relay(relay, config.listen);
             config.advertise = Some(relay);
         }
         let seeds =
@@ -72,50 +71,25 @@ impl RelayNetwork {
         RelayLink { state: self.0.clone(), ends: sorted_address_pair(from.ip(), to.ip()) }
     }
 
-    fn start_tcp_relay(&self, relay: SocketAddr, to: SocketAddr) {
+    fn start_relay(&self, relay: SocketAddr, to: SocketAddr) {
         let (listener, network) = (TcpListener::bind(relay).unwrap(), self.clone());
         thread::spawn(move || {
             while let Ok((stream, from)) = listener.accept() {
                 let link = network.link_between(from, to);
-                thread::spawn(move || link.relay_tcp_connection(stream, to));
-            }
-        });
-    }
-
-    fn start_udp_relay(&self, relay: SocketAddr, to: SocketAddr) {
-        let (socket, network) = (Arc::new(UdpSocket::bind(relay).unwrap()), self.clone());
-        thread::spawn(move || {
-            let (mut forwarders, mut datagram) = (HashMap::new(), vec![0; READ_BUFFER_BYTES]);
-            while let Ok((bytes, from)) = socket.recv_from(&mut datagram) {
-                let link = network.link_between(from, to);
-                let forwarder = forwarders.entry(from).or_insert_with(|| {
-                    let forwarder = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
-                    let (socket, receiver, link) =
-                        (socket.clone(), forwarder.clone(), link.clone());
-                    thread::spawn(move || link.relay_udp_replies(&receiver, &socket, from));
-                    forwarder
-                });
-                if !link.is_cut() {
-                    // The datagram is lost if the node is not listening.
-                    let _ = forwarder.send_to(&datagram[..bytes], to);
-                }
+                thread::spawn(move || link.relay_connection(stream, to));
             }
         });
     }
 }
 
 impl RelayLink {
-    fn is_cut(&self) -> bool {
-        self.state.cut.lock().unwrap().contains(&self.ends)
-    }
-
     /// Blocks the calling thread while the link is cut.
     fn wait_while_cut(&self) {
         let cut = self.state.cut.lock().unwrap();
         drop(self.state.changed.wait_while(cut, |cut| cut.contains(&self.ends)));
     }
 
-    fn relay_tcp_connection(self, near: TcpStream, to: SocketAddr) {
+    fn relay_connection(self, near: TcpStream, to: SocketAddr) {
         self.wait_while_cut();
         let Ok(far) = TcpStream::connect(to) else { return };
         for (from, to) in [(&near, &far), (&far, &near)] {
@@ -139,19 +113,6 @@ impl RelayLink {
         self.wait_while_cut();
         // Either side may have closed its connection already.
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
-    }
-
-    /// Relays replies back to the sender: receives datagrams from `receiver` in a loop, and sends each through `socket`
-    /// to the address `to`. Drops datagrams while the link is cut.
-    fn relay_udp_replies(&self, receiver: &UdpSocket, socket: &UdpSocket, to: SocketAddr) {
-        let mut datagram = vec![0; READ_BUFFER_BYTES];
-        loop {
-            // The system reports an error here while the node is not listening.
-            let Ok((bytes, _)) = receiver.recv_from(&mut datagram) else { continue };
-            if !self.is_cut() {
-                let _ = socket.send_to(&datagram[..bytes], to);
-            }
-        }
     }
 }
 

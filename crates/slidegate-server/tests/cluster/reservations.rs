@@ -2,7 +2,11 @@
 
 use serde_json::json;
 
-use crate::node::{Node, node_configs, policy_with_max, start_nodes, wait_for_remaining};
+use crate::authentication::key_file_flags;
+use crate::common::TempFile;
+use crate::node::{
+    CLUSTER_KEY, Node, NodeConfig, node_configs, policy_with_max, start_nodes, wait_for_remaining,
+};
 
 /// Sends a body in the domain `default`, and returns the status and the response.
 fn post(node: &Node, path: &str, body: &serde_json::Value) -> (u16, serde_json::Value) {
@@ -29,6 +33,23 @@ fn only_reserving_node_settles_reservation() {
         assert_eq!(post(&reserving, "/v1/settle", &settlement).0, 200);
         wait_for_remaining(&[&reserving, &other], "default", 75);
     }
+}
+
+#[test]
+fn reservation_is_recognized_after_key_change() {
+    let policy = policy_with_max(100, 100);
+    let [before, after] = node_configs::<2>(&policy);
+    let keys = TempFile::new(".key", "another key that only the nodes of tests know\n");
+    let secret = TempFile::new(".secret", CLUSTER_KEY);
+    let after = NodeConfig { credentials: key_file_flags(&keys, &secret), ..after };
+    let [before, after] = [before.start(), after.start()];
+    let request = json!({ "attributes": { "client": "alice" }, "cost": 40 });
+    let (_, reserved) = post(&before, "/v1/reserve", &request);
+    let settlement = json!({ "reservation": reserved["reservation"], "cost": 25 });
+    // Its token is valid, but only the node that made it can settle it.
+    let (status, problem) = post(&after, "/v1/settle", &settlement);
+    assert_eq!(status, 421, "{problem}");
+    assert_eq!(post(&before, "/v1/settle", &settlement).0, 200);
 }
 
 #[test]

@@ -1,14 +1,21 @@
 //! Certificates, and TLS connections that verify them.
 
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, date_time_ymd,
+};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use slidegate::Timestamp;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -39,20 +46,54 @@ impl CertAuthority {
 
     /// Issues a certificate for the host name `localhost`.
     pub fn issue_certificate(&self) -> CertAndKey {
+        self.sign(CertificateParams::new(vec!["localhost".to_owned()]).unwrap())
+    }
+
+    /// Issues a certificate for a cluster node with this DNS name.
+    pub fn issue_node_certificate(&self, name: &str) -> CertAndKey {
+        self.sign(node_certificate_params(name))
+    }
+
+    /// Issues a certificate for a cluster node that expires at this time.
+    pub fn issue_expiring_node_certificate(&self, name: &str, expiry: Timestamp) -> CertAndKey {
+        let mut params = node_certificate_params(name);
+        params.not_before = date_time_ymd(1970, 1, 1);
+        params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_micros(expiry.as_micros());
+        self.sign(params)
+    }
+
+    fn sign(&self, params: CertificateParams) -> CertAndKey {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let cert = params.signed_by(&key, &self.0).unwrap();
         CertAndKey { cert: cert.pem(), key: key.serialize_pem() }
     }
+}
+
+fn node_certificate_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params
 }
 
 pub fn parse_certificate(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
 
-/// Opens a TLS connection. The client trusts only `authority`, presents `client_cert` if it is set, and offers
-/// `protocol` in the ALPN extension.
+/// Opens a TLS connection to `localhost`. The client trusts only `authority`, presents `client_cert` if it is set, and
+/// offers `protocol` in the ALPN extension.
 pub async fn connect_with_tls(
+    address: SocketAddr,
+    authority: &CertAuthority,
+    client_cert: Option<&CertAndKey>,
+    protocol: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    connect_with_tls_to("localhost", address, authority, client_cert, protocol).await
+}
+
+/// Opens a TLS connection to a server with a certificate for `name`. Otherwise as [`connect_with_tls`].
+pub async fn connect_with_tls_to(
+    name: &'static str,
     address: SocketAddr,
     authority: &CertAuthority,
     client_cert: Option<&CertAndKey>,
@@ -73,7 +114,7 @@ pub async fn connect_with_tls(
     };
     config.alpn_protocols = vec![protocol.to_vec()];
     let stream = TcpStream::connect(address).await.unwrap();
-    let name = ServerName::try_from("localhost").unwrap();
+    let name = ServerName::try_from(name).unwrap();
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 

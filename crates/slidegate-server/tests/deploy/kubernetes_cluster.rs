@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::{Map, Value, json};
 
@@ -21,7 +22,7 @@ fn read_overlay_manifest(name: &str) -> Value {
 /// Applies a strategic merge patch to a manifest as Kubernetes does. Maps are merged by field, and null removes a
 /// field. Lists whose elements have names are merged by name, `$patch: delete` removes an element, and other lists are
 /// replaced.
-fn apply_kustomize_patch(manifest: &Value, patch: &Value) -> Value {
+pub fn apply_kustomize_patch(manifest: &Value, patch: &Value) -> Value {
     match (manifest, patch) {
         (Value::Object(fields), Value::Object(changes)) => {
             let mut fields = fields.clone();
@@ -52,15 +53,15 @@ fn apply_kustomize_patch(manifest: &Value, patch: &Value) -> Value {
     }
 }
 
-fn read_patched_deployment() -> Value {
+pub fn read_patched_deployment() -> Value {
     apply_kustomize_patch(
         &read_project_yaml("deploy/kubernetes/deployment.yaml"),
         &read_overlay_manifest("deployment"),
     )
 }
 
-fn patched_container_environment() -> Vec<Value> {
-    let deployment = read_patched_deployment();
+/// Returns the environment of the only container of a deployment.
+pub fn container_environment(deployment: &Value) -> Vec<Value> {
     let [container] = array_elements(&deployment["spec"]["template"]["spec"]["containers"]) else {
         panic!("one container")
     };
@@ -113,16 +114,11 @@ fn only_slidegate_pods_reach_cluster_port() {
     let [rule] = array_elements(&policy["spec"]["ingress"]) else { panic!("one rule") };
     assert_eq!(rule["from"], json!([{ "podSelector": { "matchLabels": labels } }]));
     assert_eq!(service["spec"]["clusterIP"], "None");
-    let (ports, opened) =
-        (array_elements(&service["spec"]["ports"]), array_elements(&rule["ports"]));
-    let both_protocols = |port: u64| [(port, "UDP"), (port, "TCP")];
-    for ports in [ports, opened] {
-        let ports = ports
-            .iter()
-            .map(|port| (port["port"].as_u64().unwrap(), expect_string(&port["protocol"])));
-        assert_eq!(ports.collect::<Vec<_>>(), both_protocols(7946));
+    for ports in [&service["spec"]["ports"], &rule["ports"]] {
+        let [port] = array_elements(ports) else { panic!("one port: {ports}") };
+        assert_eq!((&port["port"], &port["protocol"]), (&json!(7946), &json!("TCP")));
     }
-    let variables = patched_container_environment();
+    let variables = container_environment(&deployment);
     let variable = |name: &str| variables.iter().find(|variable| variable["name"] == name).unwrap();
     assert_eq!(variable("SLIDEGATE_CLUSTER_LISTEN")["value"], "$(POD_IP):7946");
     let seeds = format!("{}:7946", expect_string(&service["metadata"]["name"]));
@@ -141,27 +137,14 @@ fn only_slidegate_pods_reach_cluster_port() {
     assert!(read_project_file("docs/how-to/run-three-nodes.md").contains(&create), "{create}");
 }
 
-/// Returns the environment variables that a running pod would have. The values in `known`, which Kubernetes or the test
-/// sets, replace the values in the manifest.
-fn pod_environment_at_runtime(known: &BTreeMap<&str, String>) -> Vec<(String, String)> {
-    let settings = patched_container_environment().into_iter().map(|variable| {
-        let name = expect_string(&variable["name"]).to_owned();
-        let value = variable["value"].as_str().unwrap_or_default();
-        let value = value.replace("$(POD_IP)", &known["POD_IP"]);
-        (name.clone(), known.get(&*name).cloned().unwrap_or(value))
-    });
-    settings.collect()
-}
-
-#[test]
-fn server_with_pod_settings_runs_as_cluster_node() {
+/// Starts a server with the environment that a running pod of a deployment would have, and returns the server and its
+/// cluster status. The values in `known`, which Kubernetes or the test sets, replace the values in the manifest.
+pub fn start_pod(deployment: &Value, known: &[(&str, String)]) -> (Server, String) {
     let policy = read_project_yaml("deploy/kubernetes/policy.yaml");
     let policy = TempFile::new(".yaml", expect_string(&policy["data"]["policy.yaml"]));
-    let [second, third] = std::process::id().to_be_bytes()[2..] else { panic!("four bytes") };
-    let known = BTreeMap::from([
-        ("POD_IP", format!("127.{}.{third}.77", second.max(1))),
-        ("SLIDEGATE_CLUSTER_NODE_NAME", "slidegate-7d9c-x2b4p".to_owned()),
-        ("SLIDEGATE_CLUSTER_KEY", "as `openssl rand -hex 32` prints".to_owned()),
+    let pod_ip = unused_pod_address();
+    let mut environment = BTreeMap::from([
+        ("SLIDEGATE_CLUSTER_NODE_NAME", POD_NAME.to_owned()),
         ("SLIDEGATE_POLICY", policy.path().display().to_string()),
         ("SLIDEGATE_HTTP", "127.0.0.1:0".to_owned()),
         ("SLIDEGATE_ADMIN", "127.0.0.1:0".to_owned()),
@@ -170,11 +153,35 @@ fn server_with_pod_settings_runs_as_cluster_node() {
         // The host name of the service resolves only inside Kubernetes.
         ("SLIDEGATE_CLUSTER_SEEDS", "localhost:7946".to_owned()),
     ]);
-    let server =
-        Server::spawn(slidegate_command().envs(pod_environment_at_runtime(&known)).arg("serve"));
+    environment.extend(known.iter().cloned());
+    let variables = container_environment(deployment).into_iter().map(|variable| {
+        let name = expect_string(&variable["name"]).to_owned();
+        let value = variable["value"].as_str().unwrap_or_default();
+        let value = value.replace("$(POD_IP)", &pod_ip);
+        (name.clone(), environment.get(&*name).cloned().unwrap_or(value))
+    });
+    let server = Server::spawn(slidegate_command().envs(variables).arg("serve"));
     let url = format!("http://{}/v1/cluster", server.admin_address());
     let status = ureq::get(&url).call().unwrap().body_mut().read_to_string().unwrap();
-    assert!(status.contains("slidegate-7d9c-x2b4p"), "{status}");
+    (server, status)
+}
+
+/// The name of a pod in tests.
+pub const POD_NAME: &str = "slidegate-7d9c-x2b4p";
+
+/// Returns a loopback address that no other test uses.
+fn unused_pod_address() -> String {
+    static NEXT_LAST_BYTE: AtomicU8 = AtomicU8::new(77);
+    let last = NEXT_LAST_BYTE.fetch_add(1, Ordering::Relaxed);
+    let [second, third] = std::process::id().to_be_bytes()[2..] else { panic!("four bytes") };
+    format!("127.{}.{third}.{last}", second.max(1))
+}
+
+#[test]
+fn server_with_pod_settings_runs_as_cluster_node() {
+    let key = ("SLIDEGATE_CLUSTER_KEY", "as `openssl rand -hex 32` prints".to_owned());
+    let (_server, status) = start_pod(&read_patched_deployment(), &[key]);
+    assert!(status.contains(POD_NAME), "{status}");
 }
 
 #[test]

@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod alerts;
+#[path = "../common/certificates.rs"]
+mod certificates;
 #[path = "../common/mod.rs"]
 mod common;
 mod dashboard;
@@ -17,6 +19,7 @@ mod exporter;
 mod expression;
 mod kubernetes;
 mod kubernetes_cluster;
+mod kubernetes_cluster_tls;
 #[path = "../common/prometheus.rs"]
 mod prometheus;
 mod settings;

@@ -133,8 +133,8 @@ impl Counters {
             || replica.must_rebuild_for_units_with_future_timestamp(pending_hit.now)
         {
             replica.record_charged_units(counter, &key_state.state);
-            let last_charged_at = counter.last_charged_at(&key_state.state).max(pending_hit.now);
-            let rebuilt = replica.rebuild_state(counter, last_charged_at);
+            // Charges with a later time, made before the clock was set back, count as charges of the present.
+            let rebuilt = replica.rebuild_state(counter, pending_hit.now);
             let freshness = match replica.state_has_units_with_future_timestamp() {
                 true => Freshness::Outdated,
                 false => Freshness::UpToDate,

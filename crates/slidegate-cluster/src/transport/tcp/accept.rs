@@ -1,19 +1,21 @@
 //! Incoming connections: handshakes and streams from peers.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, warn};
 
-use super::stream::{self, FrameReader, PeerStreamError};
+use super::stream::{PeerStream, PeerStreamError};
 use super::{MAX_PENDING_HANDSHAKES, MAX_STREAMS, TcpTransportContext, TransportTaskEvent};
 use crate::pn_counter::Incarnation;
-use crate::seal::{RejectReason, Session};
+use crate::transport::RejectReason;
 
 /// Pause after the listener has returned an error, most often because too many files are open.
 const PAUSE_AFTER_ACCEPT_ERROR: Duration = Duration::from_millis(100);
@@ -34,15 +36,15 @@ pub(super) async fn accept_connections(
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => acceptor.start_handshake(stream),
+                Ok((stream, address)) => acceptor.start_handshake(stream, address),
                 Err(error) => {
                     warn!(%error, "cannot accept connections of other nodes, so their counters arrive late; retrying");
                     sleep(PAUSE_AFTER_ACCEPT_ERROR).await;
                 }
             },
             Some(completed) = acceptor.handshakes.join_next() => {
-                if let Ok(Some((stream, session))) = completed {
-                    acceptor.start_stream(stream, session);
+                if let Ok(Some((stream, address))) = completed {
+                    acceptor.start_stream(stream, address);
                 }
             },
             Some(ended) = acceptor.streams.tasks.join_next_with_id() => acceptor.streams.remove_stream_of_ended_task(&ended),
@@ -53,46 +55,55 @@ pub(super) async fn accept_connections(
 struct ConnectionAcceptor {
     context: Arc<TcpTransportContext>,
     event_sender: mpsc::Sender<TransportTaskEvent>,
-    handshakes: JoinSet<Option<(TcpStream, Session)>>,
+    handshakes: JoinSet<Option<(PeerStream, SocketAddr)>>,
     /// Pending handshakes, oldest first.
-    pending: VecDeque<AbortHandle>,
+    pending: VecDeque<(AbortHandle, SocketAddr)>,
     streams: IncomingPeerStreams,
 }
 
 impl ConnectionAcceptor {
-    /// Starts the handshake of a new connection. If too many handshakes are pending, aborts the oldest one, since nodes
-    /// of the cluster complete their handshakes quickly.
-    fn start_handshake(&mut self, mut stream: TcpStream) {
-        self.pending.retain(|handshake| !handshake.is_finished());
+    /// Starts the handshake of a new connection. If too many handshakes are pending, aborts the oldest one of the IP
+    /// address with the most, so that a flood of connections does not abort the handshakes of nodes at other addresses.
+    fn start_handshake(&mut self, stream: TcpStream, address: SocketAddr) {
+        self.pending.retain(|(handshake, _)| !handshake.is_finished());
         if self.pending.len() >= MAX_PENDING_HANDSHAKES
-            && let Some(oldest) = self.pending.pop_front()
+            && let Some((oldest, address)) =
+                self.index_to_abort().and_then(|index| self.pending.remove(index))
         {
             oldest.abort();
-            self.context.reject_counters.count(RejectReason::Crowded);
+            self.context.report(address, &RejectReason::Crowded.into());
         }
-        let context = Arc::clone(&self.context);
+        let (context, event_sender) = (Arc::clone(&self.context), self.event_sender.clone());
         let handshake = self.handshakes.spawn(async move {
-            let result = stream::server_handshake(&mut stream, &context).await;
-            result
-                .inspect_err(|error| log_stream_error(&context, error))
-                .ok()
-                .map(|session| (stream, session))
+            let accepted = accept_stream(stream, &context, &event_sender).await;
+            let accepted = accepted.inspect_err(|error| context.report(address, error));
+            accepted.ok().map(|stream| (stream, address))
         });
-        self.pending.push_back(handshake);
+        self.pending.push_back((handshake, address));
+    }
+
+    /// Returns the index of the oldest pending handshake of the IP address with the most.
+    fn index_to_abort(&self) -> Option<usize> {
+        let handshakes_of_same_ip = |index: &usize| {
+            let ip = self.pending[*index].1.ip();
+            self.pending.iter().filter(|(_, address)| address.ip() == ip).count()
+        };
+        // Of several maxima, `max_by_key` returns the last one.
+        (0..self.pending.len()).rev().max_by_key(handshakes_of_same_ip)
     }
 
     /// Starts a task that receives frames from an authenticated peer. Replaces an older stream of the same incarnation.
-    fn start_stream(&mut self, stream: TcpStream, session: Session) {
-        let peer = session.peer.incarnation;
+    fn start_stream(&mut self, stream: PeerStream, address: SocketAddr) {
+        let peer = stream.peer.incarnation;
         self.streams.close(peer);
         if self.streams.by_peer.len() >= MAX_STREAMS {
-            return self.context.reject_counters.count(RejectReason::Crowded);
+            return self.context.report(address, &RejectReason::Crowded.into());
         }
-        debug!(peer = peer.0, name = session.peer.name, "cluster node connected");
+        debug!(peer = peer.0, name = %stream.peer.name, %address, "cluster node connected");
         let (context, event_sender) = (Arc::clone(&self.context), self.event_sender.clone());
         let receive = async move {
-            if let Err(error) = receive_frames(stream, session, &context, &event_sender).await {
-                log_stream_error(&context, &error);
+            if let Err(error) = receive_frames(stream, &context, &event_sender).await {
+                context.report(address, &error);
             }
         };
         let task = self.streams.tasks.spawn(receive);
@@ -123,37 +134,42 @@ impl IncomingPeerStreams {
     }
 }
 
+/// Performs the handshake on a connection, and reports the node at the other end. Then waits for its first keepalive: a
+/// node that only introduces itself closes the connection instead, and its older stream stays.
+async fn accept_stream(
+    stream: TcpStream,
+    context: &TcpTransportContext,
+    event_sender: &mpsc::Sender<TransportTaskEvent>,
+) -> Result<PeerStream, PeerStreamError> {
+    stream.set_nodelay(true)?;
+    let mut stream = PeerStream::accept(stream, context).await?;
+    // Fails only if the transport is dropped, and then this task is aborted.
+    let _ = event_sender.send(TransportTaskEvent::Met(stream.peer.clone())).await;
+    stream.receive_first_keepalive(context).await?;
+    Ok(stream)
+}
+
 /// Receives the frames of a peer and sends keepalives.
 async fn receive_frames(
-    stream: TcpStream,
-    session: Session,
+    mut stream: PeerStream,
     context: &TcpTransportContext,
     event_sender: &mpsc::Sender<TransportTaskEvent>,
 ) -> Result<(), PeerStreamError> {
-    stream.set_nodelay(true)?;
-    let (read, mut write) = stream.into_split();
-    let Session { peer, mut sealer, opener } = session;
-    let from = peer.incarnation;
+    let from = stream.peer.incarnation;
     let counters = context.counters.get_or_create(from);
-    let mut frames = FrameReader::new(read, opener);
     let mut keepalive_interval = interval(context.timing.keepalive_interval);
     keepalive_interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_received_at = Instant::now();
     loop {
-        while let Some(frame) = frames.next_frame(&counters)? {
-            // Fails only if the transport is dropped, and then this task is aborted.
-            let _ = event_sender.send(TransportTaskEvent::Frame { from, frame }).await;
-            last_received_at = Instant::now();
-        }
         tokio::select! {
             biased;
-            _ = keepalive_interval.tick() => {
-                let mut keepalive = Vec::new();
-                sealer.seal(&[], &mut keepalive)?;
-                stream::write_with_timeout(&mut write, &keepalive, context, &counters).await?;
-            }
-            read = frames.fill_buffer(&counters) => {
-                read?;
+            _ = keepalive_interval.tick() => stream.send_frames([Bytes::new()], context, &counters).await?,
+            received = stream.next_frame(&counters) => {
+                let frame = received?;
+                if !frame.is_empty() {
+                    // Fails only if the transport is dropped, and then this task is aborted.
+                    let _ = event_sender.send(TransportTaskEvent::Frame { from, frame }).await;
+                }
                 last_received_at = Instant::now();
             }
             () = sleep_until(last_received_at + context.timing.idle_timeout) => {
@@ -161,11 +177,4 @@ async fn receive_frames(
             }
         }
     }
-}
-
-fn log_stream_error(context: &TcpTransportContext, error: &PeerStreamError) {
-    if let PeerStreamError::Rejected(reason) = error {
-        context.reject_counters.count(*reason);
-    }
-    debug!(%error, "cluster connection closed");
 }

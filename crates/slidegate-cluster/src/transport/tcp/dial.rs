@@ -1,27 +1,30 @@
 //! Outgoing connection to one peer, with reconnects.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
-use tracing::debug;
 
 use super::queue::{self, OutgoingFrameReceiver};
-use super::stream::{self, FrameReader, PeerStreamError};
-use super::{PeerAddress, TcpTransportContext, TransportTaskEvent};
-use crate::seal::{FrameSealer, RejectReason, Session};
+use super::stream::{PeerStream, PeerStreamError};
+use super::{TcpTransportContext, TransportTaskEvent};
+use crate::node_info::NodeInfo;
+use crate::pn_counter::Incarnation;
+use crate::transport::RejectReason;
 use crate::transport::link_counters::LinkCounters;
 
-/// Maximum number of bytes that are combined into one write.
-const MAX_FRAME_BYTES_PER_WRITE: usize = 64 * 1024;
+/// Maximum number of queued frames that are combined into one write.
+const MAX_FRAMES_PER_WRITE: usize = 64;
 
 /// A task that keeps a connection to one peer, and sends frames on it.
 pub(super) struct PeerDialer {
     pub(super) context: Arc<TcpTransportContext>,
-    pub(super) peer: PeerAddress,
+    pub(super) peer: Incarnation,
+    pub(super) address: SocketAddr,
     pub(super) link: u64,
     pub(super) counters: Arc<LinkCounters>,
     pub(super) event_sender: mpsc::Sender<TransportTaskEvent>,
@@ -43,102 +46,90 @@ impl PeerDialer {
     /// Connects once and sends frames until the link fails. Returns `true` if the handshake was completed, so that the
     /// link was up.
     async fn connect_and_send(&self) -> bool {
-        let (stream, session) = match self.connect_and_handshake().await {
-            Ok(connected) => connected,
+        let stream = match self.connect().await {
+            Ok(stream) => stream,
             Err(error) => {
-                self.log_stream_error(&error);
+                self.context.report(self.address, &error);
                 return false;
             }
         };
         let (queue, frames) = queue::new_frame_queue();
-        let (to, link) = (self.peer.incarnation, self.link);
+        let (to, link) = (self.peer, self.link);
         // Fails only if the transport is dropped, and then this task is aborted.
         let _ = self.event_sender.send(TransportTaskEvent::LinkUp { to, link, queue }).await;
-        if let Err(error) = self.send_frames(stream, session, frames).await {
-            self.log_stream_error(&error);
+        if let Err(error) = self.send_frames(stream, frames).await {
+            self.context.report(self.address, &error);
         }
         let _ = self.event_sender.send(TransportTaskEvent::LinkDown { to, link }).await;
         true
     }
 
-    async fn connect_and_handshake(&self) -> Result<(TcpStream, Session), PeerStreamError> {
-        let connected = timeout(self.context.timing.connect_timeout, self.connect()).await;
-        let mut stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        stream.set_nodelay(true)?;
-        let session = stream::client_handshake(&mut stream, &self.context).await?;
-        if session.peer.incarnation != self.peer.incarnation {
-            return Err(RejectReason::WrongNode.into());
+    async fn connect(&self) -> Result<PeerStream, PeerStreamError> {
+        let mut stream = connect_to(self.address, &self.context).await?;
+        if stream.peer.incarnation == self.peer {
+            // The first keepalive shows that this connection is not only an introduction.
+            stream.send_frames([Bytes::new()], &self.context, &self.counters).await?;
+            return Ok(stream);
         }
-        Ok((stream, session))
-    }
-
-    async fn connect(&self) -> io::Result<TcpStream> {
-        let address = self.peer.address;
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        if let Some(ip) = self.context.source_ip.filter(|ip| ip.is_ipv4() == address.is_ipv4()) {
-            socket.bind((ip, 0).into())?;
-        }
-        socket.connect(address).await
+        let _ = self.event_sender.send(TransportTaskEvent::Met(stream.peer)).await;
+        Err(RejectReason::WrongNode.into())
     }
 
     /// Sends queued frames and keepalives, and receives the keepalives of the peer.
     async fn send_frames(
         &self,
-        stream: TcpStream,
-        session: Session,
+        mut stream: PeerStream,
         mut frames: OutgoingFrameReceiver,
     ) -> Result<(), PeerStreamError> {
-        let (read, mut write) = stream.into_split();
-        let Session { mut sealer, opener, .. } = session;
-        let mut reader = FrameReader::new(read, opener);
-        let timing = self.context.timing;
+        let (timing, counters) = (self.context.timing, &*self.counters);
         let mut keepalive_interval = interval(timing.keepalive_interval);
         keepalive_interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_received_at = Instant::now();
-        let mut sealed = Vec::new();
         loop {
-            sealed.clear();
             tokio::select! {
                 // Reads before checking the idle timeout, since a write may have taken long.
                 biased;
-                read = reader.fill_buffer(&self.counters) => {
-                    read?;
-                    last_received_at = Instant::now();
+                received = stream.next_frame(counters) => {
                     // The accepting side sends only keepalives.
-                    if reader.next_frame(&self.counters)?.is_some() {
+                    if !received?.is_empty() {
                         return Err(RejectReason::Malformed.into());
                     }
-                    continue;
+                    last_received_at = Instant::now();
                 }
                 () = sleep_until(last_received_at + timing.idle_timeout) => return Err(PeerStreamError::IdleTimeout),
-                Some(frame) = frames.next() => self.seal_frames_for_one_write(&mut sealer, frame, &mut frames, &mut sealed)?,
-                _ = keepalive_interval.tick() => sealer.seal(&[], &mut sealed)?,
+                Some(first) = frames.next() => {
+                    let queued = std::iter::from_fn(|| frames.try_next()).take(MAX_FRAMES_PER_WRITE);
+                    stream.send_frames(std::iter::once(first).chain(queued), &self.context, counters).await?;
+                }
+                _ = keepalive_interval.tick() => stream.send_frames([Bytes::new()], &self.context, counters).await?,
             }
-            stream::write_with_timeout(&mut write, &sealed, &self.context, &self.counters).await?;
         }
     }
+}
 
-    /// Seals (authenticates) a frame and further queued frames, up to [`MAX_FRAME_BYTES_PER_WRITE`].
-    fn seal_frames_for_one_write(
-        &self,
-        sealer: &mut FrameSealer,
-        first: Bytes,
-        frames: &mut OutgoingFrameReceiver,
-        sealed: &mut Vec<u8>,
-    ) -> Result<(), RejectReason> {
-        let mut next = Some(first);
-        while let Some(frame) = next {
-            sealer.seal(&frame, sealed)?;
-            self.counters.sent_frames.add(1);
-            next = if sealed.len() < MAX_FRAME_BYTES_PER_WRITE { frames.try_next() } else { None };
-        }
-        Ok(())
-    }
+/// Connects to an address once, and introduces this node to the node there. Returns the other node.
+pub(super) async fn introduce(
+    address: SocketAddr,
+    context: &TcpTransportContext,
+) -> Result<NodeInfo, PeerStreamError> {
+    connect_to(address, context).await.map(|stream| stream.peer)
+}
 
-    fn log_stream_error(&self, error: &PeerStreamError) {
-        if let PeerStreamError::Rejected(reason) = error {
-            self.context.reject_counters.count(*reason);
-        }
-        debug!(peer = self.peer.incarnation.0, address = %self.peer.address, %error, "link to cluster node down");
+async fn connect_to(
+    address: SocketAddr,
+    context: &TcpTransportContext,
+) -> Result<PeerStream, PeerStreamError> {
+    let connecting = connect_tcp(address, context);
+    let connected = timeout(context.timing.connect_timeout, connecting).await;
+    let tcp = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    tcp.set_nodelay(true)?;
+    PeerStream::connect(tcp, context).await
+}
+
+async fn connect_tcp(address: SocketAddr, context: &TcpTransportContext) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if let Some(ip) = context.source_ip.filter(|ip| ip.is_ipv4() == address.is_ipv4()) {
+        socket.bind((ip, 0).into())?;
     }
+    socket.connect(address).await
 }

@@ -1,162 +1,181 @@
-//! Handshakes and authenticated frames on a connection.
+//! Connections between nodes: mutual TLS, then frames with a length. The first frame of each side introduces it.
 
 use std::io;
 
-use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio_util::codec::{Framed, LengthDelimitedCodec, LengthDelimitedCodecError};
 
 use super::TcpTransportContext;
-use crate::seal::{
-    self, CONFIRMATION_BYTES, FrameOpener, HELLO_HEADER_BYTES, Nonce, RejectReason, Session,
-    hello_length,
-};
+use crate::message::{decode_hello, hello_frame};
+use crate::node_info::NodeInfo;
 use crate::transport::link_counters::LinkCounters;
+use crate::transport::{MAX_FRAME, RejectReason};
 
-/// Capacity that is reserved for each read, in bytes.
-const RESERVED_BYTES_PER_READ: usize = 16 * 1024;
+/// Size of the length before each frame, in bytes.
+const LENGTH_BYTES: usize = 4;
+
+/// Number of bytes that are combined into one write.
+const MAX_BYTES_PER_WRITE: usize = 64 * 1024;
 
 /// The reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PeerStreamError {
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error("rejected: {0}")]
-    Rejected(#[from] RejectReason),
-    #[error("idle timeout")]
+    #[error("{0}")]
+    Io(io::Error),
+    #[error("{0}: {1}")]
+    Rejected(RejectReason, String),
+    #[error("no data has arrived for too long")]
     IdleTimeout,
+    #[error("the connection was closed")]
+    Closed,
 }
 
-/// Performs the handshake on a connection that this node has opened.
-pub(super) async fn client_handshake<S>(
-    stream: &mut S,
-    context: &TcpTransportContext,
-) -> Result<Session, PeerStreamError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let random_nonce = random_nonce()?;
-    let client = seal::start_handshake(&context.key, &context.local, &random_nonce);
-    let handshake = async {
-        stream.write_all(client.hello()).await?;
-        let response = read_hello(stream).await?;
-        let (session, confirmation) = client.on_response(&response)?;
-        stream.write_all(&confirmation).await?;
-        Ok(session)
-    };
-    timeout(context.timing.handshake_timeout, handshake)
-        .await
-        .unwrap_or(Err(RejectReason::TooSlow.into()))
+impl From<RejectReason> for PeerStreamError {
+    fn from(reason: RejectReason) -> Self {
+        Self::Rejected(reason, reason.name().to_owned())
+    }
 }
 
-/// Performs the handshake on a connection that this node has accepted.
-pub(super) async fn server_handshake<S>(
-    stream: &mut S,
-    context: &TcpTransportContext,
-) -> Result<Session, PeerStreamError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let handshake = async {
-        let hello = read_hello(stream).await?;
-        let server =
-            seal::accept_handshake(&context.key, &context.local, &random_nonce()?, &hello)?;
-        stream.write_all(server.response()).await?;
-        let mut confirmation = [0; CONFIRMATION_BYTES];
-        read_exact(stream, &mut confirmation).await?;
-        Ok(server.on_confirmation(&confirmation)?)
-    };
-    timeout(context.timing.handshake_timeout, handshake)
-        .await
-        .unwrap_or(Err(RejectReason::TooSlow.into()))
-}
-
-/// Reads one hello of a handshake, and no byte after it.
-async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, PeerStreamError> {
-    let mut header = [0; HELLO_HEADER_BYTES];
-    // A client of another protocol may send fewer bytes than a hello and wait. The first byte identifies it.
-    read_exact(stream, &mut header[..1]).await?;
-    hello_length(&header)?;
-    read_exact(stream, &mut header[1..]).await?;
-    let mut hello = vec![0; hello_length(&header)?];
-    let (start, rest) = hello.split_at_mut(HELLO_HEADER_BYTES);
-    start.copy_from_slice(&header);
-    read_exact(stream, rest).await?;
-    Ok(hello)
-}
-
-/// Reads `bytes.len()` bytes. Reports an early end of the stream as [`RejectReason::Truncated`].
-async fn read_exact(
-    stream: &mut (impl AsyncRead + Unpin),
-    bytes: &mut [u8],
-) -> Result<(), PeerStreamError> {
-    match stream.read_exact(bytes).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Err(RejectReason::Truncated.into())
+/// Errors of TLS and of the codec are rejections. They arrive as I/O errors.
+impl From<io::Error> for PeerStreamError {
+    fn from(error: io::Error) -> Self {
+        let reason = match error.get_ref() {
+            Some(inner) if inner.is::<LengthDelimitedCodecError>() => Some(RejectReason::TooLong),
+            _ => RejectReason::from_io_error(&error),
+        };
+        match reason {
+            Some(reason) => Self::Rejected(reason, error.to_string()),
+            None => Self::Io(error),
         }
-        Err(error) => Err(error.into()),
     }
 }
 
-fn random_nonce() -> io::Result<Nonce> {
-    let random = ring::rand::generate(&ring::rand::SystemRandom::new());
-    Ok(random.map_err(|_| io::Error::other("system random generator failed"))?.expose())
+/// An authenticated connection to another node.
+pub(super) struct PeerStream {
+    frames: Framed<TlsStream<TcpStream>, LengthDelimitedCodec>,
+    /// The node at the other end.
+    pub(super) peer: NodeInfo,
 }
 
-/// A reader that verifies the received frames of a connection.
-#[derive(Debug)]
-pub(super) struct FrameReader<R> {
-    read: R,
-    opener: FrameOpener,
-    buffer: BytesMut,
-}
-
-impl<R: AsyncRead + Unpin> FrameReader<R> {
-    pub(super) fn new(read: R, opener: FrameOpener) -> Self {
-        Self { read, opener, buffer: BytesMut::new() }
+impl PeerStream {
+    /// Performs the handshake on a connection that this node has opened.
+    pub(super) async fn connect(
+        tcp: TcpStream,
+        context: &TcpTransportContext,
+    ) -> Result<Self, PeerStreamError> {
+        let tls = context.tls.load_full();
+        let handshake = async {
+            let connector = TlsConnector::from(tls.client.clone());
+            let stream = connector.connect(tls.name.clone(), tcp).await?;
+            let mut frames = frames_of(stream.into());
+            frames.send(hello_frame(&context.local)).await?;
+            let peer = receive_hello(&mut frames).await?;
+            Self::new(frames, peer, context)
+        };
+        within_handshake_timeout(handshake, context).await
     }
 
-    /// Returns the next complete frame in the buffer that is not a keepalive. Returns `None` if more data is needed.
-    pub(super) fn next_frame(
+    /// Performs the handshake on a connection that this node has accepted.
+    pub(super) async fn accept(
+        tcp: TcpStream,
+        context: &TcpTransportContext,
+    ) -> Result<Self, PeerStreamError> {
+        let tls = context.tls.load_full();
+        let handshake = async {
+            let stream = TlsAcceptor::from(tls.server.clone()).accept(tcp).await?;
+            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            tls.check_client_name(chain).map_err(|error| {
+                PeerStreamError::Rejected(RejectReason::from_tls_error(&error), error.to_string())
+            })?;
+            let mut frames = frames_of(stream.into());
+            let peer = receive_hello(&mut frames).await?;
+            frames.send(hello_frame(&context.local)).await?;
+            Self::new(frames, peer, context)
+        };
+        within_handshake_timeout(handshake, context).await
+    }
+
+    fn new(
+        frames: Framed<TlsStream<TcpStream>, LengthDelimitedCodec>,
+        peer: NodeInfo,
+        context: &TcpTransportContext,
+    ) -> Result<Self, PeerStreamError> {
+        if peer.incarnation == context.local.incarnation {
+            return Err(RejectReason::Reflected.into());
+        }
+        Ok(Self { frames, peer })
+    }
+
+    /// Waits for the first frame, which must be a keepalive.
+    pub(super) async fn receive_first_keepalive(
+        &mut self,
+        context: &TcpTransportContext,
+    ) -> Result<(), PeerStreamError> {
+        let counters = context.counters.get_or_create(self.peer.incarnation);
+        let first = timeout(context.timing.handshake_timeout, self.next_frame(&counters)).await;
+        let first = first.map_err(|_| RejectReason::TooSlow)??;
+        if first.is_empty() { Ok(()) } else { Err(RejectReason::Malformed.into()) }
+    }
+
+    /// Waits for the next frame. An empty frame is a keepalive. Cancel safe.
+    pub(super) async fn next_frame(
         &mut self,
         counters: &LinkCounters,
-    ) -> Result<Option<Bytes>, RejectReason> {
-        while let Some(frame) = self.opener.open(&mut self.buffer)? {
-            if !frame.is_empty() {
-                counters.received_frames.add(1);
-                return Ok(Some(frame));
-            }
-        }
-        Ok(None)
+    ) -> Result<Bytes, PeerStreamError> {
+        let frame = self.frames.next().await.ok_or(PeerStreamError::Closed)??.freeze();
+        counters.received_bytes.add(frame.len() + LENGTH_BYTES);
+        counters.received_frames.add(usize::from(!frame.is_empty()));
+        Ok(frame)
     }
 
-    /// Waits for more data. Cancel safe: no data is lost if the future is dropped.
-    pub(super) async fn fill_buffer(
+    /// Writes frames within the idle timeout.
+    pub(super) async fn send_frames(
         &mut self,
+        frames: impl IntoIterator<Item = Bytes>,
+        context: &TcpTransportContext,
         counters: &LinkCounters,
     ) -> Result<(), PeerStreamError> {
-        self.buffer.reserve(RESERVED_BYTES_PER_READ);
-        let read = self.read.read_buf(&mut self.buffer).await?;
-        counters.received_bytes.add(read);
-        if read > 0 {
-            return Ok(());
-        }
-        self.opener.check_end(&self.buffer)?;
-        Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
+        let send = async {
+            for frame in frames {
+                counters.sent_bytes.add(frame.len() + LENGTH_BYTES);
+                counters.sent_frames.add(usize::from(!frame.is_empty()));
+                self.frames.feed(frame).await?;
+            }
+            SinkExt::<Bytes>::flush(&mut self.frames).await
+        };
+        let sent = timeout(context.timing.idle_timeout, send).await;
+        Ok(sent.map_err(|_| PeerStreamError::IdleTimeout)??)
     }
 }
 
-/// Writes all bytes within the idle timeout.
-pub(super) async fn write_with_timeout(
-    write: &mut (impl AsyncWrite + Unpin),
-    bytes: &[u8],
+fn frames_of<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCodec> {
+    let codec = LengthDelimitedCodec::builder()
+        .length_field_length(LENGTH_BYTES)
+        .max_frame_length(MAX_FRAME)
+        .new_codec();
+    let mut frames = Framed::new(stream, codec);
+    frames.set_backpressure_boundary(MAX_BYTES_PER_WRITE);
+    frames
+}
+
+async fn receive_hello(
+    frames: &mut Framed<TlsStream<TcpStream>, LengthDelimitedCodec>,
+) -> Result<NodeInfo, PeerStreamError> {
+    let hello = frames.next().await.ok_or(PeerStreamError::Closed)??.freeze();
+    decode_hello(hello)
+        .map_err(|error| PeerStreamError::Rejected(RejectReason::Malformed, error.to_string()))
+}
+
+async fn within_handshake_timeout(
+    handshake: impl Future<Output = Result<PeerStream, PeerStreamError>>,
     context: &TcpTransportContext,
-    counters: &LinkCounters,
-) -> Result<(), PeerStreamError> {
-    timeout(context.timing.idle_timeout, write.write_all(bytes))
+) -> Result<PeerStream, PeerStreamError> {
+    timeout(context.timing.handshake_timeout, handshake)
         .await
-        .map_err(|_| PeerStreamError::IdleTimeout)??;
-    counters.sent_bytes.add(bytes.len());
-    Ok(())
+        .unwrap_or_else(|_| Err(RejectReason::TooSlow.into()))
 }

@@ -13,8 +13,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
-use slidegate_cluster::seal::RejectReason;
-use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE};
+use slidegate_cluster::{ClusterStatus, OVERSHOOT_BOUNDS_PERMILLE, RejectReason};
 
 /// The state of a cluster at the time of a scrape. All values are 0 without a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,13 +23,17 @@ pub struct ClusterStats {
     /// Number of nodes that have stopped sending messages without announcing their departure. Their counters still
     /// apply.
     pub silent: u64,
+    /// Number of nodes whose clock differs by more than the maximum. They count as silent nodes do.
+    pub skewed: u64,
+    /// The largest difference between the clock of this node and the clock of another one.
+    pub clock_skew: Duration,
     /// Age of the oldest counter update of this node that another node has not acknowledged.
     pub lag: Duration,
     /// Number of bytes sent to other nodes.
     pub sent_bytes: u64,
     /// Number of bytes received from other nodes.
     pub received_bytes: u64,
-    /// Number of rejected network frames for each reason, by the name of the reason.
+    /// Number of rejected connections and frames for each reason, by the name of the reason.
     pub rejected: Vec<(&'static str, u64)>,
     /// Number of requests denied because too many units that this node charged were not yet acknowledged by other
     /// nodes.
@@ -47,11 +50,14 @@ impl ClusterStats {
         unsynced_denials: u64,
         overshoot: OvershootBuckets,
     ) -> Self {
-        let silent = status.members.iter().filter(|member| member.silent_for_ms.is_some()).count();
         let lag_ms = status.members.iter().map(|member| member.lag_ms).max();
+        let offsets = status.members.iter().filter_map(|member| member.clock_offset_ms);
+        let skew_ms = offsets.map(i64::unsigned_abs).max();
         Self {
-            alive: (status.members.len() - silent + 1) as u64,
-            silent: silent as u64,
+            alive: 1 + members_in_state(status, "alive"),
+            silent: members_in_state(status, "silent"),
+            skewed: members_in_state(status, "skewed"),
+            clock_skew: Duration::from_millis(skew_ms.unwrap_or(0)),
             lag: Duration::from_millis(lag_ms.unwrap_or(0)),
             sent_bytes: status.sent_bytes,
             received_bytes: status.received_bytes,
@@ -60,6 +66,10 @@ impl ClusterStats {
             overshoot,
         }
     }
+}
+
+fn members_in_state(status: &ClusterStatus, state: &str) -> u64 {
+    status.members.iter().filter(|member| member.state == state).count() as u64
 }
 
 /// A histogram of overshoots. An overshoot is the number of units by which a counter exceeded the limit's maximum, as a
@@ -76,6 +86,8 @@ pub struct OvershootBuckets {
 pub(super) struct ClusterGauges {
     alive: Gauge,
     silent: Gauge,
+    skewed: Gauge,
+    clock_skew: Gauge<f64, AtomicU64>,
     lag: Gauge<f64, AtomicU64>,
     sent_bytes: Counter,
     received_bytes: Counter,
@@ -104,10 +116,16 @@ impl ClusterGauges {
         let members: Family<ClusterMemberLabels, Gauge> = Family::default();
         registry.register(
             "cluster_members",
-            "Nodes of the cluster, by state: alive nodes send messages, silent nodes have stopped",
+            "Nodes of the cluster, by state: alive, silent, or skewed by a clock that differs too much",
             members.clone(),
         );
         let gauge = |state| members.get_or_create(&ClusterMemberLabels { state }).clone();
+        let clock_skew = Gauge::default();
+        registry.register(
+            "cluster_clock_skew_seconds",
+            "Largest difference between the clocks of this node and of another one, in seconds",
+            clock_skew.clone(),
+        );
         let lag = Gauge::default();
         registry.register(
             "cluster_lag_seconds",
@@ -120,7 +138,7 @@ impl ClusterGauges {
         }
         registry.register(
             "cluster_rejected_frames",
-            "Frames rejected as unauthenticated, replayed or malformed, by reason",
+            "Rejected connections and frames of other nodes, by reason",
             rejected.clone(),
         );
         let overshoot = OvershootHistogram::default();
@@ -137,6 +155,8 @@ impl ClusterGauges {
         Self {
             alive: gauge("alive"),
             silent: gauge("silent"),
+            skewed: gauge("skewed"),
+            clock_skew,
             lag,
             sent_bytes: counter(registry, "cluster_sent_bytes", "Bytes sent to other nodes"),
             received_bytes: counter(
@@ -159,6 +179,8 @@ impl ClusterGauges {
         let raise = |counter: &Counter, value| counter.inner().fetch_max(value, Ordering::Relaxed);
         self.alive.set(gauge(stats.alive));
         self.silent.set(gauge(stats.silent));
+        self.skewed.set(gauge(stats.skewed));
+        self.clock_skew.set(stats.clock_skew.as_secs_f64());
         self.lag.set(stats.lag.as_secs_f64());
         raise(&self.sent_bytes, stats.sent_bytes);
         raise(&self.received_bytes, stats.received_bytes);
@@ -217,7 +239,10 @@ mod tests {
     fn cluster_metrics_without_cluster_are_zero() {
         let text = encode_cluster_metrics(None);
         assert_metrics_have_line(&text, r#"cluster_members{state="silent"} 0"#);
-        assert_metrics_have_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 0"#);
+        assert_metrics_have_line(
+            &text,
+            r#"cluster_rejected_frames_total{reason="foreign_certificate"} 0"#,
+        );
         assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 0"#);
         assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 0"#);
         assert_metrics_have_line(&text, "cluster_overshoot_ratio_count 0");
@@ -228,17 +253,24 @@ mod tests {
         let text = encode_cluster_metrics(Some(ClusterStats {
             alive: 2,
             silent: 1,
+            skewed: 3,
+            clock_skew: Duration::from_millis(2_500),
             lag: Duration::from_millis(1_250),
             sent_bytes: 7,
-            rejected: vec![("wrong_mac", 3)],
+            rejected: vec![("foreign_certificate", 3)],
             overshoot: OvershootBuckets { counts: vec![4, 0, 0, 0, 0, 0, 0, 0, 1], sum: 0.75 },
             ..ClusterStats::default()
         }));
         assert_metrics_have_line(&text, r#"cluster_members{state="alive"} 2"#);
         assert_metrics_have_line(&text, r#"cluster_members{state="silent"} 1"#);
+        assert_metrics_have_line(&text, r#"cluster_members{state="skewed"} 3"#);
+        assert_metrics_have_line(&text, "cluster_clock_skew_seconds 2.5");
         assert_metrics_have_line(&text, "cluster_lag_seconds 1.25");
         assert_metrics_have_line(&text, "cluster_sent_bytes_total 7");
-        assert_metrics_have_line(&text, r#"cluster_rejected_frames_total{reason="wrong_mac"} 3"#);
+        assert_metrics_have_line(
+            &text,
+            r#"cluster_rejected_frames_total{reason="foreign_certificate"} 3"#,
+        );
         assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.001"} 4"#);
         assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="0.5"} 4"#);
         assert_metrics_have_line(&text, r#"cluster_overshoot_ratio_bucket{le="+Inf"} 5"#);

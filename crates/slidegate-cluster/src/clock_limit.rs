@@ -1,0 +1,60 @@
+//! The maximum difference between the clocks of two nodes.
+
+use std::time::Duration;
+
+use slidegate::Timestamp;
+
+/// The time that a message may take without its sender's clock counting as behind, in microseconds.
+const MAX_DELAY_US: i64 = 1_000_000;
+
+/// The maximum difference between the clocks of two nodes. A clock is compared with the times in the messages of its
+/// node. A message takes time, so a clock may seem to be behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockLimit {
+    max_skew_us: i64,
+}
+
+impl ClockLimit {
+    /// Creates a limit from the maximum difference.
+    pub fn new(max_skew: Duration) -> Self {
+        Self { max_skew_us: i64::try_from(max_skew.as_micros()).unwrap_or(i64::MAX) }
+    }
+
+    /// Returns `true` if a clock with this offset is within the limit.
+    pub(crate) fn contains(self, offset_us: i64) -> bool {
+        (-self.max_skew_us.saturating_add(MAX_DELAY_US)..=self.max_skew_us).contains(&offset_us)
+    }
+
+    /// Returns `true` if a message with the time `sent_at` may have been sent by a clock within the limit.
+    pub(crate) fn contains_time(self, sent_at: Timestamp, now: Timestamp) -> bool {
+        self.contains(clock_offset_us(sent_at, now))
+    }
+
+    /// Returns the maximum difference between the clocks of two nodes that are within the limit for each other, in
+    /// microseconds.
+    pub(crate) fn max_difference_us(self) -> u64 {
+        self.max_skew_us.saturating_add(MAX_DELAY_US).unsigned_abs()
+    }
+}
+
+/// Returns the microseconds by which the clock of a sender is ahead, as measured from a message that has just arrived.
+pub(crate) fn clock_offset_us(sent_at: Timestamp, now: Timestamp) -> i64 {
+    let offset = i128::from(sent_at.as_micros()) - i128::from(now.as_micros());
+    i64::try_from(offset).unwrap_or(if offset < 0 { i64::MIN } else { i64::MAX })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_message_may_make_clock_seem_behind() {
+        let limit = ClockLimit::new(Duration::from_secs(2));
+        let now = Timestamp::from_secs(1_000);
+        let is_within = |seconds| limit.contains_time(Timestamp::from_secs(seconds), now);
+        assert!(is_within(1_002) && !is_within(1_003), "ahead");
+        assert!(is_within(997) && !is_within(996), "behind, or late");
+        assert!(!limit.contains_time(Timestamp::from_micros(u64::MAX), now));
+        assert_eq!(limit.max_difference_us(), 3_000_000);
+    }
+}
