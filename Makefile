@@ -49,8 +49,6 @@ fuzz:
 	cp examples/*.yaml crates/slidegate-server/tests/validate/broken/*.yaml fuzz/corpus/policy
 	cargo +nightly fuzz run policy -- -dict=fuzz/policy.dict -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
 	cargo +nightly fuzz run policy_of_parts -- -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
-	cargo +nightly fuzz run cluster_datagram -- -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
-	cargo +nightly fuzz run cluster_stream -- -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
 	cargo +nightly fuzz run cluster_message -- -timeout=10 -max_total_time=$(SECONDS) $(ARGS)
 
 lint:

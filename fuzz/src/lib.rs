@@ -1,7 +1,6 @@
-//! The properties that the fuzz targets check. This module checks policies, [`cluster`] checks the authentication of
-//! cluster traffic, and [`message`] checks cluster messages.
+//! The properties that the fuzz targets check. This module checks policies, and [`message`] checks cluster
+//! messages.
 
-pub mod cluster;
 pub mod message;
 pub mod policy_generator;
 
@@ -76,10 +75,7 @@ fn check_decision(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) 
     }
     let result = gate.check_matched(&matched);
     assert_eq!(result.limits().count(), hits.len());
-    assert!(
-        result.is_allowed() || result.binding().is_some(),
-        "a denial has no binding limit"
-    );
+    assert!(result.is_allowed() || result.binding().is_some(), "a denial has no binding limit");
     let _ = (result.retry_after(), gate.peek(request));
 }
 

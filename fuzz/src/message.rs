@@ -4,15 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use slidegate::Timestamp;
 use slidegate_cluster::counters::{CounterSettings, Counters};
+use slidegate_cluster::membership::MembershipView;
 use slidegate_cluster::message::{
-    Ack, FrameBody, MAX_MESSAGE_BYTES, Message, Position, Roster, RosterEntry, UpdateFrame,
-    VERSION, ack_frame, decode, leaving_frame,
+    Ack, FrameBody, Message, Position, Roster, RosterEntry, UpdateFrame, ack_frame, decode,
+    full_state_request_frame, members_frame,
 };
+use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
-use slidegate_cluster::replication::{NodeInfo, OutboundFrame, ReplicationEngine, Settings};
+use slidegate_cluster::replication::{OutboundFrame, ReplicationEngine, Settings};
+use slidegate_cluster::transport::MAX_FRAME;
 
 const LOCAL_NODE: Incarnation = Incarnation(1);
 
@@ -36,12 +40,10 @@ enum EngineInput {
     Tick,
     /// A membership change. Bit `n` of the mask is set if the node with incarnation `n` is live.
     Members(u8),
-    /// A frame that announces that the sender leaves the cluster.
-    Leaving,
+    /// A request of the full state after an epoch.
+    FullStateRequest(u8),
     /// A frame of arbitrary bytes.
     Bytes(Vec<u8>),
-    /// A frame that begins with a valid version, followed by arbitrary bytes.
-    WithVersion(Vec<u8>),
     /// An acknowledgement frame: epoch and sequence number received, then epoch and sequence number sent.
     Ack([u8; 4]),
     /// A frame with counter updates. The first value is its position (epoch and sequence number); see
@@ -54,24 +56,25 @@ enum EngineInput {
 
 impl EngineInput {
     /// Returns the encoded frame of the input. The result is empty if the input is not a frame.
-    fn frame(&self, now: Timestamp) -> Vec<u8> {
+    fn frame(&self, now: Timestamp) -> Bytes {
         match self {
-            Self::Tick | Self::Members(_) => Vec::new(),
-            Self::Leaving => leaving_frame(),
-            Self::Bytes(bytes) => bytes.clone(),
-            Self::WithVersion(bytes) => [&[VERSION], &bytes[..]].concat(),
+            Self::Tick | Self::Members(_) => Bytes::new(),
+            Self::FullStateRequest(epoch) => full_state_request_frame((*epoch).into(), now),
+            Self::Bytes(bytes) => bytes.clone().into(),
             Self::Ack([epoch, seq, sent_epoch, sent_seq]) => {
                 let (received, sent) = (
                     new_stream_position(*epoch, *seq),
                     new_stream_position(*sent_epoch, *sent_seq),
                 );
-                ack_frame(&Ack { received, sent })
+                ack_frame(&Ack { received, sent }, now)
             }
             Self::Updates((epoch, seq), updates) => {
                 let updates: Vec<CounterUpdate> =
                     updates.iter().map(|update| new_counter_update(update, now)).collect();
                 let body = FrameBody::from_updates(&updates).into_iter().next();
-                body.map_or_else(Vec::new, |body| body.to_frame(new_stream_position(*epoch, *seq)))
+                body.map_or_else(Bytes::new, |body| {
+                    body.to_frame(new_stream_position(*epoch, *seq), now)
+                })
             }
             Self::Roster((epoch, seq), is_complete, is_settled, entries) => {
                 let entries = entries.iter().map(|(incarnation, name, has_left)| RosterEntry {
@@ -80,8 +83,11 @@ impl EngineInput {
                     has_left: *has_left,
                 });
                 let roster = Roster { is_settled: *is_settled, entries: entries.collect() };
-                FrameBody::from_roster(&roster, *is_complete)
-                    .to_frame(new_stream_position(*epoch, *seq))
+                let body = match is_complete {
+                    true => FrameBody::end_of_initial_state(&roster, *is_settled),
+                    false => FrameBody::from_roster(&roster),
+                };
+                body.to_frame(new_stream_position(*epoch, *seq), now)
             }
         }
     }
@@ -97,7 +103,8 @@ fn new_stream_position(epoch: u8, seq: u8) -> Position {
 /// distance of the bucket from the current bucket, and the units charged and removed.
 fn new_counter_update(update: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> CounterUpdate {
     let (key, millis, incarnation, bucket, charged, removed) = *update;
-    let layout = BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2, drift_us: 0 };
+    let layout =
+        BucketLayout { bucket_us: (u64::from(millis) * 1_000).max(1), buckets: 2, drift_us: 0 };
     CounterUpdate {
         key: u64::from(key) << 57 | u64::from(key),
         layout,
@@ -108,38 +115,42 @@ fn new_counter_update(update: &(u8, u32, u8, i8, u64, u64), now: Timestamp) -> C
 }
 
 /// Decodes a frame. If it is valid, checks that encoding and decoding the message again gives the same message.
-fn check_round_trip(frame: &[u8]) {
-    match decode(frame) {
-        Err(error) => assert!(!error.to_string().is_empty()),
-        Ok(Message::Leaving) => assert_eq!(frame, leaving_frame()),
-        Ok(Message::Ack(ack)) => assert_eq!(frame, ack_frame(&ack)),
-        Ok(Message::Updates(UpdateFrame { position, is_complete, roster, updates })) => {
-            assert!(updates.len() <= frame.len(), "{} updates", updates.len());
-            let bodies = FrameBody::from_updates(&updates);
-            let decoded = bodies.iter().flat_map(|body| match decode(&body.to_frame(position)) {
-                Ok(Message::Updates(frame)) => frame.updates,
-                other => panic!("{other:?}"),
-            });
-            assert!(decoded.eq(updates));
-            if let Some(roster) = roster {
-                let decoded =
-                    decode(&FrameBody::from_roster(&roster, is_complete).to_frame(position));
-                let updates = Vec::new();
-                let roster = Some(roster);
-                assert_eq!(
-                    decoded,
-                    Ok(Message::Updates(UpdateFrame { position, is_complete, roster, updates }))
-                );
-            }
+fn check_round_trip(frame: &Bytes) {
+    let received = match decode(frame.clone()) {
+        Err(error) => return assert!(!error.to_string().is_empty()),
+        Ok(received) => received,
+    };
+    let now = received.sent_at;
+    let again = match &received.message {
+        None => return,
+        Some(Message::Ack(ack)) => ack_frame(ack, now),
+        Some(Message::Members(entries)) => members_frame(entries, now),
+        Some(Message::FullStateRequest { after_epoch }) => {
+            full_state_request_frame(*after_epoch, now)
         }
-    }
+        Some(Message::Updates(frame)) => return check_updates(frame, now),
+    };
+    assert_eq!(decode(again), Ok(received));
+}
+
+fn check_updates(frame: &UpdateFrame, now: Timestamp) {
+    let decoded_updates: usize = FrameBody::from_updates(&frame.updates)
+        .iter()
+        .map(|body| {
+            match decode(body.to_frame(frame.position, now)).map(|decoded| decoded.message) {
+                Ok(Some(Message::Updates(frame))) => frame.updates.len(),
+                other => panic!("{other:?}"),
+            }
+        })
+        .sum();
+    assert_eq!(decoded_updates, frame.updates.len());
 }
 
 /// Checks that frames that the engine sends are valid messages, and that their receivers are other nodes.
 fn check_outbound(frames: &[OutboundFrame]) {
     for (to, frame) in frames {
-        assert!(*to != LOCAL_NODE && frame.len() <= MAX_MESSAGE_BYTES);
-        assert!(decode(frame).is_ok(), "an invalid frame was sent");
+        assert!(*to != LOCAL_NODE && frame.len() <= MAX_FRAME);
+        assert!(decode(frame.clone()).is_ok(), "an invalid frame was sent");
     }
 }
 
@@ -171,11 +182,18 @@ pub fn check_messages(inputs: &[TimedInput]) {
             EngineInput::Tick => engine.tick(&counters, now),
             EngineInput::Members(members) => {
                 let is_live = |number: &u64| members >> number & 1 == 1;
-                let alive: Vec<NodeInfo> =
+                let live =
                     (2..=MAX_MEMBER_INCARNATION).filter(is_live).map(new_node_info).collect();
-                engine.on_membership_changed(&counters, &alive, &[], now)
+                let view = MembershipView { live, ..MembershipView::default() };
+                engine.on_membership_changed(&counters, &view, now)
             }
-            _ => engine.on_frame_received(&counters, from, &frame, now),
+            _ => match decode(frame.clone()) {
+                Ok(received) => engine.on_message(&counters, from, received, frame.len(), now),
+                Err(_) => {
+                    engine.on_invalid_frame(from);
+                    Vec::new()
+                }
+            },
         });
         assert!(engine.status(now).members.len() <= 300, "too many members");
     }
