@@ -351,7 +351,11 @@ async fn cached_denial_is_ignored_after_limit_max_changes() {
 #[tokio::test]
 async fn deny_cache_is_unused_while_breaker_is_open() {
     let (mut redis, (scope, limit)) = (Redis::start(), new_scope_and_limit());
-    let settings = Settings { deny_cache_ttl: 60 * DENY_CACHE_TTL, ..Settings::default() };
+    let settings = Settings {
+        timeout: Duration::from_millis(500),
+        deny_cache_ttl: 60 * DENY_CACHE_TTL,
+        ..Settings::default()
+    };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     server::poll_until("all is spent", LONG, async || {
         store.charge_async(&[new_hit(&scope, &limit, 10)]).await.is_ok_and(|taken| !taken.allowed)
