@@ -289,7 +289,7 @@ impl Membership {
 
     /// Returns the lists of other nodes. For each name, one incarnation is current: the newest live incarnation, or the
     /// newest one if none is live. All other incarnations of the name count as replaced. A node whose clock was set
-    /// back thus becomes current after [`DISPUTE_TIME`], although it has an older incarnation after its restart.
+    /// back thus becomes current after ten seconds, although it has an older incarnation after its restart.
     pub fn view(&mut self, now: Instant) -> MembershipView {
         self.warn_about_namesakes(now);
         let mut by_name: BTreeMap<Arc<str>, Vec<&KnownNode>> = BTreeMap::new();

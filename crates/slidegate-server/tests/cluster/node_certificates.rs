@@ -205,7 +205,7 @@ fn authority_is_replaced_without_restart() {
 #[test]
 fn expired_certificate_keeps_connections_but_rejects_newcomers() {
     let authority = CertAuthority::new();
-    let expiry = WallClock.now().after(Duration::from_secs(8));
+    let expiry = WallClock.now().after(Duration::from_secs(15));
     let files = [(); 2].map(|()| {
         let node = authority.issue_expiring_node_certificate(NODE_NAME, expiry);
         NodeFiles::with_certificate(&authority, node)
