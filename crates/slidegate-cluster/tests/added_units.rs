@@ -156,3 +156,18 @@ fn charges_before_clock_was_ahead_count_again() {
         assert_eq!(node.charge(later), None, "{algorithm:?}");
     }
 }
+
+#[test]
+fn more_removed_than_charged_units_do_not_hide_later_charges() {
+    let node = TestNode::new();
+    node.charge(START);
+    let own = node.drain(1)[0];
+    let units = PnCounter { removed: 100, ..own.units };
+    node.counters.merge(&[CounterUpdate { units, ..own }], START);
+    assert_eq!(node.charge(START), Some(9), "the first charge was removed");
+    node.drain(2);
+    // Units of another bucket, so that the state is built from all counters.
+    let earlier = CounterUpdate { bucket: own.bucket - 1, ..own };
+    node.merge_charges(&earlier, 1, START);
+    assert_eq!(node.charge(START), Some(7));
+}

@@ -100,6 +100,8 @@ impl KeyReplica {
             // The units that this node has charged since it lost the counter are not part of it.
             merged.charged = merged.charged.saturating_add(known.charged);
         }
+        // Units that were not charged cannot be removed. Otherwise later charges would not count.
+        merged.removed = merged.removed.min(merged.charged);
         (merged != known).then_some(merged)
     }
 }
