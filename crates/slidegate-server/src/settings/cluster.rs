@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use slidegate_cluster::credentials::MAX_SHARED_KEYS;
 use slidegate_cluster::{Credentials, Settings, StartError};
 use thiserror::Error;
 
@@ -17,9 +18,6 @@ pub const CLUSTER_KEY_FLAGS: SecretFlags = SecretFlags {
 };
 
 pub const CLUSTER_SECRET_FLAG: &str = "--cluster-secret-file (SLIDEGATE_CLUSTER_SECRET_FILE)";
-
-/// The maximum number of cluster keys: the old one and the new one, while the key is changed node by node.
-const MAX_CLUSTER_KEYS: usize = 2;
 
 /// The settings of a cluster node.
 #[derive(Debug)]
@@ -165,7 +163,7 @@ fn load_certificates(
 fn read_keys(args: ClusterCredentialArgs) -> Result<Option<Vec<String>>, SecretError> {
     let key = args.cluster_key.map(|key| key.0);
     let file = args.cluster_key_file.as_deref();
-    let keys = read_secrets(key, file, CLUSTER_KEY_FLAGS, MAX_CLUSTER_KEYS)?;
+    let keys = read_secrets(key, file, CLUSTER_KEY_FLAGS, MAX_SHARED_KEYS)?;
     Ok((!keys.is_empty()).then_some(keys))
 }
 
