@@ -8,8 +8,9 @@ use slidegate::store::Charge;
 use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
+use crate::algorithms::{AlgorithmSet, StatePlace, algorithm_number, state_place};
 use crate::group::GroupRequests;
-use crate::script::{AlgorithmSet, Script, Scripts, StatePlace, algorithm_number, state_place};
+use crate::script::{Script, Scripts};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest, key_and_tag};
 
 /// Maximum cost of a charge in an encoded call. A higher cost is encoded as this value. Such a cost never fits, because

@@ -5,7 +5,7 @@
 //! breaker, so that the loss of one node does not affect the others.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -23,10 +23,8 @@ use crate::connection::Connector;
 use crate::execution::CallSettings;
 use crate::failure::{self, Failure};
 use crate::node::Node;
+use crate::slot::CLUSTER_SLOT_COUNT;
 use crate::tls::TlsRoots;
-
-/// Number of hash slots of a Redis Cluster.
-const CLUSTER_SLOT_COUNT: usize = 16_384;
 
 /// Interval at which the map of slots to masters is refreshed while all nodes work.
 const SLOT_MAP_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
@@ -39,35 +37,6 @@ const MIN_SLOT_MAP_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Timeout of a query to a node for the slot map.
 const SLOT_MAP_QUERY_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Returns the hash slot of a key. If the key has a hash tag, which is a non-empty text in its first braces, the slot
-/// depends only on the tag (Redis Cluster specification, "Hash tags").
-pub fn slot_of(key: &str) -> u16 {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
-    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
-    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % CLUSTER_SLOT_COUNT as u16
-}
-
-/// Returns a hash tag whose keys are in this slot: the smallest number whose text has this slot.
-pub fn tag_in_slot(slot: u16) -> u32 {
-    static TAGS: OnceLock<Box<[u32]>> = OnceLock::new();
-    let tags = TAGS.get_or_init(|| {
-        let mut tags = vec![None; CLUSTER_SLOT_COUNT];
-        let mut missing = CLUSTER_SLOT_COUNT;
-        for number in 0.. {
-            let tag = &mut tags[usize::from(slot_of(&number.to_string()))];
-            if tag.is_none() {
-                *tag = Some(number);
-                missing -= 1;
-            }
-            if missing == 0 {
-                break;
-            }
-        }
-        tags.into_iter().map(Option::unwrap_or_default).collect()
-    });
-    tags[usize::from(slot) % CLUSTER_SLOT_COUNT]
-}
 
 /// A client of a Redis Cluster, which knows the master of each slot.
 pub struct Cluster {
@@ -273,7 +242,7 @@ impl ClusterNodes {
         let mut rejection = None;
         let mut known: Vec<String> = self.servers.lock().keys().cloned().collect();
         fastrand::shuffle(&mut known);
-        let known = known.iter().filter_map(|address| self.connection_info_of_address(address));
+        let known = known.iter().filter_map(|address| self.connection_info(address));
         for info in known.chain(self.seeds.iter().cloned()).collect::<Vec<_>>() {
             match timeout(SLOT_MAP_QUERY_TIMEOUT, self.fetch_slot_ranges(&info)).await {
                 Ok(Ok(ranges)) if !ranges.is_empty() => {
@@ -343,7 +312,7 @@ impl ClusterNodes {
         if let Some(server) = servers.get(address) {
             return Some(server.clone());
         }
-        let info = self.connection_info_of_address(address)?;
+        let info = self.connection_info(address)?;
         let source = ConnectionSource::to_server(&info, &self.tls_roots).ok()?;
         let server = Node::open(address, source, self.call_settings.clone());
         servers.insert(address.to_owned(), server.clone());
@@ -352,7 +321,7 @@ impl ClusterNodes {
 
     /// Returns the connection settings for an address: a copy of the first seed with another host and port. Returns
     /// `None` if the address is invalid.
-    fn connection_info_of_address(&self, address: &str) -> Option<ConnectionInfo> {
+    fn connection_info(&self, address: &str) -> Option<ConnectionInfo> {
         with_host_and_port(self.seeds.first()?, address)
     }
 }
@@ -393,18 +362,6 @@ fn parse_slot_ranges(response: &Value, node_address: &str) -> Vec<SlotRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn key_slot_depends_on_hash_tag() {
-        // From the specification.
-        assert_eq!(slot_of("123456789"), 0x31C3);
-        assert_eq!(slot_of("{user1000}.following"), slot_of("user1000"));
-        assert_eq!(slot_of("foo{}{bar}"), {
-            crc16::State::<crc16::XMODEM>::calculate(b"foo{}{bar}") % 16_384
-        });
-        assert_eq!(slot_of("foo{{bar}}zap"), slot_of("{bar"));
-        assert_eq!(slot_of("foo{bar}{zap}"), slot_of("bar"));
-    }
 
     #[test]
     fn invalid_slot_ranges_are_skipped() {

@@ -69,6 +69,7 @@
 pub mod breaker;
 
 mod address;
+mod algorithms;
 #[doc(hidden)]
 pub mod bench_api;
 mod call;
@@ -84,7 +85,6 @@ mod execution;
 mod failure;
 mod foreign_value_log;
 mod group;
-mod hash_tag;
 mod maintenance;
 mod maintenance_op;
 mod multi_slot;
@@ -97,6 +97,7 @@ mod script_operation;
 mod script_request;
 mod sentinel;
 mod settings;
+mod slot;
 mod store;
 mod tls;
 mod topology;

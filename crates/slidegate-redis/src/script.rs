@@ -10,10 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use slidegate::Algorithm;
 use tokio::sync::Mutex;
 
-use crate::group::{self, AlgorithmSequence, GroupDriver};
+use crate::algorithms::{
+    ALGORITHM_COUNT, ALGORITHM_SET_COUNT, AlgorithmLuaFiles, AlgorithmSequence, AlgorithmSet,
+    StatePlace, algorithm_number, decide_lua, lua_files_of_algorithm, state_place,
+};
 
 /// The beginning of every script: constants and helper functions.
-pub const COMMON_HELPERS_LUA: &str = include_str!("../lua/base.lua");
+const COMMON_HELPERS_LUA: &str = include_str!("../lua/base.lua");
 /// Functions that find the slot of a limit, and the latest expiry, in a Redis value that several limits share.
 const SLOT_HELPERS_LUA: &str = include_str!("../lua/slots.lua");
 /// The driver that decides one hit whose state is a slot in a Redis value that several limits share.
@@ -26,6 +29,12 @@ const LOG_ENTRIES_LUA: &str = include_str!("../lua/log_entries.lua");
 const DECIDE_HIT_IN_LOG_LUA: &str = include_str!("../lua/single_log.lua");
 /// The driver that decides one hit whose state has its own Redis key.
 const DECIDE_HIT_WITH_OWN_KEY_LUA: &str = include_str!("../lua/single_key.lua");
+/// The template that decides the limits of one Redis value.
+const DECIDE_LIMITS_LUA: &str = include_str!("../lua/group_limits.lua");
+/// The template of the driver that decides one request, of the limits of one Redis value.
+const DECIDE_ONE_REQUEST_LUA: &str = include_str!("../lua/group.lua");
+/// The template of the driver that decides several requests, each of the limits of one Redis value.
+const DECIDE_SEVERAL_REQUESTS_LUA: &str = include_str!("../lua/group_batch.lua");
 /// The driver that decides one or more requests with any hits.
 const DECIDE_ANY_REQUESTS_LUA: &str = include_str!("../lua/batch.lua");
 /// The driver that decides a call with an id.
@@ -47,112 +56,6 @@ const RESET_LUA: &str = include_str!("../lua/reset.lua");
 
 /// The driver that releases or renews a permit.
 const PERMIT_LUA: &str = include_str!("../lua/permit.lua");
-
-/// All algorithms, in the order of their numbers.
-const ALGORITHMS: [Algorithm; ALGORITHM_COUNT] = {
-    // The last one is not in the list of algorithms that limit rates.
-    let mut algorithms = [Algorithm::Concurrent; ALGORITHM_COUNT];
-    let mut index = 0;
-    while index < Algorithm::ALL.len() {
-        algorithms[index] = Algorithm::ALL[index];
-        index += 1;
-    }
-    algorithms
-};
-
-/// Number of algorithms.
-const ALGORITHM_COUNT: usize = Algorithm::ALL.len() + 1;
-
-/// Number of possible sets of algorithms.
-const ALGORITHM_SET_COUNT: usize = 1 << ALGORITHM_COUNT;
-
-/// The Lua files of an algorithm. Each file does the same as the Rust file with the same name in
-/// `slidegate/src/algorithm/`.
-struct AlgorithmLuaFiles {
-    decide: &'static str,
-    revert: &'static str,
-    refund: &'static str,
-    place: StatePlace,
-}
-
-/// The place of a counter's state in Redis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatePlace {
-    /// The state has its own key.
-    OwnKey = 0,
-    /// The state is a slot of fixed size, in a value that several limits share.
-    Slot = 1,
-    /// The state is a log of variable size, in a value that several limits share.
-    Log = 2,
-}
-
-/// Returns the Lua files of an algorithm.
-fn lua_files_of_algorithm(algorithm: &Algorithm) -> AlgorithmLuaFiles {
-    macro_rules! scripts {
-        ($name:literal, $place:ident) => {
-            AlgorithmLuaFiles {
-                decide: include_str!(concat!("../lua/", $name, ".lua")),
-                revert: include_str!(concat!("../lua/revert/", $name, ".lua")),
-                refund: include_str!(concat!("../lua/refund/", $name, ".lua")),
-                place: StatePlace::$place,
-            }
-        };
-    }
-    match algorithm {
-        Algorithm::SlidingLog => scripts!("sliding_log", OwnKey),
-        Algorithm::SlidingBuckets { .. } => scripts!("sliding_buckets", OwnKey),
-        Algorithm::SlidingCounter => scripts!("sliding_counter", Slot),
-        Algorithm::FixedWindow { .. } => scripts!("fixed_window", Slot),
-        Algorithm::TokenBucket { .. } => scripts!("token_bucket", Slot),
-        Algorithm::SlidingWindow { .. } => scripts!("sliding_window", Log),
-        Algorithm::Concurrent => scripts!("concurrent", OwnKey),
-    }
-}
-
-/// Returns the Lua file that decides hits of the algorithm with this number.
-pub fn decide_lua(algorithm_number: u8) -> &'static str {
-    lua_files_of_algorithm(&ALGORITHMS[usize::from(algorithm_number) - 1]).decide
-}
-
-/// Returns the place of the state of a counter with this algorithm.
-pub fn state_place(algorithm: &Algorithm) -> StatePlace {
-    lua_files_of_algorithm(algorithm).place
-}
-
-/// Returns the number that identifies an algorithm in scripts: its position in `ALGORITHMS`, from 1.
-pub fn algorithm_number(algorithm: &Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::SlidingLog => 1,
-        Algorithm::SlidingBuckets { .. } => 2,
-        Algorithm::SlidingCounter => 3,
-        Algorithm::FixedWindow { .. } => 4,
-        Algorithm::TokenBucket { .. } => 5,
-        Algorithm::SlidingWindow { .. } => 6,
-        Algorithm::Concurrent => 7,
-    }
-}
-
-/// A set of algorithms, as a bit mask.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AlgorithmSet(u8);
-
-impl AlgorithmSet {
-    /// Returns a set that also contains `algorithm`.
-    pub fn with(self, algorithm: &Algorithm) -> Self {
-        Self(self.0 | 1 << (algorithm_number(algorithm) - 1))
-    }
-
-    /// Returns the algorithm if the set has only one.
-    pub fn single(self) -> Option<Algorithm> {
-        let mut algorithms = self.algorithms();
-        algorithms.next().filter(|_| algorithms.next().is_none())
-    }
-
-    /// Returns the algorithms in the order of their numbers.
-    fn algorithms(self) -> impl Iterator<Item = Algorithm> {
-        ALGORITHMS.into_iter().filter(move |algorithm| self.with(algorithm) == self)
-    }
-}
 
 /// A Lua script, and the number of times that it was sent to one server.
 #[derive(Debug)]
@@ -238,7 +141,7 @@ impl Scripts {
     /// Returns the script that decides a call with an id, whose hits have these algorithms and share one Redis value.
     pub fn once_group(&self, algorithms: AlgorithmSequence) -> &Script {
         self.once_group[algorithms.index()].get_or_init(|| {
-            let (helpers, driver) = group::compose_driver(algorithms, GroupDriver::OneRequest);
+            let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_ONE_REQUEST_LUA);
             let decide_call = as_function("decide_call", &driver);
             Script::new(format!("{helpers}{decide_call}{DECIDE_ONCE_LUA}"))
         })
@@ -246,13 +149,13 @@ impl Scripts {
 
     /// Returns the script that decides any hits of a call with an id.
     pub fn once_batch(&self, set: AlgorithmSet) -> &Script {
-        self.once_batch[usize::from(set.0)]
+        self.once_batch[set.index()]
             .get_or_init(|| compose_once_script(set, DECIDE_ANY_REQUESTS_LUA))
     }
 
     /// Returns the script that corrects the charges of a call once.
     pub fn settle(&self, set: AlgorithmSet) -> &Script {
-        self.settle[usize::from(set.0)]
+        self.settle[set.index()]
             .get_or_init(|| compose_settle_script(set, "", DECIDE_ANY_REQUESTS_LUA))
     }
 
@@ -275,7 +178,7 @@ impl Scripts {
     /// Returns the script that decides one request, whose hits have these algorithms and share one Redis value.
     pub fn group(&self, algorithms: AlgorithmSequence) -> &Script {
         self.group[algorithms.index()].get_or_init(|| {
-            let (helpers, driver) = group::compose_driver(algorithms, GroupDriver::OneRequest);
+            let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_ONE_REQUEST_LUA);
             Script::new(helpers + &driver)
         })
     }
@@ -284,27 +187,27 @@ impl Scripts {
     /// and share one Redis value.
     pub fn group_batch(&self, algorithms: AlgorithmSequence) -> &Script {
         self.group_batch[algorithms.index()].get_or_init(|| {
-            let (helpers, driver) = group::compose_driver(algorithms, GroupDriver::SeveralRequests);
+            let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_SEVERAL_REQUESTS_LUA);
             Script::new(helpers + &driver)
         })
     }
 
     /// Returns the script that decides several requests of any kind, one after another.
     pub fn batch(&self, set: AlgorithmSet) -> &Script {
-        self.batch[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptOperation::Decide, DECIDE_ANY_REQUESTS_LUA))
+        self.batch[set.index()]
+            .get_or_init(|| compose_script(set, AlgorithmFunction::Decide, DECIDE_ANY_REQUESTS_LUA))
     }
 
     /// Returns the script that reverts charges.
     pub fn revert(&self, set: AlgorithmSet) -> &Script {
-        self.revert[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptOperation::Revert, REVERT_LUA))
+        self.revert[set.index()]
+            .get_or_init(|| compose_script(set, AlgorithmFunction::Revert, REVERT_LUA))
     }
 
     /// Returns the script that subtracts units from counters.
     pub fn refund(&self, set: AlgorithmSet) -> &Script {
-        self.refund[usize::from(set.0)]
-            .get_or_init(|| compose_script(set, ScriptOperation::Refund, REFUND_LUA))
+        self.refund[set.index()]
+            .get_or_init(|| compose_script(set, AlgorithmFunction::Refund, REFUND_LUA))
     }
 
     /// Returns the script that changes the record of a call.
@@ -341,21 +244,52 @@ fn parts_of_single_script(algorithm: &Algorithm) -> (String, &'static str) {
     (helpers.join("\n"), driver)
 }
 
+/// Returns the helper functions and the driver of a script for limits with these algorithms, whose states share one
+/// Redis value. The driver repeats the code for each limit, because tables and loops over the limits would take a third
+/// longer.
+fn parts_of_group_script(algorithms: AlgorithmSequence, driver: &str) -> (String, String) {
+    let mut numbers: Vec<u8> = algorithms.numbers().collect();
+    let driver =
+        repeat_for_limits(&driver.replace("-- @decide_limits\n", DECIDE_LIMITS_LUA), &numbers);
+    numbers.sort_unstable();
+    numbers.dedup();
+    let functions = numbers
+        .into_iter()
+        .map(|number| format!("{}local decide_{number} = decide\n", decide_lua(number)));
+    (COMMON_HELPERS_LUA.to_owned() + &functions.collect::<String>(), driver)
+}
+
+/// Repeats each text in double braces for the limits whose algorithms have these numbers. In the text, `decide@` becomes
+/// the name of the algorithm's function, and another `@` the number of the limit.
+fn repeat_for_limits(template: &str, algorithm_numbers: &[u8]) -> String {
+    let mut parts = template.split("{{");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (repeated, rest) = part.split_once("}}").unwrap_or((part, ""));
+        text.extend((1..).zip(algorithm_numbers).map(|(nth, number): (u8, _)| {
+            let repeated = repeated.replace("decide@", &format!("decide_{number}"));
+            repeated.replace('@', &nth.to_string())
+        }));
+        text.push_str(rest);
+    }
+    text
+}
+
 /// Composes the script of a call with an id from the driver of a call without an id.
 fn compose_once_script(set: AlgorithmSet, driver: &str) -> Script {
     let decide_call = as_function("decide_call", driver);
-    compose_script(set, ScriptOperation::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
+    compose_script(set, AlgorithmFunction::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
 }
 
 /// Composes the script that corrects the charges of a call. `revert_one` reverts one charge in a usual state, and `driver`
 /// adds units.
 fn compose_settle_script(set: AlgorithmSet, revert_one: &str, driver: &str) -> Script {
-    let functions = |operation, name, driver| {
-        let functions = compose_functions(set, operation);
+    let functions = |function, name, driver| {
+        let functions = compose_functions(set, function);
         format!("{COMMON_HELPERS_LUA}{functions}{}", as_function(name, driver))
     };
-    let revert = functions(ScriptOperation::Revert, "revert_charges", REVERT_LUA);
-    let decide = functions(ScriptOperation::Decide, "decide_call", driver);
+    let revert = functions(AlgorithmFunction::Revert, "revert_charges", REVERT_LUA);
+    let decide = functions(AlgorithmFunction::Decide, "decide_call", driver);
     Script::new(
         SETTLE_LUA
             .replace("-- @revert_one", revert_one)
@@ -369,31 +303,31 @@ fn as_function(name: &str, driver: &str) -> String {
     format!("local function {name}(KEYS, ARGV)\n{driver}\nend\n")
 }
 
-/// The operation that a script performs on counters.
+/// The function of each algorithm that a driver calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ScriptOperation {
+enum AlgorithmFunction {
     Decide,
     Revert,
     Refund,
 }
 
 /// Composes a script from the functions of a set of algorithms and a driver, which is the last part of the script.
-fn compose_script(set: AlgorithmSet, operation: ScriptOperation, driver: &str) -> Script {
-    let functions = compose_functions(set, operation);
+fn compose_script(set: AlgorithmSet, function: AlgorithmFunction, driver: &str) -> Script {
+    let functions = compose_functions(set, function);
     Script::new(format!("{COMMON_HELPERS_LUA}{functions}{driver}"))
 }
 
 /// Composes the functions of a set of algorithms. A driver finds them in a table by algorithm number.
-fn compose_functions(set: AlgorithmSet, operation: ScriptOperation) -> String {
+fn compose_functions(set: AlgorithmSet, function: AlgorithmFunction) -> String {
     let mut text = SLOT_HELPERS_LUA.to_owned();
     text.push_str("local key_functions, slot_functions, log_functions = {}, {}, {}\n");
     if set.algorithms().any(|algorithm| state_place(&algorithm) == StatePlace::Log) {
         text.push_str(LOG_HELPERS_LUA);
-        if operation != ScriptOperation::Decide {
+        if function != AlgorithmFunction::Decide {
             text.push_str(LOG_ENTRIES_LUA);
         }
     }
-    if operation == ScriptOperation::Refund {
+    if function == AlgorithmFunction::Refund {
         text.push_str("local refund_functions = {}\n");
     }
     for algorithm in set.algorithms() {
@@ -405,12 +339,12 @@ fn compose_functions(set: AlgorithmSet, operation: ScriptOperation) -> String {
         };
         text.push_str(scripts.decide);
         // Writing into a string cannot fail.
-        let _ = match operation {
-            ScriptOperation::Decide => writeln!(text, "{table}[{number}] = decide"),
-            ScriptOperation::Revert => {
+        let _ = match function {
+            AlgorithmFunction::Decide => writeln!(text, "{table}[{number}] = decide"),
+            AlgorithmFunction::Revert => {
                 writeln!(text, "{}{table}[{number}] = revert", scripts.revert)
             }
-            ScriptOperation::Refund => writeln!(
+            AlgorithmFunction::Refund => writeln!(
                 text,
                 "{table}[{number}] = decide\n{}refund_functions[{number}] = refund",
                 scripts.refund
@@ -425,9 +359,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn algorithm_number_is_position_in_algorithm_list() {
-        for (position, algorithm) in (1..).zip(&ALGORITHMS) {
-            assert_eq!(algorithm_number(algorithm), position);
-        }
+    fn text_in_braces_is_repeated_for_each_limit() {
+        let template = "local {{a@, }}b = f({{decide@(a@), }}1)";
+        assert_eq!(
+            repeat_for_limits(template, &[3, 5]),
+            "local a1, a2, b = f(decide_3(a1), decide_5(a2), 1)"
+        );
     }
 }

@@ -2,7 +2,8 @@
 
 use slidegate::Algorithm;
 
-use crate::script::{AlgorithmSet, Scripts};
+use crate::algorithms::AlgorithmSet;
+use crate::script::Scripts;
 
 /// The beginning of the scripts that take a JSON argument.
 const JSON_LIMITS_LUA: &str = include_str!("../lua/json/limits.lua");

@@ -9,11 +9,10 @@ use slidegate::{
 };
 use smallvec::SmallVec;
 
+use crate::algorithms::{StatePlace, state_place};
 use crate::clocks::Clocks;
-use crate::cluster::tag_in_slot;
-use crate::hash_tag::hash_tagged_identity;
-use crate::script::{StatePlace, state_place};
 use crate::settings::Settings;
+use crate::slot::{hash_tagged_identity, tag_in_slot};
 
 /// The mode of a request: evaluate only, or also charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

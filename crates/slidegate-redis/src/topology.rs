@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, slot_of};
+use crate::cluster::Cluster;
 use crate::execution::ScriptResult;
 use crate::failure::{Failure, Redirect};
 use crate::node::{BatchKey, Node};
 use crate::script_operation::ScriptOperation;
 use crate::script_request::ScriptRequest;
+use crate::slot::slot_of;
 
 /// Maximum number of redirections that a call follows.
 const MAX_REDIRECTS_PER_CALL: usize = 5;

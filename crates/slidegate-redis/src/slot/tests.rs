@@ -206,3 +206,15 @@ rules:
     let attributes = [("user", "ann"), ("route", "/users/{id}")];
     assert_eq!(hash_tagged_identities(&several, &attributes), ["{#502}"]);
 }
+
+#[test]
+fn key_slot_depends_on_hash_tag() {
+    // From the specification.
+    assert_eq!(slot_of("123456789"), 0x31C3);
+    assert_eq!(slot_of("{user1000}.following"), slot_of("user1000"));
+    assert_eq!(slot_of("foo{}{bar}"), {
+        crc16::State::<crc16::XMODEM>::calculate(b"foo{}{bar}") % 16_384
+    });
+    assert_eq!(slot_of("foo{{bar}}zap"), slot_of("{bar"));
+    assert_eq!(slot_of("foo{bar}{zap}"), slot_of("bar"));
+}
