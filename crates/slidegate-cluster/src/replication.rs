@@ -343,7 +343,28 @@ impl ReplicationEngine {
 
     /// Returns the status of this node and its peers.
     pub fn status(&self, now: Timestamp) -> EngineStatus {
-        EngineStatus::new(self, now)
+        let since = |moment: Timestamp| Duration::from_micros(elapsed_us(moment, now));
+        let members = self.peers.values().map(|peer| PeerStatus {
+            node: peer.node.clone(),
+            liveness: peer.silent_since.map_or(Liveness::Alive, |at| Liveness::Silent(since(at))),
+            is_voter: peer.is_voter(),
+            acknowledged_flush: peer.acknowledged_flush,
+            lag: Duration::from_micros(self.acknowledgement_lag_us(peer.acknowledged_flush, now)),
+            epochs: peer.outgoing.sent.epoch,
+            sent: peer.sent,
+            received: peer.received,
+            rejected_frames: peer.rejected_frames,
+            rejected_updates: peer.rejected_updates,
+        });
+        EngineStatus {
+            local_node: self.local_node.clone(),
+            is_joining: self.is_joining,
+            is_settled: self.is_settled,
+            is_majority: self.majority_since.is_some(),
+            flush: self.flush,
+            rejected_frames: self.rejected_frames,
+            members: members.collect(),
+        }
     }
 
     /// Publishes the acknowledgements and the liveness of the other members, which decisions read.

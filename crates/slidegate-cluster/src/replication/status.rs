@@ -2,10 +2,6 @@
 
 use std::time::Duration;
 
-use slidegate::Timestamp;
-
-use super::ReplicationEngine;
-use super::settings::elapsed_us;
 use crate::node_info::NodeInfo;
 use crate::replicated_counters::FlushSeq;
 
@@ -76,32 +72,5 @@ impl FrameTraffic {
     pub(super) fn count_frame(&mut self, bytes: usize) {
         self.frames += 1;
         self.bytes += bytes as u64;
-    }
-}
-
-impl EngineStatus {
-    pub(super) fn new(engine: &ReplicationEngine, now: Timestamp) -> Self {
-        let since = |moment: Timestamp| Duration::from_micros(elapsed_us(moment, now));
-        let members = engine.peers.values().map(|peer| PeerStatus {
-            node: peer.node.clone(),
-            liveness: peer.silent_since.map_or(Liveness::Alive, |at| Liveness::Silent(since(at))),
-            is_voter: peer.is_voter(),
-            acknowledged_flush: peer.acknowledged_flush,
-            lag: Duration::from_micros(engine.acknowledgement_lag_us(peer.acknowledged_flush, now)),
-            epochs: peer.outgoing.sent.epoch,
-            sent: peer.sent,
-            received: peer.received,
-            rejected_frames: peer.rejected_frames,
-            rejected_updates: peer.rejected_updates,
-        });
-        Self {
-            local_node: engine.local_node.clone(),
-            is_joining: engine.is_joining,
-            is_settled: engine.is_settled,
-            is_majority: engine.majority_since.is_some(),
-            flush: engine.flush,
-            rejected_frames: engine.rejected_frames,
-            members: members.collect(),
-        }
     }
 }
