@@ -116,9 +116,10 @@ impl AccuracyMeter {
         if is_allowed_by_exact_log {
             self.deciding_log.charge(now_us, 1);
         }
-        let error_units = match is_allowed {
-            true => units_with_request.saturating_sub(self.max),
-            false => (self.max + 1).saturating_sub(units_with_request),
+        let error_units = if is_allowed {
+            units_with_request.saturating_sub(self.max)
+        } else {
+            (self.max + 1).saturating_sub(units_with_request)
         };
         let stats = &mut self.stats;
         stats.decisions += 1;
@@ -227,15 +228,14 @@ mod tests {
                 total.max_in_window >= MAX_UNITS_PER_WINDOW && total.allowed < total.decisions,
                 "{limit}: {total:?}"
             );
-            match is_strict(limit.algorithm()) {
-                true => {
-                    assert_eq!(
-                        (total.false_allows, total.max_in_window),
-                        (0, MAX_UNITS_PER_WINDOW),
-                        "{limit}"
-                    )
-                }
-                false => assert!(total.false_allows > 0, "{limit}: {total:?}"),
+            if is_strict(limit.algorithm()) {
+                assert_eq!(
+                    (total.false_allows, total.max_in_window),
+                    (0, MAX_UNITS_PER_WINDOW),
+                    "{limit}"
+                )
+            } else {
+                assert!(total.false_allows > 0, "{limit}: {total:?}")
             }
             if limit.algorithm() == Algorithm::SlidingLog {
                 assert_eq!((total.false_denies, total.max_error_units), (0, 0));

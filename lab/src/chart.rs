@@ -94,9 +94,10 @@ impl LineChart<'_> {
         let highest =
             points().map(|point| point.1).fold(reference_line.map_or(0.0, |line| line.0), f64::max);
         let y = 0.0..1.05 * highest.max(f64::MIN_POSITIVE);
-        match self.is_log_x {
-            true => self.draw_with_axes((min_x..max_x).log_scale(), y, reference_line),
-            false => self.draw_with_axes(min_x..max_x, y, reference_line),
+        if self.is_log_x {
+            self.draw_with_axes((min_x..max_x).log_scale(), y, reference_line)
+        } else {
+            self.draw_with_axes(min_x..max_x, y, reference_line)
         }
     }
 

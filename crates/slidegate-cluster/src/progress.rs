@@ -93,14 +93,14 @@ impl Progress {
     /// Returns the last flush that every member has acknowledged, including silent members. Returns [`FlushSeq::MAX`]
     /// if there are no other members, and 0 while this node is joining.
     pub fn flush_acknowledged_by_all(&self) -> FlushSeq {
-        match self.is_joining {
-            true => 0,
-            false => self
-                .members
+        if self.is_joining {
+            0
+        } else {
+            self.members
                 .iter()
                 .map(|member| member.acknowledged_flush)
                 .min()
-                .unwrap_or(FlushSeq::MAX),
+                .unwrap_or(FlushSeq::MAX)
         }
     }
 

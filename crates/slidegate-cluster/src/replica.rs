@@ -122,9 +122,12 @@ impl KeyReplica {
             let counted = sums.iter().filter(|(bucket, _)| is_unexpired(*bucket));
             counted.map(|(_, units)| *units).fold(0, u64::saturating_add)
         };
-        let state = counter.state_from_buckets(last, |bucket| match bucket == current_bucket {
-            true => units(&|candidate| candidate >= current_bucket),
-            false => units(&|candidate| candidate == bucket),
+        let state = counter.state_from_buckets(last, |bucket| {
+            if bucket == current_bucket {
+                units(&|candidate| candidate >= current_bucket)
+            } else {
+                units(&|candidate| candidate == bucket)
+            }
         });
         self.future_units_since =
             sums.iter().any(|(bucket, _)| *bucket > current_bucket).then_some(current_bucket);
@@ -205,9 +208,10 @@ impl KeyReplica {
         } else {
             0
         };
-        let recorded_units = match self.recorded_units.spilled() {
-            true => self.recorded_units.capacity() * size_of::<(u64, u64)>(),
-            false => 0,
+        let recorded_units = if self.recorded_units.spilled() {
+            self.recorded_units.capacity() * size_of::<(u64, u64)>()
+        } else {
+            0
         };
         let remote = self.remote.capacity() * size_of::<RemoteBucketCounter>();
         [local, recorded_units, remote].map(allocated_bytes).iter().sum()

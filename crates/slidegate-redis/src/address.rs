@@ -111,10 +111,12 @@ fn parse_query_parameters<'t>(
 ) -> Result<Vec<(&'t str, &'t str)>, String> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs: Vec<_> = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
-    match pairs.iter().any(|(name, _)| !known.contains(name)) {
-        true if known.is_empty() => Err("parameters (`?`) are not allowed".to_owned()),
-        true => Err(format!("only these parameters are allowed: {}", known.join(", "))),
-        false => Ok(pairs),
+    if pairs.iter().all(|(name, _)| known.contains(name)) {
+        Ok(pairs)
+    } else if known.is_empty() {
+        Err("parameters (`?`) are not allowed".to_owned())
+    } else {
+        Err(format!("only these parameters are allowed: {}", known.join(", ")))
     }
 }
 
@@ -124,16 +126,16 @@ fn parse_server_url(text: &str) -> Result<ConnectionInfo, &'static str> {
     let info = text
         .into_connection_info()
         .map_err(|_| "the user, password, host, port or database cannot be parsed")?;
-    match info.redis_settings().db() < 0 {
-        true => Err("the database must be 0 or a positive number"),
-        // A user with the documented rights may not call `CLIENT SETINFO`. Without a login, this call makes sure that the
-        // server responds before the connection is used.
-        false if info.redis_settings().password().is_some() => {
-            let settings = info.redis_settings().clone().set_skip_set_lib_name();
-            Ok(info.set_redis_settings(settings))
-        }
-        false => Ok(info),
+    if info.redis_settings().db() < 0 {
+        return Err("the database must be 0 or a positive number");
     }
+    if info.redis_settings().password().is_none() {
+        return Ok(info);
+    }
+    // A user with the documented rights may not call `CLIENT SETINFO`. Without a login, this call makes sure that the
+    // server responds before the connection is used.
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    Ok(info.set_redis_settings(settings))
 }
 
 /// Splits `user:password@host:port,host:port` into the part up to and including the `@`, and the list of hosts.
@@ -171,9 +173,12 @@ fn parse_sentinel_address(scheme: &str, rest: &str) -> Result<Address, AddressEr
         ("", "") => String::new(),
         (name, password) => format!("{name}:{password}@"),
     };
-    let sentinel_url = |host: &&str| match has_port(host) {
-        true => format!("{scheme}://{sentinel_user}{host}"),
-        false => format!("{scheme}://{sentinel_user}{host}:26379"),
+    let sentinel_url = |host: &&str| {
+        if has_port(host) {
+            format!("{scheme}://{sentinel_user}{host}")
+        } else {
+            format!("{scheme}://{sentinel_user}{host}:26379")
+        }
     };
     let sentinels: Result<Vec<_>, _> =
         hosts.iter().map(|host| parse_server_url(&sentinel_url(host))).collect();
@@ -220,10 +225,7 @@ fn has_port(host: &str) -> bool {
 pub(crate) fn host_and_port(address: &ConnectionAddr) -> String {
     match address {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            match host.contains(':') {
-                true => format!("[{host}]:{port}"),
-                false => format!("{host}:{port}"),
-            }
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
         }
         other => other.to_string(),
     }

@@ -172,19 +172,20 @@ impl ScriptExecutor {
     /// Returns the error for a call that did not finish by its deadline. `is_sent` is `true` if the call may have
     /// reached Redis, and thus may have charged.
     pub fn timeout_error(&self, is_sent: bool) -> StoreError {
-        match is_sent {
-            true => StoreError::TimedOut(format!(
+        if is_sent {
+            StoreError::TimedOut(format!(
                 "no response from Redis within {:?}; check its latency, or increase the timeout",
                 self.call_settings.timeout
-            )),
-            false => match self.connection.last_error() {
+            ))
+        } else {
+            match self.connection.last_error() {
                 Some(last_error) => failure::no_connection_error(&last_error),
                 None => StoreError::Unavailable(format!(
                     "earlier calls to Redis were still running after {:?}, so the call was not sent; \
                      check the latency of Redis, or increase the timeout",
                     self.call_settings.timeout
                 )),
-            },
+            }
         }
     }
 
@@ -268,9 +269,10 @@ impl ScriptExecutor {
             self.connection.replace_closed(&handle);
             let is_written = handle.connection.writes() != writes_before;
             if is_written && !options.is_repeatable {
-                return Err(Failure::Server(match error.is_io_error() {
-                    true => StoreError::ConnectionLost(error.to_string()),
-                    false => StoreError::TimedOut(error.to_string()),
+                return Err(Failure::Server(if error.is_io_error() {
+                    StoreError::ConnectionLost(error.to_string())
+                } else {
+                    StoreError::TimedOut(error.to_string())
                 }));
             }
             if !is_written {

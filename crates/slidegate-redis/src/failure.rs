@@ -50,10 +50,7 @@ impl Failure {
             (ErrorKind::Server(ServerErrorKind::TryAgain), _) => Self::Redirect(Redirect::TryAgain),
             _ => {
                 let rejected = StoreError::Rejected { class, message: message_of(error) };
-                match class.is_caused_by_key() {
-                    true => Self::Key(rejected),
-                    false => Self::Server(rejected),
-                }
+                if class.is_caused_by_key() { Self::Key(rejected) } else { Self::Server(rejected) }
             }
         })
     }

@@ -87,8 +87,7 @@ async fn run_maintenance_concurrently(
         |(slot, operation)| async move { topology.run_operation(slot, &operation, deadline).await };
     let results = join_all(operations.map(run)).await;
     let has_several = results.len() > 1;
-    results.into_iter().collect::<Result<_, _>>().map_err(|failure: Failure| match has_several {
-        true => failure.into_partial().into_error(),
-        false => failure.into_error(),
+    results.into_iter().collect::<Result<_, _>>().map_err(|failure: Failure| {
+        if has_several { failure.into_partial().into_error() } else { failure.into_error() }
     })
 }

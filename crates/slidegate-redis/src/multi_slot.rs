@@ -109,9 +109,10 @@ pub async fn take_parts(
         is_admitted(vetoes.map(|(index, veto)| (veto, outcomes[index].fits())))
     };
     let is_peek_admitted = are_admitted(&outcomes);
-    let charging: Vec<SlotPart> = match is_peek_admitted {
-        true => parts.iter().map(SlotPart::to_charging_part).collect(),
-        false => parts.iter().filter_map(SlotPart::to_always_charged_part).collect(),
+    let charging: Vec<SlotPart> = if is_peek_admitted {
+        parts.iter().map(SlotPart::to_charging_part).collect()
+    } else {
+        parts.iter().filter_map(SlotPart::to_always_charged_part).collect()
     };
     let replies = send_parts_concurrently(topology, &charging, deadline).await;
     let is_part_admitted = |reply: &Result<ScriptReply, Failure>, part: &SlotPart| {
@@ -140,9 +141,10 @@ pub async fn take_parts(
                 Some(charge) if !is_kept => to_revert.push(charge),
                 charge => {
                     kept.extend(charge);
-                    outcomes[*index] = match allowed {
-                        true => hit_reply.outcome,
-                        false => hit_reply.outcome_after(&outcomes[*index]),
+                    outcomes[*index] = if allowed {
+                        hit_reply.outcome
+                    } else {
+                        hit_reply.outcome_after(&outcomes[*index])
                     };
                 }
             }

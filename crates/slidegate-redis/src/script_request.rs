@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use slidegate::store::{Charge, CounterId};
 use slidegate::{
-    CallId, ChargeWhen, Hit, Limit, LimitParams, Outcome, RedisOptions, Timestamp, Veto,
+    CallId, ChargeWhen, Hit, Limit, LimitParams, Outcome, RedisOptions, StoreError, Timestamp, Veto,
 };
 use smallvec::SmallVec;
 
@@ -13,6 +13,23 @@ use crate::algorithms::{StatePlace, state_place};
 use crate::clocks::Clocks;
 use crate::settings::Settings;
 use crate::slot::{hash_tagged_identity, tag_in_slot};
+
+/// Maximum number of hits per request. A script call encodes the number of hits in 16 bits.
+const MAX_HITS_PER_REQUEST: usize = u16::MAX as usize;
+
+/// Returns an error if a request has more than [`MAX_HITS_PER_REQUEST`] hits. Only a request with several descriptors
+/// can have so many: a policy that could produce them from one descriptor is rejected when it is loaded.
+pub fn reject_too_many_hits(hits: &[Hit<'_>]) -> Result<(), StoreError> {
+    match hits.len() {
+        0..=MAX_HITS_PER_REQUEST => Ok(()),
+        count => Err(StoreError::Unsupported(format!(
+            "the request has {count} limits, more than {MAX_HITS_PER_REQUEST}; send fewer descriptors"
+        ))),
+    }
+}
+
+/// Hits with their Redis keys.
+pub type KeyedHits = SmallVec<[KeyedHit; 1]>;
 
 /// The mode of a request: evaluate only, or also charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +44,7 @@ pub enum ScriptMode {
 #[derive(Clone, Debug)]
 pub struct ScriptRequest {
     pub mode: ScriptMode,
-    pub hits: SmallVec<[KeyedHit; 1]>,
+    pub hits: KeyedHits,
 }
 
 /// A hit and its Redis key.

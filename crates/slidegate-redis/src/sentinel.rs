@@ -210,9 +210,7 @@ impl SentinelConnection {
 fn parse_master_fields(response: &HashMap<String, String>) -> Option<ReportedMaster> {
     let host = response.get("ip")?;
     let port: u16 = response.get("port")?.parse().ok()?;
-    let address = match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    };
+    let address =
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     Some(ReportedMaster { epoch: response.get("config-epoch")?.parse().ok()?, address })
 }

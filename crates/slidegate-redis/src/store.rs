@@ -1,6 +1,8 @@
 //! The Redis store: serves denials from the denial cache, and sends all other requests to Redis, one script call per
 //! slot of a Cluster.
 
+mod batch;
+mod edits;
 mod once;
 mod permits;
 mod revert_queue;
@@ -11,13 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{join_all, poll_immediate};
-use slidegate::store::{Charge, CounterId, OnceResult, Outcomes, SettleResult, Settlement};
+use slidegate::store::{CounterId, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::{
     Adjustment, CallIdentity, ChargeResult, ChargeWhen, Clock, Edit, Hit, Outcome, PermitChange,
-    Receipt, Store, StoreError, Veto, internal,
+    Receipt, Store, StoreError, Veto,
 };
-use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -30,11 +30,12 @@ use crate::error::ConnectError;
 use crate::execution::CallSettings;
 use crate::failure::{self, Failure};
 use crate::foreign_value_log::ForeignValueLog;
-use crate::maintenance;
 use crate::multi_slot::{self, split_by_slot};
 use crate::node::Node;
 use crate::reply::{HitReply, ScriptReply};
-use crate::script_request::{KeyedHit, RedisKeyspace, ScriptMode, ScriptRequest, key_and_tag};
+use crate::script_request::{
+    KeyedHit, KeyedHits, RedisKeyspace, ScriptMode, ScriptRequest, reject_too_many_hits,
+};
 use crate::settings::Settings;
 use crate::tls::TlsRoots;
 use crate::topology::Topology;
@@ -95,20 +96,21 @@ impl RedisStore {
         let tls_roots = TlsRoots::from_file(settings.ca_file.as_deref())?;
         let topology = match address.target() {
             AddressTarget::Server(info) => ConnectionSource::to_server(&info, &tls_roots)
-                .map(|source| new_single_server_topology(source, call_settings)),
+                .map(|source| Topology::Single(Node::open("", source, call_settings))),
             AddressTarget::Sentinel(target) => ConnectionSource::to_master(&target, &tls_roots)
-                .map(|source| new_single_server_topology(source, call_settings)),
+                .map(|source| Topology::Single(Node::open("", source, call_settings))),
             AddressTarget::Cluster(seeds) => {
                 Cluster::open(seeds, tls_roots, call_settings).map(Topology::Cluster)
             }
         };
-        let topology = topology.map_err(|error| match &settings.ca_file {
-            Some(path) => ConnectError::Ca { path: path.clone(), message: error.to_string() },
-            None => {
-                ConnectError::Client { address: address.to_string(), message: error.to_string() }
+        let topology = topology.map_err(|error| {
+            let message = error.to_string();
+            match &settings.ca_file {
+                Some(path) => ConnectError::Ca { path: path.clone(), message },
+                None => ConnectError::Client { address: address.to_string(), message },
             }
         })?;
-        let inner = RedisStoreInner {
+        let inner = Arc::new(RedisStoreInner {
             keyspace,
             topology,
             deny_cache: DenyCache::new(settings.deny_cache_ttl),
@@ -116,8 +118,7 @@ impl RedisStore {
             clocks,
             timeout: settings.timeout,
             runtime: Handle::current(),
-        };
-        let inner = Arc::new(inner);
+        });
         let revert_queue = RevertQueue::start(&inner);
         Ok(Self { inner, settings, revert_queue, foreign_value_log: ForeignValueLog::default() })
     }
@@ -173,32 +174,10 @@ impl Address {
     }
 }
 
-/// Creates the topology of a single server.
-fn new_single_server_topology(source: ConnectionSource, call_settings: CallSettings) -> Topology {
-    Topology::Single(Node::open("", source, call_settings))
-}
-
 /// Returns the result of a request without hits: an admission that charges nothing.
 fn result_of_request_without_hits() -> ChargeResult {
     ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
 }
-
-/// Maximum number of hits per request. A script call encodes the number of hits in 16 bits.
-const MAX_HITS_PER_REQUEST: usize = u16::MAX as usize;
-
-/// Returns an error if a request has more than [`MAX_HITS_PER_REQUEST`] hits. Only a request with several descriptors
-/// can have so many: a policy that could produce them from one descriptor is rejected when it is loaded.
-fn reject_too_many_hits(hits: &[Hit<'_>]) -> Result<(), StoreError> {
-    match hits.len() {
-        0..=MAX_HITS_PER_REQUEST => Ok(()),
-        count => Err(StoreError::Unsupported(format!(
-            "the request has {count} limits, more than {MAX_HITS_PER_REQUEST}; send fewer descriptors"
-        ))),
-    }
-}
-
-/// Hits with their Redis keys.
-type KeyedHits = SmallVec<[KeyedHit; 1]>;
 
 impl RedisStoreInner {
     /// Returns the deadline of a request that arrives now.
@@ -209,36 +188,6 @@ impl RedisStoreInner {
     /// Adds Redis keys to the hits of a request.
     fn build_keyed_hits(&self, hits: &[Hit<'_>]) -> KeyedHits {
         hits.iter().map(|hit| self.keyspace.keyed_hit(hit, || self.clocks.local_now())).collect()
-    }
-
-    /// Charges several requests. Requests whose keys are in the same slot are decided in the given order.
-    async fn decide_requests_in_order_per_slot(
-        self: &Arc<Self>,
-        requests: impl Iterator<Item = KeyedHits>,
-    ) -> Vec<Result<ChargeResult, StoreError>> {
-        let (mut results, mut pending) = (Vec::new(), Vec::new());
-        let mut leader = None;
-        for (index, hits) in requests.enumerate() {
-            if !hits.is_empty() && self.common_slot_of_hits(&hits).is_none() {
-                // Its slots are called twice, so no other request may be in flight in them.
-                drop(leader.take());
-                results.extend(join_all(pending.drain(..)).await);
-                results.push((index, self.decide_with_cache_or_redis(hits).await));
-                continue;
-            }
-            leader = leader.or_else(|| self.topology.try_hold());
-            let mut future =
-                Box::pin(async move { (index, self.decide_with_cache_or_redis(hits).await) });
-            // Polled once, so that it is enqueued before the next request.
-            match poll_immediate(&mut future).await {
-                Some(result) => results.push(result),
-                None => pending.push(future),
-            }
-        }
-        drop(leader);
-        results.extend(join_all(pending).await);
-        results.sort_unstable_by_key(|(index, _)| *index);
-        results.into_iter().map(|(_, result)| result).collect()
     }
 
     /// Decides and charges a request. A denial is served from the denial cache if possible; otherwise Redis is called.
@@ -316,22 +265,7 @@ impl RedisStoreInner {
             }
             None => {
                 // Runs to completion even if the caller is gone, so that charges of a denied request are reverted.
-                let this = self.clone();
-                let charge = async move {
-                    let sampled_hits = this.sampled_hits_with_versions(&request.hits);
-                    let pending_charges = this.deny_cache.begin_charges(&request.hits);
-                    let parts = split_by_slot(&this.topology, request);
-                    let deadline = this.new_request_deadline();
-                    let result = multi_slot::take_parts(&this.topology, &parts, deadline, || {
-                        this.new_request_deadline()
-                    })
-                    .await;
-                    // Also after a denial: hits may have been charged and reverted.
-                    drop(pending_charges);
-                    let result = result?;
-                    this.record_sampled_outcomes(&sampled_hits, &result);
-                    Ok(result)
-                };
+                let charge = self.clone().charge_in_several_slots(request);
                 let result = self.runtime.spawn(charge).await;
                 result.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())))
             }
@@ -424,75 +358,6 @@ impl RedisStoreInner {
             }
         }
     }
-
-    /// Changes the charges of a receipt: reverts the excess, then charges the additional units.
-    async fn adjust(
-        self: &Arc<Self>,
-        receipt: &Receipt,
-        adjustment: Adjustment,
-    ) -> Result<(), StoreError> {
-        let reverted: Vec<Charge> = receipt.charges_to_revert(adjustment).collect();
-        if !reverted.is_empty() {
-            self.revert(&reverted).await?;
-        }
-        let is_own = |charge: &Charge| key_and_tag(&charge.counter).is_some();
-        let additional = receipt.additional_charges(adjustment).filter(is_own);
-        let keyed_hit = |charge: Charge| {
-            self.keyspace.keyed_hit(&charge.reported_hit(), || self.clocks.local_now())
-        };
-        let hits: KeyedHits = additional.map(keyed_hit).collect();
-        self.decide_with_cache_or_redis(hits).await.map(drop)
-    }
-
-    /// Reverts charges, and removes their counters from the denial cache.
-    async fn revert(&self, charges: &[Charge]) -> Result<(), StoreError> {
-        let reverted =
-            maintenance::revert(&self.topology, charges, self.new_request_deadline()).await;
-        // Also after an error: the revert may have happened.
-        for (key, tag) in charges.iter().filter_map(|charge| key_and_tag(&charge.counter)) {
-            self.deny_cache.invalidate(key, tag);
-        }
-        reverted
-    }
-
-    /// Subtracts the costs of hits from their counters. For a sampled rule with factor N, one refund in N is sent, with
-    /// N times the cost, as for charges.
-    async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let hits = self.build_keyed_hits(hits);
-        let random = fastrand::u32(..);
-        let is_sent = |hit: &KeyedHit| random.is_multiple_of(hit.sample) || hit.cost == 0;
-        let sent: KeyedHits = hits.iter().filter(|hit| is_sent(hit)).cloned().collect();
-        let refunded =
-            maintenance::refund(&self.topology, &sent, self.new_request_deadline()).await;
-        // Also after an error: the refund may have happened.
-        for hit in &sent {
-            self.deny_cache.invalidate(&hit.key, hit.tag);
-        }
-        let refunded = refunded?;
-        let mut outcomes = refunded.iter().copied();
-        let outcome = |hit: &KeyedHit| match is_sent(hit) {
-            true => outcomes.next().unwrap_or_else(Outcome::unknown),
-            false => Outcome::unknown(),
-        };
-        Ok(hits.iter().map(outcome).collect())
-    }
-
-    /// Deletes the counters of hits. If a counter is split over several keys, all its parts are deleted.
-    async fn reset(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let in_all_parts =
-            |hit: &Hit<'_>| self.keyspace.keyed_hits_in_all_parts(hit, || self.clocks.local_now());
-        let keyed: KeyedHits = hits.iter().flat_map(in_all_parts).collect();
-        let reset = maintenance::reset(&self.topology, &keyed, self.new_request_deadline()).await;
-        for hit in &keyed {
-            self.deny_cache.invalidate(&hit.key, hit.tag);
-        }
-        reset.map(|()| hits.iter().map(unused_counter_outcome).collect())
-    }
-}
-
-/// Returns the outcome of a hit that requires one unit of a counter that has no units in use.
-fn unused_counter_outcome(hit: &Hit<'_>) -> Outcome {
-    internal::unused_counter_outcome(hit.key.share().unwrap_or(hit.limit))
 }
 
 /// Returns `true` if no earlier hit of the request has the same counter. The figures of a later hit of the same counter
@@ -519,9 +384,8 @@ impl Store for RedisStore {
         let results = self.inner.decide_requests_in_order_per_slot(requests).await;
         let any_charged = results.iter().any(Result::is_ok);
         let results = results.into_iter().map(|result| self.logged(result));
-        results.collect::<Result<_, _>>().map_err(|error: StoreError| match any_charged {
-            true => failure::into_partial_error(error),
-            false => error,
+        results.collect::<Result<_, _>>().map_err(|error: StoreError| {
+            if any_charged { failure::into_partial_error(error) } else { error }
         })
     }
 

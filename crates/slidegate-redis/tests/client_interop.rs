@@ -109,11 +109,10 @@ async fn check_request_at_gate(gate: &Gate<RedisStore>, client: &str) -> String 
     let decision =
         gate.check_async(&Request::new("default", Descriptor::new([("client", client)]))).await;
     assert!(!decision.is_degraded(), "must be decided by Redis");
-    match decision.is_allowed() {
-        true => format!("allowed, {} left", decision.remaining()),
-        false => {
-            format!("denied, try again in {:.3} s", decision.retry_after().unwrap().as_secs_f64())
-        }
+    if decision.is_allowed() {
+        format!("allowed, {} left", decision.remaining())
+    } else {
+        format!("denied, try again in {:.3} s", decision.retry_after().unwrap().as_secs_f64())
     }
 }
 

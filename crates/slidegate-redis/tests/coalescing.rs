@@ -155,9 +155,10 @@ async fn wrong_redis_value_type_fails_only_its_request() {
             fixture.take("worse", &limit, 1).await.unwrap();
             for key in fixture.redis.keys() {
                 fixture.redis.command(&["DEL", &key]);
-                match key.contains("bad") {
-                    true => fixture.redis.command(&["LPUSH", &key, "x"]),
-                    false => fixture.redis.command(&["SET", &key, "not ours"]),
+                if key.contains("bad") {
+                    fixture.redis.command(&["LPUSH", &key, "x"])
+                } else {
+                    fixture.redis.command(&["SET", &key, "not ours"])
                 };
             }
             let client = ["good", "bad", "good", "worse", "fine"];

@@ -16,9 +16,10 @@
 //! # async fn main() -> Result<(), http::Error> {
 //! let opens_at = Instant::now() + Duration::from_secs(5);
 //! let server = tower::service_fn(move |_: Request<Bytes>| async move {
-//!     let response = match Instant::now() < opens_at {
-//!         true => Response::builder().status(429).header("retry-after", 5),
-//!         false => Response::builder(),
+//!     let response = if Instant::now() < opens_at {
+//!         Response::builder().status(429).header("retry-after", 5)
+//!     } else {
+//!         Response::builder()
 //!     };
 //!     response.body(Bytes::new())
 //! });

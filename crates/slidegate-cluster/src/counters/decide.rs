@@ -161,14 +161,12 @@ impl Counters {
             );
         }
         let allowed = outcome.fits() || hit.veto == Veto::Never;
-        let charge = match has_charge(hit, allowed, &outcome) {
-            true if hit.cost == 0 => {
-                Some(new_single_charge(hit, &location, Timestamp::from_micros(0)))
-            }
-            true => {
-                Some(self.charge(shard, counter, slot, location, (hit, &mut outcome), context)?)
-            }
-            false => None,
+        let charge = if !has_charge(hit, allowed, &outcome) {
+            None
+        } else if hit.cost == 0 {
+            Some(new_single_charge(hit, &location, Timestamp::from_micros(0)))
+        } else {
+            Some(self.charge(shard, counter, slot, location, (hit, &mut outcome), context)?)
         };
         Ok(Some(SingleChargeResult { outcome, charge }))
     }

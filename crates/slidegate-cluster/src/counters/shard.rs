@@ -202,7 +202,7 @@ impl StateTables {
                 AnyAdditive::SlidingBuckets(counter) => {
                     counter.add_to_current_bucket(state, bucket, units)
                 }
-                _ => None,
+                AnyAdditive::SlidingCounter(_) | AnyAdditive::FixedWindow(_) => None,
             }
         });
         let Some(others) = self.others.as_mut().filter(|_| added.is_none()) else {
@@ -213,7 +213,7 @@ impl StateTables {
                 AnyAdditive::SlidingCounter(counter) => {
                     counter.add_to_current_bucket(state, bucket, units)
                 }
-                _ => None,
+                AnyAdditive::SlidingBuckets(_) | AnyAdditive::FixedWindow(_) => None,
             }
         });
         added.or_else(|| {
@@ -222,7 +222,7 @@ impl StateTables {
                     AnyAdditive::FixedWindow(counter) => {
                         counter.add_to_current_bucket(state, bucket, units)
                     }
-                    _ => None,
+                    AnyAdditive::SlidingBuckets(_) | AnyAdditive::SlidingCounter(_) => None,
                 }
             })
         })

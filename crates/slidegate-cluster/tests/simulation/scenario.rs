@@ -95,12 +95,11 @@ impl Scenario {
 
 /// Draws a random limit. If `is_hot` is `true`, all requests use one key, and the limit has a long window.
 fn draw_random_limit(rng: &mut Rng, is_hot: bool) -> Limit {
-    let (max, window) = match is_hot {
-        true => ([20, 100][rng.usize(..2)], ["5s", "20s"][rng.usize(..2)]),
-        false => {
-            let max = [1, 2, 5, 20, 100, 400][rng.usize(..6)];
-            (max, ["1s", "2s", "5s", "20s"][rng.usize(..4)])
-        }
+    let (max, window) = if is_hot {
+        ([20, 100][rng.usize(..2)], ["5s", "20s"][rng.usize(..2)])
+    } else {
+        let max = [1, 2, 5, 20, 100, 400][rng.usize(..6)];
+        (max, ["1s", "2s", "5s", "20s"][rng.usize(..4)])
     };
     let algorithm = match rng.u32(if is_hot { 1..5 } else { 0..5 }) {
         0 => Algorithm::SlidingCounter,

@@ -360,9 +360,10 @@ impl Simulator {
             let hit_key = Key::new(&self.scope, &value);
             let hit = Hit::new(hit_key, &limit, units);
             let now = node.now(self.now_us);
-            let edited = match is_reset {
-                true => node.counters.reset(&[hit], now),
-                false => node.counters.refund(&[hit], now),
+            let edited = if is_reset {
+                node.counters.reset(&[hit], now)
+            } else {
+                node.counters.refund(&[hit], now)
             };
             assert!(edited.is_ok());
         }

@@ -28,12 +28,10 @@ impl DenyCache {
     /// the cached denial is removed, so that the other hits pass without a call. If the hit was not charged, because
     /// another limit denied the request, the next hit is sent as a probe.
     pub fn record_fit(&self, hit: &KeyedHit, is_charged: bool) {
-        match is_charged {
-            true if self.entries.get(&self.hash_counter(&hit.key, hit.tag)).is_some() => {
-                self.invalidate(&hit.key, hit.tag);
-            }
-            true => {}
-            false => self.update_cached_denial(hit, |denial| denial.expires_at = denial.sent_at),
+        if !is_charged {
+            self.update_cached_denial(hit, |denial| denial.expires_at = denial.sent_at);
+        } else if self.entries.get(&self.hash_counter(&hit.key, hit.tag)).is_some() {
+            self.invalidate(&hit.key, hit.tag);
         }
     }
 

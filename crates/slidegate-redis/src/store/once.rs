@@ -11,11 +11,11 @@ use slidegate::store::{OnceResult, SettleResult, Settlement};
 use slidegate::{CallIdentity, Hit, StoreError};
 use tokio::time::{Instant, sleep};
 
-use super::{KeyedHits, RedisStoreInner, result_of_request_without_hits};
+use super::{RedisStoreInner, result_of_request_without_hits};
 use crate::call_record::{OnceCall, OnceReply, RecordChange, RecordHead, SettleCall};
 use crate::failure::Failure;
 use crate::reply::HitReply;
-use crate::script_request::{ScriptMode, ScriptRequest, key_and_tag};
+use crate::script_request::{KeyedHits, ScriptMode, ScriptRequest, key_and_tag};
 use crate::topology::Topology;
 
 /// The time to live of a claim. If a process dies between the claim and the result, a repetition is rejected until then.

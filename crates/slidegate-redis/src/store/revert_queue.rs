@@ -67,14 +67,13 @@ impl RevertQueue {
     pub(super) fn push(&self, receipt: Receipt) {
         let (permits, charges): (Vec<&Charge>, Vec<&Charge>) =
             receipt.charges().iter().partition(|charge| charge.limit.is_concurrent());
-        let has_both = !permits.is_empty() && !charges.is_empty();
-        match has_both {
-            true => {
-                self.push_one(Return::Permit(permits.into_iter().cloned().collect()));
-                self.push_one(Return::Charges(charges.into_iter().cloned().collect()));
-            }
-            false if permits.is_empty() => self.push_one(Return::Charges(receipt)),
-            false => self.push_one(Return::Permit(receipt)),
+        if permits.is_empty() {
+            self.push_one(Return::Charges(receipt));
+        } else if charges.is_empty() {
+            self.push_one(Return::Permit(receipt));
+        } else {
+            self.push_one(Return::Permit(permits.into_iter().cloned().collect()));
+            self.push_one(Return::Charges(charges.into_iter().cloned().collect()));
         }
     }
 

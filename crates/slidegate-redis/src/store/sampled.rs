@@ -7,9 +7,9 @@ use slidegate::store::Charge;
 use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
 use smallvec::SmallVec;
 
-use super::{KeyedHits, RedisStoreInner, result_of_request_without_hits};
+use super::{RedisStoreInner, result_of_request_without_hits};
 use crate::deny_cache::{CacheLookup, CacheVersion};
-use crate::script_request::KeyedHit;
+use crate::script_request::{KeyedHit, KeyedHits};
 
 impl RedisStoreInner {
     /// Charges the hits that must be sent or are selected at random; the other hits pass without a call. A hit must be
@@ -50,9 +50,12 @@ impl RedisStoreInner {
         });
         let receipt = receipt.collect();
         let mut outcomes = result.outcomes.iter().copied();
-        let outcome = |is_sent: &bool| match is_sent {
-            true => outcomes.next().unwrap_or_else(Outcome::unknown),
-            false => Outcome::unknown(),
+        let outcome = |is_sent: &bool| {
+            if *is_sent {
+                outcomes.next().unwrap_or_else(Outcome::unknown)
+            } else {
+                Outcome::unknown()
+            }
         };
         let outcomes = is_sent.iter().map(outcome).collect();
         Ok(ChargeResult { allowed: result.allowed, outcomes, receipt })

@@ -38,10 +38,10 @@ fn source_files(folder: &str, extension: &str) -> Vec<PathBuf> {
     fn collect(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => collect(&path, extension, found),
-                false if path.extension().is_some_and(|end| end == extension) => found.push(path),
-                false => {}
+            if path.is_dir() {
+                collect(&path, extension, found);
+            } else if path.extension().is_some_and(|end| end == extension) {
+                found.push(path);
             }
         }
     }
@@ -96,9 +96,10 @@ fn commands_of_rust_file(name: &str) -> BTreeSet<String> {
         let argument = argument.split('"').next().unwrap_or_default();
         let is_subcommand =
             argument.len() > 2 && argument.bytes().all(|byte| byte.is_ascii_uppercase());
-        match is_subcommand {
-            true => format!("{command}|{argument}").to_lowercase(),
-            false => command.to_lowercase(),
+        if is_subcommand {
+            format!("{command}|{argument}").to_lowercase()
+        } else {
+            command.to_lowercase()
         }
     });
     commands.collect()

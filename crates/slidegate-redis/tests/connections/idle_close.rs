@@ -260,9 +260,10 @@ async fn calls_during_random_closes_are_charged_at_most_once() {
     let killer = async {
         loop {
             tokio::time::sleep(Duration::from_micros(fastrand::u64(200..5_000))).await;
-            match fastrand::bool() {
-                true => proxy.close_connections(),
-                false => redis.close_client_connections(),
+            if fastrand::bool() {
+                proxy.close_connections()
+            } else {
+                redis.close_client_connections()
             }
         }
     };

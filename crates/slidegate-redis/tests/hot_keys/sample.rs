@@ -86,9 +86,10 @@ async fn sampled_refund_is_correct_on_average() {
         for nth in 0..2 * REQUESTS_PER_TENANT {
             let descriptor = Descriptor::new([("tenant", tenant.as_str())]);
             // First the charges: the counter rarely has fewer units than are refunded.
-            let descriptor = match nth < REQUESTS_PER_TENANT {
-                true => descriptor.cost(3),
-                false => descriptor.cost(1).as_refund(),
+            let descriptor = if nth < REQUESTS_PER_TENANT {
+                descriptor.cost(3)
+            } else {
+                descriptor.cost(1).as_refund()
             };
             let decision = instance.check_async(&Request::new("default", descriptor)).await;
             assert!(decision.is_allowed() && !decision.is_degraded());

@@ -157,10 +157,7 @@ impl Cluster {
             waited |= !is_ok;
             is_ok
         });
-        match waited {
-            true => slidegate::Clock::now(clock),
-            false => promoted_at,
-        }
+        if waited { slidegate::Clock::now(clock) } else { promoted_at }
     }
 
     /// Starts the migration of a slot between masters, without moving keys.

@@ -114,10 +114,7 @@ impl Node {
         let log = std::fs::read_to_string(&self.log).unwrap();
         let behind = log.lines().filter_map(|line| Some(line.split_once(words)?.1.to_owned()));
         // An incomplete line has no line end yet.
-        match log.ends_with('\n') {
-            true => behind.collect(),
-            false => Vec::new(),
-        }
+        if log.ends_with('\n') { behind.collect() } else { Vec::new() }
     }
 
     /// Clears the log file.

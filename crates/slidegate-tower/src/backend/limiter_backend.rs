@@ -105,9 +105,10 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
                 "a settlement of a named cost has no effect on a limiter; settle the cost without a name, or use a gate"
             );
         }
-        match charge.decision.is_degraded() {
-            true => settle_charge_in_limiter(&self.local_share, charge, settlement).await,
-            false => settle_charge_in_limiter(&self.limiter, charge, settlement).await,
+        if charge.decision.is_degraded() {
+            settle_charge_in_limiter(&self.local_share, charge, settlement).await
+        } else {
+            settle_charge_in_limiter(&self.limiter, charge, settlement).await
         }
     }
 }

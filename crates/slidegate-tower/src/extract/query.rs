@@ -36,9 +36,10 @@ pub fn query(name: impl Into<Box<str>>) -> impl Extract + Clone + fmt::Debug {
 
 /// Decodes the name or the value of a query parameter to bytes.
 fn decode_form_text(part: &str) -> Cow<'_, [u8]> {
-    match part.contains('+') {
-        true => percent_decode_str(&part.replace('+', " ")).collect::<Vec<u8>>().into(),
-        false => percent_decode_str(part).into(),
+    if part.contains('+') {
+        percent_decode_str(&part.replace('+', " ")).collect::<Vec<u8>>().into()
+    } else {
+        percent_decode_str(part).into()
     }
 }
 

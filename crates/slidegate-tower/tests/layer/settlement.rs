@@ -172,9 +172,12 @@ async fn settlement_reverts_only_server_errors() {
     with_both_stores!(|fixture| {
         let limiter = fixture.limiter(3, MINUTE).named("all");
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
-            .settle(|response| match response.status.is_server_error() {
-                true => Settlement::Revert,
-                false => Settlement::Keep,
+            .settle(|response| {
+                if response.status.is_server_error() {
+                    Settlement::Revert
+                } else {
+                    Settlement::Keep
+                }
             });
         let app = Router::new()
             .route("/", post(async || "done"))

@@ -37,9 +37,10 @@ fn format_placeholder(results: &Results, text: &str) -> Result<String, Box<dyn E
         Some((table, base)) => (table, Some(base)),
         None => (text, None),
     };
-    match results.rows(table).is_empty() {
-        true => Ok("*Not measured in this run.*".to_owned()),
-        false => Ok(format_table(results, table, base, divisor)),
+    if results.rows(table).is_empty() {
+        Ok("*Not measured in this run.*".to_owned())
+    } else {
+        Ok(format_table(results, table, base, divisor))
     }
 }
 

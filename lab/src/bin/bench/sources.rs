@@ -166,12 +166,10 @@ fn find_files(folder: &Path, end: &str) -> Result<Vec<PathBuf>, Box<dyn Error>> 
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => folders.push(entry.path()),
-                false if entry.path().ends_with(end) => {
-                    found.push((entry.metadata()?.modified()?, entry.path()));
-                }
-                false => {}
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else if entry.path().ends_with(end) {
+                found.push((entry.metadata()?.modified()?, entry.path()));
             }
         }
     }

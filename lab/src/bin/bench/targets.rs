@@ -79,9 +79,10 @@ impl Target {
         let peer = |column: &String| results.value([&cell.table, &cell.row, column]);
         let ratios = self.relative_to.iter().filter_map(|column| Some(cell.value / peer(column)?));
         // The best peer has the worst ratio.
-        match self.relative_to.is_empty() {
-            true => Some(cell.value),
-            false => ratios.reduce(|one, other| self.worse(one, other)),
+        if self.relative_to.is_empty() {
+            Some(cell.value)
+        } else {
+            ratios.reduce(|one, other| self.worse(one, other))
         }
     }
 }

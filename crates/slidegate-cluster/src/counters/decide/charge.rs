@@ -81,9 +81,10 @@ impl Counters {
             |us: u64| self.to_coarse_time(now.as_micros().saturating_add(us)).saturating_add(1);
         let expires = coarse(after.reset_after_us().saturating_add(self.max_clock_skew_us));
         slot.expires = expires.max(slot.expires);
-        slot.denied_until = match after.fits() {
-            true => 0,
-            false => coarse(after.retry_after_us().min(after.reset_after_us())),
+        slot.denied_until = if after.fits() {
+            0
+        } else {
+            coarse(after.retry_after_us().min(after.reset_after_us()))
         };
     }
 }

@@ -135,9 +135,10 @@ impl Counters {
             replica.record_charged_units(counter, &key_state.state);
             // Charges with a later time, made before the clock was set back, count as charges of the present.
             let rebuilt = replica.rebuild_state(counter, pending_hit.now);
-            let freshness = match replica.state_has_units_with_future_timestamp() {
-                true => Freshness::Outdated,
-                false => Freshness::UpToDate,
+            let freshness = if replica.state_has_units_with_future_timestamp() {
+                Freshness::Outdated
+            } else {
+                Freshness::UpToDate
             };
             let (_, growth_bytes) = table.update(slot, |slot| {
                 slot.state.state = rebuilt;
