@@ -14,9 +14,10 @@ use std::sync::Arc;
 use http::request::Parts;
 use slidegate::{Decision, Permit};
 
+use crate::costs::MalformedDetail;
 use crate::extract::RequestHead;
 use crate::names::NamesError;
-use crate::request_options::{MalformedDetail, RequestOptions, SettleContext};
+use crate::request_options::{RequestOptions, SettleContext};
 use crate::settlement::Settlement;
 
 pub use decision_future::DecisionFuture;
@@ -107,7 +108,6 @@ pub trait Backend: Send + Sync + 'static {
 
 /// Logs that the server has not added an extension to a request, without which a limit does not count it. `value` is the
 /// name of the attribute, or `key`.
-#[cold]
 fn log_missing_extension(value: &str, extension: &str) {
     tracing::warn!(
         value,

@@ -11,8 +11,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::backend::{BackendDecision, BoxFuture, DecisionFuture};
+use crate::config::LayerConfig;
 use crate::extract::RequestHead;
-use crate::layer::LayerConfig;
 use crate::respond::Respond;
 use crate::service::Admission;
 use crate::settlement::Settlement;

@@ -49,7 +49,6 @@ impl HeaderWriter {
     }
 
     /// Sets the values of the rate-limit headers for an allowed request.
-    #[inline]
     pub fn set_values(&self, decision: &Decision<'_>, values: &mut HeaderValues) {
         self.for_each_header_value(decision, JitterSample::NONE, |index, value| {
             if let Some(slot) = values.0.get_mut(index) {
@@ -78,7 +77,6 @@ impl HeaderWriter {
         });
     }
 
-    #[inline]
     fn for_each_header_value(
         &self,
         decision: &Decision<'_>,
@@ -99,7 +97,6 @@ impl HeaderWriter {
     /// Adds one header to a response, which may already have this header from an inner layer or from the service.
     /// A value is appended if the values of the style are lists. A header of another style, and `Retry-After`, keeps its
     /// existing value.
-    #[inline]
     fn write_header_value(&self, index: usize, value: HeaderValue, headers: &mut HeaderMap) {
         let name = &self.names[index];
         let is_retry_after = index + 1 == self.names.len();
@@ -110,7 +107,6 @@ impl HeaderWriter {
         }
     }
 
-    #[inline]
     fn cached_or_new_policy_header(&self, decision: &Decision<'_>) -> Option<HeaderValue> {
         match self.cache.get() {
             Some(cache) if decision.has_same_limits(&cache.limits) => {
@@ -120,7 +116,6 @@ impl HeaderWriter {
         }
     }
 
-    #[cold]
     fn format_policy_header(&self, decision: &Decision<'_>) -> Option<HeaderValue> {
         let policy_header = headers::policy_header(self.style, decision)?;
         let policy_header = HeaderValue::from_str(policy_header.as_str()).ok()?;

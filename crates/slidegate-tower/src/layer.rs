@@ -1,5 +1,7 @@
 //! The rate-limit layer, with one method for each setting.
 
+mod names;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,11 +12,13 @@ use slidegate::{Decision, Gate, Jitter, Limiter, Store};
 use tower_layer::Layer;
 
 use crate::backend::{Backend, GateBackend, LimiterBackend};
+use crate::checked_names::CheckedNames;
+use crate::config::LayerConfig;
+use crate::costs::{CostSource, NamedCost};
 use crate::extract::{Attributes, Extract, RequestHead};
 use crate::header_writer::HeaderWriter;
 use crate::hold_permits::HoldPermitsLayer;
-use crate::names::CheckedNames;
-use crate::request_options::{CostSource, NamedCost, RequestOptions};
+use crate::request_options::RequestOptions;
 use crate::respond::ProblemJson;
 use crate::service::RateLimit;
 use crate::settlement::{OnDrop, ResponseHead, Settlement};
@@ -45,27 +49,6 @@ use crate::settlement::{OnDrop, ResponseHead, Settlement};
 pub struct RateLimitLayer<R = ProblemJson> {
     pub(crate) config: Arc<LayerConfig<R>>,
 }
-
-/// The configuration of a layer, shared by all services that the layer creates.
-pub(crate) struct LayerConfig<R> {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) options: Arc<RequestOptions>,
-    pub(crate) header_writer: HeaderWriter,
-    pub(crate) respond: Arc<R>,
-    pub(crate) settle: Option<SettleCallback>,
-    /// Whether each allowed request gets a [`RequestReservation`](crate::RequestReservation).
-    pub(crate) has_reservations: bool,
-    pub(crate) on_drop: OnDrop,
-    pub(crate) inspect: Option<InspectCallback>,
-    /// The status of denials for which a missing extension is the reason; `None` for the status of other denials.
-    pub(crate) missing_extension_status: Option<StatusCode>,
-}
-
-/// The callback that determines the final cost of a request from the head of its response.
-type SettleCallback = Arc<dyn Fn(&ResponseHead<'_>) -> Settlement + Send + Sync>;
-
-/// The callback that receives each ruling before the request is allowed or denied.
-type InspectCallback = Arc<dyn Fn(RequestHead<'_>, &Decision<'_>) + Send + Sync>;
 
 impl RateLimitLayer {
     /// Creates a layer that decides with a gate. `attributes` defines the attributes of each request, by which the
@@ -381,22 +364,6 @@ impl<R> fmt::Debug for RateLimitLayer<R> {
 impl<R> Clone for RateLimitLayer<R> {
     fn clone(&self) -> Self {
         Self { config: self.config.clone() }
-    }
-}
-
-impl<R> Clone for LayerConfig<R> {
-    fn clone(&self) -> Self {
-        Self {
-            backend: self.backend.clone(),
-            options: self.options.clone(),
-            header_writer: self.header_writer.clone(),
-            respond: self.respond.clone(),
-            settle: self.settle.clone(),
-            has_reservations: self.has_reservations,
-            on_drop: self.on_drop,
-            inspect: self.inspect.clone(),
-            missing_extension_status: self.missing_extension_status,
-        }
     }
 }
 

@@ -102,6 +102,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod checked_names;
 mod future;
 mod header_writer;
 mod hold_permits;
@@ -118,6 +119,8 @@ mod trusted_proxies;
 
 #[cfg(feature = "client")]
 pub mod client;
+mod config;
+mod costs;
 pub mod extract;
 
 pub use extract::{Attributes, Peer, RequestHead};

@@ -4,17 +4,15 @@
 //! An extractor that no rule uses is no problem on its own: a policy changes without a build.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use slidegate::Policy;
 use slidegate::internal::most_similar_word;
 use slidegate::policy::{Condition, DomainNames, Mode, Rule, WhenMissing};
-use slidegate::{Gate, Policy, Store};
 use thiserror::Error;
 
+use crate::costs::CostSource;
 use crate::extract::Attributes;
-use crate::layer::RateLimitLayer;
-use crate::request_options::{CostSource, RequestOptions};
+use crate::request_options::RequestOptions;
 
 const NEVER_APPLIES: &str = "the rule never applies";
 const DENIES_EACH_REQUEST: &str = "the rule denies each request";
@@ -23,8 +21,8 @@ const OVERRIDE_NEVER_APPLIES: &str = "an override of the rule never applies";
 const MEETS_CONDITION: &str = "each request meets the condition `not`";
 
 /// The names of a layer that do not fit the policy, so that a limit never applies. Returned by
-/// [`RateLimitLayer::try_new`] and
-/// [`check_names`](RateLimitLayer::check_names).
+/// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) and
+/// [`check_names`](crate::RateLimitLayer::check_names).
 ///
 /// The [`Display`](std::fmt::Display) form has one line for each problem. It lists the names that exist, and suggests a
 /// similar one.
@@ -48,102 +46,6 @@ impl NamesError {
         for problem in self.problems() {
             tracing::warn!(problem, "a name of a rate limit layer does not fit its policy");
         }
-    }
-}
-
-/// The state of the comparison of a layer with the policy of its gate.
-#[derive(Debug, Default)]
-pub struct CheckedNames {
-    /// The number of the policy that was compared last; 0 if none was.
-    policy_version: AtomicU64,
-    /// The extractors without whose values a rule does not apply, as [bits](Attributes::bit). An extractor is removed when
-    /// a warning about its value has been logged.
-    needed_extractors: AtomicU64,
-}
-
-/// A copy belongs to a layer that is about to be changed, so it has compared nothing.
-impl Clone for CheckedNames {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
-impl CheckedNames {
-    /// Returns whether the policy with this number has been compared.
-    #[inline]
-    pub fn is_current(&self, policy_version: u64) -> bool {
-        self.policy_version.load(Ordering::Relaxed) == policy_version
-    }
-
-    /// Returns `true` if the caller must compare the policy with this number. Later calls return `false`.
-    pub fn begin(&self, policy_version: u64) -> bool {
-        self.policy_version.swap(policy_version, Ordering::Relaxed) != policy_version
-    }
-
-    pub fn set_needed_extractors(&self, extractors: u64) {
-        self.needed_extractors.store(extractors, Ordering::Relaxed);
-    }
-
-    /// Returns whether a rule needs one of these extractors, and no warning about its value has been logged.
-    #[inline]
-    pub fn needs_any(&self, extractors: u64) -> bool {
-        self.needed_extractors.load(Ordering::Relaxed) & extractors != 0
-    }
-
-    /// Removes an extractor from the needed ones. Returns whether it was one of them.
-    pub fn remove_needed(&self, extractor: u64) -> bool {
-        self.needed_extractors.fetch_and(!extractor, Ordering::Relaxed) & extractor != 0
-    }
-}
-
-impl RateLimitLayer {
-    /// Creates a layer as [`new`](Self::new) does, and [checks its names](Self::check_names), in the domain `default`. For
-    /// another domain, and for named costs, call `check_names` last.
-    ///
-    /// ```
-    /// use slidegate::{Gate, MemoryStore, Policy};
-    /// use slidegate_tower::{Attributes, RateLimitLayer, extract};
-    ///
-    /// let policy = Policy::from_yaml("rules: [{ name: a, per: [user_id], limits: [10/s] }]")?;
-    /// let attributes = Attributes::new().with("user", extract::header("x-user"));
-    /// let layer = RateLimitLayer::try_new(Gate::new(policy, MemoryStore::new()), attributes);
-    /// let error = layer.err().map(|error| error.to_string());
-    /// assert_eq!(
-    ///     error.as_deref(),
-    ///     Some("rule `a`: no extractor provides `user_id`, so the rule never applies; \
-    ///           did you mean `user`? the extractors are `user`; no rule uses `user`")
-    /// );
-    /// # Ok::<(), slidegate::PolicyErrors>(())
-    /// ```
-    ///
-    /// # Errors
-    /// If a limit never applies because of a name.
-    pub fn try_new<S: Store>(
-        gate: impl Into<Arc<Gate<S>>>,
-        attributes: Attributes,
-    ) -> Result<Self, NamesError> {
-        let layer = Self::new(gate, attributes);
-        layer.check_names()?;
-        Ok(layer)
-    }
-}
-
-impl<R> RateLimitLayer<R> {
-    /// Compares the names of the layer with the names of the policy. Call it last, because other methods change the names.
-    /// These are problems:
-    ///
-    /// - A rule of the layer's [domain](Self::domain) uses an attribute that no extractor provides, in `per`, `when`,
-    ///   `overrides` or `descriptor`. Of alternatives such as `api_key|ip`, one is enough, unless an extractor that no rule
-    ///   uses has a similar name.
-    /// - No rule has the domain, although the policy has rules.
-    /// - No rule charges a [named cost](Self::named_cost) of the layer, or its [`cost`](Self::cost).
-    ///
-    /// An extractor that no rule uses is no error, because a policy changes without a build.
-    ///
-    /// # Errors
-    /// If a limit never applies, or a cost has no effect, because of a name.
-    pub fn check_names(&self) -> Result<(), NamesError> {
-        self.config.backend.check_names(&self.config.options)
     }
 }
 

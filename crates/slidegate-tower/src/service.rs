@@ -13,10 +13,10 @@ use slidegate::Decision;
 use tower_service::Service;
 
 use crate::backend::{BackendDecision, BoxFuture, PendingCharge};
+use crate::config::LayerConfig;
 use crate::extract::RequestHead;
 use crate::future::{PendingCall, ResponseFuture, ResponseFutureState};
 use crate::header_writer::{HeaderValues, retry_after};
-use crate::layer::LayerConfig;
 use crate::permit::HeldPermit;
 use crate::reservation::RequestReservation;
 use crate::respond::{Denial, MissingExtension, ProblemJson, Respond};
@@ -49,7 +49,6 @@ impl<R> LayerConfig<R> {
     /// Sets the empty `admission` of an allowed request, or returns the response to a denied or malformed request as
     /// `Err`. The decision and the admission are passed by reference, because they are large. The inner decision is
     /// moved out of the decision only if the charge may be settled or reverted.
-    #[inline(always)]
     pub(crate) fn admit<ResBody>(
         &self,
         decision: &mut BackendDecision<'_>,
@@ -84,7 +83,6 @@ impl<R> LayerConfig<R> {
     }
 
     /// Moves the guard of the charge into the extensions of the request, if the layer has reservations.
-    #[inline(always)]
     pub(crate) fn add_reservation<ReqBody>(
         &self,
         admission: &mut Admission,

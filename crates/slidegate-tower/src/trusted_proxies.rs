@@ -43,7 +43,6 @@ impl TrustedProxies {
 
     /// Returns `true` if the address belongs to a trusted proxy. An IPv4-mapped address such as `::ffff:192.0.2.7` is
     /// treated as the IPv4 address 192.0.2.7.
-    #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }

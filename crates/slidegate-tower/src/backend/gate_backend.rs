@@ -24,7 +24,6 @@ impl<S: Store> GateBackend<S> {
 
     /// Reads the attributes of a request. Logs a warning if the policy was replaced by one that the names do not fit, and
     /// if the server has not added the extension of an attribute that a rule needs.
-    #[inline]
     fn read_values<'r>(
         &'r self,
         options: &RequestOptions,
@@ -40,7 +39,6 @@ impl<S: Store> GateBackend<S> {
         }
     }
 
-    #[cold]
     fn warn_about_missing_extensions(
         &self,
         options: &RequestOptions,
@@ -99,7 +97,6 @@ impl<S: Store> GateBackend<S> {
 
 impl<S: Store> Backend for GateBackend<S> {
     /// Decides one request without creating a future. The attributes of the request would have to be moved into a future.
-    #[inline]
     fn decide(
         &self,
         options: &RequestOptions,
@@ -146,7 +143,6 @@ impl<S: Store> Backend for GateBackend<S> {
         check_names(&self.gate.policy(), &self.attributes, options)
     }
 
-    #[cold]
     fn warn_about_names(&self, options: &RequestOptions) {
         if options.names.begin(internal::policy_version(&self.gate)) {
             let policy = self.gate.policy();

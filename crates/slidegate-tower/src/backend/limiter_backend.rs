@@ -77,7 +77,7 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> BackendDecision<'static> {
-        let cost = match options.read_cost(head) {
+        let cost = match options.cost.read(head) {
             Ok(cost) => cost,
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };
@@ -115,14 +115,13 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
 
 impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
     /// Decides one request without creating a future. The values of the request would have to be moved into a future.
-    #[inline]
     fn decide(
         &self,
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> Option<BackendDecision<'_>> {
         self.limiter.store().as_sync()?;
-        let cost = match options.read_cost(head) {
+        let cost = match options.cost.read(head) {
             Ok(cost) => cost,
             Err(malformed) => return Some(BackendDecision::Malformed(malformed)),
         };

@@ -7,7 +7,7 @@ use slidegate::{Descriptor, internal};
 use smallvec::SmallVec;
 
 use super::{Extract, ExtractedText, RequestHead};
-use crate::request_options::RequestCosts;
+use crate::costs::RequestCosts;
 
 /// The attributes that a policy sees of each request. Each attribute has a name, and an extractor of its value.
 ///
@@ -43,7 +43,6 @@ impl Attributes {
     }
 
     /// Returns the bit of the attribute with this index in a set of attributes. All attributes from the 64th on share a bit.
-    #[inline]
     pub(crate) fn bit(index: u32) -> u64 {
         1 << index.min(u64::BITS - 1)
     }
@@ -51,7 +50,6 @@ impl Attributes {
     /// Reads the values of all attributes from a request, and appends them to `values`. Attributes without a value are
     /// left out; returns their [bits](Self::bit). The list is a parameter, because it is large and a returned list is
     /// copied.
-    #[inline]
     pub(crate) fn read_values<'r>(
         &'r self,
         head: RequestHead<'r>,
@@ -119,7 +117,6 @@ impl AttributeValues<'_> {
     }
 
     /// Adds these attributes and the given costs to the descriptor of the request.
-    #[inline(always)]
     pub(crate) fn extend_descriptor<'d>(
         &'d self,
         descriptor: &mut Descriptor<'d>,

@@ -33,14 +33,12 @@ static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// assert_eq!(client_address(&headers, [203, 0, 113, 9].into(), &proxies).to_string(), "203.0.113.9");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[inline]
 pub fn client_address(headers: &HeaderMap, peer: IpAddr, trusted: &TrustedProxies) -> IpAddr {
     let peer = peer.to_canonical();
     if trusted.contains(peer) { forwarded_address(headers, peer, trusted) } else { peer }
 }
 
 /// Returns the client's address as [`client_address`] does, for a peer that is a trusted proxy.
-#[inline(never)]
 fn forwarded_address(headers: &HeaderMap, peer: IpAddr, trusted: &TrustedProxies) -> IpAddr {
     let mut client = peer;
     for line in headers.get_all(&X_FORWARDED_FOR).iter().rev() {

@@ -73,7 +73,6 @@ impl ClientIp {
         Self { ipv6_prefix: Some(bits.clamp(1, 128)), ..self }
     }
 
-    #[inline]
     fn format_client_address<'r>(
         &self,
         head: RequestHead<'r>,
@@ -88,7 +87,6 @@ impl ClientIp {
 }
 
 impl Extract for ClientIp {
-    #[inline]
     fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         self.format_client_address(head, self.ipv6_prefix.unwrap_or(DEFAULT_IPV6_PREFIX_BITS))
     }

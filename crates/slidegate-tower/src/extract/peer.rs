@@ -23,7 +23,6 @@ use http::Extensions;
 pub struct Peer(pub SocketAddr);
 
 /// Returns the address of the peer; `None` if the server has not added the address to the extensions.
-#[inline]
 pub(super) fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
     let explicit = extensions.get().map(|Peer(address)| *address);
     explicit
@@ -33,7 +32,6 @@ pub(super) fn peer_address(extensions: &Extensions) -> Option<IpAddr> {
 }
 
 #[cfg(feature = "axum")]
-#[inline]
 fn axum_peer_address(extensions: &Extensions) -> Option<SocketAddr> {
     use axum::extract::ConnectInfo;
     use axum::extract::connect_info::MockConnectInfo;

@@ -80,7 +80,6 @@ impl<'r> ExtractedText<'r> {
 
     /// Returns the limiter key for this value: its text or, if its bytes are not UTF-8, a prefix of the text and a
     /// digest of the bytes.
-    #[inline]
     pub(crate) fn limiter_key(&self) -> Cow<'_, str> {
         match self.bytes() {
             Some(bytes) => self.limiter_key_of_bytes(bytes),
@@ -88,7 +87,6 @@ impl<'r> ExtractedText<'r> {
         }
     }
 
-    #[cold]
     fn limiter_key_of_bytes(&self, bytes: &[u8]) -> Cow<'_, str> {
         match Value::from_bytes(self, bytes) {
             Value::Shortened(value) => format!("{}({})", value.prefix(), value.digest()).into(),
@@ -100,7 +98,6 @@ impl<'r> ExtractedText<'r> {
 impl Deref for ExtractedText<'_> {
     type Target = str;
 
-    #[inline]
     fn deref(&self) -> &str {
         match &self.0 {
             ExtractedTextRepr::Borrowed(text) => text,
@@ -133,7 +130,6 @@ impl<'r> From<Cow<'r, str>> for ExtractedText<'r> {
 }
 
 impl From<InlineText> for ExtractedText<'_> {
-    #[inline]
     fn from(text: InlineText) -> Self {
         Self(ExtractedTextRepr::Inline(text))
     }

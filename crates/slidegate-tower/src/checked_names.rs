@@ -1,0 +1,46 @@
+//! The state of the comparison of the names of a layer with those of a policy, which [`names`](crate::names) does.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The state of the comparison of a layer with the policy of its gate.
+#[derive(Debug, Default)]
+pub struct CheckedNames {
+    /// The number of the policy that was compared last; 0 if none was.
+    policy_version: AtomicU64,
+    /// The extractors without whose values a rule does not apply, as [bits](crate::Attributes::bit). An extractor is removed when
+    /// a warning about its value has been logged.
+    needed_extractors: AtomicU64,
+}
+
+/// A copy belongs to a layer that is about to be changed, so it has compared nothing.
+impl Clone for CheckedNames {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl CheckedNames {
+    /// Returns whether the policy with this number has been compared.
+    pub fn is_current(&self, policy_version: u64) -> bool {
+        self.policy_version.load(Ordering::Relaxed) == policy_version
+    }
+
+    /// Returns `true` if the caller must compare the policy with this number. Later calls return `false`.
+    pub fn begin(&self, policy_version: u64) -> bool {
+        self.policy_version.swap(policy_version, Ordering::Relaxed) != policy_version
+    }
+
+    pub fn set_needed_extractors(&self, extractors: u64) {
+        self.needed_extractors.store(extractors, Ordering::Relaxed);
+    }
+
+    /// Returns whether a rule needs one of these extractors, and no warning about its value has been logged.
+    pub fn needs_any(&self, extractors: u64) -> bool {
+        self.needed_extractors.load(Ordering::Relaxed) & extractors != 0
+    }
+
+    /// Removes an extractor from the needed ones. Returns whether it was one of them.
+    pub fn remove_needed(&self, extractor: u64) -> bool {
+        self.needed_extractors.fetch_and(!extractor, Ordering::Relaxed) & extractor != 0
+    }
+}
