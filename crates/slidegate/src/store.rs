@@ -33,6 +33,8 @@ pub use local_results::LocalResults;
 pub use outcomes::Outcomes;
 pub use receipt::{Charge, Receipt, SingleCharge};
 pub use settlement::{OnceResult, SettleResult, Settlement};
+#[cfg(feature = "policy")]
+pub(crate) use store_kind::poll_once;
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 
 /// A store of counters.

@@ -14,6 +14,7 @@ use crate::policy::{HitList, MatchedRules, OnStoreError};
 use crate::request::Request;
 use crate::store::{
     ChargeResult, OnceResult, Receipt, SettleResult, Settlement, Store, StoreError, SyncStore,
+    poll_once,
 };
 
 /// The reason why a call with an idempotency key was not decided. Nothing was charged.
@@ -70,10 +71,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        let policy = self.policy.load();
-        self.warn_about_unknown_costs(&policy, request);
-        let identity = request.identify(key);
-        Ok(charge_once(&self.store, &policy.apply(request), &identity)?.decision)
+        poll_once(self.check_once_async(request, key))
     }
 
     /// Records consumed units as [`report`](Self::report) does, unless an earlier call with the same key has recorded
@@ -89,10 +87,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        let policy = self.policy.load();
-        self.warn_about_unknown_costs(&policy, request);
-        let matched = policy.apply(request).into_matches_for_reported_usage();
-        Ok(charge_once(&self.store, &matched, &request.identify(key))?.decision)
+        poll_once(self.report_once_async(request, key))
     }
 }
 

@@ -6,7 +6,7 @@ use super::Gate;
 use crate::decision::{Decision, Denied};
 use crate::permit::Permit;
 use crate::request::Request;
-use crate::store::{PermitChange, Store, StoreError, SyncStore};
+use crate::store::{PermitChange, Store, StoreError, SyncStore, poll_once};
 
 /// An allowed request in flight. When the guard is dropped, the [permit](Permit) of the request is released.
 ///
@@ -49,7 +49,7 @@ impl<S: Store> Gate<S> {
     where
         S: SyncStore,
     {
-        self.check(request).into_result().map(|decision| PermitGuard::new(self, decision))
+        poll_once(self.acquire_async(request))
     }
 
     /// Releases a permit, so that another request can get one. Returns whether it was live: a permit that has been released
@@ -58,7 +58,7 @@ impl<S: Store> Gate<S> {
     where
         S: SyncStore,
     {
-        self.change_permit(permit, PermitChange::Release)
+        poll_once(self.release_async(permit)).unwrap_or(false)
     }
 
     /// Renews a permit: it expires a whole `permit_ttl` from now. Returns whether it was live: a permit that has been
@@ -67,7 +67,7 @@ impl<S: Store> Gate<S> {
     where
         S: SyncStore,
     {
-        self.change_permit(permit, PermitChange::Renew)
+        poll_once(self.renew_async(permit)).unwrap_or(false)
     }
 
     /// Decides a request as [`check_async`](Self::check_async) does. See [`acquire`](Self::acquire).
@@ -93,18 +93,6 @@ impl<S: Store> Gate<S> {
     /// If the store did not respond. The caller can repeat the call.
     pub async fn renew_async(&self, permit: &Permit) -> Result<bool, StoreError> {
         self.change_permit_async(permit, PermitChange::Renew).await
-    }
-
-    fn change_permit(&self, permit: &Permit, change: PermitChange) -> bool
-    where
-        S: SyncStore,
-    {
-        if permit.is_degraded() {
-            return self.fallback.change_permit(permit, change);
-        }
-        let was_live = self.store.change_permit(permit.receipt(), change);
-        self.on_permit_change(permit, change, was_live);
-        was_live
     }
 
     async fn change_permit_async(

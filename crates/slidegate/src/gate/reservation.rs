@@ -8,7 +8,7 @@ use crate::call::CallId;
 use crate::decision::{Decision, Denied};
 use crate::request::Request;
 use crate::reserved_call::{ActualCosts, ReservedCall};
-use crate::store::{Adjustment, Store, StoreError, SyncStore};
+use crate::store::{Adjustment, Store, StoreError, SyncStore, poll_once};
 
 /// The time for which a store remembers that a guard was settled. A lost call is repeated within it.
 const SETTLE_TTL: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ impl<S: Store> Gate<S> {
     where
         S: SyncStore,
     {
-        self.check(request).into_result().map(|decision| Reservation::new(self, decision))
+        poll_once(self.reserve_async(request))
     }
 
     /// Decides a request, and charges its cost, which is an estimate. See [`reserve`](Self::reserve).
@@ -77,15 +77,11 @@ impl<'g, S: Store> Reservation<'g, S> {
     }
 
     /// Corrects the charges to the actual costs.
-    pub fn settle(mut self, actual: &ActualCosts<'_>)
+    pub fn settle(self, actual: &ActualCosts<'_>)
     where
         S: SyncStore,
     {
-        self.is_reverted_on_drop = false;
-        self.gate.find_unused_costs(&self.decision, actual);
-        let settlement = self.call.settlement(actual, SETTLE_TTL);
-        let result = self.gate.store.settle(&settlement);
-        self.gate.on_settled(&settlement, result);
+        drop(poll_once(self.settle_async(actual)));
     }
 
     /// Corrects the charges to the actual costs. If the future is dropped before the store is called, the charges are

@@ -1,11 +1,11 @@
-//! Methods of a gate for stores that respond without waiting and never fail.
+//! Methods of a gate for stores that respond without waiting and never fail. Each polls the asynchronous method of the same
+//! name once.
 
-use super::{Gate, decide};
+use super::Gate;
 use crate::decision::Decision;
-use crate::hit::Hit;
 use crate::policy::MatchedRules;
 use crate::request::Request;
-use crate::store::{Adjustment, Edit, Receipt, SyncStore};
+use crate::store::{SyncStore, poll_once};
 
 /// Synchronous methods, for a store that responds without waiting and never fails. The bound is on each method, so that
 /// the compiler's message for another store names the method with `_async`.
@@ -17,11 +17,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        let policy = self.policy.load();
-        self.warn_about_unknown_costs(&policy, request);
-        let mut matched = policy.new_matched_rules();
-        policy.apply_to(request, &mut matched);
-        self.check_matched(&matched)
+        poll_once(self.check_async(request))
     }
 
     /// Decides a request like [`check`](Self::check). `matched` are the rules of a policy that apply to the request.
@@ -29,7 +25,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        decide::charge(&self.store, matched, |refunds| self.on_refunded(refunds))
+        poll_once(self.check_matched_async(matched))
     }
 
     /// Decides requests one after the other, as [`check`](Self::check) does, all under the same policy.
@@ -37,12 +33,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        let policy = self.policy.load();
-        let check = |request| {
-            self.warn_about_unknown_costs(&policy, request);
-            self.check_matched(&policy.apply(request))
-        };
-        requests.iter().map(check).collect()
+        poll_once(self.check_many_async(requests))
     }
 
     /// Returns the decision that [`check`](Self::check) would make. Charges nothing.
@@ -50,7 +41,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        decide::peek(&self.store, &self.policy.load().apply(request))
+        poll_once(self.peek_async(request))
     }
 
     /// Records units that have been consumed already. A report is never denied: units are charged even above max, and
@@ -84,9 +75,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        let policy = self.policy.load();
-        self.warn_about_unknown_costs(&policy, request);
-        self.check_matched(&policy.apply(request).into_matches_for_reported_usage())
+        poll_once(self.report_async(request))
     }
 
     /// Corrects the charges of an allowed request to `cost`, its actual cost: reverts the excess, or charges the
@@ -111,11 +100,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        if decision.is_allowed() {
-            let receipt = decision.request_cost_receipt();
-            self.warn_if_request_cost_is_unused(decision, &receipt);
-            self.adjust(&receipt, Adjustment::SetCost(cost));
-        }
+        drop(poll_once(self.settle_async(decision, cost)));
     }
 
     /// Corrects the charges of the named cost `cost` of an allowed request to `units`, as [`settle`](Self::settle) does;
@@ -137,11 +122,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        if decision.is_allowed() {
-            let receipt = decision.named_cost_receipt(cost);
-            self.warn_if_named_cost_is_unused(decision, &receipt, cost);
-            self.adjust(&receipt, Adjustment::SetCost(units));
-        }
+        drop(poll_once(self.settle_named_async(decision, cost, units)));
     }
 
     /// Reverts the charges of a decision. Call this method at most once per decision.
@@ -149,7 +130,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        self.adjust(&decision.receipt(), Adjustment::Revert);
+        drop(poll_once(self.revert_async(decision)));
     }
 
     /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. No decision
@@ -158,7 +139,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        self.edit_counters(request, Edit::Refund);
+        drop(poll_once(self.refund_async(request)));
     }
 
     /// Resets the counters of all rules that apply to a request to zero.
@@ -166,26 +147,6 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        self.edit_counters(request, Edit::Reset);
-    }
-
-    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment)
-    where
-        S: SyncStore,
-    {
-        self.store.adjust(receipt, adjustment);
-        self.wait_queues.wake_for_charges(receipt.charges_to_revert(adjustment));
-    }
-
-    fn edit_counters(&self, request: &Request<'_>, edit: Edit)
-    where
-        S: SyncStore,
-    {
-        let policy = self.policy.load();
-        self.warn_about_unknown_costs(&policy, request);
-        let matched = policy.apply(request);
-        let hits: Vec<Hit<'_>> = matched.hits().collect();
-        self.store.edit(&hits, edit);
-        self.wait_queues.wake_for_hits(&self.store, hits);
+        drop(poll_once(self.reset_async(request)));
     }
 }

@@ -39,15 +39,20 @@ impl<T> Future for NeverFuture<T> {
     }
 }
 
+/// Returns the output of a future that awaits only synchronous stores: it is ready when it is first polled.
+pub(crate) fn poll_once<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("a future over synchronous stores is pending"),
+    }
+}
+
 impl StoreKind for Synchronous {
     type Pending<F: Future + Send> = NeverFuture<F::Output>;
 
     #[inline]
     fn begin<F: Future + Send>(future: F) -> Result<F::Output, NeverFuture<F::Output>> {
-        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(output) => Ok(output),
-            Poll::Pending => unreachable!("a future over synchronous stores is pending"),
-        }
+        Ok(poll_once(future))
     }
 }
 
