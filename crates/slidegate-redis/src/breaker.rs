@@ -109,13 +109,11 @@ impl Breaker {
     }
 
     /// Returns `true` if a call would be rejected now. Does not change the state.
-    #[inline]
     pub fn rejects(&self, now: Timestamp) -> bool {
         self.decide_without_probe(now) == Some(BreakerDecision::Reject)
     }
 
     /// Decides whether a call may be made now. Begins a probe if one is due.
-    #[inline]
     pub fn admit(&self, now: Timestamp) -> BreakerDecision {
         self.decide_without_probe(now).unwrap_or_else(|| self.start_probe_if_due(now))
     }
@@ -170,7 +168,6 @@ impl Breaker {
 
     /// Decides about a call without the lock. Calls are allowed while the breaker is closed and rejected during the
     /// backoff. Returns `None` if a probe is due, because a probe needs the lock.
-    #[inline]
     fn decide_without_probe(&self, now: Timestamp) -> Option<BreakerDecision> {
         let epoch = self.epoch.load(Ordering::Acquire);
         if is_closed_in_epoch(epoch) {
@@ -181,7 +178,6 @@ impl Breaker {
     }
 
     /// Decides about a call under the lock. Makes the call a probe, unless another thread has begun a probe first.
-    #[cold]
     fn start_probe_if_due(&self, now: Timestamp) -> BreakerDecision {
         let _outage = self.lock_outage_state();
         // Another thread may have begun a probe.
@@ -194,7 +190,6 @@ impl Breaker {
     }
 
     /// Opens the breaker after a failed call. Returns `None` if the epoch of the call has ended.
-    #[cold]
     fn open_after_failure(
         &self,
         pass: &CallPass,

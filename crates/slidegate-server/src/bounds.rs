@@ -30,6 +30,10 @@ const SHARES: usize = 2;
 /// serves a single proxy.
 const MIN_SHARE_OF_ADDRESS: usize = 256;
 
+/// Interval at which files are read. A process may be writing a file, so contents are used only if two successive reads
+/// are equal.
+pub const READ_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Maximum number of rules in an explanation of several descriptors: the rules of the domain, for each descriptor. A rule
 /// takes about half a KiB of memory.
 pub const MAX_EXPLAINED_RULES: usize = 100_000;

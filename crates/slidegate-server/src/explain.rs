@@ -10,8 +10,11 @@ use slidegate::policy::{Match, NoMatchReason, OnStoreError, Rule, RuleLimit};
 use slidegate::{ChargeWhen, Decision, Hit, LimitStatus, Policy, Request, Veto};
 use tokio_util::sync::CancellationToken;
 
+use crate::bounds::MAX_EXPLAINED_RULES;
+use crate::decide::Service;
+use crate::decide::error::{CallError, CallErrorKind};
 use crate::durations::ceil_millis;
-use crate::policy_description::override_label;
+use crate::policy::description::override_label;
 
 /// The explanation of the decision about one request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -99,6 +102,33 @@ struct CounterState {
 
 /// The status of each limit of a decision, by the index of the match and the index of the limit.
 type LimitStatuses<'d> = HashMap<(usize, usize), LimitStatus<'d>>;
+
+impl Service {
+    /// Explains the decision that a check would return. Charges and records nothing. Takes seconds of CPU with large
+    /// requests and policies, so it must run on a thread of its own. If `cancelled` is cancelled, it ends early, and the
+    /// explanation is incomplete.
+    ///
+    /// # Errors
+    /// If several descriptors have more than [`MAX_EXPLAINED_RULES`].
+    pub async fn explain(
+        &self,
+        request: &Request<'_>,
+        cancelled: &CancellationToken,
+    ) -> Result<Explanation, CallError> {
+        let policy = self.gate.policy();
+        let domain_rules = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
+        let descriptors = request.descriptors().len();
+        let rules = domain_rules.count() * descriptors;
+        if descriptors > 1 && rules > MAX_EXPLAINED_RULES {
+            let detail = format!(
+                "{descriptors} descriptors have {rules} rules, and at most {MAX_EXPLAINED_RULES} can be explained; send fewer descriptors in one request"
+            );
+            return Err(CallError::new(CallErrorKind::Invalid, detail));
+        }
+        let decision = self.gate.peek_matched_async(&policy.apply(request)).await;
+        Ok(Explanation::from_decision(&policy, request, &decision, cancelled))
+    }
+}
 
 impl Explanation {
     /// Creates the explanation of the decision `decision` about a request. The decision must come from a gate with this

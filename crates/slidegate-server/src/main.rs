@@ -14,50 +14,45 @@
 //! curl localhost:8080/v1/check -d '{"attributes":{"client":"alice"}}'
 //! ```
 //!
-//! A request passes through these modules: `connections` and `http` or `grpc` (listeners), `request_handler` (one decision,
-//! its metrics and log), the gate of the crate `slidegate`, `store` (the selected store), and `rendering` (the response).
-//! `service` starts all of them from the `settings`, which `args` reads, and `reload` replaces the policy.
+//! The modules from top to bottom; each uses only those below it. The test `layers` checks it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`cli`] | flags, and one file for each subcommand |
+//! | [`boot`] | from settings to a running service: listeners, reloads |
+//! | [`wire`] | protocols: HTTP, gRPC. Parses a request to a call, and renders the decision |
+//! | [`render`] | status, headers and JSON of a response |
+//! | [`reservations`], [`permits`], [`explain`] | one feature each: decision, token, bodies, metrics |
+//! | [`decide`] | the service: decides about a call. Knows no protocol |
+//! | [`telemetry`] | metrics, top keys, traces, log |
+//! | [`policy`] | policies in files, their description and differences |
+//! | [`connections`], [`tls`], [`json`] | client connections, certificates, fields of JSON bodies |
+//! | [`background`], [`bounds`], [`client_text`], [`durations`] | what all others share |
 
-mod allocator;
-mod args;
 mod background;
-mod body_budget;
+mod boot;
 mod bounds;
+mod cli;
 mod client_text;
-mod command;
 mod connections;
+mod decide;
 mod durations;
 mod explain;
-mod grpc;
-mod health;
-mod http;
-mod listen;
-mod log;
-mod names;
-mod permit_token;
-mod policy_description;
-mod policy_diff;
-mod policy_file;
-mod policy_input;
-mod ratelimit_config;
-mod reload;
-mod rendering;
-mod replay;
-mod request_handler;
-mod reservation_token;
-mod rls;
-mod service;
-mod settings;
-mod store;
+mod json;
+mod permits;
+mod policy;
+mod render;
+mod reservations;
 mod telemetry;
 mod tls;
+mod wire;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    allocator::return_freed_memory();
-    command::run(command::Args::parse_or_exit().command).unwrap_or_else(|error| {
-        command::print_to_stderr(&format!("{error}\n"));
+    boot::allocator::return_freed_memory();
+    cli::run(cli::Args::parse_or_exit().command).unwrap_or_else(|error| {
+        cli::print_to_stderr(&format!("{error}\n"));
         ExitCode::FAILURE
     })
 }

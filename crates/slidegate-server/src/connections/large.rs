@@ -7,7 +7,7 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::threads::RuntimeThread;
+use super::RuntimeThread;
 use crate::background::BackgroundTasks;
 
 /// Maximum number of large calls that are handled at the same time. The others wait in the order of their arrival.

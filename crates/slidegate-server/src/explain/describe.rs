@@ -5,7 +5,7 @@ use std::time::Duration;
 use slidegate::policy::NoMatchReason;
 use slidegate::{Decision, Limit, LimitStatus, Reason};
 
-use crate::policy_description::describe_expected_value;
+use crate::policy::description::describe_expected_value;
 
 /// Returns the reason why a rule does not apply.
 pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
@@ -95,9 +95,10 @@ pub fn describe_decision(decision: &Decision<'_>, denying_rule: Option<&str>) ->
     if !decision.is_degraded() || decision.reason() == Some(Reason::StoreUnavailable) {
         return summary;
     }
-    let effect = match decision.limits().next().is_some() {
-        true => "counted by this instance alone",
-        false => "not counted, because of `on_store_error: allow`",
+    let effect = if decision.limits().next().is_some() {
+        "counted by this instance alone"
+    } else {
+        "not counted, because of `on_store_error: allow`"
     };
     format!("{summary} (the store is unavailable: {effect})")
 }

@@ -1,12 +1,20 @@
-//! Logs each decision at the level `trace`.
+//! The logs of decisions: each decision at the level `trace`, and a limited number of denials per second, each with its
+//! rule, limit, key and retry time.
 
-use slidegate::Decision;
-use slidegate::policy::MatchedRules;
-use tracing::{Level, enabled, trace};
+use std::fmt::{self, Write};
+use std::time::Duration;
 
-use super::denial_log::redacted_key;
-use super::redact::Redactor;
+use slidegate::policy::{Match, MatchedRules, Rule};
+use slidegate::{Decision, LimitStatus, Reason, Timestamp};
+use tracing::{Level, enabled, info, trace};
+
+use super::log_throttle::LogThrottle;
+use super::redact::{RedactedValue, Redactor};
 use crate::client_text::excerpt;
+use crate::durations::ceil_millis;
+
+/// Maximum number of bytes of an attribute value in the log. Longer values are cut.
+const MAX_LOGGED_VALUE_BYTES: usize = 128;
 
 /// A log of all decisions.
 pub struct DecisionLog {
@@ -37,5 +45,157 @@ impl DecisionLog {
             degraded = decision.is_degraded(),
             "decided"
         );
+    }
+}
+
+/// A log of denied requests, with a limited number of messages per second.
+pub struct DenialLog {
+    log_throttle: LogThrottle,
+    redactor: Redactor,
+}
+
+impl DenialLog {
+    /// Creates a log of at most `per_second` denials per second. Returns `None` if `per_second` is 0.
+    pub fn new(per_second: u16, redactor: Redactor) -> Option<Self> {
+        let log_throttle = LogThrottle::new(per_second, Duration::from_secs(1));
+        (per_second > 0).then_some(Self { log_throttle, redactor })
+    }
+
+    /// Logs a decision that denies the request. `now` is the present time.
+    pub fn log_denied_request(
+        &self,
+        matched_rules: &MatchedRules<'_>,
+        decision: &Decision<'_>,
+        now: Timestamp,
+    ) {
+        let Some(unlogged) = self.log_throttle.try_acquire(now) else { return };
+        let degraded = decision.is_degraded();
+        match decision.binding() {
+            Some(status) => self.log_exceeded_limit(&status, matched_rules, degraded, unlogged),
+            None => {
+                let domain = matched_rules.matches().next().map(|first| first.rule().domain());
+                let is_unavailable = decision.reason() == Some(Reason::StoreUnavailable);
+                let reason = is_unavailable.then_some("the store is unavailable");
+                info!(domain, because = reason, degraded, unlogged, "denied");
+            }
+        }
+    }
+
+    /// Logs an exceeded limit that denies nothing, because its rule only observes. `now` is the present time.
+    pub fn log_limit_exceeded_without_denial(
+        &self,
+        status: &LimitStatus<'_>,
+        matched_rules: &MatchedRules<'_>,
+        degraded: bool,
+        now: Timestamp,
+    ) {
+        if let Some(unlogged) = self.log_throttle.try_acquire(now) {
+            self.log_exceeded_limit(status, matched_rules, degraded, unlogged);
+        }
+    }
+
+    fn log_exceeded_limit(
+        &self,
+        status: &LimitStatus<'_>,
+        matched_rules: &MatchedRules<'_>,
+        degraded: bool,
+        unlogged: u64,
+    ) {
+        let rule_match = status.find_match(matched_rules);
+        let key = rule_match
+            .map(|it| redacted_key(&self.redactor, it).to_string())
+            .filter(|key| !key.is_empty());
+        let cost = rule_match.and_then(|it| it.hits().next()).map(|hit| hit.cost);
+        let is_observed = status.is_observed();
+        info!(
+            domain = status.rule().map(Rule::domain),
+            rule = status.rule_name(),
+            limit = status.id(),
+            key,
+            cost,
+            retry_after_ms = status.retry_after().map(ceil_millis),
+            reset_after_ms = ceil_millis(status.reset_after()),
+            observed = is_observed,
+            degraded,
+            unlogged,
+            "{}",
+            if is_observed { "would have been denied" } else { "denied" }
+        );
+    }
+}
+
+/// Formats the key of a matching rule for the log, such as `tenant=acme,ip=192.0.2.7`. Values are redacted if necessary.
+pub(super) fn redacted_key(redactor: &Redactor, rule_match: &Match<'_>) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        for (index, (name, value)) in rule_match.identity().enumerate() {
+            write!(f, "{}{name}=", if index > 0 { "," } else { "" })?;
+            match redactor.redact(name, value) {
+                RedactedValue::Plain(value) => write_escaped_value(f, &value.to_string())?,
+                hash @ RedactedValue::Hash(_) => write!(f, "{hash}")?,
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Writes an attribute value, cut after [`MAX_LOGGED_VALUE_BYTES`] bytes. Percent-encodes commas and percent signs, so
+/// that a value cannot look like a second attribute.
+fn write_escaped_value(f: &mut fmt::Formatter<'_>, value: &str) -> fmt::Result {
+    let shown = &value[..value.floor_char_boundary(MAX_LOGGED_VALUE_BYTES)];
+    for char in shown.chars() {
+        match char {
+            ',' => f.write_str("%2C")?,
+            '%' => f.write_str("%25")?,
+            _ => f.write_char(char)?,
+        }
+    }
+    if shown.len() < value.len() { f.write_char('…') } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::{Descriptor, Policy, Request};
+
+    use super::*;
+
+    fn format_tenant_and_ip_key(redactor: &Redactor, tenant: &str, ip: &str) -> String {
+        let policy = Policy::from_yaml("rules: [{ name: a, per: [tenant, ip], limits: [1/s] }]");
+        let policy = policy.unwrap();
+        let request = Request::new("default", Descriptor::new([("ip", ip), ("tenant", tenant)]));
+        let matched_rules = policy.apply(&request);
+        redacted_key(redactor, matched_rules.matches().next().unwrap()).to_string()
+    }
+
+    #[test]
+    fn logged_key_escapes_separators_in_values() {
+        assert_eq!(
+            format_tenant_and_ip_key(&Redactor::default(), "ac me=ö\n", "192.0.2.7"),
+            "tenant=ac me=ö\n,ip=192.0.2.7"
+        );
+        assert_eq!(
+            format_tenant_and_ip_key(&Redactor::default(), "a,ip=1%", "2"),
+            "tenant=a%2Cip=1%25,ip=2"
+        );
+        let long = format!("{}ä", "x".repeat(127));
+        assert_eq!(
+            format_tenant_and_ip_key(&Redactor::default(), &long, "2"),
+            format!("tenant={}…,ip=2", "x".repeat(127))
+        );
+    }
+
+    #[test]
+    fn redacted_value_is_hashed_before_truncation() {
+        let redactor = Redactor::new(true);
+        let key = |tenant: &str| format_tenant_and_ip_key(&redactor, tenant, "same");
+        let (one, other) = ("x".repeat(1024), "x".repeat(1023) + "y");
+        assert_eq!(
+            key(&one),
+            format!(
+                "tenant={},ip={}",
+                redactor.redact("tenant", (&*one).into()),
+                redactor.redact("ip", "same".into())
+            )
+        );
+        assert_ne!(key(&one), key(&other));
     }
 }

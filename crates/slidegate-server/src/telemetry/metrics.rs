@@ -7,7 +7,6 @@ mod cluster;
 mod exposition;
 mod log;
 mod memory;
-mod permits;
 mod rules;
 mod waits;
 
@@ -25,17 +24,16 @@ use prometheus_client::registry::Registry;
 use slidegate::policy::{Rule, RuleLimit};
 use slidegate::{StoreError, WaitStats};
 
-use super::limit_result::LimitResult;
-use super::request_result::RequestResult;
-use crate::log::LogQueue;
+use super::log::LogQueue;
+use super::results::{LimitResult, RequestResult};
+use crate::permits::metric::PermitMetrics;
+use crate::reservations::metric::SettlementMetrics;
 
 use self::cluster::ClusterGauges;
 pub use self::cluster::{ClusterStats, OvershootBuckets};
 pub use self::exposition::Format;
 use self::log::LogMetrics;
 use self::memory::{MemoryGauges, MemoryKind};
-use self::permits::PermitMetrics;
-pub use self::permits::PermitResult;
 use self::rules::RuleGauges;
 use self::waits::WaitGauges;
 
@@ -60,7 +58,7 @@ pub struct Metrics {
     request_seconds: Family<ListenerLabels, Histogram, fn() -> Histogram>,
     pub degraded_decisions: Counter,
     pub repeated_calls: Counter,
-    settlements: Family<SettlementLabels, Counter>,
+    pub settlements: SettlementMetrics,
     pub permits: PermitMetrics,
     reloads: Family<ReloadLabels, Counter>,
     pub policy_stale: Gauge,
@@ -115,25 +113,6 @@ pub struct StoreStats {
     pub call_record_bytes: usize,
     /// Number of these records that were evicted before they expired.
     pub evicted_call_records: u64,
-}
-
-/// The result of a settlement, for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettlementResult {
-    Settled,
-    /// The same settlement has been applied before.
-    Repeated,
-    /// The reservation has been settled with other costs.
-    Conflict,
-    Expired,
-    /// The record may have been evicted.
-    Forgotten,
-    OtherInstance,
-    /// The token is forged or damaged.
-    Invalid,
-    /// No rule charges one of the costs.
-    UnknownCost,
-    StoreUnavailable,
 }
 
 /// Gauges and counters whose values are copied from [`StoreStats`] for each scrape.
@@ -204,11 +183,6 @@ struct StoreErrorLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SettlementLabels {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReloadLabels {
     result: &'static str,
 }
@@ -219,34 +193,6 @@ impl ReloadResult {
             Self::Changed => "changed",
             Self::Unchanged => "unchanged",
             Self::Failed => "failed",
-        }
-    }
-}
-
-impl SettlementResult {
-    const ALL: [Self; 9] = [
-        Self::Settled,
-        Self::Repeated,
-        Self::Conflict,
-        Self::Expired,
-        Self::Forgotten,
-        Self::OtherInstance,
-        Self::Invalid,
-        Self::UnknownCost,
-        Self::StoreUnavailable,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Settled => "settled",
-            Self::Repeated => "repeated",
-            Self::Conflict => "conflict",
-            Self::Expired => "expired",
-            Self::Forgotten => "forgotten",
-            Self::OtherInstance => "other_instance",
-            Self::Invalid => "invalid",
-            Self::UnknownCost => "unknown_cost",
-            Self::StoreUnavailable => "store_unavailable",
         }
     }
 }
@@ -309,15 +255,7 @@ impl Metrics {
             "Checks and reservations that repeated an admitted call with the same idempotency key, and charged nothing",
             repeated_calls.clone(),
         );
-        let settlements = Family::default();
-        for result in SettlementResult::ALL {
-            drop(settlements.get_or_create(&SettlementLabels { result: result.name() }));
-        }
-        registry.register(
-            "settlements",
-            "Settlements of reservations, by result",
-            settlements.clone(),
-        );
+        let settlements = SettlementMetrics::register(&mut registry);
         let reloads = Family::default();
         for result in [ReloadResult::Changed, ReloadResult::Unchanged, ReloadResult::Failed] {
             drop(reloads.get_or_create(&ReloadLabels { result: result.name() }));
@@ -391,11 +329,6 @@ impl Metrics {
     /// Returns the metrics of the store.
     pub fn store(&self) -> &StoreMetrics {
         &self.store
-    }
-
-    /// Counts a settlement by its result.
-    pub fn count_settlement(&self, result: SettlementResult) {
-        self.settlements.get_or_create(&SettlementLabels { result: result.name() }).inc();
     }
 
     /// Counts a policy reload by its result. Sets the metric `policy_stale` to 1 if the reload failed, otherwise to 0.

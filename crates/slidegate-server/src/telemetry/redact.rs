@@ -32,9 +32,10 @@ impl Redactor {
 
     /// Returns the value of the attribute `name` for display, in plain text or as a keyed hash.
     pub fn redact<'v>(&self, name: &str, value: Value<'v>) -> RedactedValue<'v> {
-        match self.redact_all || CREDENTIAL_ATTRIBUTE_NAMES.contains(&name) {
-            false => RedactedValue::Plain(value),
-            true => RedactedValue::Hash(self.secret.hash_one(value)),
+        if self.redact_all || CREDENTIAL_ATTRIBUTE_NAMES.contains(&name) {
+            RedactedValue::Hash(self.secret.hash_one(value))
+        } else {
+            RedactedValue::Plain(value)
         }
     }
 }
@@ -54,9 +55,10 @@ impl Redactor {
         // The values are in braces; further ones follow them up to the next colon.
         let Some((scope, rest)) = key.split_once('{') else { return key.to_owned() };
         let (tagged, rest) = rest.split_once('}').unwrap_or((rest, ""));
-        let (others, shape) = match rest.starts_with(',') {
-            true => rest.split_at(rest.find(':').unwrap_or(rest.len())),
-            false => ("", rest),
+        let (others, shape) = if rest.starts_with(',') {
+            rest.split_at(rest.find(':').unwrap_or(rest.len()))
+        } else {
+            ("", rest)
         };
         let (tagged, part) = tagged.split_at(tagged.find('#').unwrap_or(tagged.len()));
         let (tagged, others) = (self.redact_pairs(tagged), self.redact_pairs(others));

@@ -3,12 +3,11 @@
 //! A span is created only if the decision is sampled. Spans that the collector does not accept in time are dropped:
 //! tracing never delays or fails a decision.
 //!
-//! The request handler begins the span of a decision and makes it the current span of the task. The instrumented store
-//! finds it there and adds its own span as a child.
+//! The recorder of a listener begins the span of a request and makes it the current span of the task. The service finds it
+//! there and records the decision, and the store adds its own span as a child.
 
 mod collector;
 mod parent;
-pub mod span;
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use opentelemetry_otlp::{
 };
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span};
-use slidegate::StoreError;
+use slidegate::{Decision, StoreError};
 use thiserror::Error;
 use tokio::task;
 use tracing::warn;
@@ -94,7 +93,11 @@ impl DecisionTracer {
     }
 
     /// Begins the span of a decision. Returns a context with the span, or `None` if the decision is not sampled.
-    fn begin_decision_span(&self, name: &'static str, parent: TraceParent) -> Option<Context> {
+    pub(super) fn begin_decision_span(
+        &self,
+        name: &'static str,
+        parent: TraceParent,
+    ) -> Option<Context> {
         let builder = self.tracer.span_builder(name).with_kind(SpanKind::Server);
         let mut span = self.tracer.build_with_context(builder, &parent.context);
         if !span.is_recording() {
@@ -122,6 +125,23 @@ impl DecisionTracer {
                  or raise --shutdown-grace"
             );
         }
+    }
+}
+
+/// Records a decision as attributes of the current span. Does nothing if the request is not traced.
+pub fn record_in_current_span(domain: &str, decision: &Decision<'_>) {
+    let context = Context::current();
+    let span = context.span();
+    if !span.is_recording() {
+        return;
+    }
+    span.set_attribute(KeyValue::new("slidegate.domain", domain.to_owned()));
+    span.set_attribute(KeyValue::new("slidegate.degraded", decision.is_degraded()));
+    if let Some(binding) = decision.binding() {
+        let remaining = i64::try_from(decision.remaining()).unwrap_or(i64::MAX);
+        span.set_attribute(KeyValue::new("slidegate.rule", binding.rule_name().to_owned()));
+        span.set_attribute(KeyValue::new("slidegate.limit", binding.id().to_owned()));
+        span.set_attribute(KeyValue::new("slidegate.remaining", remaining));
     }
 }
 
@@ -167,8 +187,9 @@ fn describe_process_as_resource() -> Resource {
         std::env::var_os("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty());
     let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let resource = Resource::builder().with_attribute(version);
-    match has_service_name {
-        true => resource.build(),
-        false => resource.with_service_name("slidegate").build(),
+    if has_service_name {
+        resource.build()
+    } else {
+        resource.with_service_name("slidegate").build()
     }
 }

@@ -9,7 +9,7 @@ use tracing::{error, info};
 
 use super::{TlsError, TlsFileContents, TlsFiles};
 use crate::background::BackgroundTasks;
-use crate::reload::READ_INTERVAL;
+use crate::bounds::READ_INTERVAL;
 
 /// The contents of the files, or the reason why they cannot be read.
 type TlsReadResult = Result<TlsFileContents, TlsError>;

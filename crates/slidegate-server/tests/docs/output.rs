@@ -14,9 +14,10 @@ pub fn compare_output(documented: &str, actual: &str) -> Result<(), String> {
         mask_time_dependent_numbers(documented),
         mask_time_dependent_numbers(&remove_ignored_headers(actual)),
     );
-    match matches_pattern(pattern.trim_end(), output.trim_end()) {
-        true => Ok(()),
-        false => Err(format!("documented:\n{documented}actual:\n{actual}")),
+    if matches_pattern(pattern.trim_end(), output.trim_end()) {
+        Ok(())
+    } else {
+        Err(format!("documented:\n{documented}actual:\n{actual}"))
     }
 }
 

@@ -46,9 +46,10 @@ fn interpret(language: &str, text: &str, arguments: &[&str]) -> Result<String, S
     fs::remove_file(&file).unwrap();
     let output =
         output.map_err(|error| format!("{program}: {error}; `make test-tools` installs it"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into()),
-        false => Err(String::from_utf8_lossy(&output.stderr).into()),
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into())
     }
 }
 

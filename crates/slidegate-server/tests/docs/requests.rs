@@ -94,9 +94,10 @@ fn check_documented_outcome(
             descriptor = descriptor.with_cost(name, *units);
         }
         let request = Request::new(expected.domain, descriptor);
-        let found = match expected.is_report {
-            true => describe_usage_report(&gate.report(&request)),
-            false => describe_decision(&gate.check(&request)),
+        let found = if expected.is_report {
+            describe_usage_report(&gate.report(&request))
+        } else {
+            describe_decision(&gate.check(&request))
         };
         // The remaining units are optional. The denying rule and the wait are required.
         let omits_remaining = expected.outcome == "allowed" && found.starts_with("allowed, ");

@@ -200,9 +200,10 @@ impl Shell {
         // A documented failure exits with 1. 127 means an unknown program, 2 a usage error.
         let as_expected =
             if must_fail { completed.status.code() == Some(1) } else { completed.status.success() };
-        match as_expected {
-            true => Ok(output),
-            false => Err(format!("{script}ended with {}:\n{output}", completed.status)),
+        if as_expected {
+            Ok(output)
+        } else {
+            Err(format!("{script}ended with {}:\n{output}", completed.status))
         }
     }
 

@@ -109,9 +109,10 @@ fn policy_file_replaced_by_link_is_reloaded() {
         fs::write(&target, policy_with_max(max)).unwrap();
         fs::remove_file(folder.policy_path()).unwrap();
         server.wait_for_rejection();
-        match is_hard_link {
-            true => fs::hard_link(target, folder.policy_path()).unwrap(),
-            false => symlink(target, folder.policy_path()).unwrap(),
+        if is_hard_link {
+            fs::hard_link(target, folder.policy_path()).unwrap()
+        } else {
+            symlink(target, folder.policy_path()).unwrap()
         }
         server.wait_for_reload();
         assert_eq!(server.check_remaining(), Some(remaining));

@@ -154,9 +154,10 @@ fn change_policy_file(
         9 => folder.overwrite_policy(&valid),
         _ => folder.replace_file(&valid),
     }
-    server.process.wait_for_log(match is_valid {
-        true => "the policy has changed",
-        false => "policy reload failed",
+    server.process.wait_for_log(if is_valid {
+        "the policy has changed"
+    } else {
+        "policy reload failed"
     });
     is_valid
 }

@@ -112,7 +112,7 @@ impl<'r> MatchedRules<'r> {
     /// Prepares the matches for a report of consumed units: keeps the matches that can record these units, and changes
     /// them so that they never deny. Removes refunds, matches with a max of 0 (they have no counters), and matches
     /// whose cost is 0 or is not specified by the descriptor.
-    pub(crate) fn into_matches_for_reported_usage(mut self) -> Self {
+    pub fn into_matches_for_reported_usage(mut self) -> Self {
         self.matches.retain(|rule_match| {
             let has_counters = rule_match.limits().iter().all(|limit| limit.limit.capacity() > 0);
             rule_match.charge.is_in_descriptor

@@ -7,7 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use crate::log::LogQueue;
+use crate::telemetry::log::LogQueue;
 
 /// The metrics of the log, whose values are copied from its queue for each scrape.
 pub(super) struct LogMetrics {

@@ -1,0 +1,187 @@
+//! The interpretation of the arguments of `slidegate serve` as settings.
+//!
+//! Reads the policy, key and certificate files, so that every error is reported before the server starts.
+
+mod cluster;
+mod secret;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use slidegate::WaitBounds;
+use slidegate_redis::AddressError;
+use thiserror::Error;
+use tracing::level_filters::LevelFilter;
+
+use self::cluster::{CLUSTER_KEY_FLAGS, CLUSTER_SECRET_FLAG, ClusterSettingsError};
+use self::secret::{
+    SecretError, SecretFlags, command_line_warning, read_secret, readable_file_warning,
+};
+use crate::boot::listen::ListenAddress;
+use crate::boot::settings::{RedisClock, ServiceSettings, Settings, StoreSettings};
+use crate::bounds::StoreBounds;
+use crate::cli::args::{
+    AddressOrNone, ClusterArgs, ObservabilityArgs, ServeArgs, StoreArgs, TlsArgs,
+};
+use crate::policy::file::{PolicyFile, PolicyFileError};
+use crate::telemetry::Redactor;
+use crate::telemetry::log::LogSettings;
+use crate::telemetry::traces::{CollectorUrlError, TraceSettings};
+use crate::tls::{CLUSTER_TLS_KEY_FLAG, TLS_KEY_FLAG, Tls, TlsError, TlsFiles};
+
+/// An error in the arguments, or in a file that an argument names.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    #[error(transparent)]
+    Policy(#[from] PolicyFileError),
+    #[error(
+        "--store (SLIDEGATE_STORE): this is not `memory`, `cluster://` or a Redis address: {0}"
+    )]
+    Store(#[from] AddressError),
+    #[error(transparent)]
+    TokenKey(#[from] SecretError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterSettingsError),
+    #[error("--otlp-endpoint (SLIDEGATE_OTLP_ENDPOINT): this is not the URL of a collector: {0}")]
+    Otlp(#[from] CollectorUrlError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+const TOKEN_KEY_FLAGS: SecretFlags = SecretFlags {
+    text: "--token-key (SLIDEGATE_TOKEN_KEY)",
+    file: "--token-key-file (SLIDEGATE_TOKEN_KEY_FILE)",
+};
+
+/// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept
+/// longer by this duration.
+const MAX_CLIENT_CLOCK_SKEW: Duration = Duration::from_secs(10);
+
+/// Interprets the arguments, and reads the files that the arguments name.
+pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
+    let expected_instances = args.store.expected_instances;
+    let ready_needs_store = args.store.ready_needs_store;
+    let bounds = StoreBounds {
+        max_keys: args.store.max_keys.get(),
+        max_memory: args.store.max_memory,
+        max_call_records: args.store.max_call_records.get(),
+    };
+    let exposed_secrets = exposed_secrets(&args);
+    let token_key = args.store.token_key.as_ref().map(|key| key.0.clone());
+    let token_key = read_secret(token_key, args.store.token_key_file.as_deref(), TOKEN_KEY_FLAGS)?;
+    let store = store_settings(args.store, args.cluster, bounds)?;
+    let policy_file =
+        PolicyFile::read(args.policy_source.into_source(), store.limit_support_check())?;
+    let (AddressOrNone(grpc), AddressOrNone(admin)) = (args.grpc, args.admin);
+    let has_admin_listener = admin.is_some();
+    let own_name = match &admin {
+        Some(ListenAddress::Host { name, .. }) => Some(name.clone()),
+        Some(ListenAddress::Ip(_)) | None => None,
+    };
+    Ok(Settings {
+        http: args.http,
+        grpc,
+        trusted_proxies: args.trusted_proxies,
+        repeated_headers: args.repeated_headers,
+        admin,
+        admin_hosts: args.admin_host.into_iter().chain(own_name).collect(),
+        tls: load_tls_files(args.tls)?,
+        headers: args.headers,
+        retry_jitter: args.retry_jitter,
+        service: ServiceSettings {
+            policy: policy_file.policy.clone(),
+            is_observe_only: args.observe,
+            rejects_unused_names: args.strict,
+            store,
+            expected_instances,
+            bounds,
+            max_buffered: args.connections.max_buffered,
+            token_key,
+            exposed_secrets,
+            ready_needs_store,
+            max_wait: args.waiting.max_wait,
+            wait_bounds: WaitBounds {
+                max_waiting: args.waiting.max_waiting,
+                max_waiting_per_key: args.waiting.max_waiting_per_key,
+                max_waiting_bytes: bounds.max_waiting_bytes(),
+            },
+            has_admin_listener,
+            max_denial_logs_per_second: max_denial_logs_per_second(&args.observability),
+            redact: Redactor::new(args.observability.redact_keys),
+            traces: build_trace_settings(&args.observability)?,
+        },
+        policy_file,
+        clients: args.connections.bounds(),
+        is_max_connections_given: args.connections.is_max_connections_given,
+        shutdown_grace: args.shutdown_grace,
+        log: LogSettings {
+            level: args.observability.log_level,
+            format: args.observability.log_format,
+        },
+    })
+}
+
+/// Returns warnings about secrets that every user of the machine can read.
+fn exposed_secrets(args: &ServeArgs) -> Vec<String> {
+    let token_key_file = args.store.token_key_file.as_deref();
+    let cluster = &args.cluster.credentials;
+    let warnings = [
+        command_line_warning(args.is_token_key_on_command_line, TOKEN_KEY_FLAGS),
+        command_line_warning(args.is_cluster_key_on_command_line, CLUSTER_KEY_FLAGS),
+        readable_file_warning(token_key_file, TOKEN_KEY_FLAGS.file),
+        readable_file_warning(cluster.cluster_key_file.as_deref(), CLUSTER_KEY_FLAGS.file),
+        readable_file_warning(cluster.cluster_secret_file.as_deref(), CLUSTER_SECRET_FLAG),
+        readable_file_warning(cluster.cluster_tls_key.as_deref(), CLUSTER_TLS_KEY_FLAG),
+        readable_file_warning(args.tls.tls_key.as_deref(), TLS_KEY_FLAG),
+    ];
+    warnings.into_iter().flatten().collect()
+}
+
+/// Returns the maximum number of denials in the log per second. Returns 0 if the log level excludes denials. The log
+/// then does not report a number of omitted denials either.
+fn max_denial_logs_per_second(args: &ObservabilityArgs) -> u16 {
+    if args.log_level >= LevelFilter::INFO { args.log_denials } else { 0 }
+}
+
+fn build_trace_settings(
+    args: &ObservabilityArgs,
+) -> Result<Option<TraceSettings>, CollectorUrlError> {
+    let collector = args.otlp_endpoint.as_deref().filter(|url| !url.is_empty()).map(str::parse);
+    let (sample, trust_forwarded) = (args.trace_sample.0, args.trust_traceparent);
+    Ok(collector.transpose()?.map(|collector| TraceSettings { collector, sample, trust_forwarded }))
+}
+
+fn load_tls_files(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
+    let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) else { return Ok(None) };
+    Tls::load(TlsFiles::for_listeners(cert, key, args.tls_client_ca)).map(Some)
+}
+
+fn store_settings(
+    args: StoreArgs,
+    cluster: ClusterArgs,
+    bounds: StoreBounds,
+) -> Result<StoreSettings, SettingsError> {
+    if args.store.0 == "memory" {
+        return Ok(StoreSettings::Memory);
+    }
+    if let Some(settings) = cluster::from_args(&args.store.0, cluster, bounds) {
+        return Ok(StoreSettings::Cluster(Box::new(settings?)));
+    }
+    let settings = slidegate_redis::Settings {
+        prefix: args.redis_prefix,
+        timeout: args.redis_timeout,
+        ca_file: args.redis_ca_file,
+        deny_cache_ttl: args.deny_cache_ttl,
+        // The log of failed calls has the key, redacted as configured.
+        logs_foreign_values: false,
+        ..slidegate_redis::Settings::default()
+    };
+    let settings = match args.redis_clock {
+        RedisClock::Server => settings,
+        RedisClock::Client => {
+            slidegate_redis::Settings { expiry_margin: MAX_CLIENT_CLOCK_SKEW, ..settings }
+        }
+    };
+    let address = Box::new(args.store.0.parse()?);
+    Ok(StoreSettings::Redis { address, settings, clock: args.redis_clock })
+}

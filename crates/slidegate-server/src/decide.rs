@@ -1,0 +1,217 @@
+//! The service behind all listeners: it decides about calls by the active policy, with the counters of the store, and
+//! records the decisions.
+//!
+//! [`Service::decide`] is the middle of the way of every call: a listener parses a request to a [`Call`], and renders the
+//! [`DecidedCall`]. Nothing in this module knows a protocol. A reload replaces the policy, and keeps the store with its
+//! counters.
+
+pub mod active_policy;
+pub mod call;
+pub mod error;
+pub mod health;
+pub mod names;
+pub mod store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use slidegate::policy::MatchedRules;
+use slidegate::{CallIdentity, Gate, OnceDecision, OnceError, Policy, WaitStats};
+
+use self::active_policy::ActivePolicy;
+use self::call::{Call, DecidedCall, Operation};
+use self::error::CallError;
+use self::health::{Health, Readiness};
+use self::names::NameChecks;
+use self::store::ServerStore;
+use crate::connections::bodies::BodyBudget;
+use crate::reservations::token::TokenSealer;
+use crate::telemetry::Telemetry;
+use crate::telemetry::metrics::{ReloadResult, StoreStats};
+
+/// The service that decides about calls and records the decisions in telemetry.
+pub struct Service {
+    pub(crate) gate: Gate<ServerStore>,
+    active_policy: ArcSwap<ActivePolicy>,
+    telemetry: Telemetry,
+    health: Health,
+    /// Creates and opens the tokens of reservations and permits.
+    pub(crate) tokens: TokenSealer,
+    name_checks: NameChecks,
+    options: ServiceOptions,
+}
+
+/// The options of a service.
+#[derive(Clone, Debug)]
+pub struct ServiceOptions {
+    /// Whether every rule only observes, because of `--observe`. The rules of the first policy already do.
+    pub is_observe_only: bool,
+    /// Maximum wait of a call.
+    pub max_wait: Duration,
+    /// The memory of the request bodies of all client listeners.
+    pub bodies: BodyBudget,
+}
+
+impl Service {
+    /// Creates a service.
+    pub fn new(
+        gate: Gate<ServerStore>,
+        telemetry: Telemetry,
+        health: Health,
+        tokens: TokenSealer,
+        name_checks: NameChecks,
+        options: ServiceOptions,
+    ) -> Self {
+        let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate.policy(), &telemetry));
+        Self { gate, active_policy, telemetry, health, tokens, options, name_checks }
+    }
+
+    /// Decides about a call by the policy that the caller has loaded, and records the decision. If the future is dropped,
+    /// because the client has disconnected, a waiting call leaves its queue.
+    pub async fn decide(
+        &self,
+        active: &ActivePolicy,
+        call: &Call<'_>,
+    ) -> Result<DecidedCall, CallError> {
+        if !call.released_permits.is_empty() {
+            // Boxed, because few calls release permits.
+            Box::pin(self.release_permits(&call.released_permits)).await;
+        }
+        self.check_request(&active.policy, &call.request)?;
+        let matched = match call.operation {
+            Operation::Report => {
+                active.policy.apply(&call.request).into_matches_for_reported_usage()
+            }
+            _ => active.policy.apply(&call.request),
+        };
+        let identity = call.idempotency_key.as_ref().map(|key| call.request.identify(key));
+        let (once, waited) = self.charge(call, identity.as_ref(), &matched).await?;
+        self.record(active, call, &matched, &once);
+        let reservation = match call.operation {
+            Operation::Reserve { ttl } => Box::pin(self.reservation(&once, identity, ttl)).await?,
+            _ => None,
+        };
+        self.check_attributes(&active.policy, call, &once.decision)?;
+        let permit = self.permit(call, &once.decision)?;
+        Ok(DecidedCall { decision: once.decision, waited, permit, reservation })
+    }
+
+    /// Charges a call, or only evaluates it. Returns also the time for which the call waited.
+    async fn charge(
+        &self,
+        call: &Call<'_>,
+        identity: Option<&CallIdentity>,
+        matched: &MatchedRules<'_>,
+    ) -> Result<(OnceDecision, Duration), OnceError> {
+        let max_wait = call.max_wait.min(self.options.max_wait);
+        let (decision, waited) = match identity {
+            _ if call.operation == Operation::Peek => {
+                (self.gate.peek_matched_async(matched).await, Duration::ZERO)
+            }
+            // Boxed, because most calls have no key and do not wait, and should not pay for a larger future.
+            Some(identity) => {
+                let request = &call.request;
+                let gate = &self.gate;
+                let check =
+                    gate.check_matched_once_within_async(request, matched, identity, max_wait);
+                return Box::pin(check).await;
+            }
+            None if !max_wait.is_zero() => {
+                let gate = &self.gate;
+                Box::pin(gate.check_matched_within_async(&call.request, matched, max_wait)).await
+            }
+            None => (self.gate.check_matched_async(matched).await, Duration::ZERO),
+        };
+        Ok((OnceDecision { decision, repeated_after: None }, waited))
+    }
+
+    /// Records a decision in the trace span of the call, and that of a check also in the metrics and the log.
+    fn record(
+        &self,
+        active: &ActivePolicy,
+        call: &Call<'_>,
+        matched: &MatchedRules<'_>,
+        once: &OnceDecision,
+    ) {
+        let (domain, decision) = (call.request.domain(), &once.decision);
+        self.telemetry.record_in_span(domain, decision);
+        match (call.operation, once.repeated_after) {
+            (Operation::Peek | Operation::Report, _) => {}
+            (_, Some(_)) => self.telemetry.count_repeated_call(),
+            (_, None) => self.telemetry.record_decision(&active.metrics, domain, matched, decision),
+        }
+    }
+
+    /// Replaces the active policy. Decisions in progress complete with the previous policy.
+    pub fn replace_policy(&self, policy: &Policy) {
+        let is_observing = self.options.is_observe_only;
+        self.gate.replace_policy(if is_observing { policy.observing() } else { policy.clone() });
+        let active = ActivePolicy::new(self.gate.policy(), &self.telemetry);
+        self.active_policy.store(Arc::new(active));
+    }
+
+    /// Records the result of a policy reload, and the error if it failed.
+    pub fn record_reload(&self, result: ReloadResult, problem: Option<String>) {
+        if let Some(metrics) = self.telemetry.metrics() {
+            metrics.record_reload(result);
+        }
+        self.health.set_policy_problem(problem);
+    }
+
+    /// Returns the policy that is active now. A reload replaces it with another one.
+    pub fn active_policy(&self) -> Arc<ActivePolicy> {
+        self.active_policy.load_full()
+    }
+
+    /// Returns the telemetry: metrics, top keys, log and traces.
+    pub fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
+    }
+
+    /// Returns the memory of the request bodies of all client listeners.
+    pub fn bodies(&self) -> &BodyBudget {
+        &self.options.bodies
+    }
+
+    /// Returns the current readiness of the server, and the reasons for it.
+    pub fn readiness(&self) -> Readiness {
+        let rules = self.gate.policy().rules().len();
+        self.health.readiness(rules, self.options.is_observe_only, self.store())
+    }
+
+    /// Returns the part of the server's readiness that does not depend on the store.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Returns `true` if every rule only observes, because of `--observe`.
+    pub fn is_observe_only(&self) -> bool {
+        self.options.is_observe_only
+    }
+
+    /// Returns the store that holds the counters.
+    pub fn store(&self) -> &ServerStore {
+        self.gate.store()
+    }
+
+    /// Returns the number of calls that wait, and the results of the calls that have waited.
+    pub fn wait_stats(&self) -> WaitStats {
+        self.gate.wait_stats()
+    }
+
+    /// Returns the number of keys and other metrics of the store. Includes keys and records of calls that the gate has in
+    /// local memory while the store is unavailable.
+    pub fn store_stats(&self) -> StoreStats {
+        let stats = self.store().stats();
+        StoreStats {
+            keys: stats.keys + self.gate.local_keys(),
+            key_bytes: stats.key_bytes + self.gate.local_memory_bytes(),
+            call_records: stats.call_records + self.gate.local_call_records(),
+            call_record_bytes: stats.call_record_bytes + self.gate.local_call_record_bytes(),
+            evicted_call_records: stats.evicted_call_records
+                + self.gate.local_evicted_call_records(),
+            ..stats
+        }
+    }
+}

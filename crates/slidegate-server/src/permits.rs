@@ -1,0 +1,112 @@
+//! Permits: the tokens of requests in flight, and their releases and renewals.
+
+pub mod body;
+pub mod metric;
+pub mod token;
+
+use std::time::Duration;
+
+use slidegate::{Decision, Permit, PermitChange};
+
+use self::metric::PermitResult;
+use self::token::{PermitToken, PermitTokenError};
+use crate::decide::Service;
+use crate::decide::call::Call;
+use crate::decide::error::{CallError, CallErrorKind};
+use crate::decide::store::ServerStore;
+
+impl Service {
+    /// Returns the permit that the response to a call contains; `None` if it contains none. A permit that the response
+    /// cannot contain is released: the request is then not counted while it is in flight.
+    pub(crate) fn permit(
+        &self,
+        call: &Call<'_>,
+        decision: &Decision<'_>,
+    ) -> Result<Option<PermitToken>, CallError> {
+        let Some(permit) = decision.permit() else { return Ok(None) };
+        if !call.returns_permit {
+            self.gate.release_later(permit);
+            return Ok(None);
+        }
+        let is_shared = matches!(self.store(), ServerStore::Redis(..)) && !permit.is_degraded();
+        match self.tokens.seal_permit(&permit, is_shared) {
+            Ok(text) => {
+                if let Some(metrics) = self.telemetry().metrics() {
+                    metrics.permits.on_granted(&permit);
+                }
+                Ok(Some(PermitToken { text, ttl: permit.ttl() }))
+            }
+            Err(error) => {
+                self.gate.release_later(permit);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Releases the permits of tokens. A permit that cannot be released counts until it expires; the failure is counted in
+    /// the metrics.
+    pub(crate) async fn release_permits(&self, tokens: &[&str]) {
+        for token in tokens {
+            drop(self.release_permit(token).await);
+        }
+    }
+
+    /// Releases the permit of a token. Returns whether it was live.
+    pub async fn release_permit(&self, token: &str) -> Result<bool, CallError> {
+        let (_, was_live) = self.change_permit(token, PermitChange::Release).await?;
+        Ok(was_live)
+    }
+
+    /// Renews the permit of a token. Returns the time after which it expires.
+    pub async fn renew_permit(&self, token: &str) -> Result<Duration, CallError> {
+        match self.change_permit(token, PermitChange::Renew).await? {
+            (permit, true) => Ok(permit.ttl()),
+            (_, false) => Err(CallError::new(
+                CallErrorKind::Ended,
+                "`permit` has been released or has expired, so another request may have its place; check again for a new one, and renew it within `permit_ttl_ms`",
+            )),
+        }
+    }
+
+    /// Releases or renews the permit of a token, and counts the result. Returns the permit, and whether it was live.
+    async fn change_permit(
+        &self,
+        token: &str,
+        change: PermitChange,
+    ) -> Result<(Permit, bool), CallError> {
+        let changed = self.change_permit_in_store(token, change).await;
+        if let Some(metrics) = self.telemetry().metrics() {
+            match &changed {
+                Ok((permit, was_live)) => metrics.permits.on_changed(permit, change, *was_live),
+                Err((result, _)) => metrics.permits.count(*result),
+            }
+        }
+        changed.map_err(|(_, error)| error)
+    }
+
+    async fn change_permit_in_store(
+        &self,
+        token: &str,
+        change: PermitChange,
+    ) -> Result<(Permit, bool), (PermitResult, CallError)> {
+        let permit = self.tokens.open_permit(token).map_err(|error| {
+            let (result, kind) = match error {
+                PermitTokenError::Invalid => (PermitResult::Invalid, CallErrorKind::Invalid),
+                PermitTokenError::OtherInstance => {
+                    (PermitResult::OtherInstance, CallErrorKind::OtherInstance)
+                }
+            };
+            (result, CallError::new(kind, error))
+        })?;
+        let was_live = match change {
+            PermitChange::Release => self.gate.release_async(&permit).await,
+            PermitChange::Renew => self.gate.renew_async(&permit).await,
+        };
+        let was_live = was_live.map_err(|error| {
+            let detail = format!("{error}; repeat the call, or let the permit expire");
+            let error = CallError::new(CallErrorKind::StoreUnavailable, detail);
+            (PermitResult::StoreUnavailable, error)
+        })?;
+        Ok((permit, was_live))
+    }
+}

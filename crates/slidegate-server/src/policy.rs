@@ -1,0 +1,29 @@
+//! Policies: their files, or files of Envoy's reference rate limit server, their description and their differences.
+
+pub mod description;
+pub mod diff;
+pub mod file;
+pub mod ratelimit_config;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use slidegate::Limit;
+
+/// The path and the text of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileText {
+    pub path: PathBuf,
+    pub text: Arc<str>,
+}
+
+/// The paths and texts of all files of a policy source.
+pub type SourceTexts = Arc<[FileText]>;
+
+/// A function that checks whether the store supports a limit. The error contains the reason and an alternative.
+pub type LimitCheck = fn(&Limit) -> Result<(), String>;
+
+/// Accepts every limit. Used by commands that have no store.
+pub fn accept_any_limit(_: &Limit) -> Result<(), String> {
+    Ok(())
+}

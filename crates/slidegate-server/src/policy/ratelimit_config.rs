@@ -1,0 +1,108 @@
+//! Converts configuration files of Envoy's reference rate limit server to a policy, in four steps.
+//!
+//! 1. The YAML deserializer of policy files reads a file as the maps of `config_map`, with positions; `scalar` has the
+//!    scalar types of Go's YAML.
+//! 2. `parse` turns the maps into descriptors, and rejects everything that the reference server rejects.
+//! 3. `rules` turns the descriptors into rules, which `rule_names` names.
+//! 4. `print` writes the rules as a policy file. The server enforces the policy that it parses from this text, so
+//!    `slidegate convert` prints exactly the enforced policy.
+
+mod config_map;
+mod converted_rule;
+mod finding;
+pub mod folder;
+mod parse;
+mod print;
+mod rule_names;
+mod rules;
+mod scalar;
+#[cfg(test)]
+mod tests;
+mod time_unit;
+mod wildcard;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use slidegate::Policy;
+
+use finding::{FILE_START, Findings};
+use print::PolicyPrinter;
+
+use crate::policy::FileText;
+
+pub use finding::Finding;
+pub use rules::ConversionOptions;
+
+/// The result of converting configuration files of Envoy's reference rate limit server to a policy.
+#[derive(Debug)]
+pub struct Conversion {
+    pub policy: Policy,
+    /// The converted policy as the text of a policy file.
+    pub text: String,
+    /// Notes about accepted settings that have no effect, or an unexpected effect.
+    pub notes: Vec<Finding>,
+}
+
+/// Converts configuration files of Envoy's reference rate limit server to a policy.
+///
+/// # Errors
+/// Returns all errors in the files, sorted by file and position.
+pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Conversion, Vec<Finding>> {
+    let ConversionOptions { algorithm, supports } = options;
+    let mut findings = Findings::default();
+    let mut domain_paths: HashMap<String, String> = HashMap::new();
+    let mut all_rules = Vec::new();
+    for FileText { path, text } in files {
+        let Some(domain) = parse::parse_file(path, text, &mut findings) else { continue };
+        let rules = rules::convert_domain(path, &domain, options, &mut findings);
+        if let Some(other) = domain_paths.get(&domain.name) {
+            let message = format_args!(
+                "domain `{}` is already defined in {other}; merge both into one file",
+                domain.name
+            );
+            findings.push_error(path, domain.position, message);
+        } else if !domain.name.is_empty() {
+            domain_paths.insert(domain.name, path.display().to_string());
+        }
+        all_rules.extend(rules);
+    }
+    let sort_key = |finding: &Finding| {
+        (files.iter().position(|file| file.path == finding.path), finding.position)
+    };
+    findings.errors.sort_by_key(sort_key);
+    if !findings.errors.is_empty() {
+        return Err(findings.errors);
+    }
+    findings.notes.sort_by_key(sort_key);
+    let sources = files.iter().map(|file| file.path.display().to_string()).collect();
+    let notes = findings.notes;
+    let text = PolicyPrinter { sources, notes: &notes, algorithm, rules: all_rules }.to_string();
+    match Policy::from_yaml_for(&text, supports) {
+        Ok(policy) => Ok(Conversion { policy, text, notes }),
+        Err(errors) => Err(findings_from_policy_errors(files, &errors.0)),
+    }
+}
+
+/// Returns `true` if a file looks like a configuration file of Envoy's reference rate limit server: a YAML map with the
+/// fields `domain` and `descriptors`.
+pub fn is_reference_file(path: &Path) -> bool {
+    let Ok(text) = fs::read_to_string(path) else { return false };
+    parse::looks_like_domain(&text)
+}
+
+/// Converts errors in the converted policy to findings. Valid configuration files can result in an invalid policy, for
+/// example in a policy with too many rules.
+fn findings_from_policy_errors(
+    files: &[FileText],
+    errors: &[slidegate::PolicyError],
+) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    let path = files.first().map_or_else(PathBuf::new, |file| file.path.clone());
+    for error in errors {
+        let message = format_args!("cannot be converted: the resulting policy is invalid: {error}");
+        findings.push_error(&path, FILE_START, message);
+    }
+    findings.errors
+}

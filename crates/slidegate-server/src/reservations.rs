@@ -1,0 +1,119 @@
+//! Reservations: an estimate is charged first, and settled once when the actual costs are known.
+
+pub mod body;
+pub mod metric;
+pub mod token;
+
+use std::time::Duration;
+
+use slidegate::store::SettleResult;
+use slidegate::{ActualCosts, CallId, CallIdentity, Clock, OnceDecision, ReservedCall, WallClock};
+
+use self::metric::SettlementResult;
+use self::token::{Reservation, ReservationOrigin, ReservationToken, TokenError};
+use crate::decide::Service;
+use crate::decide::error::{CallError, CallErrorKind};
+use crate::decide::names::check_actual_costs;
+use crate::decide::store::ServerStore;
+
+impl Service {
+    /// Creates the token of a reservation, with which the charged estimate is corrected within `ttl`. Returns `None` if
+    /// the request is denied. `identity` identifies a call with an idempotency key.
+    pub(crate) async fn reservation(
+        &self,
+        once: &OnceDecision,
+        identity: Option<CallIdentity>,
+        ttl: Duration,
+    ) -> Result<Option<ReservationToken>, CallError> {
+        let OnceDecision { decision, repeated_after } = once;
+        if !decision.is_allowed() {
+            return Ok(None);
+        }
+        let id = identity.map_or_else(CallId::unique, |identity| identity.id);
+        let call = ReservedCall::from_decision(id, decision);
+        if repeated_after.is_some() && call.is_empty() && decision.limits().next().is_none() {
+            return Err(CallError::new(
+                CallErrorKind::Conflict,
+                "the request with this `idempotency_key` was reserved under another policy, so its reservation cannot be repeated; its estimate stays charged. Send the request with a new key",
+            ));
+        }
+        let ttl = ttl.saturating_sub(repeated_after.unwrap_or_default());
+        let reservation = Reservation {
+            call,
+            expires_at: WallClock.now().after(ttl),
+            origin: match self.store() {
+                _ if decision.is_degraded() => ReservationOrigin::FallbackOfThisInstance,
+                ServerStore::Redis(..) => ReservationOrigin::SharedStore,
+                ServerStore::Memory(..) | ServerStore::Cluster(..) => {
+                    ReservationOrigin::StoreOfThisInstance
+                }
+            },
+        };
+        match self.tokens.seal(&reservation) {
+            Ok(text) => Ok(Some(ReservationToken { text, ttl })),
+            Err(error) => {
+                let cancelled = reservation.call.settlement(&ActualCosts::none(), ttl);
+                // If this fails, the estimate stays charged, as if the caller had not settled.
+                let _ = self.gate.settle_call_async(&cancelled, decision.is_degraded()).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Corrects the charges of a reservation to its actual costs, once, and counts the result.
+    pub async fn settle(&self, token: &str, actual: &ActualCosts<'_>) -> Result<(), CallError> {
+        let (result, response) = match self.tokens.open(token) {
+            Ok((reservation, remaining)) => self.settle_call(&reservation, remaining, actual).await,
+            Err(error) => {
+                let (result, kind) = match error {
+                    TokenError::Invalid => (SettlementResult::Invalid, CallErrorKind::Invalid),
+                    TokenError::Expired => (SettlementResult::Expired, CallErrorKind::Ended),
+                    TokenError::OtherInstance => {
+                        (SettlementResult::OtherInstance, CallErrorKind::OtherInstance)
+                    }
+                };
+                (result, Err(CallError::new(kind, error)))
+            }
+        };
+        if let Some(metrics) = self.telemetry().metrics() {
+            metrics.settlements.count(result);
+        }
+        response
+    }
+
+    async fn settle_call(
+        &self,
+        reservation: &Reservation,
+        remaining: Duration,
+        actual: &ActualCosts<'_>,
+    ) -> (SettlementResult, Result<(), CallError>) {
+        let policy = self.gate.policy();
+        if let Err(error) = check_actual_costs(&policy, &reservation.call, actual) {
+            self.log_rejected_request(&error);
+            return (SettlementResult::UnknownCost, Err(error));
+        }
+        let settlement = reservation.call.settlement(actual, remaining);
+        let is_degraded = reservation.origin == ReservationOrigin::FallbackOfThisInstance;
+        let settled = self.gate.settle_call_async(&settlement, is_degraded).await;
+        let (result, kind, detail) = match settled {
+            Ok(SettleResult::Settled) => return (SettlementResult::Settled, Ok(())),
+            Ok(SettleResult::Repeated) => return (SettlementResult::Repeated, Ok(())),
+            Ok(SettleResult::OtherValue) => (
+                SettlementResult::Conflict,
+                CallErrorKind::Conflict,
+                "`reservation` has been settled with other costs, which stay; settle each reservation with one value".to_owned(),
+            ),
+            Ok(SettleResult::Forgotten) => (
+                SettlementResult::Forgotten,
+                CallErrorKind::Ended,
+                "too many newer calls are remembered to know whether `reservation` has been settled, so its charge stays; raise --max-call-records or --max-memory".to_owned(),
+            ),
+            Err(error) => (
+                SettlementResult::StoreUnavailable,
+                CallErrorKind::StoreUnavailable,
+                format!("{error}; repeat the settlement: it is applied once"),
+            ),
+        };
+        (result, Err(CallError::new(kind, detail)))
+    }
+}

@@ -1,0 +1,200 @@
+//! The gRPC listener: Envoy's rate limit service, health and reflection.
+
+mod connection;
+mod health;
+mod open_calls;
+mod rate_limit;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::http::{Request, Response, Uri};
+use axum::response::IntoResponse;
+use http_body_util::{BodyExt, Full};
+use thiserror::Error;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::BoxFuture;
+use tonic::service::Routes;
+use tonic_reflection::server::Builder;
+use tower::{Service as TowerService, ServiceExt};
+
+pub use self::connection::GrpcProtocol;
+use self::open_calls::OpenCalls;
+use self::rate_limit::{OnLargeCallThread, RateLimit};
+use crate::bounds::MAX_BODY_BYTES;
+use crate::connections::bodies::{BodyError, ConnectionBodies};
+use crate::connections::{CallPanicked, LargeCalls};
+use crate::decide::Service;
+use crate::render::ResponseRenderer;
+use crate::telemetry::metrics::ListenerKind;
+use crate::telemetry::recorder::RequestRecorder;
+use crate::telemetry::results::RequestResult;
+use crate::wire::rls::{self, RateLimitServiceServer};
+
+/// The error if the gRPC reflection service cannot be created.
+#[derive(Debug, Error)]
+#[error("cannot set up gRPC reflection: {0}")]
+pub struct ReflectionError(#[from] tonic_reflection::server::Error);
+
+/// The maximum size of a message in bytes whose call is handled on the thread of its connection.
+const MAX_SMALL_MESSAGE_BYTES: usize = 16 * 1024;
+
+/// The maximum size of a message of the health and reflection services in bytes. Their messages contain a name.
+const MAX_OTHER_MESSAGE_BYTES: usize = 4 * 1024;
+
+/// All gRPC services of the listener. The path of a call selects the service.
+pub struct GrpcServices {
+    recorder: Arc<RequestRecorder>,
+    rate_limit: RateLimitServiceServer<RateLimit>,
+    /// Health and reflection. Calls of the rate limit service do not pass through this router, which allocates several
+    /// boxes per call.
+    other_services: Router,
+    large_calls: LargeCalls,
+}
+
+impl GrpcServices {
+    /// Creates the services.
+    pub async fn new(
+        service: Arc<Service>,
+        renderer: ResponseRenderer,
+        large_calls: LargeCalls,
+    ) -> Result<Self, ReflectionError> {
+        let max_bytes = MAX_OTHER_MESSAGE_BYTES;
+        let health = health::start(&service).await.max_decoding_message_size(max_bytes);
+        let v1 = reflection_service_builder().build_v1()?.max_decoding_message_size(max_bytes);
+        let v1alpha =
+            reflection_service_builder().build_v1alpha()?.max_decoding_message_size(max_bytes);
+        let recorder = RequestRecorder::new(service.telemetry(), ListenerKind::Grpc);
+        let recorder = Arc::new(recorder);
+        let rate_limit = RateLimit::new(service, renderer, recorder.clone(), large_calls.clone());
+        let rate_limit =
+            RateLimitServiceServer::new(rate_limit).max_decoding_message_size(MAX_BODY_BYTES);
+        let other_services = Routes::new(health).add_service(v1).add_service(v1alpha);
+        let other_services = other_services.into_axum_router().fallback(unknown_method);
+        Ok(Self { recorder, rate_limit, other_services, large_calls })
+    }
+}
+
+/// The services as the clients of one connection see them.
+#[derive(Clone)]
+pub struct ConnectionServices(Arc<ConnectionState>);
+
+struct ConnectionState {
+    services: Arc<GrpcServices>,
+    bodies: ConnectionBodies,
+    calls: OpenCalls,
+}
+
+impl ConnectionServices {
+    /// Creates the services of a connection. Its messages occupy the space of `bodies`, and its calls are counted in
+    /// `calls`.
+    pub fn new(services: Arc<GrpcServices>, bodies: ConnectionBodies, calls: OpenCalls) -> Self {
+        Self(Arc::new(ConnectionState { services, bodies, calls }))
+    }
+}
+
+impl TowerService<Request<Body>> for ConnectionServices {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, call: Request<Body>) -> Self::Future {
+        let open_call = self.0.calls.start();
+        let connection = self.0.clone();
+        if call.uri().path() == rate_limit::PATH {
+            return Box::pin(async move {
+                let _open_call = open_call;
+                Ok(connection.check(call).await)
+            });
+        }
+        let response = connection.services.other_services.clone().oneshot(call);
+        Box::pin(async move {
+            // The call is open until the stream of its messages ends.
+            let keep_open = move |messages| {
+                let _open_call = &open_call;
+                messages
+            };
+            Ok(response.await?.map(|body| Body::new(body.map_frame(keep_open))))
+        })
+    }
+}
+
+impl ConnectionState {
+    /// Responds to a call of the rate limit service.
+    async fn check(&self, call: Request<Body>) -> Response<Body> {
+        let GrpcServices { recorder, rate_limit, large_calls, .. } = &*self.services;
+        let (head, body) = call.into_parts();
+        let body = match self.bodies.read(body, stated_message_length).await {
+            Ok(body) => body,
+            Err(error) => {
+                recorder.count_rejected(RequestResult::Invalid);
+                return status_of_body_error(&error).into_http();
+            }
+        };
+        let message = Full::new(body.bytes.clone());
+        let mut call = Request::from_parts(head, Body::new(message));
+        let mut rate_limit = rate_limit.clone();
+        let response = if body.bytes.len() > MAX_SMALL_MESSAGE_BYTES {
+            call.extensions_mut().insert(OnLargeCallThread);
+            let response = Box::pin(large_calls.handle(rate_limit.call(call))).await;
+            response.unwrap_or_else(|panicked| Ok(status_of_panic(panicked).into_http()))
+        } else {
+            rate_limit.call(call).await
+        };
+        let Ok(response) = response;
+        if is_rejected_by_tonic(&response) {
+            recorder.count_rejected(RequestResult::Invalid);
+        }
+        response
+    }
+}
+
+/// Returns the length of a message with its prefix of five bytes, a flag and the length, from its first part.
+fn stated_message_length(start: &[u8]) -> Option<usize> {
+    let length = u32::from_be_bytes(start.get(1..5)?.try_into().ok()?);
+    usize::try_from(length).ok()?.checked_add(5)
+}
+
+fn status_of_body_error(error: &BodyError) -> Status {
+    let code = match error {
+        BodyError::TooLarge { .. } => tonic::Code::OutOfRange,
+        BodyError::Slow { .. } => tonic::Code::DeadlineExceeded,
+        BodyError::Overlong(_) | BodyError::Unreadable(_) => tonic::Code::Internal,
+    };
+    Status::new(code, error.to_string())
+}
+
+fn status_of_panic(panicked: CallPanicked) -> Status {
+    Status::internal(panicked.to_string())
+}
+
+/// Returns `true` if the message of a call could not be read. All other calls reach the handler, which counts them, and
+/// whose only error status is `INVALID_ARGUMENT`.
+fn is_rejected_by_tonic(response: &Response<Body>) -> bool {
+    Status::from_header_map(response.headers())
+        .is_some_and(|status| status.code() != tonic::Code::InvalidArgument)
+}
+
+/// Responds to a call of a method that the listener does not have.
+async fn unknown_method(uri: Uri) -> axum::response::Response {
+    let message = format!(
+        "unknown method `{}`; call {}, or list all services by gRPC reflection",
+        uri.path(),
+        rate_limit::PATH
+    );
+    Status::unimplemented(message).into_http::<axum::body::Body>().into_response()
+}
+
+/// Returns a builder of the reflection service that contains the definitions of all services.
+fn reflection_service_builder<'d>() -> Builder<'d> {
+    Builder::configure()
+        .register_encoded_file_descriptor_set(rls::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}

@@ -1,0 +1,121 @@
+//! The gRPC method `ShouldRateLimit` of Envoy's rate limit service.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use opentelemetry::KeyValue;
+use tonic::{Code, Request, Response, Status};
+
+use crate::bounds::MAX_DESCRIPTORS_OF_SMALL_REQUEST;
+use crate::connections::LargeCalls;
+use crate::decide::Service;
+use crate::decide::error::CallError;
+use crate::render::{ResponseRenderer, counted};
+use crate::telemetry::recorder::{RequestRecorder, TraceHeaders};
+use crate::telemetry::results::{ClassifyResponse, Counted, RequestResult};
+use crate::wire::rls::{
+    ParsedMessage, RateLimitRequest, RateLimitResponse, RateLimitService, build_response,
+};
+
+/// The HTTP/2 path of `ShouldRateLimit` calls.
+pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The name of the trace spans of `ShouldRateLimit` calls.
+const SPAN_NAME: &str = "slidegate.should_rate_limit";
+
+/// Marks a call that is already handled as a large call.
+#[derive(Clone, Copy)]
+pub struct OnLargeCallThread;
+
+/// The rate limit service.
+pub struct RateLimit {
+    caller: Caller,
+    large_calls: LargeCalls,
+}
+
+/// What a call needs. Clones share it.
+#[derive(Clone)]
+struct Caller {
+    service: Arc<Service>,
+    renderer: ResponseRenderer,
+    recorder: Arc<RequestRecorder>,
+}
+
+impl RateLimit {
+    /// Creates the service.
+    pub fn new(
+        service: Arc<Service>,
+        renderer: ResponseRenderer,
+        recorder: Arc<RequestRecorder>,
+        large_calls: LargeCalls,
+    ) -> Self {
+        Self { caller: Caller { service, renderer, recorder }, large_calls }
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitService for RateLimit {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let (metadata, extensions, message) = request.into_parts();
+        let is_large = message.descriptors.len() > MAX_DESCRIPTORS_OF_SMALL_REQUEST
+            && extensions.get::<OnLargeCallThread>().is_none();
+        let response = self.caller.clone().respond_and_record(metadata.into_headers(), message);
+        if is_large {
+            let response = Box::pin(self.large_calls.handle(response)).await;
+            response.unwrap_or_else(|panicked| Err(Status::internal(panicked.to_string())))
+        } else {
+            response.await
+        }
+    }
+}
+
+impl Caller {
+    /// Responds to a call: parses it, decides, and renders the decision.
+    async fn respond(
+        &self,
+        message: RateLimitRequest,
+    ) -> Result<Counted<RateLimitResponse>, CallError> {
+        let message = ParsedMessage::parse(message)?;
+        let policy = self.service.active_policy();
+        let decided = self.service.decide(&policy, &message.to_call()).await?;
+        Ok(counted(&decided, build_response(&message, &decided, &self.renderer)))
+    }
+
+    /// Responds to a call, and records it in metrics and traces.
+    async fn respond_and_record(
+        self,
+        headers: HeaderMap,
+        message: RateLimitRequest,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        if message.descriptors.is_empty() {
+            self.service.log_request_without_descriptors();
+        }
+        let response = pin!(self.respond(message));
+        let response =
+            self.recorder.record(SPAN_NAME, TraceHeaders::Direct(&headers), response).await;
+        match response {
+            Ok(counted) => Ok(Response::new(counted.response)),
+            Err(error) => Err(Status::invalid_argument(error.to_string())),
+        }
+    }
+}
+
+impl ClassifyResponse for Result<Counted<RateLimitResponse>, CallError> {
+    fn request_result(&self) -> RequestResult {
+        self.as_ref().map_or(RequestResult::Invalid, |counted| counted.result)
+    }
+
+    fn status_span_attribute(&self) -> KeyValue {
+        let code = if self.is_ok() { Code::Ok } else { Code::InvalidArgument };
+        KeyValue::new("rpc.grpc.status_code", code as i64)
+    }
+
+    fn waited(&self) -> Duration {
+        self.as_ref().map_or(Duration::ZERO, |counted| counted.waited)
+    }
+}

@@ -1,0 +1,52 @@
+//! `/v1/explain`: the decision about a request, rule by rule.
+//!
+//! An explanation compares each descriptor with each rule of the domain, which takes up to seconds of CPU. So it runs apart
+//! from the threads that serve connections, one at a time, and ends when its client leaves.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderName, header};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::decide::Service;
+use crate::json::{parse, repair_json};
+use crate::render::problem::HttpProblem;
+use crate::wire::http::body::ExplainBody;
+
+/// The permission to run an explanation. Further explanations wait for it.
+static RUNNING: Semaphore = Semaphore::const_new(1);
+
+/// Explains the decision about a request, rule by rule. Charges nothing.
+pub async fn explain(
+    State(service): State<Arc<Service>>,
+    body: Bytes,
+) -> Result<([(HeaderName, &'static str); 1], Vec<u8>), HttpProblem> {
+    let running = RUNNING.acquire().await.map_err(HttpProblem::internal)?;
+    let cancelled = CancellationToken::new();
+    // This future is dropped when the client leaves.
+    let _cancel_on_drop = cancelled.clone().drop_guard();
+    let explained = spawn_blocking(move || {
+        let _running = running;
+        Handle::current().block_on(explain_as_json(&service, &body, &cancelled))
+    });
+    let json = explained.await.map_err(HttpProblem::internal)??;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json))
+}
+
+async fn explain_as_json(
+    service: &Service,
+    body: &[u8],
+    cancelled: &CancellationToken,
+) -> Result<Vec<u8>, HttpProblem> {
+    let text = repair_json(body);
+    let body: ExplainBody<'_> = parse(&text)?;
+    let request = body.to_gate_request();
+    service.check_request(&service.active_policy().policy, &request)?;
+    let explanation = service.explain(&request, cancelled).await?;
+    serde_json::to_vec(&explanation).map_err(HttpProblem::internal)
+}

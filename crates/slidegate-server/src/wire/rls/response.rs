@@ -1,0 +1,175 @@
+//! Converts decisions to response messages of Envoy's rate limit service.
+
+use std::time::Duration;
+
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use slidegate::headers::Header;
+use slidegate::{Decision, JitterSample, LimitStatus, Problem, Reason};
+
+use super::ParsedMessage;
+use super::messages::envoy::config::core::v3::HeaderValue;
+use super::messages::envoy::service::ratelimit::v3::RateLimitResponse;
+use super::messages::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
+use super::unit;
+use crate::decide::call::DecidedCall;
+use crate::permits::token::PermitToken;
+use crate::render::ResponseRenderer;
+
+/// The field of the dynamic metadata that contains the permit of the request.
+const PERMIT_METADATA_FIELD: &str = "permit";
+
+/// Builds the response to a request.
+pub fn build_response(
+    request: &ParsedMessage,
+    decided: &DecidedCall,
+    renderer: &ResponseRenderer,
+) -> RateLimitResponse {
+    let DecidedCall { decision, permit, .. } = decided;
+    // One draw, so that headers, statuses and body state the same wait.
+    let jitter = renderer.draw_jitter();
+    let headers = renderer.rate_limit_headers(decision, jitter);
+    // Envoy chooses the status of a denial itself, 429 by default.
+    let problem = Problem::from_decision(decision).map(|problem| {
+        if decision.reason() == Some(Reason::StoreUnavailable) {
+            problem
+        } else {
+            problem.with_status(429)
+        }
+    });
+    let content_type = problem.as_ref().map(|_| ("content-type", Problem::CONTENT_TYPE.to_owned()));
+    // Strings and numbers always serialize. If they did not, Envoy would send its own body.
+    let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());
+    let mut statuses =
+        build_descriptor_statuses(request.evaluated_descriptor_count(), decision, jitter);
+    for release in request.releases() {
+        statuses.insert(release.index, ok_status());
+    }
+    RateLimitResponse {
+        overall_code: to_rls_response_code(!decision.is_allowed()),
+        statuses,
+        response_headers_to_add: headers
+            .into_iter()
+            .chain(content_type)
+            .map(to_rls_header_value)
+            .collect(),
+        raw_body: body.unwrap_or_default(),
+        dynamic_metadata: permit.as_ref().map(build_dynamic_metadata),
+        ..RateLimitResponse::default()
+    }
+}
+
+/// Returns the metadata with which Envoy releases a permit when its request has ended.
+fn build_dynamic_metadata(permit: &PermitToken) -> Struct {
+    let permit = Value { kind: Some(Kind::StringValue(permit.text.clone())) };
+    Struct { fields: [(PERMIT_METADATA_FIELD.to_owned(), permit)].into() }
+}
+
+/// Returns the status of a descriptor that no limit denies.
+fn ok_status() -> DescriptorStatus {
+    DescriptorStatus { code: to_rls_response_code(false), ..DescriptorStatus::default() }
+}
+
+fn to_rls_response_code(is_over_limit: bool) -> i32 {
+    let code = if is_over_limit { Code::OverLimit } else { Code::Ok };
+    code as i32
+}
+
+fn to_rls_header_value((key, value): Header) -> HeaderValue {
+    HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
+}
+
+fn build_descriptor_statuses(
+    descriptors: usize,
+    decision: &Decision<'_>,
+    jitter: JitterSample,
+) -> Vec<DescriptorStatus> {
+    // A denial for lack of a store applies to all descriptors.
+    if decision.reason() == Some(Reason::StoreUnavailable) {
+        let over_limit =
+            DescriptorStatus { code: to_rls_response_code(true), ..DescriptorStatus::default() };
+        return vec![over_limit; descriptors];
+    }
+    let mut binding: Vec<Option<LimitStatus<'_>>> = vec![None; descriptors];
+    for limit_status in decision.limits() {
+        let Some(current) = binding.get_mut(limit_status.descriptor()) else { continue };
+        if current.as_ref().is_none_or(|current| takes_precedence_in_status(&limit_status, current))
+        {
+            *current = Some(limit_status);
+        }
+    }
+    // Jitter spreads retries, so an allowed request gets exact durations.
+    let jitter = if decision.is_allowed() { JitterSample::NONE } else { jitter };
+    let descriptor_status = |(index, binding): (usize, &Option<LimitStatus<'_>>)| match binding {
+        Some(limit_status) => build_descriptor_status(limit_status, jitter),
+        None => DescriptorStatus {
+            limit_remaining: if decision.is_unlimited(index) { u32::MAX } else { 0 },
+            ..ok_status()
+        },
+    };
+    binding.iter().enumerate().map(descriptor_status).collect()
+}
+
+/// Returns `true` if `one`, not `other`, determines the status of a descriptor. A limit that the request exceeds takes
+/// precedence over a limit that the request fits. If the request exceeds both limits, the limit with the longer wait
+/// takes precedence. If it fits both, the limit with the smaller share of remaining units takes precedence.
+fn takes_precedence_in_status(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> bool {
+    let (fits, other_fits) = (one.fits(), other.fits());
+    if fits != other_fits {
+        return other_fits;
+    }
+    if fits {
+        return multiply_remaining_by_other_capacity(one, other)
+            < multiply_remaining_by_other_capacity(other, one);
+    }
+    // A limit in which the request never fits has the longest wait.
+    let wait = |limit_status: &LimitStatus<'_>| limit_status.retry_after().unwrap_or(Duration::MAX);
+    wait(one) > wait(other)
+}
+
+/// Returns the remaining units of `one`, multiplied by the capacity of `other`. The caller compares the remaining
+/// shares of two limits by these products, without division.
+fn multiply_remaining_by_other_capacity(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
+    let capacity = |limit_status: &LimitStatus<'_>| limit_status.limit().capacity();
+    one.remaining().min(capacity(one)).saturating_mul(capacity(other))
+}
+
+fn build_descriptor_status(
+    limit_status: &LimitStatus<'_>,
+    jitter: JitterSample,
+) -> DescriptorStatus {
+    let outcome = limit_status.outcome();
+    let (limit, quota) = (limit_status.limit(), limit_status.limit().quota());
+    let (unit, units) = match limit.calendar_periods() {
+        Some(calendar) => unit::unit_of_period(calendar.period()),
+        None => unit::largest_unit_dividing(quota.window()),
+    };
+    let wait = if outcome.fits() {
+        Some(outcome.reset_after())
+    } else {
+        outcome.retry_after().map(|wait| jitter.extend(wait))
+    };
+    DescriptorStatus {
+        code: to_rls_response_code(!outcome.fits()),
+        current_limit: Some(RateLimit {
+            requests_per_unit: saturate_to_u32(quota.max()),
+            unit,
+            name: limit_status.policy_name().to_owned(),
+            unit_multiplier: (units > 1).then_some(units),
+        }),
+        limit_remaining: saturate_to_u32(outcome.remaining()),
+        duration_until_reset: wait.map(round_up_to_seconds),
+    }
+}
+
+fn saturate_to_u32(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+/// Rounds a duration up to whole seconds, because Envoy discards fractions of a second.
+fn round_up_to_seconds(duration: Duration) -> prost_types::Duration {
+    let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
+    prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+}

@@ -1,0 +1,447 @@
+//! Parses a line of an access log in the common or combined format:
+//!
+//! `ip ident user [17/May/2015:10:05:03 +0000] "METHOD target HTTP/1.1" status size "referer" "user-agent"`
+//!
+//! Further fields are ignored. A line must be complete up to the status; it may be cut anywhere after it.
+
+use jiff::civil::DateTime;
+use jiff::tz::Offset;
+use slidegate::Timestamp;
+use thiserror::Error;
+
+/// The values of one line of an access log. Escape sequences are not decoded: a quote in a value remains `\"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The time of the request.
+    pub time: Timestamp,
+    /// The values in the order of [`ATTRIBUTE_NAMES`], `None` for missing values.
+    values: [Option<&'a str>; VALUE_COUNT],
+}
+
+/// The attribute names for the values of a line. `/v1/auth` uses the same names.
+pub const ATTRIBUTE_NAMES: [&str; 7] =
+    ["method", "path", "ip", "host", "header.referer", "header.user-agent", "user"];
+
+/// The name by which Envoy's descriptors call the attribute `ip`.
+const ENVOY_CLIENT_ADDRESS_NAME: &str = "remote_address";
+
+/// Returns the index of an attribute in [`ATTRIBUTE_NAMES`].
+fn attribute_index(name: &str) -> Option<usize> {
+    let name = if name == ENVOY_CLIENT_ADDRESS_NAME { "ip" } else { name };
+    ATTRIBUTE_NAMES.iter().position(|known| *known == name)
+}
+
+/// Returns `true` if lines can have a value for this attribute: one of [`ATTRIBUTE_NAMES`], or Envoy's name for `ip`.
+pub fn is_attribute_name(name: &str) -> bool {
+    attribute_index(name).is_some()
+}
+
+/// The number of values that are read from a line.
+pub const VALUE_COUNT: usize = ATTRIBUTE_NAMES.len();
+
+/// The method, host and path of a logged request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LoggedRequestLine<'a> {
+    method: &'a str,
+    /// The host, or `None` if the request target is not an absolute URL.
+    host: Option<&'a str>,
+    path: &'a str,
+}
+
+/// The error if a line of an access log cannot be parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[expect(missing_docs, reason = "the message of each variant describes it")]
+pub enum LineError {
+    #[error("line does not begin with `ip ident user [time] \"`")]
+    Start,
+    #[error("invalid time; expected a time such as [17/May/2015:10:05:03 +0000]")]
+    Time,
+    #[error("missing quote after the request")]
+    Quote,
+    #[error("invalid request; expected a request such as \"GET /path HTTP/1.1\"")]
+    Request,
+    #[error("missing status after the request")]
+    Status,
+}
+
+/// Parses one line of an access log. `text` does not include the line end.
+pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
+    let (ip, user, time, rest) = split_log_line_at_request(text).ok_or(LineError::Start)?;
+    let time = parse_timestamp(time).ok_or(LineError::Time)?;
+    let (request, rest) = split_at_closing_quote(rest).ok_or(LineError::Quote)?;
+    let target = parse_logged_request(request).ok_or(LineError::Request)?;
+    let rest = skip_status_code(rest).ok_or(LineError::Status)?;
+    let (referer, user_agent) = parse_referer_and_user_agent(rest);
+    let LoggedRequestLine { method, host, path } = target;
+    Ok(Line {
+        time,
+        values: [
+            Some(method),
+            Some(path),
+            Some(ip),
+            host,
+            referer,
+            user_agent,
+            none_if_empty_or_dash(user),
+        ],
+    })
+}
+
+impl<'a> Line<'a> {
+    /// Creates a line from its time and its values, which are in the order of the attribute names.
+    pub fn from_values(time: Timestamp, values: [Option<&'a str>; VALUE_COUNT]) -> Self {
+        Self { time, values }
+    }
+
+    /// Returns all values in the order of the attribute names, `None` for missing values.
+    pub fn values(&self) -> [Option<&'a str>; VALUE_COUNT] {
+        self.values
+    }
+
+    /// Returns the value of an attribute, or `None` if the line lacks it.
+    pub fn value(&self, name: &str) -> Option<&'a str> {
+        self.values[attribute_index(name)?]
+    }
+
+    /// Returns the names and values of the attributes of the request. Missing values are omitted.
+    pub fn attributes(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        ATTRIBUTE_NAMES
+            .into_iter()
+            .zip(self.values)
+            .filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+/// Splits a line into the IP address, the user, the time, and the rest after the opening quote of the request. Returns
+/// `None` if one of these parts is missing.
+fn split_log_line_at_request(text: &str) -> Option<(&str, &str, &str, &str)> {
+    let (ip, rest) = split_at_byte(text, b' ')?;
+    let (_ident, rest) = split_at_byte(rest, b' ')?;
+    // A user name may contain spaces.
+    let user_ends = memchr::memchr_iter(b'[', rest.as_bytes())
+        .find_map(|at| at.checked_sub(1).filter(|&before| rest.as_bytes()[before] == b' '))?;
+    let (user, rest) = (&rest[..user_ends], &rest[user_ends + 2..]);
+    let (time, rest) = split_at_byte(rest, b']')?;
+    (!ip.is_empty()).then_some((ip, user, time, rest.strip_prefix(" \"")?))
+}
+
+/// Splits a text at the first occurrence of the ASCII character `at`. Returns `None` if the text does not contain it.
+/// Much faster than `split_once`.
+fn split_at_byte(text: &str, at: u8) -> Option<(&str, &str)> {
+    let at = memchr::memchr(at, text.as_bytes())?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
+/// Parses a time such as `17/May/2015:10:05:03 +0000`. Returns `None` if the time is malformed or before 1970.
+fn parse_timestamp(text: &str) -> Option<Timestamp> {
+    #[rustfmt::skip]
+    let &[
+        d, dd, b'/', m, mo, mon, b'/', y, yy, yyy, yyyy,
+        b':', h, hh, b':', mi, min, b':', s, ss, b' ', zone @ ..
+    ] = <&[u8; 26]>::try_from(text.as_bytes()).ok()? else { return None };
+    let year = i16::from(parse_two_digits(y, yy)?) * 100 + i16::from(parse_two_digits(yyy, yyyy)?);
+    let (month, day) = (parse_month([m, mo, mon])?, parse_two_digits(d, dd)?);
+    let local = DateTime::new(
+        year,
+        month,
+        day,
+        parse_two_digits(h, hh)?,
+        parse_two_digits(mi, min)?,
+        parse_two_digits(s, ss)?,
+        0,
+    )
+    .ok()?;
+    let utc = parse_utc_offset(zone)?.to_timestamp(local).ok()?;
+    u64::try_from(utc.as_microsecond()).ok().map(Timestamp::from_micros)
+}
+
+/// Parses a number of two decimal digits. Returns `None` if one of the bytes is not a digit.
+fn parse_two_digits(tens: u8, ones: u8) -> Option<i8> {
+    let digit = |byte: u8| byte.is_ascii_digit().then(|| (byte - b'0') as i8);
+    Some(digit(tens)? * 10 + digit(ones)?)
+}
+
+fn parse_month(name: [u8; 3]) -> Option<i8> {
+    const MONTH_NAMES: [&[u8; 3]; 12] = [
+        b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov",
+        b"Dec",
+    ];
+    (1..).zip(MONTH_NAMES).find(|(_, month_name)| **month_name == name).map(|(month, _)| month)
+}
+
+/// Parses a UTC offset such as `+0200`. Returns `None` if it is malformed or out of range.
+fn parse_utc_offset([sign, h, hh, m, mm]: [u8; 5]) -> Option<Offset> {
+    let seconds =
+        i32::from(parse_two_digits(h, hh)?) * 3600 + i32::from(parse_two_digits(m, mm)?) * 60;
+    match sign {
+        b'+' => Offset::from_seconds(seconds).ok(),
+        b'-' => Offset::from_seconds(-seconds).ok(),
+        _ => None,
+    }
+}
+
+/// Splits a text at the first quote that is not escaped. Returns the text before and the text after the quote, or
+/// `None` if there is no such quote.
+fn split_at_closing_quote(text: &str) -> Option<(&str, &str)> {
+    let mut from = 0;
+    loop {
+        let at = from + memchr::memchr(b'"', &text.as_bytes()[from..])?;
+        let escapes = text.as_bytes()[..at].iter().rev().take_while(|&&byte| byte == b'\\').count();
+        if escapes.is_multiple_of(2) {
+            return Some((&text[..at], &text[at + 1..]));
+        }
+        from = at + 1;
+    }
+}
+
+/// Parses a logged request such as `GET /path?query HTTP/1.1`. A request target may contain spaces, and a request in
+/// HTTP/0.9 has no version. Returns `None` if the request is malformed.
+fn parse_logged_request(request: &str) -> Option<LoggedRequestLine<'_>> {
+    let (method, rest) = split_at_byte(request, b' ')?;
+    if method.is_empty() || !method.bytes().all(is_http_method_byte) {
+        return None;
+    }
+    let version = memchr::memrchr(b' ', rest.as_bytes());
+    let version = version.filter(|&at| rest[at + 1..].starts_with("HTTP/"));
+    let target = version.map_or(rest, |at| &rest[..at]);
+    if target.starts_with('/') {
+        return Some(LoggedRequestLine { method, host: None, path: remove_query_string(target) });
+    }
+    let (host, path) = match target.split_once("://") {
+        Some((_scheme, rest)) => split_url_host_and_path(rest),
+        // OPTIONS for the whole server, or CONNECT, whose target is a host and a port.
+        None if target == "*" || method == "CONNECT" => (None, target),
+        None => return None,
+    };
+    Some(LoggedRequestLine { method, host, path: remove_query_string(path) })
+}
+
+fn remove_query_string(path: &str) -> &str {
+    split_at_byte(path, b'?').map_or(path, |(path, _query)| path)
+}
+
+/// Splits the part of a URL after `://`, such as `host:port/path?query`, into the host with its port, and the path with
+/// its query. Removes the user name and password.
+fn split_url_host_and_path(rest: &str) -> (Option<&str>, &str) {
+    let at = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(at);
+    let host = authority.rsplit_once('@').map_or(authority, |(_user, host)| host);
+    let path = if path.starts_with('/') { path } else { "/" };
+    (Some(host).filter(|host| !host.is_empty()), path)
+}
+
+/// Returns `true` if a byte may be part of an HTTP method (RFC 9110, section 5.6.2).
+fn is_http_method_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Returns the rest of a line after its status code. Returns `None` if the status code is missing or not three digits.
+fn skip_status_code(rest: &str) -> Option<&str> {
+    let (status, rest) = rest.strip_prefix(' ')?.split_at_checked(3)?;
+    let is_complete = rest.is_empty() || rest.starts_with(' ');
+    (is_complete && status.bytes().all(|byte| byte.is_ascii_digit())).then_some(rest)
+}
+
+/// Extracts the referer and the user agent from the end of a line: ` size "referer" "user-agent"`. A value without a
+/// closing quote extends to the end of the line, because servers cut values that are too long.
+fn parse_referer_and_user_agent(rest: &str) -> (Option<&str>, Option<&str>) {
+    let behind_size = rest.get(1..).and_then(|rest| split_at_byte(rest, b' '));
+    let Some(rest) = behind_size.and_then(|(_size, rest)| rest.strip_prefix('"')) else {
+        return (None, None);
+    };
+    let (referer, rest) = split_at_closing_quote(rest).unwrap_or((rest, ""));
+    let user_agent = rest.strip_prefix(" \"");
+    let user_agent = user_agent
+        .map(|rest| split_at_closing_quote(rest).map_or(rest, |(user_agent, _)| user_agent));
+    (none_if_empty_or_dash(referer), user_agent.and_then(none_if_empty_or_dash))
+}
+
+/// Returns the value, or `None` if it is empty or `-`. Access logs contain `-` in place of a missing value.
+fn none_if_empty_or_dash(value: &str) -> Option<&str> {
+    Some(value).filter(|value| *value != "-" && !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LOG_TIMESTAMP: &str = "17/May/2015:10:05:03 +0000";
+
+    fn format_log_line(request: &str) -> String {
+        format!("192.0.2.7 - - [{LOG_TIMESTAMP}] \"{request}\" 200 12")
+    }
+
+    fn parse_line_attributes(text: &str) -> Vec<(&str, &str)> {
+        parse(text).unwrap().attributes().collect()
+    }
+
+    #[test]
+    fn combined_format_line_has_all_attributes() {
+        let text = format!(
+            "192.0.2.7 - alice [{LOG_TIMESTAMP}] \"GET /a/b?c=d HTTP/1.1\" 200 203023 \"http://e.org/\" \"curl/8.1\""
+        );
+        assert_eq!(
+            parse_line_attributes(&text),
+            [
+                ("method", "GET"),
+                ("path", "/a/b"),
+                ("ip", "192.0.2.7"),
+                ("header.referer", "http://e.org/"),
+                ("header.user-agent", "curl/8.1"),
+                ("user", "alice"),
+            ]
+        );
+        assert_eq!(parse(&text).unwrap().time, Timestamp::from_secs(1_431_857_103));
+    }
+
+    #[test]
+    fn common_format_line_has_no_headers() {
+        let expected = [("method", "HEAD"), ("path", "/"), ("ip", "192.0.2.7")];
+        assert_eq!(parse_line_attributes(&format_log_line("HEAD / HTTP/1.0")), expected);
+    }
+
+    #[test]
+    fn dash_in_log_line_means_missing_value() {
+        let text = format_log_line("GET / HTTP/1.1") + " \"-\" \"-\"";
+        assert_eq!(parse_line_attributes(&text).len(), 3);
+    }
+
+    #[test]
+    fn log_fields_after_user_agent_are_ignored() {
+        let text = format_log_line("GET / HTTP/1.1") + " \"-\" \"curl\" \"10.0.0.1\" 0.004 \"";
+        assert_eq!(parse_line_attributes(&text)[3..], [("header.user-agent", "curl")]);
+    }
+
+    #[test]
+    fn log_line_truncated_after_status_is_parsed() {
+        let whole = format_log_line("GET / HTTP/1.1") + " \"http://e.org/\" \"curl/8.1\"";
+        let status = whole.find(" 200").unwrap() + " 200".len();
+        for cut in status..whole.len() {
+            assert_eq!(
+                parse_line_attributes(&whole[..cut])[..2],
+                [("method", "GET"), ("path", "/")]
+            );
+        }
+        assert_eq!(
+            parse_line_attributes(&whole[..whole.len() - 3])[4],
+            ("header.user-agent", "curl/8")
+        );
+    }
+
+    #[test]
+    fn escaped_quote_does_not_end_quoted_field() {
+        let text = format_log_line(r#"GET /a\"b HTTP/1.1"#) + r#" "a\\" "say \"hi\" \\""#;
+        assert_eq!(
+            parse_line_attributes(&text)[1..],
+            [
+                ("path", r#"/a\"b"#),
+                ("ip", "192.0.2.7"),
+                ("header.referer", r"a\\"),
+                ("header.user-agent", r#"say \"hi\" \\"#),
+            ]
+        );
+    }
+
+    #[test]
+    fn ipv6_address_and_user_with_spaces_are_parsed() {
+        let text = format!("2001:db8::1 - jane doe [{LOG_TIMESTAMP}] \"GET / HTTP/2.0\" 200 1");
+        assert_eq!(
+            parse_line_attributes(&text)[2..],
+            [("ip", "2001:db8::1"), ("user", "jane doe")]
+        );
+    }
+
+    #[test]
+    fn all_request_target_forms_are_parsed() {
+        let host_and_path = |request: &str| {
+            let text = format_log_line(request);
+            let line = parse(&text).ok()?;
+            let [_, path, _, host, ..] = line.values;
+            Some((host.map(str::to_owned), path?.to_owned()))
+        };
+        let some = |host: &str, path: &str| {
+            Some(((!host.is_empty()).then(|| host.to_owned()), path.to_owned()))
+        };
+        assert_eq!(host_and_path("GET http://e.org:8080/a?b HTTP/1.1"), some("e.org:8080", "/a"));
+        assert_eq!(host_and_path("GET http://me:pw@e.org HTTP/1.1"), some("e.org", "/"));
+        assert_eq!(host_and_path("GET http://e.org?b HTTP/1.1"), some("e.org", "/"));
+        assert_eq!(host_and_path("GET /?to=http://e.org HTTP/1.1"), some("", "/"));
+        assert_eq!(host_and_path("GET /a b HTTP/1.1"), some("", "/a b"));
+        assert_eq!(host_and_path("GET /old"), some("", "/old"));
+        assert_eq!(host_and_path("OPTIONS * HTTP/1.1"), some("", "*"));
+        assert_eq!(host_and_path("CONNECT e.org:443 HTTP/1.1"), some("", "e.org:443"));
+        for garbage in
+            ["-", "", "GET", "GET  HTTP/1.1", r"\x16\x03\x01", r"\x16 /", " / HTTP/1.1", "a b"]
+        {
+            assert_eq!(parse(&format_log_line(garbage)), Err(LineError::Request), "{garbage}");
+        }
+    }
+
+    #[test]
+    fn log_line_time_is_converted_to_utc() {
+        let seconds = |text: &str| parse_timestamp(text).map(|time| time.as_micros() / 1_000_000);
+        assert_eq!(seconds("17/May/2015:12:05:03 +0200"), Some(1_431_857_103));
+        assert_eq!(seconds("17/May/2015:04:35:03 -0530"), Some(1_431_857_103));
+        assert_eq!(seconds("29/Feb/2024:23:59:59 +0000"), Some(1_709_251_199));
+        assert_eq!(seconds("01/Jan/1970:00:00:00 +0000"), Some(0));
+    }
+
+    #[test]
+    fn invalid_log_line_time_is_rejected() {
+        for time in [
+            "29/Feb/2023:00:00:00 +0000",
+            "17/Mai/2015:10:05:03 +0000",
+            "17/May/2015:24:00:00 +0000",
+            "17/May/2015:10:05:03 +9900",
+            "17/May/2015:10:05:03  0000",
+            "17/May/2015:10:05:03 +000",
+            "17/May/2015:10:05:03 +00000",
+            "1:/May/2015:10:05:03 +0000",
+            "31/Dec/1969:23:59:59 +0000",
+            "2015-05-17T10:05:03Z",
+            "",
+        ] {
+            assert_eq!(parse_timestamp(time), None, "{time}");
+        }
+    }
+
+    #[test]
+    fn malformed_line_error_names_malformed_field() {
+        let fails = |text: &str| parse(text).unwrap_err();
+        assert_eq!(fails(""), LineError::Start);
+        assert_eq!(
+            fails(&format!(" - - [{LOG_TIMESTAMP}] \"GET / HTTP/1.1\" 200 1")),
+            LineError::Start
+        );
+        assert_eq!(fails("1.1.1.1 - - [yesterday] \"GET / HTTP/1.1\" 200 1"), LineError::Time);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIMESTAMP}] \"GET / HT")), LineError::Quote);
+        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIMESTAMP}] \"GET /\"")), LineError::Status);
+        assert_eq!(
+            fails(&format!("1.1.1.1 - - [{LOG_TIMESTAMP}] \"GET /\" 2000 1")),
+            LineError::Status
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_arbitrary_bytes_causes_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&String::from_utf8_lossy(&bytes));
+        }
+
+        /// Parses a valid line with a few changed characters, so that every part of the parser is reached. Random bytes
+        /// rarely get past the IP address.
+        #[test]
+        fn parsing_malformed_line_causes_no_panic(
+            at in 0..200usize,
+            cut in 0..4usize,
+            put in "[é\"\\\\ \\[\\]0-9:/+-]{0,4}",
+        ) {
+            let good = format_log_line("GET http://e.org/a?b HTTP/1.1") + r#" "a\\" "say \"hi\" \\""#;
+            let at = at.min(good.len());
+            let rest = &good[(at + cut).min(good.len())..];
+            let _ = parse(&format!("{}{put}{rest}", &good[..at]));
+        }
+    }
+}
