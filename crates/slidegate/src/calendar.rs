@@ -217,9 +217,10 @@ impl Calendar {
     pub(crate) fn nearest_boundary(&self, time: Timestamp) -> Boundary {
         let [previous, current, next] = self.spans(time);
         let is_first_half = time.as_micros() < current.start_us.midpoint(current.end_us);
-        let (before, after) = match is_first_half && current.start_us > 0 {
-            true => (previous, current),
-            false => (current, next),
+        let (before, after) = if is_first_half && current.start_us > 0 {
+            (previous, current)
+        } else {
+            (current, next)
         };
         let phase_us = self.phase_of(&before);
         let step_us = self.phase_of(&after).saturating_sub(phase_us);

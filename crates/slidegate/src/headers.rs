@@ -298,9 +298,10 @@ impl<'r> HeaderContext<'r> {
         clock: &'r dyn Clock,
         jitter: JitterSample,
     ) -> Self {
-        let wait = match decision.is_allowed() {
-            true => Some(binding.reset_after()),
-            false => binding.retry_after().map(|wait| jitter.extend(wait)),
+        let wait = if decision.is_allowed() {
+            Some(binding.reset_after())
+        } else {
+            binding.retry_after().map(|wait| jitter.extend(wait))
         };
         Self { decision, binding, wait, clock }
     }

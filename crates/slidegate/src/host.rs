@@ -19,10 +19,7 @@ use std::net::Ipv6Addr;
 /// ```
 pub fn normal_host(text: &str) -> Cow<'_, str> {
     let host = strip_port_and_brackets(text);
-    match has_upper_case(host) {
-        true => Cow::Owned(host.to_ascii_lowercase()),
-        false => Cow::Borrowed(host),
-    }
+    if has_upper_case(host) { Cow::Owned(host.to_ascii_lowercase()) } else { Cow::Borrowed(host) }
 }
 
 /// Returns whether a host is in canonical form.

@@ -100,11 +100,12 @@ fn parse_network_with_prefix(text: &str, ip: IpAddr, prefix: &str) -> Result<IpN
     let is_number = prefix.bytes().all(|byte| byte.is_ascii_digit());
     let prefix: u8 = prefix.parse().ok().filter(|_| is_number).ok_or_else(wrong_prefix)?;
     let address = ip.to_canonical();
-    let prefix = match address.is_ipv4() == ip.is_ipv4() {
-        true => prefix,
-        false => prefix
+    let prefix = if address.is_ipv4() == ip.is_ipv4() {
+        prefix
+    } else {
+        prefix
             .checked_sub(IPV4_MAPPED_PREFIX_BITS)
-            .ok_or_else(|| NetworkError::MoreThanMapped(text.to_owned()))?,
+            .ok_or_else(|| NetworkError::MoreThanMapped(text.to_owned()))?
     };
     let network = IpNet::new(address, prefix).map_err(|_| wrong_prefix())?;
     if network.trunc() != network {

@@ -191,9 +191,10 @@ impl RedisOptions {
         if self.limit.is_concurrent() && sample > NonZeroU32::MIN {
             return Err(RedisOptionsError::SampledPermits);
         }
-        match (1..u64::from(sample.get())).contains(&capacity) {
-            true => Err(RedisOptionsError::SampleNeverFits { sample, capacity, parts }),
-            false => Ok(self),
+        if (1..u64::from(sample.get())).contains(&capacity) {
+            Err(RedisOptionsError::SampleNeverFits { sample, capacity, parts })
+        } else {
+            Ok(self)
         }
     }
 

@@ -290,9 +290,12 @@ impl<'a> Descriptor<'a> {
             self.iter().filter(is_host).map(|(_, host)| normal_host(host).into()).collect()
         });
         let mut hosts = hosts.iter();
-        let pairs = self.iter().map(|(name, value)| match is_host_attribute(name) {
-            true => (name, hosts.next().map_or(value, |host| &**host)),
-            false => (name, value),
+        let pairs = self.iter().map(|(name, value)| {
+            if is_host_attribute(name) {
+                (name, hosts.next().map_or(value, |host| &**host))
+            } else {
+                (name, value)
+            }
         });
         Some(pairs.collect())
     }

@@ -188,9 +188,10 @@ impl<'q> Wait<'q> {
         decision: Decision<'l>,
     ) -> Option<Waited<'l>> {
         let State::Peeking(reason) = self.state else { return None };
-        let own_wait = match decision.is_allowed() || waits_for_permit(&decision) {
-            true => Some(Duration::ZERO),
-            false => decision.retry_after(),
+        let own_wait = if decision.is_allowed() || waits_for_permit(&decision) {
+            Some(Duration::ZERO)
+        } else {
+            decision.retry_after()
         };
         let wait_behind = match reason {
             PeekReason::Behind(Some(wakes_at)) => wakes_at.saturating_duration_since(now),
@@ -232,9 +233,10 @@ impl<'q> Wait<'q> {
 
     fn end<'l>(&mut self, end: WaitEnd, now: Instant, decision: Decision<'l>) -> Waited<'l> {
         self.place.leave(end);
-        let time = match self.has_paused {
-            true => now.saturating_duration_since(self.started),
-            false => Duration::ZERO,
+        let time = if self.has_paused {
+            now.saturating_duration_since(self.started)
+        } else {
+            Duration::ZERO
         };
         Waited { decision, time }
     }

@@ -33,9 +33,10 @@ fn unquoted_value_error_has_source_position() {
         ("    when: { plan: !free }", "3:24"),
         ("    when: { plan: !not free }", "3:24"),
     ] {
-        let text = match text.starts_with("routes") {
-            true => format!("{text}\nrules: []\n"),
-            false => policy_with_fields(&format!("{text}\n    limits: [1/s]")),
+        let text = if text.starts_with("routes") {
+            format!("{text}\nrules: []\n")
+        } else {
+            policy_with_fields(&format!("{text}\n    limits: [1/s]"))
         };
         let errors = formatted_errors(&text);
         assert!(errors[0].starts_with(&format!("{position}: invalid YAML: ")), "{text} {errors:?}");

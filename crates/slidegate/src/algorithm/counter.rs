@@ -59,10 +59,7 @@ pub trait Counter: Copy {
             return result;
         }
         let outcome = self.peek(state, now, cost);
-        match outcome.fits() {
-            true => Ok(self.charge(state, now, cost)),
-            false => Err(outcome),
-        }
+        if outcome.fits() { Ok(self.charge(state, now, cost)) } else { Err(outcome) }
     }
 
     /// Decides a hit as [`charge_if_fits`](Self::charge_if_fits) does, if that takes few instructions and does not change

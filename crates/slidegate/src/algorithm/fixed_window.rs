@@ -152,9 +152,10 @@ impl FixedWindow {
             Windows::Calendar { calendar, .. } => {
                 let window_us = calendar.period().window_us();
                 let number = _state.last_us / window_us;
-                match now.as_micros() / window_us < number {
-                    true => calendar.time_relative_to_period(now, number),
-                    false => now,
+                if now.as_micros() / window_us < number {
+                    calendar.time_relative_to_period(now, number)
+                } else {
+                    now
                 }
             }
         }
@@ -187,9 +188,10 @@ impl Counter for FixedWindow {
         cost: u64,
     ) -> Option<Result<ChargeEffect, Outcome>> {
         let used = self.count_in_window(state, now);
-        Some(match used.saturating_add(cost) <= self.max_units() {
-            true => Ok(self.charge(state, now, cost)),
-            false => Err(self.peek(state, now, cost)),
+        Some(if used.saturating_add(cost) <= self.max_units() {
+            Ok(self.charge(state, now, cost))
+        } else {
+            Err(self.peek(state, now, cost))
         })
     }
 

@@ -113,12 +113,11 @@ impl SlidingBuckets {
 
     /// Returns the buckets of a state that are no longer counted at `now`.
     fn expired_buckets_at(&self, state: &State, now: Timestamp) -> Expired {
-        match self.is_in_current_bucket(state, now) {
-            true => Expired::default(),
-            false => {
-                let newest = self.current_bucket(state);
-                self.expired_buckets(state, newest, self.bucket_number(now.as_micros()))
-            }
+        if self.is_in_current_bucket(state, now) {
+            Expired::default()
+        } else {
+            let newest = self.current_bucket(state);
+            self.expired_buckets(state, newest, self.bucket_number(now.as_micros()))
         }
     }
 
@@ -366,10 +365,7 @@ mod tests {
                 let now = Timestamp::from_micros(now_us);
                 let mut expected = state.clone();
                 let before = counter.peek(&expected, now, cost);
-                let decision = match before.fits() {
-                    true => Ok(counter.charge(&mut expected, now, cost)),
-                    false => Err(before),
-                };
+                let decision = if before.fits() { Ok(counter.charge(&mut expected, now, cost)) } else { Err(before) };
                 let unchanged = state.clone();
                 match counter.charge_in_place_if_fits(&mut state, now, cost) {
                     Some(in_place) => {

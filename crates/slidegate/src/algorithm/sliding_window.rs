@@ -174,9 +174,10 @@ impl SlidingWindow {
             let is_deep_in_debt = total + u64::from(units) > 2 * self.max_units();
             let joins =
                 newest.is_some_and(|newest| self.may_join(newest, tick, units, is_deep_in_debt));
-            match joins {
-                true => state.join_newest(tick, units),
-                false => self.push(state, Entry { tick, units }),
+            if joins {
+                state.join_newest(tick, units)
+            } else {
+                self.push(state, Entry { tick, units })
             }
         }
         ChargeEffect {
@@ -328,9 +329,10 @@ impl Counter for SlidingWindow {
         }
         let expired = state.expired_before(self.window_start_tick(now));
         let outcome = self.outcome(state, expired, now, cost);
-        match outcome.fits() {
-            true => Ok(self.charge_after_expiry(state, expired, now, cost)),
-            false => Err(outcome),
+        if outcome.fits() {
+            Ok(self.charge_after_expiry(state, expired, now, cost))
+        } else {
+            Err(outcome)
         }
     }
 

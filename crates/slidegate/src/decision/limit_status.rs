@@ -350,10 +350,7 @@ fn limiter_limit_status(
     index: usize,
     outcome: Outcome,
 ) -> Option<LimitStatus<'_>> {
-    let limit = match is_key_missing {
-        true => limiter.missing(),
-        false => limiter.limits().get(index)?,
-    };
+    let limit = if is_key_missing { limiter.missing() } else { limiter.limits().get(index)? };
     let source = LimitStatusSource::Limiter { name: limiter.name(), is_key_missing };
     Some(LimitStatus { source, limit, outcome, veto: limiter.veto() })
 }
@@ -366,8 +363,9 @@ fn find_rule_limit<'d>(
     origin: &HitOrigin,
 ) -> Option<&'d RuleLimit> {
     let index = usize::from(origin.limit);
-    match origin.is_requested {
-        true => origins.requested_limit(index),
-        false => rule.limits(origin.settings_source).get(index),
+    if origin.is_requested {
+        origins.requested_limit(index)
+    } else {
+        rule.limits(origin.settings_source).get(index)
     }
 }

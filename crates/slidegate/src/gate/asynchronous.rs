@@ -216,15 +216,16 @@ impl<S: Store> Gate<S> {
             // Refunds are applied also if the request is denied: their units have not been consumed.
             local = local.only_refunds();
         }
-        let decision = match local.has_hits() {
-            true => self
-                .fallback
-                .decide_with_local_counts(|counts| decide(counts, &local), Decision::outcomes),
-            false => decide_without_limits(&local),
+        let decision = if local.has_hits() {
+            self.fallback
+                .decide_with_local_counts(|counts| decide(counts, &local), Decision::outcomes)
+        } else {
+            decide_without_limits(&local)
         };
-        match is_denied {
-            true => Decision::store_unavailable(local.no_limits()),
-            false => decision.into_degraded(),
+        if is_denied {
+            Decision::store_unavailable(local.no_limits())
+        } else {
+            decision.into_degraded()
         }
     }
 

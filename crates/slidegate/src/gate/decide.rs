@@ -135,11 +135,10 @@ async fn refund_and_charge_async<S: Store>(
     let hits = RefundsAndCharges::new(matched);
     let refunded = store.edit_async(&hits.refunds, Edit::Refund).await?;
     on_refunded(&hits.refunds);
-    let charged = match hits.charges.is_empty() {
-        true => {
-            ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
-        }
-        false => store.charge_async(&hits.charges).await?,
+    let charged = if hits.charges.is_empty() {
+        ChargeResult { allowed: true, outcomes: Outcomes::new(), receipt: Receipt::default() }
+    } else {
+        store.charge_async(&hits.charges).await?
     };
     Ok(hits.merge_into_decision(matched, refunded, charged))
 }

@@ -199,10 +199,7 @@ impl<S: Store> Gate<S> {
 
 /// Returns the hits of a call with an idempotency key.
 fn hits_of_call<'h>(matched: &'h MatchedRules<'_>) -> Result<HitList<'h>, OnceError> {
-    match matched.is_refund() {
-        true => Err(OnceError::Refund),
-        false => Ok(matched.hits().collect()),
-    }
+    if matched.is_refund() { Err(OnceError::Refund) } else { Ok(matched.hits().collect()) }
 }
 
 /// Decides a call with an idempotency key, with a synchronous store.

@@ -119,11 +119,10 @@ impl<S: Store> Gate<S> {
 
     /// Releases a permit without waiting for the result. If the store cannot release it, it counts until it expires.
     pub fn release_later(&self, permit: Permit) {
-        match permit.is_degraded() {
-            true => {
-                self.fallback.change_permit(&permit, PermitChange::Release);
-            }
-            false => self.revert_later(permit.into_receipt()),
+        if permit.is_degraded() {
+            self.fallback.change_permit(&permit, PermitChange::Release);
+        } else {
+            self.revert_later(permit.into_receipt())
         }
     }
 }

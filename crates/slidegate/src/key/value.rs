@@ -109,9 +109,10 @@ impl<'a> Value<'a> {
     /// Creates a value from bytes that may not be UTF-8. `text` is the same value as text, with a replacement character
     /// for each invalid sequence. Bytes that are valid UTF-8 become a text value.
     pub fn from_bytes(text: &'a str, bytes: &[u8]) -> Self {
-        match bytes == text.as_bytes() {
-            true => text.into(),
-            false => Self::Shortened(ShortenedValue::new(text, bytes)),
+        if bytes == text.as_bytes() {
+            text.into()
+        } else {
+            Self::Shortened(ShortenedValue::new(text, bytes))
         }
     }
 
@@ -186,9 +187,10 @@ fn ipv4_text(address: Ipv4Addr) -> ArrayString<15> {
 /// Converts a text into a value. A text of more than [`MAX_VALUE_BYTES`] is shortened.
 impl<'a> From<&'a str> for Value<'a> {
     fn from(text: &'a str) -> Self {
-        match text.len() <= MAX_VALUE_BYTES {
-            true => Self::Text(text),
-            false => Self::Shortened(ShortenedValue::new(text, text.as_bytes())),
+        if text.len() <= MAX_VALUE_BYTES {
+            Self::Text(text)
+        } else {
+            Self::Shortened(ShortenedValue::new(text, text.as_bytes()))
         }
     }
 }

@@ -117,9 +117,10 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not respond.
     pub async fn settle_async(&self, decision: &Decision<'_>, cost: u64) -> Result<(), StoreError> {
-        match decision.is_allowed() {
-            true => self.adjust_async(&decision.receipt(), Adjustment::SetCost(cost)).await,
-            false => Ok(()),
+        if decision.is_allowed() {
+            self.adjust_async(&decision.receipt(), Adjustment::SetCost(cost)).await
+        } else {
+            Ok(())
         }
     }
 

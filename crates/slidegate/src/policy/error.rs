@@ -188,9 +188,8 @@ impl fmt::Display for PolicyWarning {
 /// Escapes the control characters of a text. The file may come from an untrusted source, and a terminal would execute
 /// control characters in an error message.
 fn escape_control_chars(text: &str) -> String {
-    let escape_control_chars = |char: char| match char.is_control() {
-        true => char.escape_default().to_string(),
-        false => char.to_string(),
+    let escape_control_chars = |char: char| {
+        if char.is_control() { char.escape_default().to_string() } else { char.to_string() }
     };
     text.chars().map(escape_control_chars).collect()
 }

@@ -120,10 +120,7 @@ impl Per {
 
     #[inline]
     fn to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
-        match may_be_ipv6_notation(text) {
-            true => self.address_to_key_value(text),
-            false => Value::Text(text),
-        }
+        if may_be_ipv6_notation(text) { self.address_to_key_value(text) } else { Value::Text(text) }
     }
 
     /// Returns the value of a text that may be an address in IPv6 notation.

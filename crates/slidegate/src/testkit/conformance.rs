@@ -170,9 +170,10 @@ fn check_results_are_equal<T: PartialEq + fmt::Debug>(
     store: &T,
     model: &T,
 ) -> Result<(), String> {
-    match store == model {
-        true => Ok(()),
-        false => Err(format!("{description}: the store has {store:?}, the model {model:?}")),
+    if store == model {
+        Ok(())
+    } else {
+        Err(format!("{description}: the store has {store:?}, the model {model:?}"))
     }
 }
 

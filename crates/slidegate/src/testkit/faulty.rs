@@ -133,9 +133,10 @@ impl FaultyStore {
     }
 
     fn fail_randomly(&self) -> Result<(), StoreError> {
-        match self.draw_true_with_probability(self.faults().unavailable) {
-            true => Err(StoreError::Unavailable("injected fault".into())),
-            false => Ok(()),
+        if self.draw_true_with_probability(self.faults().unavailable) {
+            Err(StoreError::Unavailable("injected fault".into()))
+        } else {
+            Ok(())
         }
     }
 
@@ -275,9 +276,10 @@ impl Store for FaultyStore {
         }
         let result = self.charge_hits_slot_by_slot(hits, &self.split_by_slot(hits)).await;
         self.calls.finish(identity, hits, Some(&result), self.clock.now());
-        match self.draw_true_with_probability(self.faults().lost_after) {
-            true => time_out(),
-            false => Ok(OnceResult::Decided(result)),
+        if self.draw_true_with_probability(self.faults().lost_after) {
+            time_out()
+        } else {
+            Ok(OnceResult::Decided(result))
         }
     }
 
@@ -297,9 +299,10 @@ impl Store for FaultyStore {
                 self.slots[self.slot_index(&hit)].charge(&[hit]);
             }
         });
-        match self.draw_true_with_probability(self.faults().lost_after) {
-            true => time_out(),
-            false => Ok(result),
+        if self.draw_true_with_probability(self.faults().lost_after) {
+            time_out()
+        } else {
+            Ok(result)
         }
     }
 

@@ -104,10 +104,8 @@ impl Key {
             ends[index] = Some(End::Allowed(now));
             return;
         }
-        let earliest = match waits_behind_others {
-            true => fits_at.map(|at| at.max(self.wakes_at)),
-            false => fits_at,
-        };
+        let earliest =
+            if waits_behind_others { fits_at.map(|at| at.max(self.wakes_at)) } else { fits_at };
         match earliest {
             Some(at) if at <= now + call.max_wait => {
                 self.queue.push_back(index);

@@ -338,9 +338,10 @@ fn reservation_wakes_waiting_call() {
             let reservation = gate.reserve(&request(10)).unwrap();
             let free = async {
                 sleep(ms(FREED_AT)).await;
-                match is_settled {
-                    true => reservation.settle(&ActualCosts::new().cost(4)),
-                    false => drop(reservation),
+                if is_settled {
+                    reservation.settle(&ActualCosts::new().cost(4))
+                } else {
+                    drop(reservation)
                 }
             };
             let waited = wait_until_decided(&gate, clock, 6, ms(60_500));
@@ -360,14 +361,16 @@ fn settlement_and_revert_of_limiter_wake_waiting_call() {
             let decisions = [limiter.check_cost("key", 6), limiter.check_cost("key", 4)];
             let free = async {
                 sleep(ms(70)).await;
-                match is_async {
-                    true => limiter.settle_async(&decisions[0], 1).await.unwrap(),
-                    false => limiter.settle(&decisions[0], 1),
+                if is_async {
+                    limiter.settle_async(&decisions[0], 1).await.unwrap()
+                } else {
+                    limiter.settle(&decisions[0], 1)
                 }
                 sleep(ms(30)).await;
-                match is_async {
-                    true => limiter.revert_async(&decisions[1]).await.unwrap(),
-                    false => limiter.revert(&decisions[1]),
+                if is_async {
+                    limiter.revert_async(&decisions[1]).await.unwrap()
+                } else {
+                    limiter.revert(&decisions[1])
                 }
             };
             let wait = async |cost| {

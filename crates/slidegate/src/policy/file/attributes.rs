@@ -77,9 +77,10 @@ impl Compiler<'_> {
         at: SourceSpan,
         with_rules: &BTreeSet<&str>,
     ) {
-        let mut remedy = match self.spend_suggestion_steps(domain, with_rules.iter().copied()) {
-            true => format_did_you_mean(domain, with_rules.iter().copied()),
-            false => String::new(),
+        let mut remedy = if self.spend_suggestion_steps(domain, with_rules.iter().copied()) {
+            format_did_you_mean(domain, with_rules.iter().copied())
+        } else {
+            String::new()
         };
         if remedy.is_empty() {
             remedy.push_str("; write the domain of a rule, or remove it");
@@ -105,9 +106,10 @@ impl Compiler<'_> {
                 if known.contains(name) || known.contains(name_without_number_suffix(name)) {
                     continue;
                 }
-                let mut remedy = match self.spend_suggestion_steps(name, known.iter().copied()) {
-                    true => format_did_you_mean(name, known.iter().copied()),
-                    false => String::new(),
+                let mut remedy = if self.spend_suggestion_steps(name, known.iter().copied()) {
+                    format_did_you_mean(name, known.iter().copied())
+                } else {
+                    String::new()
                 };
                 if remedy.is_empty() {
                     remedy.push_str("; add it there, or correct the name");

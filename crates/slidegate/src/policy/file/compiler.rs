@@ -96,9 +96,10 @@ impl<'s> Compiler<'s> {
         // Finding more errors is worth more than a suggestion.
         let can_suggest = self.remaining_steps > MAX_COMPARISON_STEPS / 2;
         let mut remedy =
-            match can_suggest && self.spend_comparison_steps(text.len().saturating_mul(bytes)) {
-                true => format_did_you_mean(text, self.routes.templates()),
-                false => String::new(),
+            if can_suggest && self.spend_comparison_steps(text.len().saturating_mul(bytes)) {
+                format_did_you_mean(text, self.routes.templates())
+            } else {
+                String::new()
             };
         if remedy.is_empty() {
             remedy.push_str("; add it there, or write one of `routes`");

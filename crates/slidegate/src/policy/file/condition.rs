@@ -58,22 +58,22 @@ impl Compiler<'_> {
             (false, true) if !negated => self.compile_condition(attribute, &map.not, true),
             (true, false) => {
                 let (list, at) = map.literal.value_and_span()?;
-                let literal = |(text, _): (&String, _)| match is_host_attribute(attribute) {
-                    true => Pattern::Literal(normal_host(text).into()),
-                    false => Pattern::Literal(text.as_str().into()),
+                let literal = |(text, _): (&String, _)| {
+                    if is_host_attribute(attribute) {
+                        Pattern::Literal(normal_host(text).into())
+                    } else {
+                        Pattern::Literal(text.as_str().into())
+                    }
                 };
                 let values = self.non_empty_values(list, at);
                 let patterns = values.map(|value| (value.0.as_str(), literal(value)));
                 Some(Condition::new(negated, patterns.collect()))
             }
             _ => {
-                let message = match negated && map.literal.is_absent() {
-                    true => {
-                        "`not` inside of `not` is not supported; write the values, for example { not: [a, b] }"
-                    }
-                    false => {
-                        "a condition has either `not` or `literal`; write for example { not: [a, b] }"
-                    }
+                let message = if negated && map.literal.is_absent() {
+                    "`not` inside of `not` is not supported; write the values, for example { not: [a, b] }"
+                } else {
+                    "a condition has either `not` or `literal`; write for example { not: [a, b] }"
                 };
                 self.report(at, message);
                 None
@@ -101,10 +101,8 @@ impl Compiler<'_> {
         text: &'t str,
         at: SourceSpan,
     ) -> Option<(&'t str, Pattern)> {
-        let pattern = match is_host_attribute(attribute) {
-            true => Pattern::for_host(text),
-            false => text.parse(),
-        };
+        let pattern =
+            if is_host_attribute(attribute) { Pattern::for_host(text) } else { text.parse() };
         let pattern = self.ok_or_report(at, pattern)?;
         match attribute {
             // In a descriptor, an attribute with this name may have any value.

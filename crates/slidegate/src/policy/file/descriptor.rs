@@ -121,10 +121,8 @@ impl Compiler<'_> {
         }
         // Any quota shows whether the store supports the algorithm.
         if is_requested && let Ok(limit) = Limit::new(Quota::from_parts(1, 1_000_000), algorithm) {
-            let at = match spec.algorithm.is_absent() {
-                true => spec.limits.span(),
-                false => spec.algorithm.span(),
-            };
+            let at =
+                if spec.algorithm.is_absent() { spec.limits.span() } else { spec.algorithm.span() };
             self.report_unsupported_limit(&limit, at);
         }
         is_requested
@@ -177,9 +175,10 @@ impl Compiler<'_> {
         let rule_count = known.len();
         let names =
             known.filter(|(other_domain, _)| **other_domain == *domain).map(|(_, name)| &**name);
-        let mut remedy = match self.spend_comparison_steps(rule_count.saturating_mul(name.len())) {
-            true => format_did_you_mean(name, names),
-            false => String::new(),
+        let mut remedy = if self.spend_comparison_steps(rule_count.saturating_mul(name.len())) {
+            format_did_you_mean(name, names)
+        } else {
+            String::new()
         };
         if remedy.is_empty() {
             remedy.push_str("; write the name of a rule of this domain");

@@ -53,9 +53,10 @@ impl RuleContext<'_> {
         let has_several = limits.len() > 1;
         let limits = limits.into_iter().map(|(NamedLimit { id, limit, .. }, redis)| RuleLimit {
             index: 0,
-            policy_name: match has_several {
-                true => format!("{}.{id}", self.rule).into(),
-                false => self.rule.into(),
+            policy_name: if has_several {
+                format!("{}.{id}", self.rule).into()
+            } else {
+                self.rule.into()
             },
             scopes: self.key_scopes(&id, redis.as_ref()),
             id,

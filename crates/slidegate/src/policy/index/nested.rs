@@ -150,10 +150,7 @@ mod tests {
         ) {
             let network = |(v6, bits, length): (bool, u32, u8)| -> IpNet {
                 let bits = bits << 30 | bits;
-                let net = match v6 {
-                    true => IpNet::new(std::net::Ipv6Addr::from_bits(u128::from(bits) << 96).into(), length),
-                    false => IpNet::new(std::net::Ipv4Addr::from_bits(bits).into(), length),
-                };
+                let net = if v6 { IpNet::new(std::net::Ipv6Addr::from_bits(u128::from(bits) << 96).into(), length) } else { IpNet::new(std::net::Ipv4Addr::from_bits(bits).into(), length) };
                 net.unwrap().trunc()
             };
             let keys: Vec<IpNet> = keys.into_iter().map(network).collect();

@@ -216,8 +216,9 @@ fn check_attribute_names<'r>(
     pairs: &[(&str, &str)],
     names: &'r [Box<str>],
 ) -> Result<(), NoMatchReason<'r>> {
-    match pairs.iter().map(|(name, _)| *name).eq(names.iter().map(|name| &**name)) {
-        true => Ok(()),
-        false => Err(NoMatchReason::OtherAttributeNames(names)),
+    if pairs.iter().map(|(name, _)| *name).eq(names.iter().map(|name| &**name)) {
+        Ok(())
+    } else {
+        Err(NoMatchReason::OtherAttributeNames(names))
     }
 }

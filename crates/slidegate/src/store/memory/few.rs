@@ -123,10 +123,8 @@ impl<C: Clock> MemoryStore<C> {
         {
             let HitLocation { shard: shard_index, fingerprint, phase_us } = *location;
             let shard = locked.shard_of_hit(nth);
-            let slot = match have_slots_moved {
-                true => shard.find(*counter, fingerprint),
-                false => Some(slot),
-            };
+            let slot =
+                if have_slots_moved { shard.find(*counter, fingerprint) } else { Some(slot) };
             let effect = match slot {
                 Some(slot) => {
                     let coarse = |time| self.to_coarse_expiry::<K>(time, phase_us);

@@ -58,10 +58,7 @@ impl<C: Clock> MemoryStore<C> {
             } else {
                 let shard = locked_shards.shard_of_location(nth);
                 with_counter!(hit.limit.counter(), counter => {
-                    let slot = match have_slots_moved {
-                        true => shard.find(counter, location.fingerprint),
-                        false => slots[nth],
-                    };
+                    let slot = if have_slots_moved { shard.find(counter, location.fingerprint) } else { slots[nth] };
                     let counter_now = add_key_phase_to_time(now, location);
                     let units = chargeable_units(shard, counter, slot, (hit, &*outcome), counter_now);
                     let charged = self.charge_slot(shard, counter, slot, units, *location, now);

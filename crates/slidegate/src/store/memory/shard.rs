@@ -437,12 +437,11 @@ fn set_expiry<S>(
 ) {
     // A state without units also keeps its time for a moment, in case the clock steps back.
     slot.expires = coarse(effect.expires_at.max(now));
-    slot.denied_until = match effect.outcome.fits() {
-        true => 0,
-        false => {
-            let fits_at = now.after_us(effect.outcome.retry_after_us());
-            coarse(fits_at.min(effect.expires_at.max(now)))
-        }
+    slot.denied_until = if effect.outcome.fits() {
+        0
+    } else {
+        let fits_at = now.after_us(effect.outcome.retry_after_us());
+        coarse(fits_at.min(effect.expires_at.max(now)))
     };
 }
 

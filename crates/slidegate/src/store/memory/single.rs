@@ -251,10 +251,8 @@ impl<C: Clock> MemoryStore<C> {
         time: Timestamp,
         phase_us: u64,
     ) -> CoarseTime {
-        let time_us = match K::HAS_PHASE {
-            true => time.as_micros().saturating_sub(phase_us),
-            false => time.as_micros(),
-        };
+        let time_us =
+            if K::HAS_PHASE { time.as_micros().saturating_sub(phase_us) } else { time.as_micros() };
         let coarse = time_us.saturating_sub(self.started_us) >> COARSE_TIME_SHIFT;
         coarse.min(u64::from(CoarseTime::MAX) - 1) as CoarseTime + 1
     }
@@ -262,10 +260,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Counts a decision in a shard. On every 64th decision, removes expired keys from a part of the shard.
     #[inline]
     pub(super) fn sweep_if_due(&self, shard: &mut Shard, now: Timestamp) {
-        match shard.is_sweep_due() {
-            true => self.sweep_shard(shard, now),
-            false => shard.count_decision(),
-        }
+        if shard.is_sweep_due() { self.sweep_shard(shard, now) } else { shard.count_decision() }
     }
 
     /// Removes expired keys from a part of a shard. Not inlined, so that a decision needs fewer registers.
@@ -291,9 +286,10 @@ pub(super) fn chargeable_units<K: HasStateTable>(
     counter_now: Timestamp,
 ) -> u64 {
     // A cost that fits causes no debt, so it need not be limited.
-    match before.fits() && hit.cost <= hit.required {
-        true => hit.cost,
-        false => shard.chargeable_units(counter, slot, counter_now, hit.cost),
+    if before.fits() && hit.cost <= hit.required {
+        hit.cost
+    } else {
+        shard.chargeable_units(counter, slot, counter_now, hit.cost)
     }
 }
 
