@@ -26,7 +26,10 @@ impl<S: Store> Gate<S> {
     pub async fn check_async(&self, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load();
         self.warn_about_unknown_costs(&policy, request);
-        self.check_matched_async(&policy.apply(request)).await
+        // Filled in place: the list is large, and a returned one is copied into the future.
+        let mut matched = policy.new_matched_rules();
+        policy.apply_to(request, &mut matched);
+        self.check_matched_async(&matched).await
     }
 
     /// Decides a request with one descriptor like [`check_async`](Self::check_async), but without a future. Returns
