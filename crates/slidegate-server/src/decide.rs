@@ -126,7 +126,8 @@ impl Service {
         Ok((OnceDecision { decision, repeated_after: None }, waited))
     }
 
-    /// Records a decision in the trace span of the call, and that of a check also in the metrics and the log.
+    /// Records a decision in the trace span of the call. The decision of a check is also recorded in the metrics and the
+    /// log.
     fn record(
         &self,
         active: &ActivePolicy,

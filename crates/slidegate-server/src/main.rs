@@ -27,7 +27,7 @@
 //! | [`telemetry`] | metrics, top keys, traces, log |
 //! | [`policy`] | policies in files, their description and differences |
 //! | [`connections`], [`tls`], [`json`] | client connections, certificates, fields of JSON bodies |
-//! | [`background`], [`bounds`], [`client_text`], [`durations`] | what all others share |
+//! | [`background`], [`bounds`], [`client_text`], [`durations`] | shared by all others |
 
 mod background;
 mod boot;

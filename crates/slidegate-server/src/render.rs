@@ -154,7 +154,7 @@ fn http_status(decision: &Decision<'_>) -> Result<StatusCode, HttpProblem> {
     StatusCode::from_u16(decision.status()).map_err(HttpProblem::internal)
 }
 
-/// Returns a response to a call with what metrics record for it.
+/// Returns a response to a call with the result and the wait that metrics record.
 pub fn counted<R>(decided: &DecidedCall, response: R) -> Counted<R> {
     let result = request_result_of_decision(&decided.decision);
     Counted { response, result, waited: decided.waited }

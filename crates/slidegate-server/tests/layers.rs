@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use syn::{Attribute, Item, UseTree, Visibility};
 
-/// The most files that may depend on each other in a circle: two sides, and what both share.
+/// The most files that may depend on each other in a circle: two sides, and a part that both share.
 const MAX_FILES_IN_CIRCLE: usize = 3;
 
 /// The modules of the server, from the lowest layer to the highest.
@@ -252,7 +252,7 @@ fn find_module(
     })
 }
 
-/// Returns the index of the layer of a module: that of the longest entry that contains the module.
+/// Returns the index of the layer of a module, which the longest entry that contains the module determines.
 fn layer_of(module: &str, layers: &[&[&str]]) -> usize {
     let entries = layers.iter().enumerate().flat_map(|(layer, entries)| {
         entries.iter().filter(|entry| is_in(module, entry)).map(move |entry| (entry.len(), layer))

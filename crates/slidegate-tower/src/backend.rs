@@ -75,7 +75,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Compares the names of the layer with the names of the policy.
     ///
     /// # Errors
-    /// If a limit never applies, or a cost has no effect, because of a name.
+    /// If a limit never applies, or a cost has no effect, because its name does not exist.
     fn check_names(&self, options: &RequestOptions) -> Result<(), NamesError>;
 
     /// Logs a warning about each name that does not fit the policy, once for each policy.

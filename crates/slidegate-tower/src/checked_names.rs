@@ -1,4 +1,4 @@
-//! The state of the comparison of the names of a layer with those of a policy, which [`names`](crate::names) does.
+//! The state of the comparison of the names of a layer with the names of a policy. The module [`names`](crate::names) compares them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -52,7 +52,7 @@ impl NamesError {
 /// Compares the names of a layer with the names of a policy.
 ///
 /// # Errors
-/// If a rule never applies, or a cost has no effect, because of a name.
+/// If a rule never applies, or a cost has no effect, because a name does not exist.
 pub fn check_names(
     policy: &Policy,
     attributes: &Attributes,

@@ -62,6 +62,6 @@ pub struct CallIdentity {
     pub id: CallId,
     /// A digest of the request. It is the same in every process and version.
     pub request_digest: u64,
-    /// The time for which the store remembers the call if it is admitted.
+    /// The time for which the store keeps the result of an admitted call, so that a repetition is not charged again.
     pub ttl: Duration,
 }

@@ -32,7 +32,7 @@ impl RedisStoreInner {
         Ok(was_live)
     }
 
-    /// Changes the parts of a permit concurrently. Returns whether all of them were live.
+    /// Releases or renews, at the same time, the places of a permit in its limits. Returns whether none had expired.
     async fn change_permit_in_slots(
         &self,
         slots: &BTreeMap<u16, Vec<&Charge>>,

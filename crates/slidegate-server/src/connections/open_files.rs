@@ -31,7 +31,8 @@ impl ConnectionSources {
     /// fewer files, returns `bounds` with fewer connections. Otherwise client connections could use all files, and the
     /// admin listener could not accept a health probe.
     ///
-    /// Logs a warning only if the user set the maximum number of connections. The default maximum is only a bound that
+    /// Logs a warning that the system permits fewer open files, but only if the user set the maximum number of
+    /// connections. The default maximum is only a bound that
     /// few servers reach.
     pub fn within_open_files(
         self,

@@ -16,7 +16,7 @@ pub struct ActivePolicy {
 }
 
 impl ActivePolicy {
-    /// Collects what depends on a policy.
+    /// Creates the metrics of a policy, and finds its headers.
     pub fn new(policy: Arc<Policy>, telemetry: &Telemetry) -> Self {
         let metrics = telemetry.policy_metrics(&policy);
         let attributes = policy.attribute_names();

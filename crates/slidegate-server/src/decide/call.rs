@@ -1,4 +1,4 @@
-//! A call: what a listener has parsed, and what the service decides about it.
+//! A call, which a listener has parsed, and the decision of the service about it.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Call<'r> {
     pub returns_permit: bool,
 }
 
-/// What a call does with the limits that apply to it.
+/// The effect of a call on the limits that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Charges the cost if every limit allows the request.

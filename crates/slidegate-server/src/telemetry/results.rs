@@ -1,4 +1,4 @@
-//! The result of a request, and that of each of its limits, for metrics, top keys, logs and traces.
+//! The result of a request, and the result of each of its limits, for metrics, top keys, logs and traces.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub enum RequestResult {
     Error,
 }
 
-/// A response, with what metrics record for it. The status alone does not determine the result, since a proxy may choose
+/// A response, with the result and the wait that metrics record. The status alone does not determine the result, since a proxy may choose
 /// the status of a denial.
 pub struct Counted<R> {
     pub response: R,

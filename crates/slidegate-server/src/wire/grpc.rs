@@ -175,8 +175,8 @@ fn status_of_panic(panicked: CallPanicked) -> Status {
     Status::internal(panicked.to_string())
 }
 
-/// Returns `true` if the message of a call could not be read. All other calls reach the handler, which counts them, and
-/// whose only error status is `INVALID_ARGUMENT`.
+/// Returns `true` if the status shows that the message of a call could not be read, so that it was not counted yet. The
+/// rate limit service counts all other calls, and its only error status is `INVALID_ARGUMENT`.
 fn is_rejected_by_tonic(response: &Response<Body>) -> bool {
     Status::from_header_map(response.headers())
         .is_some_and(|status| status.code() != tonic::Code::InvalidArgument)

@@ -19,7 +19,7 @@ pub(super) struct RuleSets {
 }
 
 impl RuleSets {
-    /// Creates the rule sets of a service with one instance.
+    /// Creates the rule sets of a service that runs as one process, which enforces each limit in full.
     pub(super) fn new(all: Arc<[Rule]>) -> Self {
         Self { local_rules: all.clone(), instances: NonZeroU32::MIN, all }
     }

@@ -144,7 +144,8 @@ impl ConformanceStepGenerator {
             2..=3 => now_us + 1,
             4..=6 => now_us + self.rng.u64(..=window_us / 10),
             7 => now_us + self.rng.u64(..=window_us * 2),
-            // At the ends of windows and of tenths of windows, or 1 us before.
+            // Calls arrive at the ends of windows and of tenths of windows, or 1 us before, where an error in a boundary
+            // shows.
             8..=9 => next_multiple_after(now_us, window_us) - self.rng.u64(..=1),
             10 => next_multiple_after(now_us, window_us / 10) - self.rng.u64(..=1),
             11 => now_us - self.rng.u64(..=MAX_BACKWARD_STEP.as_micros() as u64),

@@ -35,7 +35,7 @@ pub struct RateLimit {
     large_calls: LargeCalls,
 }
 
-/// What a call needs. Clones share it.
+/// The service, renderer and recorder of all calls. Clones share them.
 #[derive(Clone)]
 struct Caller {
     service: Arc<Service>,
