@@ -18,7 +18,7 @@ use crate::slot::{hash_tagged_identity, tag_in_slot};
 const MAX_HITS_PER_REQUEST: usize = u16::MAX as usize;
 
 /// Returns an error if a request has more than [`MAX_HITS_PER_REQUEST`] hits. Only a request with several descriptors
-/// can have so many: a policy that could produce them from one descriptor is rejected when it is loaded.
+/// can have more: a policy with more limits for one descriptor is rejected when it is loaded.
 pub fn reject_too_many_hits(hits: &[Hit<'_>]) -> Result<(), StoreError> {
     match hits.len() {
         0..=MAX_HITS_PER_REQUEST => Ok(()),

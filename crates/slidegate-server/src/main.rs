@@ -14,7 +14,8 @@
 //! curl localhost:8080/v1/check -d '{"attributes":{"client":"alice"}}'
 //! ```
 //!
-//! The modules from top to bottom; each uses only those below it. The test `layers` checks it.
+//! The modules from top to bottom; each uses only those below it, but the tokens and metrics of reservations and permits
+//! lie below `decide` and `telemetry`. The test `layers` has the exact list, and checks it.
 //!
 //! | module | content |
 //! |---|---|

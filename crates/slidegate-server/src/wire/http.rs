@@ -53,8 +53,8 @@ const PATHS: &str = "--http serves POST /v1/check, /v1/peek, /v1/report, /v1/res
     /v1/renew and /json, any method of /v1/auth, and GET /v1/openapi.json, /healthz and /readyz; --admin serves GET \
     /metrics, /v1/top, /v1/cluster, /healthz and /readyz, and POST /v1/explain";
 
-/// The handler of all requests to the HTTP listener: decisions, health and the OpenAPI document. Clones share it.
-#[derive(Clone)]
+/// The handler of all requests to the HTTP listener: decisions, health and the OpenAPI document. A large call shares the
+/// state on another thread.
 pub struct HttpService(Arc<HttpServiceState>);
 
 struct HttpServiceState {
