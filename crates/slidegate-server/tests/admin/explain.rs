@@ -8,6 +8,7 @@ use ureq::Agent;
 
 use crate::client::{Client, RawConnection};
 use crate::common::{Server, TempFile, slidegate_command};
+use crate::health::wait_until_readyz_succeeds;
 use crate::server::Redis;
 
 const POLICY: &str = "
@@ -287,7 +288,7 @@ fn failed_explain_command_prints_failure_cause() {
 fn explain_during_store_outage_applies_on_store_error_settings() {
     let redis = Redis::start();
     let address = redis.address();
-    let flags = ["--store", &address, "--redis-timeout", "100ms"];
+    let flags = ["--store", &address, "--redis-timeout", "100ms", "--ready-needs-store"];
     let policy = "
 rules:
   - { name: own, per: [tenant], limits: [10/h] }
@@ -296,6 +297,7 @@ rules:
   - { name: shut, domain: shut, limits: [9/h], on_store_error: deny }
 ";
     let server = Server::start_with_admin(policy, &flags);
+    wait_until_readyz_succeeds(&server);
     redis.pause();
     let explained = post_explain(&server, &check_body(json!({ "tenant": "acme" }), 1));
     assert_eq!((&explained["allowed"], &explained["degraded"]), (&json!(true), &json!(true)));

@@ -74,7 +74,7 @@ fn response_during_shutdown_has_connection_close_header() {
     assert_eq!(server.wait_for_exit_code(), Some(0));
 }
 
-fn wait_until_readyz_succeeds(server: &Server) {
+pub fn wait_until_readyz_succeeds(server: &Server) {
     let client = Client::new(server);
     wait_until("the server is ready", || client.call("GET", "/readyz").status == 200);
 }
