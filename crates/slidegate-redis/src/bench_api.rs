@@ -28,7 +28,7 @@ impl ScriptCaller {
 
     /// Creates the request of a script call that charges the hits.
     fn build_charging_request(&self, hits: &[Hit<'_>]) -> ScriptRequest {
-        self.keyspace.request(ScriptMode::Take, hits, Timestamp::default)
+        ScriptRequest { mode: ScriptMode::Take, hits: self.keyspace.keyed_hits(hits) }
     }
 
     /// Builds the `EVALSHA` command that charges the hits. Redis must have loaded the script before. `None` for `now`

@@ -1,25 +1,21 @@
-//! Builds script calls. A call has Redis keys and one binary argument with all numbers, little-endian.
-//! `docs/reference/redis-wire-format.md` documents the format.
+//! Script calls, and the operation that decides requests. A call has Redis keys and one binary argument with all
+//! numbers, little-endian. `docs/reference/redis-wire-format.md` documents the format.
 
 use std::collections::HashMap;
 
 use redis::Cmd;
-use slidegate::store::Charge;
 use slidegate::{ChargeWhen, Timestamp, Veto};
 use smallvec::SmallVec;
 
-use crate::algorithms::{AlgorithmSet, StatePlace, algorithm_number, state_place};
+use crate::failure::Failure;
 use crate::group::GroupRequests;
-use crate::script::{Script, Scripts};
-use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest, key_and_tag};
+use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
+use crate::script::{AlgorithmSet, Script, Scripts, StatePlace, algorithm_number, state_place};
+use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
 /// Maximum cost of a charge in an encoded call. A higher cost is encoded as this value. Such a cost never fits, because
 /// no limit has a higher maximum than this value.
 const MAX_ENCODED_COST: u64 = u32::MAX as u64;
-
-/// Maximum cost of a refund in an encoded call. A higher cost is encoded as this value. This has the same effect,
-/// because no counter has more charged units than this value.
-const MAX_ENCODED_REFUND: u64 = 1 << 52;
 
 /// Code at the start of a batch header, for requests that each charge one unit of the same limit.
 const FORMAT_CODE_SINGLE_UNIT_REQUESTS: u8 = 0;
@@ -37,21 +33,17 @@ pub struct ScriptCall<'s, 'k> {
     pub argument: Vec<u8>,
 }
 
-/// The parts of a call that reverts charges and adds others.
-#[derive(Debug)]
-pub struct SettleParts<'s, 'k> {
-    pub script: &'s Script,
-    /// The keys of the charges to revert, followed by the keys of the charges to add.
-    pub keys: Keys<'k>,
-    pub revert_keys: u16,
-    /// The argument for the charges to revert; empty if there are none.
-    pub revert: Vec<u8>,
-    /// The argument for the charges to add; empty if there are none.
-    pub add: Vec<u8>,
-}
-
 /// The Redis keys of a script call, without duplicates.
 pub type Keys<'k> = SmallVec<[&'k str; 2]>;
+
+/// Returns the index of a key in the list of keys, from 1. Adds the key if it is new.
+pub fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
+    let position = keys.iter().position(|other| *other == key).unwrap_or_else(|| {
+        keys.push(key);
+        keys.len() - 1
+    });
+    position as u16 + 1
+}
 
 impl ScriptCall<'_, '_> {
     /// Creates the Redis command for this call: `EVALSHA` with the SHA-1 of the script, or `EVAL` with its text.
@@ -59,6 +51,94 @@ impl ScriptCall<'_, '_> {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys.len()).arg(&self.keys[..]).arg(&self.argument[..]);
         command
+    }
+}
+
+/// An operation whose keys are all in one slot of a Cluster. It builds its script call and decodes the reply.
+pub trait ScriptOperation {
+    /// The decoded reply.
+    type Reply;
+
+    /// Builds the script call of the operation. `None` for `now` selects the clock of Redis. `expiry_margin_s` is the
+    /// additional time to live of a key in seconds.
+    fn call<'s>(
+        &self,
+        scripts: &'s Scripts,
+        now: Option<Timestamp>,
+        expiry_margin_s: u32,
+    ) -> ScriptCall<'s, '_>;
+
+    /// Returns `true` if a repetition of the operation has no further effect, so that it can be sent again if its connection
+    /// is lost and Redis may have received it.
+    fn is_repeatable(&self) -> bool {
+        false
+    }
+
+    /// Decodes the reply of the script.
+    fn decode(&self, bytes: &[u8]) -> Result<Self::Reply, DecodeError>;
+}
+
+/// The reply to a request, or the reason why it failed.
+pub type ScriptResult = Result<ScriptReply, Failure>;
+
+/// The operation that decides requests, one after another. The reply has a result for each of them.
+#[derive(Debug)]
+pub struct DecideBatch<'r>(pub &'r [&'r ScriptRequest]);
+
+impl ScriptOperation for DecideBatch<'_> {
+    type Reply = Vec<ScriptResult>;
+
+    fn call<'s>(
+        &self,
+        scripts: &'s Scripts,
+        now: Option<Timestamp>,
+        expiry_margin_s: u32,
+    ) -> ScriptCall<'s, '_> {
+        build_decide(scripts, now, expiry_margin_s, self.0)
+    }
+
+    fn is_repeatable(&self) -> bool {
+        self.0.iter().all(|request| request.mode == ScriptMode::Peek)
+    }
+
+    /// The result of a request is a failure if one of its keys has a value that slidegate has not written.
+    fn decode(&self, bytes: &[u8]) -> Result<Vec<ScriptResult>, DecodeError> {
+        let (mut results, mut rest) = (Vec::with_capacity(self.0.len()), bytes);
+        for request in self.0 {
+            let reply;
+            (reply, rest) = rest
+                .split_at_checked(HIT_REPLY_BYTES * request.hits.len())
+                .ok_or(DecodeError::Malformed)?;
+            results.push(match ScriptReply::decode(request.hits.len(), reply) {
+                Err(DecodeError::Malformed) => return Err(DecodeError::Malformed),
+                Err(DecodeError::WrongType) => {
+                    Err(Failure::foreign_value(request.hits.iter().map(|hit| hit.key.as_str())))
+                }
+                Ok(reply) => Ok(reply),
+            });
+        }
+        if rest.is_empty() { Ok(results) } else { Err(DecodeError::Malformed) }
+    }
+}
+
+/// The operation that tests whether a server executes scripts. It uses no key. In contrast to `PING`, it needs no other
+/// access rights than a decision.
+#[derive(Debug)]
+pub struct Probe;
+
+impl ScriptOperation for Probe {
+    type Reply = ();
+
+    fn call<'s>(&self, scripts: &'s Scripts, _: Option<Timestamp>, _: u32) -> ScriptCall<'s, '_> {
+        ScriptCall { script: scripts.probe(), keys: Keys::new(), argument: Vec::new() }
+    }
+
+    fn is_repeatable(&self) -> bool {
+        true
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Result<(), DecodeError> {
+        if bytes == b"OK" { Ok(()) } else { Err(DecodeError::Malformed) }
     }
 }
 
@@ -87,7 +167,7 @@ pub fn encode_time_or_redis_clock(now: Option<Timestamp>) -> [u8; 8] {
 }
 
 /// Builds the call that decides a request with one hit.
-fn build_single_hit_call<'s, 'k>(
+pub fn build_single_hit_call<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
     expiry_margin_s: u32,
@@ -127,7 +207,7 @@ pub fn encode_required_units_and_max_debt(hit: &KeyedHit) -> [f64; 2] {
 }
 
 /// Builds the call that decides several requests of any kind, one after another.
-fn build_batch_call<'s, 'k>(
+pub fn build_batch_call<'s, 'k>(
     scripts: &'s Scripts,
     now: [u8; 8],
     expiry_margin_s: u32,
@@ -272,143 +352,4 @@ fn encode_admission_byte(hit: &KeyedHit) -> u8 {
         ChargeWhen::Always => 2,
     };
     veto + 4 * charge + 16 * u8::from(hit.is_charged_above_limit())
-}
-
-/// Returns the index of a key in the list of keys, from 1. Adds the key if it is new.
-pub fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
-    let position = keys.iter().position(|other| *other == key).unwrap_or_else(|| {
-        keys.push(key);
-        keys.len() - 1
-    });
-    position as u16 + 1
-}
-
-/// Builds the call that decides a request with an id. The caller adds the record of the call.
-pub fn build_decide_once<'s, 'k>(
-    scripts: &'s Scripts,
-    now: Option<Timestamp>,
-    expiry_margin_s: u32,
-    request: &'k ScriptRequest,
-) -> ScriptCall<'s, 'k> {
-    let now = encode_time_or_redis_clock(now);
-    match &request.hits[..] {
-        [hit] => {
-            let call = build_single_hit_call(scripts, now, expiry_margin_s, request.mode, hit);
-            ScriptCall { script: scripts.once_single(&hit.limit.algorithm()), ..call }
-        }
-        hits => match GroupRequests::new(&[request]) {
-            Some(group) => ScriptCall {
-                script: scripts.once_group(group.algorithms()),
-                ..group.build_call(scripts, now, expiry_margin_s)
-            },
-            None => ScriptCall {
-                script: scripts.once_batch(algorithms_of_hits(hits)),
-                ..build_batch_call(scripts, now, expiry_margin_s, &[request])
-            },
-        },
-    }
-}
-
-/// Returns the algorithms of hits.
-fn algorithms_of_hits(hits: &[KeyedHit]) -> AlgorithmSet {
-    hits.iter().fold(AlgorithmSet::default(), |set, hit| set.with(&hit.limit.algorithm()))
-}
-
-/// Builds the parts of the call that reverts some charges and adds others. The caller adds the record of the call.
-pub fn build_settle_parts<'s, 'k>(
-    scripts: &'s Scripts,
-    now: Option<Timestamp>,
-    expiry_margin_s: u32,
-    reverted: &[&'k Charge],
-    added: &'k ScriptRequest,
-) -> SettleParts<'s, 'k> {
-    let (mut keys, mut revert_keys, mut revert, mut add) = (Keys::new(), 0, Vec::new(), Vec::new());
-    if !reverted.is_empty() {
-        let call = build_revert(scripts, reverted);
-        (keys, revert) = (call.keys, call.argument);
-        revert_keys = keys.len() as u16;
-    }
-    let now = encode_time_or_redis_clock(now);
-    let algorithms = reverted.iter().map(|charge| charge.limit.algorithm());
-    let algorithms =
-        algorithms.fold(algorithms_of_hits(&added.hits), |set, algorithm| set.with(&algorithm));
-    let single = algorithms.single().filter(|_| added.hits.len() <= 1);
-    let call = match (&added.hits[..], single) {
-        ([], _) => None,
-        ([hit], Some(_)) => {
-            Some(build_single_hit_call(scripts, now, expiry_margin_s, added.mode, hit))
-        }
-        _ => Some(build_batch_call(scripts, now, expiry_margin_s, &[added])),
-    };
-    if let Some(call) = call {
-        keys.extend(call.keys);
-        add = call.argument;
-    }
-    let script = match single {
-        Some(algorithm) => scripts.settle_single(&algorithm),
-        None => scripts.settle(algorithms),
-    };
-    SettleParts { script, keys, revert_keys, revert, add }
-}
-
-/// Builds the call that reverts charges. Charges that were not made by a Redis store are ignored.
-pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> ScriptCall<'s, 'k> {
-    let (mut keys, mut algorithms, mut bytes) = (Keys::new(), AlgorithmSet::default(), Vec::new());
-    let mut count: u16 = 0;
-    for charge in charges {
-        let Some((key, tag)) = key_and_tag(&charge.counter) else { continue };
-        let (algorithm, params) = (charge.limit.algorithm(), charge.limit.params());
-        count += 1;
-        algorithms = algorithms.with(&algorithm);
-        bytes.push(algorithm_number(&algorithm));
-        bytes.extend(find_or_add_key(&mut keys, key).to_le_bytes());
-        bytes.extend(tag.to_le_bytes());
-        bytes.extend(params.max.to_le_bytes());
-        bytes.extend(params.extra.to_le_bytes());
-        let doubles = [
-            params.tick_us,
-            params.window,
-            charge.cost.min(slidegate::MAX_UNITS),
-            charge.charged_at.as_micros(),
-        ];
-        bytes.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
-    }
-    let argument = [&count.to_le_bytes()[..], &bytes].concat();
-    ScriptCall { script: scripts.revert(algorithms), keys, argument }
-}
-
-/// Builds the call that subtracts the costs of hits from their counters. `None` for `now` selects the clock of Redis.
-pub fn build_refund<'s, 'k>(
-    scripts: &'s Scripts,
-    now: Option<Timestamp>,
-    hits: &[&'k KeyedHit],
-) -> ScriptCall<'s, 'k> {
-    let (mut keys, mut algorithms) = (Keys::new(), AlgorithmSet::default());
-    let mut argument = encode_time_or_redis_clock(now).to_vec();
-    argument.extend((hits.len() as u16).to_le_bytes());
-    for hit in hits {
-        let (algorithm, params) = (hit.limit.algorithm(), hit.params);
-        algorithms = algorithms.with(&algorithm);
-        argument.push(algorithm_number(&algorithm));
-        argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
-        for number in [hit.tag, params.max, params.extra, params.max_debt] {
-            argument.extend(number.to_le_bytes());
-        }
-        let cost = hit.cost.min(MAX_ENCODED_REFUND);
-        let doubles = [params.tick_us, params.window, cost, hit.phase_us];
-        argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
-    }
-    ScriptCall { script: scripts.refund(algorithms), keys, argument }
-}
-
-/// Builds the call that deletes the counters of hits.
-pub fn build_reset<'s, 'k>(scripts: &'s Scripts, hits: &[&'k KeyedHit]) -> ScriptCall<'s, 'k> {
-    let mut keys = Keys::new();
-    let mut argument = (hits.len() as u16).to_le_bytes().to_vec();
-    for hit in hits {
-        argument.push(state_place(&hit.limit.algorithm()) as u8);
-        argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
-        argument.extend(hit.tag.to_le_bytes());
-    }
-    ScriptCall { script: scripts.reset(), keys, argument }
 }

@@ -8,10 +8,14 @@ use std::time::Duration;
 use slidegate::store::{Charge, OnceResult, SettleResult, digest_hits};
 use slidegate::{CallIdentity, Clock, Hit, Timestamp, Veto, WallClock};
 
-use crate::call::{self, ScriptCall};
+use crate::call::{
+    Keys, ScriptCall, ScriptOperation, build_batch_call, build_single_hit_call,
+    encode_time_or_redis_clock,
+};
+use crate::group::GroupRequests;
+use crate::maintenance_op::build_revert;
 use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
-use crate::script::Scripts;
-use crate::script_operation::ScriptOperation;
+use crate::script::{AlgorithmSet, Scripts};
 use crate::script_request::{KeyedHit, ScriptRequest};
 
 pub use record_change::RecordChange;
@@ -119,7 +123,7 @@ impl ScriptOperation for OnceCall {
         now: Option<Timestamp>,
         expiry_margin_s: u32,
     ) -> ScriptCall<'s, '_> {
-        let mut call = call::build_decide_once(scripts, now, expiry_margin_s, &self.request);
+        let mut call = build_decide_once(scripts, now, expiry_margin_s, &self.request);
         let mut argument = Vec::with_capacity(36 + call.argument.len());
         argument.extend(self.head.encode());
         argument.extend(encode_millis(self.ttl));
@@ -183,21 +187,45 @@ impl ScriptOperation for SettleCall<'_> {
         now: Option<Timestamp>,
         expiry_margin_s: u32,
     ) -> ScriptCall<'s, '_> {
-        let parts =
-            call::build_settle_parts(scripts, now, expiry_margin_s, &self.reverted, &self.added);
-        let mut argument = Vec::with_capacity(47 + parts.revert.len() + parts.add.len());
+        let (mut keys, mut revert_keys, mut revert, mut add) =
+            (Keys::new(), 0_u16, Vec::new(), Vec::new());
+        if !self.reverted.is_empty() {
+            let call = build_revert(scripts, &self.reverted);
+            (keys, revert) = (call.keys, call.argument);
+            revert_keys = keys.len() as u16;
+        }
+        let now = encode_time_or_redis_clock(now);
+        let added = algorithms_of_hits(&self.added.hits);
+        let algorithms =
+            (self.reverted.iter()).fold(added, |set, charge| set.with(&charge.limit.algorithm()));
+        let single = algorithms.single().filter(|_| self.added.hits.len() <= 1);
+        let call = match (&self.added.hits[..], single) {
+            ([], _) => None,
+            ([hit], Some(_)) => {
+                Some(build_single_hit_call(scripts, now, expiry_margin_s, self.added.mode, hit))
+            }
+            _ => Some(build_batch_call(scripts, now, expiry_margin_s, &[&self.added])),
+        };
+        if let Some(call) = call {
+            keys.extend(call.keys);
+            add = call.argument;
+        }
+        keys.push(&self.record_key);
+        let mut argument = Vec::with_capacity(47 + revert.len() + add.len());
         // The record of a call that is settled, and of which nothing else is known.
         argument.extend([0; 24]);
         argument.push(1);
         argument.extend(self.value_digest.to_le_bytes());
         argument.extend(encode_millis(self.record_ttl));
-        argument.extend(parts.revert_keys.to_le_bytes());
-        argument.extend((parts.revert.len() as u32).to_le_bytes());
-        argument.extend(parts.revert);
-        argument.extend(parts.add);
-        let mut keys = parts.keys;
-        keys.push(&self.record_key);
-        ScriptCall { script: parts.script, keys, argument }
+        argument.extend(revert_keys.to_le_bytes());
+        argument.extend((revert.len() as u32).to_le_bytes());
+        argument.extend(revert);
+        argument.extend(add);
+        let script = match single {
+            Some(algorithm) => scripts.settle_single(&algorithm),
+            None => scripts.settle(algorithms),
+        };
+        ScriptCall { script, keys, argument }
     }
 
     /// The record of the call makes a repetition return the first reply.
@@ -213,6 +241,37 @@ impl ScriptOperation for SettleCall<'_> {
             _ => Err(DecodeError::Malformed),
         }
     }
+}
+
+/// Builds the call that decides a request with an id. Without the record of the call.
+fn build_decide_once<'s, 'k>(
+    scripts: &'s Scripts,
+    now: Option<Timestamp>,
+    expiry_margin_s: u32,
+    request: &'k ScriptRequest,
+) -> ScriptCall<'s, 'k> {
+    let now = encode_time_or_redis_clock(now);
+    match &request.hits[..] {
+        [hit] => {
+            let call = build_single_hit_call(scripts, now, expiry_margin_s, request.mode, hit);
+            ScriptCall { script: scripts.once_single(&hit.limit.algorithm()), ..call }
+        }
+        hits => match GroupRequests::new(&[request]) {
+            Some(group) => ScriptCall {
+                script: scripts.once_group(group.algorithms()),
+                ..group.build_call(scripts, now, expiry_margin_s)
+            },
+            None => ScriptCall {
+                script: scripts.once_batch(algorithms_of_hits(hits)),
+                ..build_batch_call(scripts, now, expiry_margin_s, &[request])
+            },
+        },
+    }
+}
+
+/// Returns the algorithms of hits.
+fn algorithms_of_hits(hits: &[KeyedHit]) -> AlgorithmSet {
+    hits.iter().fold(AlgorithmSet::default(), |set, hit| set.with(&hit.limit.algorithm()))
 }
 
 /// Encodes a duration in whole milliseconds, rounded up, as a double.

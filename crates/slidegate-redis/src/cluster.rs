@@ -4,6 +4,8 @@
 //! which charges twice. And it does not report the node that a command is sent to, but each node needs its own circuit
 //! breaker, so that the loss of one node does not affect the others.
 
+mod redirects;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +21,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::address::{host_and_port, with_host_and_port};
 use crate::connect::ConnectionSource;
-use crate::connection::Connector;
+use crate::connector::Connector;
 use crate::execution::CallSettings;
 use crate::failure::{self, Failure};
 use crate::node::Node;
-use crate::slot::CLUSTER_SLOT_COUNT;
+use crate::script_request::CLUSTER_SLOT_COUNT;
 use crate::tls::TlsRoots;
 
 /// Interval at which the map of slots to masters is refreshed while all nodes work.
@@ -123,7 +125,7 @@ impl Cluster {
 
     /// Returns the master of a slot. Waits for the first attempt to load the slot map, until `deadline` at the latest.
     /// Fails if the map has never been loaded or the slot has no master.
-    pub async fn master(&self, slot: u16, deadline: Instant) -> Result<Arc<Node>, Failure> {
+    async fn master(&self, slot: u16, deadline: Instant) -> Result<Arc<Node>, Failure> {
         if *self.is_map_loaded.borrow() != Some(true) {
             let mut is_map_loaded = self.is_map_loaded.clone();
             let is_loaded = timeout_at(deadline, is_map_loaded.wait_for(Option::is_some)).await;
@@ -143,7 +145,7 @@ impl Cluster {
 
     /// Returns the server to which `server` has redirected a call. The address is `host:port`, or `:port` for the host
     /// of `server`.
-    pub fn redirect_target(&self, server: &Node, address: &str) -> Result<Arc<Node>, Failure> {
+    fn redirect_target(&self, server: &Node, address: &str) -> Result<Arc<Node>, Failure> {
         let target = match (address.strip_prefix(':'), server.address().rsplit_once(':')) {
             (Some(port), Some((host, _))) => format!("{host}:{port}"),
             _ => address.to_owned(),
@@ -156,7 +158,7 @@ impl Cluster {
     }
 
     /// Requests a refresh of the slot map, because the map is outdated or a node does not respond.
-    pub fn request_refresh(&self) {
+    fn request_refresh(&self) {
         self.nodes.refresh_requested.notify_one();
     }
 

@@ -1,18 +1,20 @@
-//! A connection to Redis that a background task opens, and replaces whenever it is lost.
+//! Keeps a connection to Redis open: to one server, or to the master that Sentinels report.
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult};
 use slidegate::internal::restart_on_panic;
-use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use crate::address::SentinelTarget;
-use crate::connection::{Connection, Connector};
+use crate::connection::{
+    Connection, ConnectionHandle, ConnectionState, ReconnectingConnection, Reports,
+};
+use crate::connector::Connector;
 use crate::failure;
 use crate::sentinel::{Sentinels, is_master};
 use crate::tls::TlsRoots;
@@ -28,184 +30,26 @@ const INITIAL_RECONNECT_BACKOFF: Duration = Duration::from_millis(20);
 /// Maximum backoff between two connection attempts.
 const MAX_RECONNECT_BACKOFF: Duration = Duration::from_millis(500);
 
-/// Backoff between two connection attempts while a call waits for a connection. It is shorter than usual timeouts, so
-/// that a call succeeds if Redis has been started again.
-const BACKOFF_FOR_WAITING_CALL: Duration = Duration::from_millis(3);
-
-/// A shared connection that is replaced when it is lost.
-#[derive(Debug)]
-pub struct ReconnectingConnection {
-    current: watch::Receiver<ConnectionState>,
-    reports: Arc<Reports>,
-    task: JoinHandle<()>,
-}
-
-/// The current connection, or the reason why there is none.
-type ConnectionState = Result<ConnectionHandle, String>;
-
-/// A connection and its number. Each connection has a higher number than the one that it replaces.
-#[derive(Clone, Debug)]
-pub struct ConnectionHandle {
-    pub connection: Connection,
-    pub number: u64,
-}
-
-impl ConnectionHandle {
-    /// Returns `true` if the connection is open and its number is higher than `lost`.
-    fn is_usable(&self, lost: u64) -> bool {
-        self.number > lost && !self.connection.is_closed()
-    }
-}
-
-/// Reports of calls to the background task.
-#[derive(Debug, Default)]
-struct Reports {
-    /// Whether a connection has ever been established.
-    was_connected: AtomicBool,
-    /// The highest number of a lost connection. The current connection is closed and replaced if its number is not higher.
-    lost: AtomicU64,
-    /// The highest number of a connection that the server has closed during a call. It is also lost.
-    closed: AtomicU64,
-    /// The highest number of a doubtful connection. The current connection is replaced if its number is not higher, but kept
-    /// until another one is open.
-    doubtful: AtomicU64,
-    /// Notified after a report of a lost or doubtful connection.
-    reported: Notify,
-    /// Notified while a call waits for a connection.
-    wanted: Notify,
-}
-
-impl Reports {
-    /// Returns the highest number of a connection that is to be replaced.
-    fn highest_replaced(&self) -> u64 {
-        self.lost.load(Ordering::Acquire).max(self.doubtful.load(Ordering::Acquire))
-    }
-
-    /// Waits until the connection with this number is reported as lost or doubtful. Returns `true` if it is lost.
-    async fn wait_for_report(&self, number: u64) -> bool {
-        loop {
-            if self.lost.load(Ordering::Acquire) >= number {
-                return true;
-            }
-            if self.doubtful.load(Ordering::Acquire) >= number {
-                return false;
-            }
-            self.reported.notified().await;
-        }
-    }
-
-    /// Waits for the backoff after a failed attempt, or for a shorter time while a call waits for a connection.
-    async fn wait_for_backoff(&self, backoff: Duration) {
-        let wanted = async {
-            sleep(BACKOFF_FOR_WAITING_CALL).await;
-            self.wanted.notified().await;
-        };
-        let _ = timeout(backoff, wanted).await;
-    }
-}
-
-impl ReconnectingConnection {
-    /// Creates a connection that a background task opens. `on_reconnect` is called when the first connection succeeds,
-    /// when a connection to another server succeeds, and when a connection succeeds after a failed attempt, or after the
-    /// server has closed the previous connection.
-    /// `call_timeout` is the timeout of calls.
-    pub fn open(
-        mut source: ConnectionSource,
-        call_timeout: Duration,
-        mut on_reconnect: impl FnMut() + Send + 'static,
-    ) -> Self {
-        let (publish, current) =
-            watch::channel(Err("the first connection attempt has not finished".to_owned()));
-        let reports = Arc::<Reports>::default();
-        let task_reports = reports.clone();
-        let maintain = async move || {
-            let (source, on_reconnect) = (&mut source, &mut on_reconnect);
-            maintain_connection(source, call_timeout, &publish, &task_reports, on_reconnect).await;
-        };
-        let task = tokio::spawn(restart_on_panic(maintain, || {
-            tracing::error!("the task that connects to Redis panicked; it runs again");
-        }));
-        Self { current, reports, task }
-    }
-
-    /// Returns `true` if a connection has ever been established.
-    pub fn was_connected(&self) -> bool {
-        self.reports.was_connected.load(Ordering::Acquire)
-    }
-
-    /// Waits until there is a connection with a higher number than `lost`, and returns it. Returns `None` if the background
-    /// task has ended.
-    pub async fn connection(&self, lost: u64) -> Option<ConnectionHandle> {
-        let lost = lost.max(self.reports.highest_replaced());
-        let is_usable =
-            |state: &ConnectionState| state.as_ref().is_ok_and(|handle| handle.is_usable(lost));
-        if let Ok(handle) = &*self.current.borrow()
-            && handle.is_usable(lost)
-        {
-            return Some(handle.clone());
-        }
-        let mut current = self.current.clone();
-        loop {
-            self.reports.wanted.notify_one();
-            let state = timeout(BACKOFF_FOR_WAITING_CALL, current.wait_for(is_usable)).await;
-            if let Ok(state) = state {
-                return state.ok()?.as_ref().ok().cloned();
-            }
-        }
-    }
-
-    /// Returns the reason why there is no connection, or `None` if there is one.
-    pub fn last_error(&self) -> Option<String> {
-        match &*self.current.borrow() {
-            Ok(handle) if handle.number <= self.reports.doubtful.load(Ordering::Acquire) => {
-                Some("Redis does not respond on the connection; connecting again".to_owned())
-            }
-            Ok(_) => None,
-            Err(reason) => Some(reason.clone()),
-        }
-    }
-
-    /// Requests that the background task closes and replaces this connection, unless it has been replaced already.
-    pub fn replace(&self, handle: &ConnectionHandle) {
-        self.reports.lost.fetch_max(handle.number, Ordering::AcqRel);
-        self.reports.reported.notify_one();
-    }
-
-    /// Requests that the background task replaces this connection, which the server has closed.
-    pub fn replace_closed(&self, handle: &ConnectionHandle) {
-        self.reports.closed.fetch_max(handle.number, Ordering::AcqRel);
-        self.replace(handle);
-    }
-
-    /// Requests that the background task opens another connection and then replaces the current one.
-    pub fn replace_current(&self) {
-        if let Ok(handle) = &*self.current.borrow() {
-            self.report_doubtful(handle.number);
-        }
-    }
-
-    /// Requests that the background task opens another connection and then replaces the one with this number, because a
-    /// call on it has timed out. Does nothing if the connection has received data since it had made `reads_before` reads:
-    /// then the server is slow, and a new connection would not be faster.
-    pub fn replace_if_silent(&self, number: u64, reads_before: u64) {
-        if let Ok(handle) = &*self.current.borrow()
-            && handle.number == number
-            && handle.connection.reads() == reads_before
-        {
-            self.report_doubtful(number);
-        }
-    }
-
-    fn report_doubtful(&self, number: u64) {
-        self.reports.doubtful.fetch_max(number, Ordering::AcqRel);
-        self.reports.reported.notify_one();
-    }
-}
-
-impl Drop for ReconnectingConnection {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+/// Creates a connection that a background task opens, and replaces whenever it is lost. `on_reconnect` is called when the
+/// first connection succeeds, when a connection to another server succeeds, and when a connection succeeds after a failed
+/// attempt, or after the server has closed the previous connection. `call_timeout` is the timeout of calls.
+pub fn open(
+    mut source: ConnectionSource,
+    call_timeout: Duration,
+    mut on_reconnect: impl FnMut() + Send + 'static,
+) -> ReconnectingConnection {
+    let (publish, current) =
+        watch::channel(Err("the first connection attempt has not finished".to_owned()));
+    let reports = Arc::<Reports>::default();
+    let task_reports = reports.clone();
+    let maintain = async move || {
+        let (source, on_reconnect) = (&mut source, &mut on_reconnect);
+        maintain_connection(source, call_timeout, &publish, &task_reports, on_reconnect).await;
+    };
+    let task = tokio::spawn(restart_on_panic(maintain, || {
+        tracing::error!("the task that connects to Redis panicked; it runs again");
+    }));
+    ReconnectingConnection::new(current, reports, task)
 }
 
 /// The source of connections: one server, or the current master as reported by Sentinels.
@@ -296,7 +140,7 @@ async fn maintain_connection(
     // Whether an attempt has failed, or the server has closed a connection, since the last connection was opened.
     let mut was_interrupted = false;
     // The doubtful connection, while another one is opened.
-    let mut doubtful: Option<Connection> = None;
+    let mut doubtful: Option<Arc<Connection>> = None;
     loop {
         number += 1;
         let attempt = {
@@ -317,6 +161,7 @@ async fn maintain_connection(
         };
         let connection = match (attempt, doubtful.take()) {
             (Ok((connection, address)), _) => {
+                let connection = Arc::new(connection);
                 let is_new = was_interrupted || address != last_address;
                 (was_interrupted, last_address) = (false, address);
                 if std::mem::take(&mut has_warned) {
@@ -386,7 +231,7 @@ async fn maintain_connection(
 /// Publishes the current connection.
 fn publish_connection(
     publish: &watch::Sender<ConnectionState>,
-    connection: &Connection,
+    connection: &Arc<Connection>,
     number: u64,
 ) {
     let handle = ConnectionHandle { connection: connection.clone(), number };

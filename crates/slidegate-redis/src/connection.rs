@@ -1,112 +1,228 @@
-//! A connection to one Redis server.
+//! The current connection to a Redis server, which is replaced when it is lost. `connect.rs` replaces it.
 //!
-//! The sockets are opened here, and not by the client of the `redis` crate, because that client keeps three facts to
-//! itself: that a connection has been closed while no call is in flight (it reports this only with RESP3), whether the
+//! The sockets are wrapped by this crate, and not by the client of the `redis` crate, because that client keeps three facts
+//! to itself: that a connection has been closed while no call is in flight (it reports this only with RESP3), whether the
 //! command of a failed call was written, and whether anything was received while a call waited.
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::future::select_ok;
+use futures_util::future::poll_immediate;
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult,
-};
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use redis::io::tcp::socket2::SockRef;
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
-use tokio::net::{TcpStream, lookup_host};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
-use tokio_rustls::TlsConnector;
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::tls::TlsRoots;
+use crate::failure::{self, Failure};
 
-/// Interval of keepalive probes on a connection without traffic. It is short, because a probe costs little and keeps a
-/// network address translation from forgetting the connection.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Time for which data may stay unacknowledged before the kernel closes the connection.
-#[cfg(any(target_os = "android", target_os = "linux"))]
-const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(3);
+/// Backoff between two connection attempts while a call waits for a connection. It is shorter than usual timeouts, so
+/// that a call succeeds if Redis has been started again.
+const BACKOFF_FOR_WAITING_CALL: Duration = Duration::from_millis(3);
 
 /// Time without a write after which a socket is examined before the next write. While calls follow each other closely,
 /// a close is noticed as soon as it arrives.
 const IDLE_TIME: Duration = Duration::from_micros(100);
 
-/// The address of a server, and the settings of connections to it.
-#[derive(Clone)]
-pub struct Connector {
-    info: ConnectionInfo,
-    /// `None` for an address without TLS.
-    tls: Option<Arc<ClientConfig>>,
+/// A shared connection that is replaced when it is lost.
+#[derive(Debug)]
+pub struct ReconnectingConnection {
+    current: watch::Receiver<ConnectionState>,
+    reports: Arc<Reports>,
+    task: JoinHandle<()>,
 }
 
-impl Connector {
-    /// Creates a connector. Fails if there is a file of CA certificates, and the address is not one of a TLS server.
-    pub fn new(info: &ConnectionInfo, tls_roots: &TlsRoots) -> RedisResult<Self> {
-        let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        if tls_roots.is_from_file() && !is_tls {
-            let text = "CA certificates need an address with TLS, which begins with rediss";
-            return Err((ErrorKind::InvalidClientConfig, text).into());
+/// The current connection, or the reason why there is none.
+pub type ConnectionState = Result<ConnectionHandle, String>;
+
+/// A connection and its number. Each connection has a higher number than the one that it replaces.
+#[derive(Clone, Debug)]
+pub struct ConnectionHandle {
+    pub connection: Arc<Connection>,
+    pub number: u64,
+}
+
+impl ConnectionHandle {
+    /// Returns `true` if the connection is open and its number is higher than `lost`.
+    fn is_usable(&self, lost: u64) -> bool {
+        self.number > lost && !self.connection.is_closed()
+    }
+}
+
+/// Reports of calls to the background task.
+#[derive(Debug, Default)]
+pub struct Reports {
+    /// Whether a connection has ever been established.
+    pub was_connected: AtomicBool,
+    /// The highest number of a lost connection. The current connection is closed and replaced if its number is not higher.
+    lost: AtomicU64,
+    /// The highest number of a connection that the server has closed during a call. It is also lost.
+    pub closed: AtomicU64,
+    /// The highest number of a doubtful connection. The current connection is replaced if its number is not higher, but kept
+    /// until another one is open.
+    doubtful: AtomicU64,
+    /// Notified after a report of a lost or doubtful connection.
+    reported: Notify,
+    /// Notified while a call waits for a connection.
+    wanted: Notify,
+}
+
+impl Reports {
+    /// Returns the highest number of a connection that is to be replaced.
+    pub fn highest_replaced(&self) -> u64 {
+        self.lost.load(Ordering::Acquire).max(self.doubtful.load(Ordering::Acquire))
+    }
+
+    /// Waits until the connection with this number is reported as lost or doubtful. Returns `true` if it is lost.
+    pub async fn wait_for_report(&self, number: u64) -> bool {
+        loop {
+            if self.lost.load(Ordering::Acquire) >= number {
+                return true;
+            }
+            if self.doubtful.load(Ordering::Acquire) >= number {
+                return false;
+            }
+            self.reported.notified().await;
         }
-        let tls = is_tls.then(|| tls_roots.client_config()).transpose()?;
-        Ok(Self { info: info.clone(), tls })
     }
 
-    /// Returns the address of the server.
-    pub fn address(&self) -> &ConnectionAddr {
-        self.info.addr()
+    /// Waits for the backoff after a failed attempt, or for a shorter time while a call waits for a connection.
+    pub async fn wait_for_backoff(&self, backoff: Duration) {
+        let wanted = async {
+            sleep(BACKOFF_FOR_WAITING_CALL).await;
+            self.wanted.notified().await;
+        };
+        let _ = timeout(backoff, wanted).await;
+    }
+}
+
+impl ReconnectingConnection {
+    /// Creates a connection that `task` opens, and that it replaces as the reports request.
+    pub fn new(
+        current: watch::Receiver<ConnectionState>,
+        reports: Arc<Reports>,
+        task: JoinHandle<()>,
+    ) -> Self {
+        Self { current, reports, task }
     }
 
-    /// Connects to the server and logs in. Fails if this takes longer than `max_duration`.
-    pub async fn connect(&self, max_duration: Duration) -> RedisResult<Connection> {
-        let timed_out = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        timeout(max_duration, self.connect_and_log_in()).await.unwrap_or_else(timed_out)
+    /// Returns `true` if a connection has ever been established.
+    pub fn was_connected(&self) -> bool {
+        self.reports.was_connected.load(Ordering::Acquire)
     }
 
-    async fn connect_and_log_in(&self) -> RedisResult<Connection> {
-        let traffic = Arc::<Traffic>::default();
-        match (self.info.addr(), &self.tls) {
-            (ConnectionAddr::Tcp(host, port), _) => {
-                let socket = open_tcp_socket(host, *port, &traffic).await?;
-                self.log_in(socket, traffic).await
-            }
-            (ConnectionAddr::TcpTls { host, port, .. }, Some(config)) => {
-                let socket = open_tcp_socket(host, *port, &traffic).await?;
-                let name = ServerName::try_from(host.as_str())?.to_owned();
-                let stream = TlsConnector::from(config.clone()).connect(name, socket).await?;
-                self.log_in(stream, traffic).await
-            }
-            #[cfg(unix)]
-            (ConnectionAddr::Unix(path), _) => {
-                let stream = UnixStream::connect(path).await?;
-                self.log_in(Socket::new(stream, &traffic), traffic).await
-            }
-            _ => {
-                Err((ErrorKind::InvalidClientConfig, "this kind of address is not supported")
-                    .into())
+    /// Waits until there is a connection with a higher number than `lost`, and returns it. Fails if the background task has
+    /// ended.
+    pub async fn connection(&self, lost: u64) -> Result<ConnectionHandle, Failure> {
+        let lost = lost.max(self.reports.highest_replaced());
+        if let Ok(handle) = &*self.current.borrow()
+            && handle.is_usable(lost)
+        {
+            return Ok(handle.clone());
+        }
+        let mut current = self.current.clone();
+        let is_usable =
+            |state: &ConnectionState| state.as_ref().is_ok_and(|handle| handle.is_usable(lost));
+        loop {
+            self.reports.wanted.notify_one();
+            match timeout(BACKOFF_FOR_WAITING_CALL, current.wait_for(is_usable)).await {
+                Ok(Ok(state)) => {
+                    if let Ok(handle) = &*state {
+                        return Ok(handle.clone());
+                    }
+                }
+                Ok(Err(_)) => {
+                    let reason = "the task that connects to Redis has ended";
+                    return Err(Failure::Server(failure::no_connection_error(reason)));
+                }
+                Err(_) => {}
             }
         }
     }
 
+    /// Returns the reason why there is no connection, or `None` if there is one.
+    pub fn last_error(&self) -> Option<String> {
+        match &*self.current.borrow() {
+            Ok(handle) if handle.number <= self.reports.doubtful.load(Ordering::Acquire) => {
+                Some("Redis does not respond on the connection; connecting again".to_owned())
+            }
+            Ok(_) => None,
+            Err(reason) => Some(reason.clone()),
+        }
+    }
+
+    /// Requests that the background task closes and replaces this connection, unless it has been replaced already.
+    pub fn replace(&self, handle: &ConnectionHandle) {
+        self.reports.lost.fetch_max(handle.number, Ordering::AcqRel);
+        self.reports.reported.notify_one();
+    }
+
+    /// Requests that the background task replaces this connection, which the server has closed.
+    pub fn replace_closed(&self, handle: &ConnectionHandle) {
+        self.reports.closed.fetch_max(handle.number, Ordering::AcqRel);
+        self.replace(handle);
+    }
+
+    /// Requests that the background task opens another connection and then replaces the current one.
+    pub fn replace_current(&self) {
+        if let Ok(handle) = &*self.current.borrow() {
+            self.report_doubtful(handle.number);
+        }
+    }
+
+    /// Requests that the background task opens another connection and then replaces the one with this number, because a
+    /// call on it has timed out. Does nothing if the connection has received data since it had made `reads_before` reads:
+    /// then the server is slow, and a new connection would not be faster.
+    pub fn replace_if_silent(&self, number: u64, reads_before: u64) {
+        if let Ok(handle) = &*self.current.borrow()
+            && handle.number == number
+            && handle.connection.reads() == reads_before
+        {
+            self.report_doubtful(number);
+        }
+    }
+
+    fn report_doubtful(&self, number: u64) {
+        self.reports.doubtful.fetch_max(number, Ordering::AcqRel);
+        self.reports.reported.notify_one();
+    }
+}
+
+impl Drop for ReconnectingConnection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// An open connection, shared by calls. It is closed when it is dropped.
+#[derive(Debug)]
+pub struct Connection {
+    /// Sends commands.
+    pub commands: MultiplexedConnection,
+    traffic: Arc<Traffic>,
+    /// The channel is closed when the connection has been closed.
+    open: watch::Receiver<()>,
+    _driver: Driver,
+}
+
+impl Connection {
     /// Logs in on an open stream, and starts the task that reads and writes it.
-    async fn log_in(
-        &self,
+    pub async fn log_in(
+        login: &RedisConnectionInfo,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         traffic: Arc<Traffic>,
-    ) -> RedisResult<Connection> {
+    ) -> RedisResult<Self> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let login = self.info.redis_settings();
         let (commands, driver) =
             MultiplexedConnection::new_with_config(login, stream, config).await?;
         let (open_sender, open) = watch::channel(());
@@ -114,22 +230,34 @@ impl Connector {
             driver.await;
             drop(open_sender);
         });
-        Ok(Connection { commands, traffic, open, _driver: Arc::new(Driver(driver)) })
+        Ok(Self { commands, traffic, open, _driver: Driver(driver) })
     }
-}
 
-/// An open connection, shared by calls. It is closed when its last clone is dropped.
-#[derive(Clone, Debug)]
-pub struct Connection {
-    /// Sends commands.
-    pub commands: MultiplexedConnection,
-    traffic: Arc<Traffic>,
-    /// The channel is closed when the connection has been closed.
-    open: watch::Receiver<()>,
-    _driver: Arc<Driver>,
-}
+    /// Sends a command. If `is_asking` is set, `ASKING` precedes it, because the slot is being migrated to the server.
+    ///
+    /// Fails as soon as the connection has been closed. The `redis` crate alone could wait forever: a command that enters
+    /// its queue at the moment at which the connection is closed is neither sent nor dropped.
+    pub async fn send(&self, command: &Cmd, is_asking: bool) -> RedisResult<Value> {
+        let mut commands = self.commands.clone();
+        let mut response = pin!(async {
+            if !is_asking {
+                return command.query_async(&mut commands).await;
+            }
+            let mut pipeline = Pipeline::new();
+            pipeline.cmd("ASKING").add_command(command.clone()).ignore_errors();
+            let mut replies: Vec<RedisResult<Value>> = pipeline.query_async(&mut commands).await?;
+            replies.pop().unwrap_or(Ok(Value::Nil))
+        });
+        tokio::select! {
+            biased;
+            response = &mut response => response,
+            // The response may have arrived just before.
+            () = self.closed() => poll_immediate(response)
+                .await
+                .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
+        }
+    }
 
-impl Connection {
     /// Returns `true` if the connection has been closed, by the server or after an error.
     pub fn is_closed(&self) -> bool {
         self.open.has_changed().is_err()
@@ -164,46 +292,21 @@ impl Drop for Driver {
 
 /// Numbers of reads and writes of a socket that transferred data.
 #[derive(Debug, Default)]
-struct Traffic {
+pub struct Traffic {
     writes: AtomicU64,
     reads: AtomicU64,
 }
 
-/// Opens a TCP socket to the first address of a host that accepts the connection.
-async fn open_tcp_socket(
-    host: &str,
-    port: u16,
-    traffic: &Arc<Traffic>,
-) -> RedisResult<Socket<TcpStream>> {
-    let connects: Vec<_> = lookup_host((host, port))
-        .await?
-        .map(|address| Box::pin(TcpStream::connect(address)))
-        .collect();
-    if connects.is_empty() {
-        return Err(RedisError::from((ErrorKind::Io, "the host has no address")));
-    }
-    let (stream, _) = select_ok(connects).await?;
-    // Without it, a call that follows another one waits until Redis has acknowledged the first.
-    stream.set_nodelay(true)?;
-    let options = SockRef::from(&stream);
-    options.set_tcp_keepalive(
-        &TcpKeepalive::new().with_time(KEEPALIVE_INTERVAL).with_interval(KEEPALIVE_INTERVAL),
-    )?;
-    #[cfg(any(target_os = "android", target_os = "linux"))]
-    options.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT))?;
-    Ok(Socket::new(stream, traffic))
-}
-
 /// A socket that counts its traffic. It fails a write without writing if the server has closed the connection, also
 /// before the runtime reports this.
-struct Socket<S> {
+pub struct Socket<S> {
     stream: S,
     traffic: Arc<Traffic>,
     last_write: Instant,
 }
 
 impl<S: Peek> Socket<S> {
-    fn new(stream: S, traffic: &Arc<Traffic>) -> Self {
+    pub fn new(stream: S, traffic: &Arc<Traffic>) -> Self {
         Self { stream, traffic: traffic.clone(), last_write: Instant::now() }
     }
 
@@ -222,7 +325,7 @@ impl<S: Peek> Socket<S> {
 }
 
 /// A stream whose next byte can be read without removing it.
-trait Peek {
+pub trait Peek {
     /// Returns the number of bytes: 0 at the end of the stream. Does not wait.
     fn peek_byte(&self) -> io::Result<usize>;
 }

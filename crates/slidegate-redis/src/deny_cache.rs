@@ -396,7 +396,7 @@ mod tests {
         let scope = Scope::new("domain", "rule", "limit", &["client"]);
         let key = Key::new(&scope, &[Value::Text("ann")]);
         RedisKeyspace::new(&Settings::default(), std::sync::Arc::default())
-            .keyed_hit(&Hit::new(key, limit, cost), Timestamp::default)
+            .keyed_hit(&Hit::new(key, limit, cost))
     }
 
     fn new_denial_report(wait: Duration) -> DenialReport {

@@ -10,24 +10,19 @@
 //! with [`StoreError::ConnectionLost`]: Redis may have received it just before the connection was closed, and a second
 //! charge would be worse than a decision without Redis.
 
-use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::poll_immediate;
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
-use slidegate::{RejectionClass, StoreError, Timestamp};
+use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use slidegate::{RejectionClass, StoreError};
+use tokio::time::{Instant, timeout_at};
 
-use crate::call::{self, ScriptCall};
+use crate::call::ScriptOperation;
 use crate::clocks::Clocks;
-use crate::connect::{ConnectionHandle, ConnectionSource, ReconnectingConnection};
+use crate::connection::{ConnectionHandle, ReconnectingConnection};
 use crate::failure::{self, Failure};
-use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
 use crate::script::Scripts;
-use crate::script_operation::ScriptOperation;
-use crate::script_request::{ScriptMode, ScriptRequest};
 
 /// Settings that all servers of a store share.
 #[derive(Clone, Debug)]
@@ -38,12 +33,13 @@ pub struct CallSettings {
     pub clocks: Arc<Clocks>,
 }
 
-/// The reply to a request and the local time at which the request was sent, or the reason why the call failed.
-pub type ScriptResult = Result<(ScriptReply, Timestamp), Failure>;
-
-/// The connection on which a call may have reached Redis, and thus may have charged.
-#[derive(Debug, Default)]
-pub struct SentCall {
+/// A call, and the connection on which it may have reached Redis, and thus may have charged.
+#[derive(Debug)]
+struct SentCall {
+    /// Whether the command `ASKING` precedes the call, because the slot is being migrated to the server.
+    is_asking: bool,
+    /// Whether a repetition of the call has no further effect.
+    is_repeatable: bool,
     /// The number of the connection; 0 if the call has not reached Redis.
     connection: AtomicU64,
     /// The number of reads that the connection had made before the call.
@@ -51,6 +47,11 @@ pub struct SentCall {
 }
 
 impl SentCall {
+    /// Creates a call that has not been sent.
+    fn new(is_asking: bool, is_repeatable: bool) -> Self {
+        Self { is_asking, is_repeatable, connection: 0.into(), reads_before: 0.into() }
+    }
+
     fn set_sent(&self, handle: &ConnectionHandle) {
         self.reads_before.store(handle.connection.reads(), Ordering::Relaxed);
         self.connection.store(handle.number, Ordering::Relaxed);
@@ -61,18 +62,9 @@ impl SentCall {
     }
 
     /// Returns `true` if the call may have reached Redis.
-    pub fn is_sent(&self) -> bool {
+    fn is_sent(&self) -> bool {
         self.connection.load(Ordering::Relaxed) != 0
     }
-}
-
-/// The options with which a call is sent.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SendOptions {
-    /// Whether the command `ASKING` precedes the call, because the slot is being migrated to the server.
-    pub is_asking: bool,
-    /// Whether a repetition of the call has no further effect.
-    pub is_repeatable: bool,
 }
 
 /// The connection to a Redis server, and the scripts that it may know.
@@ -83,14 +75,8 @@ pub struct ScriptExecutor {
 }
 
 impl ScriptExecutor {
-    /// Creates an executor and connects to the server in the background. `on_reconnect` is called as documented at
-    /// [`ReconnectingConnection::open`].
-    pub fn open(
-        source: ConnectionSource,
-        call_settings: CallSettings,
-        on_reconnect: impl Fn() + Send + 'static,
-    ) -> Self {
-        let connection = ReconnectingConnection::open(source, call_settings.timeout, on_reconnect);
+    /// Creates an executor of scripts on a connection.
+    pub fn new(connection: ReconnectingConnection, call_settings: CallSettings) -> Self {
         Self { connection, scripts: Scripts::new(), call_settings }
     }
 
@@ -104,66 +90,24 @@ impl ScriptExecutor {
         self.connection.replace_current();
     }
 
-    /// Decides one request with one call.
-    pub async fn decide_request(
-        &self,
-        request: &ScriptRequest,
-        is_asking: bool,
-        sent: &SentCall,
-    ) -> ScriptResult {
-        let (mut replies, sent_at) =
-            self.decide_requests_in_one_call(&[request], is_asking, sent).await?;
-        match replies.pop() {
-            Some(Ok(reply)) => Ok((reply, sent_at)),
-            _ => Err(foreign_value_failure(request)),
-        }
-    }
-
-    /// Decides all requests of a batch with one call. Returns their results in the order of the requests.
-    pub async fn decide_batch(
-        &self,
-        requests: &[&ScriptRequest],
-        is_asking: bool,
-        sent: &SentCall,
-    ) -> Result<Vec<ScriptResult>, Failure> {
-        let (replies, sent_at) =
-            self.decide_requests_in_one_call(requests, is_asking, sent).await?;
-        let results = replies.into_iter().zip(requests).map(|(reply, request)| {
-            let reply = reply.map_err(|_| foreign_value_failure(request))?;
-            Ok((reply, sent_at))
-        });
-        Ok(results.collect())
-    }
-
-    /// Runs an operation in its own call, which it shares with no other request.
+    /// Runs an operation in one script call, by `deadline` at the latest. If `is_asking` is set, the slot of its keys is
+    /// being migrated to this server.
     pub async fn run_operation<O: ScriptOperation>(
         &self,
         operation: &O,
         is_asking: bool,
-        sent: &SentCall,
+        deadline: Instant,
     ) -> Result<O::Reply, Failure> {
-        self.wait_for_connection(0).await?;
-        let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
-        let call = operation.call(&self.scripts, clocks.counting_now(), *expiry_margin_s);
-        let options = SendOptions { is_asking, is_repeatable: operation.is_repeatable() };
-        self.run_script(&call, options, sent, |value| {
-            operation.decode(string_reply_bytes(value)?).ok()
-        })
-        .await
-    }
-
-    /// Runs a script that uses no key. In contrast to `PING`, this needs no other access rights than a decision.
-    pub async fn run_empty_script(&self, sent: &SentCall) -> Result<(), Failure> {
-        let mut command = redis::cmd("EVAL");
-        command.arg("return 1").arg(0);
-        let options = SendOptions { is_repeatable: true, ..SendOptions::default() };
-        let (reply, handle) = self.send(&command, options, sent).await?;
-        reply.map(drop).map_err(|error| self.classify_error_and_replace_connection(&error, &handle))
+        let sent = SentCall::new(is_asking, operation.is_repeatable());
+        match timeout_at(deadline, self.call_script(operation, &sent)).await {
+            Ok(reply) => reply,
+            Err(_) => Err(Failure::Server(self.end_call_after_timeout(&sent))),
+        }
     }
 
     /// Returns the error for a call that did not finish by its deadline, and replaces its connection if nothing was
     /// received on it during the call.
-    pub fn end_call_after_timeout(&self, sent: &SentCall) -> StoreError {
+    fn end_call_after_timeout(&self, sent: &SentCall) -> StoreError {
         let number = sent.connection.load(Ordering::Relaxed);
         self.connection.replace_if_silent(number, sent.reads_before.load(Ordering::Relaxed));
         self.timeout_error(sent.is_sent())
@@ -189,46 +133,22 @@ impl ScriptExecutor {
         }
     }
 
-    /// Waits until there is a connection to the server with a higher number than `lost`.
-    async fn wait_for_connection(&self, lost: u64) -> Result<ConnectionHandle, Failure> {
-        let closed = || Failure::Server(self.timeout_error(false));
-        self.connection.connection(lost).await.ok_or_else(closed)
-    }
-
-    /// Decides requests with one call. Returns the local time at which the call was sent, and for each request its
-    /// reply, or an error if a key of the request has a value of the wrong type.
-    async fn decide_requests_in_one_call(
-        &self,
-        requests: &[&ScriptRequest],
-        is_asking: bool,
-        sent: &SentCall,
-    ) -> Result<(Vec<Result<ScriptReply, DecodeError>>, Timestamp), Failure> {
-        self.wait_for_connection(0).await?;
-        let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
-        let sent_at = clocks.local_now();
-        let call =
-            call::build_decide(&self.scripts, clocks.counting_now(), *expiry_margin_s, requests);
-        let is_repeatable = requests.iter().all(|request| request.mode == ScriptMode::Peek);
-        let options = SendOptions { is_asking, is_repeatable };
-        let decode = |value: &Value| decode_reply_to_each_request(requests, value);
-        let replies = self.run_script(&call, options, sent, decode).await?;
-        Ok((replies, sent_at))
-    }
-
     /// Sends `EVALSHA`, and then `EVAL` with the source text if Redis does not know the script. If concurrent calls
     /// find that the script is missing, one of them sends the text and the others wait for it. Decodes the reply.
-    async fn run_script<T>(
+    async fn call_script<O: ScriptOperation>(
         &self,
-        call: &ScriptCall<'_, '_>,
-        options: SendOptions,
+        operation: &O,
         sent: &SentCall,
-        decode: impl Fn(&Value) -> Option<T>,
-    ) -> Result<T, Failure> {
+    ) -> Result<O::Reply, Failure> {
+        // The time of the call is read when it can be sent.
+        self.connection.connection(0).await?;
+        let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
+        let call = operation.call(&self.scripts, clocks.counting_now(), *expiry_margin_s);
         let script = call.script;
         let evalsha = call.command("EVALSHA", &script.sha);
         let (reply, handle) = loop {
             let loads = script.loads();
-            match self.send(&evalsha, options, sent).await? {
+            match self.send(&evalsha, sent).await? {
                 // Nothing was charged.
                 (Err(error), _) if is_missing_script_error(&error) => sent.clear(),
                 reply => break reply,
@@ -237,15 +157,20 @@ impl ScriptExecutor {
             if script.loads() != loads {
                 continue;
             }
-            let reply = self.send(&call.command("EVAL", &script.text), options, sent).await;
+            let reply = self.send(&call.command("EVAL", &script.text), sent).await;
             script.loads.fetch_add(1, Ordering::Release);
             drop(loading);
             break reply?;
         };
-        let value = reply.map_err(|error| {
-            self.classify_error_and_replace_connection(&error, &handle).with_keys(&call.keys)
-        })?;
-        decode(&value).ok_or_else(|| self.replace_connection_after_malformed_reply(&handle))
+        match reply {
+            Ok(Value::BulkString(bytes)) => operation
+                .decode(&bytes)
+                .map_err(|_| self.replace_connection_after_malformed_reply(&handle)),
+            Ok(_) => Err(self.replace_connection_after_malformed_reply(&handle)),
+            Err(error) => Err(self
+                .classify_error_and_replace_connection(&error, &handle)
+                .with_keys(&call.keys)),
+        }
     }
 
     /// Sends a command, again if its connection is lost and it cannot be carried out twice (see the documentation of this
@@ -253,22 +178,21 @@ impl ScriptExecutor {
     async fn send(
         &self,
         command: &Cmd,
-        options: SendOptions,
         sent: &SentCall,
     ) -> Result<(RedisResult<Value>, ConnectionHandle), Failure> {
         let mut lost = 0;
         loop {
-            let handle = self.wait_for_connection(lost).await?;
+            let handle = self.connection.connection(lost).await?;
             let writes_before = handle.connection.writes();
             sent.set_sent(&handle);
-            let error = match send_command(command, options.is_asking, &handle).await {
+            let error = match handle.connection.send(command, sent.is_asking).await {
                 Err(error) if Failure::from_redis_error(&error).is_none() => error,
                 response => return Ok((response, handle)),
             };
             // The connection has been closed, or an invalid response closes it.
             self.connection.replace_closed(&handle);
             let is_written = handle.connection.writes() != writes_before;
-            if is_written && !options.is_repeatable {
+            if is_written && !sent.is_repeatable {
                 return Err(Failure::Server(if error.is_io_error() {
                     StoreError::ConnectionLost(error.to_string())
                 } else {
@@ -306,71 +230,7 @@ impl ScriptExecutor {
     }
 }
 
-/// Sends a command. If `is_asking` is set, `ASKING` precedes the command, because the slot is being migrated to the
-/// server.
-///
-/// Fails as soon as the connection has been closed. The `redis` crate alone could wait forever: a command that enters its
-/// queue at the moment at which the connection is closed is neither sent nor dropped.
-async fn send_command(
-    command: &Cmd,
-    is_asking: bool,
-    handle: &ConnectionHandle,
-) -> RedisResult<Value> {
-    let mut response = pin!(query(command, is_asking, handle));
-    tokio::select! {
-        biased;
-        response = &mut response => response,
-        // The response may have arrived just before.
-        () = handle.connection.closed() => poll_immediate(response)
-            .await
-            .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
-    }
-}
-
-async fn query(command: &Cmd, is_asking: bool, handle: &ConnectionHandle) -> RedisResult<Value> {
-    let mut connection = handle.connection.commands.clone();
-    if !is_asking {
-        return command.query_async(&mut connection).await;
-    }
-    let mut pipeline = Pipeline::new();
-    pipeline.cmd("ASKING").add_command(command.clone()).ignore_errors();
-    let mut replies: Vec<RedisResult<Value>> = pipeline.query_async(&mut connection).await?;
-    replies.pop().unwrap_or(Ok(Value::Nil))
-}
-
-/// Decodes a value into the replies to several requests. A reply is an error if a key of its request has a value of the
-/// wrong type. Returns `None` if the value is malformed.
-fn decode_reply_to_each_request(
-    requests: &[&ScriptRequest],
-    value: &Value,
-) -> Option<Vec<Result<ScriptReply, DecodeError>>> {
-    let mut rest = string_reply_bytes(value)?;
-    let mut replies = Vec::with_capacity(requests.len());
-    for request in requests {
-        let (reply, others) = rest.split_at_checked(HIT_REPLY_BYTES * request.hits.len())?;
-        rest = others;
-        match ScriptReply::decode(request.hits.len(), reply) {
-            Err(DecodeError::Malformed) => return None,
-            reply => replies.push(reply),
-        }
-    }
-    rest.is_empty().then_some(replies)
-}
-
-/// Returns the failure of a request with a key whose value was not written by slidegate.
-fn foreign_value_failure(request: &ScriptRequest) -> Failure {
-    Failure::foreign_value(request.hits.iter().map(|hit| hit.key.as_str()))
-}
-
 /// Returns `true` if Redis did not know the script. Such a call has charged nothing.
 fn is_missing_script_error(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-}
-
-/// Returns the bytes of a string reply, or `None` for a reply of another type.
-fn string_reply_bytes(value: &Value) -> Option<&[u8]> {
-    match value {
-        Value::BulkString(bytes) => Some(bytes),
-        _ => None,
-    }
 }

@@ -1,11 +1,10 @@
 //! Requests for the limits of one rule whose states share one Redis value.
 
-use crate::algorithms::AlgorithmSequence;
 use crate::call::{
     Keys, RedisKeyIndexes, ScriptCall, encode_cost_and_phase, encode_required_units_and_max_debt,
     push_doubles,
 };
-use crate::script::Scripts;
+use crate::script::{AlgorithmSequence, Scripts};
 use crate::script_request::{ScriptMode, ScriptRequest};
 
 /// Requests that charge the same costs to the same limits, all enforced. The states of the limits are different slots of

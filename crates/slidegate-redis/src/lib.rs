@@ -60,16 +60,15 @@
 //! `tracing`.
 //!
 //! A request passes through these layers, each of which uses only the layers below it: `store` (denial cache,
-//! sampling), `multi_slot` (keys in several slots of a Cluster), `topology` (one server or a Cluster), `node` (deadline,
-//! circuit breaker), `coalescing` (waiting requests share a call), `execution` (scripts and their replies), `connect`
-//! (connections).
+//! sampling), `multi_slot` (keys in several slots of a Cluster), `topology` (one server or a Cluster), `node` (circuit
+//! breaker, waiting requests), `coalescing` (which of them share a call), `execution` (scripts, deadline, lost
+//! connections), `connection` (the current connection).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod breaker;
 
 mod address;
-mod algorithms;
 #[doc(hidden)]
 pub mod bench_api;
 mod call;
@@ -79,6 +78,7 @@ mod cluster;
 mod coalescing;
 mod connect;
 mod connection;
+mod connector;
 mod deny_cache;
 mod error;
 mod execution;
@@ -93,11 +93,9 @@ mod permit;
 mod reply;
 mod script;
 mod script_files;
-mod script_operation;
 mod script_request;
 mod sentinel;
 mod settings;
-mod slot;
 mod store;
 mod tls;
 mod topology;

@@ -4,11 +4,14 @@
 use slidegate::Timestamp;
 use slidegate::store::Charge;
 
-use crate::call::{self, ScriptCall};
+use crate::call::{Keys, ScriptCall, ScriptOperation, encode_time_or_redis_clock, find_or_add_key};
 use crate::reply::{DecodeError, ScriptReply};
-use crate::script::Scripts;
-use crate::script_operation::ScriptOperation;
-use crate::script_request::KeyedHit;
+use crate::script::{AlgorithmSet, Scripts, algorithm_number, state_place};
+use crate::script_request::{KeyedHit, key_and_tag};
+
+/// Maximum cost of a refund in an encoded call. A higher cost is encoded as this value. This has the same effect,
+/// because no counter has more charged units than this value.
+const MAX_ENCODED_REFUND: u64 = 1 << 52;
 
 /// A maintenance operation on counters whose keys are all in one slot of a Cluster.
 #[derive(Debug)]
@@ -23,9 +26,9 @@ impl ScriptOperation for MaintenanceOp<'_> {
 
     fn call<'s>(&self, scripts: &'s Scripts, now: Option<Timestamp>, _: u32) -> ScriptCall<'s, '_> {
         match self {
-            Self::Revert(charges) => call::build_revert(scripts, charges),
-            Self::Refund(hits) => call::build_refund(scripts, now, hits),
-            Self::Reset(hits) => call::build_reset(scripts, hits),
+            Self::Revert(charges) => build_revert(scripts, charges),
+            Self::Refund(hits) => build_refund(scripts, now, hits),
+            Self::Reset(hits) => build_reset(scripts, hits),
         }
     }
 
@@ -47,4 +50,66 @@ impl ScriptOperation for MaintenanceOp<'_> {
             Self::Revert(_) | Self::Reset(_) => Err(DecodeError::Malformed),
         }
     }
+}
+
+/// Builds the call that reverts charges. Charges that were not made by a Redis store are ignored.
+pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> ScriptCall<'s, 'k> {
+    let (mut keys, mut algorithms, mut bytes) = (Keys::new(), AlgorithmSet::default(), Vec::new());
+    let mut count: u16 = 0;
+    for charge in charges {
+        let Some((key, tag)) = key_and_tag(&charge.counter) else { continue };
+        let (algorithm, params) = (charge.limit.algorithm(), charge.limit.params());
+        count += 1;
+        algorithms = algorithms.with(&algorithm);
+        bytes.push(algorithm_number(&algorithm));
+        bytes.extend(find_or_add_key(&mut keys, key).to_le_bytes());
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(params.max.to_le_bytes());
+        bytes.extend(params.extra.to_le_bytes());
+        let doubles = [
+            params.tick_us,
+            params.window,
+            charge.cost.min(slidegate::MAX_UNITS),
+            charge.charged_at.as_micros(),
+        ];
+        bytes.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
+    }
+    let argument = [&count.to_le_bytes()[..], &bytes].concat();
+    ScriptCall { script: scripts.revert(algorithms), keys, argument }
+}
+
+/// Builds the call that subtracts the costs of hits from their counters. `None` for `now` selects the clock of Redis.
+fn build_refund<'s, 'k>(
+    scripts: &'s Scripts,
+    now: Option<Timestamp>,
+    hits: &[&'k KeyedHit],
+) -> ScriptCall<'s, 'k> {
+    let (mut keys, mut algorithms) = (Keys::new(), AlgorithmSet::default());
+    let mut argument = encode_time_or_redis_clock(now).to_vec();
+    argument.extend((hits.len() as u16).to_le_bytes());
+    for hit in hits {
+        let (algorithm, params) = (hit.limit.algorithm(), hit.params);
+        algorithms = algorithms.with(&algorithm);
+        argument.push(algorithm_number(&algorithm));
+        argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
+        for number in [hit.tag, params.max, params.extra, params.max_debt] {
+            argument.extend(number.to_le_bytes());
+        }
+        let cost = hit.cost.min(MAX_ENCODED_REFUND);
+        let doubles = [params.tick_us, params.window, cost, hit.phase_us];
+        argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
+    }
+    ScriptCall { script: scripts.refund(algorithms), keys, argument }
+}
+
+/// Builds the call that deletes the counters of hits.
+fn build_reset<'s, 'k>(scripts: &'s Scripts, hits: &[&'k KeyedHit]) -> ScriptCall<'s, 'k> {
+    let mut keys = Keys::new();
+    let mut argument = (hits.len() as u16).to_le_bytes().to_vec();
+    for hit in hits {
+        argument.push(state_place(&hit.limit.algorithm()) as u8);
+        argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
+        argument.extend(hit.tag.to_le_bytes());
+    }
+    ScriptCall { script: scripts.reset(), keys, argument }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use crate::maintenance;
 use crate::reply::ScriptReply;
-use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
+use crate::script_request::{KeyedHit, KeyedHits, ScriptMode, ScriptRequest};
 use crate::topology::Topology;
 
 /// The part of a request whose keys are in one slot.
@@ -28,15 +28,15 @@ pub struct SlotPart {
     request: Arc<ScriptRequest>,
 }
 
-/// Splits a request into one part for each slot of its keys.
-pub fn split_by_slot(topology: &Topology, request: ScriptRequest) -> Vec<SlotPart> {
+/// Splits the hits of a request into one part for each slot of their keys.
+pub fn split_by_slot(topology: &Topology, mode: ScriptMode, hits: KeyedHits) -> Vec<SlotPart> {
     let mut by_slot: BTreeMap<u16, Vec<(usize, KeyedHit)>> = BTreeMap::new();
-    for (index, hit) in request.hits.into_iter().enumerate() {
+    for (index, hit) in hits.into_iter().enumerate() {
         by_slot.entry(topology.slot(&hit.key)).or_default().push((index, hit));
     }
     let part = |(slot, hits): (u16, Vec<(usize, KeyedHit)>)| {
         let (indexes, hits) = hits.into_iter().unzip();
-        SlotPart { slot, indexes, request: Arc::new(ScriptRequest { mode: request.mode, hits }) }
+        SlotPart { slot, indexes, request: Arc::new(ScriptRequest { mode, hits }) }
     };
     by_slot.into_iter().map(part).collect()
 }
@@ -69,10 +69,9 @@ impl SlotPart {
     /// Returns a part with only the hits that are charged even if the request is denied, or `None` if the part has no
     /// such hits.
     fn to_always_charged_part(&self) -> Option<Self> {
-        let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         let indexed = self.indexes.iter().zip(&self.request.hits);
         let (indexes, hits): (SmallVec<[usize; 2]>, SmallVec<[KeyedHit; 1]>) = indexed
-            .filter(|(_, hit)| is_charged(hit))
+            .filter(|(_, hit)| hit.is_always_charged())
             .map(|(index, hit)| (*index, hit.clone()))
             .unzip();
         let request = Arc::new(ScriptRequest { mode: ScriptMode::Take, hits });
@@ -185,7 +184,7 @@ async fn send_parts_concurrently(
 ) -> Vec<Result<ScriptReply, Failure>> {
     let send = |part: &'_ SlotPart| {
         let (slot, request) = (part.slot, part.request.clone());
-        async move { topology.decide(slot, &request, deadline).await.map(|(reply, _)| reply) }
+        async move { topology.decide(slot, &request, deadline).await }
     };
     join_all(parts.iter().map(send)).await
 }

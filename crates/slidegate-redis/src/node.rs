@@ -16,11 +16,11 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::breaker::{self, Breaker, BreakerDecision, StateChange};
+use crate::call::{DecideBatch, Probe, ScriptOperation, ScriptResult};
 use crate::coalescing::{Coalescer, Enqueued, LeaderGuard, LeaderReceiver, WaitHandle, Waiter};
-use crate::connect::ConnectionSource;
-use crate::execution::{CallSettings, ScriptExecutor, ScriptResult, SentCall};
+use crate::connect::{self, ConnectionSource};
+use crate::execution::{CallSettings, ScriptExecutor};
 use crate::failure::Failure;
-use crate::script_operation::ScriptOperation;
 use crate::script_request::ScriptRequest;
 
 /// Maximum number of hits in a call that several requests share. A request with more hits is sent alone.
@@ -85,10 +85,13 @@ impl Node {
             }
         };
         let (coalescer, mut leader_receiver) = Coalescer::new();
+        let log_name = format!("Redis at {}", source.server_name_for_log()).into();
+        let connection = connect::open(source, call_settings.timeout, on_reconnect);
+        let executor = ScriptExecutor::new(connection, call_settings.clone());
         let node = Arc::new_cyclic(|weak_self| Self {
             address: address.into(),
-            log_name: format!("Redis at {}", source.server_name_for_log()).into(),
-            executor: ScriptExecutor::open(source, call_settings.clone(), on_reconnect),
+            log_name,
+            executor,
             breaker,
             connection_restored,
             is_probing: AtomicBool::new(false),
@@ -141,15 +144,10 @@ impl Node {
         }
         match self.coalescer.enqueue(batch_key, (request.clone(), deadline)) {
             Enqueued::Leader((request, _), _leader_guard) => {
-                let sent = SentCall::default();
-                let call_future =
-                    self.executor.decide_request(&request, batch_key.is_asking, &sent);
-                self.make_call_with_breaker(self.wait_for_call_until_deadline(
-                    deadline,
-                    &sent,
-                    call_future,
-                ))
-                .await
+                let mut results = self.decide_batch(batch_key, &[&request], deadline).await;
+                results
+                    .pop()
+                    .unwrap_or_else(|| Err(Failure::Server(self.executor.timeout_error(true))))
             }
             Enqueued::Follower(mut handle) => {
                 self.wait_for_batch_result(&mut handle, deadline).await
@@ -180,31 +178,37 @@ impl Node {
         }
     }
 
-    /// Runs an operation in its own call, which it shares with no other request.
+    /// Decides all requests of a batch with one call. Returns their results in the order of the requests.
+    async fn decide_batch(
+        &self,
+        batch_key: BatchKey,
+        requests: &[&ScriptRequest],
+        deadline: Instant,
+    ) -> Vec<ScriptResult> {
+        match self.run_operation(&DecideBatch(requests), batch_key.is_asking, deadline).await {
+            Ok(results) => results,
+            // A script that fails on one request may have charged the others.
+            Err(failure @ Failure::Key(_)) if requests.len() > 1 => {
+                requests.iter().map(|_| Err(failure.clone().into_partial())).collect()
+            }
+            Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    /// Runs an operation in one script call, by `deadline` at the latest, unless the circuit breaker rejects the call.
+    /// Reports the result of the call to the breaker.
     pub async fn run_operation<O: ScriptOperation>(
         &self,
         operation: &O,
         is_asking: bool,
         deadline: Instant,
     ) -> Result<O::Reply, Failure> {
-        let sent = SentCall::default();
-        let call_future = self.executor.run_operation(operation, is_asking, &sent);
-        self.make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
-            .await
-    }
-
-    /// Makes a call and reports its result to the circuit breaker. If the breaker rejects the call, `call_future` is
-    /// never polled.
-    async fn make_call_with_breaker<T>(
-        &self,
-        call_future: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
         let (pass, is_probe) = match self.breaker.admit(self.call_settings.clocks.machine_now()) {
             BreakerDecision::Call(pass) => (pass, false),
             BreakerDecision::Probe(pass) => (pass, true),
             BreakerDecision::Reject => return Err(Failure::Server(StoreError::BreakerOpen)),
         };
-        let reply = call_future.await;
+        let reply = self.executor.run_operation(operation, is_asking, deadline).await;
         let now = self.call_settings.clocks.machine_now();
         let server_error = match &reply {
             Err(Failure::Server(error)) => Some(error),
@@ -249,29 +253,12 @@ impl Node {
     /// Sends a probe that charges nothing, if one is due.
     async fn send_own_probe(&self) {
         let deadline = Instant::now() + self.call_settings.timeout;
-        let sent = SentCall::default();
-        let probe = self.executor.run_empty_script(&sent);
-        let probe = self.wait_for_call_until_deadline(deadline, &sent, probe);
-        if let Err(failure) = self.make_call_with_breaker(probe).await {
+        if let Err(failure) = self.run_operation(&Probe, false, deadline).await {
             tracing::debug!(
                 class = failure.into_error().class(),
                 "{}: probe failed",
                 self.log_name
             );
-        }
-    }
-
-    /// Waits for a call. Returns an error if the call has not finished by the deadline. The error reports a possible
-    /// charge if the call was sent.
-    async fn wait_for_call_until_deadline<T>(
-        &self,
-        deadline: Instant,
-        sent: &SentCall,
-        call_future: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        match timeout_at(deadline, call_future).await {
-            Ok(reply) => reply,
-            Err(_) => Err(Failure::Server(self.executor.end_call_after_timeout(sent))),
         }
     }
 
@@ -305,41 +292,20 @@ impl Node {
         }
     }
 
-    /// Runs one batch of a key after another, until no request is waiting.
+    /// Runs one batch of a key after another, until no request is waiting. Sends each waiting caller its result.
     async fn run_batches_until_none_waits(&self, leader_guard: BatchLeaderGuard) {
         loop {
             let batch = self.take_next_batch(&leader_guard);
             if batch.is_empty() {
                 return;
             }
-            self.run_one_batch(leader_guard.key(), batch).await;
-        }
-    }
-
-    /// Decides all requests of a batch with one call, and sends each waiting caller its result.
-    async fn run_one_batch(
-        &self,
-        batch_key: BatchKey,
-        batch: Vec<Waiter<QueuedRequest, ScriptResult>>,
-    ) {
-        let requests: Vec<&ScriptRequest> = batch.iter().map(|waiter| &*waiter.job.0).collect();
-        let deadline = Instant::now() + self.call_settings.timeout;
-        let sent = SentCall::default();
-        let call_future = self.executor.decide_batch(&requests, batch_key.is_asking, &sent);
-        let reply = self
-            .make_call_with_breaker(self.wait_for_call_until_deadline(deadline, &sent, call_future))
-            .await;
-        let results = match reply {
-            Ok(results) => results,
-            // A script that fails on one request may have charged the others.
-            Err(failure @ Failure::Key(_)) if requests.len() > 1 => {
-                requests.iter().map(|_| Err(failure.clone().into_partial())).collect()
+            let requests: Vec<&ScriptRequest> = batch.iter().map(|waiter| &*waiter.job.0).collect();
+            let deadline = Instant::now() + self.call_settings.timeout;
+            let results = self.decide_batch(leader_guard.key(), &requests, deadline).await;
+            for (waiter, result) in batch.into_iter().zip(results) {
+                // The receiver is gone if the request was canceled.
+                let _ = waiter.reply.send(result);
             }
-            Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect(),
-        };
-        for (waiter, result) in batch.into_iter().zip(results) {
-            // The receiver is gone if the request was canceled.
-            let _ = waiter.reply.send(result);
         }
     }
 }

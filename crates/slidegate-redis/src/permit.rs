@@ -3,10 +3,9 @@
 use slidegate::store::Charge;
 use slidegate::{PermitChange, Timestamp};
 
-use crate::call::{Keys, ScriptCall, encode_time_or_redis_clock, find_or_add_key};
+use crate::call::{Keys, ScriptCall, ScriptOperation, encode_time_or_redis_clock, find_or_add_key};
 use crate::reply::DecodeError;
 use crate::script::Scripts;
-use crate::script_operation::ScriptOperation;
 use crate::script_request::key_and_tag;
 
 /// A change of the charges of a permit whose keys are all in one slot of a Cluster. The reply is whether all of them were

@@ -1,61 +1,12 @@
-//! Composes the Lua scripts from the files in `lua/`. A script consists of one driver and the functions of the
-//! algorithms that it needs. The drivers `single_slot.lua`, `single_log.lua` and `single_key.lua` decide one hit,
-//! `group.lua` and `group_batch.lua` decide the limits of one rule, and `batch.lua` decides any requests. The drivers
-//! `revert.lua`, `refund.lua` and `reset.lua` are for maintenance.
+//! The scripts of a server, and the algorithms as scripts know them: their numbers, and sets and sequences of them.
 
-use std::fmt::Write;
+mod compose;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use slidegate::Algorithm;
 use tokio::sync::Mutex;
-
-use crate::algorithms::{
-    ALGORITHM_COUNT, ALGORITHM_SET_COUNT, AlgorithmLuaFiles, AlgorithmSequence, AlgorithmSet,
-    StatePlace, algorithm_number, decide_lua, lua_files_of_algorithm, state_place,
-};
-
-/// The beginning of every script: constants and helper functions.
-const COMMON_HELPERS_LUA: &str = include_str!("../lua/base.lua");
-/// Functions that find the slot of a limit, and the latest expiry, in a Redis value that several limits share.
-const SLOT_HELPERS_LUA: &str = include_str!("../lua/slots.lua");
-/// The driver that decides one hit whose state is a slot in a Redis value that several limits share.
-const DECIDE_HIT_IN_SLOT_LUA: &str = include_str!("../lua/single_slot.lua");
-/// A function that finds the log of a limit in a Redis value that several limits share.
-const LOG_HELPERS_LUA: &str = include_str!("../lua/logs.lua");
-/// A function that reads the entries of a log, for maintenance.
-const LOG_ENTRIES_LUA: &str = include_str!("../lua/log_entries.lua");
-/// The driver that decides one hit whose state is a log in a Redis value that several limits share.
-const DECIDE_HIT_IN_LOG_LUA: &str = include_str!("../lua/single_log.lua");
-/// The driver that decides one hit whose state has its own Redis key.
-const DECIDE_HIT_WITH_OWN_KEY_LUA: &str = include_str!("../lua/single_key.lua");
-/// The template that decides the limits of one Redis value.
-const DECIDE_LIMITS_LUA: &str = include_str!("../lua/group_limits.lua");
-/// The template of the driver that decides one request, of the limits of one Redis value.
-const DECIDE_ONE_REQUEST_LUA: &str = include_str!("../lua/group.lua");
-/// The template of the driver that decides several requests, each of the limits of one Redis value.
-const DECIDE_SEVERAL_REQUESTS_LUA: &str = include_str!("../lua/group_batch.lua");
-/// The driver that decides one or more requests with any hits.
-const DECIDE_ANY_REQUESTS_LUA: &str = include_str!("../lua/batch.lua");
-/// The driver that decides a call with an id.
-const DECIDE_ONCE_LUA: &str = include_str!("../lua/once.lua");
-/// The driver that corrects the charges of a call once.
-const SETTLE_LUA: &str = include_str!("../lua/settle.lua");
-/// The driver that changes the record of a call.
-const CALL_RECORD_LUA: &str = include_str!("../lua/call_record.lua");
-/// The driver that reverts charges.
-const REVERT_LUA: &str = include_str!("../lua/revert.lua");
-/// The part of the driver of settlements that reverts the only charge: a slot, by the function `revert` of its algorithm.
-const SETTLE_ONE_SLOT_LUA: &str = include_str!("../lua/settle_one_slot.lua");
-/// The part of the driver of settlements that reverts the only charge: a log of `sliding_window`.
-const SETTLE_ONE_LOG_LUA: &str = include_str!("../lua/settle_one_log.lua");
-/// The driver that subtracts units from counters.
-const REFUND_LUA: &str = include_str!("../lua/refund.lua");
-/// The driver that deletes counters.
-const RESET_LUA: &str = include_str!("../lua/reset.lua");
-
-/// The driver that releases or renews a permit.
-const PERMIT_LUA: &str = include_str!("../lua/permit.lua");
 
 /// A Lua script, and the number of times that it was sent to one server.
 #[derive(Debug)]
@@ -99,6 +50,7 @@ pub struct Scripts {
     settle_single: [OnceLock<Script>; ALGORITHM_COUNT],
     call_record: OnceLock<Script>,
     permit: OnceLock<Script>,
+    probe: OnceLock<Script>,
 }
 
 impl Scripts {
@@ -118,240 +70,232 @@ impl Scripts {
             settle_single: [const { OnceLock::new() }; ALGORITHM_COUNT],
             call_record: OnceLock::new(),
             permit: OnceLock::new(),
+            probe: OnceLock::new(),
         }
     }
 
     /// Returns the script that decides one hit.
     pub fn single(&self, algorithm: &Algorithm) -> &Script {
-        self.single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
-            let (helpers, driver) = parts_of_single_script(algorithm);
-            Script::new(format!("{helpers}{driver}"))
-        })
+        self.single[usize::from(algorithm_number(algorithm)) - 1]
+            .get_or_init(|| Script::new(compose::single(algorithm)))
     }
 
     /// Returns the script that decides one hit of a call with an id.
     pub fn once_single(&self, algorithm: &Algorithm) -> &Script {
-        self.once_single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
-            let (helpers, driver) = parts_of_single_script(algorithm);
-            let decide_call = as_function("decide_call", driver);
-            Script::new(format!("{helpers}{decide_call}{DECIDE_ONCE_LUA}"))
-        })
-    }
-
-    /// Returns the script that decides a call with an id, whose hits have these algorithms and share one Redis value.
-    pub fn once_group(&self, algorithms: AlgorithmSequence) -> &Script {
-        self.once_group[algorithms.index()].get_or_init(|| {
-            let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_ONE_REQUEST_LUA);
-            let decide_call = as_function("decide_call", &driver);
-            Script::new(format!("{helpers}{decide_call}{DECIDE_ONCE_LUA}"))
-        })
-    }
-
-    /// Returns the script that decides any hits of a call with an id.
-    pub fn once_batch(&self, set: AlgorithmSet) -> &Script {
-        self.once_batch[set.index()]
-            .get_or_init(|| compose_once_script(set, DECIDE_ANY_REQUESTS_LUA))
-    }
-
-    /// Returns the script that corrects the charges of a call once.
-    pub fn settle(&self, set: AlgorithmSet) -> &Script {
-        self.settle[set.index()]
-            .get_or_init(|| compose_settle_script(set, "", DECIDE_ANY_REQUESTS_LUA))
-    }
-
-    /// Returns the script that corrects the charges of a call once, all with this algorithm, and adds units to at most
-    /// one counter.
-    pub fn settle_single(&self, algorithm: &Algorithm) -> &Script {
-        self.settle_single[usize::from(algorithm_number(algorithm)) - 1].get_or_init(|| {
-            let (_, driver) = parts_of_single_script(algorithm);
-            let AlgorithmLuaFiles { revert, place, .. } = lua_files_of_algorithm(algorithm);
-            let revert_one = match place {
-                StatePlace::OwnKey => String::new(),
-                StatePlace::Slot => format!("{revert}{SETTLE_ONE_SLOT_LUA}"),
-                StatePlace::Log => SETTLE_ONE_LOG_LUA.to_owned(),
-            };
-            let set = AlgorithmSet::default().with(algorithm);
-            compose_settle_script(set, &revert_one, driver)
-        })
+        self.once_single[usize::from(algorithm_number(algorithm)) - 1]
+            .get_or_init(|| Script::new(compose::once_single(algorithm)))
     }
 
     /// Returns the script that decides one request, whose hits have these algorithms and share one Redis value.
     pub fn group(&self, algorithms: AlgorithmSequence) -> &Script {
-        self.group[algorithms.index()].get_or_init(|| {
-            let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_ONE_REQUEST_LUA);
-            Script::new(helpers + &driver)
-        })
+        self.group[algorithms.index()].get_or_init(|| Script::new(compose::group(algorithms)))
     }
 
     /// Returns the script that decides several requests with the same limits. The hits of a request have these algorithms
     /// and share one Redis value.
     pub fn group_batch(&self, algorithms: AlgorithmSequence) -> &Script {
-        self.group_batch[algorithms.index()].get_or_init(|| {
-            let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_SEVERAL_REQUESTS_LUA);
-            Script::new(helpers + &driver)
-        })
+        self.group_batch[algorithms.index()]
+            .get_or_init(|| Script::new(compose::group_batch(algorithms)))
+    }
+
+    /// Returns the script that decides a call with an id, whose hits have these algorithms and share one Redis value.
+    pub fn once_group(&self, algorithms: AlgorithmSequence) -> &Script {
+        self.once_group[algorithms.index()]
+            .get_or_init(|| Script::new(compose::once_group(algorithms)))
     }
 
     /// Returns the script that decides several requests of any kind, one after another.
     pub fn batch(&self, set: AlgorithmSet) -> &Script {
-        self.batch[set.index()]
-            .get_or_init(|| compose_script(set, AlgorithmFunction::Decide, DECIDE_ANY_REQUESTS_LUA))
+        self.batch[set.index()].get_or_init(|| Script::new(compose::batch(set)))
+    }
+
+    /// Returns the script that decides any hits of a call with an id.
+    pub fn once_batch(&self, set: AlgorithmSet) -> &Script {
+        self.once_batch[set.index()].get_or_init(|| Script::new(compose::once_batch(set)))
+    }
+
+    /// Returns the script that corrects the charges of a call once.
+    pub fn settle(&self, set: AlgorithmSet) -> &Script {
+        self.settle[set.index()].get_or_init(|| Script::new(compose::settle(set)))
+    }
+
+    /// Returns the script that corrects the charges of a call once, all with this algorithm, and adds units to at most
+    /// one counter.
+    pub fn settle_single(&self, algorithm: &Algorithm) -> &Script {
+        self.settle_single[usize::from(algorithm_number(algorithm)) - 1]
+            .get_or_init(|| Script::new(compose::settle_single(algorithm)))
     }
 
     /// Returns the script that reverts charges.
     pub fn revert(&self, set: AlgorithmSet) -> &Script {
-        self.revert[set.index()]
-            .get_or_init(|| compose_script(set, AlgorithmFunction::Revert, REVERT_LUA))
+        self.revert[set.index()].get_or_init(|| Script::new(compose::revert(set)))
     }
 
     /// Returns the script that subtracts units from counters.
     pub fn refund(&self, set: AlgorithmSet) -> &Script {
-        self.refund[set.index()]
-            .get_or_init(|| compose_script(set, AlgorithmFunction::Refund, REFUND_LUA))
-    }
-
-    /// Returns the script that changes the record of a call.
-    pub fn call_record(&self) -> &Script {
-        self.call_record
-            .get_or_init(|| Script::new([COMMON_HELPERS_LUA, CALL_RECORD_LUA].join("\n")))
-    }
-
-    /// Returns the script that releases or renews a permit.
-    pub fn permit(&self) -> &Script {
-        self.permit.get_or_init(|| Script::new([COMMON_HELPERS_LUA, PERMIT_LUA].join("\n")))
+        self.refund[set.index()].get_or_init(|| Script::new(compose::refund(set)))
     }
 
     /// Returns the script that deletes counters.
     pub fn reset(&self) -> &Script {
-        self.reset.get_or_init(|| {
-            Script::new(
-                [COMMON_HELPERS_LUA, SLOT_HELPERS_LUA, LOG_HELPERS_LUA, RESET_LUA].join("\n"),
-            )
+        self.reset.get_or_init(|| Script::new(compose::reset()))
+    }
+
+    /// Returns the script that changes the record of a call.
+    pub fn call_record(&self) -> &Script {
+        self.call_record.get_or_init(|| Script::new(compose::call_record()))
+    }
+
+    /// Returns the script that releases or renews a permit.
+    pub fn permit(&self) -> &Script {
+        self.permit.get_or_init(|| Script::new(compose::permit()))
+    }
+
+    /// Returns the script that tests whether a server executes scripts.
+    pub fn probe(&self) -> &Script {
+        self.probe.get_or_init(|| Script::new(compose::probe()))
+    }
+}
+
+/// All algorithms, in the order of their numbers.
+const ALGORITHMS: [Algorithm; ALGORITHM_COUNT] = {
+    // The last one is not in the list of algorithms that limit rates.
+    let mut algorithms = [Algorithm::Concurrent; ALGORITHM_COUNT];
+    let mut index = 0;
+    while index < Algorithm::ALL.len() {
+        algorithms[index] = Algorithm::ALL[index];
+        index += 1;
+    }
+    algorithms
+};
+
+/// Number of algorithms.
+pub const ALGORITHM_COUNT: usize = Algorithm::ALL.len() + 1;
+
+/// Number of possible sets of algorithms.
+pub const ALGORITHM_SET_COUNT: usize = 1 << ALGORITHM_COUNT;
+
+/// The place of a counter's state in Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatePlace {
+    /// The state has its own key.
+    OwnKey = 0,
+    /// The state is a slot of fixed size, in a value that several limits share.
+    Slot = 1,
+    /// The state is a log of variable size, in a value that several limits share.
+    Log = 2,
+}
+
+/// Returns the place of the state of a counter with this algorithm.
+pub const fn state_place(algorithm: &Algorithm) -> StatePlace {
+    match algorithm {
+        Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. } | Algorithm::Concurrent => {
+            StatePlace::OwnKey
+        }
+        Algorithm::SlidingCounter
+        | Algorithm::FixedWindow { .. }
+        | Algorithm::TokenBucket { .. } => StatePlace::Slot,
+        Algorithm::SlidingWindow { .. } => StatePlace::Log,
+    }
+}
+
+/// Returns the number that identifies an algorithm in scripts: its position in `ALGORITHMS`, from 1.
+pub const fn algorithm_number(algorithm: &Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::SlidingLog => 1,
+        Algorithm::SlidingBuckets { .. } => 2,
+        Algorithm::SlidingCounter => 3,
+        Algorithm::FixedWindow { .. } => 4,
+        Algorithm::TokenBucket { .. } => 5,
+        Algorithm::SlidingWindow { .. } => 6,
+        Algorithm::Concurrent => 7,
+    }
+}
+
+/// Rejects, when this crate is compiled, an algorithm that a set or a sequence of algorithms cannot represent.
+const _: () = {
+    assert!(ALGORITHM_COUNT <= u8::BITS as usize);
+    assert!(
+        AlgorithmSequence::LAST_NUMBER - AlgorithmSequence::FIRST_NUMBER
+            < (1 << AlgorithmSequence::BITS) - 1
+    );
+    let mut index = 0;
+    while index < ALGORITHM_COUNT {
+        let (algorithm, number) = (&ALGORITHMS[index], algorithm_number(&ALGORITHMS[index]));
+        assert!(number as usize == index + 1);
+        let is_in_sequence =
+            AlgorithmSequence::FIRST_NUMBER <= number && number <= AlgorithmSequence::LAST_NUMBER;
+        assert!(is_in_sequence == matches!(state_place(algorithm), StatePlace::Slot));
+        index += 1;
+    }
+};
+
+/// A set of algorithms, as a bit mask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AlgorithmSet(u8);
+
+impl AlgorithmSet {
+    /// Returns a set that also contains `algorithm`.
+    pub fn with(self, algorithm: &Algorithm) -> Self {
+        Self(self.0 | 1 << (algorithm_number(algorithm) - 1))
+    }
+
+    /// Returns the algorithm if the set has only one.
+    pub fn single(self) -> Option<Algorithm> {
+        let mut algorithms = self.algorithms();
+        algorithms.next().filter(|_| algorithms.next().is_none())
+    }
+
+    /// Returns the position of the set in a list of all sets.
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+
+    /// Returns the algorithms in the order of their numbers.
+    pub fn algorithms(self) -> impl Iterator<Item = Algorithm> {
+        ALGORITHMS.into_iter().filter(move |algorithm| self.with(algorithm) == self)
+    }
+}
+
+/// The algorithms of two to four limits whose states are slots, in the order of the limits. Each algorithm has two bits,
+/// which are not 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AlgorithmSequence(u8);
+
+impl AlgorithmSequence {
+    /// Number of possible values.
+    pub const COUNT: usize = 1 << u8::BITS;
+
+    /// Number of bits of an algorithm.
+    const BITS: u32 = 2;
+
+    /// The number of the first algorithm whose states are slots. The numbers of the others follow it.
+    const FIRST_NUMBER: u8 = 3;
+
+    /// The number of the last algorithm whose states are slots.
+    const LAST_NUMBER: u8 = 5;
+
+    /// Returns the sequence of these algorithms, or `None` if there are more than four or the state of one is not a slot.
+    pub fn new(algorithms: impl IntoIterator<Item = Algorithm>) -> Option<Self> {
+        algorithms.into_iter().try_fold(Self::default(), |Self(bits), algorithm| {
+            let is_included =
+                bits >> (u8::BITS - Self::BITS) == 0 && state_place(&algorithm) == StatePlace::Slot;
+            is_included.then(|| {
+                Self(bits << Self::BITS | (algorithm_number(&algorithm) + 1 - Self::FIRST_NUMBER))
+            })
         })
     }
-}
 
-/// Returns the helper functions and the driver of the script that decides one hit.
-fn parts_of_single_script(algorithm: &Algorithm) -> (String, &'static str) {
-    let AlgorithmLuaFiles { decide, place, .. } = lua_files_of_algorithm(algorithm);
-    let (helpers, driver): (&[&str], _) = match place {
-        StatePlace::OwnKey => (&[COMMON_HELPERS_LUA, decide, ""], DECIDE_HIT_WITH_OWN_KEY_LUA),
-        StatePlace::Slot => (&[COMMON_HELPERS_LUA, decide, ""], DECIDE_HIT_IN_SLOT_LUA),
-        StatePlace::Log => {
-            (&[COMMON_HELPERS_LUA, LOG_HELPERS_LUA, decide, ""], DECIDE_HIT_IN_LOG_LUA)
-        }
-    };
-    (helpers.join("\n"), driver)
-}
-
-/// Returns the helper functions and the driver of a script for limits with these algorithms, whose states share one
-/// Redis value. The driver repeats the code for each limit, because tables and loops over the limits would take a third
-/// longer.
-fn parts_of_group_script(algorithms: AlgorithmSequence, driver: &str) -> (String, String) {
-    let mut numbers: Vec<u8> = algorithms.numbers().collect();
-    let driver =
-        repeat_for_limits(&driver.replace("-- @decide_limits\n", DECIDE_LIMITS_LUA), &numbers);
-    numbers.sort_unstable();
-    numbers.dedup();
-    let functions = numbers
-        .into_iter()
-        .map(|number| format!("{}local decide_{number} = decide\n", decide_lua(number)));
-    (COMMON_HELPERS_LUA.to_owned() + &functions.collect::<String>(), driver)
-}
-
-/// Repeats each text in double braces for the limits whose algorithms have these numbers. In the text, `decide@` becomes
-/// the name of the algorithm's function, and another `@` the number of the limit.
-fn repeat_for_limits(template: &str, algorithm_numbers: &[u8]) -> String {
-    let mut parts = template.split("{{");
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let (repeated, rest) = part.split_once("}}").unwrap_or((part, ""));
-        text.extend((1..).zip(algorithm_numbers).map(|(nth, number): (u8, _)| {
-            let repeated = repeated.replace("decide@", &format!("decide_{number}"));
-            repeated.replace('@', &nth.to_string())
-        }));
-        text.push_str(rest);
+    /// Returns the position of the sequence in a list of all sequences.
+    pub fn index(self) -> usize {
+        self.0.into()
     }
-    text
-}
 
-/// Composes the script of a call with an id from the driver of a call without an id.
-fn compose_once_script(set: AlgorithmSet, driver: &str) -> Script {
-    let decide_call = as_function("decide_call", driver);
-    compose_script(set, AlgorithmFunction::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
-}
-
-/// Composes the script that corrects the charges of a call. `revert_one` reverts one charge in a usual state, and `driver`
-/// adds units.
-fn compose_settle_script(set: AlgorithmSet, revert_one: &str, driver: &str) -> Script {
-    let functions = |function, name, driver| {
-        let functions = compose_functions(set, function);
-        format!("{COMMON_HELPERS_LUA}{functions}{}", as_function(name, driver))
-    };
-    let revert = functions(AlgorithmFunction::Revert, "revert_charges", REVERT_LUA);
-    let decide = functions(AlgorithmFunction::Decide, "decide_call", driver);
-    Script::new(
-        SETTLE_LUA
-            .replace("-- @revert_one", revert_one)
-            .replace("-- @revert_charges", &revert)
-            .replace("-- @decide_call", &decide),
-    )
-}
-
-/// Returns a driver as a function of its keys and its arguments, which it reads in place of the call's keys and arguments.
-fn as_function(name: &str, driver: &str) -> String {
-    format!("local function {name}(KEYS, ARGV)\n{driver}\nend\n")
-}
-
-/// The function of each algorithm that a driver calls.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum AlgorithmFunction {
-    Decide,
-    Revert,
-    Refund,
-}
-
-/// Composes a script from the functions of a set of algorithms and a driver, which is the last part of the script.
-fn compose_script(set: AlgorithmSet, function: AlgorithmFunction, driver: &str) -> Script {
-    let functions = compose_functions(set, function);
-    Script::new(format!("{COMMON_HELPERS_LUA}{functions}{driver}"))
-}
-
-/// Composes the functions of a set of algorithms. A driver finds them in a table by algorithm number.
-fn compose_functions(set: AlgorithmSet, function: AlgorithmFunction) -> String {
-    let mut text = SLOT_HELPERS_LUA.to_owned();
-    text.push_str("local key_functions, slot_functions, log_functions = {}, {}, {}\n");
-    if set.algorithms().any(|algorithm| state_place(&algorithm) == StatePlace::Log) {
-        text.push_str(LOG_HELPERS_LUA);
-        if function != AlgorithmFunction::Decide {
-            text.push_str(LOG_ENTRIES_LUA);
-        }
+    /// Returns the numbers of the algorithms.
+    pub fn numbers(self) -> impl Iterator<Item = u8> {
+        let codes = [6, 4, 2, 0].map(|shift| self.0 >> shift & 3);
+        codes.into_iter().filter(|code| *code > 0).map(|code| code - 1 + Self::FIRST_NUMBER)
     }
-    if function == AlgorithmFunction::Refund {
-        text.push_str("local refund_functions = {}\n");
-    }
-    for algorithm in set.algorithms() {
-        let (scripts, number) = (lua_files_of_algorithm(&algorithm), algorithm_number(&algorithm));
-        let table = match scripts.place {
-            StatePlace::Slot => "slot_functions",
-            StatePlace::OwnKey => "key_functions",
-            StatePlace::Log => "log_functions",
-        };
-        text.push_str(scripts.decide);
-        // Writing into a string cannot fail.
-        let _ = match function {
-            AlgorithmFunction::Decide => writeln!(text, "{table}[{number}] = decide"),
-            AlgorithmFunction::Revert => {
-                writeln!(text, "{}{table}[{number}] = revert", scripts.revert)
-            }
-            AlgorithmFunction::Refund => writeln!(
-                text,
-                "{table}[{number}] = decide\n{}refund_functions[{number}] = refund",
-                scripts.refund
-            ),
-        };
-    }
-    text
 }
 
 #[cfg(test)]
@@ -359,11 +303,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_in_braces_is_repeated_for_each_limit() {
-        let template = "local {{a@, }}b = f({{decide@(a@), }}1)";
-        assert_eq!(
-            repeat_for_limits(template, &[3, 5]),
-            "local a1, a2, b = f(decide_3(a1), decide_5(a2), 1)"
-        );
+    fn sequence_has_at_most_four_slot_algorithms() {
+        let sequence =
+            |algorithms: &[Algorithm]| AlgorithmSequence::new(algorithms.iter().copied());
+        let counter = Algorithm::SlidingCounter;
+        let bucket = Algorithm::TokenBucket { burst: None, max_debt: None };
+        let mixed = sequence(&[counter, bucket, counter]).unwrap();
+        assert_eq!(mixed.numbers().collect::<Vec<_>>(), [3, 5, 3]);
+        assert!(sequence(&[counter; 4]).is_some());
+        assert!(sequence(&[counter; 5]).is_none());
+        assert!(sequence(&[counter, Algorithm::SlidingLog]).is_none());
     }
 }

@@ -2,8 +2,7 @@
 
 use slidegate::Algorithm;
 
-use crate::algorithms::AlgorithmSet;
-use crate::script::Scripts;
+use crate::script::{AlgorithmSet, Scripts};
 
 /// The beginning of the scripts that take a JSON argument.
 const JSON_LIMITS_LUA: &str = include_str!("../lua/json/limits.lua");

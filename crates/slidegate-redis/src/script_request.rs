@@ -1,18 +1,20 @@
-//! Requests that scripts decide. A request owns its keys, so that it can wait and share a call with other requests.
+//! Requests that scripts decide, and the Redis keys of their hits. A request owns its keys, so that it can wait and share
+//! a call with other requests.
 
-use std::fmt::Write;
-use std::sync::Arc;
+use std::fmt::{self, Write};
+use std::sync::{Arc, OnceLock};
 
+use slidegate::internal::{name_value_pairs, write_name_value_pairs};
 use slidegate::store::{Charge, CounterId};
 use slidegate::{
-    CallId, ChargeWhen, Hit, Limit, LimitParams, Outcome, RedisOptions, StoreError, Timestamp, Veto,
+    CallId, ChargeWhen, Hit, Key, Limit, LimitParams, Outcome, RedisOptions, StoreError, Timestamp,
+    Veto,
 };
 use smallvec::SmallVec;
 
-use crate::algorithms::{StatePlace, state_place};
 use crate::clocks::Clocks;
+use crate::script::{StatePlace, state_place};
 use crate::settings::Settings;
-use crate::slot::{hash_tagged_identity, tag_in_slot};
 
 /// Maximum number of hits per request. A script call encodes the number of hits in 16 bits.
 const MAX_HITS_PER_REQUEST: usize = u16::MAX as usize;
@@ -101,6 +103,11 @@ impl KeyedHit {
         (self.veto, self.charge) == (Veto::Alone, ChargeWhen::IfAdmitted)
     }
 
+    /// Returns `true` if the hit is charged even if its request is denied.
+    pub fn is_always_charged(&self) -> bool {
+        self.charge == ChargeWhen::Always && self.cost > 0
+    }
+
     /// Returns `true` if the hit is charged even if it does not fit its limit, provided that its request has no other
     /// hits.
     pub fn is_charged_above_limit(&self) -> bool {
@@ -172,30 +179,21 @@ impl RedisKeyspace {
         self.clocks.counting_now().map_or(0, |_| self.max_clock_skew_ms)
     }
 
-    /// Creates a request of these hits, with their Redis keys.
-    pub fn request<'h>(
-        &self,
-        mode: ScriptMode,
-        hits: impl IntoIterator<Item = &'h Hit<'h>>,
-        now: impl Fn() -> Timestamp,
-    ) -> ScriptRequest {
-        ScriptRequest {
-            mode,
-            hits: hits.into_iter().map(|hit| self.keyed_hit(hit, &now)).collect(),
-        }
+    /// Adds the Redis keys to hits.
+    pub fn keyed_hits(&self, hits: &[Hit<'_>]) -> KeyedHits {
+        hits.iter().map(|hit| self.keyed_hit(hit)).collect()
     }
 
-    /// Adds the Redis key to a hit, and multiplies the cost of a sampled hit by its sampling factor. `now` returns the
-    /// time of this machine, or of the counting clock if the store has one. It is called only if the parameters of the
-    /// limit depend on the time.
-    pub fn keyed_hit(&self, hit: &Hit<'_>, now: impl FnOnce() -> Timestamp) -> KeyedHit {
+    /// Adds the Redis key to a hit, and multiplies the cost of a sampled hit by its sampling factor.
+    pub fn keyed_hit(&self, hit: &Hit<'_>) -> KeyedHit {
         let sample = hit.key.redis().map_or(1, |options| options.sample().get());
         let (key, tag) = match hit.key.counter_id().and_then(key_and_tag) {
             Some((key, tag)) => (key.to_owned(), tag),
             None => (self.key(hit), compute_limit_tag(hit)),
         };
         let limit = *hit.key.share().unwrap_or(hit.limit);
-        let (mut params, phase_us) = limit.params_and_phase_us(&hit.key, now);
+        let (mut params, phase_us) =
+            limit.params_and_phase_us(&hit.key, || self.clocks.local_now());
         if limit.is_concurrent() {
             params.extra = self.permit_margin_ms();
         }
@@ -219,9 +217,8 @@ impl RedisKeyspace {
     }
 
     /// Adds the Redis key to a hit that is not sampled.
-    pub fn unsampled_hit(&self, hit: &Hit<'_>, now: impl Fn() -> Timestamp) -> KeyedHit {
-        let keyed = self.keyed_hit(hit, now);
-        KeyedHit { cost: hit.cost, required: hit.required, sample: 1, ..keyed }
+    pub fn unsampled_hit(&self, hit: &Hit<'_>) -> KeyedHit {
+        KeyedHit { cost: hit.cost, required: hit.required, sample: 1, ..self.keyed_hit(hit) }
     }
 
     /// Returns the key of the record of a call. In a Cluster, the record is in the same slot as the counters of the call.
@@ -234,16 +231,12 @@ impl RedisKeyspace {
 
     /// Adds Redis keys to a hit. If the counter of the hit is split over several keys, returns one hit for each of
     /// these keys. Otherwise returns one hit.
-    pub fn keyed_hits_in_all_parts(
-        &self,
-        hit: &Hit<'_>,
-        now: impl Fn() -> Timestamp,
-    ) -> Vec<KeyedHit> {
+    pub fn keyed_hits_in_all_parts(&self, hit: &Hit<'_>) -> Vec<KeyedHit> {
         match hit.key.redis().and_then(RedisOptions::split_into) {
-            None => vec![self.keyed_hit(hit, now)],
+            None => vec![self.keyed_hit(hit)],
             Some(parts) => (0..parts.get())
                 .filter_map(|part| part.try_into().ok())
-                .map(|part| self.keyed_hit(&Hit { key: hit.key.with_part(part), ..*hit }, &now))
+                .map(|part| self.keyed_hit(&Hit { key: hit.key.with_part(part), ..*hit }))
                 .collect(),
         }
     }
@@ -290,7 +283,7 @@ fn compute_limit_tag(hit: &Hit<'_>) -> u32 {
     /// A hasher for FNV-1a with 32 bits.
     struct Fnv1aHasher(u32);
     impl Write for Fnv1aHasher {
-        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
             self.0 = text
                 .bytes()
                 .fold(self.0, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -302,3 +295,70 @@ fn compute_limit_tag(hit: &Hit<'_>) -> u32 {
     let _ = write!(hash, "{}:{}", hit.key.limit(), hit.limit.shape_text());
     hash.0
 }
+
+/// Number of hash slots of a Redis Cluster.
+pub const CLUSTER_SLOT_COUNT: usize = 16_384;
+
+/// Returns the hash slot of a key. If the key has a hash tag, which is a non-empty text in its first braces, the slot
+/// depends only on the tag (Redis Cluster specification, "Hash tags").
+pub fn slot_of(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % CLUSTER_SLOT_COUNT as u16
+}
+
+/// Returns a hash tag whose keys are in this slot: the smallest number whose text has this slot.
+fn tag_in_slot(slot: u16) -> u32 {
+    static TAGS: OnceLock<Box<[u32]>> = OnceLock::new();
+    let tags = TAGS.get_or_init(|| {
+        let mut tags = vec![None; CLUSTER_SLOT_COUNT];
+        let mut missing = CLUSTER_SLOT_COUNT;
+        for number in 0.. {
+            let tag = &mut tags[usize::from(slot_of(&number.to_string()))];
+            if tag.is_none() {
+                *tag = Some(number);
+                missing -= 1;
+            }
+            if missing == 0 {
+                break;
+            }
+        }
+        tags.into_iter().map(Option::unwrap_or_default).collect()
+    });
+    tags[usize::from(slot) % CLUSTER_SLOT_COUNT]
+}
+
+/// Returns the names and values of a key as text with a hash tag for Redis Cluster: only the part in braces determines
+/// the hash slot. `{tenant=acme},route=r` has the same slot as `{tenant=acme}`, and `{tenant=acme#3}` is a sub-key.
+/// Without options for Redis and without a sub-key, the text equals [`Key::identity`].
+fn hash_tagged_identity(key: &Key<'_>) -> impl fmt::Display {
+    let key = *key;
+    fmt::from_fn(move |f| {
+        let Some(pairs) = name_value_pairs(&key) else {
+            return write!(f, "{}", key.identity());
+        };
+        let slot_by = key.redis().map_or(&[][..], RedisOptions::slot_by);
+        f.write_str("{")?;
+        match slot_by {
+            [] => write_name_value_pairs(f, pairs.clone(), true)?,
+            _ => {
+                let tagged = slot_by.iter().filter_map(|&index| pairs.clone().nth(index));
+                write_name_value_pairs(f, tagged, true)?;
+            }
+        }
+        if let Some(part) = key.part() {
+            // Texts are escaped, so they do not contain `#`.
+            write!(f, "#{part}")?;
+        }
+        f.write_str("}")?;
+        if slot_by.is_empty() || slot_by.len() == pairs.clone().count() {
+            return Ok(());
+        }
+        f.write_str(",")?;
+        let rest = pairs.enumerate().filter(|(index, _)| !slot_by.contains(index));
+        write_name_value_pairs(f, rest.map(|(_, pair)| pair), false)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,8 @@ use slidegate::RejectionClass;
 use tokio::time::{sleep, timeout};
 
 use crate::address::{SentinelTarget, with_host_and_port};
-use crate::connection::{Connection, Connector};
+use crate::connection::Connection;
+use crate::connector::Connector;
 use crate::failure;
 use crate::tls::TlsRoots;
 

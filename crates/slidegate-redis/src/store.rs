@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use slidegate::store::{CounterId, OnceResult, Outcomes, SettleResult, Settlement};
 use slidegate::{
-    Adjustment, CallIdentity, ChargeResult, ChargeWhen, Clock, Edit, Hit, Outcome, PermitChange,
-    Receipt, Store, StoreError, Veto,
+    Adjustment, CallIdentity, ChargeResult, Clock, Edit, Hit, Outcome, PermitChange, Receipt,
+    Store, StoreError, Timestamp, Veto,
 };
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -185,16 +185,8 @@ impl RedisStoreInner {
         Instant::now() + self.timeout
     }
 
-    /// Adds Redis keys to the hits of a request.
-    fn build_keyed_hits(&self, hits: &[Hit<'_>]) -> KeyedHits {
-        hits.iter().map(|hit| self.keyspace.keyed_hit(hit, || self.clocks.local_now())).collect()
-    }
-
     /// Decides and charges a request. A denial is served from the denial cache if possible; otherwise Redis is called.
-    async fn decide_with_cache_or_redis(
-        self: &Arc<Self>,
-        hits: KeyedHits,
-    ) -> Result<ChargeResult, StoreError> {
+    async fn charge(self: &Arc<Self>, hits: KeyedHits) -> Result<ChargeResult, StoreError> {
         if hits.is_empty() {
             return Ok(result_of_request_without_hits());
         }
@@ -216,9 +208,8 @@ impl RedisStoreInner {
     /// decides a request with a hit that is charged even if the request is denied. It also decides a request with joint
     /// hits, because these deny only if none of them fits.
     fn find_cached_denial(&self, hits: &KeyedHits) -> Option<ChargeResult> {
-        let is_charged = |hit: &KeyedHit| hit.charge == ChargeWhen::Always && hit.cost > 0;
         // Whether joint hits deny depends on all of them.
-        if hits.iter().any(|hit| is_charged(hit) || hit.veto == Veto::Jointly) {
+        if hits.iter().any(|hit| hit.is_always_charged() || hit.veto == Veto::Jointly) {
             return None;
         }
         let now = self.clocks.local_now();
@@ -253,23 +244,29 @@ impl RedisStoreInner {
         (!allowed).then(|| ChargeResult { allowed, outcomes, receipt: Receipt::default() })
     }
 
-    /// Decides and charges a request with calls to Redis.
+    /// Decides and charges a request with calls to Redis: one call if all its keys are in one slot, whose denials are
+    /// recorded in the denial cache.
     async fn charge_in_redis(
         self: &Arc<Self>,
         hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
-        let request = ScriptRequest { mode: ScriptMode::Take, hits };
-        match self.common_slot_of_hits(&request.hits) {
-            Some(slot) => {
-                self.charge_request_in_one_slot(slot, request).await.map_err(Failure::into_error)
-            }
-            None => {
-                // Runs to completion even if the caller is gone, so that charges of a denied request are reverted.
-                let charge = self.clone().charge_in_several_slots(request);
-                let result = self.runtime.spawn(charge).await;
-                result.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())))
-            }
-        }
+        let Some(slot) = self.common_slot_of_hits(&hits) else {
+            // Runs to completion even if the caller is gone, so that charges of a denied request are reverted.
+            let charge = self.clone().charge_in_several_slots(hits);
+            let result = self.runtime.spawn(charge).await;
+            return result.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())));
+        };
+        let request = Arc::new(ScriptRequest { mode: ScriptMode::Take, hits });
+        let pending_charges = self.deny_cache.begin_charges(&request.hits);
+        let sent_at = self.clocks.local_now();
+        let reply = self
+            .topology
+            .decide(slot, &request, self.new_request_deadline())
+            .await
+            .map_err(Failure::into_error)?;
+        let versions = pending_charges.complete(reply.hits().iter().map(HitReply::is_charged));
+        self.record_denials_in_cache(&request.hits, &reply, sent_at, &versions);
+        Ok(reply.charge_result(&request.hits))
     }
 
     /// Returns the Cluster slot that contains the keys of all these hits, or `None` if the keys are in several slots or
@@ -280,29 +277,13 @@ impl RedisStoreInner {
         others.iter().all(|hit| self.topology.slot(&hit.key) == slot).then_some(slot)
     }
 
-    /// Decides and charges a request whose keys are in one slot with one call, and records its denials in the denial
-    /// cache.
-    async fn charge_request_in_one_slot(
-        &self,
-        slot: u16,
-        request: ScriptRequest,
-    ) -> Result<ChargeResult, Failure> {
-        let pending_charges = self.deny_cache.begin_charges(&request.hits);
-        let request = Arc::new(request);
-        let (reply, sent_at) =
-            self.topology.decide(slot, &request, self.new_request_deadline()).await?;
-        let versions = pending_charges.complete(reply.hits().iter().map(HitReply::is_charged));
-        self.record_denials_in_cache(&request.hits, &reply, sent_at, &versions);
-        Ok(reply.charge_result(&request.hits))
-    }
-
     /// Adds the denials of a reply to the denial cache. The figures of the other counters of the request are added too,
     /// because a cached denial is served only if they are known.
     fn record_denials_in_cache(
         &self,
         hits: &KeyedHits,
         reply: &ScriptReply,
-        sent_at: slidegate::Timestamp,
+        sent_at: Timestamp,
         versions: &[CacheVersion],
     ) {
         let is_denial = |hit_reply: &HitReply| {
@@ -338,25 +319,17 @@ impl RedisStoreInner {
 
     /// Evaluates a request without charging.
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let request = self.keyspace.request(ScriptMode::Peek, hits, || self.clocks.local_now());
-        match self.common_slot_of_hits(&request.hits) {
-            Some(slot) => {
-                let reply = self
-                    .topology
-                    .decide(slot, &Arc::new(request), self.new_request_deadline())
-                    .await;
-                reply.map(|(reply, _)| reply.outcomes()).map_err(Failure::into_error)
-            }
-            None if request.hits.is_empty() => Ok(Outcomes::new()),
-            None => {
-                multi_slot::peek_parts(
-                    &self.topology,
-                    &split_by_slot(&self.topology, request),
-                    self.new_request_deadline(),
-                )
-                .await
-            }
+        let (hits, deadline) = (self.keyspace.keyed_hits(hits), self.new_request_deadline());
+        if hits.is_empty() {
+            return Ok(Outcomes::new());
         }
+        let Some(slot) = self.common_slot_of_hits(&hits) else {
+            let parts = split_by_slot(&self.topology, ScriptMode::Peek, hits);
+            return multi_slot::peek_parts(&self.topology, &parts, deadline).await;
+        };
+        let request = Arc::new(ScriptRequest { mode: ScriptMode::Peek, hits });
+        let reply = self.topology.decide(slot, &request, deadline).await;
+        reply.map(|reply| reply.outcomes()).map_err(Failure::into_error)
     }
 }
 
@@ -371,8 +344,7 @@ impl Store for RedisStore {
 
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         reject_too_many_hits(call)?;
-        let hits = self.inner.build_keyed_hits(call);
-        self.logged(self.inner.decide_with_cache_or_redis(hits).await)
+        self.logged(self.inner.charge(self.inner.keyspace.keyed_hits(call)).await)
     }
 
     async fn charge_many_async(
@@ -380,7 +352,7 @@ impl Store for RedisStore {
         calls: &[&[Hit<'_>]],
     ) -> Result<Vec<ChargeResult>, StoreError> {
         calls.iter().try_for_each(|hits| reject_too_many_hits(hits))?;
-        let requests = calls.iter().map(|hits| self.inner.build_keyed_hits(hits));
+        let requests = calls.iter().map(|hits| self.inner.keyspace.keyed_hits(hits));
         let results = self.inner.decide_requests_in_order_per_slot(requests).await;
         let any_charged = results.iter().any(Result::is_ok);
         let results = results.into_iter().map(|result| self.logged(result));

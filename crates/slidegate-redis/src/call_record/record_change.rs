@@ -6,10 +6,9 @@ use slidegate::store::Charge;
 use slidegate::{ChargeResult, Outcome, Timestamp};
 
 use super::{OnceReply, RecordHead, STATUS_NOW, encode_millis};
-use crate::call::{Keys, ScriptCall};
+use crate::call::{Keys, ScriptCall, ScriptOperation};
 use crate::reply::{DecodeError, encode_hit_reply};
 use crate::script::Scripts;
-use crate::script_operation::ScriptOperation;
 use crate::script_request::KeyedHit;
 
 const OPERATION_CLAIM: u8 = 0;

@@ -7,7 +7,7 @@ use slidegate::{ChargeResult, StoreError};
 
 use super::RedisStoreInner;
 use crate::multi_slot::{self, split_by_slot};
-use crate::script_request::{KeyedHits, ScriptRequest};
+use crate::script_request::{KeyedHits, ScriptMode};
 
 impl RedisStoreInner {
     /// Charges several requests. Requests whose keys are in the same slot are decided in the given order.
@@ -22,12 +22,11 @@ impl RedisStoreInner {
                 // Its slots are called twice, so no other request may be in flight in them.
                 drop(leader.take());
                 results.extend(join_all(pending.drain(..)).await);
-                results.push((index, self.decide_with_cache_or_redis(hits).await));
+                results.push((index, self.charge(hits).await));
                 continue;
             }
             leader = leader.or_else(|| self.topology.try_hold());
-            let mut future =
-                Box::pin(async move { (index, self.decide_with_cache_or_redis(hits).await) });
+            let mut future = Box::pin(async move { (index, self.charge(hits).await) });
             // Polled once, so that it is enqueued before the next request.
             match poll_immediate(&mut future).await {
                 Some(result) => results.push(result),
@@ -43,11 +42,11 @@ impl RedisStoreInner {
     /// Decides and charges a request whose keys are in several slots.
     pub(super) async fn charge_in_several_slots(
         self: Arc<Self>,
-        request: ScriptRequest,
+        hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
-        let sampled_hits = self.sampled_hits_with_versions(&request.hits);
-        let pending_charges = self.deny_cache.begin_charges(&request.hits);
-        let parts = split_by_slot(&self.topology, request);
+        let sampled_hits = self.sampled_hits_with_versions(&hits);
+        let pending_charges = self.deny_cache.begin_charges(&hits);
+        let parts = split_by_slot(&self.topology, ScriptMode::Take, hits);
         let deadline = self.new_request_deadline();
         let result = multi_slot::take_parts(&self.topology, &parts, deadline, || {
             self.new_request_deadline()

@@ -22,11 +22,9 @@ impl RedisStoreInner {
         }
         let is_own = |charge: &Charge| key_and_tag(&charge.counter).is_some();
         let additional = receipt.additional_charges(adjustment).filter(is_own);
-        let keyed_hit = |charge: Charge| {
-            self.keyspace.keyed_hit(&charge.reported_hit(), || self.clocks.local_now())
-        };
-        let hits: KeyedHits = additional.map(keyed_hit).collect();
-        self.decide_with_cache_or_redis(hits).await.map(drop)
+        let hits: KeyedHits =
+            additional.map(|charge| self.keyspace.keyed_hit(&charge.reported_hit())).collect();
+        self.charge(hits).await.map(drop)
     }
 
     /// Reverts charges, and removes their counters from the denial cache.
@@ -43,7 +41,7 @@ impl RedisStoreInner {
     /// Subtracts the costs of hits from their counters. For a sampled rule with factor N, one refund in N is sent, with
     /// N times the cost, as for charges.
     pub(super) async fn refund(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let hits = self.build_keyed_hits(hits);
+        let hits = self.keyspace.keyed_hits(hits);
         let random = fastrand::u32(..);
         let is_sent = |hit: &KeyedHit| random.is_multiple_of(hit.sample) || hit.cost == 0;
         let sent: KeyedHits = hits.iter().filter(|hit| is_sent(hit)).cloned().collect();
@@ -67,9 +65,8 @@ impl RedisStoreInner {
 
     /// Deletes the counters of hits. If a counter is split over several keys, all its parts are deleted.
     pub(super) async fn reset(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        let in_all_parts =
-            |hit: &Hit<'_>| self.keyspace.keyed_hits_in_all_parts(hit, || self.clocks.local_now());
-        let keyed: KeyedHits = hits.iter().flat_map(in_all_parts).collect();
+        let keyed: KeyedHits =
+            hits.iter().flat_map(|hit| self.keyspace.keyed_hits_in_all_parts(hit)).collect();
         let reset = maintenance::reset(&self.topology, &keyed, self.new_request_deadline()).await;
         for hit in &keyed {
             self.deny_cache.invalidate(&hit.key, hit.tag);

@@ -35,10 +35,7 @@ impl RedisStoreInner {
         hits: &[Hit<'_>],
         identity: &CallIdentity,
     ) -> Result<OnceResult, StoreError> {
-        let keyed: KeyedHits = hits
-            .iter()
-            .map(|hit| self.keyspace.unsampled_hit(hit, || self.clocks.local_now()))
-            .collect();
+        let keyed: KeyedHits = hits.iter().map(|hit| self.keyspace.unsampled_hit(hit)).collect();
         let head = RecordHead::new(hits, identity);
         let Some(slot) = self.common_slot_of_hits(&keyed) else {
             return self.charge_once_in_several_slots(keyed, head, identity).await;
@@ -146,7 +143,7 @@ impl RedisStoreInner {
         }
         for charge in &settlement.added {
             let Some((key, _)) = key_and_tag(&charge.counter) else { continue };
-            let hit = self.keyspace.keyed_hit(&charge.reported_hit(), || self.clocks.local_now());
+            let hit = self.keyspace.keyed_hit(&charge.reported_hit());
             match part_of(key) {
                 None => first.added.hits.push(hit),
                 Some(slot) => {
