@@ -266,9 +266,17 @@ impl ConnectionThreads {
             Self::Dedicated(threads) => {
                 let least_busy =
                     threads.iter().min_by_key(|thread| Arc::strong_count(&thread.connections));
-                if let Some(thread) = least_busy {
-                    thread.serve_connection(stream, client);
-                }
+                let Some(thread) = least_busy else { return };
+                let guard = thread.connections.clone();
+                // Converted to a standard stream and back, because a socket wakes the runtime in which it was created.
+                let stream = stream.into_std();
+                thread.runtime.spawn(async move {
+                    match stream.and_then(TcpStream::from_std) {
+                        Ok(stream) => client(stream).await,
+                        Err(error) => debug!("cannot move a connection to its thread: {error}"),
+                    }
+                    drop(guard);
+                });
             }
         }
     }
@@ -290,25 +298,6 @@ impl RuntimeThread {
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
         self.runtime.spawn(task)
-    }
-
-    fn serve_connection<F>(
-        &self,
-        stream: TcpStream,
-        client: impl FnOnce(TcpStream) -> F + Send + 'static,
-    ) where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let guard = self.connections.clone();
-        // Converted to a standard stream and back, because a socket wakes the runtime in which it was created.
-        let stream = stream.into_std();
-        self.runtime.spawn(async move {
-            match stream.and_then(TcpStream::from_std) {
-                Ok(stream) => client(stream).await,
-                Err(error) => debug!("cannot move a connection to its thread: {error}"),
-            }
-            drop(guard);
-        });
     }
 }
 

@@ -6,24 +6,22 @@ pub mod token;
 
 use std::time::Duration;
 
-use slidegate::{Decision, Permit, PermitChange};
+use slidegate::{Permit, PermitChange};
 
 use self::metric::PermitResult;
 use self::token::{PermitToken, PermitTokenError};
-use crate::decide::Service;
-use crate::decide::call::Call;
 use crate::decide::error::{CallError, CallErrorKind};
 use crate::decide::store::ServerStore;
+use crate::decide::{Call, Service};
 
 impl Service {
-    /// Returns the permit that the response to a call contains; `None` if it contains none. A permit that the response
-    /// cannot contain is released: the request is then not counted while it is in flight.
-    pub(crate) fn permit(
+    /// Returns the token of a permit for the response to its call; `None` if the response does not contain it. A permit
+    /// that the response cannot contain is released: the request is then not counted while it is in flight.
+    pub(crate) fn permit_token(
         &self,
         call: &Call<'_>,
-        decision: &Decision<'_>,
+        permit: Permit,
     ) -> Result<Option<PermitToken>, CallError> {
-        let Some(permit) = decision.permit() else { return Ok(None) };
         if !call.returns_permit {
             self.gate.release_later(permit);
             return Ok(None);

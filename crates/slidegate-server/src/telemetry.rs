@@ -12,7 +12,6 @@ pub mod recorder;
 pub mod redact;
 pub mod results;
 pub mod rule_use;
-mod store_recorder;
 pub mod top;
 pub mod traces;
 mod unknown_domain_log;
@@ -23,12 +22,13 @@ use std::sync::Arc;
 
 use slidegate::policy::MatchedRules;
 use slidegate::{Clock, Decision, LimitStatus, Policy, SystemClock};
+use tracing::{Level, enabled};
 
 pub use self::decision_log::DenialLog;
 pub use self::log_throttle::LogThrottle;
 pub use self::metrics::Metrics;
+pub use self::recorder::StoreRecorder;
 pub use self::redact::Redactor;
-pub use self::store_recorder::StoreRecorder;
 pub use self::top::TopKeys;
 pub use self::traces::DecisionTracer;
 
@@ -165,7 +165,9 @@ impl Telemetry {
         matched_rules: &MatchedRules<'_>,
         decision: &Decision<'_>,
     ) {
-        self.decision_log.log(domain, matched_rules, decision);
+        if enabled!(Level::TRACE) {
+            self.decision_log.log(domain, matched_rules, decision);
+        }
         match matched_rules.matches().next() {
             Some(_) => policy_metrics.rule_use.record_matched_request(matched_rules),
             None => self.record_unmatched_request(policy_metrics, domain),

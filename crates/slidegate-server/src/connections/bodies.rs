@@ -97,12 +97,7 @@ struct PartialBody {
 }
 
 /// The space that a body occupies: of its connection alone, or of the budget and the connection's share of it.
-#[derive(Debug, Default)]
-struct BodySpace {
-    own: Option<OwnedSemaphorePermit>,
-    share: Option<OwnedSemaphorePermit>,
-    budget: Option<OwnedSemaphorePermit>,
-}
+type BodySpace = [Option<OwnedSemaphorePermit>; 2];
 
 impl BodyBudget {
     /// Creates a budget of `max_bytes`, at least [`MIN_BODY_BUDGET`].
@@ -197,12 +192,13 @@ impl ConnectionBodies {
         partial.space_bytes = bytes;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         if let Ok(own) = self.own.clone().try_acquire_many_owned(bytes) {
-            partial.space.own = Some(own);
+            partial.space = [Some(own), None];
             return;
         }
         // The semaphores are never closed.
-        partial.space.share = self.share.clone().acquire_many_owned(bytes).await.ok();
-        partial.space.budget = self.budget.clone().acquire_many_owned(bytes).await.ok();
+        let share = self.share.clone().acquire_many_owned(bytes).await.ok();
+        let budget = self.budget.clone().acquire_many_owned(bytes).await.ok();
+        partial.space = [share, budget];
         partial.deadline = Some(Instant::now() + MAX_TIME_IN_BUDGET);
     }
 }

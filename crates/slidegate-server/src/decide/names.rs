@@ -10,9 +10,8 @@ use slidegate::policy::{Rule, UnknownCost, WhenMissing};
 use slidegate::{ActualCosts, Clock, Decision, Policy, Request, ReservedCall, SystemClock};
 use tracing::warn;
 
-use super::Service;
-use super::call::{Call, NameSource};
 use super::error::{CallError, CallErrorKind};
+use super::{Call, NameSource, Service};
 use crate::bounds::{MAX_DESCRIPTORS_OF_SMALL_REQUEST, MAX_HITS};
 use crate::client_text::excerpt;
 use crate::telemetry::{LogThrottle, Redactor};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slidegate::policy::{Match, MatchedRules, Rule};
 use slidegate::{Decision, LimitStatus, Reason, Timestamp};
-use tracing::{Level, enabled, info, trace};
+use tracing::{info, trace};
 
 use super::log_throttle::LogThrottle;
 use super::redact::{RedactedValue, Redactor};
@@ -27,11 +27,8 @@ impl DecisionLog {
         Self { redactor }
     }
 
-    /// Logs a decision if the level of the log is `trace`.
+    /// Logs a decision at the level `trace`.
     pub fn log(&self, domain: &str, matched_rules: &MatchedRules<'_>, decision: &Decision<'_>) {
-        if !enabled!(Level::TRACE) {
-            return;
-        }
         let binding = decision.binding();
         let rule_match = binding.and_then(|status| status.find_match(matched_rules));
         let key = rule_match.map(|found| redacted_key(&self.redactor, found).to_string());

@@ -22,7 +22,7 @@ use tracing::warn;
 use self::forwarded::ForwardedRequest;
 pub use self::forwarded::RepeatedHeaders;
 use crate::decide::active_policy::ActivePolicy;
-use crate::decide::call::{Call, NameSource, Operation};
+use crate::decide::{Call, NameSource, Operation};
 use crate::json::{Text, default_domain};
 use crate::render::problem::HttpProblem;
 use crate::telemetry::LogThrottle;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use slidegate::{DEFAULT_CALL_TTL, IdempotencyKey, Request};
 
-use super::endpoints::Endpoint;
+use super::Endpoint;
 use crate::bounds::MAX_DESCRIPTORS;
-use crate::decide::call::{Call, Operation};
+use crate::decide::{Call, Operation};
 use crate::json::{
     Attributes, InvalidBody, JsonBody, JsonObject, NamedCosts, Text, default_domain,
     parse_with_fields, read_cost, read_idempotency_key, read_some, read_ttl_ms, read_wait_ms,

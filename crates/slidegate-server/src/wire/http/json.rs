@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 
-use crate::decide::call::DecidedCall;
+use crate::decide::DecidedCall;
 use crate::render::problem::HttpProblem;
 use crate::render::{ResponseRenderer, counted};
 use crate::telemetry::results::Counted;

@@ -18,8 +18,8 @@ use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 };
 use super::unit;
 use crate::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
-use crate::decide::call::{Call, Operation};
 use crate::decide::error::{CallError, CallErrorKind};
+use crate::decide::{Call, Operation};
 
 /// Maximum number of entries whose names are compared pairwise to find repeated names. If there are more entries, a
 /// hash map is used.

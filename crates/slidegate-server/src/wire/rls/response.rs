@@ -14,7 +14,7 @@ use super::messages::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
 use super::unit;
-use crate::decide::call::DecidedCall;
+use crate::decide::DecidedCall;
 use crate::permits::token::PermitToken;
 use crate::render::ResponseRenderer;
 
