@@ -225,7 +225,7 @@ impl Counters {
 
     #[inline(always)]
     fn shard_index(&self, fingerprint: u64) -> usize {
-        (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
+        slidegate::internal::shard_index(fingerprint, self.shards.len())
     }
 
     /// Locks the shards of the given hits, in ascending order.
@@ -261,7 +261,7 @@ impl Counters {
         now: Timestamp,
     ) -> SlotIndex {
         self.increment_key_count_and_evict_if_full(shard, now);
-        self.evict_until_new_key_fits::<C>(shard, key, now);
+        self.evict_until_new_key_fits::<C>(shard, now);
         // Other nodes may have sent updates of this key before.
         let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::prepare_for_new_state);
         let at = self.change_states_and_count_memory(&mut shard.states, |states| {
@@ -302,7 +302,7 @@ impl Counters {
             shard.replicas.remove_expired(expiry_cutoff);
             self.update_replica_bytes(shard);
             self.remove_expired_keys_in_part_of_shard(shard, coarse);
-            let max_evictions = shard.states.slot_count() / 8;
+            let max_evictions = shard.states.bucket_count() / 2;
             self.evict_while_over_memory_limit(shard, coarse, max_evictions);
         }
     }

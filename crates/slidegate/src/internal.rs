@@ -33,8 +33,9 @@ pub use crate::policy::file::deserialize_yaml;
 pub use crate::policy::file::suggest::most_similar_word;
 #[cfg(feature = "tokio")]
 pub use crate::restart::{RESTART_DELAY, restart_on_panic};
+pub use crate::store::shards::shard_index;
 pub use crate::store::table::{
-    CoarseTime, Evict, EvictionCandidate, PINNED, SLOTS_PER_GROUP, Slot, SlotIndex, Table,
+    CoarseTime, Evict, EvictionCandidate, PINNED, Slot, SlotIndex, Table,
 };
 
 /// Decides a request like [`Limiter::check_cost_async`], but without a future. Returns `None` if the store of the

@@ -15,6 +15,7 @@ pub mod memory;
 mod outcomes;
 mod receipt;
 mod settlement;
+pub(crate) mod shards;
 mod store_kind;
 pub(crate) mod table;
 

@@ -36,7 +36,7 @@ impl Counters {
             let index = self.next_evicted_shard.fetch_add(1, Ordering::Relaxed);
             let shard = &mut *self.shards[index % self.shards.len()].0.lock();
             // A table frees memory only after many evictions, so the fewest keys are lost if all are of one shard.
-            let max_evictions = shard.states.slot_count();
+            let max_evictions = shard.states.bucket_count();
             self.evict_while_over_memory_limit(
                 shard,
                 self.to_coarse_time(now.as_micros()),
@@ -84,13 +84,12 @@ impl Counters {
     pub(super) fn evict_until_new_key_fits<C: HasStateTable>(
         &self,
         shard: &mut Shard,
-        key: u64,
         now: Timestamp,
     ) {
         let now = self.to_coarse_time(now.as_micros());
         for attempt in 0..MAX_EVICTIONS_PER_NEW_OR_GROWN_KEY {
             let states = &mut shard.states;
-            if self.has_memory_for_state_growth(C::state_table(states).growth_bytes(key)) {
+            if self.has_memory_for_state_growth(C::state_table(states).growth_bytes()) {
                 return;
             }
             let evict = |states: &mut StateTables| match attempt {
@@ -145,7 +144,7 @@ impl Counters {
         }
     }
 
-    /// Evicts the key that `evict` selects, and frees unused groups of the tables if the memory limit is exceeded.
+    /// Evicts the key that `evict` selects, and shrinks tables that have few keys if the memory limit is exceeded.
     /// Returns `true` if a key was evicted.
     pub(super) fn evict_selected_key(
         &self,
@@ -156,7 +155,7 @@ impl Counters {
         let expires = self.change_states_and_count_memory(states, |states| {
             let expires = evict(states);
             if !self.has_memory_for_state_growth(0) {
-                states.free_unused_groups();
+                states.trim();
             }
             expires
         });

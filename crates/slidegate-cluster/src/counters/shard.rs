@@ -9,7 +9,7 @@ use slidegate::internal::HeapSize;
 use slidegate::internal::SlidingBuckets;
 use slidegate::internal::SlidingCounter;
 use slidegate::internal::{Additive, AnyAdditive};
-use slidegate::internal::{CoarseTime, Evict, EvictionCandidate, SLOTS_PER_GROUP, Slot, Table};
+use slidegate::internal::{CoarseTime, Evict, EvictionCandidate, Slot, Table};
 
 use super::kinds::CounterKindId;
 use crate::replica::KeyReplica;
@@ -109,7 +109,7 @@ impl StateTables {
         std::iter::once(first).chain(others)
     }
 
-    /// Removes expired keys in the next group of each table. Returns the number of removed keys.
+    /// Removes expired keys in the next buckets of each table. Returns the number of removed keys.
     pub(super) fn sweep_expired_keys(&mut self, now: CoarseTime) -> usize {
         self.all_tables().map(|table| table.sweep(now)).sum()
     }
@@ -128,14 +128,14 @@ impl StateTables {
         self.evict_soonest_expiring_candidate(|table| table.eviction_candidate(now))
     }
 
-    /// Frees groups of tables with many unused slots.
-    pub(super) fn free_unused_groups(&mut self) {
+    /// Shrinks tables whose keys fit into half of their buckets.
+    pub(super) fn trim(&mut self) {
         self.all_tables().for_each(|table| table.trim());
     }
 
-    /// Returns the number of slots of all tables, including unused slots.
-    pub(super) fn slot_count(&mut self) -> usize {
-        self.all_tables().map(|table| table.group_count() * SLOTS_PER_GROUP).sum()
+    /// Returns the number of buckets of all tables, with and without keys.
+    pub(super) fn bucket_count(&mut self) -> usize {
+        self.all_tables().map(|table| table.bucket_count()).sum()
     }
 
     /// Returns the memory of all tables and their states in bytes.

@@ -8,7 +8,7 @@
 //! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so a long key takes no more memory
 //! than a short one, and collisions cannot be constructed. `docs/explanation/algorithms.md` has the probabilities.
 //!
-//! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep one group of each
+//! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep eight buckets of each
 //! table in the shard. Above `max_keys`, each new key evicts another key: the key that expires first in a small sample.
 //! A key that is being denied is evicted only if there is no other. The same rule applies when the keys and the records
 //! of calls exceed the memory budget. Each change of memory use is made under the lock of its shard and added to one
@@ -27,6 +27,7 @@ use std::fmt;
 
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::Hit;
+use crate::store::shards::shard_index;
 use crate::store::table::CoarseTime;
 use crate::store::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS, max_call_record_bytes};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
@@ -52,7 +53,7 @@ const MAX_SHARDS: usize = 1024;
 /// Coarse time counts steps of two to the power of this number of microseconds, that is, 65.5 ms.
 const COARSE_TIME_SHIFT: u32 = 16;
 
-/// The number of hits whose states are loaded into the cache together, before the first of these hits is decided.
+/// The number of hits whose shards are locked together, before the first of these hits is decided.
 const HITS_PER_BATCH: usize = 16;
 
 /// A store that counts in the memory of this process. See the [module documentation](self).
@@ -86,8 +87,9 @@ pub struct MemoryStore<C = SystemClock> {
     calls: CallRecordTable,
 }
 
-/// A shard, aligned to a cache line so that threads that use different shards do not slow each other down.
-#[repr(align(64))]
+/// A shard, aligned to the two cache lines that processors load together, so that threads that use different shards do
+/// not slow each other down.
+#[repr(align(128))]
 struct PaddedShard {
     shard: Mutex<Shard>,
     /// A coarse time until which every key of the shard is known to be denied, so that an eviction can skip the shard.
@@ -197,7 +199,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Returns the bytes used by keys: tables with their free slots, heap allocations of states, and the allocator's
-    /// overhead. The shards themselves, at most 1024 with 200 bytes each, are not included.
+    /// overhead. The shards themselves, at most 1024 with 430 bytes each, are not included.
     pub fn memory_bytes(&self) -> usize {
         self.memory.load(Ordering::Relaxed)
     }
@@ -213,16 +215,12 @@ impl<C: Clock> MemoryStore<C> {
         let now = self.to_coarse_time(self.clock.now());
         for padded in &self.shards {
             let mut shard = padded.shard.lock();
-            // A table that shrinks during the sweep reorders its groups, so repeat until nothing is removed.
-            loop {
-                let swept =
-                    self.update_shard_and_memory_use(&mut shard, |shard| shard.sweep_all(now));
-                self.keys.fetch_sub(swept, Ordering::Relaxed);
-                if swept == 0 {
-                    break;
-                }
-            }
-            self.update_shard_and_memory_use(&mut shard, Shard::trim);
+            let swept = self.update_shard_and_memory_use(&mut shard, |shard| {
+                let swept = shard.sweep_all(now);
+                shard.trim();
+                swept
+            });
+            self.keys.fetch_sub(swept, Ordering::Relaxed);
         }
     }
 
@@ -251,7 +249,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn shard_index(&self, fingerprint: u64) -> usize {
-        (((fingerprint >> 32) * self.shards.len() as u64) >> 32) as usize
+        shard_index(fingerprint, self.shards.len())
     }
 
     /// Converts a time to coarse time: the number of whole steps of 2^16 microseconds since the store was created.
@@ -274,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn padded_shard_takes_one_cache_line() {
-        assert_eq!(size_of::<PaddedShard>(), 64);
+    fn padded_shard_takes_two_cache_lines() {
+        assert_eq!(size_of::<PaddedShard>(), 128);
     }
 }

@@ -1,48 +1,39 @@
-//! A hash table of states by fingerprint, with open addressing over groups of seven slots. Stores in memory consist of
-//! many tables, each behind its own lock.
+//! A hash table of states by fingerprint, whose keys can be swept and evicted. Stores in memory consist of many tables,
+//! each behind its own lock.
 //!
-//! A search reads one word of tags, which has one byte for each slot of a group, and then only the slot that has the
-//! key. Most searches end in the first group, even if almost all slots are used. A table grows by a sixteenth on average
-//! instead of doubling, so that little memory is unused.
-//!
-//! A key that finds its group full passes to a later group, and each passed group counts it. A search ends at the first
-//! group that no key has passed. A removed key is subtracted from the groups that it had passed, so there are no
-//! tombstones, and other keys stay where they are.
-//!
-//! Slots are allocated in chunks, which are kept when a table grows. If they were one allocation, each former size would
-//! leave a gap between the small allocations of states, and the process would take four times the memory in use. The tags
-//! of all groups are together in one small allocation, so that the tags of a large table stay in the cache.
+//! The table is a [`HashTable`] with the fingerprint as hash, so it doubles when it is full. A sweep and a search for an
+//! eviction candidate visit the next buckets of the table, and continue at its start after its end. Keys change buckets
+//! when a table changes its size; a key that a sweep misses is visited in the next round.
 
-mod evict;
-mod group;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::hint::black_box;
 
-use crate::heap::HeapSize;
+use hashbrown::HashTable;
 
-use group::{Chunk, GROUPS_PER_CHUNK, Tags, chunk_bytes};
-
-pub use evict::{Evict, EvictionCandidate};
-pub use group::SLOTS_PER_GROUP;
+use crate::heap::{HeapSize, allocated_bytes};
 
 /// A time in steps of 2^16 microseconds since the start of the store, precise enough for the expiry of keys.
 pub type CoarseTime = u32;
 
+/// The position of a slot in its table. It is valid until a key is inserted into the table or removed from it.
+pub type SlotIndex = usize;
+
 /// The value of [`Slot::denied_until`] that marks a key as not evictable.
 pub const PINNED: CoarseTime = CoarseTime::MAX;
 
-/// A table grows by at least its size divided by this number, and by less than twice as much.
-const GROWTH_DIVISOR: usize = 24;
+/// The number of buckets that one sweep visits.
+const BUCKETS_PER_SWEEP: usize = 8;
 
-/// The number of probe steps whose length increases, so that keys that pass the same full group spread over several
-/// groups. All later steps have the length 1, so that a search reaches every group.
-const INCREASING_STEPS: usize = 4;
+/// The minimum number of buckets that are examined to find an eviction candidate.
+const MIN_BUCKETS_PER_EVICTION_SAMPLE: usize = 24;
 
-/// The number of bytes in which the heap memory of a table is counted. All allocations are multiples of it.
-const HEAP_UNIT_BYTES: usize = 16;
+/// The number of buckets of the smallest table.
+const MIN_BUCKETS: usize = 4;
+
+/// The bytes that a table takes in addition to its buckets: tags after the last bucket, which repeat the first ones.
+const TABLE_OVERHEAD_BYTES: usize = 16;
 
 /// The state of one key, with the times that determine whether it may be evicted.
 #[derive(Debug, Default)]
@@ -56,180 +47,76 @@ pub struct Slot<S> {
     pub state: S,
 }
 
-/// The position of a slot in its table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotIndex {
-    group: usize,
-    slot: usize,
+/// Returns the number of bytes that a bucket takes in a table with states of the type `S`, with its tag.
+pub const fn bucket_bytes<S>() -> usize {
+    size_of::<Slot<S>>() + 1
 }
 
-/// Returns the number of bytes that a slot takes in a table with states of the type `S`, including the slot's part of
-/// the tags and of the overhead of a chunk.
-pub const fn slot_bytes<S>() -> usize {
-    chunk_bytes::<S>().div_ceil(GROUPS_PER_CHUNK * SLOTS_PER_GROUP)
+/// A key that may be evicted to make capacity for another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvictionCandidate {
+    /// The position of the key's slot in the table.
+    pub slot: SlotIndex,
+    /// The time at which the key expires, or, if the key is being denied, the time at which its denial ends.
+    pub expires: CoarseTime,
 }
 
 /// A hash table of states by fingerprint.
 pub struct Table<S> {
-    /// The chunks, and space for further ones, which have no slots yet.
-    chunks: Box<[Chunk<S>]>,
-    /// The number of chunks with slots.
-    chunk_count: u32,
-    /// The number of keys.
-    len: u32,
-    /// The index of the next group to sweep or to search for an eviction candidate.
-    next_group: u32,
-    /// The heap memory of the states, in units of [`HEAP_UNIT_BYTES`].
-    heap_units: u32,
+    slots: HashTable<Slot<S>>,
+    /// The next bucket to sweep or to examine for an eviction.
+    next_bucket: usize,
+    /// The heap memory of the states.
+    heap_bytes: usize,
 }
 
 impl<S> fmt::Debug for Table<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("Table").field("len", &self.slots.len()).finish_non_exhaustive()
     }
 }
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { chunks: Box::default(), chunk_count: 0, len: 0, next_group: 0, heap_units: 0 }
-    }
-}
-
-/// The groups in which a key may be, in the order in which they are searched.
-struct ProbeSequence {
-    group: usize,
-    steps: usize,
-}
-
-impl ProbeSequence {
-    /// Returns the sequence of a fingerprint. Its first group depends on the lower half of the fingerprint; the upper
-    /// half determines the shard.
-    #[inline(always)]
-    fn new(fingerprint: u64, groups: usize) -> Self {
-        let group = (((fingerprint & u64::from(u32::MAX)) * groups as u64) >> 32) as usize;
-        Self { group, steps: 0 }
-    }
-
-    #[cold]
-    fn advance(&mut self, groups: usize) {
-        self.steps += 1;
-        self.group += if self.steps <= INCREASING_STEPS { self.steps } else { 1 };
-        if self.group >= groups {
-            self.group %= groups;
-        }
-    }
-
-    /// Returns whether every group has been visited.
-    fn is_complete(&self, groups: usize) -> bool {
-        self.steps > INCREASING_STEPS + groups
+        Self { slots: HashTable::new(), next_bucket: 0, heap_bytes: 0 }
     }
 }
 
 impl<S: Default + HeapSize> Table<S> {
-    #[inline(always)]
-    fn chunk_count(&self) -> usize {
-        self.chunk_count as usize
-    }
-
-    #[inline(always)]
-    fn groups(&self) -> usize {
-        self.chunk_count() * GROUPS_PER_CHUNK
-    }
-
-    #[inline(always)]
-    fn tags(&self, group: usize) -> Tags {
-        self.chunks[group / GROUPS_PER_CHUNK].tags[group % GROUPS_PER_CHUNK]
-    }
-
-    fn tags_mut(&mut self, group: usize) -> &mut Tags {
-        &mut self.chunks[group / GROUPS_PER_CHUNK].tags[group % GROUPS_PER_CHUNK]
-    }
-
-    /// Loads the cache lines that a search for a fingerprint touches. Calls for several fingerprints let their memory
-    /// accesses overlap.
-    #[inline]
-    pub fn prefetch(&self, fingerprint: u64) {
-        black_box(self.find(fingerprint));
-    }
-
     /// Returns the position of the slot that has a fingerprint; `None` if the table does not contain the fingerprint.
-    #[inline(always)]
+    #[inline]
     pub fn find(&self, fingerprint: u64) -> Option<SlotIndex> {
-        match self.find_first(fingerprint) {
-            Some((chunk, nth, slot)) => {
-                Some(SlotIndex { group: chunk * GROUPS_PER_CHUNK + nth, slot })
-            }
-            None => self.find_among_passed_groups(fingerprint),
-        }
-    }
-
-    /// Returns the chunk, the group and the slot of a fingerprint if it is in the first slot that has its tag. Nearly every
-    /// search for a key in the table ends there.
-    #[inline(always)]
-    fn find_first(&self, fingerprint: u64) -> Option<(usize, usize, usize)> {
-        let ProbeSequence { group, .. } = ProbeSequence::new(fingerprint, self.groups());
-        let (chunk, nth) = (group / GROUPS_PER_CHUNK, group % GROUPS_PER_CHUNK);
-        // `None` if the table has no groups.
-        let Chunk { tags, groups } = self.chunks.get(chunk)?;
-        let slot = tags[nth].matches(Tags::pattern(fingerprint)).next()?;
-        let found = groups.get(nth)?.0.get(slot)?;
-        (found.fingerprint == fingerprint).then_some((chunk, nth, slot))
-    }
-
-    /// Finds a fingerprint as [`find`](Self::find) does, in all groups in which it may be.
-    #[inline(never)]
-    fn find_among_passed_groups(&self, fingerprint: u64) -> Option<SlotIndex> {
-        let groups = self.groups();
-        if groups == 0 {
-            return None;
-        }
-        let mut probe = ProbeSequence::new(fingerprint, groups);
-        let pattern = Tags::pattern(fingerprint);
-        loop {
-            let group = probe.group;
-            let tags = self.tags(group);
-            let mut matches = tags.matches(pattern).map(|slot| SlotIndex { group, slot });
-            if let Some(index) = matches.find(|index| self.slot(*index).fingerprint == fingerprint)
-            {
-                return Some(index);
-            }
-            if !tags.has_passed_keys() || probe.is_complete(groups) {
-                return None;
-            }
-            probe.advance(groups);
-        }
+        self.slots.find_bucket_index(fingerprint, |slot| slot.fingerprint == fingerprint)
     }
 
     /// Returns the slot that has a fingerprint, as [`slot_mut`](Self::slot_mut) does.
-    #[inline(always)]
+    #[inline]
     pub fn find_mut(&mut self, fingerprint: u64) -> Option<&mut Slot<S>> {
-        match self.find_first(fingerprint) {
-            Some((chunk, nth, slot)) => {
-                self.chunks.get_mut(chunk)?.groups.get_mut(nth)?.0.get_mut(slot)
-            }
-            None => {
-                let index = self.find_among_passed_groups(fingerprint)?;
-                Some(self.slot_mut(index))
-            }
-        }
+        self.slots.find_mut(fingerprint, |slot| slot.fingerprint == fingerprint)
     }
 
     /// Returns the slot at a position that [`find`](Self::find) or [`insert`](Self::insert) has returned.
-    #[inline(always)]
-    pub fn slot(&self, SlotIndex { group, slot }: SlotIndex) -> &Slot<S> {
-        &self.chunks[group / GROUPS_PER_CHUNK].groups[group % GROUPS_PER_CHUNK].0[slot]
+    #[inline]
+    pub fn slot(&self, index: SlotIndex) -> &Slot<S> {
+        match self.slots.get_bucket(index) {
+            Some(slot) => slot,
+            None => unreachable!("a position is used only while the table has the same keys"),
+        }
     }
 
     /// Returns the slot at a position. The caller must not change the heap allocations of its state;
     /// [`update`](Self::update) does that.
-    #[inline(always)]
-    pub fn slot_mut(&mut self, SlotIndex { group, slot }: SlotIndex) -> &mut Slot<S> {
-        &mut self.chunks[group / GROUPS_PER_CHUNK].groups[group % GROUPS_PER_CHUNK].0[slot]
+    #[inline]
+    pub fn slot_mut(&mut self, index: SlotIndex) -> &mut Slot<S> {
+        match self.slots.get_bucket_mut(index) {
+            Some(slot) => slot,
+            None => unreachable!("a position is used only while the table has the same keys"),
+        }
     }
 
     /// Updates the state in a slot. Returns the result of `update`, and the bytes by which the heap allocations of the
     /// state have grown.
-    #[inline(always)]
+    #[inline]
     pub fn update<R>(
         &mut self,
         index: SlotIndex,
@@ -244,121 +131,161 @@ impl<S: Default + HeapSize> Table<S> {
 
     /// Records that the heap allocations of a state have changed from `before` to `after` bytes. Returns the growth in
     /// bytes.
-    #[inline(always)]
+    #[inline]
     pub fn record_heap_change(&mut self, before: usize, after: usize) -> isize {
-        if before == after {
-            return 0;
-        }
-        self.heap_units = self.heap_units + heap_units(after) - heap_units(before);
+        self.heap_bytes = self.heap_bytes + after - before;
         after as isize - before as isize
     }
 
     /// Inserts a fingerprint that is not in the table, with a default state. Returns the position of its slot.
     pub fn insert(&mut self, fingerprint: u64) -> SlotIndex {
-        let added = self.chunks_to_add(fingerprint);
-        if added > 0 {
-            self.rebuild(self.chunk_count() + added);
-        }
-        self.place(Slot { fingerprint, ..Slot::default() })
+        let slot = Slot { fingerprint, ..Slot::default() };
+        self.slots.insert_unique(fingerprint, slot, fingerprint_of_slot).bucket_index()
     }
 
-    /// Returns the number of chunks that must be added to the table before a fingerprint is inserted; 0 if it has
-    /// enough free slots, that is, if no more than 31 of 32 slots will be used.
-    #[inline]
-    fn chunks_to_add(&self, fingerprint: u64) -> usize {
-        if (self.len as usize + 1) * 32 <= self.groups() * SLOTS_PER_GROUP * 31 {
+    /// Returns the number of bytes that the table allocates if a fingerprint is inserted. The former allocation is freed
+    /// only afterwards.
+    pub fn growth_bytes(&self) -> usize {
+        let (len, full) = (self.slots.len(), self.bucket_count() / 8 * 7);
+        // hashbrown reorders a table in place if many of its buckets only mark where keys were removed.
+        if len < self.slots.capacity() || (len > 0 && len < full / 2) {
             return 0;
         }
-        // The growth depends on the fingerprint. If all shards grew by the same steps, they would grow at the same
-        // time, and none could reuse the memory that another has freed.
-        let step = self.chunk_count() / GROWTH_DIVISOR;
-        step.max(1) + fingerprint as usize % (step + 1)
+        let buckets = (self.bucket_count() * 2).max(MIN_BUCKETS);
+        allocated_bytes(buckets * bucket_bytes::<S>() + TABLE_OVERHEAD_BYTES)
     }
 
-    /// Returns the number of bytes by which the table would grow if the fingerprint were inserted.
-    pub fn growth_bytes(&self, fingerprint: u64) -> usize {
-        self.chunks_to_add(fingerprint) * chunk_bytes::<S>()
+    /// Iterates over all slots, with their positions.
+    fn indexed_slots(&self) -> impl Iterator<Item = (SlotIndex, &Slot<S>)> {
+        self.slots.iter_buckets().map(|index| (index, self.slot(index)))
     }
 
-    /// Moves a slot into the first free slot of its probe sequence, which exists since the table is never full. Returns
-    /// the position of that slot.
-    fn place(&mut self, slot: Slot<S>) -> SlotIndex {
-        let (fingerprint, groups) = (slot.fingerprint, self.groups());
-        let mut probe = ProbeSequence::new(fingerprint, groups);
-        loop {
-            let tags = self.tags_mut(probe.group);
-            if let Some(free) = tags.first_free() {
-                tags.occupy(free, Tags::pattern(fingerprint));
-                let index = SlotIndex { group: probe.group, slot: free };
-                *self.slot_mut(index) = slot;
-                self.len += 1;
-                return index;
-            }
-            tags.add_passed_key();
-            probe.advance(groups);
-        }
+    /// Returns the bucket at which the next sweep or search for a candidate continues, and advances it.
+    fn advance_next_bucket(&mut self) -> SlotIndex {
+        let bucket = if self.next_bucket < self.bucket_count() { self.next_bucket } else { 0 };
+        self.next_bucket = bucket + 1;
+        bucket
     }
 
-    /// Removes a slot from the table, and returns it.
-    fn take(&mut self, index: SlotIndex) -> Slot<S> {
-        let groups = self.groups();
-        let slot = std::mem::take(self.slot_mut(index));
-        let mut probe = ProbeSequence::new(slot.fingerprint, groups);
-        while probe.group != index.group {
-            self.tags_mut(probe.group).remove_passed_key();
-            probe.advance(groups);
-        }
-        self.tags_mut(index.group).free(index.slot);
-        self.heap_units -= heap_units(slot.state.heap_bytes());
-        self.len -= 1;
-        slot
-    }
-
-    /// Rebuilds the table with the given number of chunks.
-    fn rebuild(&mut self, chunks: usize) {
-        // The relative position of the sweep is kept, so that a table that keeps growing is swept to its end.
-        self.next_group = (self.next_group as usize * chunks / self.chunk_count().max(1)) as u32;
-        let mut slots = Vec::with_capacity(self.len as usize);
-        for chunk in &mut self.chunks {
-            for (tags, group) in chunk.tags.iter_mut().zip(&mut *chunk.groups) {
-                let used = std::mem::take(tags).used();
-                slots.extend(used.map(|slot| std::mem::take(&mut group.0[slot])));
-            }
-        }
-        if !(chunks..=chunks * 2).contains(&self.chunks.len()) {
-            // Space for a quarter more chunks, because each list that is replaced leaves a gap in the memory.
-            let mut list = std::mem::take(&mut self.chunks).into_vec();
-            let space = chunks + chunks / 4;
-            list.reserve_exact(space.saturating_sub(list.len()));
-            list.resize_with(space, Chunk::default);
-            self.chunks = list.into();
-        }
-        self.chunks[..chunks].iter_mut().for_each(Chunk::allocate);
-        self.chunks[chunks..].iter_mut().for_each(|chunk| *chunk = Chunk::default());
-        self.chunk_count = chunks as u32;
-        self.len = 0;
-        for slot in slots {
-            self.place(slot);
-        }
+    /// Moves the keys to a smaller allocation, with space for at least `capacity` keys, if there is one.
+    fn shrink_to(&mut self, capacity: usize) {
+        self.slots.shrink_to(capacity, fingerprint_of_slot);
     }
 }
 
 impl<S> Table<S> {
     /// Iterates over all fingerprints and slots in arbitrary order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Slot<S>)> {
-        let groups =
-            self.chunks.iter_mut().flat_map(|chunk| chunk.tags.iter().zip(&mut *chunk.groups));
-        let slots = groups.flat_map(|(tags, group)| {
-            let is_used = std::array::from_fn::<_, SLOTS_PER_GROUP, _>(|slot| tags.is_used(slot));
-            group.0.iter_mut().zip(is_used)
-        });
-        slots.filter(|(_, is_used)| *is_used).map(|(slot, _)| (slot.fingerprint, slot))
+        self.slots.iter_mut().map(|slot| (slot.fingerprint, slot))
     }
 }
 
-/// Converts the size of heap allocations to units of [`HEAP_UNIT_BYTES`].
-#[inline]
-fn heap_units(bytes: usize) -> u32 {
-    debug_assert!(bytes.is_multiple_of(HEAP_UNIT_BYTES), "{bytes} bytes");
-    (bytes / HEAP_UNIT_BYTES) as u32
+fn fingerprint_of_slot<S>(slot: &Slot<S>) -> u64 {
+    slot.fingerprint
+}
+
+/// A table from which keys can be evicted. This trait has the operations that do not depend on the type of the states.
+pub trait Evict {
+    /// Returns the number of buckets of the table, with and without keys.
+    fn bucket_count(&self) -> usize;
+
+    /// Returns the number of bytes that the table and the heap allocations of its states take.
+    fn bytes(&self) -> usize;
+
+    /// Removes the expired keys in the next buckets, and returns the number of removed keys. Shrinks the table if it has
+    /// few keys.
+    fn sweep(&mut self, now: CoarseTime) -> usize;
+
+    /// Removes all expired keys, and returns their number.
+    fn sweep_all(&mut self, now: CoarseTime) -> usize;
+
+    /// Returns the key that expires first in a sample of the next buckets. Keys that are being denied are not returned;
+    /// if the sample has no other key, further buckets are examined until one is found. Returns `None` if all keys of
+    /// the table are being denied.
+    fn eviction_candidate(&mut self, now: CoarseTime) -> Option<EvictionCandidate>;
+
+    /// Returns the key with the earliest `denied_until`, that is, a key that is not being denied, or else the key whose
+    /// denial ends first. Returns `None` if no key may be evicted.
+    fn candidate_by_denial_end(&self) -> Option<EvictionCandidate>;
+
+    /// Removes the key in the slot at this position.
+    fn remove(&mut self, slot: SlotIndex);
+
+    /// Shrinks the table if its keys fit into half of its buckets with space for some more.
+    fn trim(&mut self);
+}
+
+impl<S: Default + HeapSize> Evict for Table<S> {
+    fn bucket_count(&self) -> usize {
+        // hashbrown reports one bucket for a table without an allocation.
+        if self.slots.capacity() == 0 { 0 } else { self.slots.num_buckets() }
+    }
+
+    fn bytes(&self) -> usize {
+        allocated_bytes(self.slots.allocation_size()) + self.heap_bytes
+    }
+
+    fn sweep(&mut self, now: CoarseTime) -> usize {
+        let before = self.slots.len();
+        for _ in 0..BUCKETS_PER_SWEEP.min(self.bucket_count()) {
+            let bucket = self.advance_next_bucket();
+            if self.slots.get_bucket(bucket).is_some_and(|slot| slot.expires < now) {
+                self.remove(bucket);
+            }
+        }
+        let len = self.slots.len();
+        if len * 4 < self.bucket_count() {
+            self.shrink_to(len + len / 2);
+        }
+        before - len
+    }
+
+    fn sweep_all(&mut self, now: CoarseTime) -> usize {
+        let before = self.slots.len();
+        let heap_bytes = &mut self.heap_bytes;
+        self.slots.retain(|slot| {
+            let is_expired = slot.expires < now;
+            if is_expired {
+                *heap_bytes -= slot.state.heap_bytes();
+            }
+            !is_expired
+        });
+        before - self.slots.len()
+    }
+
+    fn eviction_candidate(&mut self, now: CoarseTime) -> Option<EvictionCandidate> {
+        let mut soonest: Option<EvictionCandidate> = None;
+        for examined in 0..self.bucket_count() {
+            if examined >= MIN_BUCKETS_PER_EVICTION_SAMPLE && soonest.is_some() {
+                break;
+            }
+            let index = self.advance_next_bucket();
+            let Some(slot) = self.slots.get_bucket(index) else { continue };
+            let is_sooner = soonest.is_none_or(|soonest| slot.expires < soonest.expires);
+            if slot.denied_until <= now && is_sooner {
+                soonest = Some(EvictionCandidate { slot: index, expires: slot.expires });
+            }
+        }
+        soonest
+    }
+
+    fn candidate_by_denial_end(&self) -> Option<EvictionCandidate> {
+        self.indexed_slots()
+            .filter(|(_, slot)| slot.denied_until != PINNED)
+            .map(|(index, slot)| EvictionCandidate { slot: index, expires: slot.denied_until })
+            .min_by_key(|candidate| candidate.expires)
+    }
+
+    fn remove(&mut self, slot: SlotIndex) {
+        if let Ok(entry) = self.slots.get_bucket_entry(slot) {
+            let (slot, _) = entry.remove();
+            self.heap_bytes -= slot.state.heap_bytes();
+        }
+    }
+
+    fn trim(&mut self) {
+        // A thirteenth more, so that the table does not grow at the next insertions.
+        let len = self.slots.len();
+        self.shrink_to(len + len / 13);
+    }
 }

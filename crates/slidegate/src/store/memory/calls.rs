@@ -63,7 +63,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         if call.len() > 1 { self.decide_few(call) } else { None }
     }
 
-    /// Locks the shards of a batch of hits and loads all states before deciding, so that the memory accesses overlap.
+    /// Locks the shards of a batch of hits together.
     fn charge_each(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult)) {
         let now = self.clock.now();
         for hits in hits.chunks(HITS_PER_BATCH) {
@@ -73,11 +73,6 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
             }
             let locations = &locations[..hits.len()];
             let mut locked_shards = self.lock_shards(locations);
-            for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
-                with_counter!(hit.limit.counter(), counter => {
-                    locked_shards.shard_of_location(nth).prefetch(counter, location.fingerprint)
-                });
-            }
             for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
                 on_result(self.decide_single_hit(
                     locked_shards.shard_of_location(nth),

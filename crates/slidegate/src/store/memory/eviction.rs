@@ -12,8 +12,7 @@ use crate::store::table::{CoarseTime, PINNED, SlotIndex};
 const MAX_EVICTIONS_PER_INSERT: usize = 16;
 
 /// The largest number of keys that are evicted from a small shard at a time when memory is short. In a large shard, the
-/// largest number is an eighth of the slots. After these evictions, the tables have enough free slots to free whole
-/// groups.
+/// largest number is half of the buckets. After these evictions, the tables shrink.
 const MIN_EVICTION_BATCH_KEYS: usize = 16;
 
 /// The largest number of denied keys that are evicted per charge when memory is short and all keys are being denied.
@@ -53,7 +52,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Evicts keys of a shard until the table of `counter` has a free slot, or the memory budget allows the table to
-    /// grow.
+    /// grow: first keys that are not being denied, and denied keys of the table only if there is no other.
     fn evict_to_free_slot<K: HasStateTable>(
         &self,
         shard: &mut Shard,
@@ -62,14 +61,24 @@ impl<C: Clock> MemoryStore<C> {
         now: CoarseTime,
     ) {
         for _ in 0..MAX_EVICTIONS_PER_INSERT {
-            let growth = shard.growth_bytes(counter, location.fingerprint);
-            let has_slot = self.used_memory() + growth <= self.max_memory;
-            if has_slot || !self.evict_one_key(shard, now, |shard| shard.evict(now)) {
-                return;
+            if self.has_memory_for(shard.growth_bytes(counter))
+                || !self.evict_one_key(shard, now, |shard| shard.evict(now))
+            {
+                break;
             }
         }
-        if shard.growth_bytes(counter, location.fingerprint) > 0 {
-            self.evict_one_key(shard, now, |shard| shard.evict_from_table(counter, now));
+        let growth = shard.growth_bytes(counter);
+        if self.has_memory_for(growth)
+            || self.evict_one_key(shard, now, |shard| shard.evict_from_table(counter, now))
+        {
+            return;
+        }
+        self.evict_from_other_shards_for(growth, location.shard, now);
+        while !self.has_memory_for(shard.growth_bytes(counter)) {
+            let evict = |shard: &mut Shard| shard.evict_denied_key_from_table(counter);
+            if !self.evict_one_key(shard, now, evict) {
+                return;
+            }
         }
     }
 
@@ -119,6 +128,11 @@ impl<C: Clock> MemoryStore<C> {
         self.memory_bytes() + self.calls.memory_bytes()
     }
 
+    /// Returns whether the memory budget has room for `growth` further bytes.
+    fn has_memory_for(&self, growth: usize) -> bool {
+        growth == 0 || self.used_memory() + growth <= self.max_memory
+    }
+
     fn is_within_memory_budget(&self) -> bool {
         self.used_memory() <= self.max_memory
     }
@@ -137,9 +151,23 @@ impl<C: Clock> MemoryStore<C> {
     /// Evicts keys until the store is within its memory budget: first keys of this shard, then keys of other shards.
     /// Skips locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
     fn evict_until_within_budget(&self, shard: &mut Shard, shard_index: usize, now: CoarseTime) {
-        self.evict_batch_of_keys(shard, now);
-        for _ in 0..self.shards.len() {
+        self.evict_batch_of_keys(shard, 0, now);
+        self.evict_from_other_shards_for(0, shard_index, now);
+        for _ in 0..MAX_DENIED_EVICTIONS_PER_CHARGE {
             if self.is_within_memory_budget() {
+                return;
+            }
+            if let Some(expires) = self.evict_denied_key(shard, shard_index) {
+                self.count_evicted_key(expires, now);
+            }
+        }
+    }
+
+    /// Evicts keys of other shards, except keys that are being denied, until the memory budget has room for `growth`
+    /// further bytes. Skips locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
+    fn evict_from_other_shards_for(&self, growth: usize, shard_index: usize, now: CoarseTime) {
+        for _ in 0..self.shards.len() {
+            if self.used_memory() + growth <= self.max_memory {
                 return;
             }
             let next = self.next_shard_to_evict.fetch_add(1, Ordering::Relaxed);
@@ -151,31 +179,23 @@ impl<C: Clock> MemoryStore<C> {
             let Some(mut shard) = padded.shard.try_lock() else {
                 continue;
             };
-            if !self.evict_batch_of_keys(&mut shard, now) {
+            if !self.evict_batch_of_keys(&mut shard, growth, now) {
                 padded.all_denied_until.store(shard.all_denied_until(), Ordering::Relaxed);
-            }
-        }
-        for _ in 0..MAX_DENIED_EVICTIONS_PER_CHARGE {
-            if self.is_within_memory_budget() {
-                return;
-            }
-            if let Some(expires) = self.evict_denied_key(shard, shard_index) {
-                self.count_evicted_key(expires, now);
             }
         }
     }
 
-    /// Evicts some keys of a shard while memory is short. Returns `false` if all remaining keys of the shard are being
-    /// denied.
-    fn evict_batch_of_keys(&self, shard: &mut Shard, now: CoarseTime) -> bool {
-        let max_evictions = MIN_EVICTION_BATCH_KEYS.max(shard.slot_count() / 8);
+    /// Evicts some keys of a shard until there is room for `growth` further bytes. Returns `false` if all remaining keys of
+    /// the shard are being denied.
+    fn evict_batch_of_keys(&self, shard: &mut Shard, growth: usize, now: CoarseTime) -> bool {
+        let max_evictions = MIN_EVICTION_BATCH_KEYS.max(shard.bucket_count() / 2);
         (0..max_evictions).all(|_| {
-            self.is_within_memory_budget()
+            self.used_memory() + growth <= self.max_memory
                 || self.evict_one_key(shard, now, |shard| shard.evict(now))
         })
     }
 
-    /// Evicts a key by calling `evict`, and frees the groups that are no longer needed. Returns `true` if a key was
+    /// Evicts a key by calling `evict`, and shrinks tables that have few keys. Returns `true` if a key was
     /// evicted.
     fn evict_one_key(
         &self,

@@ -13,9 +13,7 @@ use crate::heap::HeapSize;
 use crate::outcome::Outcome;
 use crate::store::PermitChange;
 
-use crate::store::table::{
-    CoarseTime, Evict, EvictionCandidate, SLOTS_PER_GROUP, Slot, SlotIndex, Table,
-};
+use crate::store::table::{CoarseTime, Evict, EvictionCandidate, Slot, SlotIndex, Table};
 
 /// The number of decisions of a shard between two sweeps. A sweep removes expired keys.
 const DECISIONS_PER_SWEEP: u8 = 64;
@@ -122,27 +120,24 @@ impl Shard {
         self.sliding_window.bytes() + other_bytes
     }
 
-    /// Returns the number of slots of all tables, including free slots.
-    pub(super) fn slot_count(&mut self) -> usize {
-        self.tables().map(|table| table.group_count() * SLOTS_PER_GROUP).sum()
+    /// Returns the number of buckets of all tables, with and without keys.
+    pub(super) fn bucket_count(&mut self) -> usize {
+        self.tables().map(|table| table.bucket_count()).sum()
     }
 
-    /// Returns the number of bytes by which the table of `C` would grow if the fingerprint were inserted.
-    pub(super) fn growth_bytes<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> usize {
-        C::table(self).growth_bytes(fingerprint)
+    /// Returns the number of bytes that the table of `C` allocates if a key is inserted.
+    pub(super) fn growth_bytes<C: HasStateTable>(&mut self, _: C) -> usize {
+        C::table(self).growth_bytes()
     }
 
-    /// Removes the expired keys in the next group of each table, and returns the number of removed keys.
+    /// Removes the expired keys in the next buckets of each table, and returns the number of removed keys.
     pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
         self.tables().map(|table| table.sweep(now)).sum()
     }
 
-    /// Removes the expired keys in all groups, and returns the number of removed keys. A table that shrinks during the
-    /// sweep reorders its groups, so some expired keys may be missed; another call removes them.
+    /// Removes all expired keys, and returns their number.
     pub(super) fn sweep_all(&mut self, now: CoarseTime) -> usize {
-        self.tables()
-            .map(|table| (0..table.group_count()).map(|_| table.sweep(now)).sum::<usize>())
-            .sum()
+        self.tables().map(|table| table.sweep_all(now)).sum()
     }
 
     /// Evicts the key that expires first in a small sample, and returns the time at which the key expires. A key that
@@ -166,7 +161,7 @@ impl Shard {
         Some(candidate.expires)
     }
 
-    /// Frees groups of tables that have enough free slots.
+    /// Shrinks tables whose keys fit into half of their buckets.
     pub(super) fn trim(&mut self) {
         self.tables().for_each(|table| table.trim());
     }
@@ -181,6 +176,17 @@ impl Shard {
         let table = C::table(self);
         let slot = table.find(fingerprint);
         slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
+    }
+
+    /// Evicts the key of the table of `C` whose denial ends first, as [`evict_denied_key`](Self::evict_denied_key) does.
+    pub(super) fn evict_denied_key_from_table<C: HasStateTable>(
+        &mut self,
+        _: C,
+    ) -> Option<CoarseTime> {
+        let table = C::table(self);
+        let candidate = table.candidate_by_denial_end()?;
+        table.remove(candidate.slot);
+        Some(candidate.expires)
     }
 
     /// Evicts the key whose denial ends first. Returns the time at which the denial ends.
@@ -211,11 +217,6 @@ impl Shard {
     /// Begins to count the decisions until the next sweep.
     pub(super) fn restart_sweep_interval(&mut self) {
         self.decisions_until_sweep = DECISIONS_PER_SWEEP - 1;
-    }
-
-    #[inline]
-    pub(super) fn prefetch<C: HasStateTable>(&mut self, _: C, fingerprint: u64) {
-        C::table(self).prefetch(fingerprint);
     }
 
     #[inline(always)]

@@ -2,14 +2,14 @@
 
 use crate::algorithm::{AnyCounter, with_counter};
 use crate::limit::Limit;
-use crate::store::table::slot_bytes;
+use crate::store::table::bucket_bytes;
 
 use super::shard::HasStateTable;
 
 impl Limit {
     /// Returns the largest number of bytes that one key of this limit takes in a [`MemoryStore`](crate::MemoryStore): its
-    /// slot, its share of the free slots of the table, and the largest heap allocation of its state. The share of the
-    /// free slots is at most a quarter of a slot in growing tables with several hundred keys.
+    /// slot, its share of the free slots of the tables, and the largest heap allocation of its state. The share of the
+    /// free slots is at most two thirds of a slot, on average over the shards of a store with several hundred keys each.
     ///
     /// The largest allocation is reached with `sliding_buckets` when every bucket has units, and with `sliding_log` and
     /// `sliding_window` when charges without a check, such as reported ones, have filled the log to twice its max. Most
@@ -20,7 +20,7 @@ impl Limit {
     /// use std::time::Duration;
     ///
     /// let counter = Limit::new("100/min".parse()?, Algorithm::SlidingCounter)?;
-    /// assert_eq!(counter.max_state_bytes(), 42);
+    /// assert_eq!(counter.max_state_bytes(), 55);
     /// let precision = Some(Duration::from_secs(60));
     /// let buckets = Limit::new("10000/d".parse()?, Algorithm::SlidingBuckets { precision })?;
     /// assert_eq!(buckets.max_state_bytes(), 11_639);
@@ -36,11 +36,11 @@ impl Limit {
             | AnyCounter::FixedWindow(_)
             | AnyCounter::TokenBucket(_) => 0,
         };
-        let slot_bytes = with_counter!(self.counter(), counter => table_slot_bytes(counter));
-        slot_bytes + slot_bytes / 4 + heap_bytes
+        let bucket_bytes = with_counter!(self.counter(), counter => bucket_bytes_of(counter));
+        bucket_bytes + bucket_bytes * 2 / 3 + heap_bytes
     }
 }
 
-fn table_slot_bytes<C: HasStateTable>(_: C) -> usize {
-    slot_bytes::<C::State>()
+fn bucket_bytes_of<C: HasStateTable>(_: C) -> usize {
+    bucket_bytes::<C::State>()
 }
