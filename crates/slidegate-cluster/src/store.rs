@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use slidegate::store::{
     CallRecordTable, CounterId, DEFAULT_MAX_CALL_RECORDS, OnceResult, Outcomes, SettleResult,
-    Settlement, SingleChargeResult, max_call_record_bytes,
+    Settlement, max_call_record_bytes,
 };
 use slidegate::{
     Adjustment, Asynchronous, CallIdentity, ChargeResult, Clock, Edit, Hit, Receipt, Store,
@@ -161,19 +161,6 @@ impl<C: Clock> ClusterStore<C> {
         Ok(attempt)
     }
 
-    /// Decides a request with one hit as [`try_charge`](Self::try_charge) does. Returns `None` if the request must wait.
-    #[inline(always)]
-    fn try_charge_hit(&self, hit: &Hit<'_>) -> Result<Option<SingleChargeResult>, StoreError> {
-        let result = self.counters.charge_hit(hit, self.clock.now(), CapPolicy::Wait)?;
-        if let Some(SingleChargeResult { outcome, charge: Some(_) }) = &result
-            && !self.counters.progress().is_alone()
-            && is_nearly_used(outcome.remaining(), hit.limit.capacity())
-        {
-            self.replication.request_early_flush();
-        }
-        Ok(result)
-    }
-
     /// Retries a request each time that other nodes have acknowledged more flushes, until the deadline. At the
     /// deadline, decides the request for the last time, and denies it if acknowledgements are still missing.
     #[cold]
@@ -202,14 +189,16 @@ impl<C: Clock> ClusterStore<C> {
         }
     }
 
-    async fn take_with_deadline(
+    /// Decides a request. If it must wait for other nodes, waits until the deadline.
+    async fn charge_until(
         &self,
         hits: &[Hit<'_>],
-        deadline: Instant,
+        deadline: impl FnOnce() -> Instant,
     ) -> Result<ChargeResult, StoreError> {
         match self.try_charge(hits, CapPolicy::Wait)? {
             Attempt::Decided(result) => Ok(result),
-            Attempt::Unsynced => Box::pin(self.retry_charge_until_deadline(hits, deadline)).await,
+            // Boxed, since most decisions do not wait and should not pay for a larger future.
+            Attempt::Unsynced => Box::pin(self.retry_charge_until_deadline(hits, deadline())).await,
         }
     }
 }
@@ -250,17 +239,8 @@ fn is_nearly_used(remaining: u64, capacity: u64) -> bool {
 impl<C: Clock> Store for ClusterStore<C> {
     type Kind = Asynchronous;
 
-    #[inline]
     async fn charge_async(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        if let [hit] = hits {
-            if let Some(result) = self.try_charge_hit(hit)? {
-                return Ok(result.into_charge_result(hit));
-            }
-        } else if let Attempt::Decided(result) = self.try_charge(hits, CapPolicy::Wait)? {
-            return Ok(result);
-        }
-        // Boxed, since most decisions do not wait and should not pay for a larger future.
-        Box::pin(self.retry_charge_until_deadline(hits, Instant::now() + self.sync_wait)).await
+        self.charge_until(hits, || Instant::now() + self.sync_wait).await
     }
 
     /// Decides the calls one after another, with one common deadline for all waits.
@@ -271,7 +251,7 @@ impl<C: Clock> Store for ClusterStore<C> {
         let deadline = Instant::now() + self.sync_wait;
         let mut results = Vec::with_capacity(calls.len());
         for hits in calls {
-            results.push(self.take_with_deadline(hits, deadline).await?);
+            results.push(self.charge_until(hits, || deadline).await?);
         }
         Ok(results)
     }

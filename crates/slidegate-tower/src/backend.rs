@@ -36,6 +36,19 @@ pub enum BackendDecision<'b> {
     Malformed(MalformedDetail),
 }
 
+impl BackendDecision<'_> {
+    /// Returns the same decision without borrowing from the backend.
+    fn into_owned(self) -> BackendDecision<'static> {
+        match self {
+            Self::Uncounted => BackendDecision::Uncounted,
+            Self::Counted(decision, context) => {
+                BackendDecision::Counted(decision.into_owned(), context)
+            }
+            Self::Malformed(malformed) => BackendDecision::Malformed(malformed),
+        }
+    }
+}
+
 /// The charge of an allowed request, which is kept, corrected or reverted once the response is known.
 #[derive(Debug)]
 pub struct PendingCharge {

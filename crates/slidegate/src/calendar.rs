@@ -203,7 +203,6 @@ impl Calendar {
     }
 
     /// Returns the phase: the number of microseconds that is added to a time to get the counter time.
-    #[inline]
     pub(crate) fn phase_us(&self, time: Timestamp) -> u64 {
         self.phase_of(&self.span(time))
     }
@@ -235,7 +234,6 @@ impl Calendar {
 
     /// Converts a counter time to the counter time that the same moment has with the phase of the period `number`, which is
     /// a later one: the moment is that long before the end of this period.
-    #[cold]
     pub(crate) fn time_relative_to_period(
         &self,
         counter_time: Timestamp,
@@ -250,7 +248,6 @@ impl Calendar {
 
     /// Returns the period that contains a time. Reads the rules of the time zone only if the last decision was in another
     /// period.
-    #[inline]
     fn span(&self, time: Timestamp) -> PeriodSpan {
         match self.0.cache.current() {
             Some(span) if span.contains(time.as_micros()) => span,
@@ -266,7 +263,6 @@ impl Calendar {
         }
     }
 
-    #[cold]
     fn compute_spans(&self, time: Timestamp) -> [PeriodSpan; 3] {
         let spans = civil::spans_around(self.0, time.as_micros());
         self.0.cache.replace(&spans);

@@ -96,7 +96,6 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    #[inline]
     fn now(&self) -> Timestamp {
         self.0.now()
     }
@@ -155,7 +154,6 @@ impl Default for DriftCorrectedClock {
 }
 
 impl Clock for DriftCorrectedClock {
-    #[inline]
     fn now(&self) -> Timestamp {
         Timestamp(self.clock.now().0.saturating_add_signed(self.ahead_us.load(Ordering::Relaxed)))
     }

@@ -3,12 +3,10 @@
 //! The store decides whether a request is allowed; this module chooses the binding limit, which is the limit that
 //! clients see.
 
-mod decided_hits;
-mod decided_limits;
 mod limit_status;
+mod limits;
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::hit::{Hit, Veto};
@@ -18,18 +16,15 @@ use crate::permit::Permit;
 #[cfg(feature = "policy")]
 use crate::policy::RuleCost;
 use crate::reason::Reason;
-use crate::rule_limit::LimiterLimits;
 #[cfg(feature = "policy")]
 use crate::store::Charge;
-use crate::store::local_results::LocalResult;
-use crate::store::{ChargeResult, LocalResults, Outcomes, Receipt, SingleChargeResult, admits};
+use crate::store::{ChargeResult, Outcomes, Receipt, admits};
 
-use decided_hits::{DecidedHits, HitResults};
-pub use decided_limits::DecidedLimits;
-pub(crate) use limit_status::DecisionLimits;
 pub use limit_status::LimitStatus;
+pub use limits::DecidedLimits;
+pub(crate) use limits::DecisionLimits;
 #[cfg(feature = "policy")]
-pub(crate) use limit_status::{LimitOfRule, PolicyLimits};
+pub(crate) use limits::PolicyLimits;
 
 /// The result for a request: whether it is allowed, the status of every limit, and the record of the charges.
 ///
@@ -48,12 +43,15 @@ pub(crate) use limit_status::{LimitOfRule, PolicyLimits};
 #[derive(Clone, Debug)]
 #[must_use = "a denial is a value: check whether the request is allowed"]
 pub struct Decision<'l> {
-    is_allowed: bool,
+    /// The result of the store. Its outcomes are empty if the store is unavailable.
+    result: ChargeResult,
+    /// One limit for each outcome of the result.
+    limits: DecisionLimits<'l>,
+    /// Index of the binding limit.
+    binding: Option<u16>,
     is_degraded: bool,
     /// Whether the request is denied because too many calls wait for its limits.
     is_wait_queue_full: bool,
-    binding: Option<u16>,
-    hits: DecidedHits<'l>,
 }
 
 /// A denial as an error. Returned by [`Decision::into_result`].
@@ -75,58 +73,13 @@ pub struct Denied(Box<Decision<'static>>);
 
 impl<'l> Decision<'l> {
     /// Creates a decision from the result of a charge. `limits` has one limit for each hit.
-    #[inline(always)]
     pub(crate) fn from_charge(
         hits: &[Hit<'_>],
         result: ChargeResult,
         limits: DecisionLimits<'l>,
     ) -> Self {
         let binding = find_binding_hit(hits, &result.outcomes, result.allowed);
-        let ChargeResult { allowed, outcomes, receipt } = result;
-        let results = HitResults::Any { outcomes, receipt };
-        Self::new(allowed, binding, DecidedHits::new(results, limits))
-    }
-
-    #[inline(always)]
-    fn new(is_allowed: bool, binding: Option<u16>, hits: DecidedHits<'l>) -> Self {
-        Self { is_allowed, is_degraded: false, is_wait_queue_full: false, binding, hits }
-    }
-
-    /// Creates a decision from the result of charging the only hit of a policy. `limit` is the limit of the hit.
-    #[cfg(feature = "policy")]
-    #[inline(always)]
-    pub(crate) fn from_single_charge(
-        hit: &Hit<'_>,
-        result: SingleChargeResult,
-        limit: LimitOfRule,
-    ) -> Self {
-        let is_allowed = result.outcome.fits() || hit.veto == Veto::Never;
-        let binding = is_single_hit_binding(hit, is_allowed).then_some(0);
-        Self::new(is_allowed, binding, DecidedHits::of_rule(result, hit.limit, limit))
-    }
-
-    /// Creates a decision of a limiter from the result of charging its only hit.
-    #[inline(always)]
-    pub(crate) fn from_limiter_charge(
-        hit: &Hit<'_>,
-        result: SingleChargeResult,
-        limits: &'l Arc<LimiterLimits>,
-    ) -> Self {
-        let is_allowed = result.outcome.fits() || hit.veto == Veto::Never;
-        let binding = is_single_hit_binding(hit, is_allowed).then_some(0);
-        Self::new(is_allowed, binding, DecidedHits::of_limiter(result, hit.limit, limits))
-    }
-
-    /// Creates a decision of a limiter from the results of charging its hits.
-    #[inline]
-    pub(crate) fn from_few(
-        hits: &[Hit<'_>],
-        results: Box<LocalResults>,
-        limits: &'l Arc<LimiterLimits>,
-    ) -> Self {
-        let is_allowed = results.is_allowed();
-        let binding = find_binding_of_several_hits(hits, &results.outcomes, is_allowed);
-        Self::new(is_allowed, binding, DecidedHits::Few { results, limits })
+        Self { result, limits, binding, is_degraded: false, is_wait_queue_full: false }
     }
 
     /// Creates a decision from the outcomes of a peek. The decision has no charges.
@@ -144,13 +97,25 @@ impl<'l> Decision<'l> {
     pub(crate) fn with_zero_capacity(veto: Veto, limits: DecisionLimits<'l>) -> Self {
         let outcome = Outcome::from_used_units((0, 0), 1, 0, || 0);
         let allowed = veto == Veto::Never;
-        let results = HitResults::One(LocalResult::uncharged(outcome));
-        Self::new(allowed, (!allowed).then_some(0), DecidedHits::new(results, limits))
+        Self {
+            binding: (!allowed).then_some(0),
+            ..Self::without_charges(allowed, [outcome], limits)
+        }
     }
 
     /// Creates a degraded denial, made because the store is unavailable.
     pub(crate) fn store_unavailable(limits: DecisionLimits<'l>) -> Self {
-        Self::new(false, None, DecidedHits::new(HitResults::none(), limits)).into_degraded()
+        Self::without_charges(false, [], limits).into_degraded()
+    }
+
+    fn without_charges(
+        allowed: bool,
+        outcomes: impl IntoIterator<Item = Outcome>,
+        limits: DecisionLimits<'l>,
+    ) -> Self {
+        let outcomes = outcomes.into_iter().collect();
+        let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
+        Self { result, limits, binding: None, is_degraded: false, is_wait_queue_full: false }
     }
 
     /// Marks the decision as made without the store.
@@ -162,11 +127,13 @@ impl<'l> Decision<'l> {
     /// limit gets this `retry_after`. `None` leaves the `retry_after` of a denial unchanged. The decision must not have
     /// charges.
     pub(crate) fn into_denial(mut self, retry_after: Option<Duration>) -> Self {
-        let outcome = self.binding.and_then(|binding| self.hits.outcome_mut(binding.into()));
-        if let (Some(outcome), Some(retry_after)) = (outcome, retry_after) {
+        let binding =
+            self.binding.and_then(|index| self.result.outcomes.get_mut(usize::from(index)));
+        if let (Some(outcome), Some(retry_after)) = (binding, retry_after) {
             *outcome = outcome.denied(retry_after);
         }
-        Self { is_allowed: false, ..self }
+        self.result.allowed = false;
+        self
     }
 
     /// Returns a denial with the reason [`Reason::WaitQueueFull`]. The decision must not have charges.
@@ -175,9 +142,8 @@ impl<'l> Decision<'l> {
     }
 
     /// Returns whether the request is allowed.
-    #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.is_allowed
+        self.result.allowed
     }
 
     /// Returns whether the decision was made without the store, because it was unavailable.
@@ -190,20 +156,20 @@ impl<'l> Decision<'l> {
     /// # Errors
     /// If the request is denied.
     pub fn into_result(self) -> Result<Self, Denied> {
-        if self.is_allowed { Ok(self) } else { Err(Denied(Box::new(self.into_owned()))) }
+        if self.is_allowed() { Ok(self) } else { Err(Denied(Box::new(self.into_owned()))) }
     }
 
     /// Returns the same decision without borrowing from the limiter.
     pub fn into_owned(self) -> Decision<'static> {
-        let Self { is_allowed, is_degraded, is_wait_queue_full, binding, hits } = self;
-        let hits = hits.into_owned();
-        Decision { is_allowed, is_degraded, is_wait_queue_full, binding, hits }
+        let Self { result, limits, binding, is_degraded, is_wait_queue_full } = self;
+        let limits = limits.into_owned();
+        Decision { result, limits, binding, is_degraded, is_wait_queue_full }
     }
 
     /// Returns the units that the binding limit still admits. Without a binding limit, returns `u64::MAX` if the
     /// request is allowed, and 0 if it is denied.
     pub fn remaining(&self) -> u64 {
-        let default = if self.is_allowed { u64::MAX } else { 0 };
+        let default = if self.is_allowed() { u64::MAX } else { 0 };
         self.binding_outcome().map_or(default, |outcome| outcome.remaining())
     }
 
@@ -217,15 +183,15 @@ impl<'l> Decision<'l> {
     /// the duration is not known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.binding_outcome() {
-            Some(_) if !self.is_allowed => self.binding()?.retry_after(),
+            Some(_) if !self.is_allowed() => self.binding()?.retry_after(),
             Some(outcome) => outcome.retry_after(),
-            None => self.is_allowed.then_some(Duration::ZERO),
+            None => self.is_allowed().then_some(Duration::ZERO),
         }
     }
 
     /// Returns the reason for a denial; `None` if the request is allowed.
     pub fn reason(&self) -> Option<Reason> {
-        if self.is_allowed {
+        if self.is_allowed() {
             return None;
         }
         if self.is_store_unavailable() {
@@ -260,7 +226,7 @@ impl<'l> Decision<'l> {
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     pub fn status(&self) -> u16 {
-        if self.is_allowed {
+        if self.is_allowed() {
             return 200;
         }
         if self.is_store_unavailable() {
@@ -272,17 +238,14 @@ impl<'l> Decision<'l> {
     /// Returns the status of every limit that applies, in the order of the policy or the limiter. Limits that the store
     /// did not have to evaluate are left out.
     pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
-        let known =
-            self.hits.outcomes().iter().enumerate().filter(|(_, outcome)| outcome.is_known());
-        known.filter_map(|(index, outcome)| self.hits.limits().status(index, *outcome))
+        let known = self.outcomes().iter().enumerate().filter(|(_, outcome)| outcome.is_known());
+        known.filter_map(|(index, outcome)| self.limits.status(index, *outcome))
     }
 
     /// Returns the status of every limit that the request exceeds, including limits that only observe, in the order of
     /// [`limits`](Self::limits).
     pub fn exceeded_limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
-        let outcomes = self.hits.outcomes().iter().enumerate();
-        let exceeded = outcomes.filter(|(_, outcome)| outcome.is_known() && !outcome.fits());
-        exceeded.filter_map(|(index, outcome)| self.hits.limits().status(index, *outcome))
+        self.limits().filter(|status| !status.fits())
     }
 
     /// Returns the status of the binding limit, which is the limit that clients see; `None` if no limit is binding.
@@ -293,75 +256,67 @@ impl<'l> Decision<'l> {
     /// fraction remaining. Only one of all [joint](Veto::Jointly) limits is considered. If the request is denied
     /// because none of them fits, this is the limit with the shortest wait. If the request is allowed, this is the
     /// limit with the largest fraction remaining. Limits that only observe are never binding.
-    #[inline]
     pub fn binding(&self) -> Option<LimitStatus<'_>> {
-        let index = usize::from(self.binding?);
-        self.hits.limits().status(index, *self.hits.outcomes().get(index)?)
+        self.limits.status(usize::from(self.binding?), *self.binding_outcome()?)
     }
 
     /// Returns the record of the charges, with which the charges can be reverted or settled.
-    pub fn receipt(&self) -> Receipt {
-        self.hits.receipt()
+    pub fn receipt(&self) -> &Receipt {
+        &self.result.receipt
     }
 
     /// Returns whether a rule with `limits: unlimited` applies to the descriptor with this index.
     #[cfg(feature = "policy")]
     pub fn is_unlimited(&self, descriptor: usize) -> bool {
-        self.hits.limits().is_unlimited(descriptor)
+        self.limits.is_unlimited(descriptor)
     }
 
     /// Returns the outcome of each hit. An outcome is [unknown](Outcome::is_known) if the store did not have to
     /// evaluate the limit.
     pub(crate) fn outcomes(&self) -> &[Outcome] {
-        self.hits.outcomes()
+        &self.result.outcomes
     }
 
     /// Returns the charges, each with the cost that its rule charges; `None` if its rule is not known.
     #[cfg(feature = "policy")]
-    pub(crate) fn charges_with_costs(&self) -> Vec<(Charge, Option<&RuleCost>)> {
-        let limits = self.hits.limits();
-        let charges = self.receipt().into_iter();
-        charges
-            .map(|charge| {
-                let status = limits.status(charge.hit_index as usize, Outcome::unknown());
-                let cost = status.and_then(|status| status.rule()).map(|rule| rule.cost());
-                (charge, cost)
-            })
-            .collect()
+    pub(crate) fn charges_with_costs(&self) -> impl Iterator<Item = (&Charge, Option<&RuleCost>)> {
+        self.receipt().charges().iter().map(|charge| {
+            let status = self.limits.status(charge.hit_index as usize, Outcome::unknown());
+            let cost = status.and_then(|status| status.rule()).map(|rule| rule.cost());
+            (charge, cost)
+        })
     }
 
     /// Returns the permit of the request; `None` if no limit bounds the requests in flight, or the request is denied.
     #[cfg(feature = "policy")]
-    #[inline]
     pub fn permit(&self) -> Option<Permit> {
-        if self.hits.has_concurrent_limit() { Permit::from_decision(self) } else { None }
+        Permit::from_decision(self)
     }
 
     /// Returns the charges that are the cost of the request, and not a cost that a rule states.
     #[cfg(feature = "policy")]
     pub(crate) fn request_cost_receipt(&self) -> Receipt {
-        let limits = self.hits.limits();
-        let is_request_cost = |charge: &Charge| limits.has_request_cost(charge.hit_index as usize);
-        self.receipt().into_iter().filter(is_request_cost).collect()
+        let is_request_cost =
+            |charge: &&Charge| self.limits.has_request_cost(charge.hit_index as usize);
+        self.receipt().charges().iter().filter(is_request_cost).cloned().collect()
     }
 
     /// Returns the charges of rules that charge the cost with this name.
     #[cfg(feature = "policy")]
     pub(crate) fn named_cost_receipt(&self, name: &str) -> Receipt {
-        let charges = self.charges_with_costs().into_iter();
         let has_name =
             |cost: Option<&RuleCost>| matches!(cost, Some(RuleCost::Named(own)) if **own == *name);
-        charges.filter_map(|(charge, cost)| has_name(cost).then_some(charge)).collect()
+        let named = self.charges_with_costs().filter(|(_, cost)| has_name(*cost));
+        named.map(|(charge, _)| charge.clone()).collect()
     }
 
     /// Returns whether the request was denied because the store is unavailable, and not because of a limit.
     fn is_store_unavailable(&self) -> bool {
-        !self.is_allowed && self.hits.outcomes().is_empty()
+        !self.is_allowed() && self.outcomes().is_empty()
     }
 
-    #[inline]
     fn binding_outcome(&self) -> Option<&Outcome> {
-        self.hits.outcomes().get(usize::from(self.binding?))
+        self.outcomes().get(usize::from(self.binding?))
     }
 }
 
@@ -396,84 +351,53 @@ impl fmt::Display for Denied {
 impl std::error::Error for Denied {}
 
 /// Returns the index of the binding hit; `None` if no hit is binding. See [`Decision::binding`].
-#[inline]
 fn find_binding_hit(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
-    match (hits, outcomes) {
-        ([hit], [outcome]) => {
-            (outcome.is_known() && is_single_hit_binding(hit, allowed)).then_some(0)
-        }
-        _ => find_binding_of_several_hits(hits, outcomes, allowed),
+    if let ([hit], [outcome]) = (hits, outcomes) {
+        let is_binding = outcome.is_known() && (!allowed || hit.veto != Veto::Never);
+        return is_binding.then_some(0);
     }
-}
-
-/// Returns whether the only hit of a request is its binding hit. `allowed` is the decision on the request.
-#[inline]
-fn is_single_hit_binding(hit: &Hit<'_>, allowed: bool) -> bool {
-    !allowed || hit.veto != Veto::Never
-}
-
-/// Returns the index of the binding hit of a request with any number of hits; see [`Decision::binding`].
-fn find_binding_of_several_hits(
-    hits: &[Hit<'_>],
-    outcomes: &[Outcome],
-    allowed: bool,
-) -> Option<u16> {
     let is_known = |(_, (_, outcome)): &IndexedHit<'_>| outcome.is_known();
     let all = || hits.iter().zip(outcomes).enumerate().filter(is_known);
     let with_veto = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
-    let denies = |(_, (_, outcome)): &IndexedHit<'_>| !outcome.fits();
-    let wait = |(_, (hit, outcome)): &IndexedHit<'_>| match outcome.retry_after() {
-        Some(_) if hit.limit.is_concurrent() => 0,
-        _ => outcome.retry_after_us(),
-    };
-    let binding = if allowed && hits.iter().all(|hit| hit.veto != Veto::Jointly) {
-        return find_hit_with_smallest_fraction_left(hits, outcomes);
-    } else if allowed {
+    let binding = if allowed {
         // A joint limit that does not fit denies nothing while another one fits.
-        let joint = with_veto(Veto::Jointly).filter(|hit| !denies(hit));
+        let fitting = with_veto(Veto::Jointly).filter(|(_, (_, outcome))| outcome.fits());
         let most =
-            joint.reduce(
-                |most, next| if has_smaller_fraction_left(most.1, next.1) { next } else { most },
-            );
+            fitting.reduce(|most, next| if has_less_left(most.1, next.1) { next } else { most });
         let candidates = with_veto(Veto::Alone).chain(most);
-        candidates.reduce(
-            |least, next| if has_smaller_fraction_left(next.1, least.1) { next } else { least },
-        )
+        candidates.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
     } else {
-        let has_fitting = with_veto(Veto::Jointly).any(|hit| !denies(&hit));
+        let has_fitting = with_veto(Veto::Jointly).any(|(_, (_, outcome))| outcome.fits());
         let joint = with_veto(Veto::Jointly).filter(|_| !has_fitting);
-        let soonest =
-            joint.reduce(|soonest, next| if wait(&next) < wait(&soonest) { next } else { soonest });
-        let candidates = with_veto(Veto::Alone).filter(denies).chain(soonest);
-        candidates.reduce(|longest, next| if wait(&next) > wait(&longest) { next } else { longest })
+        let soonest = joint
+            .reduce(|soonest, next| if wait_us(next) < wait_us(soonest) { next } else { soonest });
+        let denying = with_veto(Veto::Alone).filter(|(_, (_, outcome))| !outcome.fits());
+        let candidates = denying.chain(soonest);
+        candidates
+            .reduce(|longest, next| if wait_us(next) > wait_us(longest) { next } else { longest })
     };
     binding.and_then(|(index, _)| u16::try_from(index).ok())
-}
-
-/// Returns the index of the hit with [`Veto::Alone`] whose limit has the smallest fraction left: the usual case of
-/// [`find_binding_of_several_hits`], in fewer instructions.
-#[inline]
-fn find_hit_with_smallest_fraction_left(hits: &[Hit<'_>], outcomes: &[Outcome]) -> Option<u16> {
-    let mut least = None;
-    for (index, next) in (0..).zip(hits.iter().zip(outcomes)) {
-        if next.0.veto == Veto::Alone
-            && next.1.is_known()
-            && least.is_none_or(|(_, least)| has_smaller_fraction_left(next, least))
-        {
-            least = Some((index, next));
-        }
-    }
-    least.map(|(index, _)| index)
 }
 
 /// A hit with its outcome, preceded by the index of the hit in the request.
 type IndexedHit<'h> = (usize, (&'h Hit<'h>, &'h Outcome));
 
-/// Returns whether the remaining fraction of the limit is smaller for `first` than for `second`. The fractions are
-/// compared by cross-multiplication.
-fn has_smaller_fraction_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
-    let scaled = |(hit, outcome): (&Hit<'_>, &Outcome), by: &Hit<'_>| {
-        (outcome.remaining().min(hit.limit.capacity())) * by.limit.capacity()
-    };
-    scaled(first, second.0) < scaled(second, first.0)
+/// Returns the wait of a hit that does not fit, in microseconds. The wait for the end of another request is not known, and
+/// counts as 0.
+fn wait_us((_, (hit, outcome)): IndexedHit<'_>) -> u64 {
+    if outcome.retry_after().is_some() && hit.limit.is_concurrent() {
+        0
+    } else {
+        outcome.retry_after_us()
+    }
+}
+
+/// Returns whether the remaining fraction of the limit is smaller for `first` than for `second`.
+fn has_less_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
+    remaining_times_capacity(first, second.0) < remaining_times_capacity(second, first.0)
+}
+
+/// Returns one side of the comparison of two fractions by cross-multiplication.
+fn remaining_times_capacity((hit, outcome): (&Hit<'_>, &Outcome), other: &Hit<'_>) -> u64 {
+    outcome.remaining().min(hit.limit.capacity()) * other.limit.capacity()
 }

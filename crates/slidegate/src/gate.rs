@@ -160,7 +160,6 @@ impl<S> Gate<S> {
     }
 
     /// Returns the number of policies that the gate has had. It is at least 1, and increases when the policy is replaced.
-    #[inline]
     pub(crate) fn policy_version(&self) -> u64 {
         self.policy_version.load(Ordering::Acquire)
     }

@@ -24,7 +24,6 @@
 //! written by submodules.
 
 mod ietf;
-mod text;
 mod three_fields;
 
 #[cfg(test)]
@@ -36,13 +35,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use arrayvec::ArrayString;
 use thiserror::Error;
 
 use crate::clock::{Clock, Timestamp};
 use crate::decision::{Decision, LimitStatus};
 use crate::jitter::JitterSample;
-
-pub use text::HeaderText;
 
 /// The largest integer that a structured field (RFC 9651) can have.
 const MAX_STRUCTURED_FIELD_INTEGER: u64 = 999_999_999_999_999;
@@ -50,8 +48,41 @@ const MAX_STRUCTURED_FIELD_INTEGER: u64 = 999_999_999_999_999;
 /// The name of the header that contains the retry delay of a denial. Every style writes this header.
 const RETRY_AFTER_HEADER_NAME: &str = "retry-after";
 
+/// The number of bytes that a value can have without a heap allocation: enough for three limits with names of usual
+/// length.
+const MAX_INLINE_TEXT_BYTES: usize = 128;
+
 /// A header name, in lower case, and its value.
 pub type Header = (&'static str, String);
+
+/// The value of a header. Values of usual length are not allocated on the heap.
+#[derive(Clone, Debug, Default)]
+pub struct HeaderText {
+    inline: ArrayString<MAX_INLINE_TEXT_BYTES>,
+    /// The whole value, if it does not fit into the inline buffer; otherwise an empty string.
+    heap: String,
+}
+
+impl HeaderText {
+    fn push(&mut self, text: &str) -> &mut Self {
+        if !self.heap.is_empty() || self.inline.try_push_str(text).is_err() {
+            self.push_to_heap(text);
+        }
+        self
+    }
+
+    /// Returns the value.
+    pub fn as_str(&self) -> &str {
+        if self.heap.is_empty() { &self.inline } else { &self.heap }
+    }
+
+    fn push_to_heap(&mut self, text: &str) {
+        if self.heap.is_empty() {
+            self.heap.push_str(&self.inline);
+        }
+        self.heap.push_str(text);
+    }
+}
 
 /// Formats a number in decimal.
 macro_rules! decimal {
@@ -249,7 +280,6 @@ pub fn policy_header(style: Style, decision: &Decision<'_>) -> Option<HeaderText
 
 /// Calls `on_header` for each header except the [`policy_header`], with the index of its name in
 /// [`Style::header_names`] and its value.
-#[inline]
 pub fn for_each_status(
     style: Style,
     decision: &Decision<'_>,
@@ -291,7 +321,6 @@ struct HeaderContext<'r> {
 }
 
 impl<'r> HeaderContext<'r> {
-    #[inline]
     fn new(
         decision: &'r Decision<'r>,
         binding: &'r LimitStatus<'r>,

@@ -11,7 +11,6 @@ pub trait HeapSize {
 
 /// Returns the bytes that an allocator reserves for an allocation of `bytes`: a header of 8 bytes is added, the sum is
 /// rounded up to a multiple of 16, and the minimum is 32.
-#[inline]
 pub const fn allocated_bytes(bytes: usize) -> usize {
     match bytes {
         0..=24 => 32 * (bytes != 0) as usize,

@@ -1,5 +1,6 @@
 //! Items for the other crates of this workspace. They are not part of the public API, and may change in any version.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::algorithm::with_counter;
@@ -13,8 +14,6 @@ use crate::limiter::Limiter;
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
 use crate::request::Descriptor;
-use crate::store::Store;
-use crate::store_key::StoreKey;
 
 pub use crate::algorithm::additive::{Additive, BucketLayout};
 pub use crate::algorithm::fixed_window::FixedWindow;
@@ -38,21 +37,9 @@ pub use crate::store::table::{
     CoarseTime, Evict, EvictionCandidate, PINNED, Slot, SlotIndex, Table,
 };
 
-/// Decides a request like [`Limiter::check_cost_async`], but without a future. Returns `None` if the store of the
-/// limiter is asynchronous.
-#[inline]
-pub fn try_check_cost<'l, S: Store, K: StoreKey + ?Sized>(
-    limiter: &'l Limiter<S>,
-    key: &K,
-    cost: u64,
-) -> Option<Decision<'l>> {
-    limiter.try_check_cost(key, cost)
-}
-
 /// Adds attributes and named costs to a descriptor, and sets its unnamed cost, without a copy of the descriptor, which is
 /// large. The third item of an attribute contains the bytes of a value that is not UTF-8.
 #[cfg(feature = "policy")]
-#[inline(always)]
 pub fn extend_descriptor<'a>(
     descriptor: &mut Descriptor<'a>,
     attributes: impl Iterator<Item = (&'a str, &'a str, Option<&'a [u8]>)>,
@@ -62,21 +49,8 @@ pub fn extend_descriptor<'a>(
     descriptor.extend(attributes, plain_cost, named_costs);
 }
 
-/// Decides a request with one descriptor like [`Gate::check_async`], but without a future. Returns `None` if the store of
-/// the gate is asynchronous. A descriptor is large, and is not copied into a [`Request`](crate::Request).
-#[cfg(feature = "policy")]
-#[inline]
-pub fn try_check<S: Store>(
-    gate: &Gate<S>,
-    domain: &str,
-    descriptor: &Descriptor<'_>,
-) -> Option<Decision<'static>> {
-    gate.try_check(domain, descriptor)
-}
-
 /// Returns the number of policies that a gate has had. It is at least 1, and increases when the policy is replaced.
 #[cfg(feature = "policy")]
-#[inline]
 pub fn policy_version<S>(gate: &Gate<S>) -> u64 {
     gate.policy_version()
 }
@@ -94,8 +68,7 @@ pub fn deny_without_store<S>(limiter: &Limiter<S>) -> Decision<'static> {
 }
 
 fn owned_limiter_limits<S>(limiter: &Limiter<S>, is_key_missing: bool) -> DecisionLimits<'static> {
-    let limits = limiter.named_limits().clone();
-    DecisionLimits::OwnedLimiter { limits, is_key_missing }
+    DecisionLimits::Limiter { limits: Cow::Owned(limiter.named_limits().clone()), is_key_missing }
 }
 
 /// Marks a decision as made without the store.

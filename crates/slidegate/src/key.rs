@@ -141,7 +141,6 @@ impl<'a> Key<'a> {
 
     /// Creates the key of these values in a scope. If the counts of this key are split over several sub-keys, `part` is
     /// the index of the sub-key to create.
-    #[inline]
     pub(crate) fn with_optional_sub_key(
         scope: &'a Scope,
         values: &'a [Value<'a>],
@@ -279,7 +278,6 @@ impl<'a> Key<'a> {
     /// assert_ne!(fingerprint("acme".into()), fingerprint("umbrella".into()));
     /// # Ok::<(), slidegate::LimitError>(())
     /// ```
-    #[inline]
     pub fn fingerprint(&self, secret: &impl BuildHasher, shape: u64) -> u64 {
         // The hash of values under the secret is effectively random, so XOR with the scope and the shape is enough:
         // counters with the same values and different shapes never collide, others collide as rarely as random numbers.
@@ -317,7 +315,6 @@ impl<'a> Key<'a> {
     }
 }
 
-#[cold]
 fn fingerprint_of_counter(id: &CounterId, secret: &impl BuildHasher, shape: u64) -> u64 {
     match id {
         CounterId::Fingerprint(fingerprint) => *fingerprint,
@@ -341,7 +338,6 @@ impl Limit {
     /// Returns the phase of a key at `now`, in microseconds: the offset that is added to `now` to get the time of its
     /// counter. For fixed windows with [`Align::Key`](crate::Align::Key), the phase is a stable hash of the key; for a
     /// calendar limit, it depends on the period that contains `now`; for all other limits, it is 0.
-    #[inline(always)]
     pub fn phase_us(&self, key: &Key<'_>, now: Timestamp) -> u64 {
         match self.counter_ref() {
             AnyCounter::FixedWindow(counter) => counter.phase_us(|| key.stable_hash(), now),

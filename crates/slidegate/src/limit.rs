@@ -173,7 +173,6 @@ impl Limit {
 
     /// Returns whether the limit bounds the requests in flight, so that its charges are permits. See
     /// [`concurrent`](Self::concurrent).
-    #[inline]
     pub fn is_concurrent(&self) -> bool {
         matches!(self.counter, AnyCounter::Concurrent(_))
     }
@@ -310,7 +309,6 @@ impl Limit {
     }
 
     /// Returns the largest number of units that fit at once: max, or the burst of a token bucket.
-    #[inline]
     pub fn capacity(&self) -> u64 {
         match self.counter {
             AnyCounter::TokenBucket(counter) => counter.burst(),
@@ -347,7 +345,6 @@ impl Limit {
 
     /// Returns the counter of this limit if its algorithm is additive (the states of several nodes can be added);
     /// otherwise `None`.
-    #[inline]
     pub fn additive(&self) -> Option<AnyAdditive> {
         match self.counter {
             AnyCounter::SlidingWindow(counter) => {
@@ -390,7 +387,6 @@ impl Limit {
 
     /// Returns the [`shape`](Self::shape) of the limit's counters on the nodes of a cluster. There, the shape of a
     /// `sliding_window` also depends on the resolution, because the nodes count it in buckets of window / resolution.
-    #[inline]
     pub fn cluster_shape(&self) -> u64 {
         match self.counter {
             AnyCounter::SlidingWindow(counter) => {
@@ -404,7 +400,6 @@ impl Limit {
         self.counter
     }
 
-    #[inline(always)]
     pub(crate) fn counter_ref(&self) -> &AnyCounter {
         &self.counter
     }

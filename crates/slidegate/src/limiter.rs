@@ -7,6 +7,7 @@ mod asynchronous;
 mod synchronous;
 mod wait;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -14,16 +15,17 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use fnv::FnvHasher;
-use smallvec::{Array, SmallVec};
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::decision::{Decision, DecisionLimits, Denied};
 use crate::hit::Hit;
-use crate::key::{DEFAULT_DOMAIN, Key, Scope};
+use crate::key::{DEFAULT_DOMAIN, Key, Scope, Value};
 use crate::limit::{Limit, LimitError};
 use crate::rule_limit::LimiterLimits;
 use crate::store::memory::MemoryStore;
-use crate::store::{StoreError, SyncStore};
+use crate::store::{Adjustment, Edit, Receipt, Store, StoreError, StoreKind};
+use crate::store_key::StoreKey;
 use crate::wait::WaitBounds;
 use crate::wait::queues::WaitQueues;
 
@@ -254,13 +256,11 @@ impl<S> Limiter<S> {
     }
 
     /// Returns the limits for a decision.
-    #[inline]
     fn decision_limits(&self) -> DecisionLimits<'_> {
-        DecisionLimits::Limiter(&self.named_limits)
+        DecisionLimits::Limiter { limits: Cow::Borrowed(&self.named_limits), is_key_missing: false }
     }
 
     /// Returns the hashed form of a key, for stores in this process.
-    #[inline]
     fn hash_key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
         let stable_hash = if self.has_per_key_window_offset {
             let mut hasher = FnvHasher::default();
@@ -272,51 +272,78 @@ impl<S> Limiter<S> {
         Key::from_hashes(self.secret.hash_one(key), stable_hash)
     }
 
-    /// Decides a request for `key` with the counts in `store`. Charges `cost` units if every limit has capacity for
-    /// them.
-    #[inline(always)]
-    fn check_in_store<K: Hash + ?Sized, L: SyncStore + ?Sized>(
-        &self,
-        store: &L,
-        key: &K,
-        cost: u64,
-    ) -> Decision<'_> {
-        if let [limit] = &*self.limits {
-            let hit = self.new_hit(self.hash_key(key), limit, cost);
-            return Decision::from_limiter_charge(&hit, store.charge_one(&hit), &self.named_limits);
-        }
-        // Filled in place: the result of `hits` would be copied.
-        let mut hits = HitList::new();
-        self.push_hits(&mut hits, self.hash_key(key), cost);
-        if let Some(results) = store.charge_few(&hits) {
-            return Decision::from_few(&hits, results, &self.named_limits);
-        }
-        Decision::from_charge(&hits, store.charge(&hits), self.decision_limits())
-    }
-
     /// Returns one hit of `cost` units for each limit.
-    #[inline]
     fn hits_for_key<'l>(&'l self, key: Key<'l>, cost: u64) -> HitList<'l> {
         let mut hits = HitList::new();
-        self.push_hits(&mut hits, key, cost);
+        for limit in &self.limits {
+            let hit = Hit::new(key, limit, cost);
+            hits.push(if self.named_limits.is_observing() { hit.observed() } else { hit });
+        }
         hits
     }
+}
 
-    /// Appends one hit of `cost` units for each limit to `hits`.
-    #[inline]
-    fn push_hits<'l, A>(&'l self, hits: &mut SmallVec<A>, key: Key<'l>, cost: u64)
-    where
-        A: Array<Item = Hit<'l>>,
-    {
-        for limit in &self.limits {
-            hits.push(self.new_hit(key, limit, cost));
-        }
+/// The bodies of all operations. With a synchronous store, they are ready when they are first polled.
+impl<S: Store> Limiter<S> {
+    async fn charge_key(&self, key: Key<'_>, cost: u64) -> Result<Decision<'_>, StoreError> {
+        let hits = self.hits_for_key(key, cost);
+        let result = self.store.charge_async(&hits).await?;
+        Ok(Decision::from_charge(&hits, result, self.decision_limits()))
     }
 
-    #[inline(always)]
-    fn new_hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
-        let hit = Hit::new(key, limit, cost);
-        if self.named_limits.is_observing() { hit.observed() } else { hit }
+    async fn charge_keys(
+        &self,
+        keys: impl Iterator<Item = Key<'_>>,
+    ) -> Result<Vec<Decision<'_>>, StoreError> {
+        let hits: Vec<HitList<'_>> = keys.map(|key| self.hits_for_key(key, 1)).collect();
+        let calls: Vec<&[Hit<'_>]> = hits.iter().map(|hits| &**hits).collect();
+        let results = self.store.charge_many_async(&calls).await?;
+        let decided = calls.iter().zip(results);
+        Ok(decided
+            .map(|(hits, result)| Decision::from_charge(hits, result, self.decision_limits()))
+            .collect())
+    }
+
+    async fn peek_key(&self, key: Key<'_>, cost: u64) -> Result<Decision<'_>, StoreError> {
+        let hits = self.hits_for_key(key, cost);
+        let outcomes = self.store.peek_async(&hits).await?;
+        Ok(Decision::from_peek(&hits, outcomes, self.decision_limits()))
+    }
+
+    async fn report_key(&self, key: Key<'_>, cost: u64) -> Result<Decision<'_>, StoreError> {
+        let hits: HitList<'_> =
+            self.hits_for_key(key, cost).into_iter().map(Hit::reported).collect();
+        let result = self.store.charge_async(&hits).await?;
+        Ok(Decision::from_charge(&hits, result, self.decision_limits()))
+    }
+
+    async fn edit_key(&self, key: Key<'_>, cost: u64, edit: Edit) -> Result<(), StoreError> {
+        let hits = self.hits_for_key(key, cost);
+        self.store.edit_async(&hits, edit).await?;
+        self.wait_queues.wake_for_hits(&self.store, hits);
+        Ok(())
+    }
+
+    async fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) -> Result<(), StoreError> {
+        self.store.adjust_async(receipt, adjustment).await?;
+        self.wait_queues.wake_for_charges(receipt.charges_to_revert(adjustment));
+        Ok(())
+    }
+
+    /// Returns the text of a key for a store outside of this process; an empty text for a synchronous store, which counts
+    /// by hashes.
+    fn text_for_store<'k, K: StoreKey + ?Sized>(&self, key: &'k K) -> Cow<'k, str> {
+        if S::Kind::IS_SYNCHRONOUS { Cow::Borrowed("") } else { key.text() }
+    }
+
+    /// Returns the key for the store of the limiter: the hash of `key` for a synchronous store, otherwise the key with
+    /// this value.
+    fn key_for_store<'a, K: StoreKey + ?Sized>(
+        &'a self,
+        key: &K,
+        value: &'a [Value<'a>; 1],
+    ) -> Key<'a> {
+        if S::Kind::IS_SYNCHRONOUS { self.hash_key(key) } else { Key::new(&self.scope, value) }
     }
 }
 
@@ -331,12 +358,7 @@ impl<S> fmt::Debug for Limiter<S> {
 }
 
 /// The hits of one request.
-type HitList<'l> = SmallVec<[Hit<'l>; 4]>;
-
-/// Returns hits that record units which have been consumed already, so that they never deny.
-fn reported<'l>(hits: HitList<'l>) -> HitList<'l> {
-    hits.into_iter().map(Hit::reported).collect()
-}
+type HitList<'l> = SmallVec<[Hit<'l>; 2]>;
 
 /// Returns the scope of a limiter, that is, the constant part of its keys, for stores that other processes share.
 fn new_limiter_scope(name: &str) -> Scope {

@@ -127,7 +127,6 @@ pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
 
 /// Returns `false` if a text is certainly not an address in IPv6 notation, such as `2001:db8::1` or `::ffff:192.0.2.7`.
 /// Examines only the first bytes, so that most values are rejected cheaply.
-#[inline]
 pub(crate) fn may_be_ipv6_notation(text: &str) -> bool {
     // The first group has at most four digits. If it has none, the text begins with two colons.
     let bytes = text.as_bytes();

@@ -32,7 +32,6 @@ impl Outcome {
     /// Creates the outcome of a hit that requires `required` free units while `used` of `capacity` units are in use.
     /// `fits_after_us` returns the duration, in microseconds, until the required units are free; it is called only if
     /// they are not free now but will be later.
-    #[inline(always)]
     pub(crate) fn from_used_units(
         (used, capacity): (u64, u64),
         required: u64,
@@ -52,7 +51,6 @@ impl Outcome {
 
     /// Creates an outcome as [`from_used_units`](Self::from_used_units) does, for a caller that has already determined
     /// whether the hit fits and the number of remaining units.
-    #[inline(always)]
     pub(crate) fn from_fit_and_remaining(
         (fits, remaining, capacity): (bool, u64, u64),
         required: u64,
@@ -101,14 +99,12 @@ impl Outcome {
     }
 
     /// Returns whether the store evaluated the hit. If it did not, the other fields have no meaning.
-    #[inline]
     pub fn is_known(&self) -> bool {
         self.remaining != UNKNOWN_REMAINING_UNITS
     }
 
     /// Returns the outcome of a hit that fitted and has been charged. `self` is the outcome that
     /// [`Counter::charge`](crate::algorithm::Counter::charge) returned.
-    #[inline]
     pub fn charged(self) -> Self {
         Self { fits: true, retry_after_us: 0, ..self }
     }
@@ -117,7 +113,6 @@ impl Outcome {
     /// [`Counter::charge`](crate::algorithm::Counter::charge) returned, and `before` is the outcome of the hit before
     /// the charge. If the hit did not fit before the charge, the `retry_after` of the result is the duration until one
     /// unit fits, at least 1 us.
-    #[inline]
     pub fn charged_after(self, before: &Self) -> Self {
         match (before.fits, self.fits) {
             (true, _) => self.charged(),
@@ -133,7 +128,6 @@ impl Outcome {
 
     /// Returns whether the cost of the hit fits, or, if the hit has been charged, whether its cost fitted before the
     /// charge.
-    #[inline]
     pub fn fits(&self) -> bool {
         self.fits
     }
@@ -156,13 +150,11 @@ impl Outcome {
     }
 
     /// Returns [`reset_after`](Self::reset_after) in microseconds.
-    #[inline]
     pub fn reset_after_us(&self) -> u64 {
         self.reset_after_us
     }
 
     /// Returns [`retry_after`](Self::retry_after) in microseconds; [`u64::MAX`] if the cost never fits.
-    #[inline]
     pub fn retry_after_us(&self) -> u64 {
         self.retry_after_us
     }

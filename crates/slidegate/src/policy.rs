@@ -6,16 +6,13 @@
 
 mod attributes;
 mod cost;
-mod decision_limits;
 mod declared_attributes;
 mod domain_names;
 pub(crate) mod error;
 pub mod file;
-mod hit_origin;
 mod index;
 mod matched;
 mod mode;
-mod name_map;
 mod pattern;
 mod per;
 mod redis;
@@ -28,20 +25,21 @@ use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+use indexmap::IndexMap;
+
 use crate::request::{AttributePairs, Descriptor, Request};
 
 use attributes::DescriptorAttributes;
 use declared_attributes::DeclaredAttributes;
 use error::PolicyWarning;
 use index::{CandidateRules, RuleIndex};
-use name_map::NameMap;
 use route::Routes;
 use rule_sets::RuleSets;
 
 pub use cost::RuleCost;
 pub use domain_names::DomainNames;
-pub(crate) use hit_origin::{HitOrigin, HitOrigins};
-pub(crate) use matched::HitList;
+pub(crate) use matched::{HitList, HitOrigin};
 pub use matched::{Match, MatchedRules};
 pub use mode::{Mode, OnStoreError, Percentage, PercentageError, WhenMissing};
 pub use pattern::Condition;
@@ -52,6 +50,10 @@ pub use rule::{NoMatchReason, Override, Rule, RuleSettings, When};
 pub use unused_names::UnknownCost;
 
 pub use crate::rule_limit::RuleLimit;
+
+/// A map from texts of the policy, such as attribute names, to values. Iterates in the order of insertion. The hash function
+/// has a fixed seed, because clients choose no keys.
+type NameMap<V> = IndexMap<Box<str>, V, FixedState>;
 
 /// The rules to enforce, grouped by domain. [`Policy::from_yaml`] reads a policy from YAML.
 #[derive(Clone, Debug)]
@@ -92,15 +94,14 @@ impl Policy {
         }
         let mut rules_by_domain: NameMap<Vec<(u32, &Rule)>> = NameMap::default();
         for (rule_index, rule) in (0..).zip(&rules) {
-            rules_by_domain.get_or_insert_with(&rule.domain, Vec::new).push((rule_index, rule));
+            rules_by_domain.entry(rule.domain.clone()).or_default().push((rule_index, rule));
         }
         let mut by_domain = NameMap::default();
-        for (domain, rules) in rules_by_domain.iter() {
-            let declared = declared_attributes.for_domain(domain);
-            by_domain.get_or_insert_with(domain, || {
-                let names = rules.iter().map(|(_, rule)| *rule);
-                DomainRules::new(rules, DomainNames::new(names, declared, !routes.is_empty()))
-            });
+        for (domain, rules) in rules_by_domain {
+            let declared = declared_attributes.for_domain(&domain);
+            let all = rules.iter().map(|(_, rule)| *rule);
+            let names = DomainNames::new(all, declared, !routes.is_empty());
+            by_domain.insert(domain, DomainRules::new(&rules, names));
         }
         let uses_host_attributes = rules.iter().any(Rule::uses_host_attributes);
         let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
@@ -137,7 +138,7 @@ impl Policy {
 
     /// Returns the domains that have rules.
     pub fn domains(&self) -> impl Iterator<Item = &str> {
-        self.by_domain.iter().map(|(domain, _)| domain)
+        self.by_domain.keys().map(|domain| &**domain)
     }
 
     /// Returns every limit of every rule, including the limits of its overrides. Each limit comes with its rule.
@@ -199,55 +200,19 @@ impl Policy {
 
     /// Returns the rules that apply to a request, with the keys of their counters. A rule does not apply if another
     /// matching rule lists it in `replaces`.
-    #[inline]
     pub fn apply<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
-        let mut matched_rules = self.new_matched_rules();
-        self.apply_to(request, &mut matched_rules);
+        let mut matched_rules = self.match_request(request);
+        if self.has_replaces {
+            matched_rules.remove_replaced();
+        }
         matched_rules
     }
 
-    /// Creates a list of matched rules, which is still empty.
-    #[inline]
-    pub(crate) fn new_matched_rules(&self) -> MatchedRules<'_> {
-        MatchedRules::new(&self.rules)
-    }
-
-    /// Appends the rules that apply to a request to the empty list `matched_rules`, as [`apply`](Self::apply) does. The
-    /// list is large, and a returned list is copied.
-    #[inline]
-    pub(crate) fn apply_to<'r>(
-        &'r self,
-        request: &'r Request<'_>,
-        matched_rules: &mut MatchedRules<'r>,
-    ) {
-        self.apply_to_descriptors(request.domain, &request.descriptors, matched_rules);
-    }
-
-    /// Appends the rules that apply to a request with these descriptors, as [`apply_to`](Self::apply_to) does.
-    #[inline]
-    pub(crate) fn apply_to_descriptors<'r>(
-        &'r self,
-        domain: &str,
-        descriptors: &'r [Descriptor<'_>],
-        matched_rules: &mut MatchedRules<'r>,
-    ) {
-        self.match_descriptors(domain, descriptors, matched_rules);
-        if self.has_replaces
-            && matched_rules.matches().any(|rule_match| !rule_match.rule().replaces.is_empty())
-        {
-            matched_rules.remove_replaced();
-        }
-    }
-
-    /// Appends the rules that match the descriptors of a request, including rules that other matching rules replace.
-    fn match_descriptors<'r>(
-        &'r self,
-        domain: &str,
-        descriptors: &'r [Descriptor<'_>],
-        matched_rules: &mut MatchedRules<'r>,
-    ) {
-        let Some(domain) = self.by_domain.get(domain) else { return };
-        for (descriptor_index, descriptor) in (0..).zip(descriptors) {
+    /// Returns the rules that match the descriptors of a request, including rules that other matching rules replace.
+    fn match_request<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
+        let mut matched_rules = MatchedRules::new(&self.rules);
+        let Some(domain) = self.by_domain.get(request.domain) else { return matched_rules };
+        for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
@@ -272,11 +237,11 @@ impl Policy {
                 });
             }
         }
+        matched_rules
     }
 
     /// Returns the attributes of a descriptor with all host names in canonical form. Returns `None` if all host names
     /// are canonical already, or if no rule uses host names.
-    #[inline]
     fn attribute_pairs_with_canonical_hosts<'r>(
         &self,
         descriptor: &'r Descriptor<'_>,
@@ -290,8 +255,7 @@ impl Policy {
         &'r self,
         request: &'r Request<'_>,
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
-        let mut matched_rules = self.new_matched_rules();
-        self.match_descriptors(request.domain, &request.descriptors, &mut matched_rules);
+        let matched_rules = self.match_request(request);
         // Maps, because a search in the list for each pair would take quadratic time.
         let mut replaced_by: HashMap<u32, &'r str> = HashMap::new();
         for rule in matched_rules.matches().map(Match::rule) {

@@ -26,7 +26,6 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Creates a request with one descriptor.
-    #[inline]
     pub fn new(domain: &'a str, descriptor: Descriptor<'a>) -> Self {
         Self { domain, descriptors: SmallVec::from_buf([descriptor]) }
     }
@@ -128,7 +127,6 @@ pub(crate) struct DescriptorCosts<'a> {
 
 impl DescriptorCosts<'_> {
     /// Returns `true` if the descriptor states a cost for rules of a certain kind: an unnamed or a named cost.
-    #[inline]
     pub(crate) fn has_own_costs(&self) -> bool {
         self.plain.is_some() || !self.named.is_empty()
     }
@@ -140,7 +138,6 @@ impl DescriptorCosts<'_> {
 
 impl<'a> Descriptor<'a> {
     /// Creates a descriptor with a cost of 1. If two attributes have the same name, the first is used.
-    #[inline]
     pub fn new(attributes: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut descriptor = Self {
             attributes: AttributePairs::new(),
@@ -158,7 +155,6 @@ impl<'a> Descriptor<'a> {
 
     /// Adds attributes and named costs, and sets the unnamed cost. The third item of an attribute contains the bytes of a
     /// value that is not UTF-8. A descriptor is large, and each method that returns a changed one copies it.
-    #[inline(always)]
     pub(crate) fn extend(
         &mut self,
         attributes: impl Iterator<Item = (&'a str, &'a str, Option<&'a [u8]>)>,
@@ -194,7 +190,6 @@ impl<'a> Descriptor<'a> {
     /// Sets the cost for rules that do not [state a cost](crate::RuleCost), 1 by default. A cost of 0 checks whether
     /// one unit would fit, and charges nothing.
     #[must_use]
-    #[inline]
     pub fn cost(mut self, cost: u64) -> Self {
         self.costs.plain = Some(cost);
         self

@@ -147,9 +147,8 @@ impl ReservedCall {
     /// that the store remembers: the id of the call's [`CallIdentity`](crate::CallIdentity), or a
     /// [unique](CallId::unique) id.
     pub fn from_decision(id: CallId, decision: &Decision<'_>) -> Self {
-        let charges = decision.charges_with_costs().into_iter();
-        let charges = charges.map(|(charge, cost)| ReservedCharge {
-            charge: Charge { hit_index: 0, ..charge },
+        let charges = decision.charges_with_costs().map(|(charge, cost)| ReservedCharge {
+            charge: Charge { hit_index: 0, ..charge.clone() },
             cost: match cost {
                 // A request in flight takes its permit, whatever it costs.
                 _ if charge.limit.is_concurrent() => ReservedCost::Constant,

@@ -8,12 +8,9 @@
 //! store must return [`StoreError::Unsupported`] for limits that it cannot count.
 
 mod call_records;
+mod charge_result;
 mod error;
-mod few;
-pub(crate) mod local_results;
 pub mod memory;
-mod outcomes;
-mod receipt;
 mod settlement;
 pub(crate) mod shards;
 mod store_kind;
@@ -22,21 +19,20 @@ pub(crate) mod table;
 use std::future::{Future, ready};
 
 use crate::call::CallIdentity;
-use crate::hit::{Hit, Veto};
-use crate::outcome::Outcome;
+use crate::hit::Hit;
 
 pub use crate::key::CounterId;
 pub use call_records::{
     CallRecordTable, DEFAULT_MAX_CALL_RECORDS, digest_hits, max_call_record_bytes,
 };
+pub use charge_result::{
+    Charge, ChargeResult, Outcomes, Receipt, admits, has_charge, is_admitted, is_charged,
+    pending_units,
+};
 pub use error::{RejectionClass, StoreError};
-pub use local_results::LocalResults;
-pub use outcomes::Outcomes;
-pub use receipt::{Charge, Receipt, SingleCharge};
 pub use settlement::{OnceResult, SettleResult, Settlement};
-#[cfg(feature = "policy")]
-pub(crate) use store_kind::poll_once;
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
+pub(crate) use store_kind::{decide_now, poll_once};
 
 /// A store of counters.
 ///
@@ -48,11 +44,6 @@ pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 pub trait Store: Send + Sync + 'static {
     /// The kind of the store: [`Synchronous`] or [`Asynchronous`].
     type Kind: StoreKind;
-
-    /// Returns the store as a [`SyncStore`] if it is [synchronous](Synchronous); otherwise `None`.
-    fn as_sync(&self) -> Option<&dyn SyncStore> {
-        None
-    }
 
     /// Decides one call, and charges its hits unless one of them denies it. See [`Veto`] and [`ChargeWhen`](crate::ChargeWhen).
     fn charge_async(
@@ -206,32 +197,10 @@ pub trait SyncStore: Send + Sync + 'static {
     /// Decides one call, and charges its hits unless one of them denies it.
     fn charge(&self, call: &[Hit<'_>]) -> ChargeResult;
 
-    /// Decides a call that has only one hit, the most common kind of call.
-    fn charge_one(&self, hit: &Hit<'_>) -> SingleChargeResult {
-        let ChargeResult { outcomes, receipt, .. } = self.charge(std::slice::from_ref(hit));
-        let charge = receipt.into_iter().next().map(SingleCharge::from);
-        SingleChargeResult { outcome: outcomes[0], charge }
+    /// Decides several independent calls, one after the other. The results have the order of the calls.
+    fn charge_many(&self, calls: &[&[Hit<'_>]]) -> Vec<ChargeResult> {
+        calls.iter().map(|call| self.charge(call)).collect()
     }
-
-    /// Decides a call of at most four hits in fewer instructions than [`charge`](SyncStore::charge), if the store has a way
-    /// to do so. Otherwise returns `None`, and charges nothing. A call that is decided has only hits with
-    /// [`Veto::Alone`], and is allowed if all of them fit.
-    fn charge_few(&self, _: &[Hit<'_>]) -> Option<Box<LocalResults>> {
-        None
-    }
-
-    /// Decides one call for each hit, one after the other. Calls `on_result` with the result of each call.
-    fn charge_each(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult))
-    where
-        Self: Sized,
-    {
-        hits.iter().for_each(|hit| on_result(self.charge_one(hit)));
-    }
-
-    /// Decides several calls one after the other. Calls `on_result` with the result of each call.
-    fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult))
-    where
-        Self: Sized;
 
     /// Decides a call with an id, unless the store remembers the id from an admitted call. Remembers the call if it is
     /// admitted now; a [`CallRecordTable`] does this.
@@ -264,165 +233,59 @@ pub trait SyncStore: Send + Sync + 'static {
 impl<S: SyncStore> Store for S {
     type Kind = Synchronous;
 
-    fn as_sync(&self) -> Option<&dyn SyncStore> {
-        Some(self)
+    async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        Ok(self.charge(call))
     }
 
-    fn charge_async(
-        &self,
-        call: &[Hit<'_>],
-    ) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send {
-        ready(Ok(self.charge(call)))
-    }
-
-    fn charge_many_async(
+    async fn charge_many_async(
         &self,
         calls: &[&[Hit<'_>]],
-    ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
-        let mut results = Vec::with_capacity(calls.len());
-        self.charge_many(calls, |result| results.push(result));
-        ready(Ok(results))
+    ) -> Result<Vec<ChargeResult>, StoreError> {
+        Ok(self.charge_many(calls))
     }
 
-    fn charge_once_async(
+    async fn charge_once_async(
         &self,
         call: &[Hit<'_>],
         identity: &CallIdentity,
-    ) -> impl Future<Output = Result<OnceResult, StoreError>> + Send {
-        ready(Ok(self.charge_once(call, identity)))
+    ) -> Result<OnceResult, StoreError> {
+        Ok(self.charge_once(call, identity))
     }
 
-    fn settle_async(
-        &self,
-        settlement: &Settlement,
-    ) -> impl Future<Output = Result<SettleResult, StoreError>> + Send {
-        ready(Ok(self.settle(settlement)))
+    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+        Ok(self.settle(settlement))
     }
 
     fn revert_later(&self, receipt: Receipt) {
         self.adjust(&receipt, Adjustment::Revert);
     }
 
-    fn peek_async(
-        &self,
-        call: &[Hit<'_>],
-    ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(Ok(self.peek(call)))
+    async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        Ok(self.peek(call))
     }
 
-    fn adjust_async(
+    async fn adjust_async(
         &self,
         receipt: &Receipt,
         adjustment: Adjustment,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+    ) -> Result<(), StoreError> {
         self.adjust(receipt, adjustment);
-        ready(Ok(()))
+        Ok(())
     }
 
-    fn change_permit_async(
+    async fn change_permit_async(
         &self,
         permit: &Receipt,
         change: PermitChange,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        ready(Ok(self.change_permit(permit, change)))
+    ) -> Result<bool, StoreError> {
+        Ok(self.change_permit(permit, change))
     }
 
     fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
         self.local_counter_id(hit)
     }
 
-    fn edit_async(
-        &self,
-        hits: &[Hit<'_>],
-        edit: Edit,
-    ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send {
-        ready(Ok(self.edit(hits, edit)))
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
+        Ok(self.edit(hits, edit))
     }
-}
-
-/// The decision of a store on one request, with the outcomes and charges of its hits.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ChargeResult {
-    /// Whether the request is allowed.
-    pub allowed: bool,
-    /// The outcome of each hit.
-    pub outcomes: Outcomes,
-    /// The charges that were made.
-    pub receipt: Receipt,
-}
-
-/// The decision of a store on a request with a single hit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SingleChargeResult {
-    /// The outcome of the hit.
-    pub outcome: Outcome,
-    /// The charge; `None` if the hit was not charged.
-    pub charge: Option<SingleCharge>,
-}
-
-impl SingleChargeResult {
-    /// Converts the result into a [`ChargeResult`], which has any number of hits. `hit` is the hit that was decided.
-    #[inline(always)]
-    pub fn into_charge_result(self, hit: &Hit<'_>) -> ChargeResult {
-        ChargeResult {
-            allowed: self.outcome.fits() || hit.veto == Veto::Never,
-            outcomes: Outcomes::of_one(self.outcome),
-            receipt: match self.charge {
-                Some(charge) => Receipt::of_one(charge.into_charge(*hit.limit)),
-                None => Receipt::default(),
-            },
-        }
-    }
-}
-
-/// Returns whether a request is admitted: every hit with [`Veto::Alone`] fits, and at least one of the hits with
-/// [`Veto::Jointly`] fits, if there are any.
-#[inline]
-pub fn admits(hits: &[Hit<'_>], outcomes: &[Outcome]) -> bool {
-    is_admitted(hits.iter().zip(outcomes).map(|(hit, outcome)| (hit.veto, outcome.fits())))
-}
-
-/// Returns whether a request is admitted, as [`admits`] does. Each item describes one hit of the request: its veto, and
-/// whether the hit fits.
-#[inline]
-pub fn is_admitted(hits: impl IntoIterator<Item = (Veto, bool)>) -> bool {
-    let (mut has_joint, mut joint_fits) = (false, false);
-    for (veto, fits) in hits {
-        match veto {
-            Veto::Alone if !fits => return false,
-            Veto::Jointly => (has_joint, joint_fits) = (true, joint_fits | fits),
-            Veto::Alone | Veto::Never => {}
-        }
-    }
-    joint_fits || !has_joint
-}
-
-/// Returns whether a hit is charged, given the decision on the request and the outcome of the hit.
-pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
-    hit.cost > 0 && has_charge(hit, allowed, outcome)
-}
-
-/// Returns whether the receipt of a call has a charge for a hit, given the decision on the call and the outcome of the
-/// hit.
-///
-/// A hit of cost 0 has a charge without units, so that its cost can be set later.
-#[inline]
-pub fn has_charge(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
-    hit.charge.is_met(allowed, outcome.fits())
-}
-
-/// Returns the number of units that the earlier hits of a request charge to the counter of its next hit if the request
-/// is admitted.
-///
-/// `is_same` receives the index of an earlier hit, and returns whether this hit has the same counter as the next hit.
-#[inline]
-pub fn pending_units(
-    earlier: &[Hit<'_>],
-    outcomes: &[Outcome],
-    is_same: impl Fn(usize) -> bool,
-) -> u64 {
-    (earlier.iter().zip(outcomes).enumerate())
-        .filter(|(nth, (hit, outcome))| is_same(*nth) && is_charged(hit, true, outcome))
-        .map(|(_, (hit, _))| hit.cost)
-        .fold(0, u64::saturating_add)
 }

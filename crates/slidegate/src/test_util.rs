@@ -70,10 +70,6 @@ impl SyncStore for ScriptedStore {
         ChargeResult { allowed, outcomes: self.0.clone(), receipt: Receipt::default() }
     }
 
-    fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
-        calls.iter().map(|hits| self.charge(hits)).for_each(on_result);
-    }
-
     fn charge_once(&self, call: &[Hit<'_>], _: &CallIdentity) -> OnceResult {
         OnceResult::Decided(self.charge(call))
     }

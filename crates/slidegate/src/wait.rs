@@ -28,9 +28,7 @@ pub use bounds::{WaitBounds, WaitStats};
 #[cfg(feature = "policy")]
 pub(crate) use counters::is_decided_once;
 pub(crate) use counters::{WaitCounters, denying_counters, vetoing_counters};
-pub(crate) use pause::{Pause, pause_thread, thread_time};
-#[cfg(feature = "tokio")]
-pub(crate) use pause::{pause_task, tokio_time};
+pub(crate) use pause::{Pause, Timer};
 
 use queues::{Place, QueueFull, Turn, WaitEnd, WaitQueues};
 
@@ -266,32 +264,25 @@ fn waits_for_permit(decision: &Decision<'_>) -> bool {
     decision.reason() == Some(Reason::ConcurrencyExceeded)
 }
 
-/// Runs a [`Wait`] to its end, and returns the [`Waited`]. `check` is a decision with the counters that deny the call,
-/// `peek` a decision, and `pause` the end of a pause until `until`.
+/// Runs a [`Wait`] to its end on the timer, and returns the [`Waited`]. `check` is a decision with the counters that deny
+/// the call, and `peek` a decision.
 ///
 /// This is a macro, because a future with a trait for these operations is not `Send` for every lifetime
 /// (rust-lang/rust#100013).
 macro_rules! run_wait {
-    (
-        $wait:ident,
-        now: $now:expr,
-        counters: $counters:expr,
-        check: $check:expr,
-        peek: $peek:expr,
-        pause($until:ident): $pause:expr $(,)?
-    ) => {
+    ($wait:ident, $timer:expr, counters: $counters:expr, check: $check:expr, peek: $peek:expr $(,)?) => {
         loop {
-            let waited = match $wait.next_step($now, || $counters) {
+            let waited = match $wait.next_step($timer.now(), || $counters) {
                 $crate::wait::Step::Check => {
                     let (decision, denying) = $check;
-                    $wait.on_check($now, decision, &denying)
+                    $wait.on_check($timer.now(), decision, &denying)
                 }
                 $crate::wait::Step::Peek => {
                     let decision = $peek;
-                    $wait.on_peek($now, decision)
+                    $wait.on_peek($timer.now(), decision)
                 }
-                $crate::wait::Step::Pause($until) => {
-                    let pause = $pause;
+                $crate::wait::Step::Pause(until) => {
+                    let pause = $timer.pause($wait.place(), until).await;
                     $wait.on_pause(pause);
                     None
                 }

@@ -70,9 +70,9 @@ impl SyncStore for StoreWithSweepBeforeCalls {
         self.0.charge(call)
     }
 
-    fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
+    fn charge_many(&self, calls: &[&[Hit<'_>]]) -> Vec<ChargeResult> {
         self.0.sweep();
-        self.0.charge_many(calls, on_result);
+        self.0.charge_many(calls)
     }
 
     fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {

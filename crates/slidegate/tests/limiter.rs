@@ -8,7 +8,7 @@ use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
     Algorithm, Decision, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore, Reason,
-    StoreError, Timestamp, internal,
+    StoreError, Timestamp,
 };
 
 fn new_limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) {
@@ -166,20 +166,11 @@ fn synchronous_and_asynchronous_methods_share_counts() {
     let limiter = Limiter::new(["3/min"]).unwrap();
     assert!(limiter.check("key").is_allowed());
     assert!(block_on(limiter.check_cost_async("key", 1)).unwrap().is_allowed());
-    let decision = internal::try_check_cost(&limiter, "key", 1).unwrap();
-    assert_eq!(decision.remaining(), 0);
+    assert_eq!(block_on(limiter.check_async("key")).unwrap().remaining(), 0);
     assert!(!limiter.check("key").is_allowed());
     assert!(!block_on(limiter.peek_async("key", 1)).unwrap().is_allowed());
     block_on(limiter.refund_async("key", 1)).unwrap();
     assert!(limiter.peek("key", 1).is_allowed());
     block_on(limiter.reset_async("key")).unwrap();
     assert_eq!(limiter.peek("key", 1).remaining(), 3);
-}
-
-#[test]
-fn try_check_cost_needs_synchronous_store() {
-    let store = FaultyStore::new(&ManualClock::default(), 1, Faults::default(), 1);
-    let limiter = Limiter::with_store(["1/min"], store).unwrap();
-    assert!(internal::try_check_cost(&limiter, "key", 1).is_none());
-    assert!(block_on(limiter.check_cost_async("key", 1)).unwrap().is_allowed());
 }

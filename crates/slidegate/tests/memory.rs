@@ -44,7 +44,7 @@ impl MemoryStoreFixture {
     /// Tries to charge one unit to the key with this number. Returns `true` if the unit was charged.
     fn charge(&self, limit: &Limit, number: u64) -> bool {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.charge_one(hit).charge.is_some()
+            !self.store.charge(&[*hit]).receipt.is_empty()
         })
     }
 

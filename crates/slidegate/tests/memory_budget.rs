@@ -42,7 +42,7 @@ impl MemoryStoreFixture {
     /// Tries to charge one unit to the key with this number. Returns `true` if the unit was charged.
     fn charge(&self, limit: &Limit, number: u64) -> bool {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.charge_one(hit).charge.is_some()
+            !self.store.charge(&[*hit]).receipt.is_empty()
         })
     }
 
@@ -54,7 +54,7 @@ impl MemoryStoreFixture {
     /// Charges `cost` units to the key with this number, even if they exceed the limit.
     fn report_usage(&self, limit: &Limit, number: u64, cost: u64) {
         self.call_with_one_unit_hit(limit, number, |hit| {
-            self.store.charge_one(&Hit { cost, ..*hit }.reported());
+            self.store.charge(&[Hit { cost, ..*hit }.reported()]);
         });
     }
 

@@ -3,16 +3,13 @@
 
 mod charge;
 mod evaluate;
-mod in_place;
 
 use slidegate::internal::{AnyAdditive, SlotIndex};
-use slidegate::store::{Charge, ChargeResult, SingleChargeResult, admits, has_charge};
-use slidegate::{Hit, StoreError, Timestamp, Veto};
+use slidegate::store::{Charge, ChargeResult, CounterId, admits, has_charge};
+use slidegate::{Hit, StoreError, Timestamp};
 use smallvec::SmallVec;
 
 use super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard, find_locked_shard};
-
-use in_place::{new_single_charge, new_single_result};
 
 /// The result of one attempt to decide a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,48 +62,6 @@ impl Counters {
         now: Timestamp,
         cap_policy: CapPolicy,
     ) -> Result<Attempt, StoreError> {
-        let [hit] = hits else {
-            return self.lock_shards_and_decide_request(hits, now, cap_policy);
-        };
-        Ok(match self.charge_hit(hit, now, cap_policy)? {
-            Some(result) => Attempt::Decided(result.into_charge_result(hit)),
-            None => Attempt::Unsynced,
-        })
-    }
-
-    /// Decides a request with one hit, which is the most frequent request, as [`charge_call`](Self::charge_call) does.
-    /// Returns `None` if the call would return [`Attempt::Unsynced`].
-    ///
-    /// # Errors
-    /// Returns [`StoreError::Unsupported`] if the limit cannot be counted by several nodes.
-    #[inline(always)]
-    pub fn charge_hit(
-        &self,
-        hit: &Hit<'_>,
-        now: Timestamp,
-        cap_policy: CapPolicy,
-    ) -> Result<Option<SingleChargeResult>, StoreError> {
-        let location = self.locate_counter(hit, now)?;
-        let shard = &mut *self.shards[location.shard].0.lock();
-        self.remove_expired_keys_periodically(shard, now);
-        let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
-        if hit.is_charged_only_if_it_fits() {
-            let decided = with_counter!(location.counter, counter => {
-                self.decide_in_place(shard, counter, hit, &location, context)
-            });
-            if let Some(decided) = decided {
-                return Ok(Some(new_single_result(decided, hit, &location)));
-            }
-        }
-        self.decide_hit(shard, hit, location, context)
-    }
-
-    fn lock_shards_and_decide_request(
-        &self,
-        hits: &[Hit<'_>],
-        now: Timestamp,
-        cap_policy: CapPolicy,
-    ) -> Result<Attempt, StoreError> {
         let locations = self.locate_counters(hits, now)?;
         let mut locked = self.lock_shards(&locations);
         for (_, shard) in &mut locked {
@@ -114,61 +69,6 @@ impl Counters {
         }
         let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
         self.decide_request(&mut locked, hits, &locations, context)
-    }
-
-    /// Decides a request with one hit that was not [decided in place](Self::decide_in_place). Not inlined, so that a
-    /// decision in place needs few registers.
-    #[cold]
-    #[inline(never)]
-    fn decide_hit(
-        &self,
-        shard: &mut Shard,
-        hit: &Hit<'_>,
-        location: CounterLocation,
-        context: DecisionContext,
-    ) -> Result<Option<SingleChargeResult>, StoreError> {
-        with_counter!(location.counter, counter => {
-            self.decide_hit_of_counter(shard, counter, hit, location, context)
-        })
-    }
-
-    fn decide_hit_of_counter<C: HasStateTable>(
-        &self,
-        shard: &mut Shard,
-        counter: C,
-        hit: &Hit<'_>,
-        location: CounterLocation,
-        context: DecisionContext,
-    ) -> Result<Option<SingleChargeResult>, StoreError> {
-        let pending_hit = HitInEvaluation {
-            hit,
-            required: hit.required,
-            now: location.to_counter_time(context.now),
-        };
-        let slot = self.find_or_restore_state(shard, counter, hit, location, context.now)?;
-        let (mut outcome, exceeds_max_unsynced_units) =
-            self.evaluate_hit(shard, counter, slot, location, pending_hit, context);
-        if exceeds_max_unsynced_units {
-            if context.cap_policy == CapPolicy::Wait {
-                return Ok(None);
-            }
-            outcome = self.build_max_unsynced_denial_outcome(
-                shard,
-                location,
-                pending_hit,
-                &outcome,
-                context,
-            );
-        }
-        let allowed = outcome.fits() || hit.veto == Veto::Never;
-        let charge = if !has_charge(hit, allowed, &outcome) {
-            None
-        } else if hit.cost == 0 {
-            Some(new_single_charge(hit, &location, Timestamp::from_micros(0)))
-        } else {
-            Some(self.charge(shard, counter, slot, location, (hit, &mut outcome), context)?)
-        };
-        Ok(Some(SingleChargeResult { outcome, charge }))
     }
 
     /// Decides one request. The caller has locked the shards of all hits.
@@ -196,17 +96,24 @@ impl Counters {
             if !has_charge(hit, allowed, outcome) {
                 continue;
             }
-            let charge = match hit.cost {
-                0 => new_single_charge(hit, location, Timestamp::from_micros(0)),
-                _ => {
-                    let shard = find_locked_shard(locked, location);
-                    with_counter!(location.counter, counter => {
-                        let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
-                        self.charge(shard, counter, slot, *location, (hit, outcome), context)?
-                    })
-                }
+            let charged_at = if hit.cost == 0 {
+                Timestamp::default()
+            } else {
+                let shard = find_locked_shard(locked, location);
+                with_counter!(location.counter, counter => {
+                    let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
+                    self.charge(shard, counter, slot, *location, (hit, outcome), context)?
+                })
             };
-            charges.push(Charge { hit_index, ..charge.into_charge(*hit.limit) });
+            charges.push(Charge {
+                counter: CounterId::Fingerprint(location.fingerprint),
+                limit: *hit.limit,
+                hit_index,
+                phase_us: location.phase_us,
+                charged_at,
+                hit_cost: hit.cost,
+                cost: hit.cost,
+            });
         }
         let receipt = charges.into_iter().collect();
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))

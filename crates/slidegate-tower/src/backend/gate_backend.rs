@@ -96,24 +96,12 @@ impl<S: Store> GateBackend<S> {
 }
 
 impl<S: Store> Backend for GateBackend<S> {
-    /// Decides one request without creating a future. The attributes of the request would have to be moved into a future.
     fn decide(
         &self,
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> Option<BackendDecision<'_>> {
-        self.gate.store().as_sync()?;
-        let costs = match options.read_costs(head) {
-            Ok(costs) => costs,
-            Err(malformed) => return Some(BackendDecision::Malformed(malformed)),
-        };
-        let mut values = AttributeValues::default();
-        self.read_values(options, head, &mut values);
-        let mut descriptor = Descriptor::new([]);
-        values.extend_descriptor(&mut descriptor, &costs);
-        let context = options.settle_context(values.iter());
-        let decision = internal::try_check(&self.gate, &options.domain, &descriptor)?;
-        Some(BackendDecision::Counted(decision, context))
+        S::Kind::begin(self.check(options, head)).ok()
     }
 
     fn decide_async(

@@ -72,11 +72,7 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
         }
     }
 
-    async fn check(
-        &self,
-        options: &RequestOptions,
-        head: RequestHead<'_>,
-    ) -> BackendDecision<'static> {
+    async fn check(&self, options: &RequestOptions, head: RequestHead<'_>) -> BackendDecision<'_> {
         let cost = match options.cost.read(head) {
             Ok(cost) => cost,
             Err(malformed) => return BackendDecision::Malformed(malformed),
@@ -86,7 +82,7 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
         };
         let key = key.limiter_key();
         let decision = match self.limiter.check_cost_async(&*key, cost).await {
-            Ok(decision) => Some(decision.into_owned()),
+            Ok(decision) => Some(decision),
             Err(_) => self.decide_during_outage(options, &key, cost),
         };
         let context = options.settle_context([("key", &*key, None)]);
@@ -114,24 +110,12 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
 }
 
 impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
-    /// Decides one request without creating a future. The values of the request would have to be moved into a future.
     fn decide(
         &self,
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> Option<BackendDecision<'_>> {
-        self.limiter.store().as_sync()?;
-        let cost = match options.cost.read(head) {
-            Ok(cost) => cost,
-            Err(malformed) => return Some(BackendDecision::Malformed(malformed)),
-        };
-        let Some(key) = self.key.extract(head) else {
-            return Some(self.decide_request_without_key(head));
-        };
-        let key = key.limiter_key();
-        let context = options.settle_context([("key", &*key, None)]);
-        let decision = internal::try_check_cost(&self.limiter, &*key, cost)?;
-        Some(BackendDecision::Counted(decision, context))
+        S::Kind::begin(self.check(options, head)).ok()
     }
 
     fn decide_async(
@@ -140,7 +124,7 @@ impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
         parts: Parts,
     ) -> BoxFuture<(Parts, BackendDecision<'static>)> {
         Box::pin(async move {
-            let decision = self.check(&options, RequestHead::from(&parts)).await;
+            let decision = self.check(&options, RequestHead::from(&parts)).await.into_owned();
             (parts, decision)
         })
     }

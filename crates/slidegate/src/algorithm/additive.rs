@@ -16,7 +16,6 @@ pub trait Additive: Counter {
     fn current_bucket(&self, state: &Self::State) -> u64;
 
     /// Returns whether `now` is in the bucket that contains the last charge, or earlier. A charge then begins no bucket.
-    #[inline(always)]
     fn is_in_current_bucket(&self, state: &Self::State, now: Timestamp) -> bool {
         let next_bucket = self.current_bucket(state) + 1;
         now.as_micros() < next_bucket.saturating_mul(self.layout().bucket_us)

@@ -61,7 +61,6 @@ impl PartialEq for State {
 }
 
 impl HeapSize for State {
-    #[inline(always)]
     fn heap_bytes(&self) -> usize {
         self.permits.heap_bytes()
     }

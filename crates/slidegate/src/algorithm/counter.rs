@@ -12,9 +12,6 @@ use crate::quota::MAX_UNITS;
 /// A new key has the default state. The time of a key never decreases: if `now` is before the key's last charge, the
 /// time of the last charge is used instead. The durations in an outcome are nevertheless measured from `now`.
 pub trait Counter: Copy {
-    /// Whether [`charge_in_place_if_fits`](Self::charge_in_place_if_fits) ever decides.
-    const DECIDES_IN_PLACE: bool = false;
-
     /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
 
@@ -24,7 +21,6 @@ pub trait Counter: Copy {
 
     /// Returns the number of units that a charge of `cost` units counts: less than `cost` only if the whole cost would
     /// exceed the largest debt.
-    #[inline(always)]
     fn chargeable_units(&self, _: &Self::State, _: Timestamp, cost: u64) -> u64 {
         cost
     }
@@ -33,46 +29,16 @@ pub trait Counter: Copy {
     /// [chargeable](Self::chargeable_units) units.
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> ChargeEffect;
 
-    /// Returns whether a hit that requires `required` free units fits at `now`.
-    #[inline(always)]
-    fn fits(&self, state: &Self::State, now: Timestamp, required: u64) -> bool {
-        self.peek(state, now, required).fits()
-    }
-
-    /// Charges `cost` units that [fit](Self::fits). An algorithm overrides this method if that takes fewer instructions than
-    /// [`charge`](Self::charge).
-    #[inline(always)]
-    fn charge_fitting(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> ChargeEffect {
-        self.charge(state, now, cost)
-    }
-
     /// Decides a hit that requires and costs `cost` units: charges it if it fits, as [`charge`](Self::charge) does, and
     /// returns its outcome otherwise. An algorithm overrides this method if the two steps have a part in common.
-    #[inline(always)]
     fn charge_if_fits(
         &self,
         state: &mut Self::State,
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
-        if let Some(result) = self.charge_in_place_if_fits(state, now, cost) {
-            return result;
-        }
         let outcome = self.peek(state, now, cost);
         if outcome.fits() { Ok(self.charge(state, now, cost)) } else { Err(outcome) }
-    }
-
-    /// Decides a hit as [`charge_if_fits`](Self::charge_if_fits) does, if that takes few instructions and does not change
-    /// the heap allocations of the state. Otherwise returns `None`, and does not change the state. Stores call this method
-    /// first, because most decisions need no more.
-    #[inline(always)]
-    fn charge_in_place_if_fits(
-        &self,
-        _: &mut Self::State,
-        _: Timestamp,
-        _: u64,
-    ) -> Option<Result<ChargeEffect, Outcome>> {
-        None
     }
 
     /// Reverts a charge of `cost` units that was counted at the time `charged_at`. Has no effect on units that have
@@ -109,7 +75,6 @@ pub(super) fn micros_until_expiry<C: Counter>(
 
 /// Returns whether `required` units fit into `remaining` units. 0 units always fit, unless the counter is in debt, that
 /// is, more units are used than max.
-#[inline(always)]
 pub(super) fn fits_in_remaining(required: u64, remaining: u64, is_in_debt: bool) -> bool {
     required.max(u64::from(is_in_debt)) <= remaining
 }
@@ -123,4 +88,55 @@ pub(super) fn add_to_count(count: &mut u32, units: u64) -> u64 {
 /// Limits a number of units to [`MAX_UNITS`], the largest count.
 pub(super) fn clamp_to_max_units(units: u64) -> u32 {
     units.min(MAX_UNITS) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::algorithm::{Algorithm, with_counter};
+    use crate::limit::Limit;
+
+    /// Decides hits in one step and in two steps, with refunds and reverts in between, and compares the results.
+    fn compare_one_step_with_two_steps<C: Counter>(
+        counter: C,
+        steps: &[(u64, u64, u8)],
+    ) -> Result<(), TestCaseError> {
+        let (mut state, mut now_us) = (C::State::default(), 1_700_000_000_000_000);
+        for (elapsed_us, cost, operation) in steps {
+            now_us += if *elapsed_us < 200_000 { elapsed_us / 10_000 } else { *elapsed_us };
+            let (now, earlier) =
+                (Timestamp::from_micros(now_us), Timestamp::from_micros(now_us - 300_000));
+            let mut expected = state.clone();
+            let outcome = counter.peek(&state, now, *cost);
+            let decision = if outcome.fits() {
+                Ok(counter.charge(&mut expected, now, *cost))
+            } else {
+                Err(outcome)
+            };
+            prop_assert_eq!(counter.charge_if_fits(&mut state, now, *cost), decision);
+            prop_assert_eq!(&state, &expected);
+            match operation {
+                0 => counter.refund(&mut state, now, *cost),
+                1 => counter.revert(&mut state, now, *cost),
+                2 => counter.revert(&mut state, earlier, *cost),
+                3 => drop(counter.charge(&mut state, now, *cost)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn charge_if_fits_equals_peek_and_charge(
+            steps in prop::collection::vec((0..900_000_u64, 1..5_u64, 0..12_u8), 1..200),
+        ) {
+            for algorithm in Algorithm::ALL {
+                let limit = Limit::new("40/s".parse().unwrap(), algorithm).unwrap();
+                with_counter!(limit.counter(), counter => compare_one_step_with_two_steps(counter, &steps)?);
+            }
+        }
+    }
 }

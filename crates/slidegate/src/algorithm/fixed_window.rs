@@ -80,7 +80,6 @@ impl FixedWindow {
     }
 
     /// Returns the length of a window in microseconds.
-    #[inline(always)]
     fn window_us(&self) -> u64 {
         match self.0 {
             Windows::Key { window_us, .. } | Windows::Clock { window_us, .. } => window_us,
@@ -104,7 +103,6 @@ impl FixedWindow {
 
     /// Returns the phase of a key at `_now`: the number of microseconds that the caller adds to this time. `key_hash`
     /// returns a stable hash of the key.
-    #[inline(always)]
     pub(crate) fn phase_us(&self, key_hash: impl FnOnce() -> u64, _now: Timestamp) -> u64 {
         match self.0 {
             Windows::Key { window_us, .. } => key_hash() % window_us,
@@ -114,7 +112,6 @@ impl FixedWindow {
         }
     }
 
-    #[inline(always)]
     fn max(&self) -> u32 {
         match self.0 {
             Windows::Key { max, .. } | Windows::Clock { max, .. } => max,
@@ -144,7 +141,6 @@ impl FixedWindow {
 
     /// Returns `now` for durations until the end of the state's window. It differs from `now` if the state is in a later
     /// period of a calendar, which has another phase than the period of `now`.
-    #[inline(always)]
     fn now_for_durations(&self, _state: &State, now: Timestamp) -> Timestamp {
         match self.0 {
             Windows::Key { .. } | Windows::Clock { .. } => now,
@@ -168,8 +164,6 @@ impl FixedWindow {
 }
 
 impl Counter for FixedWindow {
-    const DECIDES_IN_PLACE: bool = true;
-
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
@@ -177,21 +171,6 @@ impl Counter for FixedWindow {
         let reset_after_us = micros_until_expiry(self, state, self.now_for_durations(state, now));
         Outcome::from_used_units((used, self.max_units()), required, reset_after_us, || {
             reset_after_us
-        })
-    }
-
-    #[inline(always)]
-    fn charge_in_place_if_fits(
-        &self,
-        state: &mut State,
-        now: Timestamp,
-        cost: u64,
-    ) -> Option<Result<ChargeEffect, Outcome>> {
-        let used = self.count_in_window(state, now);
-        Some(if used.saturating_add(cost) <= self.max_units() {
-            Ok(self.charge(state, now, cost))
-        } else {
-            Err(self.peek(state, now, cost))
         })
     }
 
@@ -237,7 +216,6 @@ impl Additive for FixedWindow {
         BucketLayout { bucket_us: self.window_us(), buckets: 1, drift_us }
     }
 
-    #[inline]
     fn current_bucket(&self, state: &State) -> u64 {
         state.last_us / self.window_us()
     }

@@ -25,7 +25,6 @@ impl<T: Copy + Default> RingBuffer<T> {
         (0..self.len()).map(|index| self.buffer[self.buffer_index(index)])
     }
 
-    #[inline]
     pub(super) fn get(&self, index: usize) -> Option<T> {
         (index < self.len()).then(|| self.buffer[self.buffer_index(index)])
     }
@@ -37,7 +36,6 @@ impl<T: Copy + Default> RingBuffer<T> {
     }
 
     /// Removes the first `count` items, which must exist.
-    #[inline(always)]
     pub(super) fn remove_first(&mut self, count: usize) {
         self.first = self.buffer_index(count) as u32;
         self.len -= count as u32;
@@ -62,23 +60,12 @@ impl<T: Copy + Default> RingBuffer<T> {
 
     /// Converts an index, counted from the oldest item, into an index in `buffer`, in which the items wrap around.
     /// There may be no item at this index yet.
-    #[inline(always)]
     fn buffer_index(&self, index: usize) -> usize {
         let position = self.first as usize + index;
         if position < self.buffer.len() { position } else { position - self.buffer.len() }
     }
 
-    /// Returns whether the capacity stays the same if the first `expired` items are removed, then up to `replaced` of the
-    /// last items, and then `count` items are appended.
-    #[inline(always)]
-    pub(super) fn keeps_capacity(&self, expired: usize, replaced: usize, count: usize) -> bool {
-        let len = self.len() - expired;
-        len + count <= self.buffer.len()
-            && 4 * (len.saturating_sub(replaced) + 1) >= self.buffer.len()
-    }
-
     /// Appends an item. The caller never stores more than `max_len` items, so the capacity is at most `max_len`.
-    #[inline(always)]
     pub(super) fn push(&mut self, item: T, max_len: usize) {
         let len = self.len() + 1;
         if len > self.buffer.len() || 4 * len < self.buffer.len() {
@@ -90,7 +77,6 @@ impl<T: Copy + Default> RingBuffer<T> {
 
     /// Sets the capacity to about 1.5 times `len` items, but at most `max_len`. Doubling would leave up to half of the
     /// capacity unused.
-    #[cold]
     fn resize(&mut self, len: usize, max_len: usize) {
         let mut buffer = Vec::with_capacity(capacity_for_len::<T>(len).min(max_len.max(len)));
         buffer.extend(self.iter());
@@ -101,7 +87,6 @@ impl<T: Copy + Default> RingBuffer<T> {
 }
 
 impl<T> HeapSize for RingBuffer<T> {
-    #[inline(always)]
     fn heap_bytes(&self) -> usize {
         allocated_bytes(size_of_val(&*self.buffer))
     }

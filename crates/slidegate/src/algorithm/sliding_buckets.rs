@@ -156,7 +156,6 @@ impl SlidingBuckets {
 
     /// Returns the outcome of a hit that requires `required` free units while `used` units are in use. The units expire
     /// at `expires_at`.
-    #[inline(always)]
     fn outcome(
         &self,
         state: &State,
@@ -189,13 +188,11 @@ impl SlidingBuckets {
 
     /// Returns the time from which the units of a state's current bucket are no longer counted, in microseconds since the
     /// Unix epoch.
-    #[inline(always)]
     fn current_bucket_expires_us(&self, state: &State) -> u64 {
         state.start_us + self.unexpired_bucket_count() * self.precision_us
     }
 
     /// Returns the effect of a charge. `total` is the number of units in all buckets, none of which has expired.
-    #[inline(always)]
     fn charge_effect(
         &self,
         state: &State,
@@ -212,8 +209,6 @@ impl SlidingBuckets {
 }
 
 impl Counter for SlidingBuckets {
-    const DECIDES_IN_PLACE: bool = true;
-
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
@@ -224,29 +219,6 @@ impl Counter for SlidingBuckets {
         self.begin_bucket_at(state, now);
         add_to_count(&mut state.current_units, cost);
         self.charge_effect(state, state.total(), self.expires_at(state), now)
-    }
-
-    /// Decides a hit if the current bucket has not ended and has units. Then no bucket has expired since the last charge,
-    /// and the units of the current bucket expire last.
-    #[inline(always)]
-    fn charge_in_place_if_fits(
-        &self,
-        state: &mut State,
-        now: Timestamp,
-        cost: u64,
-    ) -> Option<Result<ChargeEffect, Outcome>> {
-        if state.current_units == 0 || !self.is_in_current_bucket(state, now) {
-            return None;
-        }
-        let used = state.total_or_more_than_max();
-        let expires_at = Timestamp::from_micros(self.current_bucket_expires_us(state));
-        let total = used.saturating_add(cost);
-        if total > self.max_units() {
-            return Some(Err(self.outcome(state, (used, expires_at), now, cost)));
-        }
-        // The sum is at most max.
-        state.current_units += cost as u32;
-        Some(Ok(self.charge_effect(state, total, expires_at, now)))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
@@ -267,7 +239,6 @@ impl Counter for SlidingBuckets {
         }
     }
 
-    #[inline]
     fn expires_at(&self, state: &State) -> Timestamp {
         if state.current_units > 0 {
             return Timestamp::from_micros(self.current_bucket_expires_us(state));
@@ -288,12 +259,10 @@ impl Additive for SlidingBuckets {
         }
     }
 
-    #[inline]
     fn current_bucket(&self, state: &State) -> u64 {
         self.bucket_number(state.start_us)
     }
 
-    #[inline(always)]
     fn is_in_current_bucket(&self, state: &State, now: Timestamp) -> bool {
         now.as_micros() < state.start_us + self.precision_us
     }
@@ -352,41 +321,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        #[test]
-        fn decision_in_place_equals_peek_and_charge(
-            steps in prop::collection::vec((0..400_000_u64, 1..5_u64, 0..8_u8), 1..80),
-        ) {
-            let counter = SlidingBuckets::new(&"10/s".parse().unwrap(), 100_000);
-            let mut state = State::default();
-            let mut now_us = 1_700_000_000_000_000;
-            let mut decided_in_place = 0;
-            for (elapsed_us, cost, operation) in steps {
-                now_us += if elapsed_us < 200_000 { elapsed_us / 10 } else { elapsed_us };
-                let now = Timestamp::from_micros(now_us);
-                let mut expected = state.clone();
-                let before = counter.peek(&expected, now, cost);
-                let decision = if before.fits() { Ok(counter.charge(&mut expected, now, cost)) } else { Err(before) };
-                let unchanged = state.clone();
-                match counter.charge_in_place_if_fits(&mut state, now, cost) {
-                    Some(in_place) => {
-                        decided_in_place += 1;
-                        prop_assert_eq!(&in_place, &decision);
-                        prop_assert_eq!(&state, if decision.is_ok() { &expected } else { &unchanged });
-                    }
-                    None => prop_assert_eq!(&state, &unchanged),
-                }
-                match operation {
-                    0 => counter.refund(&mut state, now, cost),
-                    1 => counter.revert(&mut state, now, cost),
-                    2 => counter.revert(&mut state, Timestamp::from_micros(now_us - 300_000), cost),
-                    _ => {
-                        counter.charge(&mut state, now, cost);
-                    }
-                }
-            }
-            prop_assume!(decided_in_place > 0);
-        }
-
         #[test]
         fn visited_and_added_units_equal_units_of_buckets(
             steps in prop::collection::vec((0..400_000_u64, 1..5_u64, any::<bool>()), 1..40),

@@ -43,7 +43,6 @@ impl HeapSize for State {}
 struct WindowTime(u64);
 
 impl WindowTime {
-    #[inline(always)]
     fn new(window: u64, ticks: u64, window_ticks: u64) -> Self {
         Self(window << tick_bits(window_ticks) | ticks)
     }
@@ -54,26 +53,22 @@ impl WindowTime {
     }
 
     /// Returns the number of the window.
-    #[inline(always)]
     fn window(self, window_ticks: u64) -> u64 {
         self.0 >> tick_bits(window_ticks)
     }
 
     /// Returns the first tick of the window.
-    #[inline(always)]
     fn window_start(self, window_ticks: u64) -> u64 {
         self.window(window_ticks) * window_ticks
     }
 
     /// Returns the tick since the Unix epoch.
-    #[inline(always)]
     fn tick(self, window_ticks: u64) -> u64 {
         self.window_start(window_ticks) + (self.0 & ((1 << tick_bits(window_ticks)) - 1))
     }
 }
 
 /// Returns the number of bits of the ticks in a [`WindowTime`].
-#[inline(always)]
 fn tick_bits(window_ticks: u64) -> u32 {
     u64::BITS - window_ticks.leading_zeros()
 }
@@ -111,7 +106,6 @@ impl SlidingCounter {
     }
 
     /// Returns the counts of a state, as seen at `now`, or at the time of the last charge if that time is later.
-    #[inline(always)]
     fn counts_at(&self, state: &State, now: Timestamp) -> WindowCounts {
         let ticks = self.resolution.window_ticks();
         let window = state.last.window(ticks);
@@ -128,7 +122,6 @@ impl SlidingCounter {
     }
 
     /// Returns the time from which the counts have no weight. `window` is the number of the current window.
-    #[inline(always)]
     fn counts_expiry(&self, window: u64, previous: u64, current: u64) -> Timestamp {
         let windows = match (current, previous) {
             (1.., _) => 2,
@@ -140,7 +133,6 @@ impl SlidingCounter {
     }
 
     /// Returns the units used: the current count plus the weighted previous count.
-    #[inline(always)]
     fn used_units(&self, counts: &WindowCounts) -> u64 {
         // Saves a division: most keys with few requests have no previous count.
         if counts.previous == 0 {
@@ -152,7 +144,6 @@ impl SlidingCounter {
 
     /// Returns the outcome of a hit that requires `required` free units, for a key with these counts, of which `used`
     /// units are in use. The counts have no weight from `expires_at` on.
-    #[inline(always)]
     fn outcome_of_counts(
         &self,
         (counts, used): (&WindowCounts, u64),
@@ -182,7 +173,6 @@ impl SlidingCounter {
     }
 
     /// Charges a state. `counts` are its counts at `now`, of which `used` units are in use.
-    #[inline(always)]
     fn charge_counts(
         &self,
         state: &mut State,
@@ -210,37 +200,32 @@ impl SlidingCounter {
 }
 
 impl Counter for SlidingCounter {
-    const DECIDES_IN_PLACE: bool = true;
-
     type State = State;
 
-    #[inline(always)]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let counts = self.counts_at(state, now);
         let expires_at = self.counts_expiry(counts.window, counts.previous, counts.current);
         self.outcome_of_counts((&counts, self.used_units(&counts)), expires_at, now, required)
     }
 
-    #[inline(always)]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let counts = self.counts_at(state, now);
         self.charge_counts(state, (counts, self.used_units(&counts)), now, cost)
     }
 
-    #[inline(always)]
-    fn charge_in_place_if_fits(
+    fn charge_if_fits(
         &self,
         state: &mut State,
         now: Timestamp,
         cost: u64,
-    ) -> Option<Result<ChargeEffect, Outcome>> {
+    ) -> Result<ChargeEffect, Outcome> {
         let counts = self.counts_at(state, now);
         let used = self.used_units(&counts);
         if used.saturating_add(cost) <= self.max_units() {
-            return Some(Ok(self.charge_counts(state, (counts, used), now, cost)));
+            return Ok(self.charge_counts(state, (counts, used), now, cost));
         }
         let expires_at = self.counts_expiry(counts.window, counts.previous, counts.current);
-        Some(Err(self.outcome_of_counts((&counts, used), expires_at, now, cost)))
+        Err(self.outcome_of_counts((&counts, used), expires_at, now, cost))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
@@ -294,7 +279,6 @@ impl Additive for SlidingCounter {
         BucketLayout { bucket_us: self.resolution.window_us(), buckets: 2, drift_us: 0 }
     }
 
-    #[inline]
     fn current_bucket(&self, state: &State) -> u64 {
         state.last.window(self.resolution.window_ticks())
     }

@@ -63,7 +63,6 @@ impl PartialEq for State {
 }
 
 impl HeapSize for State {
-    #[inline(always)]
     fn heap_bytes(&self) -> usize {
         self.words.heap_bytes()
     }
@@ -98,7 +97,6 @@ impl State {
 
     /// Returns the number of words that the charges before `tick` take in the log, and the sum of the costs of these
     /// charges.
-    #[inline(always)]
     fn sum_charges_before(&self, tick: u64) -> (usize, u64) {
         let Some(age) = (self.last + 1).checked_sub(tick) else {
             return (self.words.len(), self.total);
@@ -137,7 +135,6 @@ impl State {
     }
 
     /// Removes the first charges, which take `words` words and have `units` units.
-    #[inline(always)]
     fn remove_first_charges(&mut self, (words, units): (usize, u64)) {
         if words > 0 {
             self.words.remove_first(words);
@@ -239,7 +236,6 @@ impl SlidingLog {
 
     /// Returns the largest length of the ring, in words. This is one word more than the largest length of the log,
     /// since a charge of two words may be added while only one word is free.
-    #[inline(always)]
     fn max_ring_words(&self) -> usize {
         self.max_log_words() + 1
     }
@@ -261,7 +257,6 @@ impl SlidingLog {
 
     /// Returns the outcome of a hit that requires `required` free units. The charges in the window begin at the word
     /// with the given `index`, and have a total cost of `used` units.
-    #[inline(always)]
     fn outcome(
         &self,
         state: &State,
@@ -283,7 +278,6 @@ impl SlidingLog {
 
 impl SlidingLog {
     /// Charges a state at the tick `last`. `expired` are the words and units of the charges that have left the window.
-    #[inline(always)]
     fn charge_at_tick(
         &self,
         state: &mut State,
@@ -316,8 +310,6 @@ impl SlidingLog {
 }
 
 impl Counter for SlidingLog {
-    const DECIDES_IN_PLACE: bool = true;
-
     type State = State;
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
@@ -332,38 +324,19 @@ impl Counter for SlidingLog {
         self.charge_at_tick(state, (last, expired), now, cost)
     }
 
-    #[inline(always)]
     fn charge_if_fits(
         &self,
         state: &mut State,
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
-        // A hit that is not decided in place fits.
-        let result = self.charge_in_place_if_fits(state, now, cost);
-        result.unwrap_or_else(|| Ok(self.charge(state, now, cost)))
-    }
-
-    /// Decides a hit, unless its charge changes the capacity of the ring.
-    #[inline(always)]
-    fn charge_in_place_if_fits(
-        &self,
-        state: &mut State,
-        now: Timestamp,
-        cost: u64,
-    ) -> Option<Result<ChargeEffect, Outcome>> {
         let last = self.resolution.tick_at(now).max(state.last);
         let (words, expired_units) = state.sum_charges_before(self.window_start_tick(last));
         let used = state.total - expired_units;
         if used.saturating_add(cost) > u64::from(self.max) {
-            return Some(Err(self.outcome(state, words, used, now, cost)));
+            return Err(self.outcome(state, words, used, now, cost));
         }
-        let new_words = if cost == 1 { 1 } else { 2 };
-        // A charge with the tick of the newest one replaces it, which takes up to two words.
-        if !state.words.keeps_capacity(words, 2, new_words) {
-            return None;
-        }
-        Some(Ok(self.charge_at_tick(state, (last, (words, expired_units)), now, cost)))
+        Ok(self.charge_at_tick(state, (last, (words, expired_units)), now, cost))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

@@ -81,7 +81,6 @@ impl TokenBucket {
 
     /// Returns the outcome of a hit that requires `required` free units at `tick`, given the level at this tick. The
     /// level is 0 from `expires_at` on.
-    #[inline(always)]
     fn outcome(
         &self,
         (tick, level, rate): (u64, u64, u32),
@@ -104,7 +103,6 @@ impl TokenBucket {
     }
 
     /// Returns the time from which a level is 0, given its value at `tick`.
-    #[inline(always)]
     fn level_expiry(&self, tick: u64, level: u64, rate: u32) -> Timestamp {
         match level {
             0 => Timestamp::default(),
@@ -115,7 +113,6 @@ impl TokenBucket {
     }
 
     /// Charges a state. `level` is its level at `tick`.
-    #[inline(always)]
     fn charge_level(
         &self,
         state: &mut State,
@@ -142,11 +139,8 @@ fn ticks_to_leak(excess: u64, rate: u32) -> u64 {
 }
 
 impl Counter for TokenBucket {
-    const DECIDES_IN_PLACE: bool = true;
-
     type State = State;
 
-    #[inline]
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.resolution.tick_at(now).max(state.last);
         let level = self.level_at_tick(state, tick);
@@ -165,27 +159,25 @@ impl Counter for TokenBucket {
         }
     }
 
-    #[inline]
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let tick = self.resolution.tick_at(now).max(state.last);
         self.charge_level(state, (tick, self.level_at_tick(state, tick)), now, cost)
     }
 
-    #[inline(always)]
-    fn charge_in_place_if_fits(
+    fn charge_if_fits(
         &self,
         state: &mut State,
         now: Timestamp,
         cost: u64,
-    ) -> Option<Result<ChargeEffect, Outcome>> {
+    ) -> Result<ChargeEffect, Outcome> {
         let tick = self.resolution.tick_at(now).max(state.last);
         let level = self.level_at_tick(state, tick);
         let fitting_level = self.burst().checked_sub(cost).filter(|_| self.max > 0);
         if fitting_level.is_some_and(|units| level <= units * self.resolution.window_ticks()) {
-            return Some(Ok(self.charge_level(state, (tick, level), now, cost)));
+            return Ok(self.charge_level(state, (tick, level), now, cost));
         }
         let expires_at = self.level_expiry(tick, level, state.rate);
-        Some(Err(self.outcome((tick, level, state.rate), expires_at, now, cost)))
+        Err(self.outcome((tick, level, state.rate), expires_at, now, cost))
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {

@@ -18,7 +18,6 @@ pub(super) struct PeriodCache {
 
 impl PeriodCache {
     /// Returns the current period; `None` if there is none, or if it is being replaced.
-    #[inline]
     pub(super) fn current(&self) -> Option<PeriodSpan> {
         self.read(|words| {
             let word = |index: usize| words[index].load(Ordering::Relaxed);
@@ -39,7 +38,6 @@ impl PeriodCache {
         Some(spans)
     }
 
-    #[inline]
     fn read<T>(&self, read: impl Fn(&[AtomicU64; WORDS]) -> T) -> Option<T> {
         let version = self.version.load(Ordering::Acquire);
         if version == 0 || !version.is_multiple_of(2) {

@@ -48,7 +48,6 @@ impl Default for CoarseClock {
 }
 
 impl Clock for CoarseClock {
-    #[inline]
     fn now(&self) -> Timestamp {
         self.0.now()
     }
@@ -67,14 +66,12 @@ impl KernelTick {
 }
 
 impl FastClock for KernelTick {
-    #[inline]
     fn elapsed_us(&self) -> u64 {
         monotonic_us().saturating_sub(self.start_us)
     }
 }
 
 /// Returns the time of the kernel's last tick since the machine was started, in microseconds.
-#[inline]
 fn monotonic_us() -> u64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::MonotonicCoarse);
     tv_sec.unsigned_abs() * 1_000_000 + tv_nsec.unsigned_abs() / 1_000

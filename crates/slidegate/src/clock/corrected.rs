@@ -26,7 +26,6 @@ impl ProcessorCounter {
 }
 
 impl FastClock for ProcessorCounter {
-    #[inline(always)]
     fn elapsed_us(&self) -> u64 {
         self.clock.delta_as_nanos(self.start_raw, self.clock.raw()) / 1_000
     }
@@ -59,7 +58,6 @@ impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
         Self { fast_clock, wall_clock, start_us, corrected_at_us, correction_us }
     }
 
-    #[inline]
     pub(super) fn now(&self) -> Timestamp {
         let elapsed_us = self.fast_clock.elapsed_us();
         let corrected_at_us = self.corrected_at_us.load(Ordering::Relaxed);
@@ -76,7 +74,6 @@ impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
         Timestamp(uncorrected_us.wrapping_add_signed(correction_us))
     }
 
-    #[cold]
     fn correct_towards_wall_clock(&self, elapsed_us: u64, corrected_at_us: u64) {
         let (relaxed, wall_us) = (Ordering::Relaxed, self.wall_clock.now().0);
         let exchanged =

@@ -1,14 +1,11 @@
 //! Methods of a gate for all kinds of stores, including stores that respond later or fail.
 
-use std::slice;
-
 use super::{Gate, decide};
-use crate::decision::Decision;
+use crate::decision::{Decision, DecisionLimits, PolicyLimits};
 use crate::hit::Hit;
-use crate::outcome::Outcome;
 use crate::policy::{MatchedRules, OnStoreError};
-use crate::request::{Descriptor, Request};
-use crate::store::{Adjustment, Edit, Receipt, Store, StoreError};
+use crate::request::Request;
+use crate::store::{Adjustment, Edit, Outcomes, Receipt, Store, StoreError};
 use crate::wait::WaitCounters;
 
 use super::fallback::LocalCounts;
@@ -26,38 +23,17 @@ impl<S: Store> Gate<S> {
     pub async fn check_async(&self, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load();
         self.warn_about_unknown_costs(&policy, request);
-        // Filled in place: the list is large, and a returned one is copied into the future.
-        let mut matched = policy.new_matched_rules();
-        policy.apply_to(request, &mut matched);
-        self.check_matched_async(&matched).await
-    }
-
-    /// Decides a request with one descriptor like [`check_async`](Self::check_async), but without a future. Returns
-    /// `None` if the store is asynchronous.
-    #[inline]
-    pub(crate) fn try_check(
-        &self,
-        domain: &str,
-        descriptor: &Descriptor<'_>,
-    ) -> Option<Decision<'static>> {
-        let store = self.store.as_sync()?;
-        let policy = self.policy.load();
-        let mut matched = policy.new_matched_rules();
-        policy.apply_to_descriptors(domain, slice::from_ref(descriptor), &mut matched);
-        Some(decide::charge(store, &matched, |refunds| self.on_refunded(refunds)))
+        self.check_matched_async(&policy.apply(request)).await
     }
 
     /// Decides a request like [`check_async`](Self::check_async). `matched` are the rules of a policy that apply to the
     /// request.
     pub async fn check_matched_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
-        if let Some(store) = self.store.as_sync() {
-            return decide::charge(store, matched, |refunds| self.on_refunded(refunds));
-        }
         if !matched.has_hits() {
             return decide_without_limits(matched);
         }
         let on_refunded = |refunds: &[Hit<'_>]| self.on_refunded(refunds);
-        let decision = decide::charge_async(&self.store, matched, on_refunded).await;
+        let decision = decide::charge(&self.store, matched, on_refunded).await;
         match self.notify_fallback_on_success(decision) {
             Ok(decision) => decision,
             Err(_) => self.decide_without_store(matched, decide::charge_local),
@@ -87,9 +63,9 @@ impl<S: Store> Gate<S> {
         if !matched.has_hits() {
             return decide_without_limits(matched);
         }
-        match self.notify_fallback_on_success(decide::peek_async(&self.store, matched).await) {
+        match self.notify_fallback_on_success(decide::peek(&self.store, matched).await) {
             Ok(decision) => decision,
-            Err(_) => self.decide_without_store(matched, decide::peek),
+            Err(_) => self.decide_without_store(matched, decide::peek_local),
         }
     }
 
@@ -140,7 +116,7 @@ impl<S: Store> Gate<S> {
     /// # Errors
     /// If the store did not respond.
     pub async fn revert_async(&self, decision: &Decision<'_>) -> Result<(), StoreError> {
-        self.adjust_receipt(decision, &decision.receipt(), Adjustment::Revert).await
+        self.adjust_receipt(decision, decision.receipt(), Adjustment::Revert).await
     }
 
     /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. No decision
@@ -161,7 +137,6 @@ impl<S: Store> Gate<S> {
     }
 
     /// Wakes the first waiting request of each counter to which refunds have returned units.
-    #[cold]
     pub(super) fn on_refunded(&self, refunds: &[Hit<'_>]) {
         self.wait_queues.wake_for_hits(&self.store, refunds.iter().copied());
     }
@@ -226,7 +201,7 @@ impl<S: Store> Gate<S> {
             decide_without_limits(&local)
         };
         if is_denied {
-            Decision::store_unavailable(local.no_limits())
+            Decision::store_unavailable(DecisionLimits::Policy(PolicyLimits::none(&local)))
         } else {
             decision.into_degraded()
         }
@@ -246,6 +221,5 @@ impl<S: Store> Gate<S> {
 
 /// Returns the decision on a request to which no limit applies: it is allowed.
 fn decide_without_limits(matched: &MatchedRules<'_>) -> Decision<'static> {
-    let outcomes: [Outcome; 0] = [];
-    Decision::from_peek(&[], outcomes.into_iter().collect(), matched.decision_limits())
+    Decision::from_peek(&[], Outcomes::new(), decide::limits_of(matched))
 }

@@ -6,11 +6,11 @@
 
 use smallvec::SmallVec;
 
-use crate::decision::Decision;
+use crate::decision::{Decision, DecisionLimits, PolicyLimits};
 use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::policy::{HitList, MatchedRules};
-use crate::store::{Charge, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, SyncStore};
+use crate::store::{Charge, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, decide_now};
 
 use super::fallback::LocalCounts;
 
@@ -43,12 +43,15 @@ impl<'h> RefundsAndCharges<'h> {
     ) -> Decision<'static> {
         let mut refunds = refunded.iter().copied();
         let mut charges = charged.outcomes.iter().copied();
-        let outcomes = self.is_refund.iter().filter_map(|is_refund| match is_refund {
-            // A refund denies nothing, whatever the state of its counter.
-            true => refunds.next().map(Outcome::charged),
-            false => charges.next(),
-        });
-        let outcomes = outcomes.collect();
+        let merge_next = |is_refund: &bool| {
+            if *is_refund {
+                // A refund denies nothing, whatever the state of its counter.
+                refunds.next().map(Outcome::charged)
+            } else {
+                charges.next()
+            }
+        };
+        let outcomes = self.is_refund.iter().filter_map(merge_next).collect();
         let charged_hits: SmallVec<[u32; 8]> = (0..)
             .zip(&self.is_refund)
             .filter(|(_, is_refund)| !**is_refund)
@@ -60,74 +63,55 @@ impl<'h> RefundsAndCharges<'h> {
         });
         let result =
             ChargeResult { allowed: charged.allowed, outcomes, receipt: receipt.collect() };
-        Decision::from_charge(&self.all, result, matched.decision_limits())
+        Decision::from_charge(&self.all, result, limits_of(matched))
     }
 }
 
 /// Decides a request, and charges its hits if it is allowed. Calls `on_refunded` with the hits that have refunded units.
-pub(super) async fn charge_async<S: Store>(
+pub(super) async fn charge<S: Store>(
     store: &S,
     matched: &MatchedRules<'_>,
     on_refunded: impl FnOnce(&[Hit<'_>]),
 ) -> Result<Decision<'static>, StoreError> {
     if matched.is_refund() {
-        return refund_and_charge_async(store, matched, on_refunded).await;
+        return refund_and_charge(store, matched, on_refunded).await;
     }
     let hits: HitList<'_> = matched.hits().collect();
     let result = store.charge_async(&hits).await?;
-    Ok(Decision::from_charge(&hits, result, matched.decision_limits()))
-}
-
-/// Decides a request as [`charge_async`] does, with a synchronous store.
-#[inline]
-pub(crate) fn charge<S: SyncStore + ?Sized>(
-    store: &S,
-    matched: &MatchedRules<'_>,
-    on_refunded: impl FnOnce(&[Hit<'_>]),
-) -> Decision<'static> {
-    if let Some((hit, limit)) = matched.single_hit() {
-        return Decision::from_single_charge(&hit, store.charge_one(&hit), limit);
-    }
-    charge_several(store, matched, on_refunded)
-}
-
-/// Decides a request that does not have exactly one hit.
-#[inline(never)]
-fn charge_several<S: SyncStore + ?Sized>(
-    store: &S,
-    matched: &MatchedRules<'_>,
-    on_refunded: impl FnOnce(&[Hit<'_>]),
-) -> Decision<'static> {
-    if matched.is_refund() {
-        return refund_and_charge(store, matched, on_refunded);
-    }
-    let hits: HitList<'_> = matched.hits().collect();
-    Decision::from_charge(&hits, store.charge(&hits), matched.decision_limits())
+    Ok(Decision::from_charge(&hits, result, limits_of(matched)))
 }
 
 /// Decides a request as [`charge`] does, with the counts in memory. Calls wait for counters of the store, so refunds of
 /// counts in memory wake no call.
 pub(super) fn charge_local(counts: &LocalCounts, matched: &MatchedRules<'_>) -> Decision<'static> {
-    charge(counts, matched, |_| {})
+    decide_now(charge(counts, matched, |_| {}))
 }
 
-/// Returns the decision that [`charge_async`] would make. Charges nothing.
-pub(super) async fn peek_async<S: Store>(
+/// Returns the decision that [`charge`] would make. Charges nothing.
+pub(super) async fn peek<S: Store>(
     store: &S,
     matched: &MatchedRules<'_>,
 ) -> Result<Decision<'static>, StoreError> {
     let hits = hits_for_peek(matched);
-    Ok(decision_from_peek(matched, &hits, store.peek_async(&hits).await?))
+    let mut outcomes = store.peek_async(&hits).await?;
+    let pairs = outcomes.iter_mut().zip(matched.refund_flag_per_hit());
+    let refunds = pairs.filter(|(_, is_refund)| *is_refund);
+    refunds.for_each(|(outcome, _)| *outcome = outcome.charged());
+    Ok(Decision::from_peek(&hits, outcomes, limits_of(matched)))
 }
 
-/// Returns the decision that [`charge`] would make. Charges nothing.
-pub(super) fn peek<S: SyncStore>(store: &S, matched: &MatchedRules<'_>) -> Decision<'static> {
-    let hits = hits_for_peek(matched);
-    decision_from_peek(matched, &hits, store.peek(&hits))
+/// Returns the decision of [`peek`] with the counts in memory.
+pub(super) fn peek_local(counts: &LocalCounts, matched: &MatchedRules<'_>) -> Decision<'static> {
+    decide_now(peek(counts, matched))
+}
+
+/// Returns the limits for the decision on a request.
+pub(super) fn limits_of(matched: &MatchedRules<'_>) -> DecisionLimits<'static> {
+    DecisionLimits::Policy(PolicyLimits::new(matched))
 }
 
 /// Applies the refunds of a request, then decides and charges its other hits.
-async fn refund_and_charge_async<S: Store>(
+async fn refund_and_charge<S: Store>(
     store: &S,
     matched: &MatchedRules<'_>,
     on_refunded: impl FnOnce(&[Hit<'_>]),
@@ -143,19 +127,6 @@ async fn refund_and_charge_async<S: Store>(
     Ok(hits.merge_into_decision(matched, refunded, charged))
 }
 
-/// Applies refunds and charges as [`refund_and_charge_async`] does, with a synchronous store.
-#[cold]
-fn refund_and_charge<S: SyncStore + ?Sized>(
-    store: &S,
-    matched: &MatchedRules<'_>,
-    on_refunded: impl FnOnce(&[Hit<'_>]),
-) -> Decision<'static> {
-    let hits = RefundsAndCharges::new(matched);
-    let refunded = store.edit(&hits.refunds, Edit::Refund);
-    on_refunded(&hits.refunds);
-    hits.merge_into_decision(matched, refunded, store.charge(&hits.charges))
-}
-
 /// Returns the hits with which a peek of a request calls the store. Each refund is replaced by a hit that requires one
 /// unit and costs nothing, so that the peek returns the present status of the refund's counter.
 fn hits_for_peek<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
@@ -165,16 +136,4 @@ fn hits_for_peek<'h>(matched: &'h MatchedRules<'_>) -> HitList<'h> {
         (hit.cost, hit.required) = (0, 1);
     }
     hits
-}
-
-/// Creates the decision of a peek. `outcomes` are the outcomes of `hits`, which [`hits_for_peek`] returned.
-fn decision_from_peek(
-    matched: &MatchedRules<'_>,
-    hits: &[Hit<'_>],
-    mut outcomes: Outcomes,
-) -> Decision<'static> {
-    let pairs = outcomes.iter_mut().zip(matched.refund_flag_per_hit());
-    let refunds = pairs.filter(|(_, is_refund)| *is_refund);
-    refunds.for_each(|(outcome, _)| *outcome = outcome.charged());
-    Decision::from_peek(hits, outcomes, matched.decision_limits())
 }

@@ -164,7 +164,6 @@ impl InMemoryFallback {
         self.evicted_call_records.load(Ordering::Relaxed) + current
     }
 
-    #[cold]
     fn create_counts(&self) -> Arc<LocalCounts> {
         let LocalCountsBounds { max_keys, max_memory, max_call_records } = self.bounds;
         let created = MemoryStore::with_clock(self.clock.clone(), max_keys)
@@ -178,7 +177,6 @@ impl InMemoryFallback {
     }
 
     /// Drops the counts in memory if all their windows have passed. Called after each successful store call.
-    #[inline]
     pub(super) fn on_store_success(&self) {
         let needed_until = self.needed_until.load(Ordering::Relaxed);
         if needed_until != NEEDED_UNTIL_IF_NO_COUNTS {
@@ -186,7 +184,6 @@ impl InMemoryFallback {
         }
     }
 
-    #[cold]
     fn drop_counts_if_expired(&self, needed_until: u64) {
         let has_expired = self.clock.now().as_micros() >= needed_until;
         let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);

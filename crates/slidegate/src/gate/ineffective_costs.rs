@@ -40,7 +40,6 @@ impl WarnedCosts {
 
 impl<S> Gate<S> {
     /// Warns about the named costs of a request that no rule of its domain charges.
-    #[inline]
     pub(super) fn warn_about_unknown_costs(&self, policy: &Policy, request: &Request<'_>) {
         if request.descriptors.iter().any(|descriptor| !descriptor.costs.named.is_empty()) {
             self.find_unknown_costs(policy, request);
@@ -57,7 +56,6 @@ impl<S> Gate<S> {
     }
 
     /// Warns if a settlement of the unnamed cost changes no charge. `receipt` has the charges that it changes.
-    #[inline]
     pub(super) fn warn_if_request_cost_is_unused(
         &self,
         decision: &Decision<'_>,
@@ -69,7 +67,6 @@ impl<S> Gate<S> {
     }
 
     /// Warns if a settlement of a named cost changes no charge. `receipt` has the charges that it changes.
-    #[inline]
     pub(super) fn warn_if_named_cost_is_unused(
         &self,
         decision: &Decision<'_>,
@@ -96,7 +93,7 @@ impl<S> Gate<S> {
         if actual.unnamed().is_none_or(|units| units == 0) {
             return;
         }
-        let charges = decision.charges_with_costs();
+        let charges: Vec<_> = decision.charges_with_costs().collect();
         let counted = || charges.iter().filter(|(charge, _)| !is_permit(charge));
         let is_other_cost =
             |cost: &Option<&RuleCost>| cost.is_some_and(|cost| *cost != RuleCost::Request);
@@ -116,7 +113,6 @@ impl<S> Gate<S> {
     }
 
     /// Warns once about a cost that no rule charges. `names` are the names of the domains in which rules were searched.
-    #[cold]
     fn warn_about_unknown_cost(&self, cost: &str, names: &[&DomainNames]) {
         if self.warned_costs.insert(Some(cost)) {
             let known: BTreeSet<&str> = names.iter().flat_map(|names| names.costs()).collect();

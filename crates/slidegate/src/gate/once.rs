@@ -138,7 +138,10 @@ impl<S: Store> Gate<S> {
         matched: &MatchedRules<'_>,
         identity: &CallIdentity,
     ) -> Result<OnceDecision, OnceError> {
-        let hits = hits_of_call(matched)?;
+        if matched.is_refund() {
+            return Err(OnceError::Refund);
+        }
+        let hits: HitList<'_> = matched.hits().collect();
         if hits.is_empty() {
             let decision = self.check_matched_async(matched).await;
             return Ok(OnceDecision { decision, repeated_after: None });
@@ -188,32 +191,14 @@ impl<S: Store> Gate<S> {
             let decision = self.decide_without_store(matched, decide::charge_local);
             return Ok(OnceDecision { decision, repeated_after: None });
         }
+        let hits: HitList<'_> = local.hits().collect();
         let once = self.fallback.decide_with_local_counts(
-            |counts| charge_once(counts, &local, identity),
+            |counts| decision_from_result(&hits, counts.charge_once(&hits, identity), &local),
             |once| once.as_ref().map_or(&[][..], |once| once.decision.outcomes()),
         )?;
         self.fallback.keep_counts_for(identity.ttl);
         Ok(OnceDecision { decision: once.decision.into_degraded(), ..once })
     }
-}
-
-/// Returns the hits of a call with an idempotency key.
-fn hits_of_call<'h>(matched: &'h MatchedRules<'_>) -> Result<HitList<'h>, OnceError> {
-    if matched.is_refund() { Err(OnceError::Refund) } else { Ok(matched.hits().collect()) }
-}
-
-/// Decides a call with an idempotency key, with a synchronous store.
-fn charge_once<S: SyncStore + ?Sized>(
-    store: &S,
-    matched: &MatchedRules<'_>,
-    identity: &CallIdentity,
-) -> Result<OnceDecision, OnceError> {
-    let hits = hits_of_call(matched)?;
-    if hits.is_empty() {
-        let decision = decide::charge(store, matched, |_| {});
-        return Ok(OnceDecision { decision, repeated_after: None });
-    }
-    decision_from_result(&hits, store.charge_once(&hits, identity), matched)
 }
 
 /// Converts the result of a store into the decision on a call with an idempotency key.
@@ -230,7 +215,7 @@ fn decision_from_result(
         OnceResult::OtherRequest => return Err(OnceError::OtherRequest),
         OnceResult::InProgress => return Err(OnceError::InProgress),
     };
-    let decision = Decision::from_charge(hits, result, matched.decision_limits());
+    let decision = Decision::from_charge(hits, result, decide::limits_of(matched));
     Ok(OnceDecision { decision, repeated_after })
 }
 

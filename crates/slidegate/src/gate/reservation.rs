@@ -116,9 +116,9 @@ impl<S: Store> Drop for Reservation<'_, S> {
             return;
         }
         if self.decision.is_degraded() {
-            self.gate.fallback.adjust(&self.decision.receipt(), Adjustment::Revert);
+            self.gate.fallback.adjust(self.decision.receipt(), Adjustment::Revert);
         } else {
-            self.gate.revert_later(self.decision.receipt());
+            self.gate.revert_later(self.decision.receipt().clone());
         }
     }
 }

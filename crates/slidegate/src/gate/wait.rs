@@ -9,18 +9,16 @@ use super::once::{OnceDecision, OnceError};
 use crate::call::CallIdentity;
 use crate::decision::{Decision, Denied};
 use crate::jitter::Jitter;
-use crate::policy::MatchedRules;
+use crate::policy::{HitList, MatchedRules};
 use crate::request::Request;
+use crate::store::{Store, SyncStore, poll_once};
 #[cfg(feature = "tokio")]
-use crate::store::Store;
-use crate::store::SyncStore;
+use crate::wait::Waited;
 use crate::wait::queues::WaitQueues;
 use crate::wait::{
-    Wait, WaitBounds, WaitOptions, WaitStats, denying_counters, is_decided_once, pause_thread,
-    run_wait, thread_time, vetoing_counters,
+    Timer, Wait, WaitBounds, WaitCounters, WaitOptions, WaitStats, denying_counters,
+    is_decided_once, run_wait, vetoing_counters,
 };
-#[cfg(feature = "tokio")]
-use crate::wait::{Waited, pause_task, tokio_time};
 
 impl<S> Gate<S> {
     /// Sets the bounds on the requests that wait at the same time; see [`WaitBounds`].
@@ -59,7 +57,8 @@ impl<S> Gate<S> {
         if max_wait.is_zero() {
             return self.check(request);
         }
-        self.wait_on_thread(request, WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE })
+        let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
+        poll_once(self.wait_for_request(Timer::Thread, request, options))
     }
 
     /// Charges a request as soon as it fits. Blocks the current thread until then, plus a random time of up to
@@ -84,35 +83,8 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        self.wait_on_thread(request, WaitOptions { max_wait: None, jitter }).into_result()
-    }
-
-    fn wait_on_thread(&self, request: &Request<'_>, options: WaitOptions) -> Decision<'static>
-    where
-        S: SyncStore,
-    {
-        if !can_wait(&self.policy.load().apply(request)) {
-            return self.check(request);
-        }
-        self.warn_about_unknown_costs(&self.policy.load(), request);
-        let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, request.bytes(), thread_time());
-        // Each decision uses the policy of its time.
-        let waited = run_wait!(
-            wait,
-            now: thread_time(),
-            counters: vetoing_counters(queues, &self.store, self.policy.load().apply(request).hits()),
-            check: {
-                let policy = self.policy.load();
-                let matched = policy.apply(request);
-                let decision = self.check_matched(&matched);
-                let denying = denying_counters(queues, &self.store, || matched.hits(), &decision);
-                (decision, denying)
-            },
-            peek: self.peek(request),
-            pause(until): pause_thread(wait.place(), until),
-        );
-        waited.decision
+        let options = WaitOptions { max_wait: None, jitter };
+        poll_once(self.wait_for_request(Timer::Thread, request, options)).into_result()
     }
 }
 
@@ -133,7 +105,7 @@ impl<S: Store> Gate<S> {
             return self.check_async(request).await;
         }
         let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
-        self.wait_on_tokio(request, options).await
+        self.wait_for_request(Timer::Tokio, request, options).await
     }
 
     /// Decides a request like [`check_within_async`](Self::check_within_async). `matched` are the rules of a policy that
@@ -148,19 +120,18 @@ impl<S: Store> Gate<S> {
             return (self.check_matched_async(matched).await, Duration::ZERO);
         }
         let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
-        let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, request.bytes(), tokio_time());
+        let (queues, timer) = (&self.wait_queues, Timer::Tokio);
+        let mut wait = Wait::new(queues, options, request.bytes(), timer.now());
         let Waited { decision, time } = run_wait!(
             wait,
-            now: tokio_time(),
+            timer,
             counters: vetoing_counters(queues, &self.store, matched.hits()),
             check: {
                 let decision = self.check_matched_async(matched).await;
-                let denying = denying_counters(queues, &self.store, || matched.hits(), &decision);
+                let denying = self.denying_counters(matched, &decision);
                 (decision, denying)
             },
             peek: self.peek_matched_async(matched).await,
-            pause(until): pause_task(wait.place(), until).await,
         );
         (decision, time)
     }
@@ -186,21 +157,20 @@ impl<S: Store> Gate<S> {
             return Ok((once, Duration::ZERO));
         }
         let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
-        let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, request.bytes(), tokio_time());
+        let (queues, timer) = (&self.wait_queues, Timer::Tokio);
+        let mut wait = Wait::new(queues, options, request.bytes(), timer.now());
         let mut repeated_after = None;
         let Waited { decision, time } = run_wait!(
             wait,
-            now: tokio_time(),
+            timer,
             counters: vetoing_counters(queues, &self.store, matched.hits()),
             check: {
                 let once = self.check_matched_once_async(matched, identity).await?;
                 repeated_after = once.repeated_after;
-                let denying = denying_counters(queues, &self.store, || matched.hits(), &once.decision);
+                let denying = self.denying_counters(matched, &once.decision);
                 (once.decision, denying)
             },
             peek: self.peek_matched_async(matched).await,
-            pause(until): pause_task(wait.place(), until).await,
         );
         Ok((OnceDecision { decision, repeated_after }, time))
     }
@@ -229,11 +199,15 @@ impl<S: Store> Gate<S> {
         jitter: Jitter,
     ) -> Result<Decision<'static>, Denied> {
         let options = WaitOptions { max_wait: None, jitter };
-        self.wait_on_tokio(request, options).await.into_result()
+        self.wait_for_request(Timer::Tokio, request, options).await.into_result()
     }
+}
 
-    async fn wait_on_tokio(
+impl<S: Store> Gate<S> {
+    /// Charges a request as soon as it fits. Each decision uses the policy of its time.
+    async fn wait_for_request(
         &self,
+        timer: Timer,
         request: &Request<'_>,
         options: WaitOptions,
     ) -> Decision<'static> {
@@ -242,23 +216,30 @@ impl<S: Store> Gate<S> {
         }
         self.warn_about_unknown_costs(&self.policy.load(), request);
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, request.bytes(), tokio_time());
-        // Each decision uses the policy of its time.
+        let mut wait = Wait::new(queues, options, request.bytes(), timer.now());
         let waited = run_wait!(
             wait,
-            now: tokio_time(),
+            timer,
             counters: vetoing_counters(queues, &self.store, self.policy.load().apply(request).hits()),
             check: {
                 let policy = self.policy.load_full();
                 let matched = policy.apply(request);
                 let decision = self.check_matched_async(&matched).await;
-                let denying = denying_counters(queues, &self.store, || matched.hits(), &decision);
+                let denying = self.denying_counters(&matched, &decision);
                 (decision, denying)
             },
             peek: self.peek_async(request).await,
-            pause(until): pause_task(wait.place(), until).await,
         );
         waited.decision
+    }
+
+    fn denying_counters(
+        &self,
+        matched: &MatchedRules<'_>,
+        decision: &Decision<'_>,
+    ) -> WaitCounters {
+        let hits: HitList<'_> = matched.hits().collect();
+        denying_counters(&self.wait_queues, &self.store, &hits, decision)
     }
 }
 

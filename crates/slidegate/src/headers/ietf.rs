@@ -26,7 +26,6 @@ pub fn write_policies(decision: &Decision<'_>) -> HeaderText {
 }
 
 /// Writes the header `RateLimit`, which describes the binding limit.
-#[inline]
 pub fn write_status(context: &HeaderContext<'_>, on_header: &mut impl FnMut(usize, &str)) {
     let mut limit = HeaderText::default();
     limit.push("\"").push(context.binding.policy_name()).push("\";r=");
@@ -48,7 +47,6 @@ fn push_policy(policies: &mut HeaderText, status: &LimitStatus<'_>) {
 }
 
 /// Formats one limit of `RateLimit-Policy`.
-#[cold]
 fn format_policy(status: &LimitStatus<'_>) -> HeaderText {
     let mut policies = HeaderText::default();
     policies.push("\"").push(status.policy_name()).push("\";q=");

@@ -128,7 +128,6 @@ impl<'a> Value<'a> {
 
     /// Writes the value to a hasher. The written bytes are the same in every process. Every decision calls this method,
     /// so it makes as few writes as possible.
-    #[inline]
     pub(super) fn write_to_hasher(&self, hasher: &mut impl Hasher) {
         match self {
             Self::Text(text) => {

@@ -1,23 +1,15 @@
-//! Methods of a limiter for stores that respond without waiting and never fail.
+//! Methods of a limiter for stores that respond without waiting and never fail. Each polls the asynchronous operation once.
 
 use std::hash::Hash;
 
-use smallvec::SmallVec;
-
-use super::{Limiter, reported};
+use super::Limiter;
 use crate::decision::Decision;
-use crate::hit::Hit;
-use crate::key::Key;
-use crate::store::{Adjustment, Edit, Receipt, SyncStore};
-
-/// Number of keys that [`Limiter::check_many`] charges in one call to the store.
-const MAX_KEYS_PER_BATCH: usize = 16;
+use crate::store::{Adjustment, Edit, SyncStore, decide_now};
 
 /// Synchronous methods, for a store that responds without waiting and never fails. The bound is on each method, so that
 /// the compiler's message for another store names the method with `_async`.
 impl<S> Limiter<S> {
     /// Decides a request for `key`, and charges one unit if every limit has capacity for it.
-    #[inline]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision<'_>
     where
         S: SyncStore,
@@ -27,12 +19,12 @@ impl<S> Limiter<S> {
 
     /// Decides a request for `key`, and charges `cost` units if every limit has capacity for them. A cost of 0 checks
     /// whether one unit would fit, and charges nothing.
-    #[inline]
     pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision<'_>
     where
         S: SyncStore,
     {
-        self.check_in_store(&self.store, key, cost)
+        let hits = self.hits_for_key(self.hash_key(key), cost);
+        Decision::from_charge(&hits, self.store.charge(&hits), self.decision_limits())
     }
 
     /// Returns the decision that [`check_cost`](Self::check_cost) would make. Charges nothing.
@@ -40,8 +32,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        let hits = self.hits_for_key(self.hash_key(key), cost);
-        Decision::from_peek(&hits, self.store.peek(&hits), self.decision_limits())
+        decide_now(self.peek_key(self.hash_key(key), cost))
     }
 
     /// Decides one request for each key, in order and independently of each other. Faster than separate calls of
@@ -58,35 +49,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        let mut decisions = Vec::with_capacity(keys.len());
-        if let [limit] = &*self.limits {
-            for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
-                let hit = |key| self.new_hit(key, limit, 1);
-                let mut hits = [hit(Key::from_hashes(0, 0)); MAX_KEYS_PER_BATCH];
-                for (hit, key) in hits.iter_mut().zip(keys) {
-                    hit.key = self.hash_key(key);
-                }
-                self.store.charge_each(&hits[..keys.len()], |result| {
-                    let limits = &self.named_limits;
-                    decisions.push(Decision::from_limiter_charge(&hits[0], result, limits));
-                });
-            }
-            return decisions;
-        }
-        for keys in keys.chunks(MAX_KEYS_PER_BATCH) {
-            let mut hits: SmallVec<[Hit<'_>; MAX_KEYS_PER_BATCH]> = SmallVec::new();
-            for key in keys {
-                self.push_hits(&mut hits, self.hash_key(key), 1);
-            }
-            let calls: SmallVec<[&[Hit<'_>]; MAX_KEYS_PER_BATCH]> =
-                hits.chunks(self.limits.len()).collect();
-            let mut charged = calls.iter();
-            self.store.charge_many(&calls, |result| {
-                let hits = charged.next().copied().unwrap_or_default();
-                decisions.push(Decision::from_charge(hits, result, self.decision_limits()));
-            });
-        }
-        decisions
+        decide_now(self.charge_keys(keys.iter().map(|key| self.hash_key(key))))
     }
 
     /// Records units of `key` that have been consumed already. A report is never denied: units are charged even above
@@ -102,8 +65,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        let hits = reported(self.hits_for_key(self.hash_key(key), cost));
-        Decision::from_charge(&hits, self.store.charge(&hits), self.decision_limits())
+        decide_now(self.report_key(self.hash_key(key), cost))
     }
 
     /// Corrects the charge of an allowed request to `cost`, the actual cost: reverts the excess, or charges the
@@ -122,7 +84,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            self.adjust(&decision.receipt(), Adjustment::SetCost(cost));
+            decide_now(self.adjust(decision.receipt(), Adjustment::SetCost(cost)));
         }
     }
 
@@ -131,7 +93,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.adjust(&decision.receipt(), Adjustment::Revert);
+        decide_now(self.adjust(decision.receipt(), Adjustment::Revert));
     }
 
     /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer. No
@@ -148,7 +110,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.edit_counters(key, cost, Edit::Refund);
+        decide_now(self.edit_key(self.hash_key(key), cost, Edit::Refund));
     }
 
     /// Resets all counters of a key to zero.
@@ -156,23 +118,6 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.edit_counters(key, 1, Edit::Reset);
-    }
-
-    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment)
-    where
-        S: SyncStore,
-    {
-        self.store.adjust(receipt, adjustment);
-        self.wait_queues.wake_for_charges(receipt.charges_to_revert(adjustment));
-    }
-
-    fn edit_counters<K: Hash + ?Sized>(&self, key: &K, cost: u64, edit: Edit)
-    where
-        S: SyncStore,
-    {
-        let hits = self.hits_for_key(self.hash_key(key), cost);
-        self.store.edit(&hits, edit);
-        self.wait_queues.wake_for_hits(&self.store, hits);
+        decide_now(self.edit_key(self.hash_key(key), 1, Edit::Reset));
     }
 }

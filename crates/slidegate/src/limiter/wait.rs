@@ -5,21 +5,19 @@ use std::time::Duration;
 
 use super::Limiter;
 #[cfg(feature = "tokio")]
-use super::{HitList, WaitError};
+use super::WaitError;
 use crate::decision::{Decision, Denied};
 use crate::jitter::Jitter;
-use crate::store::SyncStore;
+use crate::key::Key;
 #[cfg(feature = "tokio")]
-use crate::store::{Store, StoreError};
+use crate::key::Value;
+use crate::store::{Store, StoreError, SyncStore, decide_now};
 #[cfg(feature = "tokio")]
 use crate::store_key::StoreKey;
 use crate::wait::queues::WaitQueues;
 use crate::wait::{
-    Wait, WaitBounds, WaitOptions, WaitStats, denying_counters, pause_thread, run_wait,
-    thread_time, vetoing_counters,
+    Timer, Wait, WaitBounds, WaitOptions, WaitStats, denying_counters, run_wait, vetoing_counters,
 };
-#[cfg(feature = "tokio")]
-use crate::wait::{pause_task, tokio_time};
 
 impl<S> Limiter<S> {
     /// Sets the bounds on the calls that wait at the same time; see [`WaitBounds`].
@@ -60,11 +58,9 @@ impl<S> Limiter<S> {
         if max_wait.is_zero() {
             return self.check_cost(key, cost);
         }
-        self.wait_on_thread(
-            key,
-            cost,
-            WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE },
-        )
+        let options = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
+        let key = (self.hash_key(key), size_of_val(key));
+        decide_now(self.wait_for_key(Timer::Thread, key, cost, options))
     }
 
     /// Charges `cost` units to `key` as soon as they fit. Blocks the current thread until then, plus a random time of
@@ -88,34 +84,9 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.wait_on_thread(key, cost, WaitOptions { max_wait: None, jitter }).into_result()
-    }
-
-    fn wait_on_thread<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-        options: WaitOptions,
-    ) -> Decision<'_>
-    where
-        S: SyncStore,
-    {
-        let queues = &self.wait_queues;
-        let hits = || self.hits_for_key(self.hash_key(key), cost);
-        let mut wait = Wait::new(queues, options, size_of_val(key), thread_time());
-        let waited = run_wait!(
-            wait,
-            now: thread_time(),
-            counters: vetoing_counters(queues, &self.store, hits()),
-            check: {
-                let decision = self.check_cost(key, cost);
-                let denying = denying_counters(queues, &self.store, hits, &decision);
-                (decision, denying)
-            },
-            peek: self.peek(key, cost),
-            pause(until): pause_thread(wait.place(), until),
-        );
-        waited.decision
+        let options = WaitOptions { max_wait: None, jitter };
+        let key = (self.hash_key(key), size_of_val(key));
+        decide_now(self.wait_for_key(Timer::Thread, key, cost, options)).into_result()
     }
 }
 
@@ -172,32 +143,36 @@ impl<S: Store> Limiter<S> {
         cost: u64,
         options: WaitOptions,
     ) -> Result<Decision<'_>, StoreError> {
+        let text = self.text_for_store(key);
+        let value = [Value::from(&*text)];
+        let key = (self.key_for_store(key, &value), size_of_val(key));
+        self.wait_for_key(Timer::Tokio, key, cost, options).await
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Charges a key as soon as `cost` units fit. While the call waits, it keeps a key of `key_bytes` bytes.
+    async fn wait_for_key(
+        &self,
+        timer: Timer,
+        (key, key_bytes): (Key<'_>, usize),
+        cost: u64,
+        options: WaitOptions,
+    ) -> Result<Decision<'_>, StoreError> {
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, size_of_val(key), tokio_time());
+        let hits = self.hits_for_key(key, cost);
+        let mut wait = Wait::new(queues, options, key_bytes, timer.now());
         let waited = run_wait!(
             wait,
-            now: tokio_time(),
-            counters: self.with_hits(key, cost, |hits| vetoing_counters(queues, &self.store, hits)),
+            timer,
+            counters: vetoing_counters(queues, &self.store, hits.iter().copied()),
             check: {
-                let decision = self.check_cost_async(key, cost).await?;
-                let denying =
-                    self.with_hits(key, cost, |hits| denying_counters(queues, &self.store, || hits, &decision));
+                let decision = self.charge_key(key, cost).await?;
+                let denying = denying_counters(queues, &self.store, &hits, &decision);
                 (decision, denying)
             },
-            peek: self.peek_async(key, cost).await?,
-            pause(until): pause_task(wait.place(), until).await,
+            peek: self.peek_key(key, cost).await?,
         );
         Ok(waited.decision)
-    }
-
-    fn with_hits<K: StoreKey + ?Sized, T>(
-        &self,
-        key: &K,
-        cost: u64,
-        use_hits: impl FnOnce(HitList<'_>) -> T,
-    ) -> T {
-        let text = key.text();
-        let value = [crate::key::Value::from(&*text)];
-        use_hits(self.hits_for_key(self.key_for_store(key, &value), cost))
     }
 }

@@ -50,7 +50,6 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
     }
 
     /// Returns the value of an attribute; `None` if the descriptor does not have the attribute.
-    #[inline]
     pub(super) fn get(&self, name: &str) -> Option<&'r str> {
         match self.find_in_pairs(name) {
             None if name == ROUTE_ATTRIBUTE && !self.routes.is_empty() => self.derived_route(),
@@ -58,7 +57,6 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
         }
     }
 
-    #[inline]
     fn find_in_pairs(&self, name: &str) -> Option<&'r str> {
         self.pairs.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
     }
@@ -75,7 +73,6 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
 
     /// Returns the shortened form of an attribute value, for use in a key. Returns `None` if the value is UTF-8 and
     /// short enough to be used unchanged.
-    #[inline]
     pub(super) fn shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
         if self.bytes.is_empty() && text.len() <= MAX_VALUE_BYTES {
             return None;
@@ -83,7 +80,6 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
         self.find_or_shorten_value(name, text)
     }
 
-    #[cold]
     fn find_or_shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
         // The bytes of a host are not in canonical form.
         let has_name = |(own, _): &&(&str, _)| *own == name && !is_host_attribute(name);

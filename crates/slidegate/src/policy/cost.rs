@@ -61,7 +61,6 @@ pub(crate) struct RuleCharge {
 
 impl ChargeSettings {
     /// Returns the charge of the rule for a descriptor.
-    #[inline]
     pub(crate) fn charge_for(&self, descriptor: &Descriptor<'_>) -> RuleCharge {
         let costs = &descriptor.costs;
         let own_cost = match &self.cost {

@@ -1,6 +1,6 @@
 //! The attributes that a policy declares, in its field `attributes`.
 
-use super::name_map::NameMap;
+use super::NameMap;
 
 /// The names of the attributes that a policy declares. A rule may use only these names, so that a misspelt name is an
 /// error.

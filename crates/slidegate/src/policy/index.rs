@@ -18,12 +18,15 @@ use smallvec::SmallVec;
 
 use nested::NestedKeyMap;
 
+use super::NameMap;
 use super::attributes::DescriptorAttributes;
 use super::mode::WhenMissing;
-use super::name_map::{MAX_ENTRIES_WITHOUT_HASH, NameMap};
 use super::pattern::Condition;
 use super::rule::Rule;
 use crate::network::parse_address;
+
+/// The largest number of attributes in an index that are looked up in the request, rather than the other way round.
+const MAX_LOOKED_UP_ATTRIBUTES: usize = 4;
 
 /// The largest domain, in rules, for which no index is built. Checking so few rules is as fast as a lookup.
 const MAX_RULES_WITHOUT_INDEX: usize = 2;
@@ -125,11 +128,11 @@ impl RuleIndex {
     }
 
     fn insert(&mut self, anchor: &RuleAnchor<'_>, rule: CandidateRule) {
-        let index = self.by_attribute.get_or_insert_with(anchor.attribute, AttributeIndex::default);
+        let index = self.by_attribute.entry(anchor.attribute.into()).or_default();
         match anchor.condition {
             AnchorCondition::Present => index.present.push(rule),
             AnchorCondition::Literal(text) => {
-                index.literals.get_or_insert_with(text, Vec::new).push(rule)
+                index.literals.entry(text.into()).or_default().push(rule)
             }
             AnchorCondition::Prefix(text) => index.prefixes.insert(text.into(), rule),
             AnchorCondition::Network(network) => index.networks.insert(network, rule),
@@ -138,16 +141,14 @@ impl RuleIndex {
 
     /// Returns the rules that may apply to a descriptor with these attributes, in the order of the policy. `found` must
     /// be empty; it holds the rules if they are from several lists of the index.
-    #[inline]
     pub(crate) fn find_candidates<'c>(
         &'c self,
         attributes: &DescriptorAttributes<'_, '_>,
         found: &'c mut CandidateRules<'c>,
     ) -> &'c [CandidateRule] {
         found.add(&self.unanchored);
-        // A lookup in a larger index hashes the name, so only the names of the request are looked up.
-        if self.by_attribute.len() <= MAX_ENTRIES_WITHOUT_HASH {
-            for (name, index) in self.by_attribute.iter() {
+        if self.by_attribute.len() <= MAX_LOOKED_UP_ATTRIBUTES {
+            for (name, index) in &self.by_attribute {
                 index.collect_matching_rules(attributes.get(name), found);
             }
         } else {
@@ -163,7 +164,6 @@ impl RuleIndex {
 
 impl<'c> CandidateRules<'c> {
     /// Adds a list of the index.
-    #[inline]
     fn add(&mut self, rules: &'c [CandidateRule]) {
         if rules.is_empty() {
             return;
@@ -175,7 +175,6 @@ impl<'c> CandidateRules<'c> {
         }
     }
 
-    #[inline(never)]
     fn add_to_merged(&mut self, rules: &[CandidateRule]) {
         if self.merged.is_empty() {
             self.merged.extend_from_slice(self.first);
@@ -184,13 +183,11 @@ impl<'c> CandidateRules<'c> {
     }
 
     /// Returns the rules in the order of the policy, without duplicates.
-    #[inline]
     fn sorted(&mut self) -> &[CandidateRule] {
         if self.merged.is_empty() { self.first } else { self.sort_and_merge() }
     }
 
     /// Sorts the merged rules, and merges equal rules. A rule is found several times if several of its patterns match.
-    #[inline(never)]
     fn sort_and_merge(&mut self) -> &[CandidateRule] {
         self.merged.sort_unstable_by_key(|candidate| candidate.rule_index);
         self.merged.dedup_by(|next, previous| {

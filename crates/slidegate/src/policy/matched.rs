@@ -1,7 +1,6 @@
 //! The rules that apply to a request, and the hits that result from them. A hit is one charge against one counter.
 //!
-//! Invariant: [`MatchedRules::hits`] and `MatchedRules::hit_origins` return one entry for each limit of each matched
-//! rule, in the same order.
+//! Invariant: [`MatchedRules::hits`] returns one hit for each limit of each matched rule, in this order.
 
 use std::iter::repeat_n;
 use std::num::NonZeroU32;
@@ -11,7 +10,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::cost::{RuleCharge, RuleCost};
-use super::hit_origin::HitOrigin;
 use super::mode::OnStoreError;
 use super::per::KeyIdentity;
 use super::rule::{NoMatchReason, Override, Rule, SettingsSource};
@@ -43,6 +41,27 @@ pub struct Match<'r> {
     charge: RuleCharge,
 }
 
+/// The rule and the limit from which a hit was created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HitOrigin {
+    /// Index of the match in `MatchedRules`.
+    pub(crate) matched: u32,
+    /// Index of the descriptor in the request.
+    pub(crate) descriptor: u32,
+    /// Index of the rule in the policy.
+    pub(crate) rule: u32,
+    pub(crate) settings_source: SettingsSource,
+    /// Index of the limit in the settings of the rule. If `is_requested` is set, its index among the limits that the
+    /// descriptors of the request contain.
+    pub(crate) limit: u16,
+    pub(crate) is_requested: bool,
+    pub(crate) is_refund: bool,
+    pub(crate) is_reported: bool,
+    /// Whether the hit charges the cost of the request. `false` for a refund and for a rule with its own `cost`.
+    pub(crate) has_request_cost: bool,
+    pub(crate) veto: Veto,
+}
+
 /// The hits of one request.
 pub(crate) type HitList<'h> = SmallVec<[Hit<'h>; 3]>;
 
@@ -52,7 +71,6 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Appends a match, and completes it in place with `complete`. Removes it again if this fails.
-    #[inline(always)]
     pub(super) fn push(
         &mut self,
         mut rule_match: Match<'r>,
@@ -66,14 +84,12 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Removes each match whose rule is listed in `replaces` of another matching rule.
-    #[cold]
     pub(super) fn remove_replaced(&mut self) {
-        let replaced: Vec<u32> = self
-            .matches
-            .iter()
-            .flat_map(|rule_match| &*rule_match.rule.replaces)
-            .copied()
-            .collect();
+        let replaces = self.matches.iter().flat_map(|rule_match| &*rule_match.rule.replaces);
+        let replaced: Vec<u32> = replaces.copied().collect();
+        if replaced.is_empty() {
+            return;
+        }
         self.matches.retain(|rule_match| !replaced.contains(&rule_match.origin.rule));
         for (match_index, rule_match) in (0..).zip(&mut self.matches) {
             rule_match.origin.matched = match_index;
@@ -84,6 +100,11 @@ impl<'r> MatchedRules<'r> {
         self.matches.len()
     }
 
+    /// Returns the rules that are enforced.
+    pub(crate) fn rules(&self) -> &Arc<[Rule]> {
+        self.rules
+    }
+
     /// Returns the matches, sorted by descriptor. The matches of one descriptor are in the order of the rules in the
     /// policy.
     pub fn matches(&self) -> impl Iterator<Item = &Match<'r>> {
@@ -91,7 +112,6 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Returns `true` if at least one match is a [refund](Match::is_refund), which subtracts units from counters.
-    #[inline]
     pub(crate) fn is_refund(&self) -> bool {
         self.matches.iter().any(Match::is_refund)
     }
@@ -134,9 +154,8 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Returns one hit for each limit of each matched rule.
-    #[inline]
     pub fn hits(&self) -> impl Iterator<Item = Hit<'_>> {
-        HitsOfMatches { matches: self.matches.iter(), current: None }
+        self.matches.iter().flat_map(Match::hits)
     }
 
     /// Returns the behavior while the store is unavailable: the strictest `on_store_error` of the matched rules that
@@ -162,34 +181,8 @@ impl<'r> MatchedRules<'r> {
     }
 }
 
-/// An iterator over the hits of all matches. It takes fewer instructions than `flat_map`, which also iterates from the
-/// end.
-struct HitsOfMatches<'h, 'r> {
-    matches: slice::Iter<'h, Match<'r>>,
-    /// The match whose limits are converted into hits now, and its remaining limits.
-    current: Option<(&'h Match<'r>, slice::Iter<'h, RuleLimit>)>,
-}
-
-impl<'h> Iterator for HitsOfMatches<'h, '_> {
-    type Item = Hit<'h>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Hit<'h>> {
-        loop {
-            if let Some((rule_match, limits)) = &mut self.current
-                && let Some(limit) = limits.next()
-            {
-                return Some(rule_match.hit(limit));
-            }
-            let rule_match = self.matches.next()?;
-            self.current = Some((rule_match, rule_match.limits().iter()));
-        }
-    }
-}
-
 impl<'r> Match<'r> {
     /// Creates a match without limits.
-    #[inline(always)]
     pub(super) fn new(
         rule_index: u32,
         rule: &'r Rule,
@@ -220,7 +213,6 @@ impl<'r> Match<'r> {
     }
 
     /// Sets the veto of the rule's mode.
-    #[inline(always)]
     pub(super) fn set_veto(&mut self, veto: Veto) {
         // A refund denies nothing and does not affect the decision.
         self.origin.veto = if self.is_refund() { Veto::Never } else { veto };
@@ -242,6 +234,16 @@ impl<'r> Match<'r> {
             *limit = Arc::new(RuleLimit { limit: divided, ..RuleLimit::clone(limit) });
         }
         self
+    }
+
+    /// Returns the origin of the hit of the first limit.
+    pub(crate) fn origin(&self) -> HitOrigin {
+        self.origin
+    }
+
+    /// Returns the limit that the descriptor contains; `None` if it contains none.
+    pub(crate) fn requested_limit(&self) -> Option<&Arc<RuleLimit>> {
+        self.requested.as_ref()
     }
 
     pub(super) fn rule_index_u32(&self) -> u32 {
@@ -287,13 +289,11 @@ impl<'r> Match<'r> {
     }
 
     /// Returns `true` if the cost is subtracted from the counters instead of added; see [`Descriptor::as_refund`].
-    #[inline]
     pub fn is_refund(&self) -> bool {
         self.origin.is_refund
     }
 
     /// Returns the limits that apply to the request. The list is empty if the rule allows every request.
-    #[inline]
     pub fn limits(&self) -> &[RuleLimit] {
         match &self.requested {
             Some(limit) => slice::from_ref(limit),
@@ -318,7 +318,6 @@ impl<'r> Match<'r> {
     }
 
     /// Returns the hit of one limit of the match.
-    #[inline]
     pub(super) fn hit<'h>(&'h self, limit: &'h RuleLimit) -> Hit<'h> {
         let KeyIdentity { values, combination, part } = &self.identity;
         let scope = &limit.scopes[usize::from(*combination)];
@@ -339,7 +338,6 @@ impl<'r> Match<'r> {
     /// Returns the hit of a limit on requests in flight. It takes one permit, whatever the request costs. A request of cost
     /// 0 takes none, because it only checks whether another one would fit. A charge of consumed units takes none, because
     /// its request has ended.
-    #[cold]
     fn permit_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>) -> Hit<'h> {
         let has_ended = self.charge.is_consumed && self.charge.cost > 0;
         let takes_permit = !has_ended && !self.origin.is_reported && !self.is_refund();

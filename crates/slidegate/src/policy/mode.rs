@@ -129,7 +129,6 @@ impl Mode {
 
     /// Returns the veto of hits on a key: whether a hit that does not fit denies the request. Returns `None` if the
     /// rule is off, so that it has no hits. `key` is called only if the veto depends on the key.
-    #[inline]
     pub(crate) fn veto_for_key<'k>(self, key: impl FnOnce() -> Key<'k>) -> Option<Veto> {
         match self {
             Self::Enforce => Some(Veto::Alone),

@@ -87,7 +87,6 @@ impl Per {
     ///
     /// # Errors
     /// Returns the first entry of `per` of which no attribute is present. `identity` then has some of the values.
-    #[inline]
     pub(crate) fn identify_key<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
@@ -118,13 +117,11 @@ impl Per {
         KeyIdentity { values, ..KeyIdentity::default() }
     }
 
-    #[inline]
     fn to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
         if may_be_ipv6_notation(text) { self.address_to_key_value(text) } else { Value::Text(text) }
     }
 
     /// Returns the value of a text that may be an address in IPv6 notation.
-    #[cold]
     fn address_to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
         // An address has several spellings, and an IPv6 client has very many addresses.
         match parse_address(text) {

@@ -121,7 +121,6 @@ impl When {
     }
 
     /// Checks all conditions except the condition with the index `met`, which is known to be met.
-    #[inline]
     fn check_conditions<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,

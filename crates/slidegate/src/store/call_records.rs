@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Charge, ChargeResult, OnceResult, SettleResult, Settlement, SingleCharge};
+use super::{Charge, ChargeResult, OnceResult, SettleResult, Settlement};
 use crate::call::{CallId, CallIdentity};
 use crate::clock::Timestamp;
 use crate::heap::allocated_bytes;
@@ -79,33 +79,27 @@ struct RecordedCall {
     result: Option<RecordedResult>,
 }
 
-/// The result of an admitted call, without the limits of its charges: a repetition with the same hits has the same limits.
+/// The result of an admitted call.
 #[derive(Debug)]
 struct RecordedResult {
     outcomes: Box<[Outcome]>,
-    /// The charges, each with the index of its hit.
-    charges: Box<[(u32, SingleCharge)]>,
+    charges: Box<[Charge]>,
 }
 
 impl RecordedResult {
     fn new(result: &ChargeResult) -> Self {
-        let charges = result.receipt.charges().iter();
         Self {
             outcomes: result.outcomes.iter().copied().collect(),
-            charges: charges.map(|charge| (charge.hit_index, charge.clone().into())).collect(),
+            charges: result.receipt.charges().iter().cloned().collect(),
         }
     }
 
     /// Converts the recorded result into the result of a repetition with the same hits.
-    fn to_charge_result(&self, hits: &[Hit<'_>]) -> ChargeResult {
-        let charge = |(hit_index, charge): &(u32, SingleCharge)| {
-            let hit = hits.get(*hit_index as usize)?;
-            Some(Charge { hit_index: *hit_index, ..charge.clone().into_charge(*hit.limit) })
-        };
+    fn to_charge_result(&self) -> ChargeResult {
         ChargeResult {
             allowed: true,
             outcomes: self.outcomes.iter().copied().collect(),
-            receipt: self.charges.iter().filter_map(charge).collect(),
+            receipt: self.charges.iter().cloned().collect(),
         }
     }
 }
@@ -153,7 +147,7 @@ impl CallRecords {
         let Some(result) = &call.result else { return Some(OnceResult::InProgress) };
         let has_same_hits = call.hits_digest == digest_hits(hits);
         Some(OnceResult::Repeated {
-            result: has_same_hits.then(|| result.to_charge_result(hits)),
+            result: has_same_hits.then(|| result.to_charge_result()),
             age: Duration::from_micros(
                 now.as_micros().saturating_sub(record.created_at.as_micros()),
             ),

@@ -15,12 +15,10 @@
 //! atomic counter of the store.
 
 mod calls;
+mod charge;
 mod eviction;
-mod few;
 mod locked_shards;
-mod several;
 mod shard;
-mod single;
 mod state_bytes;
 
 use std::fmt;
@@ -52,9 +50,6 @@ const MAX_SHARDS: usize = 1024;
 
 /// Coarse time counts steps of two to the power of this number of microseconds, that is, 65.5 ms.
 const COARSE_TIME_SHIFT: u32 = 16;
-
-/// The number of hits whose shards are locked together, before the first of these hits is decided.
-const HITS_PER_BATCH: usize = 16;
 
 /// A store that counts in the memory of this process. See the [module documentation](self).
 ///
@@ -99,7 +94,6 @@ struct PaddedShard {
 
 impl PaddedShard {
     /// Records that the shard may have a key that is not denied.
-    #[inline(always)]
     fn mark_not_denied(&self) {
         self.all_denied_until.store(0, Ordering::Relaxed);
     }
@@ -113,6 +107,13 @@ struct HitLocation {
     /// The phase of the key at the time of the decision: the offset, in microseconds, that is added to this time to get
     /// the time of the counter. See [`Limit::phase_us`](crate::Limit::phase_us).
     phase_us: u64,
+}
+
+impl HitLocation {
+    /// Returns the time of the counter at `now`.
+    fn to_counter_time(self, now: Timestamp) -> Timestamp {
+        Timestamp::from_micros(now.as_micros() + self.phase_us)
+    }
 }
 
 impl<C> fmt::Debug for MemoryStore<C> {
@@ -231,25 +232,40 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Returns the location of the counter that a hit charges at `now`.
-    #[inline(always)]
     fn locate_hit(&self, hit: &Hit<'_>, now: Timestamp) -> HitLocation {
         self.location_of(self.fingerprint_of(hit), hit.limit.phase_us(&hit.key, now))
     }
 
     /// Returns the fingerprint of the counter of a hit.
-    #[inline(always)]
     fn fingerprint_of(&self, hit: &Hit<'_>) -> u64 {
         hit.key.fingerprint(&self.secret, hit.limit.shape())
     }
 
     /// Returns the location of the counter with this fingerprint.
-    #[inline(always)]
     fn location_of(&self, fingerprint: u64, phase_us: u64) -> HitLocation {
         HitLocation { shard: self.shard_index(fingerprint), fingerprint, phase_us }
     }
 
     fn shard_index(&self, fingerprint: u64) -> usize {
         shard_index(fingerprint, self.shards.len())
+    }
+
+    /// Converts the time at which the state of a key changes, in the time of its counter, to coarse time. One step is added
+    /// for threads that have read the clock slightly earlier.
+    fn to_coarse_expiry(&self, time: Timestamp, phase_us: u64) -> CoarseTime {
+        let time = Timestamp::from_micros(time.as_micros().saturating_sub(phase_us));
+        self.to_coarse_time(time).saturating_add(1)
+    }
+
+    /// Counts a decision in a shard. On every 64th decision, removes expired keys from a part of the shard.
+    fn sweep_if_due(&self, shard: &mut Shard, now: Timestamp) {
+        if !shard.is_sweep_due() {
+            return shard.count_decision();
+        }
+        shard.restart_sweep_interval();
+        let now = self.to_coarse_time(now);
+        let swept = self.update_shard_and_memory_use(shard, |shard| shard.sweep(now));
+        self.keys.fetch_sub(swept, Ordering::Relaxed);
     }
 
     /// Converts a time to coarse time: the number of whole steps of 2^16 microseconds since the store was created.

@@ -6,8 +6,13 @@ use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+use super::StoreError;
+
 /// The kind of a store: [`Synchronous`] or [`Asynchronous`].
 pub trait StoreKind: sealed::Sealed + 'static {
+    /// Whether every store of this kind is ready when it is first polled.
+    const IS_SYNCHRONOUS: bool;
+
     /// The future that [`begin`](Self::begin) returns if it has to be awaited.
     type Pending<F: Future + Send>: Future<Output = F::Output> + Send;
 
@@ -47,19 +52,29 @@ pub(crate) fn poll_once<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// Returns the result of a future that awaits only synchronous stores, which never fail.
+pub(crate) fn decide_now<T>(future: impl Future<Output = Result<T, StoreError>>) -> T {
+    match poll_once(future) {
+        Ok(result) => result,
+        Err(error) => unreachable!("a synchronous store has failed: {error}"),
+    }
+}
+
 impl StoreKind for Synchronous {
+    const IS_SYNCHRONOUS: bool = true;
+
     type Pending<F: Future + Send> = NeverFuture<F::Output>;
 
-    #[inline]
     fn begin<F: Future + Send>(future: F) -> Result<F::Output, NeverFuture<F::Output>> {
         Ok(poll_once(future))
     }
 }
 
 impl StoreKind for Asynchronous {
+    const IS_SYNCHRONOUS: bool = false;
+
     type Pending<F: Future + Send> = F;
 
-    #[inline]
     fn begin<F: Future + Send>(future: F) -> Result<F::Output, F> {
         Err(future)
     }

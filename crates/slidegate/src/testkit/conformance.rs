@@ -284,8 +284,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             Ok(results) => results,
             Err(error) => return self.count_failure(error),
         };
-        let mut model = Vec::new();
-        self.model.charge_many(&slices, |result| model.push(result));
+        let model = self.model.charge_many(&slices);
         check_results_are_equal("results of a batch", &results.len(), &model.len())?;
         let mut outcomes = Outcomes::new();
         for ((plans, result), model) in requests.iter().zip(results).zip(model) {

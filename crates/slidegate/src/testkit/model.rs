@@ -191,10 +191,6 @@ impl SyncStore for ModelStore {
         ChargeResult { allowed, outcomes, receipt }
     }
 
-    fn charge_many(&self, calls: &[&[Hit<'_>]], on_result: impl FnMut(ChargeResult)) {
-        calls.iter().map(|hits| self.charge(hits)).for_each(on_result);
-    }
-
     fn charge_once(&self, hits: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
         let now = self.clock.now();
         let records = &mut *self.calls.lock();

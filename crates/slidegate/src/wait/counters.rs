@@ -28,22 +28,20 @@ pub(crate) fn vetoing_counters<'h>(
     collect_counters(queues, store, hits.into_iter().filter(|hit| hit.veto != Veto::Never))
 }
 
-/// Returns the counters of the hits that deny the call. `hits` returns the hits of the decision.
-pub(crate) fn denying_counters<'h, H: IntoIterator<Item = Hit<'h>>>(
+/// Returns the counters of the hits that deny the call. `hits` are the hits of the decision.
+pub(crate) fn denying_counters(
     queues: &WaitQueues,
     store: &impl Store,
-    hits: impl FnOnce() -> H,
+    hits: &[Hit<'_>],
     decision: &Decision<'_>,
 ) -> WaitCounters {
     if decision.is_allowed() {
         return WaitCounters::new();
     }
-    let hits = hits().into_iter();
     if decision.is_degraded() {
         // A decision without the store has outcomes for a part of the hits only.
-        return vetoing_counters(queues, store, hits);
+        return vetoing_counters(queues, store, hits.iter().copied());
     }
-    let hits: SmallVec<[Hit<'_>; 4]> = hits.collect();
     let results = || hits.iter().zip(decision.outcomes());
     // A joint hit that does not fit denies nothing while another one fits.
     let joint_fits = results().any(|(hit, outcome)| hit.veto == Veto::Jointly && outcome.fits());

@@ -16,14 +16,41 @@ pub(crate) enum Pause {
     Woken,
 }
 
-/// Returns the time on which threads pause.
+/// The timer of a waiting call: of a thread, or of tokio.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Timer {
+    Thread,
+    #[cfg(feature = "tokio")]
+    Tokio,
+}
+
+impl Timer {
+    /// Returns the time of the timer.
+    pub(crate) fn now(self) -> Instant {
+        match self {
+            Self::Thread => thread_time(),
+            #[cfg(feature = "tokio")]
+            Self::Tokio => tokio::time::Instant::now().into_std(),
+        }
+    }
+
+    /// Waits until the call is woken, or until this time; `None` is never. The timer of threads blocks the current thread.
+    pub(crate) async fn pause(self, place: &Place<'_>, until: Option<Instant>) -> Pause {
+        match self {
+            Self::Thread => pause_thread(place, until),
+            #[cfg(feature = "tokio")]
+            Self::Tokio => pause_task(place, until).await,
+        }
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "threads sleep on the system's clock")]
-pub(crate) fn thread_time() -> Instant {
+fn thread_time() -> Instant {
     Instant::now()
 }
 
 /// Blocks the current thread until the call is woken, or until this time; `None` is never.
-pub(crate) fn pause_thread(place: &Place<'_>, until: Option<Instant>) -> Pause {
+fn pause_thread(place: &Place<'_>, until: Option<Instant>) -> Pause {
     let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     // The thread may be unparked for another reason, so the conditions are checked again.
     while place.poll_woken(&mut Context::from_waker(&waker)).is_pending() {
@@ -45,15 +72,9 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// Returns the time of tokio's timer.
-#[cfg(feature = "tokio")]
-pub(crate) fn tokio_time() -> Instant {
-    tokio::time::Instant::now().into_std()
-}
-
 /// Waits until the call is woken, or until this time; `None` is never.
 #[cfg(feature = "tokio")]
-pub(crate) async fn pause_task(place: &Place<'_>, until: Option<Instant>) -> Pause {
+async fn pause_task(place: &Place<'_>, until: Option<Instant>) -> Pause {
     use std::task::Poll;
 
     let sleep = async {

@@ -1,16 +1,14 @@
 //! Charges of hits to the states of their keys.
 
 use slidegate::internal::{Slot, SlotIndex};
-use slidegate::store::SingleCharge;
 use slidegate::{Hit, Outcome, StoreError, Timestamp};
 
 use super::super::{CounterLocation, Counters, HasStateTable, KeyState, Shard, ShardReplicas};
 use super::DecisionContext;
-use super::in_place::new_single_charge;
 
 impl Counters {
     /// Charges a hit to the state in `slot`, or to a new state if `slot` is `None`. Sets `outcome` to the status of the
-    /// limit after the charge.
+    /// limit after the charge. Returns the time at which the charge is counted.
     pub(super) fn charge<C: HasStateTable>(
         &self,
         shard: &mut Shard,
@@ -19,7 +17,7 @@ impl Counters {
         location: CounterLocation,
         (hit, outcome): (&Hit<'_>, &mut Outcome),
         context: DecisionContext,
-    ) -> Result<SingleCharge, StoreError> {
+    ) -> Result<Timestamp, StoreError> {
         let now = location.to_counter_time(context.now);
         let slot = match slot {
             Some(slot) => {
@@ -45,7 +43,7 @@ impl Counters {
             self.count_growth_and_evict_others::<C>(shard, key, growth_bytes, context.now);
         }
         *outcome = charged.outcome.charged_after(outcome);
-        Ok(new_single_charge(hit, &location, charged.charged_at))
+        Ok(charged.charged_at)
     }
 
     /// Copies the charges of a state to its replica if the current bucket of the state has ended. The next charge then

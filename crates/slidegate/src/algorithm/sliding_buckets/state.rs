@@ -5,15 +5,13 @@ use crate::heap::{HeapSize, allocated_bytes};
 
 /// The state of a key: the units of the current bucket, which is the bucket of the last charge, and of earlier buckets.
 ///
-/// The units of the earlier buckets are on the heap. Most decisions need only their sum, so they do not access the heap.
+/// The units of the earlier buckets are on the heap.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The start of the current bucket, in microseconds since the Unix epoch.
     pub(super) start_us: u64,
     /// The units charged in the current bucket.
     pub(super) current_units: u32,
-    /// The number of units in all earlier buckets, or [`u32::MAX`] if they are more. That is more than any max.
-    earlier_units: u32,
     /// The earlier buckets; `None` if none of them has units.
     earlier: Option<Box<EarlierBuckets>>,
 }
@@ -56,7 +54,6 @@ impl PartialEq for State {
 }
 
 impl HeapSize for State {
-    #[inline(always)]
     fn heap_bytes(&self) -> usize {
         self.earlier.as_ref().map_or(0, |earlier| {
             allocated_bytes(size_of::<EarlierBuckets>()) + earlier.entries.heap_bytes()
@@ -85,13 +82,6 @@ impl State {
         earlier + u64::from(self.current_units)
     }
 
-    /// Returns the number of units in all buckets as [`total`](Self::total) does, or a number above any max, without an
-    /// access to the heap.
-    #[inline(always)]
-    pub(super) fn total_or_more_than_max(&self) -> u64 {
-        u64::from(self.earlier_units) + u64::from(self.current_units)
-    }
-
     /// Returns a state with these earlier buckets, and without units in the current bucket.
     pub(super) fn with_earlier_buckets(start_us: u64, earlier: EarlierBuckets) -> Self {
         let mut state = Self { start_us, ..Self::default() };
@@ -102,7 +92,6 @@ impl State {
     }
 
     fn set_earlier(&mut self, earlier: Box<EarlierBuckets>) {
-        self.earlier_units = u32::try_from(earlier.units).unwrap_or(u32::MAX);
         self.earlier = (!earlier.entries.is_empty()).then_some(earlier);
     }
 
@@ -119,7 +108,7 @@ impl State {
         let Expired { entries, units, is_current_expired } = expired;
         self.start_us = start_us;
         if is_current_expired {
-            (self.earlier, self.earlier_units) = (None, 0);
+            self.earlier = None;
         } else if ended_units > 0 || entries > 0 {
             let mut earlier = self.earlier.take().unwrap_or_default();
             earlier.entries.remove_first(entries);
@@ -180,7 +169,6 @@ impl EarlierBuckets {
 impl BucketWithUnits {
     /// Returns the age of this bucket: the number of buckets from it to `newest`, the newest bucket that may have
     /// units.
-    #[inline(always)]
     pub(super) fn age_in_buckets(&self, newest: u64) -> u64 {
         u64::from((newest as u32).wrapping_sub(self.bucket))
     }

@@ -13,36 +13,6 @@ fn remove_oldest_units_from_list(list: &mut Vec<(u64, u32)>, units: u64) {
 }
 
 proptest! {
-    #[test]
-    fn decision_in_place_keeps_capacity(
-        steps in prop::collection::vec((prop_oneof![4 => 0..2_u64, 1 => 0..900_000_u64], 1..5_u64), 1..300),
-    ) {
-        let counter = SlidingLog::new(&"40/s".parse().unwrap());
-        let (mut state, mut now_us, mut in_place) = (State::default(), 1_700_000_000_000_000, 0);
-        for (step_us, cost) in steps {
-            now_us += step_us;
-            let now = Timestamp::from_micros(now_us);
-            let (mut expected, before) = (state.clone(), state.clone());
-            let outcome = counter.peek(&state, now, cost);
-            let result = counter.charge_in_place_if_fits(&mut state, now, cost);
-            match result {
-                Some(Ok(effect)) => {
-                    prop_assert_eq!(effect, counter.charge(&mut expected, now, cost));
-                    prop_assert_eq!(state.heap_bytes(), before.heap_bytes());
-                    in_place += 1;
-                }
-                Some(Err(denied)) => prop_assert_eq!(denied, outcome),
-                None => {
-                    prop_assert!(outcome.fits() && state == before);
-                    counter.charge(&mut expected, now, cost);
-                    state = expected.clone();
-                }
-            }
-            prop_assert!(state == expected);
-        }
-        prop_assert!(in_place > 0 || state.words.len() < 20);
-    }
-
     /// Applies the same pushes and removals to a log and to a plain list of ticks and costs, and compares both.
     #[test]
     fn sliding_log_behaves_like_list_of_charges(steps in prop::collection::vec((0..6, 1..50_u64, 1..4_u32), 1..400)) {

@@ -10,7 +10,6 @@ const TICK_BITS: u32 = 26;
 pub(super) struct PackedEntry([u8; 7]);
 
 impl PackedEntry {
-    #[inline(always)]
     fn new(Entry { tick, units }: Entry) -> Self {
         let bits = tick & TICK_MASK | u64::from(units) << TICK_BITS;
         let [a, b, c, d, e, f, g, _] = bits.to_le_bytes();
@@ -18,7 +17,6 @@ impl PackedEntry {
     }
 
     /// Returns the entry. `newest` is the tick of the newest entry of the log.
-    #[inline(always)]
     fn unpack(self, newest: u64) -> Entry {
         let [a, b, c, d, e, f, g] = self.0;
         let bits = u64::from_le_bytes([a, b, c, d, e, f, g, 0]);
@@ -99,13 +97,11 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
     }
 
     /// Returns the entries, whatever the number of slots is.
-    #[inline(always)]
     pub(super) fn view(&self) -> RingRef<'_> {
         RingRef { head: &self.head, slots: self.slots.as_ref() }
     }
 
     /// Returns the entries, to be changed.
-    #[inline(always)]
     pub(super) fn view_mut(&mut self) -> RingMut<'_> {
         RingMut { head: &mut self.head, slots: self.slots.as_mut() }
     }
@@ -117,43 +113,36 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
 }
 
 /// Returns the lower and the upper half of a tick.
-#[inline(always)]
 fn halves(tick: u64) -> [u32; 2] {
     [tick as u32, (tick >> 32) as u32]
 }
 
 /// Converts an index, counted from the second oldest entry, into an index in the slots of a ring.
-#[inline(always)]
 fn slot_index(head: &RingHead, slots: usize, index: usize) -> usize {
     let (position, space) = (usize::from(head.second) + index, slots - 1);
     1 + if position < space { position } else { position - space }
 }
 
 impl RingRef<'_> {
-    #[inline(always)]
     pub(super) fn len(self) -> usize {
         self.head.len.into()
     }
 
-    #[inline(always)]
     fn newest_tick(self) -> u64 {
         u64::from(self.head.newest[1]) << 32 | u64::from(self.head.newest[0])
     }
 
-    #[inline(always)]
     pub(super) fn newest(self) -> Newest {
         let entry = Entry { tick: self.newest_tick(), units: self.head.newest_units };
         Newest { entry, span: self.head.span }
     }
 
     /// Returns the sum of the units of all entries.
-    #[inline(always)]
     pub(super) fn total(self) -> u64 {
         self.head.total.into()
     }
 
     /// Returns the entry at `index`, counted from the oldest one.
-    #[inline(always)]
     pub(super) fn get(self, index: usize) -> Entry {
         if index + 1 == self.len() {
             return self.newest().entry;
@@ -172,7 +161,6 @@ impl RingRef<'_> {
     }
 
     /// Returns the entries whose last charge was before `tick`.
-    #[inline(always)]
     pub(super) fn expired_before(self, tick: u64) -> Expired {
         let mut expired = Expired { entries: 0, units: 0 };
         for entry in (0..self.len()).map(|index| self.get(index)) {
@@ -185,35 +173,20 @@ impl RingRef<'_> {
         expired
     }
 
-    /// Returns whether all entries have expired.
-    #[inline(always)]
-    pub(super) fn has_only(self, expired: Expired) -> bool {
-        expired.entries == self.len()
-    }
-
-    /// Returns whether an entry can be appended after the removal of expired entries, in the same allocation, and the
-    /// allocation is not larger than necessary.
-    #[inline(always)]
-    pub(super) fn has_space_for_one(self, expired: Expired) -> bool {
-        let (len, space) = (self.len() - expired.entries, self.slots.len() + ENTRIES_IN_HEAD);
+    /// Returns whether an entry can be appended in the same allocation, and the allocation is not larger than
+    /// necessary.
+    pub(super) fn has_space_for_one(self) -> bool {
+        let (len, space) = (self.len(), self.slots.len() + ENTRIES_IN_HEAD);
         len < space && 4 * (len + 1) >= space
-    }
-
-    /// Returns the number of entries after the removal of expired entries.
-    #[inline(always)]
-    pub(super) fn len_without(self, expired: Expired) -> usize {
-        self.len() - expired.entries
     }
 }
 
 impl RingMut<'_> {
-    #[inline(always)]
     pub(super) fn as_ref(&self) -> RingRef<'_> {
         RingRef { head: self.head, slots: self.slots }
     }
 
     /// Adds units to the newest entry, whose last charge is then at `tick`.
-    #[inline(always)]
     pub(super) fn join_newest(&mut self, tick: u64, units: u32) {
         self.head.span += (tick - self.as_ref().newest_tick()) as u32;
         self.head.newest = halves(tick);
@@ -223,7 +196,6 @@ impl RingMut<'_> {
 
     /// Appends an entry of a single charge, whose tick must be after the tick of the newest entry. There must be
     /// [space](RingRef::has_space_for_one) for it.
-    #[inline(always)]
     pub(super) fn push(&mut self, entry: Entry) {
         let newest = PackedEntry::new(self.as_ref().newest().entry);
         let slot = match usize::from(self.head.len).checked_sub(2) {
@@ -239,7 +211,6 @@ impl RingMut<'_> {
     }
 
     /// Removes the first entries, but not all.
-    #[inline(always)]
     pub(super) fn remove_first(&mut self, Expired { entries, units }: Expired) {
         if entries == 0 {
             return;

@@ -31,13 +31,11 @@ pub(super) struct Newest {
 
 impl Newest {
     /// Returns the number of ticks from the first charge of the entry to `tick`.
-    #[inline(always)]
     pub(super) fn span_to(&self, tick: u64) -> u64 {
         tick - self.entry.tick + u64::from(self.span)
     }
 
     /// Returns a tick before which the entry has no charges.
-    #[inline(always)]
     pub(super) fn first(&self) -> u64 {
         self.entry.tick.saturating_sub(self.span.into())
     }
@@ -93,14 +91,12 @@ macro_rules! with_ring {
 }
 
 impl Default for State {
-    #[inline(always)]
     fn default() -> Self {
         Self::of_one(Entry { tick: 0, units: 0 }, 0)
     }
 }
 
 impl State {
-    #[inline(always)]
     fn of_one(Entry { tick, units }: Entry, span: u32) -> Self {
         let (tick_high, tick_middle) = ((tick >> 48) as u8, (tick >> 32) as u16);
         Self(Log::One { tick_high, tick_middle, tick_low: tick as u32, units, span })
@@ -126,7 +122,6 @@ impl State {
     }
 
     /// Returns the only entry of the log, which has 0 units if the log is empty; `None` if there are several entries.
-    #[inline(always)]
     pub(super) fn single(&self) -> Option<Newest> {
         let Log::One { tick_high, tick_middle, tick_low, units, span } = self.0 else {
             return None;
@@ -136,7 +131,6 @@ impl State {
     }
 
     /// Returns the entries of the log if they have an allocation.
-    #[inline(always)]
     pub(super) fn ring(&self) -> Option<RingRef<'_>> {
         with_ring!(
             &self.0,
@@ -146,7 +140,6 @@ impl State {
     }
 
     /// Returns the entries of the log, to be changed, if they have an allocation.
-    #[inline(always)]
     pub(super) fn ring_mut(&mut self) -> Option<RingMut<'_>> {
         with_ring!(
             &mut self.0,
@@ -156,7 +149,6 @@ impl State {
     }
 
     /// Replaces all entries by one. `span` is its [`Newest::span`].
-    #[inline(always)]
     pub(super) fn replace_single(&mut self, entry: Entry, span: u32) {
         *self = Self::of_one(entry, span);
     }
@@ -226,7 +218,7 @@ impl State {
             return;
         }
         match self.ring_mut() {
-            Some(mut ring) if ring.as_ref().has_space_for_one(Expired::default()) => {
+            Some(mut ring) if ring.as_ref().has_space_for_one() => {
                 ring.push(entry);
             }
             _ => {
@@ -297,7 +289,6 @@ pub(super) fn max_heap_bytes(entries: usize) -> usize {
 }
 
 impl HeapSize for State {
-    #[inline(always)]
     fn heap_bytes(&self) -> usize {
         match &self.0 {
             Log::One { .. } => 0,

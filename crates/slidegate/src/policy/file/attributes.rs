@@ -8,9 +8,9 @@ use super::deserialize::Field;
 use super::spec::{AttributesSpec, PolicySpec, RuleSpec, WhenSpec};
 use super::suggest::format_did_you_mean;
 use crate::key::DEFAULT_DOMAIN;
+use crate::policy::NameMap;
 use crate::policy::declared_attributes::DeclaredAttributes;
 use crate::policy::error::SourceSpan;
-use crate::policy::name_map::NameMap;
 use crate::policy::rule::Rule;
 
 impl Compiler<'_> {
@@ -38,7 +38,7 @@ impl Compiler<'_> {
                         (domain.get(), names.value_and_span())
                     {
                         let names = self.compile_attribute_names(names, at);
-                        *by_domain.get_or_insert_with(domain, Box::default) = names;
+                        by_domain.insert(domain.as_str().into(), names);
                     }
                 }
                 DeclaredAttributes::ByDomain(by_domain)

@@ -76,7 +76,6 @@ impl<K: Ord, V> NestedKeyMap<K, V> {
     }
 
     /// Calls `on_rules` once for each key that contains the value, with the rules of this key.
-    #[inline]
     pub(super) fn for_each_containing_key<'c, Q: Containment + ?Sized>(
         &'c self,
         value: &Q,

@@ -22,7 +22,6 @@ impl Rule {
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply.
-    #[inline]
     pub(crate) fn check_descriptor<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
@@ -46,7 +45,6 @@ impl Rule {
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply. The match is then incomplete.
-    #[inline]
     pub(crate) fn complete_match<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
@@ -115,7 +113,6 @@ impl Rule {
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply. The match is then incomplete.
-    #[cold]
     pub(crate) fn complete_requested_match<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,

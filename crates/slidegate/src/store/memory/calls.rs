@@ -1,93 +1,24 @@
 //! The calls of the store.
 
-use crate::algorithm::concurrent::Concurrent;
 use crate::algorithm::{AnyCounter, with_counter};
 use crate::call::CallIdentity;
 use crate::clock::{Clock, Timestamp};
 use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, Charge, ChargeResult, CounterId, Edit, LocalResults, OnceResult, Outcomes,
-    PermitChange, Receipt, SettleResult, Settlement, SingleChargeResult, SyncStore, change_permit,
+    Adjustment, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes, PermitChange, Receipt,
+    SettleResult, Settlement, SyncStore, change_permit,
 };
 use crate::sync::Ordering;
 
-use super::single::{CounterResult, add_key_phase_to_time};
-use super::{HITS_PER_BATCH, HitLocation, MemoryStore};
+use super::MemoryStore;
 
 impl<C: Clock> SyncStore for MemoryStore<C> {
-    #[inline]
     fn charge(&self, call: &[Hit<'_>]) -> ChargeResult {
-        if let Some(results) = self.charge_few(call) {
-            return results.into_charge_result(call);
-        }
         let now = self.clock.now();
-        let locate = |hit| self.locate_hit(hit, now);
-        let decide = |locations: &[_]| self.decide_call(call, locations, now);
-        // An array for the usual numbers of hits, because it takes fewer instructions than a list.
         match call {
-            [first] => decide(&[locate(first)]),
-            [first, second] => decide(&[locate(first), locate(second)]),
-            [first, second, third] => decide(&[locate(first), locate(second), locate(third)]),
-            hits => decide(&self.locate_hits(hits, now)),
-        }
-    }
-
-    #[inline(always)]
-    fn charge_one(&self, hit: &Hit<'_>) -> SingleChargeResult {
-        let now = self.clock.now();
-        let location = self.locate_hit(hit, now);
-        if hit.is_charged_only_if_it_fits() {
-            let HitLocation { fingerprint, phase_us, .. } = location;
-            let result = match hit.limit.counter_ref() {
-                AnyCounter::SlidingWindow(counter) => {
-                    self.lock_and_charge_if_fits(counter, (fingerprint, phase_us), hit.cost, now)
-                }
-                AnyCounter::SlidingCounter(counter) => self.lock_and_charge_if_fits_out_of_line(
-                    counter,
-                    (fingerprint, phase_us),
-                    hit.cost,
-                    now,
-                ),
-                counter => self.charge_with_other_algorithm(counter, location, hit.cost, now),
-            };
-            result.into_charge_result(hit, location)
-        } else {
-            let shard = &mut *self.shards[location.shard].shard.lock();
-            self.decide_unusual_hit(shard, hit, location, now)
-        }
-    }
-
-    #[inline]
-    fn charge_few(&self, call: &[Hit<'_>]) -> Option<Box<LocalResults>> {
-        if call.len() > 1 { self.decide_few(call) } else { None }
-    }
-
-    /// Locks the shards of a batch of hits together.
-    fn charge_each(&self, hits: &[Hit<'_>], mut on_result: impl FnMut(SingleChargeResult)) {
-        let now = self.clock.now();
-        for hits in hits.chunks(HITS_PER_BATCH) {
-            let mut locations = [HitLocation::default(); HITS_PER_BATCH];
-            for (location, hit) in locations.iter_mut().zip(hits) {
-                *location = self.locate_hit(hit, now);
-            }
-            let locations = &locations[..hits.len()];
-            let mut locked_shards = self.lock_shards(locations);
-            for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
-                on_result(self.decide_single_hit(
-                    locked_shards.shard_of_location(nth),
-                    hit,
-                    *location,
-                    now,
-                ));
-            }
-        }
-    }
-
-    fn charge_many(&self, calls: &[&[Hit<'_>]], mut on_result: impl FnMut(ChargeResult)) {
-        let now = self.clock.now();
-        for hits in calls {
-            on_result(self.decide_call(hits, &self.locate_hits(hits, now), now));
+            [hit] if hit.is_charged_only_if_it_fits() => self.charge_hit(hit, now),
+            hits => self.charge_hits(hits, now),
         }
     }
 
@@ -110,7 +41,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         let now = self.clock.now();
         let locations = self.locate_hits(call, now);
         let mut locked_shards = self.lock_shards(&locations);
-        self.peek_all_hits(&mut locked_shards, call, &locations, now, |_| ())
+        self.peek_hits(&mut locked_shards, call, &locations, now).0
     }
 
     fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
@@ -144,26 +75,10 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Locks the shard of a counter, and charges the counter if `cost` units fit. Not inlined, so that only the code of the
-    /// default algorithm becomes a part of each caller.
-    #[inline(never)]
-    fn charge_with_other_algorithm(
-        &self,
-        counter: &AnyCounter,
-        location: HitLocation,
-        cost: u64,
-        now: Timestamp,
-    ) -> CounterResult {
-        let HitLocation { fingerprint, phase_us, .. } = location;
-        with_counter!(counter, counter => {
-            self.lock_and_charge_if_fits_out_of_line(counter, (fingerprint, phase_us), cost, now)
-        })
-    }
-
     /// Charges the units of a charge again, even above max.
     fn charge_added_units(&self, charge: &Charge) {
         if let CounterId::Fingerprint(_) = charge.counter {
-            self.charge_one(&charge.reported_hit());
+            self.charge(&[charge.reported_hit()]);
         }
     }
 
@@ -188,7 +103,7 @@ impl<C: Clock> MemoryStore<C> {
         let shard = &mut *padded.shard.lock();
         // The key is possibly not denied any more.
         padded.mark_not_denied();
-        let coarse = |time| self.to_coarse_expiry::<Concurrent>(time, charge.phase_us);
+        let coarse = |time| self.to_coarse_expiry(time, charge.phase_us);
         let permit = (charge.charged_at, change);
         let (was_live, grown) = shard.change_permit(counter, fingerprint, permit, now, coarse);
         self.add_to_memory_use(grown);
@@ -202,7 +117,7 @@ impl<C: Clock> MemoryStore<C> {
         // The key is possibly not denied any more.
         padded.mark_not_denied();
         let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
-            shard.refund(counter, location.fingerprint, add_key_phase_to_time(now, &location), hit.cost)
+            shard.refund(counter, location.fingerprint, location.to_counter_time(now), hit.cost)
         });
         self.add_to_memory_use(grown);
         outcome
@@ -214,7 +129,7 @@ impl<C: Clock> MemoryStore<C> {
         let (was_removed, outcome) = with_counter!(hit.limit.counter(), counter => {
             let was_removed =
                 self.update_shard_and_memory_use(shard, |shard| shard.remove(counter, location.fingerprint));
-            (was_removed, shard.peek_slot(counter, None, add_key_phase_to_time(now, &location), 1))
+            (was_removed, shard.peek_slot(counter, None, location.to_counter_time(now), 1))
         });
         if was_removed {
             self.keys.fetch_sub(1, Ordering::Relaxed);

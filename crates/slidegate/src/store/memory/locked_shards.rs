@@ -3,16 +3,16 @@
 use smallvec::SmallVec;
 
 use super::shard::Shard;
-use super::{HITS_PER_BATCH, HitLocation, MemoryStore};
+use super::{HitLocation, MemoryStore};
 use crate::clock::Clock;
 use crate::sync::MutexGuard;
 
 /// The shards that a request has locked.
 pub(super) struct LockedShards<'s> {
     /// The locked shards, each of them once.
-    shards: SmallVec<[MutexGuard<'s, Shard>; HITS_PER_BATCH]>,
+    shards: SmallVec<[MutexGuard<'s, Shard>; 4]>,
     /// For each location that was passed to `lock_shards`, the index of its shard in `shards`.
-    indices: SmallVec<[u16; HITS_PER_BATCH]>,
+    indices: SmallVec<[u16; 4]>,
 }
 
 impl LockedShards<'_> {
@@ -62,7 +62,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Locks the shards that contain these locations, in ascending order, and waits for locks that other threads hold.
     #[cold]
     fn lock_shards_in_order(&self, locations: &[HitLocation]) -> LockedShards<'_> {
-        let mut order: SmallVec<[usize; HITS_PER_BATCH]> =
+        let mut order: SmallVec<[usize; 4]> =
             locations.iter().map(|location| location.shard).collect();
         order.sort_unstable();
         order.dedup();

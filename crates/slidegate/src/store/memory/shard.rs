@@ -7,7 +7,7 @@ use crate::algorithm::sliding_counter::SlidingCounter;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::algorithm::{AnyCounter, ChargeEffect, Counter};
+use crate::algorithm::{ChargeEffect, Counter};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
@@ -41,25 +41,11 @@ struct NonDefaultTables {
 
 /// A counter whose states have a table in every shard.
 pub(super) trait HasStateTable: Counter {
-    /// Whether the windows may begin at an offset that depends on the key (the phase).
-    const HAS_PHASE: bool = false;
-
-    /// Returns the counter if it has this algorithm.
-    fn of(counter: &AnyCounter) -> Option<&Self>;
-
     /// Returns the table of this algorithm in a shard.
     fn table(shard: &mut Shard) -> &mut Table<Self::State>;
 }
 
 impl HasStateTable for SlidingWindow {
-    #[inline(always)]
-    fn of(counter: &AnyCounter) -> Option<&Self> {
-        match counter {
-            AnyCounter::SlidingWindow(counter) => Some(counter),
-            _ => None,
-        }
-    }
-
     #[inline(always)]
     fn table(shard: &mut Shard) -> &mut Table<Self::State> {
         &mut shard.sliding_window
@@ -68,18 +54,8 @@ impl HasStateTable for SlidingWindow {
 
 /// Implements [`HasStateTable`] for the counters whose tables are in [`NonDefaultTables`].
 macro_rules! impl_has_table {
-    ($($counter:ident => $table:ident $(, HAS_PHASE = $has_phase:literal)?);+ $(;)?) => {
+    ($($counter:ident => $table:ident),+ $(,)?) => {
         $(impl HasStateTable for $counter {
-            $(const HAS_PHASE: bool = $has_phase;)?
-
-            #[inline(always)]
-            fn of(counter: &AnyCounter) -> Option<&Self> {
-                match counter {
-                    AnyCounter::$counter(counter) => Some(counter),
-                    _ => None,
-                }
-            }
-
             #[inline]
             fn table(shard: &mut Shard) -> &mut Table<Self::State> {
                 &mut shard.other_tables.get_or_insert_default().$table
@@ -99,12 +75,12 @@ macro_rules! impl_has_table {
 }
 
 impl_has_table! {
-    SlidingLog => sliding_log;
-    SlidingBuckets => sliding_buckets;
-    SlidingCounter => sliding_counter;
-    FixedWindow => fixed_window, HAS_PHASE = true;
-    TokenBucket => token_bucket;
-    Concurrent => concurrent;
+    SlidingLog => sliding_log,
+    SlidingBuckets => sliding_buckets,
+    SlidingCounter => sliding_counter,
+    FixedWindow => fixed_window,
+    TokenBucket => token_bucket,
+    Concurrent => concurrent,
 }
 
 impl Shard {
@@ -257,18 +233,6 @@ impl Shard {
         }
     }
 
-    /// Returns whether a hit that costs `cost` units fits into the counter in a slot.
-    #[inline(always)]
-    pub(super) fn fits_slot<C: HasStateTable>(
-        &mut self,
-        counter: C,
-        slot: SlotIndex,
-        now: Timestamp,
-        cost: u64,
-    ) -> bool {
-        counter.fits(&C::table(self).slot(slot).state, now, cost)
-    }
-
     /// Charges the state in a slot. Returns the effect, and the bytes by which the heap allocations of the state have
     /// grown. `coarse` converts the times of the effect to coarse time.
     #[inline(always)]
@@ -283,44 +247,12 @@ impl Shard {
         charge_slot(C::table(self), slot, now, coarse, |state| counter.charge(state, now, cost))
     }
 
-    /// Charges the state in a slot as [`charge`](Self::charge) does. The units must [fit](Self::fits_slot).
-    #[inline(always)]
-    pub(super) fn charge_fitting<C: HasStateTable>(
-        &mut self,
-        counter: C,
-        slot: SlotIndex,
-        now: Timestamp,
-        cost: u64,
-        coarse: impl Fn(Timestamp) -> CoarseTime,
-    ) -> (ChargeEffect, isize) {
-        charge_slot(C::table(self), slot, now, coarse, |state| {
-            counter.charge_fitting(state, now, cost)
-        })
-    }
-
-    /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of
-    /// the hit as an error. Returns `None`, without a change, if there is no such key, or if the decision takes
-    /// [more](Counter::charge_in_place_if_fits) than a few instructions.
-    #[inline(always)]
-    pub(super) fn charge_in_place_if_fits<C: HasStateTable>(
-        &mut self,
-        counter: &C,
-        fingerprint: u64,
-        now: Timestamp,
-        cost: u64,
-        coarse: impl Fn(Timestamp) -> CoarseTime,
-    ) -> Option<Result<ChargeEffect, Outcome>> {
-        let slot = C::table(self).find_mut(fingerprint)?;
-        let result = counter.charge_in_place_if_fits(&mut slot.state, now, cost)?;
-        Some(result.inspect(|effect| set_expiry(slot, effect, now, coarse)))
-    }
-
     /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of
     /// the hit as an error. Returns `None` if there is no such key.
     #[inline(always)]
     pub(super) fn charge_if_fits<C: HasStateTable>(
         &mut self,
-        counter: &C,
+        counter: C,
         fingerprint: u64,
         now: Timestamp,
         cost: u64,
@@ -419,13 +351,11 @@ fn charge_slot<S: Default + HeapSize>(
     coarse: impl Fn(Timestamp) -> CoarseTime,
     charge: impl FnOnce(&mut S) -> ChargeEffect,
 ) -> (ChargeEffect, isize) {
-    // Does not use `Table::update`, since a closure of this size is not inlined.
-    let slot = table.slot_mut(slot);
-    let before = slot.state.heap_bytes();
-    let effect = charge(&mut slot.state);
-    set_expiry(slot, &effect, now, coarse);
-    let after = slot.state.heap_bytes();
-    (effect, table.record_heap_change(before, after))
+    table.update(slot, |slot| {
+        let effect = charge(&mut slot.state);
+        set_expiry(slot, &effect, now, coarse);
+        effect
+    })
 }
 
 /// Sets the time at which a key expires, and the time until which it is denied, after a charge at `now`.

@@ -1,30 +1,104 @@
-//! Receipts: records of charges, with which the charges are changed or reverted later.
+//! The result of a charge: the outcome of each hit, and the receipt, with which the charges are changed or reverted later.
+
+use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
+use smallvec::{SmallVec, smallvec};
 
 use super::{Adjustment, CounterId};
 use crate::clock::Timestamp;
-use crate::hit::Hit;
+use crate::hit::{Hit, Veto};
 use crate::key::Key;
 use crate::limit::Limit;
+use crate::outcome::Outcome;
+
+/// The decision of a store on one request, with the outcomes and charges of its hits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChargeResult {
+    /// Whether the request is allowed.
+    pub allowed: bool,
+    /// The outcome of each hit.
+    pub outcomes: Outcomes,
+    /// The charges that were made.
+    pub receipt: Receipt,
+}
+
+/// The outcomes of the hits of one call, in the order of the hits. Up to two outcomes are stored without an allocation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcomes(SmallVec<[Outcome; 2]>);
+
+impl Outcomes {
+    /// Creates an empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Creates a list of one outcome.
+    pub fn of_one(outcome: Outcome) -> Self {
+        Self(smallvec![outcome])
+    }
+
+    /// Appends an outcome.
+    pub fn push(&mut self, outcome: Outcome) {
+        self.0.push(outcome);
+    }
+}
+
+impl Deref for Outcomes {
+    type Target = [Outcome];
+
+    fn deref(&self) -> &[Outcome] {
+        &self.0
+    }
+}
+
+impl DerefMut for Outcomes {
+    fn deref_mut(&mut self) -> &mut [Outcome] {
+        &mut self.0
+    }
+}
+
+impl FromIterator<Outcome> for Outcomes {
+    fn from_iter<I: IntoIterator<Item = Outcome>>(outcomes: I) -> Self {
+        Self(outcomes.into_iter().collect())
+    }
+}
+
+impl Extend<Outcome> for Outcomes {
+    fn extend<I: IntoIterator<Item = Outcome>>(&mut self, outcomes: I) {
+        self.0.extend(outcomes);
+    }
+}
+
+impl<'o> IntoIterator for &'o Outcomes {
+    type Item = &'o Outcome;
+    type IntoIter = std::slice::Iter<'o, Outcome>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'o> IntoIterator for &'o mut Outcomes {
+    type Item = &'o mut Outcome;
+    type IntoIter = std::slice::IterMut<'o, Outcome>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}
 
 /// A record of charges, sufficient to change or revert them. Valid only for the store that created it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Receipt {
-    charges: Vec<Charge>,
+    charges: SmallVec<[Charge; 1]>,
 }
 
 impl Receipt {
-    /// Creates a receipt without charges that has space for this number of charges.
-    pub(crate) fn with_capacity(capacity: usize) -> Self {
-        Self { charges: Vec::with_capacity(capacity) }
-    }
-
     /// Creates a receipt with one charge.
-    #[inline(always)]
     pub(crate) fn of_one(charge: Charge) -> Self {
-        Self { charges: vec![charge] }
+        Self { charges: smallvec![charge] }
     }
 
     /// Returns whether the receipt has no charges.
@@ -43,7 +117,6 @@ impl Receipt {
     }
 
     /// Appends a charge.
-    #[inline]
     pub(crate) fn push(&mut self, charge: Charge) {
         self.charges.push(charge);
     }
@@ -88,7 +161,7 @@ impl Receipt {
 
 impl IntoIterator for Receipt {
     type Item = Charge;
-    type IntoIter = std::vec::IntoIter<Charge>;
+    type IntoIter = smallvec::IntoIter<[Charge; 1]>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.charges.into_iter()
@@ -137,32 +210,50 @@ impl Charge {
     }
 }
 
-/// The charge of a request's only hit: a [`Charge`] without the parts that the caller has.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SingleCharge {
-    /// The identifier by which the store finds the charged counter.
-    pub counter: CounterId,
-    /// The phase of the key. See [`Charge::phase_us`].
-    pub phase_us: u64,
-    /// The time at which the charge is counted. See [`Charge::charged_at`].
-    pub charged_at: Timestamp,
-    /// The cost of the hit, in units.
-    pub hit_cost: u64,
-    /// The charged units. See [`Charge::cost`].
-    pub cost: u64,
+/// Returns whether a request is admitted: every hit with [`Veto::Alone`] fits, and at least one of the hits with
+/// [`Veto::Jointly`] fits, if there are any.
+pub fn admits(hits: &[Hit<'_>], outcomes: &[Outcome]) -> bool {
+    is_admitted(hits.iter().zip(outcomes).map(|(hit, outcome)| (hit.veto, outcome.fits())))
 }
 
-impl SingleCharge {
-    /// Adds the limit of the counter.
-    pub fn into_charge(self, limit: Limit) -> Charge {
-        let Self { counter, phase_us, charged_at, hit_cost, cost } = self;
-        Charge { counter, limit, hit_index: 0, phase_us, charged_at, hit_cost, cost }
+/// Returns whether a request is admitted, as [`admits`] does. Each item describes one hit of the request: its veto, and
+/// whether the hit fits.
+pub fn is_admitted(hits: impl IntoIterator<Item = (Veto, bool)>) -> bool {
+    let (mut has_joint, mut joint_fits) = (false, false);
+    for (veto, fits) in hits {
+        match veto {
+            Veto::Alone if !fits => return false,
+            Veto::Jointly => (has_joint, joint_fits) = (true, joint_fits | fits),
+            Veto::Alone | Veto::Never => {}
+        }
     }
+    joint_fits || !has_joint
 }
 
-impl From<Charge> for SingleCharge {
-    fn from(charge: Charge) -> Self {
-        let Charge { counter, phase_us, charged_at, hit_cost, cost, .. } = charge;
-        Self { counter, phase_us, charged_at, hit_cost, cost }
-    }
+/// Returns whether a hit is charged, given the decision on the request and the outcome of the hit.
+pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
+    hit.cost > 0 && has_charge(hit, allowed, outcome)
+}
+
+/// Returns whether the receipt of a call has a charge for a hit, given the decision on the call and the outcome of the
+/// hit.
+///
+/// A hit of cost 0 has a charge without units, so that its cost can be set later.
+pub fn has_charge(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
+    hit.charge.is_met(allowed, outcome.fits())
+}
+
+/// Returns the number of units that the earlier hits of a request charge to the counter of its next hit if the request
+/// is admitted.
+///
+/// `is_same` receives the index of an earlier hit, and returns whether this hit has the same counter as the next hit.
+pub fn pending_units(
+    earlier: &[Hit<'_>],
+    outcomes: &[Outcome],
+    is_same: impl Fn(usize) -> bool,
+) -> u64 {
+    (earlier.iter().zip(outcomes).enumerate())
+        .filter(|(nth, (hit, outcome))| is_same(*nth) && is_charged(hit, true, outcome))
+        .map(|(_, (hit, _))| hit.cost)
+        .fold(0, u64::saturating_add)
 }

@@ -1,0 +1,190 @@
+//! The limits from which a decision was made: of a limiter, or of the rules of a policy.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+#[cfg(feature = "policy")]
+use smallvec::SmallVec;
+
+use super::Decision;
+use super::limit_status::{LimitStatus, LimitStatusSource};
+use crate::outcome::Outcome;
+#[cfg(feature = "policy")]
+use crate::policy::{HitOrigin, MatchedRules, Rule};
+use crate::rule_limit::LimiterLimits;
+#[cfg(feature = "policy")]
+use crate::rule_limit::RuleLimit;
+
+/// The limits from which a decision was made, one for each outcome of the decision.
+#[derive(Clone, Debug)]
+pub(crate) enum DecisionLimits<'l> {
+    /// The limits of a limiter.
+    Limiter {
+        limits: Cow<'l, Arc<LimiterLimits>>,
+        /// Whether the request has no key, so that the decision is based on [`LimiterLimits::missing`].
+        is_key_missing: bool,
+    },
+    /// The limits of the rules of a policy.
+    #[cfg(feature = "policy")]
+    Policy(PolicyLimits),
+}
+
+/// The limits of the rules of a policy, one for each hit of a request.
+#[cfg(feature = "policy")]
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyLimits {
+    /// The rules of the policy, with the limits that were enforced.
+    rules: Arc<[Rule]>,
+    /// The rule and limit from which each hit was created.
+    origins: SmallVec<[HitOrigin; 2]>,
+    /// Data that few requests need; `None` if the request has none of it.
+    rest: Option<Box<UncommonLimits>>,
+}
+
+/// The data of [`PolicyLimits`] that few requests have.
+#[cfg(feature = "policy")]
+#[derive(Clone, Debug, Default)]
+struct UncommonLimits {
+    /// The limits that the descriptors of the request contained.
+    requested: Vec<Arc<RuleLimit>>,
+    /// Indexes of the descriptors to which a rule without limits (`limits: unlimited`) applies.
+    unlimited: Vec<u32>,
+}
+
+#[cfg(feature = "policy")]
+impl PolicyLimits {
+    /// Returns the limits of a decision that is not based on any limit of the rules.
+    pub(crate) fn none(matched: &MatchedRules<'_>) -> Self {
+        Self { rules: matched.rules().clone(), origins: SmallVec::new(), rest: None }
+    }
+
+    /// Returns the limits of the hits of matched rules, in the order of [`MatchedRules::hits`].
+    pub(crate) fn new(matched: &MatchedRules<'_>) -> Self {
+        let mut limits = Self::none(matched);
+        for rule_match in matched.matches() {
+            let mut origin = rule_match.origin();
+            if rule_match.limits().is_empty() {
+                limits.rest.get_or_insert_default().unlimited.push(origin.descriptor);
+            } else if let Some(limit) = rule_match.requested_limit() {
+                let requested = &mut limits.rest.get_or_insert_default().requested;
+                origin.limit = requested.len() as u16;
+                requested.push(limit.clone());
+            }
+            for _ in rule_match.limits() {
+                limits.origins.push(origin);
+                origin.limit += 1;
+            }
+        }
+        limits
+    }
+
+    fn status(&self, index: usize, outcome: Outcome) -> Option<LimitStatus<'_>> {
+        let origin = *self.origins.get(index)?;
+        let rule = self.rules.get(origin.rule as usize)?;
+        let limit = if origin.is_requested {
+            &**self.rest.as_ref()?.requested.get(usize::from(origin.limit))?
+        } else {
+            rule.limits(origin.settings_source).get(usize::from(origin.limit))?
+        };
+        let source = LimitStatusSource::Rule(rule, origin);
+        Some(LimitStatus { source, limit, outcome, veto: origin.veto })
+    }
+
+    /// Returns whether both have the same limits and no uncommon data.
+    fn are_same(&self, other: &Self) -> bool {
+        let is_common = self.rest.is_none() && other.rest.is_none();
+        is_common && Arc::ptr_eq(&self.rules, &other.rules) && self.origins == other.origins
+    }
+}
+
+impl DecisionLimits<'_> {
+    /// Returns the status of the limit with this index. `outcome` is the outcome with the same index. Returns `None` if
+    /// there is no such limit.
+    pub(super) fn status(&self, index: usize, outcome: Outcome) -> Option<LimitStatus<'_>> {
+        match self {
+            Self::Limiter { limits, is_key_missing } => {
+                let limit =
+                    if *is_key_missing { limits.missing() } else { limits.limits().get(index)? };
+                let (name, is_key_missing) = (limits.name(), *is_key_missing);
+                let source = LimitStatusSource::Limiter { name, is_key_missing };
+                Some(LimitStatus { source, limit, outcome, veto: limits.veto() })
+            }
+            #[cfg(feature = "policy")]
+            Self::Policy(limits) => limits.status(index, outcome),
+        }
+    }
+
+    /// Returns whether a rule with `limits: unlimited` applies to the descriptor with this index.
+    #[cfg(feature = "policy")]
+    pub(super) fn is_unlimited(&self, descriptor: usize) -> bool {
+        match self {
+            Self::Limiter { .. } => false,
+            Self::Policy(limits) => {
+                let mut unlimited = limits.rest.iter().flat_map(|rest| &rest.unlimited);
+                unlimited.any(|&index| index as usize == descriptor)
+            }
+        }
+    }
+
+    /// Returns whether the charge of the hit with this index is the cost of the request, and not a cost that its rule
+    /// states.
+    #[cfg(feature = "policy")]
+    pub(super) fn has_request_cost(&self, hit_index: usize) -> bool {
+        match self {
+            Self::Limiter { .. } => true,
+            Self::Policy(limits) => {
+                limits.origins.get(hit_index).is_some_and(|origin| origin.has_request_cost)
+            }
+        }
+    }
+
+    /// Returns the same limits without borrowing from the limiter.
+    pub(super) fn into_owned(self) -> DecisionLimits<'static> {
+        match self {
+            Self::Limiter { limits, is_key_missing } => {
+                DecisionLimits::Limiter { limits: Cow::Owned(limits.into_owned()), is_key_missing }
+            }
+            #[cfg(feature = "policy")]
+            Self::Policy(limits) => DecisionLimits::Policy(limits),
+        }
+    }
+
+    fn are_same(&self, other: &DecisionLimits<'_>) -> bool {
+        match (self, other) {
+            (
+                Self::Limiter { limits, is_key_missing: false },
+                DecisionLimits::Limiter { limits: other, is_key_missing: false },
+            ) => Arc::ptr_eq(limits, other),
+            #[cfg(feature = "policy")]
+            (Self::Policy(first), DecisionLimits::Policy(second)) => first.are_same(second),
+            _ => false,
+        }
+    }
+}
+
+/// The limits of a decision without their status, for a comparison with the limits of later decisions.
+///
+/// Decisions with the same limits have the same [policy header](crate::headers::policy_header), unless the window of a
+/// limit [varies](crate::Limit::has_varying_window).
+#[derive(Clone, Debug)]
+pub struct DecidedLimits(DecisionLimits<'static>);
+
+impl Decision<'_> {
+    /// Returns the limits of the decision; `None` if they cannot be compared cheaply.
+    pub fn decided_limits(&self) -> Option<DecidedLimits> {
+        let limits = DecidedLimits(self.limits.clone().into_owned());
+        self.has_same_limits(&limits).then_some(limits)
+    }
+
+    /// Returns `true` if the decision is known to have these limits. Returns `false` if the limits differ or cannot be
+    /// compared cheaply.
+    pub fn has_same_limits(&self, other: &DecidedLimits) -> bool {
+        self.has_evaluated_all_limits() && self.limits.are_same(&other.0)
+    }
+
+    /// Returns whether the store has evaluated all limits. It has evaluated none if it is unavailable.
+    fn has_evaluated_all_limits(&self) -> bool {
+        let outcomes = self.outcomes();
+        !outcomes.is_empty() && outcomes.iter().all(Outcome::is_known)
+    }
+}

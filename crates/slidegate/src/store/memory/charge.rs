@@ -1,0 +1,201 @@
+//! Charges of one hit, which is the usual call, and of several hits, whose shards are locked together.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::with_counter;
+use crate::clock::{Clock, Timestamp};
+use crate::hit::Hit;
+use crate::outcome::Outcome;
+use crate::store::table::SlotIndex;
+use crate::store::{
+    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, has_charge, pending_units,
+};
+
+use super::locked_shards::LockedShards;
+use super::shard::{HasStateTable, Shard};
+use super::{HitLocation, MemoryStore};
+
+/// The units of a hit that were charged, and the time at which they are counted.
+struct ChargedUnits {
+    units: u64,
+    charged_at: Timestamp,
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Decides a call of one hit that is [charged if it fits, and not otherwise](Hit::is_charged_only_if_it_fits). Its
+    /// counter is evaluated and charged where it is found.
+    pub(super) fn charge_hit(&self, hit: &Hit<'_>, now: Timestamp) -> ChargeResult {
+        let location = self.locate_hit(hit, now);
+        let padded = &self.shards[location.shard];
+        let shard = &mut *padded.shard.lock();
+        self.sweep_if_due(shard, now);
+        let result = with_counter!(hit.limit.counter_ref(), counter => {
+            self.charge_counter_if_fits(shard, *counter, hit.cost, location, now)
+        });
+        let (outcome, receipt) = match result {
+            Ok((outcome, charged_at)) => {
+                padded.mark_not_denied();
+                let charged = ChargedUnits { units: hit.cost, charged_at };
+                (outcome, Receipt::of_one(new_charge(hit, 0, location, charged)))
+            }
+            Err(outcome) => (outcome, Receipt::default()),
+        };
+        ChargeResult {
+            allowed: outcome.fits() || !hit.can_deny(),
+            outcomes: Outcomes::of_one(outcome),
+            receipt,
+        }
+    }
+
+    /// Charges a counter if `cost` units fit. Returns the outcome, and the time at which the charge is counted.
+    ///
+    /// # Errors
+    /// Returns the outcome if the units do not fit.
+    fn charge_counter_if_fits<K: HasStateTable>(
+        &self,
+        shard: &mut Shard,
+        counter: K,
+        cost: u64,
+        location: HitLocation,
+        now: Timestamp,
+    ) -> Result<(Outcome, Timestamp), Outcome> {
+        let counter_now = location.to_counter_time(now);
+        let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
+        let charged =
+            shard.charge_if_fits(counter, location.fingerprint, counter_now, cost, coarse);
+        let is_new = charged.is_none();
+        let (effect, grown_bytes) = match charged {
+            Some(result) => result?,
+            None => {
+                let outcome = counter.peek(&K::State::default(), counter_now, cost);
+                if !outcome.fits() {
+                    return Err(outcome);
+                }
+                let slot = self.insert_with_eviction(shard, counter, location, now);
+                shard.charge(counter, slot, counter_now, cost, coarse)
+            }
+        };
+        if is_new || grown_bytes != 0 {
+            self.record_state_growth(shard, counter, location, now, grown_bytes);
+        }
+        Ok((effect.outcome.charged(), effect.charged_at))
+    }
+
+    /// Decides a call of any hits: evaluates all of them, and then charges them.
+    pub(super) fn charge_hits(&self, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
+        let locations = self.locate_hits(hits, now);
+        let mut locked_shards = self.lock_shards(&locations);
+        for shard in locked_shards.shards() {
+            self.sweep_if_due(shard, now);
+        }
+        let (mut outcomes, mut slots) = self.peek_hits(&mut locked_shards, hits, &locations, now);
+        let allowed = admits(hits, &outcomes);
+        let mut receipt = Receipt::default();
+        let mut have_slots_moved = false;
+        for (nth, (hit, location)) in hits.iter().zip(&locations).enumerate() {
+            let outcome = &mut outcomes[nth];
+            if !has_charge(hit, allowed, outcome) {
+                continue;
+            }
+            let mut charged = ChargedUnits { units: 0, charged_at: Timestamp::default() };
+            if hit.cost > 0 {
+                let shard = locked_shards.shard_of_location(nth);
+                with_counter!(hit.limit.counter(), counter => {
+                    if have_slots_moved {
+                        slots[nth] = shard.find(counter, location.fingerprint);
+                    }
+                    let before = *outcome;
+                    let moved;
+                    (*outcome, charged, moved) =
+                        self.charge_slot(shard, counter, slots[nth], (hit, before), *location, now);
+                    have_slots_moved |= moved;
+                });
+            }
+            receipt.push(new_charge(hit, nth as u32, *location, charged));
+        }
+        ChargeResult { allowed, outcomes, receipt }
+    }
+
+    /// Returns the outcome of each hit under the assumption that the hits before it are charged, and the slot of its
+    /// counter.
+    pub(super) fn peek_hits(
+        &self,
+        locked_shards: &mut LockedShards<'_>,
+        hits: &[Hit<'_>],
+        locations: &[HitLocation],
+        now: Timestamp,
+    ) -> (Outcomes, SmallVec<[Option<SlotIndex>; 4]>) {
+        let (mut outcomes, mut slots) = (Outcomes::new(), SmallVec::new());
+        for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
+            let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
+            let pending = pending_units(&hits[..nth], &outcomes, is_same);
+            let required = hit.required.saturating_add(pending);
+            let shard = locked_shards.shard_of_location(nth);
+            outcomes.push(with_counter!(hit.limit.counter(), counter => {
+                let slot = shard.find(counter, location.fingerprint);
+                slots.push(slot);
+                shard.peek_slot(counter, slot, location.to_counter_time(now), required)
+            }));
+        }
+        (outcomes, slots)
+    }
+
+    /// Charges a hit to the state in a slot, or to the state of a new key if `slot` is `None`. `before` is the outcome of
+    /// the hit. Returns the outcome after the charge, the charged units, and whether slots may have moved, because keys were
+    /// inserted or evicted.
+    fn charge_slot<K: HasStateTable>(
+        &self,
+        shard: &mut Shard,
+        counter: K,
+        slot: Option<SlotIndex>,
+        (hit, before): (&Hit<'_>, Outcome),
+        location: HitLocation,
+        now: Timestamp,
+    ) -> (Outcome, ChargedUnits, bool) {
+        let counter_now = location.to_counter_time(now);
+        // A cost that fits causes no debt, so it need not be limited.
+        let units = if before.fits() && hit.cost <= hit.required {
+            hit.cost
+        } else {
+            shard.chargeable_units(counter, slot, counter_now, hit.cost)
+        };
+        let is_new = slot.is_none();
+        let slot = slot.unwrap_or_else(|| self.insert_with_eviction(shard, counter, location, now));
+        // The key is possibly not denied: it may be new, or its max may have been raised.
+        self.shards[location.shard].mark_not_denied();
+        let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
+        let (effect, grown_bytes) = shard.charge(counter, slot, counter_now, units, coarse);
+        let has_moved_slots = is_new || grown_bytes != 0;
+        if has_moved_slots {
+            self.record_state_growth(shard, counter, location, now, grown_bytes);
+        }
+        let charged = ChargedUnits { units, charged_at: effect.charged_at };
+        (effect.outcome.charged_after(&before), charged, has_moved_slots)
+    }
+
+    pub(super) fn locate_hits(
+        &self,
+        hits: &[Hit<'_>],
+        now: Timestamp,
+    ) -> SmallVec<[HitLocation; 4]> {
+        hits.iter().map(|hit| self.locate_hit(hit, now)).collect()
+    }
+}
+
+/// Creates the charge of a hit. `hit_index` is the index of the hit in its call.
+fn new_charge(
+    hit: &Hit<'_>,
+    hit_index: u32,
+    location: HitLocation,
+    ChargedUnits { units, charged_at }: ChargedUnits,
+) -> Charge {
+    Charge {
+        counter: CounterId::Fingerprint(location.fingerprint),
+        limit: *hit.limit,
+        hit_index,
+        phase_us: location.phase_us,
+        charged_at,
+        hit_cost: hit.cost,
+        cost: units,
+    }
+}
