@@ -25,6 +25,7 @@ pub use gate_backend::GateBackend;
 pub use limiter_backend::LimiterBackend;
 
 /// The decision of a backend about one request.
+#[expect(clippy::large_enum_variant, reason = "nearly every decision is counted")]
 pub enum BackendDecision<'b> {
     /// The request is allowed without a check of the limits, because it has no key or the store of the limiter is
     /// unavailable. The request is not charged.

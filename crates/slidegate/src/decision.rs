@@ -73,13 +73,17 @@ pub struct Denied(Box<Decision<'static>>);
 
 impl<'l> Decision<'l> {
     /// Creates a decision from the result of a charge. `limits` has one limit for each hit.
+    #[inline]
     pub(crate) fn from_charge(
         hits: &[Hit<'_>],
         result: ChargeResult,
         limits: DecisionLimits<'l>,
     ) -> Self {
-        let binding = find_binding_hit(hits, &result.outcomes, result.allowed);
-        Self { result, limits, binding, is_degraded: false, is_wait_queue_full: false }
+        let mut decision =
+            Self { result, limits, binding: None, is_degraded: false, is_wait_queue_full: false };
+        decision.binding =
+            find_binding_hit(hits, &decision.result.outcomes, decision.result.allowed);
+        decision
     }
 
     /// Creates a decision from the outcomes of a peek. The decision has no charges.
@@ -142,6 +146,7 @@ impl<'l> Decision<'l> {
     }
 
     /// Returns whether the request is allowed.
+    #[inline]
     pub fn is_allowed(&self) -> bool {
         self.result.allowed
     }
@@ -351,6 +356,7 @@ impl fmt::Display for Denied {
 impl std::error::Error for Denied {}
 
 /// Returns the index of the binding hit; `None` if no hit is binding. See [`Decision::binding`].
+#[inline]
 fn find_binding_hit(hits: &[Hit<'_>], outcomes: &[Outcome], allowed: bool) -> Option<u16> {
     if let ([hit], [outcome]) = (hits, outcomes) {
         let is_binding = outcome.is_known() && (!allowed || hit.veto != Veto::Never);

@@ -73,6 +73,7 @@ impl ChargeWhen {
 impl<'a> Hit<'a> {
     /// Creates a hit that denies the request if it does not fit, and is charged if the request is admitted. It requires
     /// `cost` free units, but at least one, so that a cost of 0 checks whether one unit would fit.
+    #[inline]
     pub fn new(key: Key<'a>, limit: &'a Limit, cost: u64) -> Self {
         let (veto, charge) = (Veto::Alone, ChargeWhen::IfAdmitted);
         Self { key, limit, cost, required: cost.max(1), veto, charge }
@@ -111,12 +112,8 @@ impl<'a> Hit<'a> {
         Self { required: 0, veto: Veto::Never, charge: ChargeWhen::Always, ..self }
     }
 
-    /// Returns whether the hit can deny the request.
-    pub(crate) fn can_deny(&self) -> bool {
-        self.veto != Veto::Never
-    }
-
     /// Returns whether the hit, if it is the only one of its request, is charged if it fits, and not otherwise.
+    #[inline]
     pub fn is_charged_only_if_it_fits(&self) -> bool {
         let is_charged_only_if_it_fits = match self.charge {
             ChargeWhen::IfAdmitted => self.veto != Veto::Never,

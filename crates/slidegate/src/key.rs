@@ -61,6 +61,7 @@ impl Scope {
 
     /// Returns the FNV-1a hash of the domain, the rule, the limit and the attribute names, each followed by
     /// [`END_OF_TEXT_BYTE`].
+    #[inline]
     fn stable_hash(&self) -> u64 {
         let mut hasher = FnvHasher::default();
         for text in [&self.domain, &self.rule, &self.limit].into_iter().chain(&self.per) {
@@ -153,6 +154,7 @@ impl<'a> Key<'a> {
     /// Creates a key from two hashes of a value; the value itself is not kept. `digest` is computed with a secret seed,
     /// so that clients cannot choose values that collide. `stable_hash` is computed without a seed, and determines the
     /// phase of the key: the offset at which its windows begin.
+    #[inline]
     pub(crate) fn from_hashes(digest: u64, stable_hash: u64) -> Self {
         Self(KeyRepr::Hashed { digest, stable_hash })
     }
@@ -278,6 +280,7 @@ impl<'a> Key<'a> {
     /// assert_ne!(fingerprint("acme".into()), fingerprint("umbrella".into()));
     /// # Ok::<(), slidegate::LimitError>(())
     /// ```
+    #[inline]
     pub fn fingerprint(&self, secret: &impl BuildHasher, shape: u64) -> u64 {
         // The hash of values under the secret is effectively random, so XOR with the scope and the shape is enough:
         // counters with the same values and different shapes never collide, others collide as rarely as random numbers.
@@ -293,6 +296,7 @@ impl<'a> Key<'a> {
     }
 
     /// Returns the FNV-1a hash (64 bits) of the key's text, which is the same in every process and language.
+    #[inline]
     pub fn stable_hash(&self) -> u64 {
         struct HashingWriter(FnvHasher);
         impl fmt::Write for HashingWriter {
@@ -338,6 +342,7 @@ impl Limit {
     /// Returns the phase of a key at `now`, in microseconds: the offset that is added to `now` to get the time of its
     /// counter. For fixed windows with [`Align::Key`](crate::Align::Key), the phase is a stable hash of the key; for a
     /// calendar limit, it depends on the period that contains `now`; for all other limits, it is 0.
+    #[inline]
     pub fn phase_us(&self, key: &Key<'_>, now: Timestamp) -> u64 {
         match self.counter_ref() {
             AnyCounter::FixedWindow(counter) => counter.phase_us(|| key.stable_hash(), now),

@@ -256,11 +256,13 @@ impl<S> Limiter<S> {
     }
 
     /// Returns the limits for a decision.
+    #[inline]
     fn decision_limits(&self) -> DecisionLimits<'_> {
         DecisionLimits::Limiter { limits: Cow::Borrowed(&self.named_limits), is_key_missing: false }
     }
 
     /// Returns the hashed form of a key, for stores in this process.
+    #[inline]
     fn hash_key<K: Hash + ?Sized>(&self, key: &K) -> Key<'static> {
         let stable_hash = if self.has_per_key_window_offset {
             let mut hasher = FnvHasher::default();
@@ -273,13 +275,19 @@ impl<S> Limiter<S> {
     }
 
     /// Returns one hit of `cost` units for each limit.
+    #[inline]
     fn hits_for_key<'l>(&'l self, key: Key<'l>, cost: u64) -> HitList<'l> {
         let mut hits = HitList::new();
         for limit in &self.limits {
-            let hit = Hit::new(key, limit, cost);
-            hits.push(if self.named_limits.is_observing() { hit.observed() } else { hit });
+            hits.push(self.new_hit(key, limit, cost));
         }
         hits
+    }
+
+    #[inline]
+    fn new_hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
+        let hit = Hit::new(key, limit, cost);
+        if self.named_limits.is_observing() { hit.observed() } else { hit }
     }
 }
 
@@ -358,7 +366,7 @@ impl<S> fmt::Debug for Limiter<S> {
 }
 
 /// The hits of one request.
-type HitList<'l> = SmallVec<[Hit<'l>; 2]>;
+type HitList<'l> = SmallVec<[Hit<'l>; 4]>;
 
 /// Returns the scope of a limiter, that is, the constant part of its keys, for stores that other processes share.
 fn new_limiter_scope(name: &str) -> Scope {

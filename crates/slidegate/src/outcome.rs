@@ -32,6 +32,7 @@ impl Outcome {
     /// Creates the outcome of a hit that requires `required` free units while `used` of `capacity` units are in use.
     /// `fits_after_us` returns the duration, in microseconds, until the required units are free; it is called only if
     /// they are not free now but will be later.
+    #[inline]
     pub(crate) fn from_used_units(
         (used, capacity): (u64, u64),
         required: u64,
@@ -51,6 +52,7 @@ impl Outcome {
 
     /// Creates an outcome as [`from_used_units`](Self::from_used_units) does, for a caller that has already determined
     /// whether the hit fits and the number of remaining units.
+    #[inline]
     pub(crate) fn from_fit_and_remaining(
         (fits, remaining, capacity): (bool, u64, u64),
         required: u64,
@@ -105,6 +107,7 @@ impl Outcome {
 
     /// Returns the outcome of a hit that fitted and has been charged. `self` is the outcome that
     /// [`Counter::charge`](crate::algorithm::Counter::charge) returned.
+    #[inline]
     pub fn charged(self) -> Self {
         Self { fits: true, retry_after_us: 0, ..self }
     }
@@ -128,6 +131,7 @@ impl Outcome {
 
     /// Returns whether the cost of the hit fits, or, if the hit has been charged, whether its cost fitted before the
     /// charge.
+    #[inline]
     pub fn fits(&self) -> bool {
         self.fits
     }

@@ -45,7 +45,7 @@ pub trait Store: Send + Sync + 'static {
     /// The kind of the store: [`Synchronous`] or [`Asynchronous`].
     type Kind: StoreKind;
 
-    /// Decides one call, and charges its hits unless one of them denies it. See [`Veto`] and [`ChargeWhen`](crate::ChargeWhen).
+    /// Decides one call, and charges its hits unless one of them denies it. See [`Veto`](crate::Veto) and [`ChargeWhen`](crate::ChargeWhen).
     fn charge_async(
         &self,
         call: &[Hit<'_>],

@@ -107,19 +107,19 @@ fn new_limits_of_all_algorithms(quota: &str) -> [Limit; 6] {
 }
 
 #[test]
-fn key_with_one_charge_uses_at_most_70_bytes() {
+fn key_with_one_charge_uses_at_most_72_bytes() {
     let fixture = MemoryStoreFixture::new(1 << 30);
     fixture.charge_each_key(&new_day_limit_with_minute_buckets(10), 0..100_000);
     let bytes = fixture.store.memory_bytes() / 100_000;
-    assert!((41..=70).contains(&bytes), "{bytes}");
+    assert!((41..=72).contains(&bytes), "{bytes}");
 }
 
 #[test]
 fn max_state_bytes_matches_largest_key_state() {
     const KEY_COUNT: u64 = 20;
-    // The slot with its tag, and two thirds for free slots.
-    const BUCKETS_SLOT_BYTES: usize = 41 + 41 * 2 / 3;
-    const LOG_SLOT_BYTES: usize = 57 + 57 * 2 / 3;
+    // The slot with its tag, and three quarters for free slots.
+    const BUCKETS_SLOT_BYTES: usize = 41 + 41 * 3 / 4;
+    const LOG_SLOT_BYTES: usize = 57 + 57 * 3 / 4;
     let limits = new_limits_of_all_algorithms("500/d");
     let is_window = |limit: &Limit| matches!(limit.algorithm(), Algorithm::SlidingWindow { .. });
     for limit in limits
@@ -182,7 +182,7 @@ fn max_state_bytes_bounds_largest_sliding_window() {
     assert!((promised * 6 / 10..=promised).contains(&heap), "{heap} of {promised}");
 }
 
-/// Checks the memory per key while tables grow, when at least four fifths of the slots of a table are used.
+/// Checks the memory per key while tables grow. Tables of different shards double at different times.
 #[test]
 fn average_key_uses_at_most_max_state_bytes() {
     for limit in new_limits_of_all_algorithms("1/d") {

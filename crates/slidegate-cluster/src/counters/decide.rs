@@ -9,7 +9,7 @@ use slidegate::store::{Charge, ChargeResult, CounterId, admits, has_charge};
 use slidegate::{Hit, StoreError, Timestamp};
 use smallvec::SmallVec;
 
-use super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard, find_locked_shard};
+use super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard};
 
 /// The result of one attempt to decide a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,8 +64,8 @@ impl Counters {
     ) -> Result<Attempt, StoreError> {
         let locations = self.locate_counters(hits, now)?;
         let mut locked = self.lock_shards(&locations);
-        for (_, shard) in &mut locked {
-            self.remove_expired_keys_periodically(shard, now);
+        for shard in locked.iter_mut() {
+            self.shards.sweep_if_due(shard, now);
         }
         let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
         self.decide_request(&mut locked, hits, &locations, context)
@@ -74,7 +74,7 @@ impl Counters {
     /// Decides one request. The caller has locked the shards of all hits.
     fn decide_request(
         &self,
-        locked: &mut LockedShards<'_>,
+        locked: &mut LockedShards<'_, Shard>,
         hits: &[Hit<'_>],
         locations: &[CounterLocation],
         context: DecisionContext,
@@ -99,7 +99,7 @@ impl Counters {
             let charged_at = if hit.cost == 0 {
                 Timestamp::default()
             } else {
-                let shard = find_locked_shard(locked, location);
+                let shard = locked.shard_of_hit(hit_index as usize);
                 with_counter!(location.counter, counter => {
                     let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
                     self.charge(shard, counter, slot, *location, (hit, outcome), context)?

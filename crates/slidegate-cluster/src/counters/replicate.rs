@@ -49,6 +49,7 @@ impl Counters {
     ) {
         let table = C::state_table(&mut shard.states);
         let Some(at) = table.find(key) else { return };
+        self.shards[self.shards.index_of(key)].mark_not_denied();
         let replicas = &mut shard.replicas;
         let (_, growth_bytes) = table.update(at, |slot| {
             // The next request may fit.
@@ -71,7 +72,7 @@ impl Counters {
                 replicas.push_changed_key(key, key_state.kind);
             }
         });
-        self.add_to_state_bytes(growth_bytes);
+        self.shards.add_bytes(growth_bytes);
     }
 
     /// Reverts charges. Units that have left their window are not affected.
@@ -82,7 +83,7 @@ impl Counters {
             else {
                 continue;
             };
-            let shard = &mut *self.shards[self.shard_index(*key)].0.lock();
+            let shard = &mut *self.shards[self.shards.index_of(*key)].shard.lock();
             // The counter's clock may be ahead of the node's clock, and the charge is dated by it.
             let now = now.max(charge.charged_at);
             with_counter!(counter, counter => {
@@ -102,7 +103,7 @@ impl Counters {
         let refund = |(hit, location): (&Hit<'_>, &CounterLocation)| {
             let counter_now = location.to_counter_time(now);
             with_counter!(location.counter, counter => {
-                let shard = &mut *self.shards[location.shard].0.lock();
+                let shard = &mut *self.shards[location.shard].shard.lock();
                 self.find_or_restore_state(shard, counter, hit, *location, now)?;
                 self.remove_units_from_key(shard, counter, location.fingerprint, counter_now, |state| {
                     counter.refund(state, counter_now, hit.cost);
@@ -120,7 +121,7 @@ impl Counters {
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
         for (hit, location) in hits.iter().zip(&self.locate_counters(hits, now)?) {
-            let shard = &mut *self.shards[location.shard].0.lock();
+            let shard = &mut *self.shards[location.shard].shard.lock();
             with_counter!(location.counter, counter => {
                 self.find_or_restore_state(shard, counter, hit, *location, now)?;
                 let counter_now = location.to_counter_time(now);
@@ -141,7 +142,7 @@ impl Counters {
     fn take_changed_keys(&self) -> Vec<ChangedKey> {
         let mut changed_keys = Vec::new();
         for (index, padded) in self.shards.iter().enumerate() {
-            let shard = &mut *padded.0.lock();
+            let shard = &mut *padded.shard.lock();
             for (key, kind) in shard.replicas.take_changed_keys() {
                 let remaining = with_counter!(self.kinds.counter_of_kind(kind), counter => {
                     remaining_units_of_key(shard, counter, key)
@@ -154,7 +155,7 @@ impl Counters {
 
     fn requeue_changed_keys(&self, changed: &[ChangedKey]) {
         for ChangedKey { shard, key, kind, .. } in changed {
-            self.shards[*shard].0.lock().replicas.push_changed_key(*key, *kind);
+            self.shards[*shard].shard.lock().replicas.push_changed_key(*key, *kind);
         }
     }
 
@@ -201,9 +202,10 @@ impl Counters {
         let Some(replica) = shard.replicas.get(update.key) else { return };
         if replica.merge_own_units(update.bucket, &update.units) {
             let expires_us = latest_expiry_us.saturating_add(self.max_clock_skew_us);
-            shard
-                .states
-                .mark_key_outdated(update.key, self.to_coarse_time(expires_us).saturating_add(1));
+            shard.states.mark_key_outdated(
+                update.key,
+                self.shards.to_coarse_expiry(Timestamp::from_micros(expires_us)),
+            );
         }
     }
 
@@ -224,7 +226,7 @@ impl Counters {
         }
         replica.remove_expired(expiry_cutoff);
         let expires_us = latest_expiry_us.saturating_add(self.max_clock_skew_us);
-        let expires = self.to_coarse_time(expires_us).saturating_add(1);
+        let expires = self.shards.to_coarse_expiry(Timestamp::from_micros(expires_us));
         let added = match growth {
             MergeGrowth::Charged(units) if replica.state_accepts_units() => {
                 shard.states.add_units(update.key, (update.bucket, units), expires, |kind| {
@@ -249,8 +251,9 @@ impl Counters {
         if now.as_micros().saturating_add(self.max_clock_skew_us) >= last_time_us {
             return;
         }
-        for padded in &self.shards {
-            let shard = &mut *padded.0.lock();
+        for padded in self.shards.iter() {
+            let shard = &mut *padded.shard.lock();
+            padded.mark_not_denied();
             self.copy_all_charges_to_replicas(shard);
             for (key, replica) in shard.replicas.iter_mut() {
                 replica.mark_updates_unapplied();
@@ -301,7 +304,7 @@ impl ReplicatedCounters for Counters {
         }
         let acknowledged = self.progress.load().flush_acknowledged_by_all();
         for ChangedKey { shard, key, kind, .. } in changed {
-            let shard = &mut *self.shards[shard].0.lock();
+            let shard = &mut *self.shards[shard].shard.lock();
             with_counter!(self.kinds.counter_of_kind(kind), counter => {
                 let at = (self.incarnation, flush, acknowledged);
                 Self::take_unsent_changes_of_key(shard, counter, key, at, |layout, incarnation, bucket, units| {
@@ -321,8 +324,8 @@ impl ReplicatedCounters for Counters {
     ) {
         // Units that have expired here may still count on a node whose clock is behind.
         let now = self.cutoff_for_expiry_on_all_nodes(now);
-        for padded in &self.shards {
-            let shard = &mut *padded.0.lock();
+        for padded in self.shards.iter() {
+            let shard = &mut *padded.shard.lock();
             self.copy_all_charges_to_replicas(shard);
             for (key, replica) in shard.replicas.iter_mut() {
                 let layout = replica.layout();
@@ -346,8 +349,8 @@ impl ReplicatedCounters for Counters {
         visit: &mut dyn FnMut(CounterUpdate),
     ) {
         let now = self.cutoff_for_expiry_on_all_nodes(now);
-        for padded in &self.shards {
-            let shard = &mut *padded.0.lock();
+        for padded in self.shards.iter() {
+            let shard = &mut *padded.shard.lock();
             for (key, replica) in shard.replicas.iter_mut() {
                 let layout = replica.layout();
                 let is_selected = |incarnation, has_foreign_removals| {
@@ -367,14 +370,17 @@ impl ReplicatedCounters for Counters {
     fn merge(&self, updates: &[CounterUpdate], now: Timestamp) {
         self.rebuild_states_if_clock_was_set_back(now);
         let expiry_cutoff = self.cutoff_for_expiry_on_all_nodes(now);
-        let max_replicas = (2 * self.max_keys / self.shards.len()).max(64);
+        let max_replicas = (2 * self.shards.max_keys() / self.shards.count()).max(64);
         for update in updates {
             let latest_expiry_us = update.layout.latest_expiry_us(update.bucket);
             let is_own = update.incarnation == self.incarnation;
             if update.key == 0 || latest_expiry_us <= expiry_cutoff.as_micros() {
                 continue;
             }
-            let shard = &mut *self.shards[self.shard_index(update.key)].0.lock();
+            let padded = &self.shards[self.shards.index_of(update.key)];
+            let shard = &mut *padded.shard.lock();
+            // The update may remove units, so the key is possibly not denied any more.
+            padded.mark_not_denied();
             if shard.replicas.len() >= max_replicas {
                 shard.replicas.remove_expired(expiry_cutoff);
             }

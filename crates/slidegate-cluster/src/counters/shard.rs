@@ -9,7 +9,7 @@ use slidegate::internal::HeapSize;
 use slidegate::internal::SlidingBuckets;
 use slidegate::internal::SlidingCounter;
 use slidegate::internal::{Additive, AnyAdditive};
-use slidegate::internal::{CoarseTime, Evict, EvictionCandidate, Slot, Table};
+use slidegate::internal::{CoarseTime, Evict, ShardTables, Slot, Table};
 
 use super::kinds::CounterKindId;
 use crate::replica::KeyReplica;
@@ -42,7 +42,6 @@ pub(super) enum Freshness {
 }
 
 impl<S: HeapSize> HeapSize for KeyState<S> {
-    #[inline(always)]
     fn heap_bytes(&self) -> usize {
         self.state.heap_bytes()
     }
@@ -52,6 +51,11 @@ impl<S: HeapSize> HeapSize for KeyState<S> {
 pub(super) trait HasStateTable: Additive {
     /// Returns the table of this algorithm among the tables of a shard.
     fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>>;
+
+    /// Returns the table of this algorithm in a shard.
+    fn table(shard: &mut Shard) -> &mut Table<KeyState<Self::State>> {
+        Self::state_table(&mut shard.states)
+    }
 }
 
 type AlgorithmState<C> = <C as slidegate::internal::Counter>::State;
@@ -59,132 +63,71 @@ type AlgorithmState<C> = <C as slidegate::internal::Counter>::State;
 /// The states and replicas of a part of the keys, which one mutex protects.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// Number of decisions in this shard since expired keys were last removed from it.
-    pub(super) decisions_since_expired_key_sweep: u8,
+    /// The number of decisions until the next sweep.
+    decisions_until_sweep: u8,
     pub(super) states: StateTables,
     pub(super) replicas: ShardReplicas,
 }
 
-/// The tables that hold the states of a shard, one per algorithm. The default algorithm
-/// counts in buckets, whose table is on the same cache line as the lock. The other tables are allocated on first use.
+impl ShardTables for Shard {
+    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
+        let StateTables { sliding_buckets, sliding_counter, fixed_window } = &mut self.states;
+        let tables: [&mut dyn Evict; 3] = [sliding_buckets, sliding_counter, fixed_window];
+        tables.into_iter()
+    }
+
+    fn decisions_until_sweep(&mut self) -> &mut u8 {
+        &mut self.decisions_until_sweep
+    }
+}
+
+/// The tables that hold the states of a shard, one per algorithm.
 #[derive(Default)]
 pub(super) struct StateTables {
     sliding_buckets: Table<KeyState<AlgorithmState<SlidingBuckets>>>,
-    others: Option<Box<NonDefaultAlgorithmTables>>,
-}
-
-#[derive(Default)]
-struct NonDefaultAlgorithmTables {
     sliding_counter: Table<KeyState<AlgorithmState<SlidingCounter>>>,
     fixed_window: Table<KeyState<AlgorithmState<FixedWindow>>>,
 }
 
 impl HasStateTable for SlidingBuckets {
-    #[inline(always)]
     fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
         &mut states.sliding_buckets
     }
 }
 
 impl HasStateTable for SlidingCounter {
-    #[inline]
     fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
-        &mut states.others.get_or_insert_default().sliding_counter
+        &mut states.sliding_counter
     }
 }
 
 impl HasStateTable for FixedWindow {
-    #[inline]
     fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>> {
-        &mut states.others.get_or_insert_default().fixed_window
+        &mut states.fixed_window
     }
 }
 
 impl StateTables {
-    fn all_tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
-        let first: &mut dyn Evict = &mut self.sliding_buckets;
-        let others = self.others.iter_mut().flat_map(|others| -> [&mut dyn Evict; 2] {
-            [&mut others.sliding_counter, &mut others.fixed_window]
-        });
-        std::iter::once(first).chain(others)
-    }
-
-    /// Removes expired keys in the next buckets of each table. Returns the number of removed keys.
-    pub(super) fn sweep_expired_keys(&mut self, now: CoarseTime) -> usize {
-        self.all_tables().map(|table| table.sweep(now)).sum()
-    }
-
-    /// Evicts the key that expires soonest among a few candidates. Keys that are being denied are evicted only if there
-    /// is no other key. Returns the time at which the evicted key would have expired; `None` if no key can be evicted.
-    pub(super) fn evict_key(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_key_that_is_not_denied(now).or_else(|| {
-            self.evict_soonest_expiring_candidate(|table| table.candidate_by_denial_end())
-        })
-    }
-
-    /// Evicts a key as [`evict_key`](Self::evict_key) does, but never a key that is being denied. Returns `None` if no
-    /// such key exists.
-    pub(super) fn evict_key_that_is_not_denied(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        self.evict_soonest_expiring_candidate(|table| table.eviction_candidate(now))
-    }
-
-    /// Shrinks tables whose keys fit into half of their buckets.
-    pub(super) fn trim(&mut self) {
-        self.all_tables().for_each(|table| table.trim());
-    }
-
-    /// Returns the number of buckets of all tables, with and without keys.
-    pub(super) fn bucket_count(&mut self) -> usize {
-        self.all_tables().map(|table| table.bucket_count()).sum()
-    }
-
-    /// Returns the memory of all tables and their states in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
-        let others = self.others.as_ref();
-        let others =
-            others.map_or(0, |others| others.sliding_counter.bytes() + others.fixed_window.bytes());
-        self.sliding_buckets.bytes() + others
-    }
-
-    fn evict_soonest_expiring_candidate(
-        &mut self,
-        select: impl Fn(&mut dyn Evict) -> Option<EvictionCandidate>,
-    ) -> Option<CoarseTime> {
-        let candidates = self.all_tables().filter_map(|table| Some((select(table)?, table)));
-        let (eviction_candidate, table) =
-            candidates.min_by_key(|(eviction_candidate, _)| eviction_candidate.expires)?;
-        table.remove(eviction_candidate.slot);
-        Some(eviction_candidate.expires)
-    }
-
     /// Calls `visit` for each key of all tables, with its kind.
     pub(super) fn for_each_key(&mut self, mut visit: impl FnMut(u64, CounterKindId)) {
         self.sliding_buckets.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
-        if let Some(others) = &mut self.others {
-            others.sliding_counter.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
-            others.fixed_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
-        }
+        self.sliding_counter.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
+        self.fixed_window.iter_mut().for_each(|(key, slot)| visit(key, slot.state.kind));
     }
 
     /// Marks a key as changed, so that it is sent with the next flush. Returns the kind of the key, and `true` if the
     /// key was not marked before; `None` if the key has no state.
     pub(super) fn mark_key_changed(&mut self, key: u64) -> Option<(CounterKindId, bool)> {
-        let first = mark_changed_in_table(&mut self.sliding_buckets, key);
-        let others = || {
-            let others = self.others.as_mut()?;
-            mark_changed_in_table(&mut others.sliding_counter, key)
-                .or_else(|| mark_changed_in_table(&mut others.fixed_window, key))
-        };
-        first.or_else(others)
+        mark_changed_in_table(&mut self.sliding_buckets, key)
+            .or_else(|| mark_changed_in_table(&mut self.sliding_counter, key))
+            .or_else(|| mark_changed_in_table(&mut self.fixed_window, key))
     }
 
     /// Marks a key as outdated, so that the next decision reads its replica, and extends its expiry to at least `expires`.
     pub(super) fn mark_key_outdated(&mut self, key: u64, expires: CoarseTime) {
         mark_outdated_in_table(&mut self.sliding_buckets, key, expires);
-        if let Some(others) = &mut self.others {
-            mark_outdated_in_table(&mut others.sliding_counter, key, expires);
-            mark_outdated_in_table(&mut others.fixed_window, key, expires);
-        }
+        mark_outdated_in_table(&mut self.sliding_counter, key, expires);
+        mark_outdated_in_table(&mut self.fixed_window, key, expires);
     }
 
     /// Adds units of another node to the state of a key, and extends the expiry of the key to at least `expires`.
@@ -205,10 +148,10 @@ impl StateTables {
                 AnyAdditive::SlidingCounter(_) | AnyAdditive::FixedWindow(_) => None,
             }
         });
-        let Some(others) = self.others.as_mut().filter(|_| added.is_none()) else {
+        if added.is_some() {
             return added;
-        };
-        let added = add_units_in_table(&mut others.sliding_counter, key, expires, |kind, state| {
+        }
+        let added = add_units_in_table(&mut self.sliding_counter, key, expires, |kind, state| {
             match counter_of_kind(kind) {
                 AnyAdditive::SlidingCounter(counter) => {
                     counter.add_to_current_bucket(state, bucket, units)
@@ -217,7 +160,7 @@ impl StateTables {
             }
         });
         added.or_else(|| {
-            add_units_in_table(&mut others.fixed_window, key, expires, |kind, state| {
+            add_units_in_table(&mut self.fixed_window, key, expires, |kind, state| {
                 match counter_of_kind(kind) {
                     AnyAdditive::FixedWindow(counter) => {
                         counter.add_to_current_bucket(state, bucket, units)
@@ -304,7 +247,6 @@ impl ReplicaTable {
 
 impl ShardReplicas {
     /// Returns `true` if the shard has never had a replica or a changed key.
-    #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -364,7 +306,6 @@ impl ShardReplicas {
     }
 
     /// Adds a key to the list of changed keys. Not inlined: a key is added once per flush, not with each decision.
-    #[inline(never)]
     pub(super) fn push_changed_key(&mut self, key: u64, kind: CounterKindId) {
         self.get_or_create_table().changed.push((key, kind));
     }

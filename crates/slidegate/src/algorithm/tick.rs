@@ -56,11 +56,13 @@ impl TickResolution {
     }
 
     /// Returns the number of ticks in a window.
+    #[inline]
     pub(super) fn window_ticks(&self) -> u64 {
         u64::from(self.window_ticks.get())
     }
 
     /// Returns the length of a tick in microseconds.
+    #[inline]
     pub(super) fn tick_us(&self) -> u64 {
         u64::from(self.tick_us.get())
     }
@@ -71,6 +73,7 @@ impl TickResolution {
     }
 
     /// Returns the number of the tick that contains a time.
+    #[inline]
     pub(super) fn tick_at(&self, time: Timestamp) -> u64 {
         match self.tick_us {
             NonZeroU32::MIN => time.as_micros(),
@@ -79,17 +82,20 @@ impl TickResolution {
     }
 
     /// Returns the number of the first tick that does not begin before a time.
+    #[inline]
     pub(super) fn tick_at_or_after(&self, time: Timestamp) -> u64 {
         self.ticks_around(time).1
     }
 
     /// Returns the number of the tick that contains a time, and of the first tick that does not begin before it.
+    #[inline]
     pub(super) fn ticks_around(&self, time: Timestamp) -> (u64, u64) {
         let tick = self.tick_at(time);
         (tick, tick + u64::from(self.tick_start_us(tick) != time.as_micros()))
     }
 
     /// Returns the start of a tick in microseconds.
+    #[inline]
     pub(super) fn tick_start_us(&self, tick: u64) -> u64 {
         tick.saturating_mul(self.tick_us())
     }

@@ -65,6 +65,7 @@ impl TokenBucket {
         }
     }
 
+    #[inline]
     pub(crate) fn burst(&self) -> u64 {
         u64::from(self.burst)
     }
@@ -74,6 +75,7 @@ impl TokenBucket {
     }
 
     /// Returns the level at `tick`, which must not be before the last charge, in `1/window` of a unit.
+    #[inline]
     fn level_at_tick(&self, state: &State, tick: u64) -> u64 {
         let leaked = (tick - state.last).saturating_mul(u64::from(state.rate));
         state.level.saturating_sub(leaked)
@@ -81,6 +83,7 @@ impl TokenBucket {
 
     /// Returns the outcome of a hit that requires `required` free units at `tick`, given the level at this tick. The
     /// level is 0 from `expires_at` on.
+    #[inline]
     fn outcome(
         &self,
         (tick, level, rate): (u64, u64, u32),
@@ -103,6 +106,7 @@ impl TokenBucket {
     }
 
     /// Returns the time from which a level is 0, given its value at `tick`.
+    #[inline]
     fn level_expiry(&self, tick: u64, level: u64, rate: u32) -> Timestamp {
         match level {
             0 => Timestamp::default(),
@@ -113,6 +117,7 @@ impl TokenBucket {
     }
 
     /// Charges a state. `level` is its level at `tick`.
+    #[inline]
     fn charge_level(
         &self,
         state: &mut State,
@@ -164,6 +169,7 @@ impl Counter for TokenBucket {
         self.charge_level(state, (tick, self.level_at_tick(state, tick)), now, cost)
     }
 
+    #[inline]
     fn charge_if_fits(
         &self,
         state: &mut State,

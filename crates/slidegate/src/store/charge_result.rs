@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::{Adjustment, CounterId};
 use crate::clock::Timestamp;
@@ -13,7 +13,7 @@ use crate::limit::Limit;
 use crate::outcome::Outcome;
 
 /// The decision of a store on one request, with the outcomes and charges of its hits.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChargeResult {
     /// Whether the request is allowed.
     pub allowed: bool,
@@ -33,12 +33,8 @@ impl Outcomes {
         Self::default()
     }
 
-    /// Creates a list of one outcome.
-    pub fn of_one(outcome: Outcome) -> Self {
-        Self(smallvec![outcome])
-    }
-
     /// Appends an outcome.
+    #[inline]
     pub fn push(&mut self, outcome: Outcome) {
         self.0.push(outcome);
     }
@@ -96,9 +92,9 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Creates a receipt with one charge.
-    pub(crate) fn of_one(charge: Charge) -> Self {
-        Self { charges: smallvec![charge] }
+    /// Creates a receipt without charges that has space for this number of charges.
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        Self { charges: SmallVec::with_capacity(capacity) }
     }
 
     /// Returns whether the receipt has no charges.
@@ -117,6 +113,7 @@ impl Receipt {
     }
 
     /// Appends a charge.
+    #[inline]
     pub(crate) fn push(&mut self, charge: Charge) {
         self.charges.push(charge);
     }

@@ -1,23 +1,17 @@
 //! The memory store: counters in the memory of this process.
 //!
-//! Keys are distributed over many shards, each with its own lock. The only global state on the decision path is the
-//! number of keys, which changes only when a key is inserted or removed. A request that affects several shards locks
-//! all of them, so that it is atomic. A thread that holds locks waits for another lock only if it locks the shards in
-//! ascending order, so there are no deadlocks.
+//! Keys are distributed over many shards, each with its own lock. The only global state on the decision
+//! path is the number of keys and their memory, which change only when a key is inserted, grows or is removed.
 //!
 //! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so a long key takes no more memory
 //! than a short one, and collisions cannot be constructed. `docs/explanation/algorithms.md` has the probabilities.
 //!
-//! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep eight buckets of each
-//! table in the shard. Above `max_keys`, each new key evicts another key: the key that expires first in a small sample.
-//! A key that is being denied is evicted only if there is no other. The same rule applies when the keys and the records
-//! of calls exceed the memory budget. Each change of memory use is made under the lock of its shard and added to one
-//! atomic counter of the store.
+//! Expired keys are removed as keys arrive. Above `max_keys`, each new key evicts another key: the key that expires first in
+//! a small sample. A key that is being denied is evicted only if there is no other. The same rule applies when the keys and
+//! the records of calls exceed the memory budget.
 
 mod calls;
 mod charge;
-mod eviction;
-mod locked_shards;
 mod shard;
 mod state_bytes;
 
@@ -25,10 +19,9 @@ use std::fmt;
 
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::Hit;
-use crate::store::shards::shard_index;
+use crate::store::shards::{LockedShards, Shards};
 use crate::store::table::CoarseTime;
 use crate::store::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS, max_call_record_bytes};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
 
 use shard::Shard;
 
@@ -41,16 +34,6 @@ pub const DEFAULT_MAX_MEMORY: usize = 1 << 30;
 /// The smallest memory budget in bytes: 1 MiB. Smaller values are raised to it.
 pub const MIN_MAX_MEMORY: usize = 1 << 20;
 
-/// The minimum memory budget per shard in bytes, so that a shard has memory for its tables.
-const MIN_SHARD_MEMORY_BYTES: usize = 64 << 10;
-
-/// The largest number of shards. With this number, threads seldom wait for each other, and a shard of a large store
-/// has few enough keys to grow quickly.
-const MAX_SHARDS: usize = 1024;
-
-/// Coarse time counts steps of two to the power of this number of microseconds, that is, 65.5 ms.
-const COARSE_TIME_SHIFT: u32 = 16;
-
 /// A store that counts in the memory of this process. See the [module documentation](self).
 ///
 /// ```
@@ -62,41 +45,10 @@ const COARSE_TIME_SHIFT: u32 = 16;
 /// ```
 pub struct MemoryStore<C = SystemClock> {
     clock: C,
-    /// The time at which the store was created, in microseconds. Coarse time, in which keys expire, counts steps of
-    /// 2^16 microseconds from this time.
-    started_us: u64,
     secret: foldhash::quality::RandomState,
-    shards: Box<[PaddedShard]>,
-    max_keys: usize,
-    keys: AtomicUsize,
-    max_memory: usize,
-    /// The bytes used by the keys of all shards. Each change is made under the lock of the shard whose memory use has
-    /// changed.
-    memory: AtomicUsize,
-    /// A counter that selects the shard from which the next keys are evicted to free memory. The counter is increased
-    /// by one after each selection.
-    next_shard_to_evict: AtomicUsize,
-    /// The number of keys that were evicted before they expired.
-    evicted: AtomicU64,
+    shards: Shards<Shard>,
     /// The admitted calls with an id, and the settled reservations.
     calls: CallRecordTable,
-}
-
-/// A shard, aligned to the two cache lines that processors load together, so that threads that use different shards do
-/// not slow each other down.
-#[repr(align(128))]
-struct PaddedShard {
-    shard: Mutex<Shard>,
-    /// A coarse time until which every key of the shard is known to be denied, so that an eviction can skip the shard.
-    /// A charge, revert or refund in the shard sets it to 0.
-    all_denied_until: AtomicU32,
-}
-
-impl PaddedShard {
-    /// Records that the shard may have a key that is not denied.
-    fn mark_not_denied(&self) {
-        self.all_denied_until.store(0, Ordering::Relaxed);
-    }
 }
 
 /// The location of a hit's counter in the store.
@@ -118,12 +70,7 @@ impl HitLocation {
 
 impl<C> fmt::Debug for MemoryStore<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore")
-            .field("keys", &self.keys.load(Ordering::Relaxed))
-            .field("max_keys", &self.max_keys)
-            .field("memory_bytes", &self.memory.load(Ordering::Relaxed))
-            .field("max_memory", &self.max_memory)
-            .finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("shards", &self.shards).finish_non_exhaustive()
     }
 }
 
@@ -147,16 +94,9 @@ impl<C: Clock> MemoryStore<C> {
     /// request if nearly all keys belong to this request.
     pub fn with_clock(clock: C, max_keys: usize) -> Self {
         Self {
-            started_us: clock.now().as_micros(),
+            shards: Shards::new(clock.now(), max_keys, DEFAULT_MAX_MEMORY),
             clock,
             secret: foldhash::quality::RandomState::default(),
-            shards: new_shards(max_keys, DEFAULT_MAX_MEMORY),
-            max_keys,
-            keys: AtomicUsize::new(0),
-            max_memory: DEFAULT_MAX_MEMORY,
-            memory: AtomicUsize::new(0),
-            next_shard_to_evict: AtomicUsize::new(0),
-            evicted: AtomicU64::new(0),
             calls: CallRecordTable::new(
                 DEFAULT_MAX_CALL_RECORDS,
                 max_call_record_bytes(DEFAULT_MAX_MEMORY),
@@ -176,10 +116,9 @@ impl<C: Clock> MemoryStore<C> {
     #[must_use]
     pub fn with_max_memory(self, bytes: usize) -> Self {
         let max_memory = bytes.max(MIN_MAX_MEMORY);
-        let shards = new_shards(self.max_keys, max_memory);
-        let (keys, memory) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let shards = Shards::new(self.clock.now(), self.shards.max_keys(), max_memory);
         let calls = self.calls.with_max_bytes(max_call_record_bytes(max_memory));
-        Self { max_memory, shards, keys, memory, calls, ..self }
+        Self { shards, calls, ..self }
     }
 
     /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default.
@@ -190,7 +129,8 @@ impl<C: Clock> MemoryStore<C> {
     /// Call this before the store is used: existing records are lost.
     #[must_use]
     pub fn with_max_call_records(self, max_records: usize) -> Self {
-        let calls = CallRecordTable::new(max_records, max_call_record_bytes(self.max_memory));
+        let calls =
+            CallRecordTable::new(max_records, max_call_record_bytes(self.shards.max_bytes()));
         Self { calls, ..self }
     }
 
@@ -200,35 +140,26 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Returns the bytes used by keys: tables with their free slots, heap allocations of states, and the allocator's
-    /// overhead. The shards themselves, at most 1024 with 430 bytes each, are not included.
+    /// overhead. The shards themselves, at most 256 with 384 bytes each, are not included.
     pub fn memory_bytes(&self) -> usize {
-        self.memory.load(Ordering::Relaxed)
+        self.shards.bytes()
     }
 
     /// Returns the number of keys, including expired keys that have not been swept.
     pub fn keys(&self) -> usize {
-        self.keys.load(Ordering::Relaxed)
+        self.shards.keys()
     }
 
     /// Removes all expired keys and frees their memory, shard by shard. Calling this is optional, since expired keys
     /// are also removed as new keys are inserted.
     pub fn sweep(&self) {
-        let now = self.to_coarse_time(self.clock.now());
-        for padded in &self.shards {
-            let mut shard = padded.shard.lock();
-            let swept = self.update_shard_and_memory_use(&mut shard, |shard| {
-                let swept = shard.sweep_all(now);
-                shard.trim();
-                swept
-            });
-            self.keys.fetch_sub(swept, Ordering::Relaxed);
-        }
+        self.shards.sweep_all(self.clock.now());
     }
 
     /// Returns the number of keys that were evicted before they expired, because the store exceeded `max_keys` or its
     /// memory budget.
     pub fn evicted_keys(&self) -> u64 {
-        self.evicted.load(Ordering::Relaxed)
+        self.shards.evicted_keys()
     }
 
     /// Returns the location of the counter that a hit charges at `now`.
@@ -243,52 +174,22 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Returns the location of the counter with this fingerprint.
     fn location_of(&self, fingerprint: u64, phase_us: u64) -> HitLocation {
-        HitLocation { shard: self.shard_index(fingerprint), fingerprint, phase_us }
+        HitLocation { shard: self.shards.index_of(fingerprint), fingerprint, phase_us }
     }
 
-    fn shard_index(&self, fingerprint: u64) -> usize {
-        shard_index(fingerprint, self.shards.len())
-    }
-
-    /// Converts the time at which the state of a key changes, in the time of its counter, to coarse time. One step is added
-    /// for threads that have read the clock slightly earlier.
+    /// Converts the time at which the state of a key changes, in the time of its counter, to coarse time.
     fn to_coarse_expiry(&self, time: Timestamp, phase_us: u64) -> CoarseTime {
-        let time = Timestamp::from_micros(time.as_micros().saturating_sub(phase_us));
-        self.to_coarse_time(time).saturating_add(1)
+        let time_us = time.as_micros().saturating_sub(phase_us);
+        self.shards.to_coarse_expiry(Timestamp::from_micros(time_us))
     }
 
-    /// Counts a decision in a shard. On every 64th decision, removes expired keys from a part of the shard.
-    fn sweep_if_due(&self, shard: &mut Shard, now: Timestamp) {
-        if !shard.is_sweep_due() {
-            return shard.count_decision();
-        }
-        shard.restart_sweep_interval();
-        let now = self.to_coarse_time(now);
-        let swept = self.update_shard_and_memory_use(shard, |shard| shard.sweep(now));
-        self.keys.fetch_sub(swept, Ordering::Relaxed);
+    /// Locks the shards of the hits of a call.
+    fn lock_shards(&self, locations: &[HitLocation]) -> LockedShards<'_, Shard> {
+        self.shards.lock_all(locations.iter().map(|location| location.shard))
     }
 
-    /// Converts a time to coarse time: the number of whole steps of 2^16 microseconds since the store was created.
-    fn to_coarse_time(&self, time: Timestamp) -> CoarseTime {
-        let coarse = time.as_micros().saturating_sub(self.started_us) >> COARSE_TIME_SHIFT;
-        CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
-    }
-}
-
-/// Creates the shards of a store. The number of shards grows with the maximum number of keys and the memory budget.
-fn new_shards(max_keys: usize, max_memory: usize) -> Box<[PaddedShard]> {
-    let shards = (max_keys / 1024).min(max_memory / MIN_SHARD_MEMORY_BYTES);
-    let new_shard =
-        || PaddedShard { shard: Mutex::new(Shard::default()), all_denied_until: AtomicU32::new(0) };
-    (0..shards.next_power_of_two().clamp(64, MAX_SHARDS)).map(|_| new_shard()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn padded_shard_takes_two_cache_lines() {
-        assert_eq!(size_of::<PaddedShard>(), 128);
+    /// Counts the memory of the records of calls, and evicts keys if it has exceeded the memory budget.
+    fn evict_keys_for_records(&self) {
+        self.shards.set_record_bytes(self.calls.memory_bytes(), self.clock.now());
     }
 }

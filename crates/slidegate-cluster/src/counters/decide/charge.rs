@@ -40,8 +40,9 @@ impl Counters {
         });
         if growth_bytes != 0 {
             let key = location.fingerprint;
-            self.count_growth_and_evict_others::<C>(shard, key, growth_bytes, context.now);
+            self.shards.record_growth(shard, key, C::table, growth_bytes, context.now);
         }
+        self.shards[location.shard].mark_not_denied();
         *outcome = charged.outcome.charged_after(outcome);
         Ok(charged.charged_at)
     }
@@ -75,8 +76,9 @@ impl Counters {
         after: &Outcome,
         now: Timestamp,
     ) {
-        let coarse =
-            |us: u64| self.to_coarse_time(now.as_micros().saturating_add(us)).saturating_add(1);
+        let coarse = |us: u64| {
+            self.shards.to_coarse_expiry(Timestamp::from_micros(now.as_micros().saturating_add(us)))
+        };
         let expires = coarse(after.reset_after_us().saturating_add(self.max_clock_skew_us));
         slot.expires = expires.max(slot.expires);
         slot.denied_until = if after.fits() {

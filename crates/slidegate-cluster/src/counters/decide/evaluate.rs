@@ -8,9 +8,7 @@ use slidegate::store::{Outcomes, pending_units};
 use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
 use smallvec::SmallVec;
 
-use super::super::{
-    CounterLocation, Counters, Freshness, HasStateTable, LockedShards, Shard, find_locked_shard,
-};
+use super::super::{CounterLocation, Counters, Freshness, HasStateTable, LockedShards, Shard};
 use super::{CapPolicy, DecisionContext, HitInEvaluation};
 use crate::hit_options::HitOptions;
 use crate::overshoot::BucketOvershoot;
@@ -23,7 +21,7 @@ impl Counters {
     #[expect(clippy::type_complexity, reason = "both are lists by index")]
     pub(super) fn evaluate_hits(
         &self,
-        locked: &mut LockedShards<'_>,
+        locked: &mut LockedShards<'_, Shard>,
         hits: &[Hit<'_>],
         locations: &[CounterLocation],
         context: DecisionContext,
@@ -36,7 +34,7 @@ impl Counters {
             let required = hit.required.saturating_add(pending_units);
             let pending_hit =
                 HitInEvaluation { hit, required, now: location.to_counter_time(context.now) };
-            let shard = find_locked_shard(locked, location);
+            let shard = locked.shard_of_hit(index);
             let (outcome, exceeds_max_unsynced_units) = with_counter!(location.counter, counter => {
                 let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
                 self.evaluate_hit(shard, counter, slot, *location, pending_hit, context)
@@ -144,7 +142,7 @@ impl Counters {
                 slot.state.state = rebuilt;
                 slot.state.freshness = freshness;
             });
-            self.add_to_state_bytes(growth_bytes);
+            self.shards.add_bytes(growth_bytes);
         } else {
             return;
         }

@@ -1,5 +1,7 @@
 //! The calls of the store.
 
+use std::hint::black_box;
+
 use crate::algorithm::{AnyCounter, with_counter};
 use crate::call::CallIdentity;
 use crate::clock::{Clock, Timestamp};
@@ -9,17 +11,29 @@ use crate::store::{
     Adjustment, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes, PermitChange, Receipt,
     SettleResult, Settlement, SyncStore, change_permit,
 };
-use crate::sync::Ordering;
 
 use super::MemoryStore;
 
+/// The number of calls whose states are read together.
+const CALLS_PER_BATCH: usize = 16;
+
 impl<C: Clock> SyncStore for MemoryStore<C> {
+    #[inline]
     fn charge(&self, call: &[Hit<'_>]) -> ChargeResult {
         let now = self.clock.now();
         match call {
             [hit] if hit.is_charged_only_if_it_fits() => self.charge_hit(hit, now),
             hits => self.charge_hits(hits, now),
         }
+    }
+
+    fn charge_many(&self, calls: &[&[Hit<'_>]]) -> Vec<ChargeResult> {
+        let mut results = Vec::with_capacity(calls.len());
+        for calls in calls.chunks(CALLS_PER_BATCH) {
+            self.read_states(calls);
+            results.extend(calls.iter().map(|call| self.charge(call)));
+        }
+        results
     }
 
     fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
@@ -75,6 +89,20 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
 }
 
 impl<C: Clock> MemoryStore<C> {
+    /// Reads the states of a batch of calls together, so that the processor waits for memory once and not for each of them:
+    /// with 10 million keys, a batch takes half the time.
+    fn read_states(&self, calls: &[&[Hit<'_>]]) {
+        let hits = calls.concat();
+        let locations = self.locate_hits(&hits, self.clock.now());
+        let mut locked_shards = self.lock_shards(&locations);
+        for (nth, (hit, location)) in hits.iter().zip(&locations).enumerate() {
+            let shard = locked_shards.shard_of_hit(nth);
+            with_counter!(hit.limit.counter(), counter => {
+                black_box(shard.find(counter, location.fingerprint));
+            });
+        }
+    }
+
     /// Charges the units of a charge again, even above max.
     fn charge_added_units(&self, charge: &Charge) {
         if let CounterId::Fingerprint(_) = charge.counter {
@@ -85,28 +113,28 @@ impl<C: Clock> MemoryStore<C> {
     /// Subtracts the units of a charge from its counter.
     fn revert_charge(&self, charge: &Charge) {
         let CounterId::Fingerprint(fingerprint) = charge.counter else { return };
-        let padded = &self.shards[self.shard_index(fingerprint)];
+        let padded = &self.shards[self.shards.index_of(fingerprint)];
         let shard = &mut *padded.shard.lock();
         // The key is possibly not denied any more.
         padded.mark_not_denied();
         let grown = with_counter!(charge.limit.counter(), counter => {
             shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
         });
-        self.add_to_memory_use(grown);
+        self.shards.add_bytes(grown);
     }
 
     /// Releases or renews the permit of one key. Returns whether it was live.
     fn change_permit_of_key(&self, charge: &Charge, change: PermitChange, now: Timestamp) -> bool {
         let AnyCounter::Concurrent(counter) = charge.limit.counter() else { return true };
         let CounterId::Fingerprint(fingerprint) = charge.counter else { return false };
-        let padded = &self.shards[self.shard_index(fingerprint)];
+        let padded = &self.shards[self.shards.index_of(fingerprint)];
         let shard = &mut *padded.shard.lock();
         // The key is possibly not denied any more.
         padded.mark_not_denied();
         let coarse = |time| self.to_coarse_expiry(time, charge.phase_us);
         let permit = (charge.charged_at, change);
         let (was_live, grown) = shard.change_permit(counter, fingerprint, permit, now, coarse);
-        self.add_to_memory_use(grown);
+        self.shards.add_bytes(grown);
         was_live
     }
 
@@ -119,21 +147,16 @@ impl<C: Clock> MemoryStore<C> {
         let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
             shard.refund(counter, location.fingerprint, location.to_counter_time(now), hit.cost)
         });
-        self.add_to_memory_use(grown);
+        self.shards.add_bytes(grown);
         outcome
     }
 
     fn reset_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
         let location = self.locate_hit(hit, now);
         let shard = &mut *self.shards[location.shard].shard.lock();
-        let (was_removed, outcome) = with_counter!(hit.limit.counter(), counter => {
-            let was_removed =
-                self.update_shard_and_memory_use(shard, |shard| shard.remove(counter, location.fingerprint));
-            (was_removed, shard.peek_slot(counter, None, location.to_counter_time(now), 1))
-        });
-        if was_removed {
-            self.keys.fetch_sub(1, Ordering::Relaxed);
-        }
-        outcome
+        with_counter!(hit.limit.counter(), counter => {
+            self.shards.remove(shard, |shard| shard.remove(counter, location.fingerprint));
+            shard.peek_slot(counter, None, location.to_counter_time(now), 1)
+        })
     }
 }

@@ -4,14 +4,14 @@ use smallvec::SmallVec;
 
 use crate::algorithm::with_counter;
 use crate::clock::{Clock, Timestamp};
-use crate::hit::Hit;
+use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
+use crate::store::shards::LockedShards;
 use crate::store::table::SlotIndex;
 use crate::store::{
     Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, has_charge, pending_units,
 };
 
-use super::locked_shards::LockedShards;
 use super::shard::{HasStateTable, Shard};
 use super::{HitLocation, MemoryStore};
 
@@ -24,27 +24,30 @@ struct ChargedUnits {
 impl<C: Clock> MemoryStore<C> {
     /// Decides a call of one hit that is [charged if it fits, and not otherwise](Hit::is_charged_only_if_it_fits). Its
     /// counter is evaluated and charged where it is found.
+    #[inline]
     pub(super) fn charge_hit(&self, hit: &Hit<'_>, now: Timestamp) -> ChargeResult {
         let location = self.locate_hit(hit, now);
         let padded = &self.shards[location.shard];
         let shard = &mut *padded.shard.lock();
-        self.sweep_if_due(shard, now);
+        self.shards.sweep_if_due(shard, now);
         let result = with_counter!(hit.limit.counter_ref(), counter => {
             self.charge_counter_if_fits(shard, *counter, hit.cost, location, now)
         });
-        let (outcome, receipt) = match result {
+        let mut charged = ChargeResult::default();
+        match result {
             Ok((outcome, charged_at)) => {
                 padded.mark_not_denied();
-                let charged = ChargedUnits { units: hit.cost, charged_at };
-                (outcome, Receipt::of_one(new_charge(hit, 0, location, charged)))
+                let units = ChargedUnits { units: hit.cost, charged_at };
+                charged.allowed = true;
+                charged.outcomes.push(outcome);
+                charged.receipt.push(new_charge(hit, 0, location, units));
             }
-            Err(outcome) => (outcome, Receipt::default()),
-        };
-        ChargeResult {
-            allowed: outcome.fits() || !hit.can_deny(),
-            outcomes: Outcomes::of_one(outcome),
-            receipt,
+            Err(outcome) => {
+                charged.allowed = hit.veto == Veto::Never;
+                charged.outcomes.push(outcome);
+            }
         }
+        charged
     }
 
     /// Charges a counter if `cost` units fit. Returns the outcome, and the time at which the charge is counted.
@@ -71,12 +74,12 @@ impl<C: Clock> MemoryStore<C> {
                 if !outcome.fits() {
                     return Err(outcome);
                 }
-                let slot = self.insert_with_eviction(shard, counter, location, now);
+                let slot = self.shards.insert(shard, location.fingerprint, K::table, now);
                 shard.charge(counter, slot, counter_now, cost, coarse)
             }
         };
         if is_new || grown_bytes != 0 {
-            self.record_state_growth(shard, counter, location, now, grown_bytes);
+            self.shards.record_growth(shard, location.fingerprint, K::table, grown_bytes, now);
         }
         Ok((effect.outcome.charged(), effect.charged_at))
     }
@@ -85,12 +88,12 @@ impl<C: Clock> MemoryStore<C> {
     pub(super) fn charge_hits(&self, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
         let locations = self.locate_hits(hits, now);
         let mut locked_shards = self.lock_shards(&locations);
-        for shard in locked_shards.shards() {
-            self.sweep_if_due(shard, now);
+        for shard in locked_shards.iter_mut() {
+            self.shards.sweep_if_due(shard, now);
         }
         let (mut outcomes, mut slots) = self.peek_hits(&mut locked_shards, hits, &locations, now);
         let allowed = admits(hits, &outcomes);
-        let mut receipt = Receipt::default();
+        let mut receipt = Receipt::with_capacity(if allowed { hits.len() } else { 0 });
         let mut have_slots_moved = false;
         for (nth, (hit, location)) in hits.iter().zip(&locations).enumerate() {
             let outcome = &mut outcomes[nth];
@@ -99,7 +102,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             let mut charged = ChargedUnits { units: 0, charged_at: Timestamp::default() };
             if hit.cost > 0 {
-                let shard = locked_shards.shard_of_location(nth);
+                let shard = locked_shards.shard_of_hit(nth);
                 with_counter!(hit.limit.counter(), counter => {
                     if have_slots_moved {
                         slots[nth] = shard.find(counter, location.fingerprint);
@@ -120,7 +123,7 @@ impl<C: Clock> MemoryStore<C> {
     /// counter.
     pub(super) fn peek_hits(
         &self,
-        locked_shards: &mut LockedShards<'_>,
+        locked_shards: &mut LockedShards<'_, Shard>,
         hits: &[Hit<'_>],
         locations: &[HitLocation],
         now: Timestamp,
@@ -130,7 +133,7 @@ impl<C: Clock> MemoryStore<C> {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
             let pending = pending_units(&hits[..nth], &outcomes, is_same);
             let required = hit.required.saturating_add(pending);
-            let shard = locked_shards.shard_of_location(nth);
+            let shard = locked_shards.shard_of_hit(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
                 let slot = shard.find(counter, location.fingerprint);
                 slots.push(slot);
@@ -160,14 +163,15 @@ impl<C: Clock> MemoryStore<C> {
             shard.chargeable_units(counter, slot, counter_now, hit.cost)
         };
         let is_new = slot.is_none();
-        let slot = slot.unwrap_or_else(|| self.insert_with_eviction(shard, counter, location, now));
+        let slot =
+            slot.unwrap_or_else(|| self.shards.insert(shard, location.fingerprint, K::table, now));
         // The key is possibly not denied: it may be new, or its max may have been raised.
         self.shards[location.shard].mark_not_denied();
         let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
         let (effect, grown_bytes) = shard.charge(counter, slot, counter_now, units, coarse);
         let has_moved_slots = is_new || grown_bytes != 0;
         if has_moved_slots {
-            self.record_state_growth(shard, counter, location, now, grown_bytes);
+            self.shards.record_growth(shard, location.fingerprint, K::table, grown_bytes, now);
         }
         let charged = ChargedUnits { units, charged_at: effect.charged_at };
         (effect.outcome.charged_after(&before), charged, has_moved_slots)
@@ -183,6 +187,7 @@ impl<C: Clock> MemoryStore<C> {
 }
 
 /// Creates the charge of a hit. `hit_index` is the index of the hit in its call.
+#[inline]
 fn new_charge(
     hit: &Hit<'_>,
     hit_index: u32,

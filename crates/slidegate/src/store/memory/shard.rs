@@ -13,24 +13,16 @@ use crate::heap::HeapSize;
 use crate::outcome::Outcome;
 use crate::store::PermitChange;
 
-use crate::store::table::{CoarseTime, Evict, EvictionCandidate, Slot, SlotIndex, Table};
+use crate::store::shards::ShardTables;
+use crate::store::table::{CoarseTime, Evict, Slot, SlotIndex, Table};
 
-/// The number of decisions of a shard between two sweeps. A sweep removes expired keys.
-const DECISIONS_PER_SWEEP: u8 = 64;
-
-/// One of the parts into which a store divides its keys, with the states of these keys. The table of the default
-/// algorithm is on the cache line of the lock; the other tables are created on first use.
+/// One of the parts into which a store divides its keys, with the states of these keys. The tables are not allocated
+/// separately, because that would cost each decision a further access to memory.
 #[derive(Default)]
 pub(super) struct Shard {
     /// The number of decisions until the next sweep.
     decisions_until_sweep: u8,
     sliding_window: Table<<SlidingWindow as Counter>::State>,
-    other_tables: Option<Box<NonDefaultTables>>,
-}
-
-#[derive(Default)]
-/// The tables of all algorithms except the default one.
-struct NonDefaultTables {
     sliding_log: Table<<SlidingLog as Counter>::State>,
     sliding_buckets: Table<<SlidingBuckets as Counter>::State>,
     sliding_counter: Table<<SlidingCounter as Counter>::State>,
@@ -45,36 +37,31 @@ pub(super) trait HasStateTable: Counter {
     fn table(shard: &mut Shard) -> &mut Table<Self::State>;
 }
 
-impl HasStateTable for SlidingWindow {
-    #[inline(always)]
-    fn table(shard: &mut Shard) -> &mut Table<Self::State> {
-        &mut shard.sliding_window
-    }
-}
-
-/// Implements [`HasStateTable`] for the counters whose tables are in [`NonDefaultTables`].
+/// Implements [`HasStateTable`] for all counters.
 macro_rules! impl_has_table {
     ($($counter:ident => $table:ident),+ $(,)?) => {
         $(impl HasStateTable for $counter {
-            #[inline]
             fn table(shard: &mut Shard) -> &mut Table<Self::State> {
-                &mut shard.other_tables.get_or_insert_default().$table
+                &mut shard.$table
             }
         })+
 
-        impl NonDefaultTables {
-            fn tables(&mut self) -> [&mut dyn Evict; [$(stringify!($counter)),+].len()] {
-                [$(&mut self.$table),+]
+        impl ShardTables for Shard {
+            fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
+                let tables: [&mut dyn Evict; [$(stringify!($counter)),+].len()] =
+                    [$(&mut self.$table),+];
+                tables.into_iter()
             }
 
-            fn memory_bytes(&self) -> usize {
-                [$(self.$table.bytes()),+].into_iter().sum()
+            fn decisions_until_sweep(&mut self) -> &mut u8 {
+                &mut self.decisions_until_sweep
             }
         }
     };
 }
 
 impl_has_table! {
+    SlidingWindow => sliding_window,
     SlidingLog => sliding_log,
     SlidingBuckets => sliding_buckets,
     SlidingCounter => sliding_counter,
@@ -84,127 +71,10 @@ impl_has_table! {
 }
 
 impl Shard {
-    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
-        let first: &mut dyn Evict = &mut self.sliding_window;
-        let others = self.other_tables.iter_mut().flat_map(|others| others.tables());
-        std::iter::once(first).chain(others)
-    }
-
-    /// Returns the number of bytes that all tables and the heap allocations of their states take.
-    pub(super) fn memory_bytes(&self) -> usize {
-        let other_bytes = self.other_tables.as_ref().map_or(0, |others| others.memory_bytes());
-        self.sliding_window.bytes() + other_bytes
-    }
-
-    /// Returns the number of buckets of all tables, with and without keys.
-    pub(super) fn bucket_count(&mut self) -> usize {
-        self.tables().map(|table| table.bucket_count()).sum()
-    }
-
-    /// Returns the number of bytes that the table of `C` allocates if a key is inserted.
-    pub(super) fn growth_bytes<C: HasStateTable>(&mut self, _: C) -> usize {
-        C::table(self).growth_bytes()
-    }
-
-    /// Removes the expired keys in the next buckets of each table, and returns the number of removed keys.
-    pub(super) fn sweep(&mut self, now: CoarseTime) -> usize {
-        self.tables().map(|table| table.sweep(now)).sum()
-    }
-
-    /// Removes all expired keys, and returns their number.
-    pub(super) fn sweep_all(&mut self, now: CoarseTime) -> usize {
-        self.tables().map(|table| table.sweep_all(now)).sum()
-    }
-
-    /// Evicts the key that expires first in a small sample, and returns the time at which the key expires. A key that
-    /// is being denied is not evicted. Returns `None` if no key was evicted.
-    pub(super) fn evict(&mut self, now: CoarseTime) -> Option<CoarseTime> {
-        remove_first_to_expire(
-            self.tables().filter_map(|table| Some((table.eviction_candidate(now)?, table))),
-        )
-    }
-
-    /// Evicts a key as [`evict`](Self::evict) does, but only from the table of `C`, so that this table gets a free
-    /// slot.
-    pub(super) fn evict_from_table<C: HasStateTable>(
-        &mut self,
-        _: C,
-        now: CoarseTime,
-    ) -> Option<CoarseTime> {
-        let table = C::table(self);
-        let candidate = table.eviction_candidate(now)?;
-        table.remove(candidate.slot);
-        Some(candidate.expires)
-    }
-
-    /// Shrinks tables whose keys fit into half of their buckets.
-    pub(super) fn trim(&mut self) {
-        self.tables().for_each(|table| table.trim());
-    }
-
-    /// Replaces the time until which a key is denied, and returns the previous time.
-    pub(super) fn set_denied_until<C: HasStateTable>(
-        &mut self,
-        _: C,
-        fingerprint: u64,
-        denied_until: CoarseTime,
-    ) -> CoarseTime {
-        let table = C::table(self);
-        let slot = table.find(fingerprint);
-        slot.map_or(0, |at| std::mem::replace(&mut table.slot_mut(at).denied_until, denied_until))
-    }
-
-    /// Evicts the key of the table of `C` whose denial ends first, as [`evict_denied_key`](Self::evict_denied_key) does.
-    pub(super) fn evict_denied_key_from_table<C: HasStateTable>(
-        &mut self,
-        _: C,
-    ) -> Option<CoarseTime> {
-        let table = C::table(self);
-        let candidate = table.candidate_by_denial_end()?;
-        table.remove(candidate.slot);
-        Some(candidate.expires)
-    }
-
-    /// Evicts the key whose denial ends first. Returns the time at which the denial ends.
-    pub(super) fn evict_denied_key(&mut self) -> Option<CoarseTime> {
-        remove_first_to_expire(
-            self.tables().filter_map(|table| Some((table.candidate_by_denial_end()?, table))),
-        )
-    }
-
-    /// Returns the time until which all keys of the shard are known to be denied.
-    pub(super) fn all_denied_until(&mut self) -> CoarseTime {
-        let candidates = self.tables().filter_map(|table| table.candidate_by_denial_end());
-        candidates.map(|candidate| candidate.expires).min().unwrap_or(CoarseTime::MAX)
-    }
-
-    /// Returns `true` if the next decision is to sweep the shard.
-    #[inline(always)]
-    pub(super) fn is_sweep_due(&self) -> bool {
-        self.decisions_until_sweep == 0
-    }
-
-    /// Counts a decision if [no sweep is due](Self::is_sweep_due).
-    #[inline(always)]
-    pub(super) fn count_decision(&mut self) {
-        self.decisions_until_sweep = self.decisions_until_sweep.wrapping_sub(1);
-    }
-
-    /// Begins to count the decisions until the next sweep.
-    pub(super) fn restart_sweep_interval(&mut self) {
-        self.decisions_until_sweep = DECISIONS_PER_SWEEP - 1;
-    }
-
-    #[inline(always)]
     pub(super) fn find<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> Option<SlotIndex> {
         C::table(self).find(fingerprint)
     }
 
-    pub(super) fn insert<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> SlotIndex {
-        C::table(self).insert(fingerprint)
-    }
-
-    #[inline(always)]
     pub(super) fn peek_slot<C: HasStateTable>(
         &mut self,
         counter: C,
@@ -235,7 +105,6 @@ impl Shard {
 
     /// Charges the state in a slot. Returns the effect, and the bytes by which the heap allocations of the state have
     /// grown. `coarse` converts the times of the effect to coarse time.
-    #[inline(always)]
     pub(super) fn charge<C: HasStateTable>(
         &mut self,
         counter: C,
@@ -249,7 +118,7 @@ impl Shard {
 
     /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of
     /// the hit as an error. Returns `None` if there is no such key.
-    #[inline(always)]
+    #[inline]
     pub(super) fn charge_if_fits<C: HasStateTable>(
         &mut self,
         counter: C,
@@ -334,16 +203,15 @@ impl Shard {
         table.update(slot, change)
     }
 
-    /// Removes a key. Returns `true` if the key existed.
-    pub(super) fn remove<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> bool {
+    /// Removes a key. Returns the number of removed keys.
+    pub(super) fn remove<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> usize {
         let table = C::table(self);
         let slot = table.find(fingerprint);
-        slot.inspect(|&slot| table.remove(slot)).is_some()
+        slot.inspect(|&slot| table.remove(slot)).iter().count()
     }
 }
 
 /// Charges the state in a slot of a table by calling `charge`. See [`Shard::charge`].
-#[inline(always)]
 fn charge_slot<S: Default + HeapSize>(
     table: &mut Table<S>,
     slot: SlotIndex,
@@ -359,7 +227,6 @@ fn charge_slot<S: Default + HeapSize>(
 }
 
 /// Sets the time at which a key expires, and the time until which it is denied, after a charge at `now`.
-#[inline(always)]
 fn set_expiry<S>(
     slot: &mut Slot<S>,
     effect: &ChargeEffect,
@@ -374,14 +241,4 @@ fn set_expiry<S>(
         let fits_at = now.after_us(effect.outcome.retry_after_us());
         coarse(fits_at.min(effect.expires_at.max(now)))
     };
-}
-
-/// Removes the candidate that expires first. Each candidate is paired with its table. Returns the time at which this
-/// candidate expires; `None` if there are no candidates.
-fn remove_first_to_expire<'t>(
-    candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
-) -> Option<CoarseTime> {
-    let (candidate, table) = candidates.min_by_key(|(candidate, _)| candidate.expires)?;
-    table.remove(candidate.slot);
-    Some(candidate.expires)
 }
