@@ -140,7 +140,7 @@ domain `default`
     in a cluster: a node allows at most 50 units per counter that are not yet replicated to all nodes; a node does not wait for silent nodes
     override `live`, if key_type is `live`: everything passes
     override 2, if tenant is `evil`: nothing passes
-    at most 5.6 kB for each key in memory
+    at most 5.7 kB for each key in memory
 
 domain `llm`
   tokens
@@ -151,7 +151,7 @@ domain `llm`
     denied requests are charged too, above max
     while the store is unavailable, no request passes
     in Redis: each counter is split into 4, by model and route
-    at most 408 B for each key in memory
+    at most 455 B for each key in memory
 ";
     assert_eq!(run_slidegate_successfully(&["validate", path]), format!("{path}{expected}"));
     assert_eq!(parse_utf8(&run_slidegate(&["validate", path]).stderr), "", "no warning");
