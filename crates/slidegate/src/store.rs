@@ -31,8 +31,10 @@ pub use charge_result::{
 };
 pub use error::{RejectionClass, StoreError};
 pub use settlement::{OnceResult, SettleResult, Settlement};
+pub(crate) use store_kind::decide_now;
+#[cfg(feature = "policy")]
+pub(crate) use store_kind::poll_once;
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
-pub(crate) use store_kind::{decide_now, poll_once};
 
 /// A store of counters.
 ///
