@@ -95,7 +95,7 @@ impl<T: ShardTables> Shards<T> {
     }
 
     /// Returns whether a key can be inserted into a table: the table has a free slot, or the memory budget has room for the
-    /// larger table beside the present one.
+    /// larger table in addition to the present one.
     fn has_slot<S: Default + HeapSize>(&self, table: &Table<S>) -> bool {
         let growth = table.growth_bytes();
         growth == 0 || self.has_memory_for(growth)
