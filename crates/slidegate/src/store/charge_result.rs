@@ -3,8 +3,8 @@
 use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
-use smallvec::SmallVec;
 
+use super::one_or_many::OneOrMany;
 use super::{Adjustment, CounterId};
 use crate::clock::Timestamp;
 use crate::hit::{Hit, Veto};
@@ -23,14 +23,25 @@ pub struct ChargeResult {
     pub receipt: Receipt,
 }
 
-/// The outcomes of the hits of one call, in the order of the hits. Up to two outcomes are stored without an allocation.
+/// The outcomes of the hits of one call, in the order of the hits. One outcome is stored without an allocation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcomes(SmallVec<[Outcome; 2]>);
+pub struct Outcomes(OneOrMany<Outcome>);
 
 impl Outcomes {
     /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates an empty list that has space for this number of outcomes.
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        Self(OneOrMany::with_capacity(capacity))
+    }
+
+    /// Creates a list of one outcome.
+    #[inline]
+    pub(crate) fn one(outcome: Outcome) -> Self {
+        Self(OneOrMany::One(outcome))
     }
 
     /// Appends an outcome.
@@ -62,7 +73,7 @@ impl FromIterator<Outcome> for Outcomes {
 
 impl Extend<Outcome> for Outcomes {
     fn extend<I: IntoIterator<Item = Outcome>>(&mut self, outcomes: I) {
-        self.0.extend(outcomes);
+        outcomes.into_iter().for_each(|outcome| self.push(outcome));
     }
 }
 
@@ -88,13 +99,19 @@ impl<'o> IntoIterator for &'o mut Outcomes {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Receipt {
-    charges: SmallVec<[Charge; 1]>,
+    charges: OneOrMany<Charge>,
 }
 
 impl Receipt {
     /// Creates a receipt without charges that has space for this number of charges.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
-        Self { charges: SmallVec::with_capacity(capacity) }
+        Self { charges: OneOrMany::with_capacity(capacity) }
+    }
+
+    /// Creates a receipt of one charge.
+    #[inline]
+    pub(crate) fn one(charge: Charge) -> Self {
+        Self { charges: OneOrMany::One(charge) }
     }
 
     /// Returns whether the receipt has no charges.
@@ -158,10 +175,10 @@ impl Receipt {
 
 impl IntoIterator for Receipt {
     type Item = Charge;
-    type IntoIter = smallvec::IntoIter<[Charge; 1]>;
+    type IntoIter = std::vec::IntoIter<Charge>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.charges.into_iter()
+        Vec::from(self.charges).into_iter()
     }
 }
 

@@ -163,6 +163,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Returns the location of the counter that a hit charges at `now`.
+    #[inline(always)]
     fn locate_hit(&self, hit: &Hit<'_>, now: Timestamp) -> HitLocation {
         self.location_of(self.fingerprint_of(hit), hit.limit.phase_us(&hit.key, now))
     }

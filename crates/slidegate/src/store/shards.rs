@@ -42,13 +42,15 @@ pub trait ShardTables: Default {
 
 /// A shard, aligned to the two cache lines that processors load together, so that threads that use different shards do
 /// not slow each other down.
-#[repr(align(128))]
+///
+/// The fields have the order of the declaration, so that the lock and the numbers that each decision uses are in one line.
+#[repr(C, align(128))]
 pub struct PaddedShard<T> {
-    /// The data of the shard.
-    pub shard: Mutex<T>,
     /// A coarse time until which every key of the shard is known to be denied, so that an eviction can skip the shard.
     /// A charge, revert or refund in the shard sets it to 0.
     all_denied_until: AtomicU32,
+    /// The data of the shard.
+    pub shard: Mutex<T>,
 }
 
 impl<T> fmt::Debug for PaddedShard<T> {

@@ -66,8 +66,8 @@ pub struct Table<S> {
     slots: HashTable<Slot<S>>,
     /// The next bucket to sweep or to examine for an eviction.
     next_bucket: usize,
-    /// The heap memory of the states.
-    heap_bytes: usize,
+    /// The bytes of the table and of the heap allocations of its states.
+    bytes: usize,
 }
 
 impl<S> fmt::Debug for Table<S> {
@@ -78,7 +78,7 @@ impl<S> fmt::Debug for Table<S> {
 
 impl<S> Default for Table<S> {
     fn default() -> Self {
-        Self { slots: HashTable::new(), next_bucket: 0, heap_bytes: 0 }
+        Self { slots: HashTable::new(), next_bucket: 0, bytes: 0 }
     }
 }
 
@@ -129,18 +129,27 @@ impl<S: Default + HeapSize> Table<S> {
         (result, self.record_heap_change(before, after))
     }
 
-    /// Records that the heap allocations of a state have changed from `before` to `after` bytes. Returns the growth in
-    /// bytes.
+    /// Records that an allocation has changed from `before` to `after` bytes. Returns the growth in bytes.
     #[inline]
     pub fn record_heap_change(&mut self, before: usize, after: usize) -> isize {
-        self.heap_bytes = self.heap_bytes + after - before;
+        self.bytes = self.bytes + after - before;
         after as isize - before as isize
     }
 
     /// Inserts a fingerprint that is not in the table, with a default state. Returns the position of its slot.
     pub fn insert(&mut self, fingerprint: u64) -> SlotIndex {
         let slot = Slot { fingerprint, ..Slot::default() };
-        self.slots.insert_unique(fingerprint, slot, fingerprint_of_slot).bucket_index()
+        self.reallocate(|slots| {
+            slots.insert_unique(fingerprint, slot, fingerprint_of_slot).bucket_index()
+        })
+    }
+
+    /// Changes the slots by calling `change`, and counts the bytes by which their allocation grows.
+    fn reallocate<R>(&mut self, change: impl FnOnce(&mut HashTable<Slot<S>>) -> R) -> R {
+        let before = allocated_bytes(self.slots.allocation_size());
+        let result = change(&mut self.slots);
+        self.record_heap_change(before, allocated_bytes(self.slots.allocation_size()));
+        result
     }
 
     /// Returns the number of bytes that the table allocates if a fingerprint is inserted. The former allocation is freed
@@ -169,7 +178,7 @@ impl<S: Default + HeapSize> Table<S> {
 
     /// Moves the keys to a smaller allocation, with space for at least `capacity` keys, if there is one.
     fn shrink_to(&mut self, capacity: usize) {
-        self.slots.shrink_to(capacity, fingerprint_of_slot);
+        self.reallocate(|slots| slots.shrink_to(capacity, fingerprint_of_slot));
     }
 }
 
@@ -222,7 +231,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
     }
 
     fn bytes(&self) -> usize {
-        allocated_bytes(self.slots.allocation_size()) + self.heap_bytes
+        self.bytes
     }
 
     fn sweep(&mut self, now: CoarseTime) -> usize {
@@ -242,11 +251,11 @@ impl<S: Default + HeapSize> Evict for Table<S> {
 
     fn sweep_all(&mut self, now: CoarseTime) -> usize {
         let before = self.slots.len();
-        let heap_bytes = &mut self.heap_bytes;
+        let bytes = &mut self.bytes;
         self.slots.retain(|slot| {
             let is_expired = slot.expires < now;
             if is_expired {
-                *heap_bytes -= slot.state.heap_bytes();
+                *bytes -= slot.state.heap_bytes();
             }
             !is_expired
         });
@@ -279,7 +288,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
     fn remove(&mut self, slot: SlotIndex) {
         if let Ok(entry) = self.slots.get_bucket_entry(slot) {
             let (slot, _) = entry.remove();
-            self.heap_bytes -= slot.state.heap_bytes();
+            self.bytes -= slot.state.heap_bytes();
         }
     }
 

@@ -33,21 +33,22 @@ impl<C: Clock> MemoryStore<C> {
         let result = with_counter!(hit.limit.counter_ref(), counter => {
             self.charge_counter_if_fits(shard, *counter, hit.cost, location, now)
         });
-        let mut charged = ChargeResult::default();
         match result {
             Ok((outcome, charged_at)) => {
                 padded.mark_not_denied();
                 let units = ChargedUnits { units: hit.cost, charged_at };
-                charged.allowed = true;
-                charged.outcomes.push(outcome);
-                charged.receipt.push(new_charge(hit, 0, location, units));
+                ChargeResult {
+                    allowed: true,
+                    outcomes: Outcomes::one(outcome),
+                    receipt: Receipt::one(new_charge(hit, 0, location, units)),
+                }
             }
-            Err(outcome) => {
-                charged.allowed = hit.veto == Veto::Never;
-                charged.outcomes.push(outcome);
-            }
+            Err(outcome) => ChargeResult {
+                allowed: hit.veto == Veto::Never,
+                outcomes: Outcomes::one(outcome),
+                receipt: Receipt::default(),
+            },
         }
-        charged
     }
 
     /// Charges a counter if `cost` units fit. Returns the outcome, and the time at which the charge is counted.
@@ -128,7 +129,7 @@ impl<C: Clock> MemoryStore<C> {
         locations: &[HitLocation],
         now: Timestamp,
     ) -> (Outcomes, SmallVec<[Option<SlotIndex>; 4]>) {
-        let (mut outcomes, mut slots) = (Outcomes::new(), SmallVec::new());
+        let (mut outcomes, mut slots) = (Outcomes::with_capacity(hits.len()), SmallVec::new());
         for (nth, (hit, location)) in hits.iter().zip(locations).enumerate() {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
             let pending = pending_units(&hits[..nth], &outcomes, is_same);

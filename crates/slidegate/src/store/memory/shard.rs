@@ -19,6 +19,7 @@ use crate::store::table::{CoarseTime, Evict, Slot, SlotIndex, Table};
 /// One of the parts into which a store divides its keys, with the states of these keys. The tables are not allocated
 /// separately, because that would cost each decision a further access to memory.
 #[derive(Default)]
+#[repr(C)]
 pub(super) struct Shard {
     /// The number of decisions until the next sweep.
     decisions_until_sweep: u8,
