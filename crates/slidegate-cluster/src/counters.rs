@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use slidegate::internal::{AnyAdditive, LockedShards, Shards, SlotIndex};
+use slidegate::internal::{AnyAdditive, KeyGroup, LockedShards, Shards, SlotIndex};
 use slidegate::{Algorithm, Hit, Limit, StoreError, Timestamp};
 use smallvec::SmallVec;
 
@@ -83,6 +83,7 @@ struct CounterLocation {
     /// Phase of the key at the time of the decision, in microseconds: an offset that is added to the time of the node. See
     /// [`Limit::phase_us`].
     phase_us: u64,
+    group: KeyGroup,
     counter: AnyAdditive,
 }
 
@@ -169,6 +170,7 @@ impl Counters {
             shard: self.shards.index_of(fingerprint),
             fingerprint,
             phase_us,
+            group: hit.key.group(),
             counter,
         })
     }
@@ -205,11 +207,11 @@ impl Counters {
     fn insert_state<C: HasStateTable>(
         &self,
         shard: &mut Shard,
-        key: u64,
+        (key, group): (u64, KeyGroup),
         kind: CounterKindId,
         now: Timestamp,
     ) -> SlotIndex {
-        let at = self.shards.insert(shard, key, C::table, now);
+        let at = self.shards.insert(shard, (key, group), C::table, now);
         // Other nodes may have sent updates of this key before.
         let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::prepare_for_new_state);
         let freshness = match replica_expiry_us {
@@ -260,6 +262,11 @@ impl Counters {
 }
 
 impl CounterLocation {
+    /// Returns the fingerprint and the group of the key, with which the key is inserted.
+    fn id(self) -> (u64, KeyGroup) {
+        (self.fingerprint, self.group)
+    }
+
     /// Returns the time that the counter of this key uses to compute its windows. This time is the time of the node
     /// plus the phase of the key.
     #[inline(always)]

@@ -33,7 +33,7 @@ pub use crate::policy::file::suggest::most_similar_word;
 #[cfg(feature = "tokio")]
 pub use crate::restart::{RESTART_DELAY, restart_on_panic};
 pub use crate::store::shards::{LockedShards, PaddedShard, ShardTables, Shards};
-pub use crate::store::table::{CoarseTime, Evict, Slot, SlotIndex, Table};
+pub use crate::store::table::{CoarseTime, Evict, KeyGroup, Slot, SlotIndex, Table, depletion};
 
 /// Adds attributes and named costs to a descriptor, and sets its unnamed cost, without a copy of the descriptor, which is
 /// large. The third item of an attribute contains the bytes of a value that is not UTF-8.

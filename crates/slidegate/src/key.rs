@@ -18,6 +18,7 @@ use crate::clock::Timestamp;
 use crate::cluster_options::ClusterOptions;
 use crate::limit::Limit;
 use crate::redis_options::RedisOptions;
+use crate::store::table::KeyGroup;
 
 mod escape;
 mod value;
@@ -292,6 +293,14 @@ impl<'a> Key<'a> {
             }
             KeyRepr::Hashed { digest, .. } => digest ^ shape,
             KeyRepr::Counter { id, .. } => fingerprint_of_counter(id, secret, shape),
+        }
+    }
+
+    /// Returns the group of the key in a store in memory. The keys of a limit are in one group.
+    pub fn group(&self) -> KeyGroup {
+        match self.0 {
+            KeyRepr::Named { scope, .. } => (scope.hash >> 56) as KeyGroup,
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => 0,
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::algorithm::Counter;
 use crate::algorithm::concurrent::{self, Concurrent};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_buckets::{self, SlidingBuckets};
@@ -310,10 +311,7 @@ impl Limit {
 
     /// Returns the largest number of units that fit at once: max, or the burst of a token bucket.
     pub fn capacity(&self) -> u64 {
-        match self.counter {
-            AnyCounter::TokenBucket(counter) => counter.burst(),
-            _ => self.quota().max(),
-        }
+        with_counter!(self.counter, counter => counter.capacity())
     }
 
     /// Returns the parameters as numbers, for a remote store.

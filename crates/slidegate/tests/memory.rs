@@ -1,5 +1,4 @@
-//! Tests that the memory store removes expired keys, bounds the number of keys, and does not evict a key whose requests
-//! are currently denied.
+//! Tests that the memory store removes expired keys, bounds the number of keys, and evicts keys that have little to lose.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
@@ -256,7 +255,7 @@ fn reverted_keys_are_evicted_before_denied_ones() {
             fixture.call_with_one_unit_hit(&once, number, take)
         })
         .collect();
-    // All keys are being denied, so one of them is evicted, and the store records in every shard that all are denied.
+    // All keys are exhausted, so one of them is evicted.
     assert!(fixture.charge(&new, 0));
     let denied = fixture.count_denied_keys(&once, 0..990);
     receipts.iter().for_each(|receipt| fixture.store.adjust(receipt, Adjustment::Revert));
@@ -318,6 +317,48 @@ fn flood_of_new_keys_evicts_no_exhausted_key() {
             "all are still denied"
         );
     }
+}
+
+#[test]
+fn flood_of_new_keys_evicts_no_key_with_few_units_left() {
+    let fixture = MemoryStoreFixture::new(10_000);
+    let limit = parse_limit("100/min");
+    for _ in 0..99 {
+        fixture.charge_each_key(&limit, 0..500);
+    }
+    assert_eq!(fixture.charge_each_key(&limit, 500..200_000), 199_500);
+    let remaining: u64 = (0..500).map(|number| fixture.peek(&limit, number).remaining()).sum();
+    assert_eq!(remaining, 500);
+}
+
+#[test]
+fn flood_of_one_limit_evicts_no_keys_of_another_within_its_share() {
+    let fixture = MemoryStoreFixture::new(10_000);
+    let limit = parse_limit("2/min");
+    assert_eq!(fixture.charge_each_key(&limit, 0..4_000), 4_000);
+    let flooded = Scope::new("test", "other", "limit", &["number"]);
+    for number in 0..100_000 {
+        let text = number.to_string();
+        let values = [text.as_str().into()];
+        let hit = Hit::new(Key::new(&flooded, &values), &limit, 2);
+        assert!(fixture.store.charge(&[hit]).allowed);
+    }
+    let remaining: u64 = (0..4_000).map(|number| fixture.peek(&limit, number).remaining()).sum();
+    assert_eq!(remaining, 4_000, "one of two units of each key");
+}
+
+/// The remaining attack: exhausted keys are evicted by chance, so that as many of them as the store has keys free two thirds
+/// of the clients, and not all clients at once.
+#[test]
+fn exhausted_keys_evict_exhausted_keys_by_chance() {
+    let fixture = MemoryStoreFixture::new(10_000);
+    let limit = parse_limit("1/min");
+    fixture.charge_each_key(&limit, 0..1_000);
+    fixture.charge_each_key(&limit, 1_000..10_200);
+    assert!(fixture.count_denied_keys(&limit, 0..1_000) >= 950);
+    fixture.charge_each_key(&limit, 10_200..20_000);
+    let kept = fixture.count_denied_keys(&limit, 0..1_000);
+    assert!((200..500).contains(&kept), "{kept}");
 }
 
 #[test]

@@ -1,66 +1,95 @@
-//! Tests the memory store with a flood of 50 million requests with random keys. The memory of the process must not grow
-//! after the store is full, and keys without available units must stay denied. The program exits with 1 if the test
-//! fails.
+//! Floods a memory store with keys that an attacker invents, and counts the clients whose counters are evicted. The store
+//! has the default bounds. The time passes as in a flood of 60,000 keys per second.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::error::Error;
-use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use lab::server::resident_bytes;
-use slidegate::{Limiter, ManualClock, MemoryStore, Timestamp};
+use slidegate::{Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore, Timestamp, Value};
 
-const MAX_KEYS_IN_STORE: usize = 1_000_000;
-const DECISION_COUNT: usize = 50_000_000;
-const DECISIONS_BETWEEN_MEMORY_MEASUREMENTS: usize = 100_000;
-const UNITS_ALLOWED_PER_MINUTE: u64 = 100;
+/// The default maximum number of keys.
+const MAX_KEYS: usize = 10_000_000;
 
-/// The number of keys that are charged up to their limit before the flood. The flood uses other keys.
-const EXHAUSTED_KEY_COUNT: u64 = 1_000;
+const MAX_UNITS: u64 = 100;
 
-/// The maximum memory of the process at the end of the flood, relative to its memory at the time when the store became
-/// full.
-const MAX_MEMORY_GROWTH_RATIO: f64 = 1.10;
+const FLOODED_KEYS_PER_SECOND: u64 = 60_000;
 
-fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let start = std::time::Instant::now();
-    // The clock does not advance, so exhausted keys stay exhausted.
-    let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    let limit = format!("{UNITS_ALLOWED_PER_MINUTE}/min");
-    let limiter =
-        Limiter::with_store([limit.as_str()], MemoryStore::with_clock(clock, MAX_KEYS_IN_STORE))?;
-    for key in 0..EXHAUSTED_KEY_COUNT {
-        let allowed = limiter.check_cost(&key, UNITS_ALLOWED_PER_MINUTE).is_allowed();
-        assert!(allowed, "a new key accepts a charge");
+/// The number of clients of each kind.
+const CLIENTS: u64 = 1_000;
+
+/// The numbers of invented keys after which the clients are counted.
+const FLOODED_KEYS: [u64; 3] = [10_200_000, 15_000_000, 20_000_000];
+
+struct Store {
+    clock: ManualClock,
+    store: MemoryStore<ManualClock>,
+    limit: Limit,
+}
+
+impl Store {
+    fn new() -> Result<Self, Box<dyn Error>> {
+        let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
+        let store = MemoryStore::with_clock(clock.clone(), MAX_KEYS);
+        Ok(Self { clock, store, limit: format!("{MAX_UNITS}/h").parse()? })
     }
-    let mut rng = fastrand::Rng::with_seed(1);
-    let mut wrongly_allowed = 0;
-    let mut bytes_when_full = None;
-    for decision in 1..=DECISION_COUNT {
-        let _ = limiter.check(&rng.u64(EXHAUSTED_KEY_COUNT..));
-        if bytes_when_full.is_none() && limiter.store().evicted_keys() > 0 {
-            bytes_when_full = Some(resident_bytes("self")?);
-        }
-        if decision % DECISIONS_BETWEEN_MEMORY_MEASUREMENTS == 0 {
-            wrongly_allowed +=
-                (0..EXHAUSTED_KEY_COUNT).filter(|key| limiter.check(key).is_allowed()).count();
-        }
-        if decision % (DECISION_COUNT / 10) == 0 {
-            eprintln!("{decision} decisions, {} keys", limiter.store().keys());
-        }
+
+    fn charge(&self, rule: &Scope, key: u64, cost: u64) -> bool {
+        let text = key.to_string();
+        let value = [Value::Text(&text)];
+        self.store.charge(&[Hit::new(Key::new(rule, &value), &self.limit, cost)]).allowed
     }
-    let bytes_when_full = bytes_when_full.ok_or("the store was never full")?;
-    let bytes_at_end = resident_bytes("self")?;
-    let growth = bytes_at_end as f64 / bytes_when_full as f64;
-    let keys = limiter.store().keys();
+
+    /// Returns the number of units that each client has used, in all.
+    fn used(&self, rule: &Scope) -> u64 {
+        let mut used = 0;
+        for client in 0..CLIENTS {
+            let text = client.to_string();
+            let value = [Value::Text(&text)];
+            let hit = Hit::new(Key::new(rule, &value), &self.limit, 1);
+            used += MAX_UNITS - self.store.peek(&[hit])[0].remaining();
+        }
+        used
+    }
+}
+
+/// Floods a store with keys of `flooded`, each charged with `cost` units, after clients have used `used` units of the rule
+/// `api`. Prints the fraction of the clients' units that the store still counts.
+fn flood(title: &str, used: u64, flooded: &Scope, cost: u64) -> Result<(), Box<dyn Error>> {
+    let store = Store::new()?;
+    let api = Scope::new("shop", "api", "1h", &["client"]);
+    for client in 0..CLIENTS {
+        assert!(store.charge(&api, client, used), "a new key accepts a charge");
+    }
+    let started = Instant::now();
+    let mut keys = 0;
+    let mut kept = Vec::new();
+    for until in FLOODED_KEYS {
+        for key in keys..until {
+            store.charge(flooded, CLIENTS + key, cost);
+            if key % FLOODED_KEYS_PER_SECOND == 0 {
+                store.clock.advance(Duration::from_secs(1));
+            }
+        }
+        keys = until;
+        kept.push(format!("{:.1} %", store.used(&api) as f64 * 100.0 / (CLIENTS * used) as f64));
+    }
+    let us_per_key = started.elapsed().as_secs_f64() * 1e6 / keys as f64;
+    let mib = resident_bytes("self")? >> 20;
+    println!("| {title} | {} | {us_per_key:.1} | {mib} |", kept.join(" | "));
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let same = Scope::new("shop", "api", "1h", &["client"]);
+    let other = Scope::new("blog", "api", "1h", &["client"]);
     println!(
-        "{DECISION_COUNT} new keys at {MAX_KEYS_IN_STORE}: {:.1} MB when full, {:.1} MB at the end ({:+.1} %), {keys} keys, {} evicted, {wrongly_allowed} probes of exhausted keys allowed, {:.1?}",
-        bytes_when_full as f64 / 1e6,
-        bytes_at_end as f64 / 1e6,
-        (growth - 1.0) * 100.0,
-        limiter.store().evicted_keys(),
-        start.elapsed(),
+        "| clients, then invented keys | 10.2 million | 15 million | 20 million | us per key | MiB |"
     );
-    let has_passed =
-        growth <= MAX_MEMORY_GROWTH_RATIO && wrongly_allowed == 0 && keys <= MAX_KEYS_IN_STORE;
-    Ok(if has_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("|---|---|---|---|---|---|");
+    flood("exhausted; one request each", MAX_UNITS, &same, 1)?;
+    flood("one unit short; one request each", MAX_UNITS - 1, &same, 1)?;
+    flood("exhausted; exhausted", MAX_UNITS, &same, MAX_UNITS)?;
+    flood("one unit short; exhausted", MAX_UNITS - 1, &same, MAX_UNITS)?;
+    flood("ten units used; exhausted keys of another domain", 10, &other, MAX_UNITS)
 }

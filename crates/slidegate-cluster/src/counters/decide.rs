@@ -136,7 +136,7 @@ impl Counters {
             && shard.replicas.get(location.fingerprint).is_some()
         {
             let kind = self.kinds.get_or_register_kind(hit, location.counter)?;
-            return Ok(Some(self.insert_state::<C>(shard, location.fingerprint, kind, now)));
+            return Ok(Some(self.insert_state::<C>(shard, location.id(), kind, now)));
         }
         Ok(slot)
     }

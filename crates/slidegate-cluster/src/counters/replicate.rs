@@ -49,11 +49,10 @@ impl Counters {
     ) {
         let table = C::state_table(&mut shard.states);
         let Some(at) = table.find(key) else { return };
-        self.shards[self.shards.index_of(key)].mark_not_denied();
         let replicas = &mut shard.replicas;
         let (_, growth_bytes) = table.update(at, |slot| {
-            // The next request may fit.
-            slot.denied_until = 0;
+            // Units may be free again.
+            slot.depletion = 0;
             let key_state = &mut slot.state;
             if self.progress.is_alone() && replicas.get(key).is_none() {
                 update(&mut key_state.state);
@@ -253,7 +252,6 @@ impl Counters {
         }
         for padded in self.shards.iter() {
             let shard = &mut *padded.shard.lock();
-            padded.mark_not_denied();
             self.copy_all_charges_to_replicas(shard);
             for (key, replica) in shard.replicas.iter_mut() {
                 replica.mark_updates_unapplied();
@@ -377,10 +375,7 @@ impl ReplicatedCounters for Counters {
             if update.key == 0 || latest_expiry_us <= expiry_cutoff.as_micros() {
                 continue;
             }
-            let padded = &self.shards[self.shards.index_of(update.key)];
-            let shard = &mut *padded.shard.lock();
-            // The update may remove units, so the key is possibly not denied any more.
-            padded.mark_not_denied();
+            let shard = &mut *self.shards[self.shards.index_of(update.key)].shard.lock();
             if shard.replicas.len() >= max_replicas {
                 shard.replicas.remove_expired(expiry_cutoff);
             }

@@ -209,8 +209,6 @@ fn mark_outdated_in_table<S: Default + HeapSize>(
         let slot: &mut Slot<KeyState<S>> = table.slot_mut(index);
         slot.state.freshness = Freshness::Outdated;
         slot.expires = slot.expires.max(expires);
-        // Units may have been removed.
-        slot.denied_until = 0;
     }
 }
 

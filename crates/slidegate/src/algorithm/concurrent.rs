@@ -176,6 +176,10 @@ fn find_permit(state: &State, id: Timestamp) -> Option<(usize, LivePermit)> {
 impl Counter for Concurrent {
     type State = State;
 
+    fn capacity(&self) -> u64 {
+        u64::from(self.max)
+    }
+
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let (expired, expired_units) = state.expired_permits(now);
         self.outcome(state, (expired, state.units - expired_units), now, required)

@@ -15,6 +15,9 @@ pub trait Counter: Copy {
     /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
 
+    /// Returns the largest number of units that fit at once.
+    fn capacity(&self) -> u64;
+
     /// Returns the outcome of a hit that requires `required` free units at `now`. A hit that requires 0 units fits as
     /// long as at most max units are used.
     fn peek(&self, state: &Self::State, now: Timestamp, required: u64) -> Outcome;

@@ -166,6 +166,10 @@ impl FixedWindow {
 impl Counter for FixedWindow {
     type State = State;
 
+    fn capacity(&self) -> u64 {
+        u64::from(self.max())
+    }
+
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let used = self.count_in_window(state, now);
         let reset_after_us = micros_until_expiry(self, state, self.now_for_durations(state, now));

@@ -211,6 +211,10 @@ impl SlidingBuckets {
 impl Counter for SlidingBuckets {
     type State = State;
 
+    fn capacity(&self) -> u64 {
+        u64::from(self.max)
+    }
+
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         self.outcome(state, (self.used(state, now), self.expires_at(state)), now, required)
     }

@@ -202,6 +202,10 @@ impl SlidingCounter {
 impl Counter for SlidingCounter {
     type State = State;
 
+    fn capacity(&self) -> u64 {
+        u64::from(self.max)
+    }
+
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let counts = self.counts_at(state, now);
         let expires_at = self.counts_expiry(counts.window, counts.previous, counts.current);

@@ -312,6 +312,10 @@ impl SlidingLog {
 impl Counter for SlidingLog {
     type State = State;
 
+    fn capacity(&self) -> u64 {
+        u64::from(self.max)
+    }
+
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.resolution.tick_at(now).max(state.last);
         let (index, expired_units) = state.sum_charges_before(self.window_start_tick(tick));

@@ -276,6 +276,10 @@ impl SlidingWindow {
 impl Counter for SlidingWindow {
     type State = State;
 
+    fn capacity(&self) -> u64 {
+        u64::from(self.max)
+    }
+
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         self.outcome(state, state.expired_before(self.window_start_tick(now)), now, required)
     }

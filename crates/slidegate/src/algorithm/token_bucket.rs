@@ -146,6 +146,10 @@ fn ticks_to_leak(excess: u64, rate: u32) -> u64 {
 impl Counter for TokenBucket {
     type State = State;
 
+    fn capacity(&self) -> u64 {
+        self.burst()
+    }
+
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let tick = self.resolution.tick_at(now).max(state.last);
         let level = self.level_at_tick(state, tick);

@@ -6,9 +6,9 @@
 //! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so a long key takes no more memory
 //! than a short one, and collisions cannot be constructed. `docs/explanation/algorithms.md` has the probabilities.
 //!
-//! Expired keys are removed as keys arrive. Above `max_keys`, each new key evicts another key: the key that expires first in
-//! a small sample. A key that is being denied is evicted only if there is no other. The same rule applies when the keys and
-//! the records of calls exceed the memory budget.
+//! Expired keys are removed as keys arrive. Above `max_keys`, each new key evicts another key, chosen from a sample: a key of
+//! a limit with more than its share of the keys, of these the one with the most units left, and an exhausted key last. The
+//! same rule applies when the keys and the records of calls exceed the memory budget.
 
 mod calls;
 mod charge;
@@ -20,7 +20,7 @@ use std::fmt;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::Hit;
 use crate::store::shards::{LockedShards, Shards};
-use crate::store::table::CoarseTime;
+use crate::store::table::{CoarseTime, KeyGroup};
 use crate::store::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS, max_call_record_bytes};
 
 use shard::Shard;
@@ -59,9 +59,15 @@ struct HitLocation {
     /// The phase of the key at the time of the decision: the offset, in microseconds, that is added to this time to get
     /// the time of the counter. See [`Limit::phase_us`](crate::Limit::phase_us).
     phase_us: u64,
+    group: KeyGroup,
 }
 
 impl HitLocation {
+    /// Returns the fingerprint and the group of the counter's key, with which the key is inserted.
+    fn id(self) -> (u64, KeyGroup) {
+        (self.fingerprint, self.group)
+    }
+
     /// Returns the time of the counter at `now`.
     fn to_counter_time(self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)
@@ -109,7 +115,7 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// Above the budget, keys are evicted by the same rule as above the maximum number of keys. The budget is exceeded
     /// briefly while a table or a state moves to a larger allocation, and by concurrent allocations of other threads.
-    /// It is exceeded for longer in two cases: by up to an eighth if nearly all keys are being denied, and by a single
+    /// It is exceeded for longer in two cases: by up to an eighth if nearly all keys are exhausted, and by a single
     /// state that is larger than the budget ([`Limit::max_state_bytes`](crate::Limit::max_state_bytes)).
     ///
     /// Call this before the store is used: existing keys and records are lost.
@@ -165,17 +171,18 @@ impl<C: Clock> MemoryStore<C> {
     /// Returns the location of the counter that a hit charges at `now`.
     #[inline(always)]
     fn locate_hit(&self, hit: &Hit<'_>, now: Timestamp) -> HitLocation {
-        self.location_of(self.fingerprint_of(hit), hit.limit.phase_us(&hit.key, now))
+        let fingerprint = self.fingerprint_of(hit);
+        HitLocation {
+            shard: self.shards.index_of(fingerprint),
+            fingerprint,
+            phase_us: hit.limit.phase_us(&hit.key, now),
+            group: hit.key.group(),
+        }
     }
 
     /// Returns the fingerprint of the counter of a hit.
     fn fingerprint_of(&self, hit: &Hit<'_>) -> u64 {
         hit.key.fingerprint(&self.secret, hit.limit.shape())
-    }
-
-    /// Returns the location of the counter with this fingerprint.
-    fn location_of(&self, fingerprint: u64, phase_us: u64) -> HitLocation {
-        HitLocation { shard: self.shards.index_of(fingerprint), fingerprint, phase_us }
     }
 
     /// Converts the time at which the state of a key changes, in the time of its counter, to coarse time.

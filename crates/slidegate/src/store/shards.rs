@@ -7,15 +7,18 @@
 //! table in the shard. Each change of memory use is made under the lock of its shard and added to one atomic counter.
 
 mod eviction;
+mod key_counts;
 mod locked;
 
 use std::fmt;
 use std::ops::Index;
 
 use crate::clock::Timestamp;
-use crate::store::table::{CoarseTime, Evict};
-use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::heap::HeapSize;
+use crate::store::table::{CoarseTime, Evict, Table};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
+pub use key_counts::KeyCounts;
 pub use locked::LockedShards;
 
 /// The number of decisions of a shard between two sweeps. A sweep removes expired keys.
@@ -42,13 +45,8 @@ pub trait ShardTables: Default {
 
 /// A shard, aligned to the two cache lines that processors load together, so that threads that use different shards do
 /// not slow each other down.
-///
-/// The fields have the order of the declaration, so that the lock and the numbers that each decision uses are in one line.
-#[repr(C, align(128))]
+#[repr(align(128))]
 pub struct PaddedShard<T> {
-    /// A coarse time until which every key of the shard is known to be denied, so that an eviction can skip the shard.
-    /// A charge, revert or refund in the shard sets it to 0.
-    all_denied_until: AtomicU32,
     /// The data of the shard.
     pub shard: Mutex<T>,
 }
@@ -59,20 +57,13 @@ impl<T> fmt::Debug for PaddedShard<T> {
     }
 }
 
-impl<T> PaddedShard<T> {
-    /// Records that the shard may have a key that is not denied.
-    pub fn mark_not_denied(&self) {
-        self.all_denied_until.store(0, Ordering::Relaxed);
-    }
-}
-
 /// The shards of a store, with the number of keys and the memory that they may have in all.
 pub struct Shards<T> {
     shards: Box<[PaddedShard<T>]>,
     /// The time at which the store was created, in microseconds. Coarse time, in which keys expire, counts from it.
     started_us: u64,
     max_keys: usize,
-    keys: AtomicUsize,
+    keys: KeyCounts,
     max_bytes: usize,
     /// The bytes of all tables and states.
     bytes: AtomicUsize,
@@ -118,7 +109,7 @@ impl<T> Shards<T> {
 
     /// Returns the number of keys, including expired keys that have not been swept.
     pub fn keys(&self) -> usize {
-        self.keys.load(Ordering::Relaxed)
+        self.keys.all()
     }
 
     /// Returns the maximum number of keys.
@@ -182,15 +173,13 @@ impl<T: ShardTables> Shards<T> {
     /// and the memory budget.
     pub fn new(started: Timestamp, max_keys: usize, max_bytes: usize) -> Self {
         let shards = (max_keys / 1024).min(max_bytes / MIN_SHARD_MEMORY_BYTES);
-        let new_shard =
-            || PaddedShard { shard: Mutex::new(T::default()), all_denied_until: AtomicU32::new(0) };
         Self {
             shards: (0..shards.next_power_of_two().clamp(64, MAX_SHARDS))
-                .map(|_| new_shard())
+                .map(|_| PaddedShard { shard: Mutex::new(T::default()) })
                 .collect(),
             started_us: started.as_micros(),
             max_keys,
-            keys: AtomicUsize::new(0),
+            keys: KeyCounts::default(),
             max_bytes,
             bytes: AtomicUsize::new(0),
             record_bytes: AtomicUsize::new(0),
@@ -215,27 +204,35 @@ impl<T: ShardTables> Shards<T> {
     /// Removes the expired keys in the next buckets of each table of a shard.
     pub fn sweep(&self, shard: &mut T, now: Timestamp) {
         let now = self.to_coarse_time(now);
-        self.remove(shard, |shard| shard.tables().map(|table| table.sweep(now)).sum());
+        self.update(shard, |shard| {
+            shard.tables().for_each(|table| table.sweep(now, &self.keys));
+        });
     }
 
     /// Removes all expired keys and frees their memory, shard by shard.
     pub fn sweep_all(&self, now: Timestamp) {
         let now = self.to_coarse_time(now);
         for padded in &self.shards {
-            self.remove(&mut *padded.shard.lock(), |shard| {
-                let removed = shard.tables().map(|table| table.sweep_all(now)).sum();
-                shard.tables().for_each(|table| table.trim());
-                removed
+            self.update(&mut *padded.shard.lock(), |shard| {
+                for table in shard.tables() {
+                    table.sweep_all(now, &self.keys);
+                    table.trim();
+                }
             });
         }
     }
 
-    /// Removes keys of a shard by calling `remove`, which returns the number of removed keys.
-    pub fn remove(&self, shard: &mut T, remove: impl FnOnce(&mut T) -> usize) {
-        let removed = self.update(shard, remove);
-        if removed > 0 {
-            self.keys.fetch_sub(removed, Ordering::Relaxed);
-        }
+    /// Removes the key of a fingerprint, if a table of its shard has it.
+    pub fn remove<S: Default + HeapSize>(
+        &self,
+        shard: &mut T,
+        fingerprint: u64,
+        table: fn(&mut T) -> &mut Table<S>,
+    ) {
+        self.update(shard, |shard| {
+            let table = table(shard);
+            table.find(fingerprint).inspect(|&slot| table.remove(slot, &self.keys));
+        });
     }
 
     /// Updates a shard by calling `update`, and adds the bytes by which its tables have grown.

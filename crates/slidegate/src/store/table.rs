@@ -13,6 +13,8 @@ use std::fmt;
 use hashbrown::HashTable;
 
 use crate::heap::{HeapSize, allocated_bytes};
+use crate::outcome::Outcome;
+use crate::store::shards::KeyCounts;
 
 /// A time in steps of 2^16 microseconds since the start of the store, precise enough for the expiry of keys.
 pub type CoarseTime = u32;
@@ -20,14 +22,26 @@ pub type CoarseTime = u32;
 /// The position of a slot in its table. It is valid until a key is inserted into the table or removed from it.
 pub type SlotIndex = usize;
 
-/// The value of [`Slot::denied_until`] that marks a key as not evictable.
-pub const PINNED: CoarseTime = CoarseTime::MAX;
+/// The group of a key. Each limit of a rule has a group, which it may share with other limits. A group that has its
+/// share of the keys loses keys first.
+pub type KeyGroup = u8;
+
+/// How far the units of a key are used up: 0 while at least half of them remain, one more each time the rest has halved,
+/// and [`EXHAUSTED`] if none remains.
+pub type Depletion = u8;
+
+/// The depletion of a key without a free unit.
+pub const EXHAUSTED: Depletion = 64;
+
+/// The value of [`Slot::depletion`] that marks a key as not evictable.
+pub const PINNED: Depletion = Depletion::MAX;
 
 /// The number of buckets that one sweep visits.
 const BUCKETS_PER_SWEEP: usize = 8;
 
-/// The minimum number of buckets that are examined to find an eviction candidate.
-const MIN_BUCKETS_PER_EVICTION_SAMPLE: usize = 24;
+/// The number of keys that are examined to find an eviction candidate, and more if none of them is
+/// [expendable](EvictionRank::is_expendable).
+const KEYS_PER_EVICTION_SAMPLE: usize = 16;
 
 /// The number of buckets of the smallest table.
 const MIN_BUCKETS: usize = 4;
@@ -35,14 +49,15 @@ const MIN_BUCKETS: usize = 4;
 /// The bytes that a table takes in addition to its buckets: tags after the last bucket, which repeat the first ones.
 const TABLE_OVERHEAD_BYTES: usize = 16;
 
-/// The state of one key, with the times that determine whether it may be evicted.
+/// The state of one key, with what determines whether it may be evicted.
 #[derive(Debug, Default)]
 pub struct Slot<S> {
     fingerprint: u64,
     /// The time from which the state is equivalent to the state of a new key.
     pub expires: CoarseTime,
-    /// The time until which the key is denied, because no unit fits.
-    pub denied_until: CoarseTime,
+    group: KeyGroup,
+    /// The depletion of the key at its last change.
+    pub depletion: Depletion,
     /// The state of the key.
     pub state: S,
 }
@@ -52,13 +67,61 @@ pub const fn bucket_bytes<S>() -> usize {
     size_of::<Slot<S>>() + 1
 }
 
+/// Returns the depletion of a key with a limit of this capacity. `outcome` is the outcome of the last change of the key.
+#[inline]
+pub fn depletion(outcome: &Outcome, capacity: u64) -> Depletion {
+    match outcome.remaining() {
+        0 => EXHAUSTED,
+        remaining => remaining.leading_zeros().saturating_sub(capacity.leading_zeros()) as u8,
+    }
+}
+
 /// A key that may be evicted to make capacity for another key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct EvictionCandidate {
+    /// Of two candidates, the one with the lower rank is evicted.
+    pub rank: EvictionRank,
     /// The position of the key's slot in the table.
-    pub slot: SlotIndex,
-    /// The time at which the key expires, or, if the key is being denied, the time at which its denial ends.
-    pub expires: CoarseTime,
+    slot: SlotIndex,
+}
+
+/// What a key has to lose by its eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EvictionRank {
+    /// Whether the group of the key has less than its share of the keys. `false` for an expired key.
+    is_within_share: bool,
+    /// The depletion of the key, 0 if the key has expired.
+    depletion: Depletion,
+    /// The time at which the key expires. Of an exhausted key, the binary logarithm of the time until then: of keys that
+    /// expire at about the same time any is evicted, so that a flood of exhausted keys does not evict the oldest ones first.
+    expires: u32,
+}
+
+impl EvictionRank {
+    fn new<S>(slot: &Slot<S>, now: CoarseTime, keys: &KeyCounts) -> Self {
+        let Some(remaining) = slot.expires.checked_sub(now) else {
+            return Self { is_within_share: false, depletion: 0, expires: 0 };
+        };
+        Self {
+            is_within_share: !keys.has_full_share(slot.group),
+            depletion: slot.depletion,
+            expires: if slot.depletion == EXHAUSTED {
+                (remaining + 1).ilog2()
+            } else {
+                slot.expires
+            },
+        }
+    }
+
+    /// Returns whether the key has no free unit, so that its eviction would set a client free.
+    pub fn is_exhausted(&self) -> bool {
+        self.depletion == EXHAUSTED
+    }
+
+    /// Returns whether the key is not exhausted, and its group has its share of the keys.
+    pub fn is_expendable(&self) -> bool {
+        !self.is_exhausted() && !self.is_within_share
+    }
 }
 
 /// A hash table of states by fingerprint.
@@ -136,9 +199,10 @@ impl<S: Default + HeapSize> Table<S> {
         after as isize - before as isize
     }
 
-    /// Inserts a fingerprint that is not in the table, with a default state. Returns the position of its slot.
-    pub fn insert(&mut self, fingerprint: u64) -> SlotIndex {
-        let slot = Slot { fingerprint, ..Slot::default() };
+    /// Inserts a fingerprint that is not in the table, with a default state. Returns the position of its slot. The caller
+    /// has counted the key.
+    pub fn insert(&mut self, fingerprint: u64, group: KeyGroup) -> SlotIndex {
+        let slot = Slot { fingerprint, group, ..Slot::default() };
         self.reallocate(|slots| {
             slots.insert_unique(fingerprint, slot, fingerprint_of_slot).bucket_index()
         })
@@ -164,9 +228,13 @@ impl<S: Default + HeapSize> Table<S> {
         allocated_bytes(buckets * bucket_bytes::<S>() + TABLE_OVERHEAD_BYTES)
     }
 
-    /// Iterates over all slots, with their positions.
-    fn indexed_slots(&self) -> impl Iterator<Item = (SlotIndex, &Slot<S>)> {
-        self.slots.iter_buckets().map(|index| (index, self.slot(index)))
+    /// Removes the key in the slot at this position.
+    pub fn remove(&mut self, slot: SlotIndex, keys: &KeyCounts) {
+        if let Ok(entry) = self.slots.get_bucket_entry(slot) {
+            let (slot, _) = entry.remove();
+            self.bytes -= slot.state.heap_bytes();
+            keys.remove(slot.group);
+        }
     }
 
     /// Returns the bucket at which the next sweep or search for a candidate continues, and advances it.
@@ -201,24 +269,24 @@ pub trait Evict {
     /// Returns the number of bytes that the table and the heap allocations of its states take.
     fn bytes(&self) -> usize;
 
-    /// Removes the expired keys in the next buckets, and returns the number of removed keys. Shrinks the table if it has
-    /// few keys.
-    fn sweep(&mut self, now: CoarseTime) -> usize;
+    /// Removes the expired keys in the next buckets. Shrinks the table if it has few keys.
+    fn sweep(&mut self, now: CoarseTime, keys: &KeyCounts);
 
-    /// Removes all expired keys, and returns their number.
-    fn sweep_all(&mut self, now: CoarseTime) -> usize;
+    /// Removes all expired keys.
+    fn sweep_all(&mut self, now: CoarseTime, keys: &KeyCounts);
 
-    /// Returns the key that expires first in a sample of the next buckets. Keys that are being denied are not returned;
-    /// if the sample has no other key, further buckets are examined until one is found. Returns `None` if all keys of
-    /// the table are being denied.
-    fn eviction_candidate(&mut self, now: CoarseTime) -> Option<EvictionCandidate>;
+    /// Returns the key to evict of a sample, which are the keys of the next buckets. If the sample has only keys that are
+    /// [not expendable](EvictionRank::is_expendable), further buckets are examined, as many as `further_buckets`,
+    /// which is reduced. Returns `None` if the table has no key that may be evicted.
+    fn eviction_candidate(
+        &mut self,
+        now: CoarseTime,
+        keys: &KeyCounts,
+        further_buckets: &mut usize,
+    ) -> Option<EvictionCandidate>;
 
-    /// Returns the key with the earliest `denied_until`, that is, a key that is not being denied, or else the key whose
-    /// denial ends first. Returns `None` if no key may be evicted.
-    fn candidate_by_denial_end(&self) -> Option<EvictionCandidate>;
-
-    /// Removes the key in the slot at this position.
-    fn remove(&mut self, slot: SlotIndex);
+    /// Removes the key of a candidate that was just found, and returns the time at which the key expires.
+    fn evict(&mut self, candidate: EvictionCandidate, keys: &KeyCounts) -> CoarseTime;
 
     /// Shrinks the table if its keys fit into half of its buckets with space for some more.
     fn trim(&mut self);
@@ -234,62 +302,62 @@ impl<S: Default + HeapSize> Evict for Table<S> {
         self.bytes
     }
 
-    fn sweep(&mut self, now: CoarseTime) -> usize {
-        let before = self.slots.len();
+    fn sweep(&mut self, now: CoarseTime, keys: &KeyCounts) {
         for _ in 0..BUCKETS_PER_SWEEP.min(self.bucket_count()) {
             let bucket = self.advance_next_bucket();
             if self.slots.get_bucket(bucket).is_some_and(|slot| slot.expires < now) {
-                self.remove(bucket);
+                self.remove(bucket, keys);
             }
         }
         let len = self.slots.len();
         if len * 4 < self.bucket_count() {
             self.shrink_to(len + len / 2);
         }
-        before - len
     }
 
-    fn sweep_all(&mut self, now: CoarseTime) -> usize {
-        let before = self.slots.len();
+    fn sweep_all(&mut self, now: CoarseTime, keys: &KeyCounts) {
         let bytes = &mut self.bytes;
         self.slots.retain(|slot| {
             let is_expired = slot.expires < now;
             if is_expired {
                 *bytes -= slot.state.heap_bytes();
+                keys.remove(slot.group);
             }
             !is_expired
         });
-        before - self.slots.len()
     }
 
-    fn eviction_candidate(&mut self, now: CoarseTime) -> Option<EvictionCandidate> {
-        let mut soonest: Option<EvictionCandidate> = None;
-        for examined in 0..self.bucket_count() {
-            if examined >= MIN_BUCKETS_PER_EVICTION_SAMPLE && soonest.is_some() {
-                break;
+    fn eviction_candidate(
+        &mut self,
+        now: CoarseTime,
+        keys: &KeyCounts,
+        further_buckets: &mut usize,
+    ) -> Option<EvictionCandidate> {
+        let mut first: Option<EvictionCandidate> = None;
+        let mut examined_keys = 0;
+        for _ in 0..self.bucket_count() {
+            if examined_keys >= KEYS_PER_EVICTION_SAMPLE {
+                if *further_buckets == 0 || first.is_some_and(|first| first.rank.is_expendable()) {
+                    break;
+                }
+                *further_buckets -= 1;
             }
-            let index = self.advance_next_bucket();
-            let Some(slot) = self.slots.get_bucket(index) else { continue };
-            let is_sooner = soonest.is_none_or(|soonest| slot.expires < soonest.expires);
-            if slot.denied_until <= now && is_sooner {
-                soonest = Some(EvictionCandidate { slot: index, expires: slot.expires });
+            let bucket = self.advance_next_bucket();
+            let slot = self.slots.get_bucket(bucket).filter(|slot| slot.depletion != PINNED);
+            let Some(slot) = slot else { continue };
+            let rank = EvictionRank::new(slot, now, keys);
+            if first.is_none_or(|first| rank < first.rank) {
+                first = Some(EvictionCandidate { rank, slot: bucket });
             }
+            examined_keys += 1;
         }
-        soonest
+        first
     }
 
-    fn candidate_by_denial_end(&self) -> Option<EvictionCandidate> {
-        self.indexed_slots()
-            .filter(|(_, slot)| slot.denied_until != PINNED)
-            .map(|(index, slot)| EvictionCandidate { slot: index, expires: slot.denied_until })
-            .min_by_key(|candidate| candidate.expires)
-    }
-
-    fn remove(&mut self, slot: SlotIndex) {
-        if let Ok(entry) = self.slots.get_bucket_entry(slot) {
-            let (slot, _) = entry.remove();
-            self.bytes -= slot.state.heap_bytes();
-        }
+    fn evict(&mut self, candidate: EvictionCandidate, keys: &KeyCounts) -> CoarseTime {
+        let expires = self.slot(candidate.slot).expires;
+        self.remove(candidate.slot, keys);
+        expires
     }
 
     fn trim(&mut self) {

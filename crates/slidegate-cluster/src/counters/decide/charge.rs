@@ -1,6 +1,6 @@
 //! Charges of hits to the states of their keys.
 
-use slidegate::internal::{Slot, SlotIndex};
+use slidegate::internal::{Slot, SlotIndex, depletion};
 use slidegate::{Hit, Outcome, StoreError, Timestamp};
 
 use super::super::{CounterLocation, Counters, HasStateTable, KeyState, Shard, ShardReplicas};
@@ -26,7 +26,7 @@ impl Counters {
             }
             None => {
                 let kind = self.kinds.get_or_register_kind(hit, location.counter)?;
-                self.insert_state::<C>(shard, location.fingerprint, kind, context.now)
+                self.insert_state::<C>(shard, location.id(), kind, context.now)
             }
         };
         if !context.is_alone {
@@ -35,14 +35,13 @@ impl Counters {
         }
         let (charged, growth_bytes) = C::state_table(&mut shard.states).update(slot, |slot| {
             let charged = counter.charge(&mut slot.state.state, now, hit.cost);
-            self.update_key_expiry(slot, &charged.outcome, context.now);
+            self.update_key_expiry(slot, counter.capacity(), &charged.outcome, context.now);
             charged
         });
         if growth_bytes != 0 {
             let key = location.fingerprint;
             self.shards.record_growth(shard, key, C::table, growth_bytes, context.now);
         }
-        self.shards[location.shard].mark_not_denied();
         *outcome = charged.outcome.charged_after(outcome);
         Ok(charged.charged_at)
     }
@@ -68,24 +67,20 @@ impl Counters {
         }
     }
 
-    /// Updates the time at which a key expires, and the time until which it is denied.
+    /// Updates the time at which a key expires, and its depletion.
     #[inline(always)]
     pub(super) fn update_key_expiry<S>(
         &self,
         slot: &mut Slot<KeyState<S>>,
+        capacity: u64,
         after: &Outcome,
         now: Timestamp,
     ) {
-        let coarse = |us: u64| {
-            self.shards.to_coarse_expiry(Timestamp::from_micros(now.as_micros().saturating_add(us)))
-        };
-        let expires = coarse(after.reset_after_us().saturating_add(self.max_clock_skew_us));
+        let expires_after_us = after.reset_after_us().saturating_add(self.max_clock_skew_us);
+        let expires_us = now.as_micros().saturating_add(expires_after_us);
+        let expires = self.shards.to_coarse_expiry(Timestamp::from_micros(expires_us));
         slot.expires = expires.max(slot.expires);
-        slot.denied_until = if after.fits() {
-            0
-        } else {
-            coarse(after.retry_after_us().min(after.reset_after_us()))
-        };
+        slot.depletion = depletion(after, capacity);
     }
 }
 

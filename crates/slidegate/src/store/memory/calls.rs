@@ -13,6 +13,7 @@ use crate::store::{
 };
 
 use super::MemoryStore;
+use super::shard::{HasStateTable, Shard};
 
 /// The number of calls whose states are read together.
 const CALLS_PER_BATCH: usize = 16;
@@ -113,10 +114,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Subtracts the units of a charge from its counter.
     fn revert_charge(&self, charge: &Charge) {
         let CounterId::Fingerprint(fingerprint) = charge.counter else { return };
-        let padded = &self.shards[self.shards.index_of(fingerprint)];
-        let shard = &mut *padded.shard.lock();
-        // The key is possibly not denied any more.
-        padded.mark_not_denied();
+        let shard = &mut *self.shards[self.shards.index_of(fingerprint)].shard.lock();
         let grown = with_counter!(charge.limit.counter(), counter => {
             shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
         });
@@ -127,10 +125,7 @@ impl<C: Clock> MemoryStore<C> {
     fn change_permit_of_key(&self, charge: &Charge, change: PermitChange, now: Timestamp) -> bool {
         let AnyCounter::Concurrent(counter) = charge.limit.counter() else { return true };
         let CounterId::Fingerprint(fingerprint) = charge.counter else { return false };
-        let padded = &self.shards[self.shards.index_of(fingerprint)];
-        let shard = &mut *padded.shard.lock();
-        // The key is possibly not denied any more.
-        padded.mark_not_denied();
+        let shard = &mut *self.shards[self.shards.index_of(fingerprint)].shard.lock();
         let coarse = |time| self.to_coarse_expiry(time, charge.phase_us);
         let permit = (charge.charged_at, change);
         let (was_live, grown) = shard.change_permit(counter, fingerprint, permit, now, coarse);
@@ -140,10 +135,7 @@ impl<C: Clock> MemoryStore<C> {
 
     fn refund_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
         let location = self.locate_hit(hit, now);
-        let padded = &self.shards[location.shard];
-        let shard = &mut *padded.shard.lock();
-        // The key is possibly not denied any more.
-        padded.mark_not_denied();
+        let shard = &mut *self.shards[location.shard].shard.lock();
         let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
             shard.refund(counter, location.fingerprint, location.to_counter_time(now), hit.cost)
         });
@@ -155,8 +147,12 @@ impl<C: Clock> MemoryStore<C> {
         let location = self.locate_hit(hit, now);
         let shard = &mut *self.shards[location.shard].shard.lock();
         with_counter!(hit.limit.counter(), counter => {
-            self.shards.remove(shard, |shard| shard.remove(counter, location.fingerprint));
+            self.remove_key(shard, counter, location.fingerprint);
             shard.peek_slot(counter, None, location.to_counter_time(now), 1)
         })
+    }
+
+    fn remove_key<K: HasStateTable>(&self, shard: &mut Shard, _: K, fingerprint: u64) {
+        self.shards.remove(shard, fingerprint, K::table);
     }
 }

@@ -27,15 +27,13 @@ impl<C: Clock> MemoryStore<C> {
     #[inline]
     pub(super) fn charge_hit(&self, hit: &Hit<'_>, now: Timestamp) -> ChargeResult {
         let location = self.locate_hit(hit, now);
-        let padded = &self.shards[location.shard];
-        let shard = &mut *padded.shard.lock();
+        let shard = &mut *self.shards[location.shard].shard.lock();
         self.shards.sweep_if_due(shard, now);
         let result = with_counter!(hit.limit.counter_ref(), counter => {
             self.charge_counter_if_fits(shard, *counter, hit.cost, location, now)
         });
         match result {
             Ok((outcome, charged_at)) => {
-                padded.mark_not_denied();
                 let units = ChargedUnits { units: hit.cost, charged_at };
                 ChargeResult {
                     allowed: true,
@@ -75,7 +73,7 @@ impl<C: Clock> MemoryStore<C> {
                 if !outcome.fits() {
                     return Err(outcome);
                 }
-                let slot = self.shards.insert(shard, location.fingerprint, K::table, now);
+                let slot = self.shards.insert(shard, location.id(), K::table, now);
                 shard.charge(counter, slot, counter_now, cost, coarse)
             }
         };
@@ -164,10 +162,7 @@ impl<C: Clock> MemoryStore<C> {
             shard.chargeable_units(counter, slot, counter_now, hit.cost)
         };
         let is_new = slot.is_none();
-        let slot =
-            slot.unwrap_or_else(|| self.shards.insert(shard, location.fingerprint, K::table, now));
-        // The key is possibly not denied: it may be new, or its max may have been raised.
-        self.shards[location.shard].mark_not_denied();
+        let slot = slot.unwrap_or_else(|| self.shards.insert(shard, location.id(), K::table, now));
         let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
         let (effect, grown_bytes) = shard.charge(counter, slot, counter_now, units, coarse);
         let has_moved_slots = is_new || grown_bytes != 0;

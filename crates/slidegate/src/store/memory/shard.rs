@@ -14,7 +14,7 @@ use crate::outcome::Outcome;
 use crate::store::PermitChange;
 
 use crate::store::shards::ShardTables;
-use crate::store::table::{CoarseTime, Evict, Slot, SlotIndex, Table};
+use crate::store::table::{CoarseTime, Evict, Slot, SlotIndex, Table, depletion};
 
 /// One of the parts into which a store divides its keys, with the states of these keys. The tables are not allocated
 /// separately, because that would cost each decision a further access to memory.
@@ -114,7 +114,11 @@ impl Shard {
         cost: u64,
         coarse: impl Fn(Timestamp) -> CoarseTime,
     ) -> (ChargeEffect, isize) {
-        charge_slot(C::table(self), slot, now, coarse, |state| counter.charge(state, now, cost))
+        C::table(self).update(slot, |slot| {
+            let effect = counter.charge(&mut slot.state, now, cost);
+            set_expiry(slot, counter, &effect, now, coarse);
+            effect
+        })
     }
 
     /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of
@@ -135,7 +139,7 @@ impl Shard {
             Ok(effect) => effect,
             Err(outcome) => return Some(Err(outcome)),
         };
-        set_expiry(slot, &effect, now, coarse);
+        set_expiry(slot, counter, &effect, now, coarse);
         let after = slot.state.heap_bytes();
         Some(Ok((effect, table.record_heap_change(before, after))))
     }
@@ -153,8 +157,8 @@ impl Shard {
         let Some(slot) = table.find(fingerprint) else { return 0 };
         let revert = |slot: &mut Slot<C::State>| {
             counter.revert(&mut slot.state, charged_at, cost);
-            // Units may fit again. The expiry time is updated only at the next charge.
-            slot.denied_until = 0;
+            // The expiry time is updated only at the next charge.
+            set_depletion(slot, counter, charged_at);
         };
         table.update(slot, revert).1
     }
@@ -171,8 +175,7 @@ impl Shard {
         let slot = self.find(counter, fingerprint);
         let refund = |slot: &mut Slot<C::State>| {
             counter.refund(&mut slot.state, now, cost);
-            // Units may fit again.
-            slot.denied_until = 0;
+            set_depletion(slot, counter, now);
         };
         let grown = slot.map_or(0, |slot| C::table(self).update(slot, refund).1);
         (self.peek_slot(counter, slot, now, 1), grown)
@@ -192,8 +195,9 @@ impl Shard {
         let Some(slot) = table.find(fingerprint) else { return (false, 0) };
         let change = |slot: &mut Slot<_>| match change {
             PermitChange::Release => {
-                slot.denied_until = 0;
-                counter.release(&mut slot.state, now, id)
+                let was_live = counter.release(&mut slot.state, now, id);
+                set_depletion(slot, counter, now);
+                was_live
             }
             PermitChange::Renew => {
                 let was_live = counter.renew(&mut slot.state, now, id);
@@ -203,43 +207,22 @@ impl Shard {
         };
         table.update(slot, change)
     }
-
-    /// Removes a key. Returns the number of removed keys.
-    pub(super) fn remove<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> usize {
-        let table = C::table(self);
-        let slot = table.find(fingerprint);
-        slot.inspect(|&slot| table.remove(slot)).iter().count()
-    }
 }
 
-/// Charges the state in a slot of a table by calling `charge`. See [`Shard::charge`].
-fn charge_slot<S: Default + HeapSize>(
-    table: &mut Table<S>,
-    slot: SlotIndex,
-    now: Timestamp,
-    coarse: impl Fn(Timestamp) -> CoarseTime,
-    charge: impl FnOnce(&mut S) -> ChargeEffect,
-) -> (ChargeEffect, isize) {
-    table.update(slot, |slot| {
-        let effect = charge(&mut slot.state);
-        set_expiry(slot, &effect, now, coarse);
-        effect
-    })
-}
-
-/// Sets the time at which a key expires, and the time until which it is denied, after a charge at `now`.
-fn set_expiry<S>(
-    slot: &mut Slot<S>,
+/// Sets the time at which a key expires, and its depletion, after a charge at `now`.
+fn set_expiry<C: Counter>(
+    slot: &mut Slot<C::State>,
+    counter: C,
     effect: &ChargeEffect,
     now: Timestamp,
     coarse: impl Fn(Timestamp) -> CoarseTime,
 ) {
     // A state without units also keeps its time for a moment, in case the clock steps back.
     slot.expires = coarse(effect.expires_at.max(now));
-    slot.denied_until = if effect.outcome.fits() {
-        0
-    } else {
-        let fits_at = now.after_us(effect.outcome.retry_after_us());
-        coarse(fits_at.min(effect.expires_at.max(now)))
-    };
+    slot.depletion = depletion(&effect.outcome, counter.capacity());
+}
+
+/// Sets the depletion of a key whose units were removed.
+fn set_depletion<C: Counter>(slot: &mut Slot<C::State>, counter: C, now: Timestamp) {
+    slot.depletion = depletion(&counter.peek(&slot.state, now, 1), counter.capacity());
 }

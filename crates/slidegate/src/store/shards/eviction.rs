@@ -1,11 +1,13 @@
 //! Eviction of keys when a store reaches its maximum number of keys or exceeds its memory budget.
 //!
-//! The store evicts the key that expires first in a small sample of the shard of the new key. A key that is being denied is
-//! evicted only if no shard has another key.
+//! The key to evict is chosen from a sample: a key of a group with at least its share of the keys, of these the least
+//! [depleted](crate::store::table::Depletion), and of these the one that expires first.
 
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
-use crate::store::table::{CoarseTime, Evict, EvictionCandidate, PINNED, SlotIndex, Table};
+use crate::store::table::{
+    CoarseTime, Depletion, Evict, EvictionCandidate, KeyGroup, PINNED, SlotIndex, Table,
+};
 use crate::sync::Ordering;
 
 use super::{ShardTables, Shards};
@@ -18,9 +20,22 @@ const MAX_EVICTIONS_PER_INSERT: usize = 16;
 /// largest number is half of the buckets. After these evictions, the tables shrink.
 const MIN_EVICTION_BATCH_KEYS: usize = 16;
 
-/// The largest number of denied keys that are evicted per charge when memory is short and all keys are being denied.
+/// The largest number of exhausted keys that are evicted per charge when memory is short and all keys are exhausted.
 /// The number is larger than one, so that the number of keys decreases even if each charge inserts a key.
-const MAX_DENIED_EVICTIONS_PER_CHARGE: usize = 2;
+const MAX_EXHAUSTED_EVICTIONS_PER_CHARGE: usize = 2;
+
+/// The largest number of buckets that a charge examines, in addition to small samples, to find expendable keys.
+const MAX_FURTHER_BUCKETS: usize = 1_024;
+
+/// A search for keys to evict, for one charge.
+struct Search {
+    now: CoarseTime,
+    /// The number of buckets that may be examined in addition to small samples.
+    further_buckets: usize,
+}
+
+/// The key to evict from a shard, with the index of its table.
+type ShardCandidate = (EvictionCandidate, usize);
 
 impl<T: ShardTables> Shards<T> {
     /// Inserts a fingerprint into a table of its shard. Evicts other keys if there are too many keys, or if there is no
@@ -28,18 +43,18 @@ impl<T: ShardTables> Shards<T> {
     pub fn insert<S: Default + HeapSize>(
         &self,
         shard: &mut T,
-        fingerprint: u64,
+        (fingerprint, group): (u64, KeyGroup),
         table: fn(&mut T) -> &mut Table<S>,
         now: Timestamp,
     ) -> SlotIndex {
         self.sweep(shard, now);
-        let (index, now) = (self.index_of(fingerprint), self.to_coarse_time(now));
-        if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
-            self.evict_for_new_key(shard, index, now);
+        let index = self.index_of(fingerprint);
+        let search = &mut self.new_search(now);
+        if self.keys.add(group) >= self.max_keys {
+            self.evict_one(shard, index, search);
         }
-        self.evict_to_free_slot(shard, index, table, now);
-        self[index].mark_not_denied();
-        self.update(shard, |shard| table(shard).insert(fingerprint))
+        self.evict_to_free_slot(shard, index, table, search);
+        self.update(shard, |shard| table(shard).insert(fingerprint, group))
     }
 
     /// Records that the state of a key has grown by `grown` bytes. Evicts other keys if the memory budget is then exceeded.
@@ -56,9 +71,9 @@ impl<T: ShardTables> Shards<T> {
             return;
         }
         // The key itself is not evicted: if growing keys were evicted, they would never be denied.
-        let denied_until = set_denied_until(table(shard), fingerprint, PINNED);
+        let depletion = set_depletion(table(shard), fingerprint, PINNED);
         self.evict_until_within_budget(shard, self.index_of(fingerprint), now);
-        set_denied_until(table(shard), fingerprint, denied_until);
+        set_depletion(table(shard), fingerprint, depletion);
     }
 
     /// Sets the bytes of the records of calls, and evicts keys if the memory budget is then exceeded.
@@ -81,9 +96,13 @@ impl<T: ShardTables> Shards<T> {
         self.reserved_bytes.load(Ordering::Relaxed)
     }
 
-    /// Evicts keys of a shard that are not being denied while the memory budget is exceeded, up to half of the shard.
+    /// Evicts keys of a shard that are not exhausted while the memory budget is exceeded, up to half of the shard.
     pub fn evict_while_over_budget(&self, shard: &mut T, now: Timestamp) {
-        self.evict_batch(shard, 0, self.to_coarse_time(now));
+        self.evict_batch(shard, 0, &mut self.new_search(now));
+    }
+
+    fn new_search(&self, now: Timestamp) -> Search {
+        Search { now: self.to_coarse_time(now), further_buckets: MAX_FURTHER_BUCKETS }
     }
 
     /// Returns whether the memory budget has room for `growth` further bytes of keys. Keys may use the part of the budget
@@ -101,161 +120,152 @@ impl<T: ShardTables> Shards<T> {
         growth == 0 || self.has_memory_for(growth)
     }
 
-    /// Evicts a key, because a key is inserted and there are `max_keys` already. `shard` has the index `index`.
-    fn evict_for_new_key(&self, shard: &mut T, index: usize, now: CoarseTime) {
-        let evicted = self.evict_key(shard, now, |shard| remove_soonest(shard, now))
-            || self.evict_from_another_shard(index, now);
-        if !evicted {
-            self.evict_denied_key(shard, index, now);
+    /// Evicts one key. `shard` has the index `index`. If no expendable key of it is found, other shards are examined too,
+    /// except locked ones: waiting for a lock while holding another could cause a deadlock.
+    fn evict_one(&self, shard: &mut T, index: usize, search: &mut Search) {
+        let mut first = self.find_candidate(shard, search);
+        let mut first_other = None;
+        for other in (index + 1..self.count()).chain(0..index) {
+            let is_enough = |(first, _): ShardCandidate| {
+                search.further_buckets == 0 || first.rank.is_expendable()
+            };
+            if first.is_some_and(is_enough) {
+                break;
+            }
+            let Some(mut other) = self[other].shard.try_lock() else { continue };
+            let candidate = self.find_candidate(&mut other, search);
+            let is_lower = |(candidate, _): ShardCandidate| {
+                first.is_none_or(|(first, _)| candidate.rank < first.rank)
+            };
+            if candidate.is_some_and(is_lower) {
+                (first, first_other) = (candidate, Some(other));
+            }
+        }
+        let Some(first) = first else { return };
+        match first_other {
+            Some(mut other) => self.evict(&mut *other, first, search),
+            None => self.evict(shard, first, search),
         }
     }
 
     /// Evicts keys of a shard until a table of the shard has a free slot, or the memory budget allows the table to grow:
-    /// first keys that are not being denied, and denied keys of the table only if memory cannot be freed in other shards.
+    /// first keys that are not exhausted, and exhausted keys of the table only if memory cannot be freed in other shards.
     fn evict_to_free_slot<S: Default + HeapSize>(
         &self,
         shard: &mut T,
         index: usize,
         table: fn(&mut T) -> &mut Table<S>,
-        now: CoarseTime,
+        search: &mut Search,
     ) {
         for _ in 0..MAX_EVICTIONS_PER_INSERT {
             if self.has_slot(table(shard)) {
                 return;
             }
-            if !self.evict_key(shard, now, |shard| remove_soonest(shard, now)) {
+            if !self.evict_unexhausted(shard, search) {
                 break;
             }
         }
-        let of_table = |shard: &mut T| {
-            let table = table(shard);
-            remove_candidate(table.eviction_candidate(now), table)
-        };
-        while !self.has_slot(table(shard)) && self.evict_key(shard, now, of_table) {}
-        if self.has_slot(table(shard)) {
-            return;
+        while !self.has_slot(table(shard)) && self.evict_from_table(shard, table, false, search) {}
+        if !self.has_slot(table(shard)) {
+            self.evict_from_other_shards(table(shard).growth_bytes(), index, search);
         }
-        self.evict_from_other_shards(table(shard).growth_bytes(), index, now);
-        let denied = |shard: &mut T| {
-            let table = table(shard);
-            remove_candidate(table.candidate_by_denial_end(), table)
-        };
-        while !self.has_slot(table(shard)) && self.evict_key(shard, now, denied) {}
+        while !self.has_slot(table(shard)) && self.evict_from_table(shard, table, true, search) {}
     }
 
     /// Evicts keys until the store is within its memory budget: first keys of this shard, then keys of other shards.
     fn evict_until_within_budget(&self, shard: &mut T, index: usize, now: Timestamp) {
-        let now = self.to_coarse_time(now);
-        self.evict_batch(shard, 0, now);
-        self.evict_from_other_shards(0, index, now);
-        for _ in 0..MAX_DENIED_EVICTIONS_PER_CHARGE {
+        let search = &mut self.new_search(now);
+        self.evict_batch(shard, 0, search);
+        self.evict_from_other_shards(0, index, search);
+        for _ in 0..MAX_EXHAUSTED_EVICTIONS_PER_CHARGE {
             if self.has_memory_for(0) {
                 return;
             }
-            self.evict_denied_key(shard, index, now);
+            self.evict_one(shard, index, search);
         }
     }
 
-    /// Evicts keys of other shards, except keys that are being denied, until the memory budget has room for `growth`
-    /// further bytes. Skips locked shards, since waiting for a lock while holding another could cause a deadlock.
-    fn evict_from_other_shards(&self, growth: usize, index: usize, now: CoarseTime) {
+    /// Evicts keys of other shards, except exhausted keys, until the memory budget has room for `growth` further bytes. Skips
+    /// locked shards, as [`evict_one`](Self::evict_one) does.
+    fn evict_from_other_shards(&self, growth: usize, index: usize, search: &mut Search) {
         for _ in 0..self.count() {
             if self.has_memory_for(growth) {
                 return;
             }
             let other = self.advance_next_shard_to_evict();
-            self.try_evict(index, other, now, |shard| self.evict_batch(shard, growth, now));
-        }
-    }
-
-    /// Evicts a key of another shard, because all keys of the shard with this index are being denied. Returns whether a key
-    /// was evicted. Skips locked shards, as [`evict_from_other_shards`](Self::evict_from_other_shards) does.
-    fn evict_from_another_shard(&self, index: usize, now: CoarseTime) -> bool {
-        let mut others = (index + 1..self.count()).chain(0..index);
-        others.any(|other| {
-            self.try_evict(index, other, now, |shard| {
-                self.evict_key(shard, now, |shard| remove_soonest(shard, now))
-            })
-        })
-    }
-
-    /// Evicts keys of another shard by calling `evict`, unless the shard is locked or all of its keys are being denied.
-    /// `evict` returns `false` if it found only denied keys.
-    fn try_evict(
-        &self,
-        index: usize,
-        other: usize,
-        now: CoarseTime,
-        evict: impl FnOnce(&mut T) -> bool,
-    ) -> bool {
-        let padded = &self[other];
-        if other == index || padded.all_denied_until.load(Ordering::Relaxed) > now {
-            return false;
-        }
-        let Some(mut shard) = padded.shard.try_lock() else { return false };
-        let has_evicted = evict(&mut shard);
-        if !has_evicted {
-            padded.all_denied_until.store(all_denied_until(&mut *shard), Ordering::Relaxed);
-        }
-        has_evicted
-    }
-
-    /// Evicts the key whose denial ends first, from any shard. Skips locked shards, as
-    /// [`evict_from_other_shards`](Self::evict_from_other_shards) does.
-    fn evict_denied_key(&self, shard: &mut T, index: usize, now: CoarseTime) {
-        let mut soonest = all_denied_until(shard);
-        let mut soonest_other = None;
-        for padded in (index + 1..self.count()).chain(0..index).map(|other| &self[other]) {
-            if padded.all_denied_until.load(Ordering::Relaxed) >= soonest {
-                continue;
-            }
-            let Some(mut other) = padded.shard.try_lock() else { continue };
-            let denied_until = all_denied_until(&mut *other);
-            if denied_until < soonest {
-                soonest = denied_until;
-                soonest_other = Some((padded, other));
+            if other != index
+                && let Some(mut shard) = self[other].shard.try_lock()
+            {
+                self.evict_batch(&mut shard, growth, search);
             }
         }
-        let evict = |shard: &mut T| {
-            let candidates =
-                shard.tables().filter_map(|table| Some((table.candidate_by_denial_end()?, table)));
-            remove_first(candidates)
-        };
-        let Some((padded, mut other)) = soonest_other else {
-            self.evict_key(shard, now, evict);
-            return;
-        };
-        self.evict_key(&mut *other, now, evict);
-        padded.all_denied_until.store(all_denied_until(&mut *other), Ordering::Relaxed);
     }
 
-    /// Evicts some keys of a shard until there is room for `growth` further bytes. Returns `false` if all remaining keys of
-    /// the shard are being denied.
-    fn evict_batch(&self, shard: &mut T, growth: usize, now: CoarseTime) -> bool {
+    /// Evicts some keys of a shard that are not exhausted, until there is room for `growth` further bytes.
+    fn evict_batch(&self, shard: &mut T, growth: usize, search: &mut Search) {
         let buckets: usize = shard.tables().map(|table| table.bucket_count()).sum();
-        (0..MIN_EVICTION_BATCH_KEYS.max(buckets / 2)).all(|_| {
-            self.has_memory_for(growth)
-                || self.evict_key(shard, now, |shard| remove_soonest(shard, now))
-        })
+        for _ in 0..MIN_EVICTION_BATCH_KEYS.max(buckets / 2) {
+            if self.has_memory_for(growth) || !self.evict_unexhausted(shard, search) {
+                return;
+            }
+        }
     }
 
-    /// Evicts a key by calling `evict`, which returns the time at which the key expires. Shrinks tables that have few keys.
-    /// Returns whether a key was evicted.
-    fn evict_key(
+    /// Evicts a key of a shard that is not exhausted. Returns `false` if none was found.
+    fn evict_unexhausted(&self, shard: &mut T, search: &mut Search) -> bool {
+        let first = self.find_candidate(shard, search);
+        let unexhausted = first.filter(|(first, _)| !first.rank.is_exhausted());
+        unexhausted.inspect(|first| self.evict(shard, *first, search)).is_some()
+    }
+
+    /// Evicts a key of one table of a shard, an exhausted key only if `is_any`. Returns `false` if none was found.
+    fn evict_from_table<S: Default + HeapSize>(
         &self,
         shard: &mut T,
-        now: CoarseTime,
-        evict: impl FnOnce(&mut T) -> Option<CoarseTime>,
+        table: fn(&mut T) -> &mut Table<S>,
+        is_any: bool,
+        search: &mut Search,
     ) -> bool {
-        let expires = self.update(shard, |shard| {
-            let expires = evict(shard)?;
-            shard.tables().for_each(|table| table.trim());
-            Some(expires)
-        });
-        let Some(expires) = expires else { return false };
-        self.keys.fetch_sub(1, Ordering::Relaxed);
-        self.evicted.fetch_add(u64::from(expires >= now), Ordering::Relaxed);
+        let Search { now, further_buckets } = search;
+        let first = table(shard).eviction_candidate(*now, &self.keys, further_buckets);
+        let Some(first) = first.filter(|first| is_any || !first.rank.is_exhausted()) else {
+            return false;
+        };
+        self.evict_by(shard, search, |shard| Some(table(shard).evict(first, &self.keys)));
         true
+    }
+
+    /// Returns the key to evict from a shard; `None` if the shard has no key that may be evicted.
+    fn find_candidate(&self, shard: &mut T, search: &mut Search) -> Option<ShardCandidate> {
+        let Search { now, further_buckets } = search;
+        let candidates = shard.tables().enumerate().filter_map(|(index, table)| {
+            Some((table.eviction_candidate(*now, &self.keys, further_buckets)?, index))
+        });
+        candidates.min_by_key(|(candidate, _)| candidate.rank)
+    }
+
+    /// Evicts a candidate of a shard.
+    fn evict(&self, shard: &mut T, (candidate, table): ShardCandidate, search: &Search) {
+        self.evict_by(shard, search, |shard| {
+            shard.tables().nth(table).map(|table| table.evict(candidate, &self.keys))
+        });
+    }
+
+    /// Evicts a key of a shard by calling `evict`, which returns the time at which the key expires. Shrinks tables that have
+    /// few keys.
+    fn evict_by(
+        &self,
+        shard: &mut T,
+        search: &Search,
+        evict: impl FnOnce(&mut T) -> Option<CoarseTime>,
+    ) {
+        let expires = self.update(shard, |shard| {
+            let expires = evict(shard);
+            shard.tables().for_each(|table| table.trim());
+            expires
+        });
+        let is_live = expires.is_some_and(|expires| expires >= search.now);
+        self.evicted.fetch_add(u64::from(is_live), Ordering::Relaxed);
     }
 
     fn advance_next_shard_to_evict(&self) -> usize {
@@ -263,43 +273,12 @@ impl<T: ShardTables> Shards<T> {
     }
 }
 
-/// Removes the key that expires first in a small sample of a shard, and returns the time at which the key expires. A key
-/// that is being denied is not removed.
-fn remove_soonest(shard: &mut impl ShardTables, now: CoarseTime) -> Option<CoarseTime> {
-    remove_first(shard.tables().filter_map(|table| Some((table.eviction_candidate(now)?, table))))
-}
-
-/// Removes the candidate that expires first. Each candidate is paired with its table. Returns the time at which this
-/// candidate expires; `None` if there are no candidates.
-fn remove_first<'t>(
-    candidates: impl Iterator<Item = (EvictionCandidate, &'t mut dyn Evict)>,
-) -> Option<CoarseTime> {
-    let (candidate, table) = candidates.min_by_key(|(candidate, _)| candidate.expires)?;
-    remove_candidate(Some(candidate), table)
-}
-
-/// Removes a candidate from its table, and returns the time at which the candidate expires.
-fn remove_candidate(
-    candidate: Option<EvictionCandidate>,
-    table: &mut dyn Evict,
-) -> Option<CoarseTime> {
-    let candidate = candidate?;
-    table.remove(candidate.slot);
-    Some(candidate.expires)
-}
-
-/// Returns the time until which all keys of a shard are known to be denied.
-fn all_denied_until(shard: &mut impl ShardTables) -> CoarseTime {
-    let candidates = shard.tables().filter_map(|table| table.candidate_by_denial_end());
-    candidates.map(|candidate| candidate.expires).min().unwrap_or(CoarseTime::MAX)
-}
-
-/// Replaces the time until which a key is denied. Returns the previous time.
-fn set_denied_until<S: Default + HeapSize>(
+/// Replaces the depletion of a key. Returns the previous one.
+fn set_depletion<S: Default + HeapSize>(
     table: &mut Table<S>,
     fingerprint: u64,
-    denied_until: CoarseTime,
-) -> CoarseTime {
+    depletion: Depletion,
+) -> Depletion {
     let slot = table.find_mut(fingerprint);
-    slot.map_or(0, |slot| std::mem::replace(&mut slot.denied_until, denied_until))
+    slot.map_or(0, |slot| std::mem::replace(&mut slot.depletion, depletion))
 }

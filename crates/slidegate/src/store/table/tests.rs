@@ -16,19 +16,19 @@ proptest! {
     fn state_table_behaves_like_hash_map(
         steps in proptest::collection::vec((0u8..8, 0u64..60, any::<u32>()), 1..400),
     ) {
-        let mut table = Table::default();
+        let (mut table, keys) = (Table::default(), KeyCounts::default());
         let mut map = HashMap::new();
         for (action, key, state) in steps {
             let fingerprint = (key % 3) | key << 40;
             match (action, table.find(fingerprint)) {
                 (0, _) => table.trim(),
                 (1..5, found) => {
-                    let index = found.unwrap_or_else(|| table.insert(fingerprint));
+                    let index = found.unwrap_or_else(|| table.insert(fingerprint, 0));
                     table.slot_mut(index).state = state;
                     map.insert(fingerprint, state);
                 }
                 (_, Some(index)) => {
-                    table.remove(index);
+                    table.remove(index, &keys);
                     map.remove(&fingerprint);
                 }
                 (_, None) => prop_assert!(!map.contains_key(&fingerprint)),
@@ -48,14 +48,18 @@ proptest! {
     ) {
         let mut table = Table::<u32>::default();
         for (key, &expires) in (0..).zip(&expires) {
-            let index = table.insert(fingerprint(key));
+            let index = table.insert(fingerprint(key), 0);
             table.slot_mut(index).expires = expires;
         }
         // A table that shrinks during a round needs another one.
         let rounds = 2 * table.bucket_count() / BUCKETS_PER_SWEEP + 2;
-        let swept: usize = (0..rounds).map(|_| table.sweep(now)).sum();
+        let keys = KeyCounts::default();
+        for _ in &expires {
+            keys.add(0);
+        }
+        (0..rounds).for_each(|_| table.sweep(now, &keys));
         let expired = expires.iter().filter(|&&expires| expires < now).count();
-        prop_assert_eq!(swept, expired);
+        prop_assert_eq!(keys.all(), expires.len() - expired);
         prop_assert_eq!(collect_states(&mut table).len(), expires.len() - expired);
     }
 
@@ -64,13 +68,14 @@ proptest! {
     fn growth_bytes_are_those_of_next_allocation(
         steps in proptest::collection::vec((0u8..5, any::<u32>()), 1..2000),
     ) {
-        let mut table = Table::<u32>::default();
+        let (mut table, keys) = (Table::<u32>::default(), KeyCounts::default());
         for (key, (action, state)) in (0..).zip(steps) {
             if action == 0 {
-                table.eviction_candidate(0).inspect(|candidate| table.remove(candidate.slot));
+                let candidate = table.eviction_candidate(0, &keys, &mut 0);
+                candidate.map(|candidate| table.evict(candidate, &keys));
             }
             let (growth, before) = (table.growth_bytes(), table.bytes());
-            let index = table.insert(fingerprint(key));
+            let index = table.insert(fingerprint(key), 0);
             table.slot_mut(index).state = state;
             if table.bytes() != before {
                 prop_assert!((table.bytes()..=table.bytes() + 16).contains(&growth), "{growth}");
@@ -83,14 +88,16 @@ proptest! {
 fn swept_table_frees_memory() {
     let mut table = Table::<u32>::default();
     for key in 0..10_000 {
-        let index = table.insert(fingerprint(key));
+        let index = table.insert(fingerprint(key), 0);
         table.slot_mut(index).expires = if key < 1_000 { 9 } else { 1 };
     }
+    let keys = KeyCounts::default();
+    (0..10_000).for_each(|_| _ = keys.add(0));
     let full = table.bytes();
-    assert_eq!((0..10_000).map(|_| table.sweep(5)).sum::<usize>(), 9_000);
+    (0..10_000).for_each(|_| table.sweep(5, &keys));
     assert!(table.bytes() * 4 <= full, "{} of {full}", table.bytes());
     assert_eq!(collect_states(&mut table).len(), 1_000);
-    assert_eq!((0..10_000).map(|_| table.sweep(10)).sum::<usize>(), 1_000);
+    (0..10_000).for_each(|_| table.sweep(10, &keys));
     assert_eq!(table.bytes(), 0);
 }
 
@@ -100,20 +107,43 @@ fn number_takes_25_bytes_and_sliding_window_33() {
     assert_eq!((bucket_bytes::<u64>(), bucket_bytes::<State>()), (25, 33));
 }
 
-#[test]
-fn eviction_candidate_is_undenied_and_expires_first() {
-    let mut table = Table::<u32>::default();
-    for (key, expires, denied_until) in [(1, 9, 0), (2, 5, 0), (3, 1, 8)] {
-        let index = table.insert(key << 8);
-        table.slot_mut(index).expires = expires;
-        table.slot_mut(index).denied_until = denied_until;
+/// Inserts keys with these groups, depletions and times of expiry, and evicts all of them at the time 10. Returns the times
+/// of expiry in the order of the evictions.
+fn evict_all(slots: &[(KeyGroup, Depletion, CoarseTime)]) -> Vec<CoarseTime> {
+    let (mut table, keys) = (Table::<u32>::default(), KeyCounts::default());
+    for (key, &(group, depletion, expires)) in (0..).zip(slots) {
+        keys.add(group);
+        let index = table.insert(fingerprint(key), group);
+        let slot = table.slot_mut(index);
+        (slot.depletion, slot.expires) = (depletion, expires);
     }
-    let candidate = table.eviction_candidate(7).unwrap();
-    assert_eq!(table.slot(candidate.slot).fingerprint, 2 << 8);
-    table.remove(candidate.slot);
-    let candidate = table.eviction_candidate(7).unwrap();
-    assert_eq!(table.slot(candidate.slot).fingerprint, 1 << 8);
-    table.remove(candidate.slot);
-    assert_eq!(table.eviction_candidate(7), None);
-    assert!(table.eviction_candidate(8).is_some(), "no longer denied");
+    let mut evict_next = || {
+        let candidate = table.eviction_candidate(10, &keys, &mut 1_000)?;
+        Some(table.evict(candidate, &keys))
+    };
+    std::iter::from_fn(&mut evict_next).collect()
+}
+
+#[test]
+fn expired_keys_then_least_depleted_ones_are_evicted_first() {
+    assert_eq!(
+        evict_all(&[(0, 1, 20), (0, 0, 30), (0, EXHAUSTED, 9), (0, 0, 25)]),
+        [9, 25, 30, 20]
+    );
+    assert_eq!(evict_all(&[(0, EXHAUSTED, 20), (0, PINNED, 15), (0, 3, 2_000)]), [2_000, 20]);
+}
+
+#[test]
+fn keys_of_group_above_its_share_are_evicted_first() {
+    let flooded = [(7, 6, 50), (7, 6, 51), (7, 6, 52)];
+    let slots = [(1, 0, 40), flooded[0], flooded[1], flooded[2], (2, 0, 41)];
+    assert_eq!(evict_all(&slots)[..2], [50, 51]);
+}
+
+#[test]
+fn exhausted_key_is_evicted_by_magnitude_of_its_remaining_time() {
+    let old_and_new: Vec<_> = (0..200).map(|nth| (0, EXHAUSTED, 2_000 + nth)).collect();
+    let evicted = evict_all(&old_and_new);
+    assert!(evicted.iter().take(100).any(|&expires| expires >= 2_100), "not the oldest ones first");
+    assert_eq!(evict_all(&[(0, EXHAUSTED, 2_000), (0, EXHAUSTED, 500)]), [500, 2_000]);
 }
