@@ -146,6 +146,7 @@ mod calendar;
 mod call;
 mod clock;
 mod cluster_options;
+mod compact;
 mod decision;
 #[cfg(feature = "policy")]
 mod gate;

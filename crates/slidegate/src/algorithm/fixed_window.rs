@@ -14,6 +14,7 @@ use super::tick::LimitParams;
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
 use crate::clock::Timestamp;
+use crate::compact::CompactU64;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
 use crate::quota::Quota;
@@ -60,7 +61,7 @@ enum Windows {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The time of the last charge, in microseconds. The window that contains this time is the current window.
-    last_us: u64,
+    last_us: CompactU64,
     /// The units charged in the current window.
     count: u32,
 }
@@ -136,7 +137,8 @@ impl FixedWindow {
     /// Returns the end of the window that contains the last charge, in microseconds.
     fn window_end_us(&self, state: &State) -> u64 {
         let window_us = self.window_us();
-        state.last_us - state.last_us % window_us + window_us
+        let last_us = state.last_us.get();
+        last_us - last_us % window_us + window_us
     }
 
     /// Returns `now` for durations until the end of the state's window. It differs from `now` if the state is in a later
@@ -147,7 +149,7 @@ impl FixedWindow {
             #[cfg(feature = "calendar")]
             Windows::Calendar { calendar, .. } => {
                 let window_us = calendar.period().window_us();
-                let number = _state.last_us / window_us;
+                let number = _state.last_us.get() / window_us;
                 if now.as_micros() / window_us < number {
                     calendar.time_relative_to_period(now, number)
                 } else {
@@ -180,8 +182,9 @@ impl Counter for FixedWindow {
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let count = clamp_to_max_units(self.count_in_window(state, now).saturating_add(cost));
-        *state = State { last_us: now.as_micros().max(state.last_us), count };
-        let charged_at = Timestamp::from_micros(state.last_us);
+        let last_us = now.as_micros().max(state.last_us.get());
+        *state = State { last_us: last_us.into(), count };
+        let charged_at = Timestamp::from_micros(last_us);
         ChargeEffect {
             charged_at,
             expires_at: self.expires_at(state),
@@ -221,7 +224,7 @@ impl Additive for FixedWindow {
     }
 
     fn current_bucket(&self, state: &State) -> u64 {
-        state.last_us / self.window_us()
+        state.last_us.get() / self.window_us()
     }
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
@@ -238,7 +241,10 @@ impl Additive for FixedWindow {
         mut units: impl FnMut(u64) -> u64,
     ) -> State {
         let last_us = last_charged_at.as_micros();
-        State { last_us, count: clamp_to_max_units(units(last_us / self.window_us())) }
+        State {
+            last_us: last_us.into(),
+            count: clamp_to_max_units(units(last_us / self.window_us())),
+        }
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
@@ -246,6 +252,6 @@ impl Additive for FixedWindow {
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {
-        Timestamp::from_micros(state.last_us)
+        Timestamp::from_micros(state.last_us.get())
     }
 }

@@ -14,6 +14,7 @@
 use super::counter::{ChargeEffect, Counter};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
+use crate::compact::CompactU64;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
@@ -35,14 +36,31 @@ pub struct TokenBucket {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The tick of the last charge.
-    last: u64,
+    last: CompactU64,
     /// The charged units that have not leaked yet, in `1/window` of a unit.
-    level: u64,
+    level: CompactU64,
     /// The decrease of the level per tick, which equals the max of the limit at the last charge.
     rate: u32,
 }
 
 impl HeapSize for State {}
+
+impl State {
+    #[inline]
+    fn last(&self) -> u64 {
+        self.last.get()
+    }
+
+    #[inline]
+    fn level(&self) -> u64 {
+        self.level.get()
+    }
+
+    /// Lowers the level by `excess`, at most to 0.
+    fn lower(&mut self, excess: u64) {
+        self.level = self.level().saturating_sub(excess).into();
+    }
+}
 
 impl TokenBucket {
     pub(crate) fn new(quota: &Quota, burst: u64, max_debt: u64) -> Self {
@@ -77,8 +95,8 @@ impl TokenBucket {
     /// Returns the level at `tick`, which must not be before the last charge, in `1/window` of a unit.
     #[inline]
     fn level_at_tick(&self, state: &State, tick: u64) -> u64 {
-        let leaked = (tick - state.last).saturating_mul(u64::from(state.rate));
-        state.level.saturating_sub(leaked)
+        let leaked = (tick - state.last()).saturating_mul(u64::from(state.rate));
+        state.level().saturating_sub(leaked)
     }
 
     /// Returns the outcome of a hit that requires `required` free units at `tick`, given the level at this tick. The
@@ -127,7 +145,7 @@ impl TokenBucket {
     ) -> ChargeEffect {
         let window = self.resolution.window_ticks();
         let level = (level + cost.min(MAX_UNITS) * window).min(MAX_UNITS * window);
-        *state = State { last: tick, level, rate: self.max.max(1) };
+        *state = State { last: tick.into(), level: level.into(), rate: self.max.max(1) };
         let expires_at = self.expires_at(state);
         ChargeEffect {
             expires_at,
@@ -151,14 +169,14 @@ impl Counter for TokenBucket {
     }
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let tick = self.resolution.tick_at(now).max(state.last);
+        let tick = self.resolution.tick_at(now).max(state.last());
         let level = self.level_at_tick(state, tick);
         let expires_at = self.level_expiry(tick, level, state.rate);
         self.outcome((tick, level, state.rate), expires_at, now, required)
     }
 
     fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
-        let level = self.level_at_tick(state, self.resolution.tick_at(now).max(state.last));
+        let level = self.level_at_tick(state, self.resolution.tick_at(now).max(state.last()));
         let max_level =
             (self.burst() + self.max_debt()).min(MAX_UNITS) * self.resolution.window_ticks();
         let free = max_level.saturating_sub(level);
@@ -169,7 +187,7 @@ impl Counter for TokenBucket {
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let tick = self.resolution.tick_at(now).max(state.last);
+        let tick = self.resolution.tick_at(now).max(state.last());
         self.charge_level(state, (tick, self.level_at_tick(state, tick)), now, cost)
     }
 
@@ -180,7 +198,7 @@ impl Counter for TokenBucket {
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
-        let tick = self.resolution.tick_at(now).max(state.last);
+        let tick = self.resolution.tick_at(now).max(state.last());
         let level = self.level_at_tick(state, tick);
         let fitting_level = self.burst().checked_sub(cost).filter(|_| self.max > 0);
         if fitting_level.is_some_and(|units| level <= units * self.resolution.window_ticks()) {
@@ -192,20 +210,20 @@ impl Counter for TokenBucket {
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         // A charge expires by leaking. The part that may have leaked until the last charge is not reverted.
-        let elapsed = state.last.saturating_sub(self.resolution.tick_at(charged_at));
+        let elapsed = state.last().saturating_sub(self.resolution.tick_at(charged_at));
         let charged = cost.min(MAX_UNITS) * self.resolution.window_ticks();
         let rate = u64::from(self.max.max(state.rate));
         let left = charged.saturating_sub(elapsed.saturating_mul(rate));
-        state.level = state.level.saturating_sub(left);
+        state.lower(left);
     }
 
     fn refund(&self, state: &mut State, _: Timestamp, cost: u64) {
         // The level stops at 0, so the result is the same whether it is lowered before or after it leaks.
         let units = cost.min(MAX_UNITS) * self.resolution.window_ticks();
-        state.level = state.level.saturating_sub(units);
+        state.lower(units);
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        self.level_expiry(state.last, state.level, state.rate)
+        self.level_expiry(state.last(), state.level(), state.rate)
     }
 }

@@ -12,6 +12,7 @@ use std::fmt;
 
 use hashbrown::HashTable;
 
+use crate::compact::CompactU64;
 use crate::heap::{HeapSize, allocated_bytes};
 use crate::outcome::Outcome;
 use crate::store::shards::KeyCounts;
@@ -52,7 +53,7 @@ const TABLE_OVERHEAD_BYTES: usize = 16;
 /// The state of one key, with what determines whether it may be evicted.
 #[derive(Debug, Default)]
 pub struct Slot<S> {
-    fingerprint: u64,
+    fingerprint: CompactU64,
     /// The time from which the state is equivalent to the state of a new key.
     pub expires: CoarseTime,
     group: KeyGroup,
@@ -149,13 +150,13 @@ impl<S: Default + HeapSize> Table<S> {
     /// Returns the position of the slot that has a fingerprint; `None` if the table does not contain the fingerprint.
     #[inline]
     pub fn find(&self, fingerprint: u64) -> Option<SlotIndex> {
-        self.slots.find_bucket_index(fingerprint, |slot| slot.fingerprint == fingerprint)
+        self.slots.find_bucket_index(fingerprint, |slot| slot.fingerprint.get() == fingerprint)
     }
 
     /// Returns the slot that has a fingerprint, as [`slot_mut`](Self::slot_mut) does.
     #[inline]
     pub fn find_mut(&mut self, fingerprint: u64) -> Option<&mut Slot<S>> {
-        self.slots.find_mut(fingerprint, |slot| slot.fingerprint == fingerprint)
+        self.slots.find_mut(fingerprint, |slot| slot.fingerprint.get() == fingerprint)
     }
 
     /// Returns the slot at a position that [`find`](Self::find) or [`insert`](Self::insert) has returned.
@@ -202,7 +203,7 @@ impl<S: Default + HeapSize> Table<S> {
     /// Inserts a fingerprint that is not in the table, with a default state. Returns the position of its slot. The caller
     /// has counted the key.
     pub fn insert(&mut self, fingerprint: u64, group: KeyGroup) -> SlotIndex {
-        let slot = Slot { fingerprint, group, ..Slot::default() };
+        let slot = Slot { fingerprint: fingerprint.into(), group, ..Slot::default() };
         self.reallocate(|slots| {
             slots.insert_unique(fingerprint, slot, fingerprint_of_slot).bucket_index()
         })
@@ -253,12 +254,12 @@ impl<S: Default + HeapSize> Table<S> {
 impl<S> Table<S> {
     /// Iterates over all fingerprints and slots in arbitrary order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Slot<S>)> {
-        self.slots.iter_mut().map(|slot| (slot.fingerprint, slot))
+        self.slots.iter_mut().map(|slot| (slot.fingerprint.get(), slot))
     }
 }
 
 fn fingerprint_of_slot<S>(slot: &Slot<S>) -> u64 {
-    slot.fingerprint
+    slot.fingerprint.get()
 }
 
 /// A table from which keys can be evicted. This trait has the operations that do not depend on the type of the states.
