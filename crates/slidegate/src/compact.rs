@@ -1,4 +1,4 @@
-//! A number that needs no padding beside numbers of 32 bits.
+//! A number of 64 bits for structs of numbers of 32 bits, which need no padding then.
 
 /// A number of 64 bits with the alignment of a `u32`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -27,12 +27,12 @@ pub type SlotIndex = usize;
 /// share of the keys loses keys first.
 pub type KeyGroup = u8;
 
-/// How far the units of a key are used up: 0 while at least half of them remain, one more each time the rest has halved,
-/// and [`EXHAUSTED`] if none remains.
+/// The extent to which the units of a key are used up: 0 while more than half of them remain, 1 while more than a quarter
+/// remains, 2 while more than an eighth remains, and then [`EXHAUSTED`].
 pub type Depletion = u8;
 
-/// The depletion of a key without a free unit.
-pub const EXHAUSTED: Depletion = 64;
+/// The depletion of a key that is denied, or nearly so.
+pub const EXHAUSTED: Depletion = 3;
 
 /// The value of [`Slot::depletion`] that marks a key as not evictable.
 pub const PINNED: Depletion = Depletion::MAX;
@@ -50,7 +50,7 @@ const MIN_BUCKETS: usize = 4;
 /// The bytes that a table takes in addition to its buckets: tags after the last bucket, which repeat the first ones.
 const TABLE_OVERHEAD_BYTES: usize = 16;
 
-/// The state of one key, with what determines whether it may be evicted.
+/// The state of one key, with the data that determine its eviction.
 #[derive(Debug, Default)]
 pub struct Slot<S> {
     fingerprint: CompactU64,
@@ -71,22 +71,19 @@ pub const fn bucket_bytes<S>() -> usize {
 /// Returns the depletion of a key with a limit of this capacity. `outcome` is the outcome of the last change of the key.
 #[inline]
 pub fn depletion(outcome: &Outcome, capacity: u64) -> Depletion {
-    match outcome.remaining() {
-        0 => EXHAUSTED,
-        remaining => remaining.leading_zeros().saturating_sub(capacity.leading_zeros()) as u8,
-    }
+    (1..=EXHAUSTED).map(|halvings| u8::from(outcome.remaining() <= capacity >> halvings)).sum()
 }
 
 /// A key that may be evicted to make capacity for another key.
 #[derive(Clone, Copy, Debug)]
 pub struct EvictionCandidate {
-    /// Of two candidates, the one with the lower rank is evicted.
+    /// The rank of the key.
     pub rank: EvictionRank,
     /// The position of the key's slot in the table.
     slot: SlotIndex,
 }
 
-/// What a key has to lose by its eviction.
+/// The loss that the eviction of a key would cause. The key with the lowest rank is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EvictionRank {
     /// Whether the group of the key has less than its share of the keys. `false` for an expired key.
@@ -114,7 +111,7 @@ impl EvictionRank {
         }
     }
 
-    /// Returns whether the key has no free unit, so that its eviction would set a client free.
+    /// Returns whether the key is exhausted, so that its eviction would set a client free.
     pub fn is_exhausted(&self) -> bool {
         self.depletion == EXHAUSTED
     }

@@ -130,12 +130,27 @@ fn expired_keys_then_least_depleted_ones_are_evicted_first() {
         evict_all(&[(0, 1, 20), (0, 0, 30), (0, EXHAUSTED, 9), (0, 0, 25)]),
         [9, 25, 30, 20]
     );
-    assert_eq!(evict_all(&[(0, EXHAUSTED, 20), (0, PINNED, 15), (0, 3, 2_000)]), [2_000, 20]);
+    assert_eq!(evict_all(&[(0, EXHAUSTED, 20), (0, PINNED, 15), (0, 2, 2_000)]), [2_000, 20]);
+}
+
+#[test]
+fn depletion_counts_halvings() {
+    let depletion = |remaining, capacity| {
+        depletion(&Outcome::new(remaining, std::time::Duration::ZERO, None), capacity)
+    };
+    assert_eq!(
+        [100, 51, 50, 26, 25, 13, 12, 0].map(|left| depletion(left, 100)),
+        [0, 0, 1, 1, 2, 2, 3, 3]
+    );
+    assert_eq!(
+        [(1, 1), (0, 1), (1, 2), (0, 0)].map(|(left, max)| depletion(left, max)),
+        [0, 3, 1, 3]
+    );
 }
 
 #[test]
 fn keys_of_group_above_its_share_are_evicted_first() {
-    let flooded = [(7, 6, 50), (7, 6, 51), (7, 6, 52)];
+    let flooded = [(7, 2, 50), (7, 2, 51), (7, 2, 52)];
     let slots = [(1, 0, 40), flooded[0], flooded[1], flooded[2], (2, 0, 41)];
     assert_eq!(evict_all(&slots)[..2], [50, 51]);
 }
