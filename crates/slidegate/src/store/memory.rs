@@ -20,7 +20,7 @@ use std::fmt;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::Hit;
 use crate::store::shards::{LockedShards, Shards};
-use crate::store::table::{CoarseTime, KeyGroup};
+use crate::store::table::CoarseTime;
 use crate::store::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS, max_call_record_bytes};
 
 use shard::Shard;
@@ -59,15 +59,9 @@ struct HitLocation {
     /// The phase of the key at the time of the decision: the offset, in microseconds, that is added to this time to get
     /// the time of the counter. See [`Limit::phase_us`](crate::Limit::phase_us).
     phase_us: u64,
-    group: KeyGroup,
 }
 
 impl HitLocation {
-    /// Returns the fingerprint and the group of the counter's key, with which the key is inserted.
-    fn id(self) -> (u64, KeyGroup) {
-        (self.fingerprint, self.group)
-    }
-
     /// Returns the time of the counter at `now`.
     fn to_counter_time(self, now: Timestamp) -> Timestamp {
         Timestamp::from_micros(now.as_micros() + self.phase_us)
@@ -176,7 +170,6 @@ impl<C: Clock> MemoryStore<C> {
             shard: self.shards.index_of(fingerprint),
             fingerprint,
             phase_us: hit.limit.phase_us(&hit.key, now),
-            group: hit.key.group(),
         }
     }
 

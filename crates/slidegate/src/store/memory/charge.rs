@@ -30,7 +30,7 @@ impl<C: Clock> MemoryStore<C> {
         let shard = &mut *self.shards[location.shard].shard.lock();
         self.shards.sweep_if_due(shard, now);
         let result = with_counter!(hit.limit.counter_ref(), counter => {
-            self.charge_counter_if_fits(shard, *counter, hit.cost, location, now)
+            self.charge_counter_if_fits(shard, *counter, hit, location, now)
         });
         match result {
             Ok((outcome, charged_at)) => {
@@ -49,32 +49,33 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Charges a counter if `cost` units fit. Returns the outcome, and the time at which the charge is counted.
+    /// Charges the counter of a hit if its cost fits. Returns the outcome, and the time at which the charge is counted.
     ///
     /// # Errors
-    /// Returns the outcome if the units do not fit.
+    /// Returns the outcome if the cost does not fit.
     fn charge_counter_if_fits<K: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: K,
-        cost: u64,
+        hit: &Hit<'_>,
         location: HitLocation,
         now: Timestamp,
     ) -> Result<(Outcome, Timestamp), Outcome> {
         let counter_now = location.to_counter_time(now);
         let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
         let charged =
-            shard.charge_if_fits(counter, location.fingerprint, counter_now, cost, coarse);
+            shard.charge_if_fits(counter, location.fingerprint, counter_now, hit.cost, coarse);
         let is_new = charged.is_none();
         let (effect, grown_bytes) = match charged {
             Some(result) => result?,
             None => {
-                let outcome = counter.peek(&K::State::default(), counter_now, cost);
+                let outcome = counter.peek(&K::State::default(), counter_now, hit.cost);
                 if !outcome.fits() {
                     return Err(outcome);
                 }
-                let slot = self.shards.insert(shard, location.id(), K::table, now);
-                shard.charge(counter, slot, counter_now, cost, coarse)
+                let id = (location.fingerprint, hit.key.group());
+                let slot = self.shards.insert(shard, id, K::table, now);
+                shard.charge(counter, slot, counter_now, hit.cost, coarse)
             }
         };
         if is_new || grown_bytes != 0 {
@@ -162,7 +163,8 @@ impl<C: Clock> MemoryStore<C> {
             shard.chargeable_units(counter, slot, counter_now, hit.cost)
         };
         let is_new = slot.is_none();
-        let slot = slot.unwrap_or_else(|| self.shards.insert(shard, location.id(), K::table, now));
+        let id = (location.fingerprint, hit.key.group());
+        let slot = slot.unwrap_or_else(|| self.shards.insert(shard, id, K::table, now));
         let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
         let (effect, grown_bytes) = shard.charge(counter, slot, counter_now, units, coarse);
         let has_moved_slots = is_new || grown_bytes != 0;
