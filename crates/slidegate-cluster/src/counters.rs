@@ -30,9 +30,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use slidegate::internal::{AnyAdditive, KeyGroup, LockedShards, Shards, SlotIndex};
+use slidegate::internal::{AnyAdditive, KeyGroup, LockedShards, OneOrMany, Shards, SlotIndex};
 use slidegate::{Algorithm, Hit, Limit, StoreError, Timestamp};
-use smallvec::SmallVec;
 
 use crate::overshoot::OvershootHistogram;
 use crate::pn_counter::Incarnation;
@@ -83,7 +82,6 @@ struct CounterLocation {
     /// Phase of the key at the time of the decision, in microseconds: an offset that is added to the time of the node. See
     /// [`Limit::phase_us`].
     phase_us: u64,
-    group: KeyGroup,
     counter: AnyAdditive,
 }
 
@@ -170,7 +168,6 @@ impl Counters {
             shard: self.shards.index_of(fingerprint),
             fingerprint,
             phase_us,
-            group: hit.key.group(),
             counter,
         })
     }
@@ -182,12 +179,17 @@ impl Counters {
         hit.key.fingerprint(&self.secret, hit.limit.cluster_shape()).max(1)
     }
 
+    /// Returns the location of the counter of each hit.
     fn locate_counters(
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,
-    ) -> Result<SmallVec<[CounterLocation; 4]>, StoreError> {
-        hits.iter().map(|hit| self.locate_counter(hit, now)).collect()
+    ) -> Result<OneOrMany<CounterLocation>, StoreError> {
+        let mut locations = OneOrMany::with_capacity(hits.len());
+        for hit in hits {
+            locations.push(self.locate_counter(hit, now)?);
+        }
+        Ok(locations)
     }
 
     /// Locks the shards of the given hits.
@@ -262,11 +264,6 @@ impl Counters {
 }
 
 impl CounterLocation {
-    /// Returns the fingerprint and the group of the key, with which the key is inserted.
-    fn id(self) -> (u64, KeyGroup) {
-        (self.fingerprint, self.group)
-    }
-
     /// Returns the time that the counter of this key uses to compute its windows. This time is the time of the node
     /// plus the phase of the key.
     #[inline(always)]

@@ -150,6 +150,7 @@ impl<C: Clock> ClusterStore<C> {
         self.counters.set_call_record_bytes(self.calls.memory_bytes(), now);
     }
 
+    #[inline]
     fn try_charge(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
         let attempt = self.counters.charge_call(hits, self.clock.now(), cap_policy)?;
         if let Attempt::Decided(result) = &attempt

@@ -32,6 +32,7 @@ pub use crate::policy::file::deserialize_yaml;
 pub use crate::policy::file::suggest::most_similar_word;
 #[cfg(feature = "tokio")]
 pub use crate::restart::{RESTART_DELAY, restart_on_panic};
+pub use crate::store::one_or_many::OneOrMany;
 pub use crate::store::shards::{LockedShards, PaddedShard, ShardTables, Shards};
 pub use crate::store::table::{CoarseTime, Evict, KeyGroup, Slot, SlotIndex, Table, depletion};
 

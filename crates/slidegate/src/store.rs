@@ -11,7 +11,7 @@ mod call_records;
 mod charge_result;
 mod error;
 pub mod memory;
-mod one_or_many;
+pub(crate) mod one_or_many;
 mod settlement;
 pub(crate) mod shards;
 mod store_kind;

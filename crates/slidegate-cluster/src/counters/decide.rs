@@ -6,8 +6,7 @@ mod evaluate;
 
 use slidegate::internal::{AnyAdditive, SlotIndex};
 use slidegate::store::{Charge, ChargeResult, CounterId, admits, has_charge};
-use slidegate::{Hit, StoreError, Timestamp};
-use smallvec::SmallVec;
+use slidegate::{Hit, Receipt, StoreError, Timestamp};
 
 use super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard};
 
@@ -89,33 +88,31 @@ impl Counters {
             }
         }
         let allowed = admits(hits, &outcomes);
-        let mut charges = SmallVec::<[Charge; 4]>::new();
-        for (hit_index, ((hit, location), outcome)) in
-            (0..).zip(hits.iter().zip(locations).zip(&mut outcomes))
-        {
+        let mut receipt = Receipt::with_capacity(if allowed { hits.len() } else { 0 });
+        for (index, (hit, location)) in hits.iter().zip(locations).enumerate() {
+            let outcome = &mut outcomes[index];
             if !has_charge(hit, allowed, outcome) {
                 continue;
             }
             let charged_at = if hit.cost == 0 {
                 Timestamp::default()
             } else {
-                let shard = locked.shard_of_hit(hit_index as usize);
+                let shard = locked.shard_of_hit(index);
                 with_counter!(location.counter, counter => {
                     let slot = self.find_or_restore_state(shard, counter, hit, *location, context.now)?;
                     self.charge(shard, counter, slot, *location, (hit, outcome), context)?
                 })
             };
-            charges.push(Charge {
+            receipt.push(Charge {
                 counter: CounterId::Fingerprint(location.fingerprint),
                 limit: *hit.limit,
-                hit_index,
+                hit_index: index as u32,
                 phase_us: location.phase_us,
                 charged_at,
                 hit_cost: hit.cost,
                 cost: hit.cost,
             });
         }
-        let receipt = charges.into_iter().collect();
         Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
@@ -136,7 +133,12 @@ impl Counters {
             && shard.replicas.get(location.fingerprint).is_some()
         {
             let kind = self.kinds.get_or_register_kind(hit, location.counter)?;
-            return Ok(Some(self.insert_state::<C>(shard, location.id(), kind, now)));
+            return Ok(Some(self.insert_state::<C>(
+                shard,
+                (location.fingerprint, hit.key.group()),
+                kind,
+                now,
+            )));
         }
         Ok(slot)
     }

@@ -110,7 +110,7 @@ impl Counters {
             });
             Ok(self.peek(&[Hit { cost: 0, required: 1, ..*hit }], now)?[0])
         };
-        hits.iter().zip(&locations).map(refund).collect()
+        hits.iter().zip(locations.iter()).map(refund).collect()
     }
 
     /// Resets the counters of the given hits: removes all units that this node has charged or received from other
@@ -119,7 +119,7 @@ impl Counters {
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn reset(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
-        for (hit, location) in hits.iter().zip(&self.locate_counters(hits, now)?) {
+        for (hit, location) in hits.iter().zip(self.locate_counters(hits, now)?.iter()) {
             let shard = &mut *self.shards[location.shard].shard.lock();
             with_counter!(location.counter, counter => {
                 self.find_or_restore_state(shard, counter, hit, *location, now)?;

@@ -34,7 +34,8 @@ impl Outcomes {
     }
 
     /// Creates an empty list that has space for this number of outcomes.
-    pub(crate) fn with_capacity(capacity: usize) -> Self {
+    #[inline]
+    pub fn with_capacity(capacity: usize) -> Self {
         Self(OneOrMany::with_capacity(capacity))
     }
 
@@ -104,7 +105,8 @@ pub struct Receipt {
 
 impl Receipt {
     /// Creates a receipt without charges that has space for this number of charges.
-    pub(crate) fn with_capacity(capacity: usize) -> Self {
+    #[inline]
+    pub fn with_capacity(capacity: usize) -> Self {
         Self { charges: OneOrMany::with_capacity(capacity) }
     }
 
@@ -131,7 +133,7 @@ impl Receipt {
 
     /// Appends a charge.
     #[inline]
-    pub(crate) fn push(&mut self, charge: Charge) {
+    pub fn push(&mut self, charge: Charge) {
         self.charges.push(charge);
     }
 

@@ -8,19 +8,23 @@ use serde::{Deserialize, Serialize};
 /// where only a part of the list is used, the compiler does not move the rest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "Vec<T>", into = "Vec<T>", bound(serialize = "T: Clone + Serialize"))]
-pub(crate) enum OneOrMany<T> {
+pub enum OneOrMany<T> {
+    /// One item.
     One(T),
+    /// Any number of items.
     Many(Vec<T>),
 }
 
 impl<T> OneOrMany<T> {
     /// Creates an empty list that has space for this number of items.
-    pub(crate) fn with_capacity(capacity: usize) -> Self {
+    #[inline]
+    pub fn with_capacity(capacity: usize) -> Self {
         Self::Many(if capacity > 1 { Vec::with_capacity(capacity) } else { Vec::new() })
     }
 
     /// Appends an item.
-    pub(crate) fn push(&mut self, item: T) {
+    #[inline]
+    pub fn push(&mut self, item: T) {
         match self {
             Self::Many(items) if items.capacity() == 0 => *self = Self::One(item),
             Self::Many(items) => items.push(item),

@@ -26,7 +26,12 @@ impl Counters {
             }
             None => {
                 let kind = self.kinds.get_or_register_kind(hit, location.counter)?;
-                self.insert_state::<C>(shard, location.id(), kind, context.now)
+                self.insert_state::<C>(
+                    shard,
+                    (location.fingerprint, hit.key.group()),
+                    kind,
+                    context.now,
+                )
             }
         };
         if !context.is_alone {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use slidegate::internal::{AnyAdditive, SlotIndex};
 use slidegate::store::{Outcomes, pending_units};
 use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
-use smallvec::SmallVec;
 
 use super::super::{CounterLocation, Counters, Freshness, HasStateTable, LockedShards, Shard};
 use super::{CapPolicy, DecisionContext, HitInEvaluation};
@@ -18,16 +17,15 @@ impl Counters {
     /// Returns two lists. The first contains the outcome of each hit, evaluated as if all earlier hits of the request
     /// were charged. The second contains an entry for each hit that would exceed the maximum of unacknowledged units:
     /// the index of the hit, and the outcome with which it is denied.
-    #[expect(clippy::type_complexity, reason = "both are lists by index")]
     pub(super) fn evaluate_hits(
         &self,
         locked: &mut LockedShards<'_, Shard>,
         hits: &[Hit<'_>],
         locations: &[CounterLocation],
         context: DecisionContext,
-    ) -> Result<(Outcomes, SmallVec<[(usize, Outcome); 1]>), StoreError> {
-        let mut outcomes = Outcomes::new();
-        let mut over_cap = SmallVec::new();
+    ) -> Result<(Outcomes, Vec<(usize, Outcome)>), StoreError> {
+        let mut outcomes = Outcomes::with_capacity(hits.len());
+        let mut over_cap = Vec::new();
         for (index, (hit, location)) in hits.iter().zip(locations).enumerate() {
             let is_same = |earlier: usize| locations[earlier].fingerprint == location.fingerprint;
             let pending_units = pending_units(&hits[..index], &outcomes, is_same);
