@@ -2,12 +2,18 @@
 //!
 //! `ip ident user [17/May/2015:10:05:03 +0000] "METHOD target HTTP/1.1" status size "referer" "user-agent"`
 //!
-//! Further fields are ignored. A line must be complete up to the status; it may be cut anywhere after it.
+//! A host may precede it. Further fields are ignored. A line must be complete up to the status; it may be cut anywhere after it.
+
+mod client;
+#[cfg(test)]
+mod tests;
 
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use slidegate::Timestamp;
 use thiserror::Error;
+
+use self::client::{ClientFields, parse_client_fields};
 
 /// The values of one line of an access log. Escape sequences are not decoded: a quote in a value remains `\"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +42,9 @@ pub fn is_attribute_name(name: &str) -> bool {
     attribute_index(name).is_some()
 }
 
+/// The character that some tools write at the start of a file in UTF-8.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// The number of values that are read from a line.
 pub const VALUE_COUNT: usize = ATTRIBUTE_NAMES.len();
 
@@ -54,6 +63,8 @@ struct LoggedRequestLine<'a> {
 pub enum LineError {
     #[error("line does not begin with `ip ident user [time] \"`")]
     Start,
+    #[error("line does not begin with an IP address, a host and an IP address, or `-`")]
+    Client,
     #[error("invalid time; expected a time such as [17/May/2015:10:05:03 +0000]")]
     Time,
     #[error("missing quote after the request")]
@@ -66,7 +77,9 @@ pub enum LineError {
 
 /// Parses one line of an access log. `text` does not include the line end.
 pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
-    let (ip, user, time, rest) = split_log_line_at_request(text).ok_or(LineError::Start)?;
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    let (client, time, rest) = split_log_line_at_request(text).ok_or(LineError::Start)?;
+    let ClientFields { host: virtual_host, ip, user } = parse_client_fields(client)?;
     let time = parse_timestamp(time).ok_or(LineError::Time)?;
     let (request, rest) = split_at_closing_quote(rest).ok_or(LineError::Quote)?;
     let target = parse_logged_request(request).ok_or(LineError::Request)?;
@@ -75,15 +88,7 @@ pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
     let LoggedRequestLine { method, host, path } = target;
     Ok(Line {
         time,
-        values: [
-            Some(method),
-            Some(path),
-            Some(ip),
-            host,
-            referer,
-            user_agent,
-            none_if_empty_or_dash(user),
-        ],
+        values: [Some(method), Some(path), ip, host.or(virtual_host), referer, user_agent, user],
     })
 }
 
@@ -112,17 +117,13 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Splits a line into the IP address, the user, the time, and the rest after the opening quote of the request. Returns
+/// Splits a line into the fields before the time, the time, and the rest after the opening quote of the request. Returns
 /// `None` if one of these parts is missing.
-fn split_log_line_at_request(text: &str) -> Option<(&str, &str, &str, &str)> {
-    let (ip, rest) = split_at_byte(text, b' ')?;
-    let (_ident, rest) = split_at_byte(rest, b' ')?;
-    // A user name may contain spaces.
-    let user_ends = memchr::memchr_iter(b'[', rest.as_bytes())
-        .find_map(|at| at.checked_sub(1).filter(|&before| rest.as_bytes()[before] == b' '))?;
-    let (user, rest) = (&rest[..user_ends], &rest[user_ends + 2..]);
-    let (time, rest) = split_at_byte(rest, b']')?;
-    (!ip.is_empty()).then_some((ip, user, time, rest.strip_prefix(" \"")?))
+fn split_log_line_at_request(text: &str) -> Option<(&str, &str, &str)> {
+    let time_starts = memchr::memchr_iter(b'[', text.as_bytes())
+        .find_map(|at| at.checked_sub(1).filter(|&before| text.as_bytes()[before] == b' '))?;
+    let (time, rest) = split_at_byte(&text[time_starts + 2..], b']')?;
+    Some((&text[..time_starts], time, rest.strip_prefix(" \"")?))
 }
 
 /// Splits a text at the first occurrence of the ASCII character `at`. Returns `None` if the text does not contain it.
@@ -259,189 +260,4 @@ fn parse_referer_and_user_agent(rest: &str) -> (Option<&str>, Option<&str>) {
 /// Returns the value, or `None` if it is empty or `-`. Access logs contain `-` in place of a missing value.
 fn none_if_empty_or_dash(value: &str) -> Option<&str> {
     Some(value).filter(|value| *value != "-" && !value.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const LOG_TIMESTAMP: &str = "17/May/2015:10:05:03 +0000";
-
-    fn format_log_line(request: &str) -> String {
-        format!("192.0.2.7 - - [{LOG_TIMESTAMP}] \"{request}\" 200 12")
-    }
-
-    fn parse_line_attributes(text: &str) -> Vec<(&str, &str)> {
-        parse(text).unwrap().attributes().collect()
-    }
-
-    #[test]
-    fn combined_format_line_has_all_attributes() {
-        let text = format!(
-            "192.0.2.7 - alice [{LOG_TIMESTAMP}] \"GET /a/b?c=d HTTP/1.1\" 200 203023 \"http://e.org/\" \"curl/8.1\""
-        );
-        assert_eq!(
-            parse_line_attributes(&text),
-            [
-                ("method", "GET"),
-                ("path", "/a/b"),
-                ("ip", "192.0.2.7"),
-                ("header.referer", "http://e.org/"),
-                ("header.user-agent", "curl/8.1"),
-                ("user", "alice"),
-            ]
-        );
-        assert_eq!(parse(&text).unwrap().time, Timestamp::from_secs(1_431_857_103));
-    }
-
-    #[test]
-    fn common_format_line_has_no_headers() {
-        let expected = [("method", "HEAD"), ("path", "/"), ("ip", "192.0.2.7")];
-        assert_eq!(parse_line_attributes(&format_log_line("HEAD / HTTP/1.0")), expected);
-    }
-
-    #[test]
-    fn dash_in_log_line_means_missing_value() {
-        let text = format_log_line("GET / HTTP/1.1") + " \"-\" \"-\"";
-        assert_eq!(parse_line_attributes(&text).len(), 3);
-    }
-
-    #[test]
-    fn log_fields_after_user_agent_are_ignored() {
-        let text = format_log_line("GET / HTTP/1.1") + " \"-\" \"curl\" \"10.0.0.1\" 0.004 \"";
-        assert_eq!(parse_line_attributes(&text)[3..], [("header.user-agent", "curl")]);
-    }
-
-    #[test]
-    fn log_line_truncated_after_status_is_parsed() {
-        let whole = format_log_line("GET / HTTP/1.1") + " \"http://e.org/\" \"curl/8.1\"";
-        let status = whole.find(" 200").unwrap() + " 200".len();
-        for cut in status..whole.len() {
-            assert_eq!(
-                parse_line_attributes(&whole[..cut])[..2],
-                [("method", "GET"), ("path", "/")]
-            );
-        }
-        assert_eq!(
-            parse_line_attributes(&whole[..whole.len() - 3])[4],
-            ("header.user-agent", "curl/8")
-        );
-    }
-
-    #[test]
-    fn escaped_quote_does_not_end_quoted_field() {
-        let text = format_log_line(r#"GET /a\"b HTTP/1.1"#) + r#" "a\\" "say \"hi\" \\""#;
-        assert_eq!(
-            parse_line_attributes(&text)[1..],
-            [
-                ("path", r#"/a\"b"#),
-                ("ip", "192.0.2.7"),
-                ("header.referer", r"a\\"),
-                ("header.user-agent", r#"say \"hi\" \\"#),
-            ]
-        );
-    }
-
-    #[test]
-    fn ipv6_address_and_user_with_spaces_are_parsed() {
-        let text = format!("2001:db8::1 - jane doe [{LOG_TIMESTAMP}] \"GET / HTTP/2.0\" 200 1");
-        assert_eq!(
-            parse_line_attributes(&text)[2..],
-            [("ip", "2001:db8::1"), ("user", "jane doe")]
-        );
-    }
-
-    #[test]
-    fn all_request_target_forms_are_parsed() {
-        let host_and_path = |request: &str| {
-            let text = format_log_line(request);
-            let line = parse(&text).ok()?;
-            let [_, path, _, host, ..] = line.values;
-            Some((host.map(str::to_owned), path?.to_owned()))
-        };
-        let some = |host: &str, path: &str| {
-            Some(((!host.is_empty()).then(|| host.to_owned()), path.to_owned()))
-        };
-        assert_eq!(host_and_path("GET http://e.org:8080/a?b HTTP/1.1"), some("e.org:8080", "/a"));
-        assert_eq!(host_and_path("GET http://me:pw@e.org HTTP/1.1"), some("e.org", "/"));
-        assert_eq!(host_and_path("GET http://e.org?b HTTP/1.1"), some("e.org", "/"));
-        assert_eq!(host_and_path("GET /?to=http://e.org HTTP/1.1"), some("", "/"));
-        assert_eq!(host_and_path("GET /a b HTTP/1.1"), some("", "/a b"));
-        assert_eq!(host_and_path("GET /old"), some("", "/old"));
-        assert_eq!(host_and_path("OPTIONS * HTTP/1.1"), some("", "*"));
-        assert_eq!(host_and_path("CONNECT e.org:443 HTTP/1.1"), some("", "e.org:443"));
-        for garbage in
-            ["-", "", "GET", "GET  HTTP/1.1", r"\x16\x03\x01", r"\x16 /", " / HTTP/1.1", "a b"]
-        {
-            assert_eq!(parse(&format_log_line(garbage)), Err(LineError::Request), "{garbage}");
-        }
-    }
-
-    #[test]
-    fn log_line_time_is_converted_to_utc() {
-        let seconds = |text: &str| parse_timestamp(text).map(|time| time.as_micros() / 1_000_000);
-        assert_eq!(seconds("17/May/2015:12:05:03 +0200"), Some(1_431_857_103));
-        assert_eq!(seconds("17/May/2015:04:35:03 -0530"), Some(1_431_857_103));
-        assert_eq!(seconds("29/Feb/2024:23:59:59 +0000"), Some(1_709_251_199));
-        assert_eq!(seconds("01/Jan/1970:00:00:00 +0000"), Some(0));
-    }
-
-    #[test]
-    fn invalid_log_line_time_is_rejected() {
-        for time in [
-            "29/Feb/2023:00:00:00 +0000",
-            "17/Mai/2015:10:05:03 +0000",
-            "17/May/2015:24:00:00 +0000",
-            "17/May/2015:10:05:03 +9900",
-            "17/May/2015:10:05:03  0000",
-            "17/May/2015:10:05:03 +000",
-            "17/May/2015:10:05:03 +00000",
-            "1:/May/2015:10:05:03 +0000",
-            "31/Dec/1969:23:59:59 +0000",
-            "2015-05-17T10:05:03Z",
-            "",
-        ] {
-            assert_eq!(parse_timestamp(time), None, "{time}");
-        }
-    }
-
-    #[test]
-    fn malformed_line_error_names_malformed_field() {
-        let fails = |text: &str| parse(text).unwrap_err();
-        assert_eq!(fails(""), LineError::Start);
-        assert_eq!(
-            fails(&format!(" - - [{LOG_TIMESTAMP}] \"GET / HTTP/1.1\" 200 1")),
-            LineError::Start
-        );
-        assert_eq!(fails("1.1.1.1 - - [yesterday] \"GET / HTTP/1.1\" 200 1"), LineError::Time);
-        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIMESTAMP}] \"GET / HT")), LineError::Quote);
-        assert_eq!(fails(&format!("1.1.1.1 - - [{LOG_TIMESTAMP}] \"GET /\"")), LineError::Status);
-        assert_eq!(
-            fails(&format!("1.1.1.1 - - [{LOG_TIMESTAMP}] \"GET /\" 2000 1")),
-            LineError::Status
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn parsing_arbitrary_bytes_causes_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = parse(&String::from_utf8_lossy(&bytes));
-        }
-
-        /// Parses a valid line with a few changed characters, so that every part of the parser is reached. Random bytes
-        /// rarely get past the IP address.
-        #[test]
-        fn parsing_malformed_line_causes_no_panic(
-            at in 0..200usize,
-            cut in 0..4usize,
-            put in "[é\"\\\\ \\[\\]0-9:/+-]{0,4}",
-        ) {
-            let good = format_log_line("GET http://e.org/a?b HTTP/1.1") + r#" "a\\" "say \"hi\" \\""#;
-            let at = at.min(good.len());
-            let rest = &good[(at + cut).min(good.len())..];
-            let _ = parse(&format!("{}{put}{rest}", &good[..at]));
-        }
-    }
 }

@@ -28,6 +28,35 @@ fn as_usize(value: &Value) -> usize {
     value.as_u64().unwrap() as usize
 }
 
+/// Each connection of a client has another port.
+#[test]
+fn client_with_many_ports_is_one_client() {
+    let files = ReplayFiles::new("ports");
+    let request = AccessLogRequest {
+        at: START_UNIX_SECONDS,
+        ip: "203.0.113.1".into(),
+        method: "GET",
+        path: "/".into(),
+    };
+    let line = request.to_access_log_line();
+    let with_port = |port| line.replacen("203.0.113.1", &format!("203.0.113.1:{port}"), 1);
+    let log: String = (40_000..40_200).map(with_port).collect();
+    files.write_file("ports.log", log);
+    files.write_file("vhosts.log", format!("www.shop.example:443 {line}").repeat(200));
+    files.write_file("names.log", line.replacen("203.0.113.1", "client.example", 1).repeat(200));
+    for log in ["ports.log", "vhosts.log"] {
+        let report = expect_successful_stdout(
+            files.run_replay(&["--suggest", "--json", "--headroom", "0%", log], b""),
+        );
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let rule = &report["suggestions"]["rules"][0];
+        assert_eq!((&report["unparsable"], &rule["clients"]), (&json!(0), &json!(1)), "{log}");
+        assert_eq!(rule["windows"][0]["choices"][0]["max"], 200, "{log}");
+    }
+    let error = expect_failure(files.run_replay(&["--suggest", "names.log"], b""));
+    assert!(error.contains("does not begin with an IP address"), "{error}");
+}
+
 #[test]
 fn suggested_max_is_minimal() {
     let files = ReplayFiles::new("smallest");
