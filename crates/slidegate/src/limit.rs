@@ -309,8 +309,12 @@ impl Limit {
         }
     }
 
-    /// Returns the largest number of units that fit at once: max, or the burst of a token bucket.
+    /// Returns the largest number of units that fit at once: max, or the burst of a token bucket. With a max of 0 nothing
+    /// fits, regardless of the burst.
     pub fn capacity(&self) -> u64 {
+        if self.quota().max() == 0 {
+            return 0;
+        }
         with_counter!(self.counter, counter => counter.capacity())
     }
 

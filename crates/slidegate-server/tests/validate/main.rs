@@ -158,6 +158,17 @@ domain `llm`
 }
 
 #[test]
+fn max_of_zero_with_burst_lets_nothing_pass() {
+    let policy = "rules: [{ name: a, limits: [{ max: 0, window: 1s, algorithm: token_bucket, burst: 10 }] }]";
+    let file = TempFile::new(".yaml", policy);
+    let path = file.path().to_str().unwrap();
+    let described = run_slidegate_successfully(&["validate", path]);
+    assert!(described.contains("    nothing passes\n"), "{described}");
+    let explained = run_slidegate_successfully(&["explain", "--policy", path, "ip=192.0.2.7"]);
+    assert!(explained.contains("never allowed by this policy\n"), "{explained}");
+}
+
+#[test]
 fn validate_command_prints_result_of_every_policy() {
     let (valid, invalid) = (TempFile::new(".yaml", POLICY), TempFile::new(".yaml", "rules: 5\n"));
     let (valid, invalid) = (valid.path().to_str().unwrap(), invalid.path().to_str().unwrap());

@@ -25,6 +25,17 @@ fn limit_instance_share_divides_max_and_burst() {
     assert_eq!(share(&bucket("100/s", 0), 4), bucket("25/s", 0));
 }
 
+#[test]
+fn max_of_zero_has_no_capacity() {
+    for algorithm in Algorithm::ALL {
+        let limit = Limit::new("0/h".parse().unwrap(), algorithm).unwrap();
+        assert_eq!(limit.capacity(), 0, "{limit}");
+    }
+    let burst = Algorithm::TokenBucket { burst: Some(10), max_debt: None };
+    assert_eq!(Limit::new("0/h".parse().unwrap(), burst).unwrap().capacity(), 0);
+    assert_eq!(Limit::new("1/h".parse().unwrap(), burst).unwrap().capacity(), 10);
+}
+
 /// Decisions copy limits.
 #[test]
 fn limit_takes_32_bytes() {

@@ -92,6 +92,19 @@ fn banned_and_observed_requests_do_not_wait() {
 }
 
 #[test]
+fn max_of_zero_bans_regardless_of_burst() {
+    run_on_paused_time(async {
+        for burst in [0, 10] {
+            let limit =
+                format!("{{ max: 0, window: 1s, algorithm: token_bucket, burst: {burst} }}");
+            let (_, gate) = new_gate(&format!("rules: [{{ name: a, limits: [{limit}] }}]"));
+            let banned = gate.check_async(&request()).await;
+            assert_eq!(banned.reason(), Some(Reason::Banned), "{burst}");
+        }
+    });
+}
+
+#[test]
 fn call_whose_bytes_do_not_fit_does_not_wait() {
     run_on_paused_time(async {
         let (_, gate) = new_gate("rules: [{ name: a, limits: [1/s], algorithm: sliding_log }]");
