@@ -39,7 +39,7 @@ local function deny(txn, status, answer)
     local reply = txn:reply()
     reply:set_status(status)
     if answer then
-        for _, name in ipairs({ "content-type", "ratelimit-policy", "ratelimit", "retry-after" }) do
+        for _, name in ipairs({ "content-type", "cache-control", "ratelimit-policy", "ratelimit", "retry-after" }) do
             for _, value in ipairs(values(answer.headers[name])) do
                 reply:add_header(name, value)
             end

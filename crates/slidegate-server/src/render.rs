@@ -12,7 +12,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use opentelemetry::KeyValue;
 use serde::Serialize;
-use slidegate::headers::{self, Header, Style};
+use slidegate::headers::{self, Header, NO_STORE, Style};
 use slidegate::{Clock, Decision, Jitter, JitterSample, LimitStatus, Problem, Reason, WallClock};
 
 use self::problem::{HttpProblem, PROBLEM_JSON};
@@ -112,6 +112,9 @@ impl ResponseRenderer {
         let headers = response.headers_mut();
         if let Some(content_type) = content_type {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        if !decision.is_allowed() {
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(NO_STORE.1));
         }
         if let Some(policies) = headers::policy_header(self.style, decision) {
             headers.insert(&self.header_names[0], header_value(policies.as_str())?);

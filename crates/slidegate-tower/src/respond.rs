@@ -16,8 +16,8 @@ pub use problem_json::ProblemJson;
 /// A responder, which creates the response to a denied request. Functions that take a `&Denial` and return a response
 /// implement this trait.
 ///
-/// The layer adds its rate-limit headers to the response, including `Retry-After`, unless the response already has
-/// them.
+/// The layer adds its rate-limit headers to the response, including `Retry-After`, and `Cache-Control: no-store`, unless
+/// the response already has them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not create responses with the body `{B}`",
     note = "`ProblemJson`, the default, requires a body type that implements `From<Bytes> + Default`",

@@ -8,8 +8,10 @@ use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Request, Response};
+use http::header::CACHE_CONTROL;
+use http::{HeaderValue, Request, Response};
 use slidegate::Decision;
+use slidegate::headers::NO_STORE;
 use tower_service::Service;
 
 use crate::backend::{BackendDecision, BoxFuture, PendingCharge};
@@ -61,7 +63,8 @@ impl<R> LayerConfig<R> {
         match &*decision {
             BackendDecision::Uncounted => {}
             BackendDecision::Malformed(detail) => {
-                return Err(self.respond.respond(&Denial::from_malformed_request(head, detail)));
+                let denial = Denial::from_malformed_request(head, detail);
+                return Err(self.respond_without_caching(&denial));
             }
             BackendDecision::Counted(decision, _) => {
                 if let Some(inspect) = &self.inspect {
@@ -111,11 +114,22 @@ impl<R> LayerConfig<R> {
             missing.map(|name| MissingExtension { name, status: self.missing_extension_status });
         let retry_after = retry_after(&decision, jitter);
         let denial = Denial::from_decision(head, &decision, retry_after, missing);
-        let mut response = self.respond.respond(&denial);
+        let mut response = self.respond_without_caching(&denial);
         if denial.is_server_error() {
             return response;
         }
         self.header_writer.write_denial(&decision, jitter, response.headers_mut());
+        response
+    }
+
+    /// Returns the response to a denial, which caches must not store unless the responder has decided otherwise.
+    fn respond_without_caching<ResBody>(&self, denial: &Denial<'_>) -> Response<ResBody>
+    where
+        R: Respond<ResBody>,
+    {
+        let mut response = self.respond.respond(denial);
+        let cache_control = response.headers_mut().entry(CACHE_CONTROL);
+        cache_control.or_insert(HeaderValue::from_static(NO_STORE.1));
         response
     }
 

@@ -48,6 +48,10 @@ const MAX_STRUCTURED_FIELD_INTEGER: u64 = 999_999_999_999_999;
 /// The name of the header that contains the retry delay of a denial. Every style writes this header.
 const RETRY_AFTER_HEADER_NAME: &str = "retry-after";
 
+/// The header of every denial. Without it, caches may store a denial with a status such as 404 or 410, and send it to
+/// other clients or after the limit has capacity again (RFC 9111, section 4.2.2).
+pub const NO_STORE: (&str, &str) = ("cache-control", "no-store");
+
 /// The number of bytes that a value can have without a heap allocation: enough for three limits with names of usual
 /// length.
 const MAX_INLINE_TEXT_BYTES: usize = 128;

@@ -35,6 +35,7 @@ async fn response_has_binding_limit_and_denial_details() {
     assert!((60..=120).contains(&until.seconds) && until.nanos == 0, "{until:?}");
     assert!(response_header(&allowed, "ratelimit").unwrap().starts_with("\"per-user.1m\";r=1;t="));
     assert!(allowed.raw_body.is_empty() && response_header(&allowed, "content-type").is_none());
+    assert_eq!(response_header(&allowed, "cache-control"), None);
 
     client.check(check_request()).await;
     let denied = client.check(check_request()).await;
@@ -43,6 +44,7 @@ async fn response_has_binding_limit_and_denial_details() {
     let wait = denied.statuses[0].duration_until_reset.unwrap().seconds;
     assert_eq!(response_header(&denied, "retry-after"), Some(&*wait.to_string()));
     assert_eq!(response_header(&denied, "content-type"), Some("application/problem+json"));
+    assert_eq!(response_header(&denied, "cache-control"), Some("no-store"));
     let body: Value = serde_json::from_slice(&denied.raw_body).unwrap();
     assert_eq!(body["violated-policies"], json!(["per-user.1m"]));
 }

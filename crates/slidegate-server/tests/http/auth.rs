@@ -50,6 +50,10 @@ fn auth_responses_have_headers_and_denials_have_body() {
         (429, Some("application/problem+json"))
     );
     assert!(denied.header("retry-after").is_some());
+    assert_eq!(
+        (allowed.header("cache-control"), denied.header("cache-control")),
+        (None, Some("no-store"))
+    );
     assert!(denied.header("ratelimit").unwrap().starts_with(r#""per-ip";r=0;t="#));
     assert_eq!(
         denied.json(),

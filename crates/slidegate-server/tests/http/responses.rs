@@ -125,6 +125,7 @@ fn denied_response_has_binding_limit_and_retry_after() {
     assert_eq!(client.check(&request).status, 200);
     let response = client.check(&request);
     assert_eq!((response.status, response.header("content-type")), (429, Some("application/json")));
+    assert_eq!(response.header("cache-control"), Some("no-store"));
 
     let found = response.json();
     let [minute, hour] = [0, 1].map(|nth| found["limits"][nth]["reset_after_ms"].clone());

@@ -200,6 +200,7 @@ fn envoy_denial_has_both_header_styles_and_body() {
     let denied = setup.send_request_as_user("/one", "a");
     assert_eq!(denied.status, 429);
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(denied.header("cache-control"), Some("no-store"));
     assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!((3_500..=3_601).contains(&wait), "{wait}");

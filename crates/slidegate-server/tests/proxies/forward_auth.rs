@@ -87,6 +87,7 @@ fn check_limit_and_denial(proxy: &Proxy, upstream: &Upstream, features: &ProxyFe
             assert!(response.body.contains(&format!("\nratelimit: {limit}")), "{response:?}");
         }
         assert_eq!(response.header("retry-after"), None);
+        assert_eq!(response.header("cache-control"), None);
     }
     let forwarded_before = upstream.request_count();
     let denied = send_forged_request(proxy, 2, "/a?deny_status=418", &["-d", "abc"]);
@@ -102,6 +103,7 @@ fn assert_denied(denied: &CurlResponse, features: &ProxyFeatures) {
         (denied.status, denied.header("content-type")),
         (429, Some("application/problem+json"))
     );
+    assert_eq!(denied.header("cache-control"), Some("no-store"));
     assert_eq!(denied.header("ratelimit-policy"), Some(r#""per-ip";q=3;w=3600"#));
     let limit = denied.header("ratelimit").unwrap();
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();

@@ -139,7 +139,10 @@ fn published_protocol_client_decodes_every_response() {
         .iter()
         .map(|header| header["key"].as_str().unwrap())
         .collect();
-    assert_eq!(headers, ["ratelimit-policy", "ratelimit", "retry-after", "content-type"]);
+    assert_eq!(
+        headers,
+        ["ratelimit-policy", "ratelimit", "retry-after", "content-type", "cache-control"]
+    );
     let body = BASE64_STANDARD.decode(denied["rawBody"].as_str().unwrap()).unwrap();
     let problem: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(

@@ -173,6 +173,38 @@ async fn denial_body_lists_violated_limits() {
     });
 }
 
+/// A cache may store a 404 without permission.
+#[tokio::test]
+async fn denial_forbids_caching() {
+    with_both_stores!(|fixture| {
+        let gate = fixture
+            .gate("rules: [{ name: one, per: [api_key], limits: [1/min], deny_status: 404 }]");
+        let attributes = Attributes::new().with("api_key", extract::api_key());
+        let http = serve(hello_router().layer(RateLimitLayer::new(gate, attributes))).await;
+        let allowed = http.get_with_header("x-api-key", "k1").await;
+        assert_eq!((allowed.status, allowed.header("cache-control")), (200, None));
+        let denied = http.get_with_header("x-api-key", "k1").await;
+        assert_eq!((denied.status, denied.header("cache-control")), (404, Some("no-store")));
+    });
+}
+
+#[tokio::test]
+async fn responder_decides_about_caching() {
+    with_both_stores!(|fixture| {
+        let limiter = fixture.limiter(1, MINUTE).named("per-key");
+        let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny)
+            .respond_with(|_: &Denial<'_>| {
+                let mut response = Response::new(Body::empty());
+                response.headers_mut().insert("cache-control", "private".parse().unwrap());
+                response
+            });
+        let http = serve(hello_router().layer(layer)).await;
+        http.get_with_header("x-api-key", "k1").await;
+        let denied = http.get_with_header("x-api-key", "k1").await;
+        assert_eq!(denied.header("cache-control"), Some("private"));
+    });
+}
+
 #[tokio::test]
 async fn retry_after_header_states_exact_wait() {
     with_both_stores!(|fixture| {

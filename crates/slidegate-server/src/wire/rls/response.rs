@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
-use slidegate::headers::Header;
+use slidegate::headers::{Header, NO_STORE};
 use slidegate::{Decision, JitterSample, LimitStatus, Problem, Reason};
 
 use super::ParsedMessage;
@@ -39,7 +39,12 @@ pub fn build_response(
             problem.with_status(429)
         }
     });
-    let content_type = problem.as_ref().map(|_| ("content-type", Problem::CONTENT_TYPE.to_owned()));
+    let denial_headers = problem
+        .as_ref()
+        .map(|_| [("content-type", Problem::CONTENT_TYPE), NO_STORE])
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name, value.to_owned()));
     // Strings and numbers always serialize. If they did not, Envoy would send its own body.
     let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());
     let mut statuses =
@@ -52,7 +57,7 @@ pub fn build_response(
         statuses,
         response_headers_to_add: headers
             .into_iter()
-            .chain(content_type)
+            .chain(denial_headers)
             .map(to_rls_header_value)
             .collect(),
         raw_body: body.unwrap_or_default(),
