@@ -159,6 +159,9 @@ fn quota_remedy(text: &str) -> String {
 }
 
 fn window_remedy(text: &str) -> String {
+    if let Some((period, window)) = closest::calendar_period(text) {
+        return format!("did you mean `{window}`, or `calendar: {period}` in place of a window?");
+    }
     match closest::closest_window(text) {
         Some(window) => format!("did you mean `{window}`?"),
         None => {

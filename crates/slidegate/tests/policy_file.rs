@@ -340,7 +340,28 @@ fn exponential_yaml_alias_expansion_is_rejected() {
         yaml += &format!("a{index}: &a{index} [{before} *a{}]\n", index - 1);
     }
     let found = formatted_errors(&yaml);
-    assert!(found[0].contains("invalid YAML"), "{found:?}");
+    assert!(found[0].contains("invalid YAML: too many values"), "{found:?}");
+    assert!(found[0].contains("use fewer values or aliases"), "{found:?}");
+}
+
+#[test]
+fn extension_fields_hold_anchors() {
+    let policy = Policy::from_yaml(
+        "
+x-usual: &usual [10/s, 600/min]
+x-rule: &rule { per: [ip], limits: *usual }
+rules:
+  - { <<: *rule, name: a }
+  - { <<: *rule, name: b, per: [user] }
+",
+    )
+    .unwrap();
+    for rule in policy.rules() {
+        assert_eq!(formatted_limits(rule), ["1s 10/1s sliding_window", "1m 600/1m sliding_window"]);
+    }
+    let found = formatted_errors("x-a: 1\ny-a: 1\nrules: [{ name: a, limits: [1/s], x-b: 1 }]");
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("2:1: ") && found[1].starts_with("3:35: "), "{found:?}");
 }
 
 /// Formats a YAML list with `count` entries, one per line. `entry` returns the text of the entry with an index.

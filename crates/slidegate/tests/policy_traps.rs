@@ -118,7 +118,10 @@ proptest! {
             && let Some((_, end)) = error.to_string().split_once("did you mean `")
         {
             let suggested = end.strip_suffix("`?").unwrap();
-            prop_assert!(suggested.parse::<Quota>().is_ok(), "{} for {}", suggested, text);
+            // A month or a year is a calendar period, which only a policy has.
+            let policy = Policy::from_yaml(&format!("rules: [{{ name: a, limits: [{suggested}] }}]"));
+            let is_valid = suggested.parse::<Quota>().is_ok() || suggested.contains("calendar");
+            prop_assert!(is_valid && policy.is_ok(), "{} for {}", suggested, text);
             prop_assert_ne!(suggested, text.as_str());
         }
     }

@@ -18,13 +18,18 @@ use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
 use tracing::warn;
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::layer::SubscriberExt;
 
 pub use self::queue::{LogQueue, LostLines};
 
 /// Maximum time by which the end of the process is delayed to write the last lines.
 const MAX_DELAY_AT_END: Duration = Duration::from_millis(500);
+
+/// The target of the events of the HTTP/2 library.
+const HTTP2_TARGET: &str = "h2";
 
 /// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,6 +83,9 @@ fn new_dispatch(
     settings: LogSettings,
     writers: impl for<'w> MakeWriter<'w> + Send + Sync + 'static,
 ) -> Dispatch {
+    let targets = Targets::new()
+        .with_default(settings.level)
+        .with_target(HTTP2_TARGET, http2_level(settings.level));
     let log = tracing_subscriber::fmt()
         .with_max_level(settings.level)
         .with_target(false)
@@ -89,6 +97,7 @@ fn new_dispatch(
             .with_writer(writers)
             .fmt_fields(debug_fn(write_escaped_field).delimited(" "))
             .finish()
+            .with(targets)
             .into(),
         LogFormat::Json => log
             .with_writer(JsonLineWriters(writers))
@@ -97,8 +106,15 @@ fn new_dispatch(
             .with_current_span(false)
             .with_span_list(false)
             .finish()
+            .with(targets)
             .into(),
     }
+}
+
+/// Returns the level of the HTTP/2 library. It warns about single connections whose clients break the protocol, which is
+/// for `debug`.
+fn http2_level(level: LevelFilter) -> LevelFilter {
+    if level >= LevelFilter::DEBUG { level } else { level.min(LevelFilter::ERROR) }
 }
 
 fn log_lost_lines(lost: LostLines) {
@@ -191,6 +207,8 @@ fn must_be_escaped_in_log(char: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, pipe};
+
     use super::*;
 
     #[test]
@@ -199,6 +217,31 @@ mod tests {
         let hostile = "a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\0 ä\\n";
         write!(SingleLineWriter(&mut line), "{hostile}").unwrap();
         assert_eq!(line, r"a\nb\r\u{1b}[2Kc\u{2028}d\u{202e}e\u{9b}f\u{0} ä\n");
+    }
+
+    /// Returns the lines of a log with this level after a warning of the HTTP/2 library and one of the server.
+    fn log_two_warnings(level: LevelFilter, format: LogFormat) -> String {
+        let (mut reader, writer) = pipe().unwrap();
+        let writers = move || writer.try_clone().unwrap();
+        let dispatch = new_dispatch(LogSettings { level, format }, writers);
+        dispatcher::with_default(&dispatch, || {
+            warn!(target: "h2::proto::streams::recv", "recv_reset");
+            warn!("of the server");
+        });
+        drop(dispatch);
+        let mut lines = String::new();
+        reader.read_to_string(&mut lines).unwrap();
+        lines
+    }
+
+    #[test]
+    fn http2_warnings_are_logged_at_debug_only() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let info = log_two_warnings(LevelFilter::INFO, format);
+            assert!(info.contains("of the server") && !info.contains("recv_reset"), "{info}");
+            assert!(log_two_warnings(LevelFilter::DEBUG, format).contains("recv_reset"));
+            assert_eq!(log_two_warnings(LevelFilter::OFF, format), "");
+        }
     }
 
     #[test]

@@ -109,7 +109,9 @@ fn parse_and_compile_policy(
         diagnostics.push(SourceSpan::default(), message);
         return None;
     }
-    let node = Node::parse(text).map_err(|error| report_yaml_error(&error, diagnostics)).ok()?;
+    let mut node =
+        Node::parse(text).map_err(|error| report_yaml_error(&error, diagnostics)).ok()?;
+    node.remove_extensions();
     if matches!(node.kind, NodeKind::Null) {
         let message = "the policy is empty; add `rules:` with a list of rules";
         diagnostics.push(SourceSpan::default(), message);

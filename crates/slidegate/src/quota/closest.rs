@@ -3,15 +3,20 @@
 use super::{Quota, WINDOW_TIME_UNITS};
 
 /// Time units in the notation of policies, each with other words for it.
-const TIME_UNIT_SYNONYMS: [(&str, &[&str]); 8] = [
+const TIME_UNIT_SYNONYMS: [(&str, &[&str]); 6] = [
     ("ms", &["msec", "msecs", "milli", "millis", "millisecond", "milliseconds"]),
     ("s", &["sec", "secs", "second", "seconds"]),
     ("min", &["mins", "minute", "minutes"]),
     ("h", &["hr", "hrs", "hour", "hours", "hourly"]),
     ("d", &["day", "days", "daily"]),
     ("w", &["wk", "week", "weeks", "weekly"]),
-    ("30d", &["month", "monthly"]),
-    ("365d", &["year", "yearly"]),
+];
+
+/// Periods of the calendar whose length varies, each with other words for it and the window of about its length.
+const CALENDAR_PERIODS: [(&str, &[&str], &str); 3] = [
+    ("month", &["mo", "mon", "mth", "mths", "mos", "month", "months", "monthly"], "30d"),
+    ("quarter", &["q", "qtr", "quarter", "quarters", "quarterly"], "90d"),
+    ("year", &["y", "yr", "yrs", "year", "years", "yearly", "annum"], "365d"),
 ];
 
 /// Abbreviations of rates, each with the time unit in the notation of policies.
@@ -35,7 +40,8 @@ const COUNTED_NAMES: [&str; 12] = [
 const SEPARATORS: [&str; 6] = ["/", "per", "every", "each", "in", "a"];
 
 /// Returns the quota that a text in another notation probably means, in the notation of policies: `10/min` for
-/// `10 requests per minute`. Returns `None` if the meaning is not clear.
+/// `10 requests per minute`, and `{ max: 10, calendar: month }` for `10/month`. Returns `None` if the meaning is not
+/// clear.
 pub(crate) fn closest_quota(text: &str) -> Option<String> {
     let text = text.to_lowercase().replace('/', " / ");
     let (max, rest) = split_number(&text);
@@ -45,11 +51,24 @@ pub(crate) fn closest_quota(text: &str) -> Option<String> {
     let abbreviation = RATE_ABBREVIATIONS.iter().find(|(abbreviation, _)| *abbreviation == word);
     let window = match abbreviation {
         Some((_, unit)) if words.peek().is_none() => (*unit).to_owned(),
-        None if SEPARATORS.contains(&word) => closest_window(&words.collect::<Vec<_>>().join(" "))?,
+        None if SEPARATORS.contains(&word) => words.collect::<Vec<_>>().join(" "),
         _ => return None,
     };
-    let quota = format!("{max}/{window}");
+    if let Some((period, window)) = calendar_period(&window) {
+        let is_valid = Quota::parse(&format!("{max}/{window}")).is_ok();
+        return is_valid.then(|| format!("{{ max: {max}, calendar: {period} }}"));
+    }
+    let quota = format!("{max}/{}", closest_window(&window)?);
     Quota::parse(&quota).is_ok().then_some(quota)
+}
+
+/// Returns the period of the calendar that a text such as `month` or `1 yr` means, and the window of about its length.
+pub(super) fn calendar_period(text: &str) -> Option<(&'static str, &'static str)> {
+    let text = text.to_lowercase();
+    let (number, unit) = split_number(&text);
+    let (period, _, window) =
+        CALENDAR_PERIODS.iter().find(|(_, words, _)| words.contains(&unit.trim()))?;
+    matches!(&*number, "" | "1").then_some((period, window))
 }
 
 /// Returns the window that a text in another notation probably means, in the notation of policies: `5min` for
@@ -64,12 +83,7 @@ pub(super) fn closest_window(text: &str) -> Option<String> {
         None if unit == "min" || WINDOW_TIME_UNITS.iter().any(|(name, _)| is_known(name)) => unit,
         None => return None,
     };
-    let window = match &*number {
-        "" => unit.to_owned(),
-        "1" if unit.starts_with(|first: char| first.is_ascii_digit()) => unit.to_owned(),
-        _ if unit.starts_with(|first: char| first.is_ascii_digit()) => return None,
-        _ => format!("{number}{unit}"),
-    };
+    let window = format!("{number}{unit}");
     Quota::parse(&format!("1/{window}")).is_ok().then_some(window)
 }
 
@@ -109,7 +123,12 @@ mod tests {
             ("10/hrs", "10/h"),
             ("10/days", "10/d"),
             ("10/week", "10/w"),
-            ("10/month", "10/30d"),
+            ("10/month", "{ max: 10, calendar: month }"),
+            ("1/Month", "{ max: 1, calendar: month }"),
+            ("100/mo", "{ max: 100, calendar: month }"),
+            ("100/1 month", "{ max: 100, calendar: month }"),
+            ("10k per quarter", "{ max: 10000, calendar: quarter }"),
+            ("100/y", "{ max: 100, calendar: year }"),
             ("10/500 millis", "10/500ms"),
             ("10_000/min", "10000/min"),
             ("10,000/h", "10000/h"),
@@ -132,6 +151,7 @@ mod tests {
             "10/60",
             "10/min/ip",
             "10/2 months",
+            "99999999999/month",
             "10 minutes",
             "-1/s",
             "1.5/s",

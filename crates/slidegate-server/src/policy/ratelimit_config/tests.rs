@@ -37,6 +37,20 @@ fn convert_invalid_configs(texts: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn error_of_converted_policy_is_one_line() {
+    let descriptors: String = (0..=slidegate::policy::file::MAX_RULES)
+        .map(|key| {
+            format!("- {{ key: k{key}, rate_limit: {{ unit: day, requests_per_unit: 9 }} }}\n")
+        })
+        .collect();
+    let errors = convert_invalid_configs(&[&format!("domain: a\ndescriptors:\n{descriptors}")]);
+    let [error] = &errors[..] else { panic!("{errors:?}") };
+    let expected =
+        "0.yaml:1:1: cannot be converted: the resulting policy is invalid: too many rules: ";
+    assert!(error.starts_with(expected) && error.ends_with("the maximum is 10000"), "{error}");
+}
+
+#[test]
 fn config_file_errors_have_positions() {
     for (text, expected) in [
         ("", "0.yaml:1:1: `domain` is missing or empty"),

@@ -4,12 +4,16 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
+use serde_saphyr::budget::BudgetBreach;
+use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
 
 use crate::policy::error::SourceSpan;
 
 /// The maximum number of nodes in a YAML document. A policy with 10,000 rules has about 250,000 nodes.
 pub(super) const MAX_YAML_NODES: usize = 600_000;
+
+/// The start of the names of top-level fields that a policy may have for its own use, as Compose files do.
+const EXTENSION_PREFIX: &str = "x-";
 
 /// One value of a YAML document, with its position in the source text.
 #[derive(Debug)]
@@ -64,16 +68,48 @@ impl Node {
             .map(|raw| node_from_yaml_value(raw, source))
             .map_err(|error| YamlError::from_parser_error(&error))
     }
+
+    /// Removes the entries of a map whose keys begin with `x-`. They have no meaning of their own: their values are
+    /// anchors, to which aliases refer.
+    pub fn remove_extensions(&mut self) {
+        if let NodeKind::Map(entries) = &mut self.kind {
+            entries.retain(|(key, _)| {
+                !matches!(&key.kind, NodeKind::Text(name) if name.starts_with(EXTENSION_PREFIX))
+            });
+        }
+    }
 }
 
 impl YamlError {
     fn from_parser_error(error: &serde_saphyr::Error) -> Self {
         let span = error.location().map(|location| SourceSpan::from_location(&location));
         let problem = UserMessageFormatter.format_message(error);
-        let message = format!(
-            "invalid YAML: {problem}; look here and above for an unclosed bracket or quote, wrong indentation, or a value that must be quoted"
-        );
+        let message = match error.without_snippet() {
+            error if is_too_large(error) => format!(
+                "invalid YAML: too many values; the maximum is {MAX_YAML_NODES}, and an alias such as `*name` counts as the values that it repeats: use fewer values or aliases"
+            ),
+            Error::DuplicateMappingKey { .. } => {
+                format!("invalid YAML: {problem}; remove one of them")
+            }
+            _ => format!(
+                "invalid YAML: {problem}; look here and above for an unclosed bracket or quote, wrong indentation, or a value that must be quoted"
+            ),
+        };
         Self { span: span.unwrap_or_default(), message }
+    }
+}
+
+/// Returns `true` if a document exceeds the bounds of the parser, for example by aliases of aliases. Nesting that is too
+/// deep is no such case: its cause may be an unclosed bracket.
+fn is_too_large(error: &Error) -> bool {
+    match error {
+        Error::AliasError { error, .. } => is_too_large(error),
+        Error::Budget { breach, .. } => !matches!(breach, BudgetBreach::Depth { .. }),
+        Error::AliasReplayCounterOverflow { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => true,
+        _ => false,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::policy::mode::{OnStoreError, WhenMissing};
 /// Rate limits: rules, their defaults and route templates.
 #[derive(Default, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "schema", schemars(title = "slidegate policy", extend("required" = ["rules"])))]
+#[cfg_attr(feature = "schema", schemars(title = "slidegate policy", extend("required" = ["rules"], "patternProperties" = { "^x-": true })))]
 #[serde(default, deny_unknown_fields, expecting = "a map with `rules`")]
 pub(super) struct PolicySpec {
     /// The version of the policy language: 1.
