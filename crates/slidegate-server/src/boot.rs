@@ -1,6 +1,7 @@
 //! From settings to a running service: the store and the service on top of it, listeners, and reloads of the policy.
 
 pub mod allocator;
+mod ignored_input;
 pub mod listen;
 mod reload;
 pub mod settings;
@@ -22,6 +23,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::ignored_input::warn_about_ignored_input;
 use self::listen::{ListenAddress, ListenError};
 use self::settings::Settings;
 use self::start::start_service;
@@ -77,6 +79,7 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
         warn!("--observe is set: every rule only observes, and no request is denied");
     }
     reload::log_notes(&settings.policy_file.notes);
+    warn_about_ignored_input(&settings.policy_file.source);
     reload::start(settings.policy_file, service.clone(), hangup)?;
     let renderer = ResponseRenderer::new(settings.headers, settings.retry_jitter);
     let tls = settings.tls;

@@ -38,6 +38,28 @@ fn start_server_and_charge_one_unit() -> (PolicyFolder, ReloadingServer) {
 }
 
 #[test]
+fn ignored_variables_and_files_are_named_at_start() {
+    let folder = PolicyFolder::new();
+    fs::write(folder.path("a.yaml"), ratelimit_file_content("default", 5)).unwrap();
+    fs::write(folder.path("notes.txt"), "not read").unwrap();
+    fs::write(folder.path(".hidden.yaml"), "not read").unwrap();
+    fs::create_dir(folder.path("more.yaml")).unwrap();
+    fs::create_dir(folder.path("..data")).unwrap();
+    let mut command = slidegate_command();
+    command.arg("serve").arg("--ratelimit-config").arg(folder.path("."));
+    command.args(["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.envs([("SHADOW_MODE", "true"), ("REDIS_URL", "redis:6379"), ("QUOTA_MODE", "false")]);
+    let server = Server::spawn(&mut command);
+    let log = |part: &str| {
+        server.startup_log().iter().find(|line| line.contains(part)).cloned().unwrap_or_default()
+    };
+    let variables = log("environment variables of Envoy's reference server");
+    assert!(variables.contains("variables=\"REDIS_URL SHADOW_MODE\""), "{variables}");
+    let files = log("files directly in the folder are read");
+    assert!(files.contains("ignored=\".hidden.yaml more.yaml/ notes.txt\""), "{files}");
+}
+
+#[test]
 fn added_changed_or_removed_files_reload_policy() {
     let (folder, server) = start_server_and_charge_one_unit();
     fs::write(folder.path("a.yaml"), ratelimit_file_content("default", 7)).unwrap();

@@ -15,23 +15,38 @@ fn is_config_file(name: &OsStr) -> bool {
 /// Returns the paths of the configuration files in a folder, sorted by name. Returns an error if the folder contains
 /// none.
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = list_config_files(folder)?;
+    let (mut files, ignored): (Vec<_>, Vec<_>) =
+        list_entries(folder)?.into_iter().partition(|path| is_read(path));
     if files.is_empty() {
-        let message = "the folder contains no *.yaml or *.yml file";
+        let mut message = "the folder contains no *.yaml or *.yml file".to_owned();
+        if ignored.iter().any(|path| path.is_dir()) {
+            message += ", and its subfolders are not read; name one of them";
+        }
         return Err(io::Error::new(io::ErrorKind::NotFound, message));
     }
     files.sort();
     Ok(files)
 }
 
-fn list_config_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        // Includes dangling links, for which reading reports an error.
-        if is_config_file(&entry.file_name()) && !entry.path().is_dir() {
-            files.push(entry.path());
-        }
-    }
-    Ok(files)
+/// Returns the names of the entries of a folder that are not read, sorted: files that are no configuration files, and
+/// subfolders, with a `/`. Omits names that begin with `..`, which Kubernetes creates in the folder of a ConfigMap.
+pub fn ignored_entries(folder: &Path) -> io::Result<Vec<String>> {
+    let ignored = list_entries(folder)?.into_iter().filter(|path| !is_read(path));
+    let name = |path: PathBuf| {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        let suffix = if path.is_dir() { "/" } else { "" };
+        (!name.starts_with("..")).then(|| name + suffix)
+    };
+    let mut names: Vec<String> = ignored.filter_map(name).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Returns `true` if a path in the folder is read. Includes dangling links, for which reading reports an error.
+fn is_read(path: &Path) -> bool {
+    path.file_name().is_some_and(is_config_file) && !path.is_dir()
+}
+
+fn list_entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
 }
