@@ -151,7 +151,7 @@ domain `llm`
     denied requests are charged too, above max
     while the store is unavailable, no request passes
     in Redis: each counter is split into 4, by model and route
-    at most 455 B for each key in memory
+    at most 441 B for each key in memory
 ";
     assert_eq!(run_slidegate_successfully(&["validate", path]), format!("{path}{expected}"));
     assert_eq!(parse_utf8(&run_slidegate(&["validate", path]).stderr), "", "no warning");
