@@ -1,4 +1,4 @@
-//! Policies: their files, or files of Envoy's reference rate limit server, their description and their differences.
+//! Reads policies from their files or from those of Envoy's reference rate limit server, describes them, and compares two.
 
 pub mod description;
 pub mod diff;

@@ -88,7 +88,7 @@ impl LogSource {
     }
 }
 
-/// Returns `true` if the path `-` stands for standard input.
+/// Returns whether the path is `-`, which stands for standard input.
 pub fn is_stdin_path(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

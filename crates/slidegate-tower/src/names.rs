@@ -16,7 +16,7 @@ use crate::request_options::RequestOptions;
 
 const NEVER_APPLIES: &str = "the rule never applies";
 const DENIES_EACH_REQUEST: &str = "the rule denies each request";
-const NEVER_COUNTS_BY_IT: &str = "the rule never counts by it";
+const ATTRIBUTE_NEVER_COUNTED: &str = "the rule never counts by it";
 const OVERRIDE_NEVER_APPLIES: &str = "an override of the rule never applies";
 const MEETS_CONDITION: &str = "each request meets the condition `not`";
 
@@ -136,7 +136,7 @@ impl<'c> AttributeChecker<'c> {
             0 | 1 => String::new(),
             count => format!(" and {} more", count - 1),
         };
-        let names = || name.split('|').filter(|name| !self.is_provided(name));
+        let names = || name.split('|').filter(|name| !self.has_extractor(name));
         let similar = names()
             .find_map(|name| most_similar(name, &self.unused))
             .or_else(|| names().find_map(|name| most_similar(name, &self.extractors)));
@@ -153,10 +153,10 @@ impl<'c> AttributeChecker<'c> {
     /// Returns the attributes that a rule uses and no extractor provides, each with the consequence.
     fn find_unprovided(&self, rule: &'c Rule) -> Vec<(String, &'static str)> {
         let entries = rule.per().entries().iter().filter_map(|entry| {
-            let is_any_provided = entry.names().any(|name| self.is_provided(name));
+            let is_any_provided = entry.names().any(|name| self.has_extractor(name));
             let effect = match rule.when_missing() {
                 _ if is_any_provided && entry.names().any(|name| self.is_misspelt(name)) => {
-                    NEVER_COUNTS_BY_IT
+                    ATTRIBUTE_NEVER_COUNTED
                 }
                 _ if is_any_provided => return None,
                 WhenMissing::Skip => NEVER_APPLIES,
@@ -171,11 +171,11 @@ impl<'c> AttributeChecker<'c> {
         let of_descriptor =
             rule.descriptor().into_iter().flatten().map(|name| (name, NEVER_APPLIES));
         let names = own.chain(of_overrides).chain(of_descriptor);
-        let names = names.filter(|(name, _)| !self.is_provided(name));
+        let names = names.filter(|(name, _)| !self.has_extractor(name));
         entries.chain(names.map(|(name, effect)| (name.to_owned(), effect))).collect()
     }
 
-    fn is_provided(&self, name: &str) -> bool {
+    fn has_extractor(&self, name: &str) -> bool {
         let derives_route =
             || self.extractors.contains(&"path") && self.policy.routes().next().is_some();
         self.extractors.contains(&name) || (name == "route" && derives_route())
@@ -184,7 +184,7 @@ impl<'c> AttributeChecker<'c> {
     /// Returns whether no extractor provides an alternative of `per`, but an extractor that no rule uses has a similar name.
     /// Otherwise another service of the same policy may provide the alternative.
     fn is_misspelt(&self, name: &str) -> bool {
-        !self.is_provided(name) && most_similar(name, &self.unused).is_some()
+        !self.has_extractor(name) && most_similar(name, &self.unused).is_some()
     }
 }
 

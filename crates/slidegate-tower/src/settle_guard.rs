@@ -1,4 +1,4 @@
-//! The guard of a charge from the decision until the response.
+//! Settles the charge of a request that ends without a response, as the setting [`OnDrop`] says.
 
 use std::sync::Arc;
 

@@ -113,7 +113,7 @@ impl PeriodSpan {
 /// The end of a period for a decision that another machine makes, with a clock that differs from the clock of this
 /// machine: the boundary between two periods that is nearest to this machine's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Boundary {
+pub(crate) struct PeriodBoundary {
     /// The phase before the boundary, in microseconds.
     pub(crate) phase_us: u64,
     /// The number of the window of counter time at whose start the boundary is.
@@ -213,7 +213,7 @@ impl Calendar {
 
     /// Returns the boundary that is nearest to `time`. A machine whose clock differs by less than half a period finds with
     /// it the counter time of its own time.
-    pub(crate) fn nearest_boundary(&self, time: Timestamp) -> Boundary {
+    pub(crate) fn nearest_boundary(&self, time: Timestamp) -> PeriodBoundary {
         let [previous, current, next] = self.spans(time);
         let is_first_half = time.as_micros() < current.start_us.midpoint(current.end_us);
         let (before, after) = if is_first_half && current.start_us > 0 {
@@ -225,7 +225,7 @@ impl Calendar {
         let step_us = self.phase_of(&after).saturating_sub(phase_us);
         // Time zones change their offset at whole seconds, so periods have whole seconds too.
         let to_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        Boundary {
+        PeriodBoundary {
             phase_us,
             window: to_u32(before.number + 1),
             phase_step_s: to_u32(step_us / 1_000_000),

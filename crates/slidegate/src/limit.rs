@@ -20,7 +20,7 @@ use crate::algorithm::sliding_window::{self, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Align, AnyAdditive, AnyCounter, LimitParams, with_counter};
 #[cfg(feature = "calendar")]
-use crate::calendar::{Boundary, Calendar};
+use crate::calendar::{Calendar, PeriodBoundary};
 use crate::clock::{Timestamp, ceil_micros};
 use crate::key::Key;
 #[cfg(feature = "calendar")]
@@ -334,7 +334,8 @@ impl Limit {
     ) -> (LimitParams, u64) {
         #[cfg(feature = "calendar")]
         if let Some(calendar) = self.calendar_periods() {
-            let Boundary { phase_us, window, phase_step_s } = calendar.nearest_boundary(now());
+            let PeriodBoundary { phase_us, window, phase_step_s } =
+                calendar.nearest_boundary(now());
             // Without ticks, a remote store keeps a state until the end of the period, and no window longer.
             let params =
                 LimitParams { extra: window, max_debt: phase_step_s, tick_us: 0, ..self.params() };

@@ -22,7 +22,7 @@ use crate::decision::{Decision, DecisionLimits, Denied};
 use crate::hit::Hit;
 use crate::key::{DEFAULT_DOMAIN, Key, Scope, Value};
 use crate::limit::{Limit, LimitError};
-use crate::rule_limit::LimiterLimits;
+use crate::rule_limit::NamedLimits;
 use crate::store::memory::MemoryStore;
 use crate::store::{Adjustment, Edit, Receipt, Store, StoreError, StoreKind};
 use crate::store_key::StoreKey;
@@ -56,7 +56,7 @@ pub struct Limiter<S = MemoryStore> {
     /// The constant part of the limiter's keys, for a store that other processes share.
     scope: Scope,
     /// The limits with their names, for decisions. In the order of `limits`.
-    named_limits: Arc<LimiterLimits>,
+    named_limits: Arc<NamedLimits>,
     /// The number of instances of the service that share the store.
     instances: NonZeroU32,
     /// The calls that wait until they fit.
@@ -158,7 +158,7 @@ impl<S> Limiter<S> {
         }
         Ok(Self {
             has_per_key_window_offset: limits.iter().any(Limit::has_per_key_window_offset),
-            named_limits: Arc::new(LimiterLimits::new(DEFAULT_LIMITER_NAME, &limits, false)),
+            named_limits: Arc::new(NamedLimits::new(DEFAULT_LIMITER_NAME, &limits, false)),
             limits,
             store,
             secret: foldhash::quality::RandomState::default(),
@@ -174,7 +174,7 @@ impl<S> Limiter<S> {
     /// The name also appears in headers, with `-` in place of characters other than `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let limits = LimiterLimits::new(name, &self.limits, self.named_limits.is_observing());
+        let limits = NamedLimits::new(name, &self.limits, self.named_limits.is_observing());
         Self { scope: new_limiter_scope(name), named_limits: Arc::new(limits), ..self }
     }
 
@@ -190,7 +190,7 @@ impl<S> Limiter<S> {
     /// ```
     #[must_use]
     pub fn observing(self) -> Self {
-        let limits = LimiterLimits::new(self.named_limits.name(), &self.limits, true);
+        let limits = NamedLimits::new(self.named_limits.name(), &self.limits, true);
         Self { named_limits: Arc::new(limits), ..self }
     }
 
@@ -217,7 +217,7 @@ impl<S> Limiter<S> {
         let share = |limit: &Limit| limit.instance_share(self.instances);
         let limits: Box<[Limit]> = self.limits.iter().map(share).collect();
         let names = &self.named_limits;
-        let named_limits = LimiterLimits::new(names.name(), &limits, names.is_observing());
+        let named_limits = NamedLimits::new(names.name(), &limits, names.is_observing());
         Limiter {
             limits,
             named_limits: Arc::new(named_limits),
@@ -251,7 +251,7 @@ impl<S> Limiter<S> {
     }
 
     /// Returns the limits with their names, in the order of [`limits`](Self::limits).
-    pub(crate) fn named_limits(&self) -> &Arc<LimiterLimits> {
+    pub(crate) fn named_limits(&self) -> &Arc<NamedLimits> {
         &self.named_limits
     }
 

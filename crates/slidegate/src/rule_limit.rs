@@ -9,7 +9,7 @@ use crate::limit::Limit;
 
 /// The limits of a [`Limiter`](crate::Limiter), with the names that clients see.
 #[derive(Debug)]
-pub(crate) struct LimiterLimits {
+pub(crate) struct NamedLimits {
     name: Box<str>,
     limits: Box<[RuleLimit]>,
     /// The limit that denies a request without a key.
@@ -17,7 +17,7 @@ pub(crate) struct LimiterLimits {
     is_observing: bool,
 }
 
-impl LimiterLimits {
+impl NamedLimits {
     /// Creates the limits of a limiter. With `is_observing`, they never deny.
     pub(crate) fn new<'l>(
         name: &str,

@@ -109,7 +109,7 @@ impl OutgoingStream {
         !self.in_flight.is_empty()
     }
 
-    /// Sets the number of bytes that may be sent in a new interval.
+    /// Starts an interval in which this number of bytes may be sent.
     pub fn refill_budget(&mut self, bytes: usize) {
         self.budget_bytes = bytes;
     }

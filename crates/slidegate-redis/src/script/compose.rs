@@ -23,7 +23,7 @@ const LOG_HELPERS_LUA: &str = include_str!("../../lua/logs.lua");
 const LOG_ENTRIES_LUA: &str = include_str!("../../lua/log_entries.lua");
 /// The driver that decides one hit whose state is a log in a Redis value that several limits share.
 const DECIDE_HIT_IN_LOG_LUA: &str = include_str!("../../lua/single_log.lua");
-/// The driver that decides one hit whose state has its own Redis key.
+/// The script that decides one hit whose state has its own Redis key. The scripts of the algorithms are inserted into it.
 const DECIDE_HIT_WITH_OWN_KEY_LUA: &str = include_str!("../../lua/single_key.lua");
 /// The template that decides the limits of one Redis value.
 const DECIDE_LIMITS_LUA: &str = include_str!("../../lua/group_limits.lua");
@@ -32,7 +32,7 @@ const DECIDE_ONE_REQUEST_LUA: &str = include_str!("../../lua/group.lua");
 /// The template of the driver that decides several requests, each of the limits of one Redis value.
 const DECIDE_SEVERAL_REQUESTS_LUA: &str = include_str!("../../lua/group_batch.lua");
 /// The driver that decides one or more requests with any hits.
-const DECIDE_ANY_REQUESTS_LUA: &str = include_str!("../../lua/batch.lua");
+const DECIDE_REQUESTS_LUA: &str = include_str!("../../lua/batch.lua");
 /// The driver that decides a call with an id.
 const DECIDE_ONCE_LUA: &str = include_str!("../../lua/once.lua");
 /// The driver that corrects the charges of a call once.
@@ -114,18 +114,18 @@ pub fn once_group(algorithms: AlgorithmSequence) -> String {
 
 /// Composes the script that decides several requests of any kind.
 pub fn batch(set: AlgorithmSet) -> String {
-    compose_script(set, AlgorithmFunction::Decide, DECIDE_ANY_REQUESTS_LUA)
+    compose_script(set, AlgorithmFunction::Decide, DECIDE_REQUESTS_LUA)
 }
 
 /// Composes the script that decides any hits of a call with an id.
 pub fn once_batch(set: AlgorithmSet) -> String {
-    let decide_call = as_function("decide_call", DECIDE_ANY_REQUESTS_LUA);
+    let decide_call = as_function("decide_call", DECIDE_REQUESTS_LUA);
     compose_script(set, AlgorithmFunction::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
 }
 
 /// Composes the script that corrects the charges of a call.
 pub fn settle(set: AlgorithmSet) -> String {
-    compose_settle_script(set, "", DECIDE_ANY_REQUESTS_LUA)
+    compose_settle_script(set, "", DECIDE_REQUESTS_LUA)
 }
 
 /// Composes the script that corrects the charges of a call, all with this algorithm.

@@ -177,7 +177,7 @@ impl RedisStoreInner {
         Ok(result)
     }
 
-    /// Returns the key of the record of a call whose keys are in this slot.
+    /// Returns the Redis key of the record that makes a call idempotent. `slot` is the slot of the call's other keys.
     fn call_record_key(&self, slot: u16, identity: &CallIdentity) -> String {
         self.keyspace.call_record_key(self.slot_of_record(slot), identity.id)
     }

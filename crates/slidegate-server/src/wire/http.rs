@@ -156,7 +156,7 @@ impl HttpServiceState {
     ) -> Result<Counted<Response>, HttpProblem> {
         let (service, renderer) = (&self.service, &self.renderer);
         let policy = service.active_policy();
-        // Repaired here, because the parsed call borrows the text.
+        // Invalid UTF-8 is replaced here, because the parsed call borrows the text.
         let text = &*repair_json(body);
         match endpoint {
             Endpoint::Check | Endpoint::Peek | Endpoint::Report | Endpoint::Reserve => {

@@ -139,7 +139,7 @@ impl SlidingBuckets {
 
     /// Begins the bucket that contains `now`, unless it is the current bucket of the state or an earlier one. Removes the
     /// buckets that are no longer counted.
-    fn begin_bucket_at(&self, state: &mut State, now: Timestamp) {
+    fn begin_time_bucket(&self, state: &mut State, now: Timestamp) {
         if self.is_in_current_bucket(state, now) {
             return;
         }
@@ -220,7 +220,7 @@ impl Counter for SlidingBuckets {
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        self.begin_bucket_at(state, now);
+        self.begin_time_bucket(state, now);
         add_to_count(&mut state.current_units, cost);
         self.charge_effect(state, state.total(), self.expires_at(state), now)
     }

@@ -22,7 +22,7 @@ use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota};
 
 pub use state::State;
-use state::{Entry, Expired, MAX_TICKS_PER_WINDOW, Newest};
+use state::{Entry, Expired, MAX_TICKS_PER_WINDOW, NewestEntry};
 
 /// The default resolution.
 pub const DEFAULT_RESOLUTION: u16 = 32;
@@ -183,7 +183,7 @@ impl SlidingWindow {
 
     /// Returns whether a charge of `units` units at `tick` may join the newest entry. With `is_deep_in_debt`, the number of
     /// units in the entry is not limited.
-    fn may_join(&self, newest: Newest, tick: u64, units: u32, is_deep_in_debt: bool) -> bool {
+    fn may_join(&self, newest: NewestEntry, tick: u64, units: u32, is_deep_in_debt: bool) -> bool {
         tick == newest.entry.tick
             || (is_deep_in_debt || newest.entry.units + units <= self.max_entry_units)
                 && self.is_within_entry(newest.span_to(tick))
@@ -235,7 +235,7 @@ impl SlidingWindow {
     fn charge_single_if_fits(
         &self,
         state: &mut State,
-        newest: Newest,
+        newest: NewestEntry,
         now: Timestamp,
         cost: u64,
     ) -> Option<Result<ChargeEffect, Outcome>> {

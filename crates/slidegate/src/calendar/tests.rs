@@ -171,7 +171,7 @@ fn nearest_boundary_has_phase_before_and_after_it() {
             let Range { start, end } = calendar.period_at(now);
             // The last decision was in any other period.
             calendar.period_at(Timestamp::from_secs(rng.u64(..MAX_TEST_TIME_S)));
-            let Boundary { phase_us, window, phase_step_s } = calendar.nearest_boundary(now);
+            let PeriodBoundary { phase_us, window, phase_step_s } = calendar.nearest_boundary(now);
             let half_us = (end.as_micros() - start.as_micros()) / 2;
             // The time of another machine.
             let time = Timestamp::from_micros(now.as_micros() + rng.u64(..half_us) - half_us / 2);

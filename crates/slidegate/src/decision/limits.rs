@@ -11,7 +11,7 @@ use super::limit_status::{LimitStatus, LimitStatusSource};
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
 use crate::policy::{HitOrigin, MatchedRules, Rule};
-use crate::rule_limit::LimiterLimits;
+use crate::rule_limit::NamedLimits;
 #[cfg(feature = "policy")]
 use crate::rule_limit::RuleLimit;
 
@@ -20,8 +20,8 @@ use crate::rule_limit::RuleLimit;
 pub(crate) enum DecisionLimits<'l> {
     /// The limits of a limiter.
     Limiter {
-        limits: Cow<'l, Arc<LimiterLimits>>,
-        /// Whether the request has no key, so that the decision is based on [`LimiterLimits::missing`].
+        limits: Cow<'l, Arc<NamedLimits>>,
+        /// Whether the request has no key, so that the decision is based on [`NamedLimits::missing`].
         is_key_missing: bool,
     },
     /// The limits of the rules of a policy.

@@ -62,7 +62,7 @@ impl<S> Gate<S> {
         receipt: &Receipt,
     ) {
         if receipt.charges().iter().all(is_permit) {
-            self.find_unused_costs(decision, &ActualCosts::new().cost(1));
+            self.warn_about_uncharged_costs(decision, &ActualCosts::new().cost(1));
         }
     }
 
@@ -74,13 +74,17 @@ impl<S> Gate<S> {
         cost: &str,
     ) {
         if receipt.is_empty() {
-            self.find_unused_costs(decision, &ActualCosts::new().with_cost(cost, 1));
+            self.warn_about_uncharged_costs(decision, &ActualCosts::new().with_cost(cost, 1));
         }
     }
 
     /// Warns about the costs to which the charges of an allowed request are settled, but which no rule charges: a named
     /// cost that no rule of the policy charges, and the unnamed cost if all rules that apply charge other costs.
-    pub(super) fn find_unused_costs(&self, decision: &Decision<'_>, actual: &ActualCosts<'_>) {
+    pub(super) fn warn_about_uncharged_costs(
+        &self,
+        decision: &Decision<'_>,
+        actual: &ActualCosts<'_>,
+    ) {
         let policy = self.policy.load();
         let names: Vec<&DomainNames> =
             policy.domains().filter_map(|domain| policy.domain_names(domain)).collect();

@@ -90,7 +90,7 @@ impl<'g, S: Store> Reservation<'g, S> {
     /// # Errors
     /// If the store did not respond. The estimate may stay charged.
     pub async fn settle_async(mut self, actual: &ActualCosts<'_>) -> Result<(), StoreError> {
-        self.gate.find_unused_costs(&self.decision, actual);
+        self.gate.warn_about_uncharged_costs(&self.decision, actual);
         let settlement = self.call.settlement(actual, SETTLE_TTL);
         let is_degraded = self.decision.is_degraded();
         self.is_reverted_on_drop = false;

@@ -12,7 +12,7 @@ use crate::key::{MAX_VALUE_BYTES, ShortenedValue, Value};
 use crate::quota::Quota;
 use crate::request::Descriptor;
 
-/// Name of the attribute that is derived from the attribute `path` if a descriptor does not contain it.
+/// Name of the attribute `route`, which is derived from the attribute `path` unless the descriptor has a route.
 const ROUTE_ATTRIBUTE: &str = "route";
 
 /// The names and values of the attributes of a descriptor, prepared for matching. If the descriptor has no attribute

@@ -33,7 +33,7 @@ impl Oracle {
     }
 
     /// Returns the units charged in the window `(now - window, now]`.
-    pub fn in_window(&self, now: Timestamp, window: Duration) -> u64 {
+    pub fn units_in_window(&self, now: Timestamp, window: Duration) -> u64 {
         let now_us = now.as_micros();
         let is_inside = |at: u64| at <= now_us && now_us < at.saturating_add(ceil_micros(window));
         self.charges.iter().filter(|(at, _)| is_inside(*at)).map(|(_, cost)| cost).sum()
@@ -43,12 +43,12 @@ impl Oracle {
     /// are examined, because one of them contains the maximum.
     pub fn max_units_in_any_window(&self, window: Duration) -> u64 {
         let ends = self.charges.iter().map(|(at, _)| Timestamp::from_micros(*at));
-        ends.map(|end| self.in_window(end, window)).max().unwrap_or(0)
+        ends.map(|end| self.units_in_window(end, window)).max().unwrap_or(0)
     }
 
     /// Returns `true` if the window that ends at `now` has at most `max` units after a charge of `cost` units. A cost
     /// of 0 is treated as 1.
     pub fn fits(&self, now: Timestamp, window: Duration, max: u64, cost: u64) -> bool {
-        self.in_window(now, window).saturating_add(cost.max(1)) <= max
+        self.units_in_window(now, window).saturating_add(cost.max(1)) <= max
     }
 }

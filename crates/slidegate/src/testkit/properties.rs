@@ -108,7 +108,7 @@ pub async fn units_stay_below_bound<S: Store>(
         if result.allowed {
             oracle.charge(now, cost);
             let bound = max_units_in_window(limit);
-            let inside = oracle.in_window(now, window);
+            let inside = oracle.units_in_window(now, window);
             assert!(
                 inside <= bound,
                 "{limit}, seed {seed}: {inside} units in a window, at most {bound}"
@@ -260,7 +260,7 @@ fn assert_within_limit<S>(
         | Algorithm::SlidingLog
         | Algorithm::SlidingBuckets { .. }
         | Algorithm::Concurrent => {
-            let inside = oracle.in_window(now, window);
+            let inside = oracle.units_in_window(now, window);
             assert!(inside <= max, "{limit}, seed {seed}: {inside} units in a window");
         }
         Algorithm::SlidingCounter | Algorithm::FixedWindow { .. } => {
@@ -269,7 +269,7 @@ fn assert_within_limit<S>(
                 Some(calendar) => now.as_micros() - calendar.period_at(now).start.as_micros(),
                 None => (now.as_micros() + limit.phase_us(&key, now)) % window_us,
             };
-            let span = |us: u64| oracle.in_window(now, Duration::from_micros(us));
+            let span = |us: u64| oracle.units_in_window(now, Duration::from_micros(us));
             let running = span(since_us + 1);
             let mut inside = running;
             if limit.algorithm() == Algorithm::SlidingCounter {
@@ -281,7 +281,7 @@ fn assert_within_limit<S>(
         }
         Algorithm::TokenBucket { .. } => {
             for span in [window / 10, window / 2, window, 3 * window] {
-                let inside = u128::from(oracle.in_window(now, span));
+                let inside = u128::from(oracle.units_in_window(now, span));
                 let leaked = (u128::from(max) * span.as_micros()).div_ceil(window.as_micros());
                 let bound = u128::from(limit.capacity()) + leaked + 1;
                 assert!(inside <= bound, "{limit}, seed {seed}: {inside} units in {span:?}");
@@ -406,7 +406,7 @@ pub async fn units_stay_below_bound_without_refunds<S: Store>(
         let allowed = counter.take(cost).await.allowed;
         if allowed {
             oracle.charge(now, cost);
-            let (bound, inside) = (max_units_in_window(limit), oracle.in_window(now, window));
+            let (bound, inside) = (max_units_in_window(limit), oracle.units_in_window(now, window));
             assert!(
                 inside <= bound,
                 "{limit}, seed {seed}: {inside} units in a window, at most {bound}"

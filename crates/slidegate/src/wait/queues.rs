@@ -230,7 +230,7 @@ impl WaitQueues {
                 > self.bounds.max_waiting_bytes
             || counters
                 .iter()
-                .any(|&counter| queues.len_of(counter) >= self.bounds.max_waiting_per_key);
+                .any(|&counter| queues.waiting_calls(counter) >= self.bounds.max_waiting_per_key);
         if is_full {
             self.queue_full.fetch_add(1, Ordering::Relaxed);
             return Err(QueueFull);
@@ -364,7 +364,7 @@ impl Drop for Place<'_> {
 }
 
 impl Queues {
-    fn len_of(&self, counter: u64) -> usize {
+    fn waiting_calls(&self, counter: u64) -> usize {
         self.by_counter.get(&counter).map_or(0, VecDeque::len)
     }
 

@@ -78,7 +78,7 @@ pub fn convert_domain(
                 }
             }
         }
-        limit.to_converted_rule(rule_name, &domain.name, replaces.into_iter().collect())
+        limit.new_rule(rule_name, &domain.name, replaces.into_iter().collect())
     });
     let requested = ConvertedRule {
         limits: ConvertedLimits::Word("requested"),
@@ -272,7 +272,7 @@ impl ConversionOptions {
 
 impl LimitWithDescriptorPath<'_> {
     /// Creates the rule that enforces this limit.
-    fn to_converted_rule(&self, name: &str, domain: &str, replaces: Vec<String>) -> ConvertedRule {
+    fn new_rule(&self, name: &str, domain: &str, replaces: Vec<String>) -> ConvertedRule {
         let with_value = self.steps.iter().filter(|step| !step.descriptor.value.is_empty());
         let counted_by = self.steps.iter().filter(|step| step.has_counter_per_value());
         let with_excluded = self.steps.iter().filter(|step| step.excluded.value_count() > 0);

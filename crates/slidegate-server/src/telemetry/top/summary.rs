@@ -30,7 +30,7 @@ use std::mem;
 type MapByKeyHash<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 
 /// Number of shared counters for each key that a summary holds.
-const FILTER_COUNTERS_PER_KEY: usize = 4;
+const SHARED_COUNTERS_PER_KEY: usize = 4;
 
 /// A summary of the most frequent keys with approximate counts. Keys are identified by their hashes, and each has a
 /// label of type `L`.
@@ -117,7 +117,7 @@ impl<L: Default> Summary<L> {
     /// frequent.
     fn filter_key(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
         if self.filter.is_empty() {
-            let counters = self.entries.len().next_power_of_two() * FILTER_COUNTERS_PER_KEY;
+            let counters = self.entries.len().next_power_of_two() * SHARED_COUNTERS_PER_KEY;
             self.filter = vec![0; counters].into();
         }
         let Some(smallest) = self.find_smallest_count() else { return };

@@ -1,6 +1,6 @@
 //! Several entries of a compacted log, in one allocation: the newest entry and a ring of the others.
 
-use super::state::{Entry, Expired, Newest};
+use super::state::{Entry, Expired, NewestEntry};
 
 /// The number of bits of a tick that an entry in a ring contains.
 const TICK_BITS: u32 = 26;
@@ -46,7 +46,7 @@ struct RingHead {
     newest_units: u32,
     /// The sum of the units of all entries.
     total: u32,
-    /// See [`Newest::span`].
+    /// See [`NewestEntry::span`].
     span: u32,
     /// The lowest bits of a tick before which the oldest entry has no charges.
     oldest_first: u32,
@@ -74,7 +74,7 @@ pub(super) struct RingMut<'s> {
 
 impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
     /// Creates a ring of entries, of which there must be at least two, and at most one more than there are `slots`. The
-    /// first entry has no charges before `oldest_first`, and `span` is the [`Newest::span`] of the last one.
+    /// first entry has no charges before `oldest_first`, and `span` is the [`NewestEntry::span`] of the last one.
     pub(super) fn boxed(
         log: &[Entry],
         (oldest_first, span): (u64, u32),
@@ -132,9 +132,9 @@ impl RingRef<'_> {
         u64::from(self.head.newest[1]) << 32 | u64::from(self.head.newest[0])
     }
 
-    pub(super) fn newest(self) -> Newest {
+    pub(super) fn newest(self) -> NewestEntry {
         let entry = Entry { tick: self.newest_tick(), units: self.head.newest_units };
-        Newest { entry, span: self.head.span }
+        NewestEntry { entry, span: self.head.span }
     }
 
     /// Returns the sum of the units of all entries.

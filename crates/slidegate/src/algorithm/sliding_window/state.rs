@@ -23,13 +23,13 @@ pub(super) struct Entry {
 
 /// The newest entry of a log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Newest {
+pub(super) struct NewestEntry {
     pub(super) entry: Entry,
     /// The number of ticks from the first to the last charge of the entry. More ticks if the first charge is not known.
     pub(super) span: u32,
 }
 
-impl Newest {
+impl NewestEntry {
     /// Returns the number of ticks from the first charge of the entry to `tick`.
     pub(super) fn span_to(&self, tick: u64) -> u64 {
         tick - self.entry.tick + u64::from(self.span)
@@ -103,7 +103,7 @@ impl State {
     }
 
     /// Returns the log of these entries. The first one has no charges before `oldest_first`, and `span` is the
-    /// [`Newest::span`] of the last one.
+    /// [`NewestEntry::span`] of the last one.
     fn of_entries(entries: &[Entry], oldest_first: u64, span: u32) -> Self {
         let bounds = (oldest_first, span);
         let empty = PackedEntry::default();
@@ -122,12 +122,12 @@ impl State {
     }
 
     /// Returns the only entry of the log, which has 0 units if the log is empty; `None` if there are several entries.
-    pub(super) fn single(&self) -> Option<Newest> {
+    pub(super) fn single(&self) -> Option<NewestEntry> {
         let Log::One { tick_high, tick_middle, tick_low, units, span } = self.0 else {
             return None;
         };
         let tick = u64::from(tick_high) << 48 | u64::from(tick_middle) << 32 | u64::from(tick_low);
-        Some(Newest { entry: Entry { tick, units }, span })
+        Some(NewestEntry { entry: Entry { tick, units }, span })
     }
 
     /// Returns the entries of the log if they have an allocation.
@@ -148,7 +148,7 @@ impl State {
         )
     }
 
-    /// Replaces all entries by one. `span` is its [`Newest::span`].
+    /// Replaces all entries by one. `span` is its [`NewestEntry::span`].
     pub(super) fn replace_single(&mut self, entry: Entry, span: u32) {
         *self = Self::of_one(entry, span);
     }
@@ -162,7 +162,7 @@ impl State {
     }
 
     /// Returns the newest entry; `None` if the log is empty.
-    pub(super) fn newest(&self) -> Option<Newest> {
+    pub(super) fn newest(&self) -> Option<NewestEntry> {
         match self.ring() {
             Some(ring) => Some(ring.newest()),
             None => self.single().filter(|one| one.entry.units > 0),
@@ -230,7 +230,7 @@ impl State {
 
     /// Adds units to the newest entry, whose last charge is then at `tick`. The log must not be empty.
     pub(super) fn join_newest(&mut self, tick: u64, units: u32) {
-        if let Some(Newest { entry, span }) = self.single() {
+        if let Some(NewestEntry { entry, span }) = self.single() {
             let span = span + (tick - entry.tick) as u32;
             *self = Self::of_one(Entry { tick, units: entry.units + units }, span);
         } else if let Some(mut ring) = self.ring_mut() {
@@ -248,7 +248,7 @@ impl State {
 
     /// Edits the units of the entries. Entries that have no units then are removed.
     pub(super) fn edit_units(&mut self, edit: impl FnOnce(&mut [Entry])) {
-        let Some(Newest { mut span, .. }) = self.newest() else { return };
+        let Some(NewestEntry { mut span, .. }) = self.newest() else { return };
         let mut oldest_first = self.oldest_first();
         let mut entries: Vec<Entry> = self.iter().collect();
         edit(&mut entries);
@@ -273,7 +273,7 @@ impl State {
     /// Replaces all entries except the newest one by the entries that `merge` returns, which have the same units and the
     /// same last tick.
     pub(super) fn merge(&mut self, merge: impl FnOnce(&[Entry], u64) -> Vec<Entry>) {
-        let Some(Newest { entry, span }) = self.newest() else { return };
+        let Some(NewestEntry { entry, span }) = self.newest() else { return };
         let (oldest_first, older) = (self.oldest_first(), self.len() - 1);
         let entries: Vec<Entry> = self.iter().take(older).collect();
         let mut merged = merge(&entries, oldest_first);

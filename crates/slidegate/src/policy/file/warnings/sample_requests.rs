@@ -14,7 +14,7 @@ const INVENTED_ATTRIBUTE_VALUE: &str = "x7f3c0a9d1e";
 /// Public client addresses, which are outside of the ranges that are reserved for documentation.
 const PUBLIC_ADDRESSES: [&str; 2] = ["45.77.61.5", "2a0d:77:61::5"];
 
-/// Client addresses that are used if the conditions of a rule allow none of [`PUBLIC_ADDRESSES`].
+/// Client addresses of sample requests for rules whose conditions match none of [`PUBLIC_ADDRESSES`].
 const FALLBACK_ADDRESSES: [&str; 3] = ["203.0.113.77", "10.77.61.5", "fd77:61::5"];
 
 const HTTP_METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
