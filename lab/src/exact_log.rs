@@ -71,12 +71,12 @@ mod tests {
                 // Mostly small steps, so that windows fill; some steps of a whole window, which hit its edge.
                 now += *rng.choice([0, 1, 2, 7, WINDOW_US, 45].iter()).unwrap();
                 let at = Timestamp::from_micros(now);
-                assert_eq!(log.units_in_window(now), oracle.in_window(at, window));
+                assert_eq!(log.units_in_window(now), oracle.units_in_window(at, window));
                 if rng.bool() {
                     let units = rng.u64(1..4);
                     log.charge(now, units);
                     oracle.charge(at, units);
-                    assert_eq!(log.units_in_window(now), oracle.in_window(at, window));
+                    assert_eq!(log.units_in_window(now), oracle.units_in_window(at, window));
                 }
             }
             assert_eq!(log.max_units(), oracle.max_units_in_any_window(window));

@@ -63,7 +63,7 @@ pub struct Shards<T> {
     /// The time at which the store was created, in microseconds. Coarse time, in which keys expire, counts from it.
     started_us: u64,
     max_keys: usize,
-    keys: KeyCounts,
+    keys: Box<KeyCounts>,
     max_bytes: usize,
     /// The bytes of all tables and states.
     bytes: AtomicUsize,
@@ -179,7 +179,7 @@ impl<T: ShardTables> Shards<T> {
                 .collect(),
             started_us: started.as_micros(),
             max_keys,
-            keys: KeyCounts::default(),
+            keys: Box::default(),
             max_bytes,
             bytes: AtomicUsize::new(0),
             record_bytes: AtomicUsize::new(0),

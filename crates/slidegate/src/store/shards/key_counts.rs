@@ -8,7 +8,7 @@ use crate::sync::{AtomicUsize, Ordering};
 pub struct KeyCounts {
     all: AtomicUsize,
     /// The number of keys of each group.
-    of_group: Box<[AtomicUsize]>,
+    of_group: [AtomicUsize; KeyGroup::MAX as usize + 1],
     /// The number of groups that have keys.
     groups: AtomicUsize,
 }
@@ -17,7 +17,7 @@ impl Default for KeyCounts {
     fn default() -> Self {
         Self {
             all: AtomicUsize::new(0),
-            of_group: (0..=KeyGroup::MAX).map(|_| AtomicUsize::new(0)).collect(),
+            of_group: std::array::from_fn(|_| AtomicUsize::new(0)),
             groups: AtomicUsize::new(0),
         }
     }
