@@ -37,8 +37,8 @@ const SERVER_LAYERS: &[&[&str]] = &[
 /// The modules of the library, from the lowest layer to the highest.
 const LIBRARY_LAYERS: &[&[&str]] = &[
     &[
-        "calendar", "clock", "heap", "host", "jitter", "network", "quota", "reason", "similar",
-        "sync", "restart",
+        "calendar", "clock", "compact", "heap", "host", "jitter", "network", "quota", "reason",
+        "similar", "sync", "restart",
     ],
     &["outcome", "algorithm"],
     &["key", "limit", "redis_options", "cluster_options", "hit", "rule_limit", "call", "store_key"],

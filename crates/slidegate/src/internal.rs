@@ -22,6 +22,7 @@ pub use crate::algorithm::sliding_counter::SlidingCounter;
 pub use crate::algorithm::sliding_log::MAX_ENTRIES;
 pub use crate::algorithm::{AnyAdditive, Counter};
 pub use crate::heap::{HeapSize, allocated_bytes};
+pub use crate::key::KeyGroup;
 #[cfg(feature = "policy")]
 pub use crate::policy::error::SourceSpan;
 #[cfg(feature = "policy")]
@@ -34,7 +35,7 @@ pub use crate::policy::file::suggest::most_similar_word;
 pub use crate::restart::{RESTART_DELAY, restart_on_panic};
 pub use crate::store::one_or_many::OneOrMany;
 pub use crate::store::shards::{LockedShards, PaddedShard, ShardTables, Shards};
-pub use crate::store::table::{CoarseTime, Evict, KeyGroup, Slot, SlotIndex, Table, depletion};
+pub use crate::store::table::{CoarseTime, Evict, Slot, SlotIndex, Table, depletion};
 
 /// Adds attributes and named costs to a descriptor, and sets its unnamed cost, without a copy of the descriptor, which is
 /// large. The third item of an attribute contains the bytes of a value that is not UTF-8.

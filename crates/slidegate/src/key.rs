@@ -18,7 +18,6 @@ use crate::clock::Timestamp;
 use crate::cluster_options::ClusterOptions;
 use crate::limit::Limit;
 use crate::redis_options::RedisOptions;
-use crate::store::table::KeyGroup;
 
 mod escape;
 mod value;
@@ -90,6 +89,10 @@ impl Scope {
         self.per.iter().map(|name| &**name)
     }
 }
+
+/// The group of a key in a store in memory. Each limit of a rule has a group, which it may share with other limits. A group
+/// that has its share of the keys loses keys first.
+pub type KeyGroup = u8;
 
 /// The identity of a counter: a scope (domain, rule and limit), and the values that the rule counts by.
 ///

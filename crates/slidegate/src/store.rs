@@ -10,6 +10,7 @@
 mod call_records;
 mod charge_result;
 mod error;
+mod key_counts;
 pub mod memory;
 pub(crate) mod one_or_many;
 mod settlement;

@@ -7,7 +7,6 @@
 //! table in the shard. Each change of memory use is made under the lock of its shard and added to one atomic counter.
 
 mod eviction;
-mod key_counts;
 mod locked;
 
 use std::fmt;
@@ -15,10 +14,10 @@ use std::ops::Index;
 
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
+use crate::store::key_counts::KeyCounts;
 use crate::store::table::{CoarseTime, Evict, Table};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
-pub use key_counts::KeyCounts;
 pub use locked::LockedShards;
 
 /// The number of decisions of a shard between two sweeps. A sweep removes expired keys.

@@ -14,18 +14,15 @@ use hashbrown::HashTable;
 
 use crate::compact::CompactU64;
 use crate::heap::{HeapSize, allocated_bytes};
+use crate::key::KeyGroup;
 use crate::outcome::Outcome;
-use crate::store::shards::KeyCounts;
+use crate::store::key_counts::KeyCounts;
 
 /// A time in steps of 2^16 microseconds since the start of the store, precise enough for the expiry of keys.
 pub type CoarseTime = u32;
 
 /// The position of a slot in its table. It is valid until a key is inserted into the table or removed from it.
 pub type SlotIndex = usize;
-
-/// The group of a key. Each limit of a rule has a group, which it may share with other limits. A group that has its
-/// share of the keys loses keys first.
-pub type KeyGroup = u8;
 
 /// The extent to which the units of a key are used up: 0 while more than half of them remain, 1 while more than a quarter
 /// remains, 2 while more than an eighth remains, and then [`EXHAUSTED`].
@@ -274,7 +271,7 @@ pub trait Evict {
     fn sweep_all(&mut self, now: CoarseTime, keys: &KeyCounts);
 
     /// Returns the key to evict of a sample, which are the keys of the next buckets. If the sample has only keys that are
-    /// [not expendable](EvictionRank::is_expendable), further buckets are examined, as many as `further_buckets`,
+    /// not expendable, further buckets are examined, as many as `further_buckets`,
     /// which is reduced. Returns `None` if the table has no key that may be evicted.
     fn eviction_candidate(
         &mut self,

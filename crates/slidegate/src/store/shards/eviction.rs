@@ -5,8 +5,9 @@
 
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
+use crate::key::KeyGroup;
 use crate::store::table::{
-    CoarseTime, Depletion, Evict, EvictionCandidate, KeyGroup, PINNED, SlotIndex, Table,
+    CoarseTime, Depletion, Evict, EvictionCandidate, PINNED, SlotIndex, Table,
 };
 use crate::sync::Ordering;
 

@@ -1,6 +1,6 @@
 //! The number of keys of a store, in all and of each group.
 
-use crate::store::table::KeyGroup;
+use crate::key::KeyGroup;
 use crate::sync::{AtomicUsize, Ordering};
 
 /// The number of keys of a store.
