@@ -1,4 +1,4 @@
-//! Reads policies from their files or from those of Envoy's reference rate limit server, describes them, and compares two.
+//! Reads policies from files of slidegate or of Envoy's reference rate limit server, describes them, and compares two.
 
 pub mod description;
 pub mod diff;

@@ -1,5 +1,5 @@
 //! Floods a memory store with keys that an attacker invents, and counts the clients whose counters are evicted. The store
-//! has the default bounds. The time passes as in a flood of 60,000 keys per second.
+//! has the default bounds. Its clock advances as in a flood of 60,000 keys per second.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use std::error::Error;
