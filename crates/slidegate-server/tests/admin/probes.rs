@@ -11,7 +11,7 @@ use crate::common::{Server, TempFile, slidegate_command, with_open_file_limit};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 
-/// Maximum response time of a probe: `timeoutSeconds` of the probes in `deploy/kubernetes/deployment.yaml`.
+/// Maximum response time of a probe: `timeoutSeconds` of the probes in `deploy/helm/templates/deployment.yaml`.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Incomplete HTTP/1.1 requests. After each of these texts, the server waits for the rest of the request.

@@ -1,5 +1,5 @@
 //! Checks the files in `deploy/` with the programs that use them: Prometheus, systemd, a linter for Dockerfiles,
-//! a validator with the Kubernetes schemas, and slidegate itself.
+//! helm and a validator with the Kubernetes schemas, and slidegate itself.
 //!
 //! Prometheus evaluates every rule and every query of the dashboard against a fake server that exports exactly the
 //! documented metrics. `make test` installs these programs. A test fails if the program that it needs is missing.
@@ -17,6 +17,7 @@ mod documented_metrics;
 mod envoy;
 mod exporter;
 mod expression;
+mod helm;
 mod kubernetes;
 mod kubernetes_cluster;
 mod kubernetes_cluster_tls;

@@ -39,9 +39,9 @@ fn shipped_policies_have_no_warnings() {
         policies::check_no_warnings(&yaml)
             .unwrap_or_else(|warnings| panic!("{}: {warnings}", path.display()));
     }
-    let map = fs::read_to_string(project_root().join("deploy/kubernetes/policy.yaml")).unwrap();
-    let map: serde_json::Value = serde_saphyr::from_str(&map).unwrap();
-    policies::check_no_warnings(map["data"]["policy.yaml"].as_str().unwrap()).unwrap();
+    let values = fs::read_to_string(project_root().join("deploy/helm/values.yaml")).unwrap();
+    let values: serde_json::Value = serde_saphyr::from_str(&values).unwrap();
+    policies::check_no_warnings(values["policy"].as_str().unwrap()).unwrap();
 }
 
 #[test]

@@ -9,13 +9,17 @@ use crate::shell::Shell;
 use crate::{document_paths, read_document};
 
 /// Flags of other programs that documents mention.
-const FLAGS_OF_OTHER_PROGRAMS: [&str; 8] = [
+const FLAGS_OF_OTHER_PROGRAMS: [&str; 12] = [
     "--release",
     "--example",
     "--path",
     "--quick",
     "--port",
     "--from-literal",
+    "--reset-then-reuse-values",
+    "--set",
+    "--set-file",
+    "--skip-tests",
     "--config",
     "--eval",
 ];

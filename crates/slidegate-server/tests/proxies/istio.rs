@@ -22,7 +22,10 @@ fn envoy_accepts_istio_filter() {
     let cluster = &patches[1]["match"]["cluster"];
     assert_eq!(cluster["service"], "slidegate.default.svc.cluster.local");
     assert_eq!(cluster["portNumber"], 8081);
-    let service = yaml("deploy/kubernetes/service.yaml");
+    let chart = project_path("crates/slidegate-server/tests/deploy/helm/memory.yaml");
+    let chart = fs::read_to_string(chart).unwrap();
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&chart).unwrap();
+    let service = objects.iter().find(|object| object["kind"] == "Service").unwrap();
     assert_eq!(service["metadata"]["name"], "slidegate");
     assert!(service["spec"]["ports"].as_array().unwrap().iter().any(|port| port["port"] == 8081));
 
