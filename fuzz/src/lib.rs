@@ -4,8 +4,8 @@
 pub mod message;
 pub mod policy_generator;
 
-use slidegate::policy::{Condition, Rule};
-use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, PolicyError, Request};
+use slidegate::policy::{Condition, PolicyError, Rule};
+use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
 /// The maximum number of rules of a policy, and of overrides of a rule, for which requests are generated.
 const MAX_RULES_WITH_GENERATED_REQUESTS: usize = 16;

@@ -12,7 +12,9 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criteri
 use lab::keys::{KeySequence, Keys};
 use lab::simulated_node::{REPLICATION_INTERVAL, SimulatedNode};
 use lab::stores::{charge_in_store, new_tenant_scope};
-use slidegate::{Clock, DriftCorrectedClock, Hit, Key, Limit, MemoryStore, Store};
+use slidegate::clock::{Clock, DriftCorrectedClock};
+use slidegate::store::{Hit, Key};
+use slidegate::{Limit, MemoryStore, Store};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
 

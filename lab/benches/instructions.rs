@@ -14,7 +14,8 @@ use lab::policies::{SHAPES, Workload};
 use lab::simulated_node::SimulatedNode;
 use lab::stores::{charge_in_store, new_tenant_scope};
 use slidegate::Algorithm::{self, SlidingCounter, SlidingLog};
-use slidegate::{Align, Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Store, Timestamp};
+use slidegate::store::{Hit, Key};
+use slidegate::{Align, Limit, Limiter, ManualClock, MemoryStore, Store, Timestamp};
 
 const BATCH_SIZE: usize = 16;
 

@@ -14,7 +14,8 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use lab::key_blocks::{BlockKey, KEYS_PER_BLOCK, KeyPasses};
 use lab::keys::{KEY_LEN, KeySequence, Keys};
 use lab::limiters::{BareMap, BenchLimiter, new_governor};
-use slidegate::{Limit, Limiter, MAX_UNITS, MIN_WINDOW, Quota};
+use slidegate::limit::{MAX_UNITS, MIN_WINDOW};
+use slidegate::{Limit, Limiter, Quota};
 
 /// The max of the keys that are read from memory. Half of the keys are full.
 const MAX_PER_WEEK: u32 = 1_000;

@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-use slidegate::{Clock, Decision, Descriptor, Gate, MemoryStore, Policy, Request, SystemClock};
+use slidegate::clock::{Clock, SystemClock};
+use slidegate::{Decision, Descriptor, Gate, MemoryStore, Policy, Request};
 
 /// A policy that allows all requests. An HTTP request of the benchmarks matches three rules, and each descriptor of a
 /// gRPC call matches one rule.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Clock, DriftCorrectedClock, Timestamp};
+use slidegate::Timestamp;
+use slidegate::clock::{Clock, DriftCorrectedClock};
 use slidegate_cluster::ClusterStore;
 use slidegate_cluster::counters::{CounterSettings, Counters};
 use slidegate_cluster::pn_counter::Incarnation;

@@ -3,7 +3,8 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use slidegate::{Hit, Scope, Store};
+use slidegate::Store;
+use slidegate::store::{Hit, Scope};
 
 /// Returns the scope of the keys in benchmarks of stores: one attribute, the tenant.
 pub fn new_tenant_scope() -> Scope {

@@ -10,10 +10,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use lab::accuracy::{MEASURED_ALGORITHMS, MIDNIGHT_US, is_strict, proven_bound};
 use lab::exact_log::ExactLog;
-use slidegate::{
-    Adjustment, Algorithm, Align, Clock, Hit, Key, Limit, ManualClock, MemoryStore, Quota, Receipt,
-    Scope, SyncStore, Timestamp,
-};
+use slidegate::clock::Clock;
+use slidegate::store::{Adjustment, Hit, Key, Receipt, Scope};
+use slidegate::{Algorithm, Align, Limit, ManualClock, MemoryStore, Quota, SyncStore, Timestamp};
 
 /// The maximums and the windows of the searched limits. Limits up to and above each resolution, and windows with ticks
 /// of one microsecond and of a millisecond.

@@ -30,8 +30,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use slidegate::internal::{AnyAdditive, KeyGroup, LockedShards, OneOrMany, Shards, SlotIndex};
-use slidegate::{Algorithm, Hit, Limit, StoreError, Timestamp};
+use slidegate::algorithm::AnyAdditive;
+use slidegate::store::shards::{LockedShards, Shards};
+use slidegate::store::table::SlotIndex;
+use slidegate::store::{Hit, KeyGroup, OneOrMany};
+use slidegate::{Algorithm, Limit, StoreError, Timestamp};
 
 use crate::overshoot::OvershootHistogram;
 use crate::pn_counter::Incarnation;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use slidegate::{Hit, OnPartition};
+use slidegate::store::{Hit, OnPartition};
 
 /// Cluster options of the rule that a hit belongs to.
 pub(crate) struct HitOptions {

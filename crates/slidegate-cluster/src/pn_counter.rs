@@ -4,7 +4,7 @@
 //! incarnation to one key in one time bucket. A merge takes the larger of each number, so lost, repeated, late and
 //! replayed messages do not change the final result. This module is pure: no I/O, no clock.
 
-pub use slidegate::internal::BucketLayout;
+pub use slidegate::algorithm::BucketLayout;
 
 /// One run of a node, from its start to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
-use slidegate::{OnPartition, Timestamp};
+use slidegate::Timestamp;
+use slidegate::store::OnPartition;
 
 use crate::pn_counter::Incarnation;
 use crate::replicated_counters::FlushSeq;

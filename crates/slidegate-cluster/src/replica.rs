@@ -10,8 +10,8 @@
 mod merge;
 
 use slidegate::Timestamp;
-use slidegate::internal::allocated_bytes;
-use slidegate::internal::{Additive, BucketLayout};
+use slidegate::algorithm::{Additive, BucketLayout};
+use slidegate::store::allocated_bytes;
 use smallvec::SmallVec;
 
 use crate::overshoot::BucketOvershoot;

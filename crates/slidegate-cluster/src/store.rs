@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use slidegate::clock::Clock;
 use slidegate::store::{
-    CallRecordTable, CounterId, DEFAULT_MAX_CALL_RECORDS, OnceResult, Outcomes, SettleResult,
-    Settlement, max_call_record_bytes,
+    Adjustment, Asynchronous, CallIdentity, CallRecordTable, ChargeResult, CounterId,
+    DEFAULT_MAX_CALL_RECORDS, Edit, Hit, OnceResult, Outcomes, Receipt, SettleResult, Settlement,
+    max_call_record_bytes,
 };
-use slidegate::{
-    Adjustment, Asynchronous, CallIdentity, ChargeResult, Clock, Edit, Hit, Receipt, Store,
-    StoreError, Timestamp,
-};
+use slidegate::{Store, StoreError, Timestamp};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -323,8 +322,9 @@ impl<C: Clock> Store for ClusterStore<C> {
 
 #[cfg(test)]
 mod tests {
+    use slidegate::store::{ClusterOptions, Key, Scope};
     use slidegate::testkit::block_on;
-    use slidegate::{ClusterOptions, Key, Limit, ManualClock, Scope};
+    use slidegate::{Limit, ManualClock};
 
     use super::*;
     use crate::counters::CounterSettings;

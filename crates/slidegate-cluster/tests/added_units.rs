@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Algorithm, Align, ClusterOptions, Hit, Key, Limit, OnPartition, Scope, Timestamp};
+use slidegate::store::{ClusterOptions, Hit, Key, OnPartition, Scope};
+use slidegate::{Algorithm, Align, Limit, Timestamp};
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::progress::{MemberProgress, Progress};

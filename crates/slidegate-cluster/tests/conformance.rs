@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::store::{CounterId, OnceResult, Outcomes, SettleResult, Settlement};
-use slidegate::testkit::block_on;
+use slidegate::clock::Clock;
+use slidegate::store::{
+    Adjustment, Asynchronous, CallIdentity, ChargeResult, CounterId, Edit, Hit, Key, OnceResult,
+    Outcomes, Receipt, Scope, SettleResult, Settlement,
+};
 use slidegate::testkit::conformance::run_trace;
-use slidegate::testkit::properties;
+use slidegate::testkit::{block_on, properties};
 use slidegate::{
-    Adjustment, Algorithm, Align, Asynchronous, Calendar, CallIdentity, ChargeResult, Clock, Edit,
-    Hit, Key, Limit, ManualClock, MemoryStore, Period, Quota, Receipt, Scope, Store, StoreError,
+    Algorithm, Align, Calendar, Limit, ManualClock, MemoryStore, Period, Quota, Store, StoreError,
     SyncStore, Timestamp,
 };
 use slidegate_cluster::ClusterStore;

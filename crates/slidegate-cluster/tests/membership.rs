@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::DriftCorrectedClock;
+use slidegate::clock::DriftCorrectedClock;
 use slidegate_cluster::membership::{AdvertisedAddressError, has_other_seeds, resolve_advertised};
 use slidegate_cluster::{ClusterStatus, ClusterStore, Settings, StartError};
 use tokio::time::{Instant, sleep, timeout};

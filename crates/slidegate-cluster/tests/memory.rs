@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use slidegate::store::{CallId, CallIdentity, Hit, Key, Scope, Value};
 use slidegate::testkit::block_on;
-use slidegate::{
-    Algorithm, Calendar, CallId, CallIdentity, Hit, Key, Limit, ManualClock, Period, Scope, Store,
-    Timestamp, Value,
-};
+use slidegate::{Algorithm, Calendar, Limit, ManualClock, Period, Store, Timestamp};
 use slidegate_cluster::counters::{CapPolicy, CounterSettings, Counters};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;

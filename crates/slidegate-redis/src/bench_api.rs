@@ -2,7 +2,8 @@
 //! use their own connection.
 
 use redis::Cmd;
-use slidegate::{Hit, Timestamp};
+use slidegate::Timestamp;
+use slidegate::store::Hit;
 
 use crate::call;
 use crate::reply::ScriptReply;

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use redis::Cmd;
-use slidegate::{ChargeWhen, Timestamp, Veto};
+use slidegate::Timestamp;
+use slidegate::store::{ChargeWhen, Veto};
 use smallvec::SmallVec;
 
 use crate::failure::Failure;

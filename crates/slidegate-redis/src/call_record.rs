@@ -5,8 +5,9 @@ mod record_change;
 
 use std::time::Duration;
 
-use slidegate::store::{Charge, OnceResult, SettleResult, digest_hits};
-use slidegate::{CallIdentity, Clock, Hit, Timestamp, Veto, WallClock};
+use slidegate::Timestamp;
+use slidegate::clock::{Clock, WallClock};
+use slidegate::store::{CallIdentity, Charge, Hit, OnceResult, SettleResult, Veto, digest_hits};
 
 use crate::call::{
     Keys, ScriptCall, ScriptOperation, build_batch_call, build_single_hit_call,

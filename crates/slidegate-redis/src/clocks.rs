@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use slidegate::{Clock, SystemClock, Timestamp};
+use slidegate::Timestamp;
+use slidegate::clock::{Clock, SystemClock};
 
 /// The clocks of a store: the counting clock, which supplies the times of charges, and the clock of the machine.
 pub struct Clocks {

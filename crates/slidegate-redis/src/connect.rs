@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult};
-use slidegate::internal::restart_on_panic;
+use slidegate::store::restart_on_panic;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 

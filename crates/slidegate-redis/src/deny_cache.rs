@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quick_cache::sync::Cache;
-use slidegate::{Limit, Outcome, Timestamp};
+use slidegate::store::Outcome;
+use slidegate::{Limit, Timestamp};
 use smallvec::SmallVec;
 
 use crate::script_request::KeyedHit;
@@ -383,7 +384,7 @@ impl CachedDenial {
 
 #[cfg(test)]
 mod tests {
-    use slidegate::{Hit, Key, Scope, Value};
+    use slidegate::store::{Hit, Key, Scope, Value};
 
     use super::*;
     use crate::Settings;

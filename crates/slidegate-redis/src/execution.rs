@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
-use slidegate::{RejectionClass, StoreError};
+use slidegate::StoreError;
+use slidegate::store::RejectionClass;
 use tokio::time::{Instant, timeout_at};
 
 use crate::call::ScriptOperation;

@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
-use slidegate::{RejectionClass, StoreError};
+use slidegate::StoreError;
+use slidegate::store::RejectionClass;
 
 /// The reason why a call failed.
 #[derive(Clone, Debug)]

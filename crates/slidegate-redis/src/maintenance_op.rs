@@ -69,7 +69,7 @@ pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> Scr
         let doubles = [
             params.tick_us,
             params.window,
-            charge.cost.min(slidegate::MAX_UNITS),
+            charge.cost.min(slidegate::limit::MAX_UNITS),
             charge.charged_at.as_micros(),
         ];
         bytes.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));

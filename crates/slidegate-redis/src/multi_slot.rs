@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use slidegate::store::{Outcomes, is_admitted};
-use slidegate::{ChargeResult, ChargeWhen, StoreError, Veto};
+use slidegate::StoreError;
+use slidegate::store::{ChargeResult, ChargeWhen, Outcomes, Veto, is_admitted};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use slidegate::StoreError;
-use slidegate::internal::restart_on_panic;
+use slidegate::store::restart_on_panic;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};

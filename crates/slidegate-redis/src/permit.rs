@@ -1,7 +1,7 @@
 //! The script call that releases or renews a permit.
 
-use slidegate::store::Charge;
-use slidegate::{PermitChange, Timestamp};
+use slidegate::Timestamp;
+use slidegate::store::{Charge, PermitChange};
 
 use crate::call::{Keys, ScriptCall, ScriptOperation, encode_time_or_redis_clock, find_or_add_key};
 use crate::reply::DecodeError;

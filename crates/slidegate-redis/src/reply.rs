@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use slidegate::store::{Charge, Outcomes, is_admitted};
-use slidegate::{ChargeResult, Outcome, Receipt, Timestamp};
+use slidegate::Timestamp;
+use slidegate::store::{Charge, ChargeResult, Outcome, Outcomes, Receipt, is_admitted};
 use smallvec::SmallVec;
 
 use crate::script_request::KeyedHit;

@@ -4,12 +4,12 @@
 use std::fmt::{self, Write};
 use std::sync::{Arc, OnceLock};
 
-use slidegate::internal::{name_value_pairs, write_name_value_pairs};
-use slidegate::store::{Charge, CounterId};
-use slidegate::{
-    CallId, ChargeWhen, Hit, Key, Limit, LimitParams, Outcome, RedisOptions, StoreError, Timestamp,
-    Veto,
+use slidegate::algorithm::LimitParams;
+use slidegate::store::{
+    CallId, Charge, ChargeWhen, CounterId, Hit, Key, Outcome, RedisOptions, Veto,
+    write_name_value_pairs,
 };
+use slidegate::{Limit, StoreError, Timestamp};
 use smallvec::SmallVec;
 
 use crate::clocks::Clocks;
@@ -334,7 +334,7 @@ fn tag_in_slot(slot: u16) -> u32 {
 fn hash_tagged_identity(key: &Key<'_>) -> impl fmt::Display {
     let key = *key;
     fmt::from_fn(move |f| {
-        let Some(pairs) = name_value_pairs(&key) else {
+        let Some(pairs) = key.name_value_pairs() else {
             return write!(f, "{}", key.identity());
         };
         let slot_by = key.redis().map_or(&[][..], RedisOptions::slot_by);

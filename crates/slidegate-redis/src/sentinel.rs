@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
-use slidegate::RejectionClass;
+use slidegate::store::RejectionClass;
 use tokio::time::{sleep, timeout};
 
 use crate::address::{SentinelTarget, with_host_and_port};

@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use slidegate::store::{CounterId, OnceResult, Outcomes, SettleResult, Settlement};
-use slidegate::{
-    Adjustment, CallIdentity, ChargeResult, Clock, Edit, Hit, Outcome, PermitChange, Receipt,
-    Store, StoreError, Timestamp, Veto,
+use slidegate::clock::Clock;
+use slidegate::store::{
+    Adjustment, CallIdentity, ChargeResult, CounterId, Edit, Hit, OnceResult, Outcome, Outcomes,
+    PermitChange, Receipt, SettleResult, Settlement, Veto,
 };
+use slidegate::{Store, StoreError, Timestamp};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -340,7 +341,7 @@ fn is_first_hit_of_counter(hits: &KeyedHits, index: usize) -> bool {
 }
 
 impl Store for RedisStore {
-    type Kind = slidegate::Asynchronous;
+    type Kind = slidegate::store::Asynchronous;
 
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         reject_too_many_hits(call)?;

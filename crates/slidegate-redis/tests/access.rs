@@ -15,7 +15,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use slidegate::{Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Value};
+use slidegate::store::{Hit, Key, Scope, Value};
+use slidegate::{Algorithm, Limit, Store, StoreError};
 use slidegate_redis::{ConnectError, RedisStore, Settings};
 use tracing_subscriber::fmt::MakeWriter;
 

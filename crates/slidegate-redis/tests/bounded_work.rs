@@ -8,10 +8,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use slidegate::{
-    Adjustment, Algorithm, Edit, Hit, Key, Limit, ManualClock, MemoryStore, Outcome, Quota,
-    Receipt, Scope, Store, SyncStore, Timestamp, Value,
-};
+use slidegate::store::{Adjustment, Edit, Hit, Key, Outcome, Receipt, Scope, Value};
+use slidegate::{Algorithm, Limit, ManualClock, MemoryStore, Quota, Store, SyncStore, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use slidegate::{Clock, ManualClock, Timestamp};
+use slidegate::clock::Clock;
+use slidegate::{ManualClock, Timestamp};
 use slidegate_redis::breaker::{
     Breaker, BreakerDecision, CallPass, OpenReason, Settings, StateChange,
 };

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::{
-    Calendar, Clock, Edit, Hit, Key, Limit, ManualClock, MemoryStore, Period, Scope, Store,
-    SyncStore, Timestamp, Weekday,
-};
+use slidegate::clock::Clock;
+use slidegate::limit::Weekday;
+use slidegate::store::{Edit, Hit, Key, Scope};
+use slidegate::{Calendar, Limit, ManualClock, MemoryStore, Period, Store, SyncStore, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};

@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::{FutureExt, poll};
-use slidegate::{
-    Algorithm, Align, ChargeResult, Hit, Key, Limit, ManualClock, MemoryStore, Scope, Store,
-    StoreError, Timestamp, Value,
-};
+use slidegate::store::{ChargeResult, Hit, Key, Scope, Value};
+use slidegate::{Algorithm, Align, Limit, ManualClock, MemoryStore, Store, StoreError, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis, poll_until};

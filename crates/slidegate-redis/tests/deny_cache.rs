@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::{
-    Adjustment, Algorithm, ChargeResult, Clock, Edit, Hit, Key, Limit, ManualClock, Receipt, Scope,
-    Store, Timestamp, Value, Veto,
-};
+use slidegate::clock::Clock;
+use slidegate::store::{Adjustment, ChargeResult, Edit, Hit, Key, Receipt, Scope, Value, Veto};
+use slidegate::{Algorithm, Limit, ManualClock, Store, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis};

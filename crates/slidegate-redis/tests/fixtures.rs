@@ -8,7 +8,7 @@ use server::cluster::Cluster;
 use server::node::Node;
 use server::sentinel::{Service, master_named_by};
 use server::{Redis, wait_until};
-use slidegate::SystemClock;
+use slidegate::clock::SystemClock;
 
 /// Length of a value that does not fit into the socket buffers of a connection.
 const LARGE_VALUE_BYTES: usize = 32 << 20;

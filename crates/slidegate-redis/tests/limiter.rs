@@ -6,9 +6,10 @@ mod server;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use slidegate::limiter::WaitError;
+use slidegate::store::{Adjustment, Hit, Key, Scope};
 use slidegate::{
-    Adjustment, Algorithm, Decision, Hit, Jitter, Key, Limit, Limiter, ManualClock, MemoryStore,
-    Scope, Store, Timestamp, WaitError,
+    Algorithm, Decision, Jitter, Limit, Limiter, ManualClock, MemoryStore, Store, Timestamp,
 };
 use slidegate_redis::{RedisStore, Settings};
 

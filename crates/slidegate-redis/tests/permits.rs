@@ -8,11 +8,10 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
+use slidegate::clock::{Clock, WallClock};
+use slidegate::store::{Adjustment, Hit, Key, PermitChange, Receipt, Scope, Value};
 use slidegate::testkit::permits::permits_stay_below_max;
-use slidegate::{
-    Adjustment, Clock, Hit, Key, Limit, ManualClock, PermitChange, Receipt, Scope, Store,
-    Timestamp, Value, WallClock,
-};
+use slidegate::{Limit, ManualClock, Store, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 
 use server::Redis;

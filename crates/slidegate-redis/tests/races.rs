@@ -8,10 +8,10 @@ use std::env;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use slidegate::clock::{Clock, SystemClock};
+use slidegate::store::{Hit, Key, Scope, Value};
 use slidegate::testkit::properties::max_units_in_window;
-use slidegate::{
-    Algorithm, Clock, Hit, Key, Limit, Quota, Scope, Store, SystemClock, Timestamp, Value,
-};
+use slidegate::{Algorithm, Limit, Quota, Store, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 
 use server::{LONG, Redis, poll_until};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::{io, thread};
 
 use parking_lot::Mutex;
-use slidegate::internal::{RESTART_DELAY, restart_on_panic};
+use slidegate::store::{RESTART_DELAY, restart_on_panic};
 use tracing::error;
 
 /// The supervised background tasks of the server. Clones share them.

@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Clock, WallClock};
+use slidegate::clock::{Clock, WallClock};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{self, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

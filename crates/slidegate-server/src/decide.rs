@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use slidegate::gate::{OnceDecision, OnceError};
 use slidegate::policy::MatchedRules;
-use slidegate::{
-    CallIdentity, Decision, Gate, IdempotencyKey, OnceDecision, OnceError, Policy, Request,
-    WaitStats,
-};
+use slidegate::store::CallIdentity;
+use slidegate::wait::WaitStats;
+use slidegate::{Decision, Gate, IdempotencyKey, Policy, Request};
 
 use self::active_policy::ActivePolicy;
 use self::error::CallError;

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 use slidegate::policy::{Match, NoMatchReason, OnStoreError, Rule, RuleLimit};
-use slidegate::{ChargeWhen, Decision, Hit, LimitStatus, Policy, Request, Veto};
+use slidegate::store::{ChargeWhen, Hit, Veto};
+use slidegate::{Decision, LimitStatus, Policy, Request};
 use tokio_util::sync::CancellationToken;
 
 use crate::bounds::MAX_EXPLAINED_RULES;

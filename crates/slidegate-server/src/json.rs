@@ -16,7 +16,9 @@ use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{DeserializeSeed, Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use slidegate::{DEFAULT_DOMAIN, Descriptor, MAX_CALL_TTL};
+use slidegate::Descriptor;
+use slidegate::policy::DEFAULT_DOMAIN;
+use slidegate::store::MAX_CALL_TTL;
 
 use crate::client_text::{excerpt, truncate};
 

@@ -6,7 +6,8 @@ pub mod token;
 
 use std::time::Duration;
 
-use slidegate::{Permit, PermitChange};
+use slidegate::Permit;
+use slidegate::store::PermitChange;
 
 use self::metric::PermitResult;
 use self::token::{PermitToken, PermitTokenError};

@@ -12,8 +12,10 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use opentelemetry::KeyValue;
 use serde::Serialize;
-use slidegate::headers::{self, Header, NO_STORE, Style};
-use slidegate::{Clock, Decision, Jitter, JitterSample, LimitStatus, Problem, Reason, WallClock};
+use slidegate::clock::{Clock, WallClock};
+use slidegate::headers::{self, Header, NO_STORE, Problem, Style};
+use slidegate::wait::JitterSample;
+use slidegate::{Decision, Jitter, LimitStatus, Reason};
 
 use self::problem::{HttpProblem, PROBLEM_JSON};
 use crate::decide::DecidedCall;

@@ -6,8 +6,10 @@ pub mod token;
 
 use std::time::Duration;
 
-use slidegate::store::SettleResult;
-use slidegate::{ActualCosts, CallId, CallIdentity, Clock, OnceDecision, ReservedCall, WallClock};
+use slidegate::ActualCosts;
+use slidegate::clock::{Clock, WallClock};
+use slidegate::gate::{OnceDecision, ReservedCall};
+use slidegate::store::{CallId, CallIdentity, SettleResult};
 
 use self::metric::SettlementResult;
 use self::token::{Reservation, ReservationOrigin, ReservationToken, TokenError};

@@ -20,8 +20,9 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use slidegate::clock::{Clock, SystemClock};
 use slidegate::policy::MatchedRules;
-use slidegate::{Clock, Decision, LimitStatus, Policy, SystemClock};
+use slidegate::{Decision, LimitStatus, Policy};
 use tracing::{Level, enabled};
 
 pub use self::decision_log::DenialLog;

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
-use slidegate::{Clock, Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
+use slidegate::clock::Clock;
+use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
 use super::exact_descriptors::ExactDescriptors;
 use super::line::{self, Line};

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use slidegate::policy::{Match, MatchedRules, Rule, RuleLimit};
-use slidegate::{Decision, LimitStatus, Policy, Timestamp, Value, Veto};
+use slidegate::store::{Value, Veto};
+use slidegate::{Decision, LimitStatus, Policy, Timestamp};
 
 use super::accuracy::{Deviation, LimitAccuracy, LimitObservation};
 use super::demand::Demand;

@@ -8,7 +8,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use slidegate::{MAX_UNITS, Timestamp};
+use slidegate::Timestamp;
+use slidegate::limit::MAX_UNITS;
 
 use super::demand::{Demand, WINDOWS_US};
 

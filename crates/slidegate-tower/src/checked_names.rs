@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The state of the comparison of a layer with the policy of its gate.
 #[derive(Debug, Default)]
 pub struct CheckedNames {
-    /// The number of the policy that was compared last; 0 if none was.
-    policy_version: AtomicU64,
+    /// The [id](slidegate::Policy::id) of the policy that was compared last; 0 if none was.
+    policy_id: AtomicU64,
     /// The extractors without whose values a rule does not apply, as [bits](crate::Attributes::bit). An extractor is removed when
     /// a warning about its value has been logged.
     needed_extractors: AtomicU64,
@@ -20,14 +20,14 @@ impl Clone for CheckedNames {
 }
 
 impl CheckedNames {
-    /// Returns whether the policy with this number has been compared.
-    pub fn is_current(&self, policy_version: u64) -> bool {
-        self.policy_version.load(Ordering::Relaxed) == policy_version
+    /// Returns whether the policy with this id has been compared last.
+    pub fn is_current(&self, policy_id: u64) -> bool {
+        self.policy_id.load(Ordering::Relaxed) == policy_id
     }
 
-    /// Returns `true` if the caller must compare the policy with this number. Later calls return `false`.
-    pub fn begin(&self, policy_version: u64) -> bool {
-        self.policy_version.swap(policy_version, Ordering::Relaxed) != policy_version
+    /// Returns `true` if the caller must compare the policy with this id. Later calls return `false`.
+    pub fn begin(&self, policy_id: u64) -> bool {
+        self.policy_id.swap(policy_id, Ordering::Relaxed) != policy_id
     }
 
     pub fn set_needed_extractors(&self, extractors: u64) {

@@ -7,7 +7,7 @@
 //! A missing value is never an error. An empty header or parameter counts as missing, because otherwise all clients
 //! that send it empty would have the same counter. A value that is not UTF-8 is displayed with `U+FFFD` in place of
 //! each invalid sequence, and is counted by a digest of its bytes. Values of more than
-//! [`MAX_VALUE_BYTES`](slidegate::MAX_VALUE_BYTES) are also counted by a digest. Therefore no value evades a limit or
+//! [`MAX_VALUE_BYTES`](slidegate::store::MAX_VALUE_BYTES) are also counted by a digest. Therefore no value evades a limit or
 //! makes a key longer than that maximum. The HTTP server must bound the size of the request head.
 
 mod attributes;

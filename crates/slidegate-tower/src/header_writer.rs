@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use slidegate::clock::WallClock;
+use slidegate::decision::DecidedLimits;
 use slidegate::headers::{self, Style};
-use slidegate::{DecidedLimits, Decision, Jitter, JitterSample, WallClock};
+use slidegate::wait::JitterSample;
+use slidegate::{Decision, Jitter};
 
 /// The values of the rate-limit headers for the response to an allowed request, without gaps. A value has the same index
 /// as the name of its header in the header style. The last name of each style is `Retry-After`, which only denials have.

@@ -69,7 +69,8 @@ impl RateLimitLayer {
     /// exceeds the maximum of a limit.
     ///
     /// ```
-    /// use slidegate::{Limiter, policy::WhenMissing};
+    /// use slidegate::Limiter;
+    /// use slidegate::policy::WhenMissing;
     /// use slidegate_tower::{RateLimitLayer, extract};
     ///
     /// let limiter = Limiter::new(["10/s", "300/min"])?.named("per-key");
@@ -183,7 +184,8 @@ impl<R> RateLimitLayer<R> {
     /// ```
     /// use http::Response;
     /// use slidegate_tower::{Denial, RateLimitLayer, extract};
-    /// # use slidegate::{Limiter, policy::WhenMissing};
+    /// # use slidegate::Limiter;
+    /// # use slidegate::policy::WhenMissing;
     ///
     /// # let limiter = Limiter::new(["10/min"])?;
     /// let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Skip)
@@ -228,7 +230,8 @@ impl<R> RateLimitLayer<R> {
     /// ```
     /// use http::StatusCode;
     /// use slidegate_tower::{RateLimitLayer, TrustedProxies, extract};
-    /// # use slidegate::{Limiter, policy::WhenMissing};
+    /// # use slidegate::Limiter;
+    /// # use slidegate::policy::WhenMissing;
     ///
     /// # let limiter = Limiter::new(["10/min"])?;
     /// let ip = extract::client_ip(TrustedProxies::none());
@@ -251,7 +254,8 @@ impl<R> RateLimitLayer<R> {
     /// ```
     /// use http::StatusCode;
     /// use slidegate_tower::{RateLimitLayer, Settlement, extract};
-    /// # use slidegate::{Limiter, policy::WhenMissing};
+    /// # use slidegate::Limiter;
+    /// # use slidegate::policy::WhenMissing;
     ///
     /// // Five failed logins a minute; successful logins are not counted.
     /// let limiter = Limiter::new(["5/min"])?.named("login");

@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 
 use slidegate::Policy;
-use slidegate::internal::most_similar_word;
-use slidegate::policy::{Condition, DomainNames, Mode, Rule, WhenMissing};
+use slidegate::policy::{Condition, DomainNames, Mode, Rule, WhenMissing, most_similar_word};
 use thiserror::Error;
 
 use crate::costs::CostSource;

@@ -2,8 +2,8 @@
 //!
 //! The module also contains the [`SettleContext`] of one request, which results from these options.
 
-use slidegate::policy::OnStoreError;
-use slidegate::{DEFAULT_DOMAIN, Descriptor, Request};
+use slidegate::policy::{DEFAULT_DOMAIN, OnStoreError};
+use slidegate::{Descriptor, Request};
 
 use crate::checked_names::CheckedNames;
 use crate::costs::{CostSource, MalformedDetail, NamedCost, RequestCosts};

@@ -6,7 +6,8 @@ mod problem_json;
 use std::time::Duration;
 
 use http::{Response, StatusCode};
-use slidegate::{Decision, Problem};
+use slidegate::Decision;
+use slidegate::headers::Problem;
 
 use crate::extract::RequestHead;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use slidegate::{Network, NetworkError};
+use slidegate::policy::{Network, NetworkError};
 use thiserror::Error;
 
 /// A list of networks of proxies whose `X-Forwarded-For` header is trusted.

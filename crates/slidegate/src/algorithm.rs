@@ -6,28 +6,32 @@
 //! `AnyCounter`, a table in `store/memory/shard.rs`, and Lua scripts. The compiler reports other places that need a
 //! change. The conformance suite tests all algorithms in [`Algorithm::ALL`].
 
-pub mod additive;
+pub(crate) mod additive;
 mod any_counter;
-pub mod concurrent;
+pub(crate) mod concurrent;
 mod counter;
-pub mod fixed_window;
+pub(crate) mod fixed_window;
 mod ring;
-pub mod sliding_buckets;
-pub mod sliding_counter;
-pub mod sliding_log;
-pub mod sliding_window;
+pub(crate) mod sliding_buckets;
+pub(crate) mod sliding_counter;
+pub(crate) mod sliding_log;
+pub(crate) mod sliding_window;
 mod tick;
-pub mod token_bucket;
+pub(crate) mod token_bucket;
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use additive::{Additive, BucketLayout};
 pub use any_counter::AnyAdditive;
 pub(crate) use any_counter::{AnyCounter, with_counter};
 pub use counter::{ChargeEffect, Counter};
-pub use fixed_window::Align;
+pub use fixed_window::{Align, FixedWindow};
+pub use sliding_buckets::{MAX_BUCKETS, SlidingBuckets};
+pub use sliding_counter::SlidingCounter;
+pub use sliding_log::MAX_ENTRIES;
 pub use tick::LimitParams;
 
 /// A rate-limiting algorithm with its parameters. `docs/explanation/algorithms.md` describes the guarantees of each

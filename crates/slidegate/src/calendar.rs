@@ -43,7 +43,8 @@ const DEFAULT_TIME_ZONE: &str = "UTC";
 /// skip midnight.
 ///
 /// ```
-/// use slidegate::{Calendar, Period, Timestamp, Weekday};
+/// use slidegate::{Calendar, Period, Timestamp};
+/// use slidegate::limit::Weekday;
 ///
 /// let day = Calendar::new(Period::Day).with_time_zone("Europe/Berlin")?;
 /// // 29 March 2026, when the clocks go forward.
@@ -53,7 +54,7 @@ const DEFAULT_TIME_ZONE: &str = "UTC";
 ///
 /// let week = Calendar::new(Period::Week).with_week_start(Weekday::Sunday);
 /// assert_eq!(week.to_string(), "week UTC from sunday");
-/// # Ok::<(), slidegate::CalendarError>(())
+/// # Ok::<(), slidegate::limit::CalendarError>(())
 /// ```
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(into = "CalendarFields", try_from = "CalendarFields")]

@@ -163,7 +163,8 @@ impl Clock for DriftCorrectedClock {
 ///
 /// ```
 /// use std::time::Duration;
-/// use slidegate::{Clock, ManualClock, Timestamp};
+/// use slidegate::{ManualClock, Timestamp};
+/// use slidegate::clock::Clock;
 ///
 /// let clock = ManualClock::at(Timestamp::from_secs(60));
 /// clock.advance(Duration::from_millis(1));

@@ -11,13 +11,13 @@ use crate::quota::MAX_UNITS;
 /// the options.
 ///
 /// ```
-/// use slidegate::{ClusterOptions, Key, OnPartition, Scope};
+/// use slidegate::store::{ClusterOptions, Key, OnPartition, Scope};
 ///
 /// let options = ClusterOptions::new().with_max_unsynced(50)?.with_on_partition(OnPartition::Available);
 /// let scope = Scope::new("api", "hot", "1s", &["tenant"]).with_cluster(options);
 /// let values = ["acme".into()];
 /// assert_eq!(Key::new(&scope, &values).cluster(), Some(&options));
-/// # Ok::<(), slidegate::ClusterOptionsError>(())
+/// # Ok::<(), slidegate::store::ClusterOptionsError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterOptions {

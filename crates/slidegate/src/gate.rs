@@ -22,7 +22,6 @@ mod wait;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -35,6 +34,8 @@ use crate::wait::queues::WaitQueues;
 use fallback::{InMemoryFallback, LocalCountsBounds};
 use ineffective_costs::WarnedCosts;
 
+pub use crate::permit::Permit;
+pub use crate::reserved_call::{ActualCosts, ReservedCall};
 pub use once::{OnceDecision, OnceError};
 pub use permit::PermitGuard;
 pub use policy_file::PolicyFileError;
@@ -61,8 +62,6 @@ pub use reservation::Reservation;
 /// `_async` exist for every store.
 pub struct Gate<S = MemoryStore> {
     policy: ArcSwap<Policy>,
-    /// The number of policies that the gate has had.
-    policy_version: AtomicU64,
     /// The number of instances of the service that share the store.
     instances: NonZeroU32,
     store: S,
@@ -78,7 +77,6 @@ impl<S> Gate<S> {
         let instances = NonZeroU32::MIN;
         Self {
             policy: ArcSwap::from_pointee(policy.with_instances(instances)),
-            policy_version: AtomicU64::new(1),
             instances,
             store,
             fallback: InMemoryFallback::new(
@@ -108,7 +106,6 @@ impl<S> Gate<S> {
     /// ```
     pub fn replace_policy(&self, policy: Policy) {
         self.policy.store(Arc::new(policy.with_instances(self.instances)));
-        self.policy_version.fetch_add(1, Ordering::Release);
         self.warned_costs.clear();
         self.wait_queues.wake_first_of_all();
     }
@@ -157,11 +154,6 @@ impl<S> Gate<S> {
     /// Returns the policy that is enforced now.
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.load_full()
-    }
-
-    /// Returns the number of policies that the gate has had. It is at least 1, and increases when the policy is replaced.
-    pub(crate) fn policy_version(&self) -> u64 {
-        self.policy_version.load(Ordering::Acquire)
     }
 
     /// Returns the store.

@@ -42,6 +42,8 @@ use crate::clock::{Clock, Timestamp};
 use crate::decision::{Decision, LimitStatus};
 use crate::jitter::JitterSample;
 
+pub use crate::problem::Problem;
+
 /// The largest integer that a structured field (RFC 9651) can have.
 const MAX_STRUCTURED_FIELD_INTEGER: u64 = 999_999_999_999_999;
 
@@ -231,8 +233,9 @@ impl fmt::Display for Style {
 /// did not evaluate any limit.
 ///
 /// ```
-/// use slidegate::headers::{self, Style};
-/// use slidegate::{Descriptor, Gate, JitterSample, MemoryStore, Policy, Request, Timestamp};
+/// use slidegate::headers::{Style, self};
+/// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request, Timestamp};
+/// use slidegate::wait::JitterSample;
 ///
 /// let policy = Policy::from_yaml("rules: [{ name: all, limits: [100/min] }]")?;
 /// let gate = Gate::new(policy, MemoryStore::new());

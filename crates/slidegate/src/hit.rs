@@ -6,7 +6,8 @@ use crate::limit::Limit;
 /// One charge against one key: its cost, the units that must be free, and the effect on the request if they are not.
 ///
 /// ```
-/// use slidegate::{ChargeWhen, Hit, Key, Limit, Scope, Value, Veto};
+/// use slidegate::Limit;
+/// use slidegate::store::{ChargeWhen, Hit, Key, Scope, Value, Veto};
 ///
 /// let limit: Limit = "100/min".parse()?;
 /// let scope = Scope::new("api", "per-user", "1m", &["user"]);
@@ -14,7 +15,7 @@ use crate::limit::Limit;
 /// assert_eq!((hit.required, hit.veto, hit.charge), (5, Veto::Alone, ChargeWhen::IfAdmitted));
 /// let report = hit.reported();
 /// assert_eq!((report.required, report.veto, report.charge), (0, Veto::Never, ChargeWhen::Always));
-/// # Ok::<(), slidegate::LimitError>(())
+/// # Ok::<(), slidegate::limit::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Hit<'a> {

@@ -12,7 +12,7 @@ use std::net::Ipv6Addr;
 /// form is empty.
 ///
 /// ```
-/// use slidegate::normal_host;
+/// use slidegate::policy::normal_host;
 ///
 /// assert_eq!(normal_host("API.example.com.:80"), "api.example.com");
 /// assert_eq!(normal_host("[2001:DB8::1]:443"), "2001:db8::1");

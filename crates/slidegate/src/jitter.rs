@@ -15,7 +15,7 @@ use thiserror::Error;
 /// let jitter: Jitter = "10%".parse()?;
 /// let delay = jitter.draw().extend(Duration::from_secs(60));
 /// assert!((60..=66).contains(&delay.as_secs()));
-/// # Ok::<(), slidegate::JitterError>(())
+/// # Ok::<(), slidegate::wait::JitterError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter(MaxDelayExtension);

@@ -23,7 +23,7 @@ mod escape;
 mod value;
 
 use escape::write_escaped;
-pub(crate) use escape::write_name_value_pairs;
+pub use escape::write_name_value_pairs;
 use value::END_OF_TEXT_BYTE;
 pub use value::{MAX_VALUE_BYTES, ShortenedValue, Value};
 
@@ -100,7 +100,7 @@ pub type KeyGroup = u8;
 /// percent-encoded.
 ///
 /// ```
-/// use slidegate::{Key, Scope};
+/// use slidegate::store::{Key, Scope};
 ///
 /// let scope = Scope::new("api", "per-tenant", "1m", &["tenant", "ip"]);
 /// let values = ["acme=*".into(), "2001:db8::1".into()];
@@ -214,7 +214,7 @@ impl<'a> Key<'a> {
 
     /// Returns the names of the attributes in `per` with their values; `None` if the key consists of hashes or of a
     /// store's identifier.
-    pub(crate) fn name_value_pairs(
+    pub fn name_value_pairs(
         &self,
     ) -> Option<impl Iterator<Item = (&'a str, &'a Value<'a>)> + Clone + use<'a>> {
         match self.0 {
@@ -270,19 +270,20 @@ impl<'a> Key<'a> {
     /// the secret, so clients cannot predict the fingerprint. The result is combined with a hash of the scope.
     ///
     /// The fingerprint is the same in every process, version and machine on which the secret produces the same hashes.
-    /// This does not hold for the keys of a [`Limiter`](crate::Limiter) over a [synchronous](crate::Synchronous) store,
+    /// This does not hold for the keys of a [`Limiter`](crate::Limiter) over a [synchronous](crate::store::Synchronous) store,
     /// because they are hashed with a secret of that limiter. Therefore a store that shares its counts must be
     /// asynchronous.
     ///
     /// ```
-    /// use slidegate::{Key, Limit, Scope};
+    /// use slidegate::Limit;
+    /// use slidegate::store::{Key, Scope};
     /// use std::hash::RandomState;
     ///
     /// let limit: Limit = "100/min".parse()?;
     /// let (scope, secret) = (Scope::new("api", "all", "1m", &["tenant"]), RandomState::new());
     /// let fingerprint = |tenant| Key::new(&scope, &[tenant]).fingerprint(&secret, limit.shape());
     /// assert_ne!(fingerprint("acme".into()), fingerprint("umbrella".into()));
-    /// # Ok::<(), slidegate::LimitError>(())
+    /// # Ok::<(), slidegate::limit::LimitError>(())
     /// ```
     #[inline]
     pub fn fingerprint(&self, secret: &impl BuildHasher, shape: u64) -> u64 {

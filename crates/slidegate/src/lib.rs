@@ -112,8 +112,8 @@
 //! ```
 //!
 //! Data flows in one direction. The policy does not depend on stores, stores do not depend on the policy, and the
-//! algorithms use no clock, lock or I/O. A [`Hit`] is one charge: a [`Key`], a [`Limit`], a cost, and the conditions of
-//! admission. A [`Store`] charges all hits of a request or none, and returns one [`Outcome`] for each hit. A
+//! algorithms use no clock, lock or I/O. A [`Hit`](store::Hit) is one charge: a [`Key`](store::Key), a [`Limit`], a cost, and the conditions of
+//! admission. A [`Store`] charges all hits of a request or none, and returns one [`Outcome`](store::Outcome) for each hit. A
 //! [`Decision`] says whether the request is allowed, and names the binding outcome, which is the outcome that clients
 //! see. A denial is a value; an error always means that the store did not respond.
 //!
@@ -130,26 +130,28 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod algorithm;
+pub mod clock;
+pub mod decision;
+#[cfg(feature = "policy")]
+pub mod gate;
 pub mod headers;
 #[doc(hidden)]
 pub mod internal;
+pub mod limit;
 pub mod limiter;
 #[cfg(feature = "policy")]
 pub mod policy;
 pub mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+pub mod wait;
 
-mod algorithm;
 #[cfg(feature = "calendar")]
 mod calendar;
 mod call;
-mod clock;
 mod cluster_options;
 mod compact;
-mod decision;
-#[cfg(feature = "policy")]
-mod gate;
 mod heap;
 mod hit;
 #[cfg(feature = "policy")]
@@ -158,7 +160,6 @@ mod host;
 mod idempotency_key;
 mod jitter;
 mod key;
-mod limit;
 #[cfg(feature = "policy")]
 mod network;
 mod outcome;
@@ -181,52 +182,37 @@ mod store_key;
 mod sync;
 #[cfg(test)]
 mod test_util;
-mod wait;
 
-pub use algorithm::{Algorithm, Align, LimitParams};
+#[doc(inline)]
+pub use algorithm::{Algorithm, Align};
 #[cfg(feature = "calendar")]
-pub use calendar::{Calendar, CalendarError, Period, Weekday};
-pub use call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
-#[cfg(all(feature = "coarse-clock", target_os = "linux"))]
-pub use clock::CoarseClock;
-pub use clock::{Clock, DriftCorrectedClock, ManualClock, SystemClock, Timestamp, WallClock};
-pub use cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
-pub use decision::{DecidedLimits, Decision, Denied, LimitStatus};
+pub use calendar::{Calendar, Period};
+#[doc(inline)]
+pub use clock::{ManualClock, Timestamp};
+#[doc(inline)]
+pub use decision::{Decision, Denied, LimitStatus};
 #[cfg(feature = "policy")]
-pub use gate::{Gate, OnceDecision, OnceError, PermitGuard, PolicyFileError, Reservation};
-pub use hit::{ChargeWhen, Hit, Veto};
-#[cfg(feature = "policy")]
-pub use host::normal_host;
+#[doc(inline)]
+pub use gate::{Gate, PermitGuard, Reservation};
 #[cfg(feature = "policy")]
 pub use idempotency_key::IdempotencyKey;
-pub use jitter::{Jitter, JitterError, JitterSample};
-pub use key::{DEFAULT_DOMAIN, Key, MAX_VALUE_BYTES, Scope, ShortenedValue, Value};
-pub use limit::{Limit, LimitError};
-pub use limiter::{Limiter, LimiterError, WaitError};
-#[cfg(feature = "policy")]
-pub use network::{Network, NetworkError};
-pub use outcome::Outcome;
+pub use jitter::Jitter;
+#[doc(inline)]
+pub use limit::{Limit, Quota};
+#[doc(inline)]
+pub use limiter::{Limiter, LimiterError};
 #[cfg(feature = "policy")]
 pub use permit::Permit;
 #[cfg(feature = "policy")]
-pub use policy::file::{PolicyError, PolicyErrors, PolicyWarning};
-#[cfg(feature = "policy")]
-pub use policy::{Policy, RuleCost};
-pub use problem::Problem;
-pub use quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
+#[doc(inline)]
+pub use policy::{Policy, PolicyErrors};
 pub use reason::Reason;
-pub use redis_options::{RedisOptions, RedisOptionsError};
 #[cfg(feature = "policy")]
 pub use request::{Descriptor, Request};
 #[cfg(feature = "policy")]
-pub use reserved_call::{ActualCosts, ReservedCall};
-pub use store::memory::MemoryStore;
-pub use store::{
-    Adjustment, Asynchronous, ChargeResult, Edit, PermitChange, Receipt, RejectionClass, Store,
-    StoreError, StoreKind, SyncStore, Synchronous,
-};
-pub use store_key::StoreKey;
-pub use wait::{WaitBounds, WaitStats};
+pub use reserved_call::ActualCosts;
+#[doc(inline)]
+pub use store::{MemoryStore, Store, StoreError, SyncStore};
 
 /// Runs the Rust examples of the README as doctests.
 #[cfg(doctest)]

@@ -20,13 +20,16 @@ use crate::algorithm::sliding_window::{self, SlidingWindow};
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Align, AnyAdditive, AnyCounter, LimitParams, with_counter};
 #[cfg(feature = "calendar")]
-use crate::calendar::{Calendar, PeriodBoundary};
+use crate::calendar::PeriodBoundary;
 use crate::clock::{Timestamp, ceil_micros};
 use crate::key::Key;
+use crate::outcome::Outcome;
 #[cfg(feature = "calendar")]
-use crate::quota::QuotaError;
-use crate::quota::{MAX_UNITS, Quota, format_window};
+use crate::quota::format_window;
 
+#[cfg(feature = "calendar")]
+pub use crate::calendar::{Calendar, CalendarError, Period, Weekday};
+pub use crate::quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use error::LimitError;
 
 /// A quota with the algorithm that enforces it. Plain data, so that it can be sent to a store.
@@ -163,7 +166,7 @@ impl Limit {
     ///
     /// let limit = Limit::concurrent(20, Duration::from_secs(60))?;
     /// assert_eq!(limit.to_string(), "20 concurrent, permit_ttl 1m");
-    /// # Ok::<(), slidegate::LimitError>(())
+    /// # Ok::<(), slidegate::limit::LimitError>(())
     /// ```
     ///
     /// # Errors
@@ -276,6 +279,14 @@ impl Limit {
             return 0;
         }
         with_counter!(self.counter, counter => counter.capacity())
+    }
+
+    /// Returns the outcome of a hit that requires one unit of a counter that has no units in use.
+    pub fn outcome_if_unused(&self) -> Outcome {
+        fn peek_unused<C: Counter>(counter: C) -> Outcome {
+            counter.peek(&C::State::default(), Timestamp::from_micros(0), 1)
+        }
+        with_counter!(self.counter, counter => peek_unused(counter))
     }
 
     /// Returns the parameters as numbers, for a remote store.

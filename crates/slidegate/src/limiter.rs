@@ -25,9 +25,10 @@ use crate::limit::{Limit, LimitError};
 use crate::rule_limit::NamedLimits;
 use crate::store::memory::MemoryStore;
 use crate::store::{Adjustment, Edit, Receipt, Store, StoreError, StoreKind};
-use crate::store_key::StoreKey;
 use crate::wait::WaitBounds;
 use crate::wait::queues::WaitQueues;
+
+pub use crate::store_key::StoreKey;
 
 /// A rate limiter whose limits are fixed in code. The limits apply to each key separately; a key is any hashable value.
 ///

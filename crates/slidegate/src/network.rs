@@ -18,12 +18,12 @@ const IPV4_MAPPED_PREFIX_BITS: u8 = 96;
 /// IPv6 addresses.
 ///
 /// ```
-/// use slidegate::Network;
+/// use slidegate::policy::Network;
 ///
 /// let network: Network = "::ffff:203.0.113.0/120".parse()?;
 /// assert_eq!(network.to_string(), "203.0.113.0/24");
 /// assert!(network.contains([203, 0, 113, 9].into()));
-/// # Ok::<(), slidegate::NetworkError>(())
+/// # Ok::<(), slidegate::policy::NetworkError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network(IpNet);

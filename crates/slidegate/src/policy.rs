@@ -24,6 +24,7 @@ mod unused_names;
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
 use indexmap::IndexMap;
@@ -32,13 +33,17 @@ use crate::request::{AttributePairs, Descriptor, Request};
 
 use attributes::DescriptorAttributes;
 use declared_attributes::DeclaredAttributes;
-use error::PolicyWarning;
 use index::{CandidateRules, RuleIndex};
 use route::Routes;
 use rule_sets::RuleSets;
 
+pub use crate::host::normal_host;
+pub use crate::key::DEFAULT_DOMAIN;
+pub use crate::network::{Network, NetworkError};
 pub use cost::RuleCost;
 pub use domain_names::DomainNames;
+pub use error::{PolicyError, PolicyErrors, PolicyWarning};
+pub use file::suggest::most_similar_word;
 pub(crate) use matched::{HitList, HitOrigin};
 pub use matched::{Match, MatchedRules};
 pub use mode::{Mode, OnStoreError, Percentage, PercentageError, WhenMissing};
@@ -58,6 +63,7 @@ type NameMap<V> = IndexMap<Box<str>, V, FixedState>;
 /// The rules to enforce, grouped by domain. [`Policy::from_yaml`] reads a policy from YAML.
 #[derive(Clone, Debug)]
 pub struct Policy {
+    id: u64,
     rules: RuleSets,
     routes: Routes,
     declared_attributes: DeclaredAttributes,
@@ -107,7 +113,9 @@ impl Policy {
         let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
         let has_concurrent_limits =
             rules.iter().flat_map(Rule::all_limits).any(|limit| limit.limit.is_concurrent());
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             by_domain,
             rules: RuleSets::new(rules.into()),
             routes,
@@ -117,6 +125,11 @@ impl Policy {
             has_concurrent_limits,
             warnings: Arc::default(),
         }
+    }
+
+    /// Returns a number that identifies the policy within this process. It is at least 1. A copy has the same number.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Returns all rules of the policy, in the order of the file.

@@ -9,7 +9,8 @@ use crate::reason::Reason;
 /// The body of a denial. Serialize it as JSON, with the media type [`CONTENT_TYPE`](Self::CONTENT_TYPE).
 ///
 /// ```
-/// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Problem, Request};
+/// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+/// use slidegate::headers::Problem;
 ///
 /// let policy = Policy::from_yaml("rules: [{ name: per-tenant, limits: [0/min] }]")?;
 /// let gate = Gate::new(policy, MemoryStore::new());

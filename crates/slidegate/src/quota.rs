@@ -35,7 +35,7 @@ pub const MIN_WINDOW: Duration = Duration::from_millis(1);
 /// assert_eq!(quota.window(), Duration::from_secs(15 * 60));
 /// assert_eq!(quota, Quota::new(100, Duration::from_secs(900))?);
 /// assert_eq!("5/min".parse::<Quota>()?.to_string(), "5/1m");
-/// # Ok::<(), slidegate::QuotaError>(())
+/// # Ok::<(), slidegate::limit::QuotaError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {

@@ -15,7 +15,8 @@ use crate::limit::Limit;
 /// The options select the hash slot, split keys into sub-keys, and charge only a sample of the requests.
 ///
 /// ```
-/// use slidegate::{Key, Limit, RedisOptions, Scope};
+/// use slidegate::Limit;
+/// use slidegate::store::{Key, RedisOptions, Scope};
 ///
 /// let limit: Limit = "100/s".parse()?;
 /// let scope = Scope::new("api", "hot", "1s", &["tenant"]);

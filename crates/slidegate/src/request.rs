@@ -155,7 +155,7 @@ impl<'a> Descriptor<'a> {
 
     /// Adds attributes and named costs, and sets the unnamed cost. The third item of an attribute contains the bytes of a
     /// value that is not UTF-8. A descriptor is large, and each method that returns a changed one copies it.
-    pub(crate) fn extend(
+    pub fn extend(
         &mut self,
         attributes: impl Iterator<Item = (&'a str, &'a str, Option<&'a [u8]>)>,
         plain_cost: u64,
@@ -187,7 +187,7 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// Sets the cost for rules that do not [state a cost](crate::RuleCost), 1 by default. A cost of 0 checks whether
+    /// Sets the cost for rules that do not [state a cost](crate::policy::RuleCost), 1 by default. A cost of 0 checks whether
     /// one unit would fit, and charges nothing.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {

@@ -16,7 +16,9 @@ use crate::store::{Adjustment, Charge, Receipt, Settlement};
 /// the charges of any counter.
 ///
 /// ```
-/// use slidegate::{ActualCosts, CallId, Descriptor, Gate, MemoryStore, Policy, Request, ReservedCall};
+/// use slidegate::{ActualCosts, Descriptor, Gate, MemoryStore, Policy, Request};
+/// use slidegate::gate::ReservedCall;
+/// use slidegate::store::CallId;
 /// use std::time::Duration;
 ///
 /// let policy = Policy::from_yaml("
@@ -144,7 +146,7 @@ impl<'c> ActualCosts<'c> {
 
 impl ReservedCall {
     /// Creates the reserved call of an allowed decision of a [`Gate`](crate::Gate). `id` must be unique among all calls
-    /// that the store remembers: the id of the call's [`CallIdentity`](crate::CallIdentity), or a
+    /// that the store remembers: the id of the call's [`CallIdentity`](crate::store::CallIdentity), or a
     /// [unique](CallId::unique) id.
     pub fn from_decision(id: CallId, decision: &Decision<'_>) -> Self {
         let charges = decision.charges_with_costs().map(|(charge, cost)| ReservedCharge {

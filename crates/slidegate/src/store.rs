@@ -12,18 +12,26 @@ mod charge_result;
 mod error;
 mod key_counts;
 pub mod memory;
-pub(crate) mod one_or_many;
+mod one_or_many;
 mod settlement;
-pub(crate) mod shards;
+pub mod shards;
 mod store_kind;
-pub(crate) mod table;
+pub mod table;
 
 use std::future::{Future, ready};
 
-use crate::call::CallIdentity;
-use crate::hit::Hit;
-
-pub use crate::key::CounterId;
+pub use crate::algorithm::LimitParams;
+pub use crate::call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
+pub use crate::cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
+pub use crate::heap::{HeapSize, allocated_bytes};
+pub use crate::hit::{ChargeWhen, Hit, Veto};
+pub use crate::key::{
+    CounterId, Key, KeyGroup, MAX_VALUE_BYTES, Scope, ShortenedValue, Value, write_name_value_pairs,
+};
+pub use crate::outcome::Outcome;
+pub use crate::redis_options::{RedisOptions, RedisOptionsError};
+#[cfg(feature = "tokio")]
+pub use crate::restart::{RESTART_DELAY, restart_on_panic};
 pub use call_records::{
     CallRecordTable, DEFAULT_MAX_CALL_RECORDS, digest_hits, max_call_record_bytes,
 };
@@ -32,6 +40,8 @@ pub use charge_result::{
     pending_units,
 };
 pub use error::{RejectionClass, StoreError};
+pub use memory::MemoryStore;
+pub use one_or_many::OneOrMany;
 pub use settlement::{OnceResult, SettleResult, Settlement};
 pub(crate) use store_kind::decide_now;
 #[cfg(feature = "policy")]
@@ -41,7 +51,7 @@ pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 /// A store of counters.
 ///
 /// A call is the list of the hits of one request; it is decided atomically: if one of its hits denies the request, only
-/// hits with [`ChargeWhen::Always`](crate::ChargeWhen::Always) are charged.
+/// hits with [`ChargeWhen::Always`] are charged.
 ///
 /// A store has five kinds of operations: it *charges* calls, *peeks* at hits, *adjusts* the charges of a receipt,
 /// *changes permits* that were charged, and *edits* counters.
@@ -49,7 +59,7 @@ pub trait Store: Send + Sync + 'static {
     /// The kind of the store: [`Synchronous`] or [`Asynchronous`].
     type Kind: StoreKind;
 
-    /// Decides one call, and charges its hits unless one of them denies it. See [`Veto`](crate::Veto) and [`ChargeWhen`](crate::ChargeWhen).
+    /// Decides one call, and charges its hits unless one of them denies it. See [`Veto`] and [`ChargeWhen`].
     fn charge_async(
         &self,
         call: &[Hit<'_>],

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Different keys of one type have different texts.
 ///
 /// ```
-/// use slidegate::StoreKey;
+/// use slidegate::limiter::StoreKey;
 ///
 /// assert_eq!("acme".text(), "acme");
 /// assert_eq!(17_u64.text(), "17");

@@ -1,17 +1,18 @@
 //! Waiting for capacity: calls that do not fit yet wait in queues, first come, first served.
 //!
-//! A waiting call has a place in the [queue](queues) of each counter that denied it. The first call of a queue sleeps
+//! A waiting call has a place in the queue of each counter that denied it. The first call of a queue sleeps
 //! until its `retry_after`, then decides again; the others sleep until they are first. The first call is woken earlier if
 //! units of the counter are refunded or reverted, or a permit is released, by the same gate or limiter. A call decides only
 //! while no earlier call waits for one of its counters, so waiting calls never overtake each other. Calls that do not wait
 //! are not affected: they take no lock of this module, and take capacity whenever it is free.
 //!
 //! A call that is denied only by a limit on requests in flight has no `retry_after`. The first call of the queue decides
-//! again at [growing intervals](MAX_RETRY_INTERVAL), because permits are released in other processes too, or expire.
+//! again at growing intervals of at most a second, because permits are released in other processes too, or expire.
 //!
 //! A waiting call charges nothing until it is admitted. A call that is dropped leaves its queues.
 //!
-//! [`Wait`] is the state of one call. It makes no decision and does not sleep; [`run_wait`] does both.
+
+// `Wait` is the state of one call. It makes no decision and does not sleep; `run_wait` does both.
 
 mod bounds;
 mod counters;
@@ -21,9 +22,9 @@ pub(crate) mod queues;
 use std::time::{Duration, Instant};
 
 use crate::decision::Decision;
-use crate::jitter::Jitter;
 use crate::reason::Reason;
 
+pub use crate::jitter::{Jitter, JitterError, JitterSample};
 pub use bounds::{WaitBounds, WaitStats};
 #[cfg(feature = "policy")]
 pub(crate) use counters::is_decided_once;

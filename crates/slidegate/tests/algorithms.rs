@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use slidegate::{
-    Algorithm, Align, Clock, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp, Value,
-};
+use slidegate::clock::Clock;
+use slidegate::store::Value;
+use slidegate::{Algorithm, Align, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -207,7 +207,8 @@ fn sliding_log_counts_large_cost_exactly() {
 
 #[test]
 fn counts_survive_change_of_limit_max() {
-    use slidegate::{Hit, Key, Scope, SyncStore};
+    use slidegate::SyncStore;
+    use slidegate::store::{Hit, Key, Scope};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START_TIME);
         let store = MemoryStore::with_clock(clock.clone(), 100);
@@ -229,7 +230,8 @@ fn counts_survive_change_of_limit_max() {
 /// A state does not depend on the resolution, so another resolution continues with its entries.
 #[test]
 fn counts_survive_change_of_resolution() {
-    use slidegate::{Adjustment, Hit, Key, Scope, SyncStore};
+    use slidegate::SyncStore;
+    use slidegate::store::{Adjustment, Hit, Key, Scope};
     let clock = ManualClock::at(START_TIME);
     let store = MemoryStore::with_clock(clock.clone(), 100);
     let scope = Scope::new("domain", "rule", "limit", &["name"]);
@@ -261,7 +263,8 @@ fn counts_survive_change_of_resolution() {
 
 #[test]
 fn counter_in_debt_denies_until_retry_after() {
-    use slidegate::{Hit, Key, Scope, SyncStore};
+    use slidegate::SyncStore;
+    use slidegate::store::{Hit, Key, Scope};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START_TIME);
         let store = MemoryStore::with_clock(clock.clone(), 100);
@@ -283,7 +286,8 @@ fn counter_in_debt_denies_until_retry_after() {
 
 #[test]
 fn many_small_debts_expire_within_one_window() {
-    use slidegate::{Hit, Key, Scope, SyncStore};
+    use slidegate::SyncStore;
+    use slidegate::store::{Hit, Key, Scope};
     let clock = ManualClock::at(START_TIME);
     let store = MemoryStore::with_clock(clock.clone(), 100);
     let scope = Scope::new("domain", "rule", "limit", &["name"]);
@@ -306,7 +310,8 @@ fn many_small_debts_expire_within_one_window() {
 /// window, and not longer.
 #[test]
 fn later_charges_do_not_prolong_debt() {
-    use slidegate::{Hit, Key, Scope, SyncStore};
+    use slidegate::SyncStore;
+    use slidegate::store::{Hit, Key, Scope};
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::at(START_TIME);
         let store = MemoryStore::with_clock(clock.clone(), 100);

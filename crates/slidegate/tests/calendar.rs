@@ -4,10 +4,13 @@
 
 use std::time::Duration;
 
+use slidegate::clock::Clock;
 use slidegate::headers::{self, Style};
+use slidegate::limit::{LimitError, Weekday};
+use slidegate::wait::JitterSample;
 use slidegate::{
-    Algorithm, Align, Calendar, Clock, Descriptor, Gate, JitterSample, Limit, LimitError, Limiter,
-    ManualClock, MemoryStore, Period, Policy, Quota, Request, Timestamp, Weekday,
+    Algorithm, Align, Calendar, Descriptor, Gate, Limit, Limiter, ManualClock, MemoryStore, Period,
+    Policy, Quota, Request, Timestamp,
 };
 
 /// 5 March 2026, 12:00 UTC.

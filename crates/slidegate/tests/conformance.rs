@@ -3,15 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-use slidegate::store::{CounterId, OnceResult, Outcomes, SettleResult, Settlement};
+use slidegate::store::{
+    Adjustment, Asynchronous, CallIdentity, ChargeResult, CounterId, Edit, Hit, OnceResult,
+    Outcomes, PermitChange, Receipt, SettleResult, Settlement,
+};
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::{ALL_ALGORITHMS, Mismatch, TraceStats, run_trace};
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::model::ModelStore;
-use slidegate::{
-    Adjustment, Algorithm, Asynchronous, CallIdentity, ChargeResult, Edit, Hit, ManualClock,
-    MemoryStore, PermitChange, Receipt, Store, StoreError, SyncStore,
-};
+use slidegate::{Algorithm, ManualClock, MemoryStore, Store, StoreError, SyncStore};
 
 /// Runs random traces with each algorithm alone, and with all algorithms together. Returns the total statistics.
 fn compare_store_with_model<S: Store>(

@@ -3,9 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use slidegate::headers::{self, Header, Style};
-use slidegate::{
-    Decision, Descriptor, Gate, JitterSample, ManualClock, MemoryStore, Policy, Request, Timestamp,
-};
+use slidegate::wait::JitterSample;
+use slidegate::{Decision, Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Timestamp};
 
 const API_DOMAIN_POLICY: &str = "
 rules:

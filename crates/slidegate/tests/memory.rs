@@ -5,10 +5,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use slidegate::{
-    Adjustment, Algorithm, Edit, Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Outcome,
-    Scope, SyncStore, Timestamp,
-};
+use slidegate::store::{Adjustment, Edit, Hit, Key, Outcome, Scope};
+use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, SyncStore, Timestamp};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -6,10 +6,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use slidegate::{
-    Adjustment, Algorithm, CallId, CallIdentity, Edit, Hit, Key, Limit, ManualClock, MemoryStore,
-    Scope, SyncStore, Timestamp, Value,
-};
+use slidegate::store::{Adjustment, CallId, CallIdentity, Edit, Hit, Key, Scope, Value};
+use slidegate::{Algorithm, Limit, ManualClock, MemoryStore, SyncStore, Timestamp};
 
 const MIB: usize = 1 << 20;
 

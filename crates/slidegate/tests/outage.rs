@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slidegate::headers::{self, Style};
+use slidegate::store::Edit;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
+use slidegate::wait::JitterSample;
 use slidegate::{
-    Decision, Descriptor, Edit, Gate, IdempotencyKey, JitterSample, ManualClock, Policy, Request,
-    Store, Timestamp,
+    Decision, Descriptor, Gate, IdempotencyKey, ManualClock, Policy, Request, Store, Timestamp,
 };
 
 const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };
@@ -344,7 +345,7 @@ proptest! {
         for (index, &(pause, burst, is_down)) in steps.iter().enumerate() {
             fleet.store.set_faults(if is_down { ALWAYS_UNAVAILABLE } else { NO_FAULTS });
             fleet.clock.advance(Duration::from_micros(pause));
-            let now = slidegate::Clock::now(&fleet.clock).as_micros();
+            let now = slidegate::clock::Clock::now(&fleet.clock).as_micros();
             for request in 0..burst * instances as usize {
                 let decision = fleet.check((index + request) % instances as usize);
                 if decision.is_allowed() {

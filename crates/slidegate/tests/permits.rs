@@ -8,9 +8,10 @@ use std::time::Duration;
 use slidegate::headers::{self, Style};
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
+use slidegate::wait::JitterSample;
 use slidegate::{
-    Decision, Descriptor, Gate, JitterSample, Limit, Limiter, ManualClock, MemoryStore, Permit,
-    Policy, Reason, Request, Timestamp,
+    Decision, Descriptor, Gate, Limit, Limiter, ManualClock, MemoryStore, Permit, Policy, Reason,
+    Request, Timestamp,
 };
 
 const RATE_AND_IN_FLIGHT: &str = "

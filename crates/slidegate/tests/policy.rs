@@ -4,10 +4,11 @@
 
 use proptest::prelude::*;
 use slidegate::policy::NoMatchReason;
+use slidegate::store::Value;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Decision, Descriptor, Gate, ManualClock, MemoryStore, Policy, Reason, Request, Timestamp, Value,
+    Decision, Descriptor, Gate, ManualClock, MemoryStore, Policy, Reason, Request, Timestamp,
 };
 
 type TestGate = Gate<MemoryStore<ManualClock>>;
@@ -539,7 +540,7 @@ fn sub_keys_with_max(
     let request = new_request(attributes, 1);
     let policy = gate.policy();
     let matched_rules = policy.apply(&request);
-    let max = |key: slidegate::Key<'_>| key.share().map(|share| share.quota().max());
+    let max = |key: slidegate::store::Key<'_>| key.share().map(|share| share.quota().max());
     let keys = matched_rules.hits().map(|hit| hit.key);
     keys.map(|key| (key.identity().to_string(), key.part(), max(key))).collect()
 }

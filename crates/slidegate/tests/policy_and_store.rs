@@ -4,9 +4,8 @@
 
 use std::cell::RefCell;
 
-use slidegate::{
-    Algorithm, ClusterOptions, Descriptor, Gate, Limit, MemoryStore, OnPartition, Policy, Request,
-};
+use slidegate::store::{ClusterOptions, OnPartition};
+use slidegate::{Algorithm, Descriptor, Gate, Limit, MemoryStore, Policy, Request};
 
 fn new_request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
     Request::new("default", Descriptor::new(attributes.iter().copied()))

@@ -10,8 +10,8 @@ use proptest::sample::Index;
 use slidegate::policy::file::{
     MAX_DOMAIN_LIMITS, MAX_POLICY_BYTES, MAX_ROUTES, MAX_RULES, MAX_SCOPES,
 };
-use slidegate::policy::{Mode, OnStoreError, Rule, WhenMissing};
-use slidegate::{Algorithm, Align, Policy, PolicyError};
+use slidegate::policy::{Mode, OnStoreError, PolicyError, Rule, WhenMissing};
+use slidegate::{Algorithm, Align, Policy};
 
 /// A policy that uses every field of the format.
 const POLICY_WITH_EVERY_FIELD: &str = "

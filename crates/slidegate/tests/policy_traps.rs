@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use proptest::prelude::*;
-use slidegate::{Policy, PolicyError, Quota};
+use slidegate::policy::PolicyError;
+use slidegate::{Policy, Quota};
 
 fn policy_errors(text: &str) -> Vec<PolicyError> {
     Policy::from_yaml(text).map_or_else(|errors| errors.0, |_| Vec::new())

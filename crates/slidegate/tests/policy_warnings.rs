@@ -11,7 +11,7 @@ use slidegate::policy::file::MAX_RULES;
 fn formatted_warnings(yaml: &str) -> Vec<String> {
     let policy = Policy::from_yaml(yaml).unwrap_or_else(|errors| panic!("{errors}\nin\n{yaml}"));
     let warnings = policy.warnings().iter();
-    let text = |warning: &slidegate::PolicyWarning| {
+    let text = |warning: &slidegate::policy::PolicyWarning| {
         format!("{}:{}: {}", warning.line(), warning.column(), warning.message())
     };
     warnings.map(text).collect()

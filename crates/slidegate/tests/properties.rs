@@ -4,9 +4,8 @@
 
 use std::time::Duration;
 
-use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
-use slidegate::testkit::{permits, properties};
+use slidegate::testkit::{block_on, permits, properties};
 use slidegate::{Limit, ManualClock, MemoryStore};
 
 /// Runs a property test for every limit, each time on an empty memory store and on an empty store with two slots. With

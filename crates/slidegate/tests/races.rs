@@ -9,12 +9,11 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::store::Outcomes;
+use slidegate::store::{Adjustment, ChargeResult, Edit, Hit, Key, Outcomes, Scope, Value};
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Adjustment, Algorithm, ChargeResult, Decision, Edit, Hit, Key, Limit, Limiter, ManualClock,
-    MemoryStore, Scope, Store, SyncStore, Timestamp, Value,
+    Algorithm, Decision, Limit, Limiter, ManualClock, MemoryStore, Store, SyncStore, Timestamp,
 };
 
 const THREAD_COUNT: u64 = 8;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use slidegate::headers::{self, Style};
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
+use slidegate::wait::JitterSample;
 use slidegate::{
-    Algorithm, Decision, Descriptor, Gate, JitterSample, Limit, Limiter, ManualClock, MemoryStore,
-    Policy, Reason, Request, Timestamp,
+    Algorithm, Decision, Descriptor, Gate, Limit, Limiter, ManualClock, MemoryStore, Policy,
+    Reason, Request, Timestamp,
 };
 
 const NO_FAULTS: Faults = Faults { unavailable: 0, lost_before: 0, lost_after: 0 };

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use slidegate::store::SettleResult;
+use slidegate::gate::{OnceError, ReservedCall};
+use slidegate::store::{CallId, SettleResult};
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    ActualCosts, CallId, Descriptor, Gate, IdempotencyKey, ManualClock, MemoryStore, OnceError,
-    Policy, Request, ReservedCall,
+    ActualCosts, Descriptor, Gate, IdempotencyKey, ManualClock, MemoryStore, Policy, Request,
 };
 
 const POLICY: &str = "

@@ -7,10 +7,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use slidegate::{
-    Algorithm, CallId, CallIdentity, Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore,
-    Timestamp, Value,
-};
+use slidegate::store::{CallId, CallIdentity, Hit, Key, Scope, Value};
+use slidegate::{Algorithm, Limit, ManualClock, MemoryStore, SyncStore, Timestamp};
 
 /// The environment variable that holds the name of the mix to measure. It is set only in child processes.
 const MIX_ENV_VAR: &str = "SLIDEGATE_TEST_MIX";

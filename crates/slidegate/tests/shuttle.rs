@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicU64, Ordering};
-use slidegate::{
-    Hit, Key, Limit, Limiter, ManualClock, MemoryStore, Scope, SyncStore, Timestamp, Value,
-};
+use slidegate::store::{Hit, Key, Scope, Value};
+use slidegate::{Limit, Limiter, ManualClock, MemoryStore, SyncStore, Timestamp};
 
 const SCHEDULES_PER_TEST: usize = 2_000;
 

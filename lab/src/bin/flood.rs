@@ -6,7 +6,8 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use lab::server::resident_bytes;
-use slidegate::{Hit, Key, Limit, ManualClock, MemoryStore, Scope, SyncStore, Timestamp, Value};
+use slidegate::store::{Hit, Key, Scope, Value};
+use slidegate::{Limit, ManualClock, MemoryStore, SyncStore, Timestamp};
 
 /// The default maximum number of keys.
 const MAX_KEYS: usize = 10_000_000;

@@ -4,9 +4,10 @@
 mod charge;
 mod evaluate;
 
-use slidegate::internal::{AnyAdditive, SlotIndex};
-use slidegate::store::{Charge, ChargeResult, CounterId, admits, has_charge};
-use slidegate::{Hit, Receipt, StoreError, Timestamp};
+use slidegate::algorithm::AnyAdditive;
+use slidegate::store::table::SlotIndex;
+use slidegate::store::{Charge, ChargeResult, CounterId, Hit, Receipt, admits, has_charge};
+use slidegate::{StoreError, Timestamp};
 
 use super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard};
 

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use parking_lot::RwLock;
-use slidegate::internal::AnyAdditive;
-use slidegate::{Hit, StoreError};
+use slidegate::StoreError;
+use slidegate::algorithm::AnyAdditive;
+use slidegate::store::Hit;
 
 /// Index of a counter kind (an algorithm with its bucket length and its number of buckets) in [`CounterKinds`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
-use slidegate::internal::AnyAdditive;
-use slidegate::internal::{CoarseTime, Counter};
-use slidegate::store::{Charge, CounterId, Outcomes};
-use slidegate::{Hit, StoreError, Timestamp};
+use slidegate::algorithm::{AnyAdditive, Counter};
+use slidegate::store::table::CoarseTime;
+use slidegate::store::{Charge, CounterId, Hit, Outcomes};
+use slidegate::{StoreError, Timestamp};
 
 use super::{CounterKindId, CounterLocation, Counters, HasStateTable, Shard};
 use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};

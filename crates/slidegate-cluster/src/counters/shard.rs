@@ -4,12 +4,10 @@
 use std::collections::HashMap;
 
 use slidegate::Timestamp;
-use slidegate::internal::FixedWindow;
-use slidegate::internal::HeapSize;
-use slidegate::internal::SlidingBuckets;
-use slidegate::internal::SlidingCounter;
-use slidegate::internal::{Additive, AnyAdditive};
-use slidegate::internal::{CoarseTime, Evict, ShardTables, Slot, Table};
+use slidegate::algorithm::{Additive, AnyAdditive, FixedWindow, SlidingBuckets, SlidingCounter};
+use slidegate::store::HeapSize;
+use slidegate::store::shards::ShardTables;
+use slidegate::store::table::{CoarseTime, Evict, Slot, Table};
 
 use super::kinds::CounterKindId;
 use crate::replica::KeyReplica;
@@ -58,7 +56,7 @@ pub(super) trait HasStateTable: Additive {
     }
 }
 
-type AlgorithmState<C> = <C as slidegate::internal::Counter>::State;
+type AlgorithmState<C> = <C as slidegate::algorithm::Counter>::State;
 
 /// The states and replicas of a part of the keys, which one mutex protects.
 #[derive(Default)]

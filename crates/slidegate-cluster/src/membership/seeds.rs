@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use slidegate::internal::restart_on_panic;
+use slidegate::store::restart_on_panic;
 use tokio::net::lookup_host;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use slidegate::internal::MAX_BUCKETS;
+use slidegate::algorithm::MAX_BUCKETS;
 
 use super::{FrameBody, MAX_UPDATE_HEADER_BYTES, MessageError, wire};
 use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};

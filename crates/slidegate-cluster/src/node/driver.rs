@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use slidegate::{Clock, DriftCorrectedClock, Timestamp};
+use slidegate::Timestamp;
+use slidegate::clock::{Clock, DriftCorrectedClock};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{info, warn};

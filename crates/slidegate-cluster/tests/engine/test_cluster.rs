@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use slidegate::{OnPartition, Timestamp};
+use slidegate::Timestamp;
+use slidegate::store::OnPartition;
 use slidegate_cluster::membership::MembershipView;
 use slidegate_cluster::message::{self, Message};
 use slidegate_cluster::node_info::NodeInfo;

@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use bytes::Bytes;
-use slidegate::Receipt;
+use slidegate::store::Receipt;
 use slidegate_cluster::pn_counter::Incarnation;
 
 /// An event of a simulation. Hosts and keys are indices. An event for an incarnation that is no longer running has no

@@ -4,7 +4,8 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::{Algorithm, Align, ClusterOptions, Limit, OnPartition};
+use slidegate::store::{ClusterOptions, OnPartition};
+use slidegate::{Algorithm, Align, Limit};
 use slidegate_cluster::bound;
 
 /// The parameters of one run: cluster, limit, requests and faults.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use slidegate::{Hit, Receipt, Timestamp};
+use slidegate::Timestamp;
+use slidegate::store::{Hit, Receipt};
 use slidegate_cluster::clock_limit::ClockLimit;
 use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
 use slidegate_cluster::membership::{self, Membership, MembershipView};

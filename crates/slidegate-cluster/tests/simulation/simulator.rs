@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::{Adjustment, Hit, Key, OnPartition, Receipt, Scope, Timestamp, Value};
+use slidegate::Timestamp;
+use slidegate::store::{Adjustment, Hit, Key, OnPartition, Receipt, Scope, Value};
 use slidegate_cluster::counters::{CapPolicy, FingerprintSecret};
 use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};

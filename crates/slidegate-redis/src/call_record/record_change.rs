@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use slidegate::store::Charge;
-use slidegate::{ChargeResult, Outcome, Timestamp};
+use slidegate::Timestamp;
+use slidegate::store::{Charge, ChargeResult, Outcome};
 
 use super::{OnceReply, RecordHead, STATUS_NOW, encode_millis};
 use crate::call::{Keys, ScriptCall, ScriptOperation};

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use slidegate::{Outcome, Timestamp};
+use slidegate::Timestamp;
+use slidegate::store::Outcome;
 
 use super::{CacheVersion, CachedDenial, DenialReport, DenyCache};
 use crate::script_request::KeyedHit;

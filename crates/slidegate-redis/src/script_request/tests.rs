@@ -1,6 +1,6 @@
 use proptest::prelude::*;
-use slidegate::store::{Adjustment, Charge, CounterId, Receipt};
-use slidegate::{Descriptor, Limit, Policy, Request, Scope, Timestamp, Value};
+use slidegate::store::{Adjustment, Charge, CounterId, Receipt, Scope, Value};
+use slidegate::{Descriptor, Limit, Policy, Request, Timestamp};
 use std::net::Ipv6Addr;
 
 use super::*;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use futures_util::future::{join_all, poll_immediate};
-use slidegate::{ChargeResult, StoreError};
+use slidegate::StoreError;
+use slidegate::store::ChargeResult;
 
 use super::RedisStoreInner;
 use crate::multi_slot::{self, split_by_slot};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use slidegate::store::{Charge, Outcomes};
-use slidegate::{Adjustment, Hit, Outcome, Receipt, StoreError, internal};
+use slidegate::StoreError;
+use slidegate::store::{Adjustment, Charge, Hit, Outcome, Outcomes, Receipt};
 
 use super::RedisStoreInner;
 use crate::maintenance;
@@ -77,5 +77,5 @@ impl RedisStoreInner {
 
 /// Returns the outcome of a hit that requires one unit of a counter that has no units in use.
 fn unused_counter_outcome(hit: &Hit<'_>) -> Outcome {
-    internal::unused_counter_outcome(hit.key.share().unwrap_or(hit.limit))
+    hit.key.share().unwrap_or(hit.limit).outcome_if_unused()
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::store::{OnceResult, SettleResult, Settlement};
-use slidegate::{CallIdentity, Hit, StoreError};
+use slidegate::StoreError;
+use slidegate::store::{CallIdentity, Hit, OnceResult, SettleResult, Settlement};
 use tokio::time::{Instant, sleep};
 
 use super::{RedisStoreInner, result_of_request_without_hits};

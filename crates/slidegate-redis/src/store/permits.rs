@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
-use slidegate::store::Charge;
-use slidegate::{PermitChange, Receipt, StoreError};
+use slidegate::StoreError;
+use slidegate::store::{Charge, PermitChange, Receipt};
 use tokio::time::Instant;
 
 use super::RedisStoreInner;

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use futures_util::stream::{StreamExt, poll_fn};
 use parking_lot::Mutex;
-use slidegate::internal::restart_on_panic;
-use slidegate::store::Charge;
-use slidegate::{Adjustment, PermitChange, Receipt, StoreError};
+use slidegate::StoreError;
+use slidegate::store::{Adjustment, Charge, PermitChange, Receipt, restart_on_panic};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, sleep};
 
@@ -193,7 +192,8 @@ impl WarningThrottle {
 mod tests {
     use std::io::Write;
 
-    use slidegate::{Algorithm, Hit, Key, Limit, Scope, Store, Value};
+    use slidegate::store::{Hit, Key, Scope, Value};
+    use slidegate::{Algorithm, Limit, Store};
     use tracing_subscriber::fmt::MakeWriter;
 
     use super::*;

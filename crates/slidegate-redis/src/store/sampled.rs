@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use slidegate::store::Charge;
-use slidegate::{ChargeResult, ChargeWhen, Outcome, StoreError};
+use slidegate::StoreError;
+use slidegate::store::{Charge, ChargeResult, ChargeWhen, Outcome};
 use smallvec::SmallVec;
 
 use super::{RedisStoreInner, result_of_request_without_hits};

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use slidegate::store::{Adjustment, Edit, Hit, Key, PermitChange, Scope, Value};
 use slidegate::testkit::{conformance, permits};
 use slidegate::{
-    ActualCosts, Adjustment, Algorithm, Descriptor, Edit, Gate, Hit, Key, Limit, ManualClock,
-    PermitChange, Policy, Quota, Request, Scope, Store, Value,
+    ActualCosts, Algorithm, Descriptor, Gate, Limit, ManualClock, Policy, Quota, Request, Store,
 };
 use slidegate_redis::{RedisStore, Settings};
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use slidegate::store::{OnceResult, SettleResult};
-use slidegate::{ChargeResult, Store, StoreError};
+use slidegate::store::{ChargeResult, OnceResult, SettleResult};
+use slidegate::{Store, StoreError};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::runtime::Handle;
 

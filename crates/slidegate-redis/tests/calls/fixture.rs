@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use slidegate::store::{OnceResult, Settlement};
-use slidegate::{
-    Adjustment, Algorithm, CallId, CallIdentity, ChargeResult, Hit, Key, Limit, Receipt, Scope,
-    Store, Value,
+use slidegate::store::{
+    Adjustment, CallId, CallIdentity, ChargeResult, Hit, Key, OnceResult, Receipt, Scope,
+    Settlement, Value,
 };
+use slidegate::{Algorithm, Limit, Store};
 use slidegate_redis::{RedisStore, Settings};
 
 use crate::server::LONG;

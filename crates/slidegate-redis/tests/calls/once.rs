@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use slidegate::store::{OnceResult, SettleResult, Settlement};
-use slidegate::{
-    Algorithm, CallIdentity, ChargeResult, Hit, Key, Limit, ManualClock, MemoryStore, Quota, Scope,
-    Store, StoreError, Value,
+use slidegate::store::{
+    CallIdentity, ChargeResult, Hit, Key, OnceResult, Scope, SettleResult, Settlement, Value,
 };
+use slidegate::{Algorithm, Limit, ManualClock, MemoryStore, Quota, Store, StoreError};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::fixture::{self, TTL, TestRequest, decided, identity, settings, settlement};

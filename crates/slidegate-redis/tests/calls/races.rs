@@ -3,8 +3,9 @@
 use std::env;
 use std::process::{Child, Command};
 
+use slidegate::clock::{Clock, WallClock};
 use slidegate::store::{OnceResult, SettleResult};
-use slidegate::{Clock, Store, Timestamp, WallClock};
+use slidegate::{Store, Timestamp};
 use slidegate_redis::RedisStore;
 
 use super::fixture::{TestRequest, identity, settings, settlement};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use slidegate::{Algorithm, ChargeResult, Hit, Key, Limit, Scope, Store, StoreError, Value};
+use slidegate::store::{ChargeResult, Hit, Key, Scope, Value};
+use slidegate::{Algorithm, Limit, Store, StoreError};
 use slidegate_redis::{RedisStore, Settings};
 
 const MAX: u64 = 1_000_000;

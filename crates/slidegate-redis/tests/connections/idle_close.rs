@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use slidegate::{Edit, Store, StoreError};
+use slidegate::store::Edit;
+use slidegate::{Store, StoreError};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::fixture::{Counter, repetitions};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use slidegate::store::{OnceResult, SettleResult, Settlement};
-use slidegate::{
-    Adjustment, CallId, CallIdentity, Descriptor, Gate, Hit, Key, Limit, PermitChange, Policy,
-    Receipt, Request, Scope, Store, StoreError, Value,
+use slidegate::store::{
+    Adjustment, CallId, CallIdentity, Hit, Key, OnceResult, PermitChange, Receipt, Scope,
+    SettleResult, Settlement, Value,
 };
+use slidegate::{Descriptor, Gate, Limit, Policy, Request, Store, StoreError};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::fixture::{Counter, repetitions};

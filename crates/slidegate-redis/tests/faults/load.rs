@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use slidegate::{Clock, Descriptor, Gate, Policy, Reason, Request, SystemClock, Timestamp};
+use slidegate::clock::{Clock, SystemClock};
+use slidegate::{Descriptor, Gate, Policy, Reason, Request, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::task::JoinHandle;
 

@@ -4,10 +4,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use slidegate::{
-    Algorithm, Clock, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, SystemClock,
-    Timestamp, Value,
-};
+use slidegate::clock::{Clock, SystemClock};
+use slidegate::store::{Hit, Key, Scope, Value};
+use slidegate::{Algorithm, Limit, ManualClock, Store, StoreError, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::load::{FaultTrial, MAX_RECOVERY_TIME, STORE_TIMEOUT, patient_settings};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Algorithm, Hit, Key, Limit, Reason, Scope, Store, Timestamp, Value};
+use slidegate::store::{Hit, Key, Scope, Value};
+use slidegate::{Algorithm, Limit, Reason, Store, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::load::{FaultTrial, Load, STORE_TIMEOUT, new_gate, new_request, patient_settings};

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use slidegate::{
-    Adjustment, Algorithm, Edit, Hit, Key, Limit, ManualClock, Scope, Store, StoreError, Timestamp,
-    Value,
-};
+use slidegate::store::{Adjustment, Edit, Hit, Key, Scope, Value};
+use slidegate::{Algorithm, Limit, ManualClock, Store, StoreError, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 
 use super::load::{FaultTrial, MAX_PER_DAY, new_gate, new_request, patient_settings};

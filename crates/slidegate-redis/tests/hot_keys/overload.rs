@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use slidegate::{Clock, ManualClock};
+use slidegate::ManualClock;
+use slidegate::clock::Clock;
 
 use super::instance::{Instance, is_allowed, new_instance};
 use crate::server::Redis;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use slidegate::{Descriptor, Edit, Gate, ManualClock, MemoryStore, Policy, Request, Store};
+use slidegate::store::Edit;
+use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Store};
 
 use super::instance::{
     Instance, check_with_redis, is_allowed, new_instance, new_request, script_calls_per_master,

@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use slidegate::{
-    Algorithm, Clock, Hit, Key, Limit, Quota, Scope, Store, StoreError, SystemClock, Timestamp,
-    Value,
-};
+use slidegate::clock::{Clock, SystemClock};
+use slidegate::store::{Hit, Key, Scope, Value};
+use slidegate::{Algorithm, Limit, Quota, Store, StoreError, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
@@ -156,8 +155,9 @@ pub async fn take_one_unit(store: &RedisStore, client: &Client) -> CallOutcome {
 pub async fn charged_units_per_limit(store: &RedisStore, client: &Client) -> Vec<u64> {
     let peeked =
         call_with_hits_of_client(client, async |hits| store.peek_async(hits).await).await.unwrap();
-    let used =
-        |(limit, outcome): (&Limit, &slidegate::Outcome)| limit.capacity() - outcome.remaining();
+    let used = |(limit, outcome): (&Limit, &slidegate::store::Outcome)| {
+        limit.capacity() - outcome.remaining()
+    };
     client.limits.iter().zip(&peeked).map(used).collect()
 }
 

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use slidegate::{Clock, Timestamp};
+use slidegate::Timestamp;
+use slidegate::clock::Clock;
 
 use super::load::{
     CallerLoad, Client, LATE_DENIED_CLIENT, acquire_load_permit, bytes_per_charge,

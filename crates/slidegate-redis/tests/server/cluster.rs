@@ -1,7 +1,8 @@
 //! A Redis Cluster for tests: three masters with one replica each.
 
 use redis::RedisResult;
-use slidegate::{SystemClock, Timestamp};
+use slidegate::Timestamp;
+use slidegate::clock::SystemClock;
 
 use super::node::{Node, field};
 use super::{Folder, free_port, wait_until};
@@ -157,7 +158,7 @@ impl Cluster {
             waited |= !is_ok;
             is_ok
         });
-        if waited { slidegate::Clock::now(clock) } else { promoted_at }
+        if waited { slidegate::clock::Clock::now(clock) } else { promoted_at }
     }
 
     /// Starts the migration of a slot between masters, without moving keys.

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use slidegate::{Clock, SystemClock, Timestamp};
+use slidegate::Timestamp;
+use slidegate::clock::{Clock, SystemClock};
 
 pub use folder::Folder;
 

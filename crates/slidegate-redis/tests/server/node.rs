@@ -2,7 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use slidegate::{Clock, SystemClock, Timestamp};
+use slidegate::Timestamp;
+use slidegate::clock::{Clock, SystemClock};
 
 use super::{Folder, Redis, wait_until};
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use slidegate::headers::Style;
-use slidegate::{Jitter, Policy, WaitBounds};
+use slidegate::wait::WaitBounds;
+use slidegate::{Jitter, Policy};
 use slidegate_cluster::Credentials;
 use slidegate_redis::Address;
 use slidegate_tower::TrustedProxies;

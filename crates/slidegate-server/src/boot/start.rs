@@ -1,6 +1,7 @@
 //! Opens the store, and starts the service on top of it.
 
-use slidegate::{Gate, MemoryStore, SystemClock, WallClock};
+use slidegate::clock::{SystemClock, WallClock};
+use slidegate::{Gate, MemoryStore};
 use slidegate_cluster::{ClusterStore, StartError};
 use slidegate_redis::ConnectError;
 use thiserror::Error;

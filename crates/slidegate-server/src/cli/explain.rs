@@ -8,7 +8,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
-use slidegate::{DEFAULT_DOMAIN, Descriptor, Gate, MAX_UNITS, MemoryStore, Policy, Request};
+use slidegate::limit::MAX_UNITS;
+use slidegate::policy::DEFAULT_DOMAIN;
+use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 

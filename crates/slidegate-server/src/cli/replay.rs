@@ -10,7 +10,9 @@ use clap::ArgMatches;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use serde_json::json;
-use slidegate::{DEFAULT_DOMAIN, MAX_UNITS, Policy, PolicyErrors};
+use slidegate::limit::MAX_UNITS;
+use slidegate::policy::DEFAULT_DOMAIN;
+use slidegate::{Policy, PolicyErrors};
 use slidegate_tools::{
     ATTRIBUTE_NAMES, ExactDescriptors, Headroom, LogSource, Replay, ReplayOptions, ReplayProgress,
     ReplayReport, UnparsableLine,

@@ -8,7 +8,7 @@ mod secret;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::WaitBounds;
+use slidegate::wait::WaitBounds;
 use slidegate_redis::AddressError;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;

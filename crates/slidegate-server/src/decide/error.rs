@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use slidegate::OnceError;
+use slidegate::gate::OnceError;
 use thiserror::Error;
 
 /// The reason why a call fails, with the cause and the remedy as its text.

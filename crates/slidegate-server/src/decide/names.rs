@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use slidegate::internal::most_similar_word;
-use slidegate::policy::{Rule, UnknownCost, WhenMissing};
-use slidegate::{ActualCosts, Clock, Decision, Policy, Request, ReservedCall, SystemClock};
+use slidegate::clock::{Clock, SystemClock};
+use slidegate::gate::ReservedCall;
+use slidegate::policy::{Rule, UnknownCost, WhenMissing, most_similar_word};
+use slidegate::{ActualCosts, Decision, Policy, Request};
 use tracing::warn;
 
 use super::error::{CallError, CallErrorKind};

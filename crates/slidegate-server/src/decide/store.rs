@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 
+use slidegate::clock::DriftCorrectedClock;
 use slidegate::store::{
-    CallRecordTable, CounterId, OnceResult, Outcomes, SettleResult, Settlement,
+    Adjustment, CallIdentity, CallRecordTable, ChargeResult, CounterId, Edit, Hit, OnceResult,
+    Outcomes, PermitChange, Receipt, SettleResult, Settlement,
 };
-use slidegate::{
-    Adjustment, CallIdentity, ChargeResult, DriftCorrectedClock, Edit, Hit, MemoryStore,
-    PermitChange, Receipt, StoreError,
-};
+use slidegate::{MemoryStore, StoreError};
 use slidegate_cluster::ClusterStore;
 use slidegate_redis::RedisStore;
 
@@ -126,7 +125,7 @@ impl ServerStore {
 }
 
 impl slidegate::Store for ServerStore {
-    type Kind = slidegate::Asynchronous;
+    type Kind = slidegate::store::Asynchronous;
 
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         record!(self, store => store.charge_async(call))

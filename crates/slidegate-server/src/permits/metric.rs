@@ -8,7 +8,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use slidegate::{Clock, Permit, PermitChange, SystemClock, Timestamp};
+use slidegate::clock::{Clock, SystemClock};
+use slidegate::store::PermitChange;
+use slidegate::{Permit, Timestamp};
 
 use prometheus_client::encoding::EncodeLabelSet;
 

@@ -2,9 +2,10 @@
 
 use bytesize::ByteSize;
 use slidegate::policy::{
-    Condition, Mode, OnStoreError, Override, Rule, RuleSettings, When, WhenMissing,
+    Condition, Mode, OnStoreError, Override, Rule, RuleCost, RuleSettings, When, WhenMissing,
 };
-use slidegate::{Algorithm, Align, Limit, OnPartition, RuleCost};
+use slidegate::store::OnPartition;
+use slidegate::{Algorithm, Align, Limit};
 
 /// Describes a rule with its overrides, such as `counted per client`. Returns one line for each part of the rule.
 pub fn describe_rule(rule: &Rule) -> Vec<String> {

@@ -6,7 +6,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use slidegate::{Algorithm, Policy, PolicyError, PolicyErrors, PolicyWarning};
+use slidegate::policy::{PolicyError, PolicyWarning};
+use slidegate::{Algorithm, Policy, PolicyErrors};
 
 use crate::policy::ratelimit_config::{self, Conversion, ConversionOptions, Finding, folder};
 use crate::policy::{FileText, LimitCheck, SourceTexts, accept_any_limit};

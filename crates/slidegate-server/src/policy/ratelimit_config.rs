@@ -96,7 +96,7 @@ pub fn is_reference_file(path: &Path) -> bool {
 /// example in a policy with too many rules.
 fn findings_from_policy_errors(
     files: &[FileText],
-    errors: &[slidegate::PolicyError],
+    errors: &[slidegate::policy::PolicyError],
 ) -> Vec<Finding> {
     let mut findings = Findings::default();
     let path = files.first().map_or_else(PathBuf::new, |file| file.path.clone());

@@ -13,7 +13,10 @@ use pasetors::version4::{LocalToken, V4};
 use ring::hmac;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use slidegate::{CallId, Clock, ReservedCall, Timestamp, WallClock};
+use slidegate::Timestamp;
+use slidegate::clock::{Clock, WallClock};
+use slidegate::gate::ReservedCall;
+use slidegate::store::CallId;
 use thiserror::Error;
 
 use crate::bounds::MAX_BODY_BYTES;

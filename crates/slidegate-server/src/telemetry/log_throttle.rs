@@ -55,7 +55,8 @@ impl LogThrottle {
 mod tests {
     use std::thread;
 
-    use slidegate::{Clock, ManualClock};
+    use slidegate::ManualClock;
+    use slidegate::clock::Clock;
 
     use super::*;
 

@@ -20,8 +20,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use slidegate::WaitStats;
 use slidegate::policy::{Rule, RuleLimit};
+use slidegate::wait::WaitStats;
 
 use super::log::LogQueue;
 use super::results::{LimitResult, RequestResult};

@@ -12,7 +12,8 @@ use axum::http::HeaderMap;
 use opentelemetry::trace::{FutureExt, Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
 use quanta::Instant;
-use slidegate::{Clock, StoreError, SystemClock};
+use slidegate::StoreError;
+use slidegate::clock::{Clock, SystemClock};
 use tracing::warn;
 
 use super::metrics::{ListenerKind, ListenerMetrics, StoreMetrics};

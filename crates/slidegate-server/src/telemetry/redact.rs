@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-use slidegate::Value;
+use slidegate::store::Value;
 
 /// A redactor of attribute values: it decides whether a value is displayed in plain text or as a keyed hash. Clones
 /// display a value identically.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use slidegate::{Decision, LimitStatus, Reason, Veto};
+use slidegate::store::Veto;
+use slidegate::{Decision, LimitStatus, Reason};
 
 /// The result of a request, for metrics and traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,8 +26,9 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use slidegate::Timestamp;
 use slidegate::policy::Rule;
-use slidegate::{Timestamp, Value};
+use slidegate::store::Value;
 
 use super::redact::Redactor;
 use key_budget::KeyBudget;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate::{Clock, SystemClock};
+use slidegate::clock::{Clock, SystemClock};
 use tracing::warn;
 
 use super::log_throttle::LogThrottle;

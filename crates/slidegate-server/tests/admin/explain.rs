@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slidegate::{Clock, SystemClock};
+use slidegate::clock::{Clock, SystemClock};
 use ureq::Agent;
 
 use crate::client::{Client, RawConnection};

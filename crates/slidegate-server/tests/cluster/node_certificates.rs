@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use slidegate::{Clock, Timestamp, WallClock};
+use slidegate::Timestamp;
+use slidegate::clock::{Clock, WallClock};
 
 use crate::authentication::REJECTED;
 use crate::certificates::{CertAndKey, CertAuthority, connect_with_tls_to, path_str};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use slidegate::{Clock, SystemClock};
+use slidegate::clock::{Clock, SystemClock};
 
 use crate::node::{
     Node, max_allowed_in_window, node_configs, start_nodes, wait_for_remaining, wait_until,

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
+use slidegate::Policy;
+use slidegate::limit::MAX_UNITS;
 use slidegate::policy::file::{
     CLIENT_CHOSEN, MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER_ENTRIES, MAX_POLICY_BYTES,
     MAX_RULES, MAX_SPLIT_ATTRIBUTES, schema,
 };
-use slidegate::{MAX_UNITS, Policy, RedisOptions};
+use slidegate::store::RedisOptions;
 
 use crate::read_document;
 
@@ -185,8 +187,8 @@ fn documented_policy_bounds_match_program() {
         ("parts of a split", RedisOptions::MAX_PARTS.into()),
         ("combinations of names", MAX_COMBINATIONS as u64),
         ("`max`, `burst`, `max_debt`, `cost`, `required`, `max_unsynced`", MAX_UNITS),
-        ("`max` of `sliding_log`", slidegate::internal::MAX_ENTRIES),
-        ("buckets", slidegate::internal::MAX_BUCKETS),
+        ("`max` of `sliding_log`", slidegate::algorithm::MAX_ENTRIES),
+        ("buckets", slidegate::algorithm::MAX_BUCKETS),
     ] {
         let row = format!("\n| {bound} | {} |", with_thousands_separators(value));
         assert!(section.contains(&row), "missing row:{row}");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slidegate::{Clock, SystemClock};
+use slidegate::clock::{Clock, SystemClock};
 
 use crate::client::Client;
 use crate::common::Server;

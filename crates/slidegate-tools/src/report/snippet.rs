@@ -22,7 +22,7 @@ pub fn policy(rules: &[RuleSuggestions<'_>], Headroom(headroom): Headroom) -> St
 
 fn format_rule_yaml(suggested: &RuleSuggestions<'_>, shares: &[f64]) -> String {
     let mut text = format!("  - name: {}\n", format_yaml_scalar(suggested.rule));
-    if suggested.domain != slidegate::DEFAULT_DOMAIN {
+    if suggested.domain != slidegate::policy::DEFAULT_DOMAIN {
         text += &format!("    domain: {}\n", format_yaml_scalar(suggested.domain));
     }
     if !suggested.per.is_empty() {

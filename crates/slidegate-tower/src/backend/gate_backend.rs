@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use slidegate::{Decision, Descriptor, Gate, Permit, Reason, Request, Store, StoreKind, internal};
+use slidegate::store::StoreKind;
+use slidegate::{Decision, Descriptor, Gate, Permit, Policy, Reason, Request, Store};
 
 use super::{Backend, BackendDecision, BoxFuture, PendingCharge, log_missing_extension};
 use crate::extract::{AttributeValues, Attributes, RequestHead};
@@ -27,10 +28,11 @@ impl<S: Store> GateBackend<S> {
     fn read_values<'r>(
         &'r self,
         options: &RequestOptions,
+        policy: &Policy,
         head: RequestHead<'r>,
         values: &mut AttributeValues<'r>,
     ) {
-        if !options.names.is_current(internal::policy_version(&self.gate)) {
+        if !options.names.is_current(policy.id()) {
             self.warn_about_names(options);
         }
         let missing = self.attributes.read_values(head, values);
@@ -61,13 +63,13 @@ impl<S: Store> GateBackend<S> {
             Ok(costs) => costs,
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };
+        let policy = self.gate.policy();
         let mut values = AttributeValues::default();
-        self.read_values(options, head, &mut values);
+        self.read_values(options, &policy, head, &mut values);
         let mut descriptor = Descriptor::new([]);
         values.extend_descriptor(&mut descriptor, &costs);
         let context = options.settle_context(values.iter());
         let request = Request::new(&options.domain, descriptor);
-        let policy = self.gate.policy();
         // Not `check_async`, which warns about costs again that `warn_about_names` has found.
         let decision = self.gate.check_matched_async(&policy.apply(&request)).await;
         BackendDecision::Counted(decision, context)
@@ -132,8 +134,8 @@ impl<S: Store> Backend for GateBackend<S> {
     }
 
     fn warn_about_names(&self, options: &RequestOptions) {
-        if options.names.begin(internal::policy_version(&self.gate)) {
-            let policy = self.gate.policy();
+        let policy = self.gate.policy();
+        if options.names.begin(policy.id()) {
             let needed = find_needed_extractors(&policy, &self.attributes, &options.domain);
             options.names.set_needed_extractors(needed);
             if let Err(error) = check_names(&policy, &self.attributes, options) {

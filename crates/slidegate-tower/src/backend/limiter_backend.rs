@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
 use slidegate::policy::{OnStoreError, WhenMissing};
-use slidegate::{Decision, Limiter, Reason, Store, StoreKind, internal};
+use slidegate::store::StoreKind;
+use slidegate::{Decision, Limiter, Reason, Store, internal};
 
 use super::{Backend, BackendDecision, BoxFuture, PendingCharge, log_missing_extension};
 use crate::extract::{Extract, RequestHead};

@@ -12,7 +12,7 @@ const RATE_LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Returns the wait that is stated in the headers of a denial; `None` if no header states a wait.
 ///
-/// `now` is the wall time ([`slidegate::WallClock`]). The function uses `now` only if the wait is a date and the
+/// `now` is the wall time ([`slidegate::clock::WallClock`]). The function uses `now` only if the wait is a date and the
 /// response has no `Date` header; in all other cases, an error of the client's clock does not matter.
 ///
 /// `Retry-After` (seconds, or a date) takes precedence. Without this header, the function uses the `RateLimit` field as
@@ -25,7 +25,7 @@ const RATE_LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
 /// use std::time::Duration;
 ///
 /// use http::{HeaderMap, HeaderValue};
-/// use slidegate::{Clock, WallClock};
+/// use slidegate::clock::{Clock, WallClock};
 /// use slidegate_tower::client::parse_retry_delay;
 ///
 /// let mut headers = HeaderMap::new();

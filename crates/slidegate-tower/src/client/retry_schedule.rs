@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use http::{Response, StatusCode};
-use slidegate::{Clock, Jitter, WallClock};
+use slidegate::Jitter;
+use slidegate::clock::{Clock, WallClock};
 
 use super::rate_limit_headers::parse_retry_delay;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use http::Extensions;
-use slidegate::{Descriptor, internal};
+use slidegate::Descriptor;
 use smallvec::SmallVec;
 
 use super::{Extract, ExtractedText, RequestHead};
@@ -122,7 +122,7 @@ impl AttributeValues<'_> {
         descriptor: &mut Descriptor<'d>,
         costs: &RequestCosts<'d>,
     ) {
-        internal::extend_descriptor(descriptor, self.iter(), costs.unnamed, &costs.named);
+        descriptor.extend(self.iter(), costs.unnamed, &costs.named);
     }
 }
 

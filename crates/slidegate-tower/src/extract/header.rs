@@ -5,7 +5,7 @@ use std::fmt;
 
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
-use slidegate::normal_host;
+use slidegate::policy::normal_host;
 
 use super::from_fn::text_extractor_from_fn;
 use super::{Extract, ExtractedText, from_fn};

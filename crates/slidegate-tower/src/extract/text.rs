@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use arrayvec::ArrayString;
-use slidegate::Value;
+use slidegate::store::Value;
 
 /// The capacity in bytes of a text that is stored inline, sufficient for any IPv6 network.
 const MAX_INLINE_BYTES: usize = 44;

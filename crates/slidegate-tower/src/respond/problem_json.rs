@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 use serde_json::json;
-use slidegate::Problem;
+use slidegate::headers::Problem;
 
 use super::{Denial, Respond, grpc};
 

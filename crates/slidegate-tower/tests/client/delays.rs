@@ -5,7 +5,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
-use slidegate::{Clock, Jitter, Timestamp, WallClock};
+use slidegate::clock::{Clock, WallClock};
+use slidegate::{Jitter, Timestamp};
 use slidegate_tower::client::{RetryLayer, parse_retry_delay};
 
 use crate::test_util::{ScriptedResponse, denial_with_wait, run_get, seconds};

@@ -14,8 +14,9 @@ use std::time::Duration;
 use std::{env, fs};
 
 use http::{HeaderValue, Request, Response, StatusCode};
+use slidegate::clock::Clock;
 use slidegate::headers::{self, Style};
-use slidegate::{Clock, Descriptor, Gate, Jitter, ManualClock, MemoryStore, Policy, Timestamp};
+use slidegate::{Descriptor, Gate, Jitter, ManualClock, MemoryStore, Policy, Timestamp};
 use slidegate_tower::client::RetryLayer;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -9,11 +9,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::routing::get;
-use slidegate::store::Outcomes;
-use slidegate::{
-    Adjustment, Asynchronous, ChargeResult, Edit, Hit, Limiter, MemoryStore, Receipt, Store,
-    StoreError, SyncStore,
-};
+use slidegate::store::{Adjustment, Asynchronous, ChargeResult, Edit, Hit, Outcomes, Receipt};
+use slidegate::{Limiter, MemoryStore, Store, StoreError, SyncStore};
 use slidegate_tower::{OnDrop, RateLimitLayer, Settlement, WhenMissing, extract};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};

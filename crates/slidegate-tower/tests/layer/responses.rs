@@ -7,8 +7,10 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
 use serde_json::json;
+use slidegate::clock::{Clock, WallClock};
 use slidegate::headers::{self, Style};
-use slidegate::{Clock, Jitter, JitterSample, Store, WallClock};
+use slidegate::wait::JitterSample;
+use slidegate::{Jitter, Store};
 use slidegate_tower::{Attributes, Denial, RateLimitLayer, WhenMissing, extract};
 
 use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, hello_router, serve};

@@ -16,7 +16,8 @@ use super::{Clock, Timestamp, WallClock};
 /// processors are busy. Like `SystemClock`, the clock is corrected towards the wall clock.
 ///
 /// ```
-/// use slidegate::{CoarseClock, Limiter, MemoryStore};
+/// use slidegate::{Limiter, MemoryStore};
+/// use slidegate::clock::CoarseClock;
 /// use std::time::Duration;
 ///
 /// let clock = CoarseClock::new();

@@ -48,7 +48,8 @@ impl<S> Gate<S> {
     /// returns the decision of the earlier call, and charges nothing. A denied call is decided again.
     ///
     /// ```
-    /// use slidegate::{Descriptor, Gate, IdempotencyKey, MemoryStore, OnceError, Policy, Request};
+    /// use slidegate::{Descriptor, Gate, IdempotencyKey, MemoryStore, Policy, Request};
+    /// use slidegate::gate::OnceError;
     ///
     /// let policy = Policy::from_yaml("rules: [{ name: a, per: [client], limits: [1/min] }]")?;
     /// let gate = Gate::new(policy, MemoryStore::new());

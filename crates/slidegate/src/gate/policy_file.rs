@@ -57,7 +57,7 @@ impl<S: Send + Sync + 'static> Gate<S> {
     /// })?;
     /// let request = Request::new("default", Descriptor::new([("ip", "203.0.113.7")]));
     /// println!("{}", gate.check(&request).is_allowed());
-    /// # Ok::<(), slidegate::PolicyFileError>(())
+    /// # Ok::<(), slidegate::gate::PolicyFileError>(())
     /// ```
     ///
     /// # Errors

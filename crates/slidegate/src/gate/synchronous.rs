@@ -82,7 +82,7 @@ impl<S> Gate<S> {
     /// difference, even above max. A key above max is denied until enough units have left the window. A denied request
     /// has no cost, so its charges are not changed. Call this method at most once per decision.
     ///
-    /// Charges of rules that [state their cost](crate::RuleCost) are not changed. If the request has several
+    /// Charges of rules that [state their cost](crate::policy::RuleCost) are not changed. If the request has several
     /// descriptors, each of them is corrected to the new cost.
     ///
     /// ```

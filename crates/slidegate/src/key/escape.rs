@@ -17,7 +17,7 @@ pub(super) const MAX_NAME_VALUE_LIST_BYTES: usize = 1280;
 
 /// Writes names and values, such as `tenant=acme,ip=192.0.2.7`, or a digest of this text if it is too long. Colons are
 /// percent-encoded unless the text is within the braces of a key.
-pub(crate) fn write_name_value_pairs<'p>(
+pub fn write_name_value_pairs<'p>(
     f: &mut fmt::Formatter<'_>,
     pairs: impl Iterator<Item = (&'p str, &'p Value<'p>)> + Clone,
     is_in_braces: bool,

@@ -49,7 +49,7 @@ pub enum Value<'a> {
 /// This form bounds the length of keys even if clients send long values, and is the same in every process and version.
 ///
 /// ```
-/// use slidegate::{ShortenedValue, Value};
+/// use slidegate::store::{ShortenedValue, Value};
 ///
 /// let Value::Shortened(value) = Value::from_bytes("k\u{fffd}", b"k\xff") else { panic!() };
 /// assert_eq!(value.prefix(), "k\u{fffd}");
@@ -194,7 +194,7 @@ impl<'a> From<&'a str> for Value<'a> {
     }
 }
 
-/// Writes the human-readable form, without escaping. [`Key`](crate::Key) writes the escaped form.
+/// Writes the human-readable form, without escaping. [`Key`](crate::store::Key) writes the escaped form.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

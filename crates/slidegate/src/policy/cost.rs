@@ -6,7 +6,8 @@ use crate::request::Descriptor;
 /// The cost that a rule charges for a request.
 ///
 /// ```
-/// use slidegate::{Policy, RuleCost};
+/// use slidegate::Policy;
+/// use slidegate::policy::RuleCost;
 ///
 /// let policy = Policy::from_yaml("
 /// rules:

@@ -30,18 +30,19 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 
 use super::Policy;
-use super::error::{Diagnostics, SourceSpan};
+use super::error::Diagnostics;
 use crate::limit::Limit;
 use compiler::{Compiler, LimitSupportCheck};
 use node::{Node, NodeKind, YamlError};
 use spec::PolicySpec;
 
-pub use super::error::{PolicyError, PolicyErrors, PolicyWarning};
+pub use super::error::{PolicyError, PolicyErrors, PolicyWarning, SourceSpan};
 pub use bounds::{
     MAX_ATTRIBUTES, MAX_COMBINATIONS, MAX_DESCRIPTOR_NAMES, MAX_DOMAIN_LIMITS, MAX_LIMITS,
     MAX_OVERRIDES, MAX_PER_ENTRIES, MAX_POLICY_BYTES, MAX_REPLACED_RULES, MAX_ROUTES, MAX_RULES,
     MAX_SCOPES, MAX_SPLIT_ATTRIBUTES,
 };
+pub use deserialize::Field;
 pub use warnings::CLIENT_CHOSEN;
 
 impl Policy {

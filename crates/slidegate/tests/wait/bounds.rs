@@ -1,10 +1,10 @@
 //! Bounds of the queues.
 
-use slidegate::{Reason, WaitBounds};
+use slidegate::wait::WaitBounds;
+use slidegate::{Limiter, MemoryStore, Reason};
 use tokio::time::sleep;
 
 use crate::fixture::{TokioClock, exact, ms, run_on_paused_time};
-use slidegate::{Limiter, MemoryStore};
 
 fn new_bounded_limiter(
     max_waiting: usize,

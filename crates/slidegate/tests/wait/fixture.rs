@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use slidegate::store::{CounterId, Outcomes, SettleResult, Settlement};
-use slidegate::{
-    Adjustment, Algorithm, Asynchronous, ChargeResult, Clock, Edit, Hit, Limit, Limiter,
-    MemoryStore, PermitChange, Receipt, Store, StoreError, SyncStore, Timestamp,
+use slidegate::clock::Clock;
+use slidegate::store::{
+    Adjustment, Asynchronous, ChargeResult, CounterId, Edit, Hit, Outcomes, PermitChange, Receipt,
+    SettleResult, Settlement,
 };
+use slidegate::{Algorithm, Limit, Limiter, MemoryStore, Store, StoreError, SyncStore, Timestamp};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 

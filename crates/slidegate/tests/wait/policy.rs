@@ -1,9 +1,8 @@
 //! Waiting requests to a gate.
 
-use slidegate::{
-    Descriptor, Gate, IdempotencyKey, Jitter, MemoryStore, OnceError, Policy, Reason, Request,
-    WaitBounds,
-};
+use slidegate::gate::OnceError;
+use slidegate::wait::WaitBounds;
+use slidegate::{Descriptor, Gate, IdempotencyKey, Jitter, MemoryStore, Policy, Reason, Request};
 use tokio::time::{sleep, timeout};
 
 use crate::fixture::{TokioClock, ms, run_on_paused_time};

@@ -4,9 +4,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use slidegate::gate::ReservedCall;
+use slidegate::store::CallId;
+use slidegate::wait::WaitBounds;
 use slidegate::{
-    ActualCosts, CallId, Decision, Descriptor, Gate, MemoryStore, Permit, Policy, Reason, Request,
-    ReservedCall, Store, WaitBounds,
+    ActualCosts, Decision, Descriptor, Gate, MemoryStore, Permit, Policy, Reason, Request, Store,
 };
 use tokio::task::spawn_local;
 use tokio::time::sleep;

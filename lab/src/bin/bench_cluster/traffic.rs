@@ -8,7 +8,9 @@ use std::time::Duration;
 use lab::keys::Keys;
 use lab::program::BenchRun;
 use lab::server::cpu_seconds;
-use slidegate::{DriftCorrectedClock, Hit, Key, Limit, Scope as KeyScope, Store};
+use slidegate::clock::DriftCorrectedClock;
+use slidegate::store::{Hit, Key, Scope as KeyScope};
+use slidegate::{Limit, Store};
 use slidegate_cluster::{ClusterStore, Settings};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 

@@ -10,7 +10,8 @@ use lab::program::BenchRun;
 use lab::results::median;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
-use slidegate::{Algorithm, Clock, SystemClock, Timestamp};
+use slidegate::clock::{Clock, SystemClock};
+use slidegate::{Algorithm, Timestamp};
 use slidegate_redis::{RedisStore, Settings};
 use tokio::runtime::{Builder, Runtime};
 

@@ -4,9 +4,8 @@
 use std::error::Error;
 
 use redis::{Cmd, Value};
-use slidegate::{
-    Algorithm, Hit, Key, Limit, Scope, Store, StoreError, Timestamp, Value as Attribute,
-};
+use slidegate::store::{Hit, Key, Scope, Value as Attribute};
+use slidegate::{Algorithm, Limit, Store, StoreError, Timestamp};
 use slidegate_redis::bench_api::ScriptCaller;
 use slidegate_redis::{RedisStore, Settings};
 

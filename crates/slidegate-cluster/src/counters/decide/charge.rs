@@ -1,7 +1,8 @@
 //! Charges of hits to the states of their keys.
 
-use slidegate::internal::{Slot, SlotIndex, depletion};
-use slidegate::{Hit, Outcome, StoreError, Timestamp};
+use slidegate::store::table::{Slot, SlotIndex, depletion};
+use slidegate::store::{Hit, Outcome};
+use slidegate::{StoreError, Timestamp};
 
 use super::super::{CounterLocation, Counters, HasStateTable, KeyState, Shard, ShardReplicas};
 use super::DecisionContext;

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use slidegate::internal::{AnyAdditive, SlotIndex};
-use slidegate::store::{Outcomes, pending_units};
-use slidegate::{Hit, Outcome, StoreError, Timestamp, Veto};
+use slidegate::algorithm::AnyAdditive;
+use slidegate::store::table::SlotIndex;
+use slidegate::store::{Hit, Outcome, Outcomes, Veto, pending_units};
+use slidegate::{StoreError, Timestamp};
 
 use super::super::{CounterLocation, Counters, Freshness, HasStateTable, LockedShards, Shard};
 use super::{CapPolicy, DecisionContext, HitInEvaluation};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use slidegate::internal::Field;
+use slidegate::policy::file::Field;
 
 use super::finding::SourcePosition;
 

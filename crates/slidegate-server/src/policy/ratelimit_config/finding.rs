@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use slidegate::internal::SourceSpan;
+use slidegate::policy::file::SourceSpan;
 
 /// A line and column in a configuration file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-use slidegate::internal::{Field, deserialize_yaml};
+use slidegate::policy::file::{Field, deserialize_yaml};
 
 use super::config_map::{
     ConfigMap, DESCRIPTOR_FIELDS, FILE_FIELDS, Maps, RATE_LIMIT_FIELDS, REPLACED_LIMIT_FIELDS, Text,

@@ -11,7 +11,8 @@ use std::fmt;
 use std::path::Path;
 
 use serde_saphyr::{FlowMap, FlowSeq};
-use slidegate::{Algorithm, Limit, MAX_UNITS, Quota};
+use slidegate::limit::MAX_UNITS;
+use slidegate::{Algorithm, Limit, Quota};
 
 use super::converted_rule::{
     ClockAlignedQuota, Conditions, ConvertedCondition, ConvertedLimits, ConvertedOverride,

@@ -6,7 +6,7 @@ pub struct TimeUnit {
     name: &'static str,
     /// The window as written in a policy, such as `1m`.
     pub window: &'static str,
-    /// Whether [`MAX_UNITS`](slidegate::MAX_UNITS) exceeds every realistic number of requests in this unit. Then
+    /// Whether [`MAX_UNITS`](slidegate::limit::MAX_UNITS) exceeds every realistic number of requests in this unit. Then
     /// `MAX_UNITS` can replace a larger maximum of a limit.
     pub is_short: bool,
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use slidegate::{Clock, SystemClock};
+use slidegate::clock::{Clock, SystemClock};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder};
 use tracing_subscriber::fmt::MakeWriter;
 

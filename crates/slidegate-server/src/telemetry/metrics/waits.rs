@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use slidegate::WaitStats;
+use slidegate::wait::WaitStats;
 
 /// The gauge and counters whose values are copied from [`WaitStats`] for each scrape.
 pub(super) struct WaitGauges {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use slidegate::Value;
+use slidegate::store::Value;
 
 use crate::telemetry::redact::{RedactedValue, Redactor};
 

@@ -13,7 +13,7 @@ use axum::http::uri::Scheme;
 use hyper_rustls::HttpsConnectorBuilder;
 use opentelemetry_http::hyper::HyperClient;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response, ResponseExt};
-use slidegate::{Clock, SystemClock};
+use slidegate::clock::{Clock, SystemClock};
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tracing::warn;

@@ -14,7 +14,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
-use slidegate::{Clock, SystemClock};
+use slidegate::clock::{Clock, SystemClock};
 use slidegate_tower::TrustedProxies;
 use slidegate_tower::extract::client_address;
 use tracing::warn;

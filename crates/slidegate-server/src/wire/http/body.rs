@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use slidegate::{DEFAULT_CALL_TTL, IdempotencyKey, Request};
+use slidegate::store::DEFAULT_CALL_TTL;
+use slidegate::{IdempotencyKey, Request};
 
 use super::Endpoint;
 use crate::bounds::MAX_DESCRIPTORS;

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bytestring::ByteString;
 use prost::bytes::Bytes;
-use slidegate::{Descriptor, MAX_UNITS, MAX_VALUE_BYTES, Quota, Request, Value};
+use slidegate::limit::MAX_UNITS;
+use slidegate::store::{MAX_VALUE_BYTES, Value};
+use slidegate::{Descriptor, Quota, Request};
 
 use super::messages::RateLimitRequest;
 use super::messages::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;

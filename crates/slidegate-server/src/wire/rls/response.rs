@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
-use slidegate::headers::{Header, NO_STORE};
-use slidegate::{Decision, JitterSample, LimitStatus, Problem, Reason};
+use slidegate::headers::{Header, NO_STORE, Problem};
+use slidegate::wait::JitterSample;
+use slidegate::{Decision, LimitStatus, Reason};
 
 use super::ParsedMessage;
 use super::messages::envoy::config::core::v3::HeaderValue;

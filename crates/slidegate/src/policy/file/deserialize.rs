@@ -25,7 +25,7 @@ use error::DeserializeError;
 
 /// The newtype struct name with which a [`Field`] is deserialized. If the deserializer receives this name, it provides
 /// the source position in addition to the value.
-const FIELD_NEWTYPE_NAME: &str = "slidegate::Field";
+const FIELD_NEWTYPE_NAME: &str = "slidegate::policy::file::Field";
 
 /// Deserializes a tree of nodes as a `T` and reports all errors in the tree. Returns `None` if the root is invalid.
 pub(super) fn deserialize_tree<'n, T: Deserialize<'n>>(

@@ -2,7 +2,8 @@
 //! implementation of the server's lookup provides the expected limits.
 
 use proptest::prelude::*;
-use slidegate::{Descriptor, Request, Value};
+use slidegate::store::Value;
+use slidegate::{Descriptor, Request};
 
 use super::{Conversion, convert_valid_config};
 

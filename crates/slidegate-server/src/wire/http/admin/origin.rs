@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use slidegate::normal_host;
+use slidegate::policy::normal_host;
 
 use crate::client_text::excerpt;
 use crate::render::problem::HttpProblem;
