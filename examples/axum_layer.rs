@@ -15,7 +15,7 @@ use slidegate_tower::{RateLimitLayer, WhenMissing, extract};
 
 /// Creates the API, with three requests per minute for each API key, counted in `store`.
 fn app<S: Store>(store: S) -> Result<Router, LimiterError> {
-    let limiter = Limiter::with_store(["3/min"], store)?.named("per-key");
+    let limiter = Limiter::with_store("per-key", ["3/min"], store)?;
     let limits = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny);
     Ok(Router::new().route("/items", get(async || "items\n")).layer(limits))
 }

@@ -5,14 +5,14 @@
 //! cargo run -p slidegate --example limiter
 //! ```
 
-use slidegate::{Limiter, LimiterError, ManualClock, MemoryStore, Timestamp};
+use slidegate::{Check, Limiter, LimiterError, ManualClock, MemoryStore, Timestamp};
 
 fn main() -> Result<(), LimiterError> {
     // A manual clock, so that the output is always the same. A real service uses
     // `Limiter::new(["3/s", "10000/d"])?`.
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
     let store = MemoryStore::with_clock(clock.clone(), 1_000_000);
-    let limiter = Limiter::with_store(["3/s", "10000/d"], store)?;
+    let limiter = Limiter::with_store("customers", ["3/s", "10000/d"], store)?;
 
     // Any hashable value can be a key.
     for nth in 1..=4 {
@@ -24,15 +24,15 @@ fn main() -> Result<(), LimiterError> {
     }
 
     // A request after `retry_after` is allowed.
-    let wait = limiter.peek(&("customer", 42), 1).retry_after().unwrap_or_default();
+    let wait = limiter.peek(&("customer", 42)).retry_after().unwrap_or_default();
     clock.advance(wait);
     println!("after {wait:?}: allowed is {}", limiter.check(&("customer", 42)).is_allowed());
 
     // If the charged units are not used after all, the charge can be reverted.
-    let decision = limiter.check_cost(&("customer", 7), 3);
+    let decision = limiter.check(Check::new(&("customer", 7)).cost(3));
     println!("left for a batch of 3: {}", decision.remaining());
     limiter.revert(&decision);
-    println!("after giving it back: {}", limiter.peek(&("customer", 7), 1).remaining());
+    println!("after giving it back: {}", limiter.peek(&("customer", 7)).remaining());
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::env;
 use std::error::Error;
 use std::time::Duration;
 
-use slidegate::Limiter;
+use slidegate::{Check, Limiter};
 use slidegate_redis::{RedisStore, Settings};
 
 #[tokio::main(flavor = "current_thread")]
@@ -18,13 +18,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let settings = Settings { timeout: Duration::from_secs(1), ..Settings::default() };
     let store = RedisStore::open(&address, settings)?;
     // Other limiters in the same Redis have other names, and so other counters.
-    let limiter = Limiter::with_store(["3/h", "10000/d"], store)?.named("example");
+    let limiter = Limiter::with_store("example", ["3/h", "10000/d"], store)?;
 
     // A key is a string, an integer, an IP address, or a pair of them.
     let key = ("customer", 42);
     limiter.reset_async(&key).await?;
     for nth in 1..=4 {
-        let decision = limiter.check_async(&key).await?;
+        let decision = limiter.check_async(&key).await;
         match decision.is_allowed() {
             true => println!("{nth}: served, {} left", decision.remaining()),
             false => {
@@ -36,9 +36,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // An estimated cost is corrected when the actual cost is known.
     let key = ("customer", 7);
     limiter.reset_async(&key).await?;
-    let decision = limiter.check_cost_async(&key, 3).await?;
+    let decision = limiter.check_async(Check::new(&key).cost(3)).await;
     limiter.settle_async(&decision, 1).await?;
-    println!("after settling: {} left", limiter.peek_async(&key, 1).await?.remaining());
+    println!("after settling: {} left", limiter.peek_async(&key).await.remaining());
     Ok(())
 }
 

@@ -7,22 +7,21 @@
 use std::error::Error;
 use std::time::Duration;
 
-use slidegate::{Jitter, Limiter};
+use slidegate::{Check, Jitter, Limiter};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Over Redis, `Limiter::with_store(["2/100ms"], RedisStore::open(address, settings)?)?`.
-    let limiter = Limiter::new(["2/100ms"])?.named("mails");
+    // Over Redis, `Limiter::with_store("mails", ["2/100ms"], RedisStore::open(address, settings)?)?`.
+    let limiter = Limiter::new(["2/100ms"])?;
 
     for mail in 1..=5 {
         // Workers that wait for the same limit retry at different times because of the jitter.
         // The decision is needed only to settle or revert the charge.
-        let _ =
-            limiter.wait_async("smtp.example", 1, Jitter::up_to(Duration::from_millis(5))).await?;
+        let _ = limiter.wait_async("smtp.example", Jitter::up_to(Duration::from_millis(5))).await?;
         println!("mail {mail} sent");
     }
     // A cost above the limit never fits: an error, and no endless wait.
-    if let Err(error) = limiter.wait_async("smtp.example", 3, Jitter::NONE).await {
+    if let Err(error) = limiter.wait_async(Check::new("smtp.example").cost(3), Jitter::NONE).await {
         println!("{error}");
     }
     Ok(())

@@ -86,7 +86,8 @@ fn new_limiter(
     clock: &ManualClock,
 ) -> Limiter<MemoryStore<ManualClock>> {
     let store = MemoryStore::with_clock(clock.clone(), 10 * KEY_COUNT);
-    Limiter::with_store(quotas.iter().map(|quota| new_limit(quota, algorithm)), store).unwrap()
+    Limiter::with_store("limiter", quotas.iter().map(|quota| new_limit(quota, algorithm)), store)
+        .unwrap()
 }
 
 fn text_keys(quotas: &[&str], algorithm: Algorithm, expected: Expected) -> Decide {

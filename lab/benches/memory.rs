@@ -15,7 +15,7 @@ use lab::key_blocks::{BlockKey, KEYS_PER_BLOCK, KeyPasses};
 use lab::keys::{KEY_LEN, KeySequence, Keys};
 use lab::limiters::{BareMap, BenchLimiter, new_governor};
 use slidegate::limit::{MAX_UNITS, MIN_WINDOW};
-use slidegate::{Limit, Limiter, Quota};
+use slidegate::{Check, Limit, Limiter, Quota};
 
 /// The max of the keys that are read from memory. Half of the keys are full.
 const MAX_PER_WEEK: u32 = 1_000;
@@ -60,7 +60,7 @@ fn keys_in_memory(c: &mut Criterion) {
         fill_every_other_key(&keys, |nth, key, units| {
             numbers.insert_count(nth, units.into());
             texts.insert_count(key.into(), units.into());
-            slidegate.check_cost(key, units.into()).is_allowed()
+            slidegate.check(Check::new(key).cost(units.into())).is_allowed()
                 && governor.charge_units(&key.to_owned(), units)
                 && with_foldhash.charge_units(&key.to_owned(), units)
         });
@@ -109,7 +109,7 @@ fn batches(c: &mut Criterion) {
         let sequence = KeySequence::new(&keys, SEQUENCE_LEN);
         let limiter = Limiter::new([format!("{MAX_PER_WEEK}/w").as_str()]).unwrap();
         fill_every_other_key(&keys, |_, key, units| {
-            limiter.check_cost(key, units.into()).is_allowed()
+            limiter.check(Check::new(key).cost(units.into())).is_allowed()
         });
         for (name, batch_size) in [("check", 1), ("check_many of 16", 16), ("check_many of 64", 64)]
         {

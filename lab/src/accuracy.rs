@@ -89,7 +89,8 @@ impl AccuracyMeter {
     /// Never fails, because a limiter with a single limit is always valid.
     pub fn new(limit: &Limit, key: u64) -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::default();
-        let limiter = Limiter::with_store([*limit], MemoryStore::with_clock(clock.clone(), 64))?;
+        let limiter =
+            Limiter::with_store("limiter", [*limit], MemoryStore::with_clock(clock.clone(), 64))?;
         let new_log = || ExactLog::new(limit.quota().window().as_micros() as u64);
         Ok(Self {
             clock,

@@ -12,7 +12,7 @@ use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
-use slidegate::{Limiter, SyncStore};
+use slidegate::{Check, Limiter, SyncStore};
 
 /// A compared limiter with keys of the type `K`. The methods are called through a `dyn` reference, so the compiler
 /// cannot join the decisions about a block with the code that writes the keys.
@@ -33,7 +33,7 @@ fn count_denied_keys<K>(keys: &[K], decide: impl Fn(&K) -> bool) -> usize {
 
 impl<K: Hash, S: SyncStore> BenchLimiter<K> for Limiter<S> {
     fn charge_units(&self, key: &K, units: u32) -> bool {
-        self.check_cost(key, u64::from(units)).is_allowed()
+        self.check(Check::new(key).cost(u64::from(units))).is_allowed()
     }
 
     fn count_denied(&self, keys: &[K]) -> usize {

@@ -24,7 +24,7 @@
 //!     max_memory: 1 << 30,
 //! })
 //! .await?;
-//! let limiter = Limiter::with_store(["10/s"], store)?.named("api");
+//! let limiter = Limiter::with_store("api", ["10/s"], store)?;
 //! println!("allowed: {}", limiter.check_async("tenant:acme").await?.is_allowed());
 //! # Ok(())
 //! # }

@@ -7,7 +7,7 @@
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = RedisStore::open("redis://127.0.0.1:6379", Settings::default())?;
-//! let limiter = Limiter::with_store(["10/s", "600/min"], store)?.named("api");
+//! let limiter = Limiter::with_store("api", ["10/s", "600/min"], store)?;
 //! let decision = limiter.check_async("tenant:acme").await?;
 //! println!("allowed: {}, {} left", decision.is_allowed(), decision.remaining());
 //! # Ok(())
@@ -104,7 +104,7 @@ pub use address::{Address, AddressError};
 pub use error::ConnectError;
 pub use script_files::{ScriptFile, script_files};
 pub use settings::Settings;
-pub use store::RedisStore;
+pub use store::{RedisStats, RedisStore};
 
 /// Runs the Rust example of the README as a doctest.
 #[cfg(doctest)]

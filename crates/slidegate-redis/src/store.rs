@@ -7,6 +7,7 @@ mod once;
 mod permits;
 mod revert_queue;
 mod sampled;
+mod stats;
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,13 +43,19 @@ use crate::tls::TlsRoots;
 use crate::topology::Topology;
 
 use revert_queue::RevertQueue;
+use stats::CallCounts;
 
-/// A store with counters in Redis: in one server, in the master that Sentinels report, or in a Cluster.
+pub use stats::RedisStats;
+
+/// A store with counters in Redis: in one server, in the master that Sentinels report, or in a Cluster. Clones share the
+/// connections, the circuit breaker and the denial cache.
+#[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<RedisStoreInner>,
     settings: Settings,
-    revert_queue: RevertQueue,
-    foreign_value_log: ForeignValueLog,
+    revert_queue: Arc<RevertQueue>,
+    foreign_value_log: Arc<ForeignValueLog>,
+    counts: Arc<CallCounts>,
 }
 
 /// The part of a store that is shared with background tasks.
@@ -120,8 +127,13 @@ impl RedisStore {
             timeout: settings.timeout,
             runtime: Handle::current(),
         });
-        let revert_queue = RevertQueue::start(&inner);
-        Ok(Self { inner, settings, revert_queue, foreign_value_log: ForeignValueLog::default() })
+        Ok(Self {
+            revert_queue: Arc::new(RevertQueue::start(&inner)),
+            inner,
+            settings,
+            foreign_value_log: Arc::default(),
+            counts: Arc::default(),
+        })
     }
 
     /// Uses the given clock for counting, instead of the clock of Redis. This is cheaper for Redis, and suitable if the
@@ -132,23 +144,27 @@ impl RedisStore {
         self
     }
 
-    /// Logs the error of a call if a value of another program caused it. Returns the result unchanged.
-    fn logged<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    /// Returns the numbers of calls, failures and denials since the store was opened.
+    pub fn stats(&self) -> RedisStats {
+        RedisStats {
+            deny_cache_hits: self.inner.deny_cache_hits.load(Ordering::Relaxed),
+            dropped_reverts: self.revert_queue.dropped(),
+            ..self.counts.stats()
+        }
+    }
+
+    /// Counts a call, and logs its error if a value of another program caused it.
+    async fn counted<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let started = Instant::now();
+        let result = call.await;
+        self.counts.record(started, &result);
         if let Some(error) = result.as_ref().err().filter(|_| self.settings.logs_foreign_values) {
             self.foreign_value_log.log(error);
         }
         result
-    }
-
-    /// Returns the number of denials that were served from the denial cache, without a call to Redis.
-    pub fn deny_cache_hits(&self) -> u64 {
-        self.inner.deny_cache_hits.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of dropped reservations whose charges stay, because too many others were waiting to be
-    /// reverted.
-    pub fn dropped_reverts(&self) -> u64 {
-        self.revert_queue.dropped()
     }
 
     /// Returns `true` if the circuit breaker is open, so that requests fail without a call. In a Cluster, returns
@@ -345,7 +361,7 @@ impl Store for RedisStore {
 
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         reject_too_many_hits(call)?;
-        self.logged(self.inner.charge(self.inner.keyspace.keyed_hits(call)).await)
+        self.counted(self.inner.charge(self.inner.keyspace.keyed_hits(call))).await
     }
 
     async fn charge_many_async(
@@ -354,12 +370,14 @@ impl Store for RedisStore {
     ) -> Result<Vec<ChargeResult>, StoreError> {
         calls.iter().try_for_each(|hits| reject_too_many_hits(hits))?;
         let requests = calls.iter().map(|hits| self.inner.keyspace.keyed_hits(hits));
-        let results = self.inner.decide_requests_in_order_per_slot(requests).await;
-        let any_charged = results.iter().any(Result::is_ok);
-        let results = results.into_iter().map(|result| self.logged(result));
-        results.collect::<Result<_, _>>().map_err(|error: StoreError| {
-            if any_charged { failure::into_partial_error(error) } else { error }
-        })
+        let decide = async {
+            let results = self.inner.decide_requests_in_order_per_slot(requests).await;
+            let any_charged = results.iter().any(Result::is_ok);
+            results.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| {
+                if any_charged { failure::into_partial_error(error) } else { error }
+            })
+        };
+        self.counted(decide).await
     }
 
     async fn charge_once_async(
@@ -371,16 +389,16 @@ impl Store for RedisStore {
         if call.is_empty() {
             return Ok(OnceResult::Decided(result_of_request_without_hits()));
         }
-        self.logged(self.inner.charge_once(call, identity).await)
+        self.counted(self.inner.charge_once(call, identity)).await
     }
 
     async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
-        self.logged(self.inner.settle(settlement).await)
+        self.counted(self.inner.settle(settlement)).await
     }
 
     async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         reject_too_many_hits(hits)?;
-        self.logged(self.inner.peek(hits).await)
+        self.counted(self.inner.peek(hits)).await
     }
 
     fn revert_later(&self, receipt: Receipt) {
@@ -392,7 +410,7 @@ impl Store for RedisStore {
         receipt: &Receipt,
         adjustment: Adjustment,
     ) -> Result<(), StoreError> {
-        self.logged(self.inner.adjust(receipt, adjustment).await)
+        self.counted(self.inner.adjust(receipt, adjustment)).await
     }
 
     async fn change_permit_async(
@@ -400,7 +418,7 @@ impl Store for RedisStore {
         permit: &Receipt,
         change: PermitChange,
     ) -> Result<bool, StoreError> {
-        self.logged(self.inner.change_permit(permit, change).await)
+        self.counted(self.inner.change_permit(permit, change)).await
     }
 
     fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
@@ -410,8 +428,8 @@ impl Store for RedisStore {
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
         reject_too_many_hits(hits)?;
         match edit {
-            Edit::Refund => self.logged(self.inner.refund(hits).await),
-            Edit::Reset => self.logged(self.inner.reset(hits).await),
+            Edit::Refund => self.counted(self.inner.refund(hits)).await,
+            Edit::Reset => self.counted(self.inner.reset(hits)).await,
         }
     }
 }

@@ -176,7 +176,7 @@ async fn deny_cache_changes_no_decision() {
                 receipts.push((one.receipt, other.receipt));
             }
         }
-        cache_hits += cached.deny_cache_hits();
+        cache_hits += cached.stats().deny_cache_hits;
     }
     let context =
         format!("{cache_hits} of {decided} from the cache, {partial} with some limits only");

@@ -6,10 +6,10 @@ mod server;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use slidegate::limiter::WaitError;
 use slidegate::store::{Adjustment, Hit, Key, Scope};
 use slidegate::{
-    Algorithm, Decision, Jitter, Limit, Limiter, ManualClock, MemoryStore, Store, Timestamp,
+    Algorithm, Check, Decision, Jitter, Limit, Limiter, ManualClock, MemoryStore, Reason, Store,
+    Timestamp,
 };
 use slidegate_redis::{RedisStore, Settings};
 
@@ -28,40 +28,41 @@ async fn limiter_over_redis_equals_limiter_in_memory() {
     let redis = Redis::start();
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let memory = MemoryStore::with_clock(clock.clone(), 100);
-    let memory = Limiter::with_store(LIMITS, memory).unwrap();
+    let memory = Limiter::with_store("limiter", LIMITS, memory).unwrap();
     // Without the denial cache, whose denials list only the limits that deny.
     let settings =
         Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
-    let remote = Limiter::with_store(LIMITS, store).unwrap();
+    let remote = Limiter::with_store("limiter", LIMITS, store).unwrap();
     let key = ("customer", Ipv4Addr::LOCALHOST);
 
     for cost in [1, 0, 2, 9] {
-        let local = memory.check_cost(&key, cost);
-        let other = remote.check_cost_async(&key, cost).await.unwrap();
+        let local = memory.check(Check::new(&key).cost(cost));
+        let other = remote.check_async(Check::new(&key).cost(cost)).await;
         assert_eq!(summary(&local), summary(&other), "a cost of {cost}");
         for actual in [3, 0] {
-            let (local, other) = (memory.peek(&key, 1), remote.peek_async(&key, 1).await.unwrap());
+            let (local, other) = (memory.peek(&key), remote.peek_async(&key).await);
             assert_eq!(summary(&local), summary(&other), "before {actual}");
         }
         memory.settle(&local, cost + 1);
         remote.settle_async(&other, cost + 1).await.unwrap();
         clock.advance(Duration::from_millis(1_500));
     }
-    let (local, other) = (memory.report(&key, 4), remote.report_async(&key, 4).await.unwrap());
+    let (local, other) = (memory.report(&key, 4), remote.report_async(&key, 4).await);
     assert_eq!(summary(&local), summary(&other), "a report");
     memory.revert(&local);
     remote.revert_async(&other).await.unwrap();
     memory.refund(&key, 2);
     remote.refund_async(&key, 2).await.unwrap();
     let keys = ["a", "b", "a", "a"];
-    let (local, other) = (memory.check_many(&keys), remote.check_many_async(&keys).await.unwrap());
+    let (local, other) = (memory.check_many(&keys), remote.check_many_async(&keys).await);
     assert!(local.iter().map(summary).eq(other.iter().map(summary)));
-    let (local, other) = (memory.peek(&key, 5), remote.peek_async(&key, 5).await.unwrap());
+    let (local, other) =
+        (memory.peek(Check::new(&key).cost(5)), remote.peek_async(Check::new(&key).cost(5)).await);
     assert_eq!(summary(&local), summary(&other), "after revert and refund");
     memory.reset(&key);
     remote.reset_async(&key).await.unwrap();
-    let other = remote.check_async(&key).await.unwrap();
+    let other = remote.check_async(&key).await;
     assert_eq!(summary(&memory.check(&key)), summary(&other));
     assert_eq!(other.remaining(), 4);
 }
@@ -102,14 +103,34 @@ async fn wait_over_redis_ends_when_cost_fits() {
     let redis = Redis::start();
     let settings = Settings { timeout: LONG, ..Settings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
-    let limiter = Limiter::with_store(["2/300ms"], store).unwrap();
+    let limiter = Limiter::with_store("limiter", ["2/300ms"], store).unwrap();
     let mut times = Vec::new();
     for _ in 0..5 {
-        let decision = limiter.wait_async("key", 1, Jitter::NONE).await.unwrap();
+        let decision = limiter.wait_async("key", Jitter::NONE).await.unwrap();
         assert!(decision.is_allowed());
         times.push(tokio::time::Instant::now());
     }
     assert!(times[4] - times[0] >= Duration::from_millis(300), "five units need three windows");
-    let error = limiter.wait_async("key", 3, Jitter::NONE).await.unwrap_err();
-    assert!(matches!(error, WaitError::Denied(_)), "{error}");
+    let error = limiter.wait_async(Check::new("key").cost(3), Jitter::NONE).await.unwrap_err();
+    assert_eq!(error.decision().reason(), Some(Reason::CostExceedsMax), "{error}");
+}
+
+#[tokio::test]
+async fn limiters_share_store_and_its_numbers_but_no_counters() {
+    let mut redis = Redis::start();
+    let settings = Settings { timeout: LONG, ..Settings::default() };
+    let store = RedisStore::open(&redis.address(), settings).unwrap();
+    let logins = Limiter::with_store("logins", ["1/h"], store.clone()).unwrap();
+    let searches = Limiter::with_store("searches", ["1/h"], store.clone()).unwrap();
+    assert!(logins.check_async("ann").await.is_allowed());
+    assert!(searches.check_async("ann").await.is_allowed());
+    assert_eq!((store.stats().calls, store.stats().failures.len()), (2, 0));
+    assert!(store.stats().call_time > Duration::ZERO);
+
+    redis.kill();
+    let degraded = logins.check_async("bob").await;
+    assert!(degraded.is_allowed() && degraded.is_degraded());
+    let class = degraded.store_error().unwrap().class();
+    assert_eq!(store.stats().failures.into_iter().collect::<Vec<_>>(), [(class, 1)]);
+    assert_eq!(logins.check_async("bob").await.remaining(), 0, "counted in memory");
 }

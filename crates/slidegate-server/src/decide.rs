@@ -15,14 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use slidegate::gate::{OnceDecision, OnceError};
 use slidegate::policy::MatchedRules;
-use slidegate::store::CallIdentity;
 use slidegate::wait::WaitStats;
-use slidegate::{Decision, Gate, IdempotencyKey, Policy, Request};
+use slidegate::{Decision, Gate, Policy, Request};
 
 use self::active_policy::ActivePolicy;
-use self::error::CallError;
+use self::error::{CallError, reject_unusable_key};
 use self::health::{Health, Readiness};
 use self::names::NameChecks;
 use self::store::ServerStore;
@@ -35,12 +33,7 @@ use crate::telemetry::metrics::{ReloadResult, StoreStats};
 /// A request of a client, as a listener has parsed it.
 pub struct Call<'r> {
     pub operation: Operation,
-    /// The domain and the descriptors that the policy applies to.
     pub request: Request<'r>,
-    /// Identifies the call, so that a repetition charges nothing.
-    pub idempotency_key: Option<IdempotencyKey<'r>>,
-    /// The time for which the call may wait until it fits. The service has its own maximum.
-    pub max_wait: Duration,
     pub name_source: NameSource,
     /// The tokens of the permits that the call releases first.
     pub released_permits: Vec<&'r str>,
@@ -73,8 +66,6 @@ pub enum NameSource {
 /// The decision about a call, with the tokens that its response contains.
 pub struct DecidedCall {
     pub decision: Decision<'static>,
-    /// The time for which the call waited for capacity.
-    pub waited: Duration,
     /// The permit of the request; `None` if it has none, or the call does not return it.
     pub permit: Option<PermitToken>,
     /// The token of the reservation; `None` without a reservation, or if the request is denied.
@@ -87,8 +78,6 @@ impl<'r> Call<'r> {
         Self {
             operation,
             request,
-            idempotency_key: None,
-            max_wait: Duration::ZERO,
             name_source: NameSource::Caller,
             released_permits: Vec::new(),
             returns_permit: false,
@@ -113,8 +102,6 @@ pub struct Service {
 pub struct ServiceOptions {
     /// Whether every rule only observes, because of `--observe`. The rules of the first policy already do.
     pub is_observe_only: bool,
-    /// Maximum wait of a call.
-    pub max_wait: Duration,
     /// The memory of the request bodies of all client listeners.
     pub bodies: BodyBudget,
 }
@@ -145,54 +132,28 @@ impl Service {
             Box::pin(self.release_permits(&call.released_permits)).await;
         }
         self.check_request(&active.policy, &call.request)?;
+        let matched = active.policy.apply(&call.request);
         let matched = match call.operation {
-            Operation::Report => {
-                active.policy.apply(&call.request).into_matches_for_reported_usage()
-            }
-            _ => active.policy.apply(&call.request),
+            Operation::Peek => matched.into_peek(),
+            Operation::Report => matched.into_report(),
+            Operation::Check | Operation::Reserve { .. } => matched,
         };
-        let identity = call.idempotency_key.as_ref().map(|key| call.request.identify(key));
-        let (once, waited) = self.charge(call, identity.as_ref(), &matched).await?;
-        self.record(active, call, &matched, &once);
+        let decision = self.gate.decide_async(&matched).await;
+        reject_unusable_key(&decision)?;
+        self.record(active, call, &matched, &decision);
         let reservation = match call.operation {
-            Operation::Reserve { ttl } => Box::pin(self.reservation(&once, identity, ttl)).await?,
+            Operation::Reserve { ttl } => {
+                let identity = call.request.call_identity();
+                Box::pin(self.reservation(&decision, identity, ttl)).await?
+            }
             _ => None,
         };
-        self.check_attributes(&active.policy, call, &once.decision)?;
-        let permit = match once.decision.permit() {
+        self.check_attributes(&active.policy, call, &decision)?;
+        let permit = match decision.permit() {
             Some(permit) => self.permit_token(call, permit)?,
             None => None,
         };
-        Ok(DecidedCall { decision: once.decision, waited, permit, reservation })
-    }
-
-    /// Charges a call, or only evaluates it. Returns also the time for which the call waited.
-    async fn charge(
-        &self,
-        call: &Call<'_>,
-        identity: Option<&CallIdentity>,
-        matched: &MatchedRules<'_>,
-    ) -> Result<(OnceDecision, Duration), OnceError> {
-        let max_wait = call.max_wait.min(self.options.max_wait);
-        let (decision, waited) = match identity {
-            _ if matches!(call.operation, Operation::Peek) => {
-                (self.gate.peek_matched_async(matched).await, Duration::ZERO)
-            }
-            // Boxed, because most calls have no key and do not wait, and should not pay for a larger future.
-            Some(identity) => {
-                let request = &call.request;
-                let gate = &self.gate;
-                let check =
-                    gate.check_matched_once_within_async(request, matched, identity, max_wait);
-                return Box::pin(check).await;
-            }
-            None if !max_wait.is_zero() => {
-                let gate = &self.gate;
-                Box::pin(gate.check_matched_within_async(&call.request, matched, max_wait)).await
-            }
-            None => (self.gate.check_matched_async(matched).await, Duration::ZERO),
-        };
-        Ok((OnceDecision { decision, repeated_after: None }, waited))
+        Ok(DecidedCall { decision, permit, reservation })
     }
 
     /// Records a decision in the trace span of the call. The decision of a check is also recorded in the metrics and the
@@ -202,11 +163,11 @@ impl Service {
         active: &ActivePolicy,
         call: &Call<'_>,
         matched: &MatchedRules<'_>,
-        once: &OnceDecision,
+        decision: &Decision<'static>,
     ) {
-        let (domain, decision) = (call.request.domain(), &once.decision);
+        let domain = call.request.domain();
         self.telemetry.record_in_span(domain, decision);
-        match (call.operation, once.repeated_after) {
+        match (call.operation, decision.repeated_after()) {
             (Operation::Peek | Operation::Report, _) => {}
             (_, Some(_)) => self.telemetry.count_repeated_call(),
             (_, None) => self.telemetry.record_decision(&active.metrics, domain, matched, decision),
@@ -267,20 +228,19 @@ impl Service {
 
     /// Returns the number of calls that wait, and the results of the calls that have waited.
     pub fn wait_stats(&self) -> WaitStats {
-        self.gate.wait_stats()
+        self.gate.stats().waits
     }
 
     /// Returns the number of keys and other metrics of the store. Includes keys and records of calls that the gate has in
     /// local memory while the store is unavailable.
     pub fn store_stats(&self) -> StoreStats {
-        let stats = self.store().stats();
+        let (stats, local) = (self.store().stats(), self.gate.stats());
         StoreStats {
-            keys: stats.keys + self.gate.local_keys(),
-            key_bytes: stats.key_bytes + self.gate.local_memory_bytes(),
-            call_records: stats.call_records + self.gate.local_call_records(),
-            call_record_bytes: stats.call_record_bytes + self.gate.local_call_record_bytes(),
-            evicted_call_records: stats.evicted_call_records
-                + self.gate.local_evicted_call_records(),
+            keys: stats.keys + local.local_keys,
+            key_bytes: stats.key_bytes + local.local_key_bytes,
+            call_records: stats.call_records + local.local_call_records,
+            call_record_bytes: stats.call_record_bytes + local.local_call_record_bytes,
+            evicted_call_records: stats.evicted_call_records + local.local_evicted_call_records,
             ..stats
         }
     }

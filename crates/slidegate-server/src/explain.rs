@@ -126,7 +126,7 @@ impl Service {
             );
             return Err(CallError::new(CallErrorKind::Invalid, detail));
         }
-        let decision = self.gate.peek_matched_async(&policy.apply(request)).await;
+        let decision = self.gate.decide_async(&policy.apply(request).into_peek()).await;
         Ok(Explanation::from_decision(&policy, request, &decision, cancelled))
     }
 }

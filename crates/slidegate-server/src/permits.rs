@@ -24,7 +24,7 @@ impl Service {
         permit: Permit,
     ) -> Result<Option<PermitToken>, CallError> {
         if !call.returns_permit {
-            self.gate.release_later(permit);
+            permit.release_later(&self.gate);
             return Ok(None);
         }
         let is_shared = matches!(self.store(), ServerStore::Redis(..)) && !permit.is_degraded();
@@ -36,7 +36,7 @@ impl Service {
                 Ok(Some(PermitToken { text, ttl: permit.ttl() }))
             }
             Err(error) => {
-                self.gate.release_later(permit);
+                permit.release_later(&self.gate);
                 Err(error.into())
             }
         }
@@ -98,8 +98,8 @@ impl Service {
             (result, CallError::new(kind, error))
         })?;
         let was_live = match change {
-            PermitChange::Release => self.gate.release_async(&permit).await,
-            PermitChange::Renew => self.gate.renew_async(&permit).await,
+            PermitChange::Release => permit.release_async(&self.gate).await,
+            PermitChange::Renew => permit.renew_async(&self.gate).await,
         };
         let was_live = was_live.map_err(|error| {
             let detail = format!("{error}; repeat the call, or let the permit expire");

@@ -161,7 +161,7 @@ fn http_status(decision: &Decision<'_>) -> Result<StatusCode, HttpProblem> {
 /// Returns a response to a call with the result and the wait that metrics record.
 pub fn counted<R>(decided: &DecidedCall, response: R) -> Counted<R> {
     let result = request_result_of_decision(&decided.decision);
-    Counted { response, result, waited: decided.waited }
+    Counted { response, result, waited: decided.decision.waited() }
 }
 
 impl ClassifyResponse for Result<Counted<Response>, HttpProblem> {

@@ -6,10 +6,10 @@ pub mod token;
 
 use std::time::Duration;
 
-use slidegate::ActualCosts;
 use slidegate::clock::{Clock, WallClock};
-use slidegate::gate::{OnceDecision, ReservedCall};
+use slidegate::gate::ReservedCall;
 use slidegate::store::{CallId, CallIdentity, SettleResult};
+use slidegate::{ActualCosts, Decision};
 
 use self::metric::SettlementResult;
 use self::token::{Reservation, ReservationOrigin, ReservationToken, TokenError};
@@ -23,16 +23,16 @@ impl Service {
     /// the request is denied. `identity` identifies a call with an idempotency key.
     pub(crate) async fn reservation(
         &self,
-        once: &OnceDecision,
-        identity: Option<CallIdentity>,
+        decision: &Decision<'static>,
+        identity: Option<&CallIdentity>,
         ttl: Duration,
     ) -> Result<Option<ReservationToken>, CallError> {
-        let OnceDecision { decision, repeated_after } = once;
         if !decision.is_allowed() {
             return Ok(None);
         }
         let id = identity.map_or_else(CallId::unique, |identity| identity.id);
         let call = ReservedCall::from_decision(id, decision);
+        let repeated_after = decision.repeated_after();
         if repeated_after.is_some() && call.is_empty() && decision.limits().next().is_none() {
             return Err(CallError::new(
                 CallErrorKind::Conflict,
@@ -54,9 +54,9 @@ impl Service {
         match self.tokens.seal(&reservation) {
             Ok(text) => Ok(Some(ReservationToken { text, ttl })),
             Err(error) => {
-                let cancelled = reservation.call.settlement(&ActualCosts::none(), ttl);
+                let (none, is_degraded) = (ActualCosts::none(), decision.is_degraded());
                 // If this fails, the estimate stays charged, as if the caller had not settled.
-                let _ = self.gate.settle_call_async(&cancelled, decision.is_degraded()).await;
+                let _ = reservation.call.settle_async(&self.gate, &none, ttl, is_degraded).await;
                 Err(error.into())
             }
         }
@@ -94,9 +94,9 @@ impl Service {
             self.log_rejected_request(&error);
             return (SettlementResult::UnknownCost, Err(error));
         }
-        let settlement = reservation.call.settlement(actual, remaining);
         let is_degraded = reservation.origin == ReservationOrigin::FallbackOfThisInstance;
-        let settled = self.gate.settle_call_async(&settlement, is_degraded).await;
+        let call = &reservation.call;
+        let settled = call.settle_async(&self.gate, actual, remaining, is_degraded).await;
         let (result, kind, detail) = match settled {
             Ok(SettleResult::Settled) => return (SettlementResult::Settled, Ok(())),
             Ok(SettleResult::Repeated) => return (SettlementResult::Repeated, Ok(())),

@@ -148,11 +148,11 @@ impl<'a> Replay<'a> {
         };
         let policy = gate.policy();
         let matched_rules = policy.apply(&request);
-        let decision = gate.check_matched(&matched_rules);
+        let decision = gate.decide(&matched_rules);
         self.stats.record(now, &matched_rules, &decision);
         // A line does not state when its request ended, so requests in flight are not replayed.
         if let Some(permit) = decision.permit() {
-            gate.release(&permit);
+            permit.release(gate);
         }
     }
 }

@@ -27,8 +27,7 @@ pub use limiter_backend::LimiterBackend;
 /// The decision of a backend about one request.
 #[expect(clippy::large_enum_variant, reason = "nearly every decision is counted")]
 pub enum BackendDecision<'b> {
-    /// The request is allowed without a check of the limits, because it has no key or the store of the limiter is
-    /// unavailable. The request is not charged.
+    /// The request is allowed without a check of the limits, because it has no key. The request is not charged.
     Uncounted,
     /// The limits have allowed or denied the request. The second field identifies the request for a later report of
     /// its consumption; it is present only if the layer has a settle function.
@@ -81,7 +80,6 @@ pub trait Backend: Send + Sync + 'static {
     /// `None` if the settlement is complete. If the store fails, the call is not retried, and the charge stays.
     fn settle(
         self: Arc<Self>,
-        options: Arc<RequestOptions>,
         charge: PendingCharge,
         settlement: Settlement,
     ) -> Option<BoxFuture<()>>;
@@ -90,10 +88,15 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// If a limit never applies, or a cost has no effect, because its name does not exist.
-    fn check_names(&self, options: &RequestOptions) -> Result<(), NamesError>;
+    fn check_names(&self, options: &RequestOptions) -> Result<(), NamesError> {
+        let _ = options;
+        Ok(())
+    }
 
     /// Logs a warning about each name that does not fit the policy, once for each policy.
-    fn warn_about_names(&self, options: &RequestOptions);
+    fn warn_about_names(&self, options: &RequestOptions) {
+        let _ = options;
+    }
 
     /// Returns the extension without which a request was denied, and which the server should have added to it; `None` if
     /// the request was denied for another reason.

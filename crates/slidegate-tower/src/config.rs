@@ -17,13 +17,29 @@ pub(crate) struct LayerConfig<R> {
     pub(crate) options: Arc<RequestOptions>,
     pub(crate) header_writer: HeaderWriter,
     pub(crate) respond: Arc<R>,
-    pub(crate) settle: Option<SettleCallback>,
-    /// Whether each allowed request gets a [`RequestReservation`](crate::RequestReservation).
-    pub(crate) has_reservations: bool,
+    pub(crate) settle: SettleTime,
     pub(crate) on_drop: OnDrop,
     pub(crate) inspect: Option<InspectCallback>,
     /// The status of denials for which a missing extension is the reason; `None` for the status of other denials.
     pub(crate) missing_extension_status: Option<StatusCode>,
+}
+
+/// The time at which the final cost of a request is known.
+#[derive(Clone)]
+pub(crate) enum SettleTime {
+    /// The charge stays as it is.
+    Never,
+    /// A callback determines the cost from the head of the response.
+    Response(SettleCallback),
+    /// Each allowed request gets a [`RequestReservation`](crate::RequestReservation), which is settled when the body of the
+    /// response has ended.
+    EndOfBody,
+}
+
+impl SettleTime {
+    pub(crate) fn is_set(&self) -> bool {
+        !matches!(self, Self::Never)
+    }
 }
 
 /// The callback that determines the final cost of a request from the head of its response.
@@ -40,7 +56,6 @@ impl<R> Clone for LayerConfig<R> {
             header_writer: self.header_writer.clone(),
             respond: self.respond.clone(),
             settle: self.settle.clone(),
-            has_reservations: self.has_reservations,
             on_drop: self.on_drop,
             inspect: self.inspect.clone(),
             missing_extension_status: self.missing_extension_status,

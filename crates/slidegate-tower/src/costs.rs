@@ -17,7 +17,6 @@ pub enum CostSource {
 
 /// A named cost, such as `tokens`. The function `units` returns the cost of a request in units, or `None` if the
 /// request does not have this cost.
-#[derive(Clone)]
 pub struct NamedCost {
     pub name: Box<str>,
     pub units: Arc<dyn Fn(RequestHead<'_>) -> Option<u64> + Send + Sync>,

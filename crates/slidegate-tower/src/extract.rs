@@ -27,7 +27,7 @@ pub(crate) use self::attributes::{AttributeRef, AttributeValues};
 pub use self::client_address::client_address;
 pub use self::client_ip::{ClientIp, client_ip};
 pub use self::combine::{Map, Or};
-pub use self::extension::extension;
+pub use self::extension::{extension, extension_value};
 #[cfg(feature = "axum")]
 pub use self::from_fn::matched_route;
 pub use self::from_fn::{FromFn, from_fn, method, path, value};

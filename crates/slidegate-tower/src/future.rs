@@ -74,7 +74,7 @@ where
         pending_call: PendingCall<I, ReqBody>,
         config: Arc<LayerConfig<R>>,
     ) -> Self {
-        let future = DecisionFuture::new(future, &config.backend, &config.options, config.on_drop);
+        let future = DecisionFuture::new(future, &config.backend, config.on_drop);
         Self {
             config,
             state: ResponseFutureState::Deciding { future, pending_call: Some(pending_call) },

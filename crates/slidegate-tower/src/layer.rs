@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use http::{HeaderName, StatusCode, header::InvalidHeaderName};
 use slidegate::headers::Style;
-use slidegate::policy::{OnStoreError, WhenMissing};
+use slidegate::policy::WhenMissing;
 use slidegate::{Decision, Gate, Jitter, Limiter, Store};
 use tower_layer::Layer;
 
 use crate::backend::{Backend, GateBackend, LimiterBackend};
 use crate::checked_names::CheckedNames;
-use crate::config::LayerConfig;
-use crate::costs::{CostSource, NamedCost};
+use crate::config::{LayerConfig, SettleTime};
+use crate::costs::CostSource;
 use crate::extract::{Attributes, Extract, RequestHead};
 use crate::header_writer::HeaderWriter;
 use crate::hold_permits::HoldPermitsLayer;
@@ -92,8 +92,7 @@ impl RateLimitLayer {
             options: Arc::default(),
             header_writer: HeaderWriter::default(),
             respond: Arc::new(ProblemJson),
-            settle: None,
-            has_reservations: false,
+            settle: SettleTime::Never,
             on_drop: OnDrop::default(),
             inspect: None,
             missing_extension_status: None,
@@ -103,11 +102,6 @@ impl RateLimitLayer {
 }
 
 impl<R> RateLimitLayer<R> {
-    /// Sets the policy domain of the requests. Only the rules of this domain apply. The default is `default`.
-    pub fn domain(self, domain: &str) -> Self {
-        self.with_modified_options(|options| options.domain = domain.into())
-    }
-
     /// Sets the function that returns the cost of a request in units. Without a function, each request costs 1. A
     /// request of cost 0 is allowed if one unit is available, and charges nothing.
     pub fn cost(self, cost: impl Fn(RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
@@ -123,48 +117,6 @@ impl<R> RateLimitLayer<R> {
     pub fn cost_header(self, name: &str) -> Result<Self, InvalidHeaderName> {
         let name: HeaderName = name.parse()?;
         Ok(self.with_modified_options(|options| options.cost = CostSource::Header(name)))
-    }
-
-    /// Adds a named cost, which rules of the policy charge if they refer to it, for example with `cost: tokens`. If
-    /// `units` returns `None`, the request does not have this cost: such rules then check the request, but charge
-    /// nothing. Layers over a limiter ignore named costs.
-    ///
-    /// ```
-    /// use slidegate::{Gate, MemoryStore, Policy};
-    /// use slidegate_tower::{Attributes, RateLimitLayer, Settlement, extract};
-    ///
-    /// /// Tokens that a response has used; the handler adds it to the response's extensions.
-    /// #[derive(Clone)]
-    /// struct Tokens(u64);
-    ///
-    /// let policy = Policy::from_yaml("
-    /// rules: [{ name: tokens, per: [user], limits: [90000/h], cost: tokens }]
-    /// ")?;
-    /// let attributes = Attributes::new().with("user", extract::header("x-user"));
-    /// let layer = RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes)
-    ///     .named_cost("tokens", |head| head.headers.get("x-max-tokens")?.to_str().ok()?.parse().ok());
-    /// // If it is known only afterwards: the request is checked, and the tokens are reported.
-    /// let layer = layer.settle(|response| match response.extensions.get::<Tokens>() {
-    ///     Some(Tokens(units)) => Settlement::Report { cost: "tokens", units: *units },
-    ///     None => Settlement::Keep,
-    /// });
-    /// # let _ = layer;
-    /// # Ok::<(), slidegate::PolicyErrors>(())
-    /// ```
-    pub fn named_cost(
-        self,
-        name: &str,
-        units: impl Fn(RequestHead<'_>) -> Option<u64> + Send + Sync + 'static,
-    ) -> Self {
-        let cost = NamedCost { name: name.into(), units: Arc::new(units) };
-        self.with_modified_options(|options| options.named_costs.push(cost))
-    }
-
-    /// Sets the behaviour of a limiter while its store is unavailable. By default, each instance enforces its
-    /// [share](Limiter::local_share) of the limits in memory. For a gate, this setting has no effect, because each rule
-    /// of the policy has its own setting.
-    pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
-        self.with_modified_options(|options| options.on_store_error = on_store_error)
     }
 
     /// Sets the style of the headers that report the limits, for allowed and denied requests.
@@ -203,7 +155,6 @@ impl<R> RateLimitLayer<R> {
             options,
             header_writer,
             settle,
-            has_reservations,
             on_drop,
             inspect,
             missing_extension_status,
@@ -215,7 +166,6 @@ impl<R> RateLimitLayer<R> {
             header_writer,
             respond: Arc::new(respond),
             settle,
-            has_reservations,
             on_drop,
             inspect,
             missing_extension_status,
@@ -245,7 +195,8 @@ impl<R> RateLimitLayer<R> {
     }
 
     /// Sets the function that determines the final cost of an allowed request from its response: see [`Settlement`].
-    /// The response waits until the store has settled the charge.
+    /// The response waits until the store has settled the charge. Of `settle` and [`reserve`](Self::reserve), the last call
+    /// applies.
     ///
     /// The initial charge stays if the store is unavailable when the charge is settled, and if the service fails
     /// without a response or panics. The initial charge may also stay if the client disconnects while an asynchronous
@@ -271,13 +222,12 @@ impl<R> RateLimitLayer<R> {
         self,
         settle: impl Fn(&ResponseHead<'_>) -> Settlement + Send + Sync + 'static,
     ) -> Self {
-        let layer = self.with_modified_options(|options| options.has_settle_context = true);
-        layer.with_modified_config(|config| config.settle = Some(Arc::new(settle)))
+        self.with_settle_time(SettleTime::Response(Arc::new(settle)))
     }
 
     /// Adds a [`RequestReservation`](crate::RequestReservation) to the extensions of each allowed request. The charge of
-    /// the request is then an estimate, and is settled when the response body has ended, also a streamed one. A function
-    /// that is set with [`settle`](Self::settle) is not called.
+    /// the request is then an estimate, and is settled when the response body has ended, also a streamed one. Of
+    /// `reserve` and [`settle`](Self::settle), the last call applies.
     ///
     /// If several layers of a service reserve, a handler gets the reservation of the innermost one.
     ///
@@ -288,10 +238,10 @@ impl<R> RateLimitLayer<R> {
     /// let policy = Policy::from_yaml("
     /// rules: [{ name: tokens, per: [user], limits: [90000/h], cost: tokens }]
     /// ")?;
-    /// let attributes = Attributes::new().with("user", extract::header("x-user"));
-    /// let layer = RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes)
-    ///     .named_cost("tokens", |head| head.headers.get("x-max-tokens")?.to_str().ok()?.parse().ok())
-    ///     .reserve();
+    /// let attributes = Attributes::new()
+    ///     .with("user", extract::header("x-user"))
+    ///     .named_cost("tokens", |head| head.headers.get("x-max-tokens")?.to_str().ok()?.parse().ok());
+    /// let layer = RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes).reserve();
     ///
     /// /// Moves the reservation into the body of the response.
     /// fn stream_tokens(reservation: RequestReservation) -> impl Iterator<Item = String> {
@@ -304,8 +254,12 @@ impl<R> RateLimitLayer<R> {
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     pub fn reserve(self) -> Self {
+        self.with_settle_time(SettleTime::EndOfBody)
+    }
+
+    fn with_settle_time(self, settle: SettleTime) -> Self {
         let layer = self.with_modified_options(|options| options.has_settle_context = true);
-        layer.with_modified_config(|config| config.has_reservations = true)
+        layer.with_modified_config(|config| config.settle = settle)
     }
 
     /// Sets whether the charge of a request stays or is reverted if the response future is dropped before the response.

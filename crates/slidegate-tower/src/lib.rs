@@ -133,7 +133,7 @@ pub use reservation::RequestReservation;
 pub use respond::{Denial, Grpc, ProblemJson, Respond};
 pub use service::RateLimit;
 pub use settlement::{OnDrop, ResponseHead, Settlement};
-pub use slidegate::policy::{OnStoreError, WhenMissing};
+pub use slidegate::policy::WhenMissing;
 pub use trusted_proxies::{TrustedProxies, TrustedProxiesError};
 
 /// Runs the Rust example of the README as a doctest.

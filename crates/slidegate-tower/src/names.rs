@@ -57,7 +57,7 @@ pub fn check_names(
     attributes: &Attributes,
     options: &RequestOptions,
 ) -> Result<(), NamesError> {
-    let domain = &*options.domain;
+    let domain = attributes.policy_domain();
     let domains: Vec<&str> = policy.domains().collect();
     let Some(names) = policy.domain_names(domain) else {
         let remedy = format_remedy("domains", &domains, most_similar(domain, &domains));
@@ -70,7 +70,7 @@ pub fn check_names(
     let unused = extractors.iter().copied().filter(|name| !names.uses_attribute(name)).collect();
     let checker = AttributeChecker { policy, extractors, unused };
     let mut problems = checker.find_problems(domain);
-    problems.extend(find_cost_problems(names, options));
+    problems.extend(find_cost_problems(names, attributes, options));
     NamesError::from_problems(problems)
 }
 
@@ -196,13 +196,17 @@ fn with_effect<'r>(
 }
 
 /// Returns the costs of a layer that no rule of its domain charges.
-fn find_cost_problems(names: &DomainNames, options: &RequestOptions) -> Vec<String> {
+fn find_cost_problems(
+    names: &DomainNames,
+    attributes: &Attributes,
+    options: &RequestOptions,
+) -> Vec<String> {
     let costs: Vec<&str> = names.costs().collect();
-    let unknown = options.named_costs.iter().filter(|cost| !names.has_cost(&cost.name));
+    let unknown = attributes.cost_names().filter(|cost| !names.has_cost(cost));
     let mut problems: Vec<String> = unknown
         .map(|cost| {
-            let remedy = format_remedy("costs", &costs, most_similar(&cost.name, &costs));
-            format!("cost `{}`: no rule charges it, so it has no effect{remedy}", cost.name)
+            let remedy = format_remedy("costs", &costs, most_similar(cost, &costs));
+            format!("cost `{cost}`: no rule charges it, so it has no effect{remedy}")
         })
         .collect();
     if !matches!(options.cost, CostSource::One) && !names.counts_request_cost() {

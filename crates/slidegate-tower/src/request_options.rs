@@ -1,23 +1,17 @@
-//! Options of a layer that apply to each decision: domain, costs, and the behaviour while the store is unavailable.
+//! Options of a layer that apply to each decision.
 //!
 //! The module also contains the [`SettleContext`] of one request, which results from these options.
 
-use slidegate::policy::{DEFAULT_DOMAIN, OnStoreError};
 use slidegate::{Descriptor, Request};
 
 use crate::checked_names::CheckedNames;
-use crate::costs::{CostSource, MalformedDetail, NamedCost, RequestCosts};
-use crate::extract::{AttributeRef, RequestHead};
+use crate::costs::CostSource;
+use crate::extract::AttributeRef;
 
 /// Options for the decisions of one layer.
 #[derive(Clone)]
 pub struct RequestOptions {
-    pub domain: Box<str>,
     pub cost: CostSource,
-    /// The named costs that the rules of a policy may charge.
-    pub named_costs: Vec<NamedCost>,
-    /// The behaviour of a limiter while its store is unavailable.
-    pub on_store_error: OnStoreError,
     /// Whether attributes are kept until the response, because the request's consumption may be reported.
     pub has_settle_context: bool,
     /// The comparison of the names of the layer with its policy.
@@ -35,16 +29,6 @@ pub struct SettleContext {
 }
 
 impl RequestOptions {
-    /// Returns the unnamed cost and all named costs of a request.
-    pub fn read_costs(&self, head: RequestHead<'_>) -> Result<RequestCosts<'_>, MalformedDetail> {
-        let unnamed = self.cost.read(head)?;
-        let mut named = Vec::new();
-        for NamedCost { name, units } in &self.named_costs {
-            named.extend(units(head).map(|units| (&**name, units)));
-        }
-        Ok(RequestCosts { unnamed, named })
-    }
-
     /// Copies the attributes of a request for a later report of its consumption. Returns `None` if the layer has no
     /// settle function.
     pub fn settle_context<'v>(
@@ -84,13 +68,6 @@ impl SettleContext {
 
 impl Default for RequestOptions {
     fn default() -> Self {
-        Self {
-            domain: DEFAULT_DOMAIN.into(),
-            cost: CostSource::One,
-            named_costs: Vec::new(),
-            on_store_error: OnStoreError::default(),
-            has_settle_context: false,
-            names: CheckedNames::default(),
-        }
+        Self { cost: CostSource::One, has_settle_context: false, names: CheckedNames::default() }
     }
 }

@@ -15,7 +15,7 @@ use slidegate::headers::NO_STORE;
 use tower_service::Service;
 
 use crate::backend::{BackendDecision, BoxFuture, PendingCharge};
-use crate::config::LayerConfig;
+use crate::config::{LayerConfig, SettleTime};
 use crate::extract::RequestHead;
 use crate::future::{PendingCall, ResponseFuture, ResponseFutureState};
 use crate::header_writer::{HeaderValues, retry_after};
@@ -79,7 +79,7 @@ impl<R> LayerConfig<R> {
                 }
             }
         }
-        if self.settle.is_some() || self.on_drop != OnDrop::Keep || self.has_reservations {
+        if self.settle.is_set() || self.on_drop != OnDrop::Keep {
             admission.settle_guard = self.new_settle_guard(decision);
         }
         Ok(())
@@ -91,7 +91,7 @@ impl<R> LayerConfig<R> {
         admission: &mut Admission,
         request: &mut Request<ReqBody>,
     ) {
-        if self.has_reservations
+        if matches!(self.settle, SettleTime::EndOfBody)
             && let Some(guard) = admission.settle_guard.take()
         {
             request.extensions_mut().insert(RequestReservation::new(*guard));
@@ -139,8 +139,7 @@ impl<R> LayerConfig<R> {
             return None;
         };
         let charge = PendingCharge { decision: decision.into_owned(), context };
-        let (backend, options) = (self.backend.clone(), self.options.clone());
-        Some(Box::new(SettleGuard::new(backend, options, charge, self.on_drop)))
+        Some(Box::new(SettleGuard::new(self.backend.clone(), charge, self.on_drop)))
     }
 
     /// Adds the rate-limit headers to a response and settles the charge of the request. Returns a future if the
@@ -151,8 +150,10 @@ impl<R> LayerConfig<R> {
         response: &mut Response<ResBody>,
     ) -> Option<BoxFuture<()>> {
         let future = match (&self.settle, admission.settle_guard.take()) {
-            (Some(settle), Some(guard)) => guard.settle(settle(&(&*response).into())),
-            (None, Some(guard)) => guard.settle(Settlement::Keep),
+            (SettleTime::Response(settle), Some(guard)) => {
+                guard.settle(settle(&(&*response).into()))
+            }
+            (_, Some(guard)) => guard.settle(Settlement::Keep),
             (_, None) => None,
         };
         self.header_writer.write(&mut admission.header_values, response.headers_mut());

@@ -3,26 +3,19 @@
 use std::sync::Arc;
 
 use crate::backend::{Backend, BoxFuture, PendingCharge};
-use crate::request_options::RequestOptions;
 use crate::settlement::{OnDrop, Settlement};
 
 /// A guard of the charge of a request in progress. If the guard is dropped before [`settle`](Self::settle) is called,
 /// the [`OnDrop`] setting determines whether the charge is reverted.
 pub struct SettleGuard {
     backend: Arc<dyn Backend>,
-    options: Arc<RequestOptions>,
     charge: Option<PendingCharge>,
     on_drop: OnDrop,
 }
 
 impl SettleGuard {
-    pub fn new(
-        backend: Arc<dyn Backend>,
-        options: Arc<RequestOptions>,
-        charge: PendingCharge,
-        on_drop: OnDrop,
-    ) -> Self {
-        Self { backend, options, charge: Some(charge), on_drop }
+    pub fn new(backend: Arc<dyn Backend>, charge: PendingCharge, on_drop: OnDrop) -> Self {
+        Self { backend, charge: Some(charge), on_drop }
     }
 
     /// Settles the charge. Returns a future if the settlement must wait for an asynchronous store; `None` if the
@@ -31,7 +24,7 @@ impl SettleGuard {
         let charge = self.charge.take()?;
         match settlement {
             Settlement::Keep => None,
-            _ => self.backend.clone().settle(self.options.clone(), charge, settlement),
+            _ => self.backend.clone().settle(charge, settlement),
         }
     }
 
@@ -55,9 +48,8 @@ impl Drop for SettleGuard {
         let Some(charge) = self.charge.take_if(|_| self.on_drop == OnDrop::Revert) else {
             return;
         };
-        let options = self.options.clone();
         let backend = self.backend.clone();
-        if let Some(future) = backend.settle(options, charge, Settlement::Revert) {
+        if let Some(future) = backend.settle(charge, Settlement::Revert) {
             spawn_in_runtime(future);
         }
     }

@@ -12,7 +12,7 @@ pub enum Settlement {
     /// Corrects the charge to the actual cost in units, even if this cost exceeds the maximum of a limit. Further
     /// requests are then denied until enough units have left the window.
     Cost(u64),
-    /// Corrects the charges of a [named cost](crate::RateLimitLayer::named_cost) to the actual cost in units, even if it
+    /// Corrects the charges of a [named cost](crate::Attributes::named_cost) to the actual cost in units, even if it
     /// exceeds the maximum of a limit. Charges of other costs stay. A layer over a limiter keeps the charge.
     NamedCost {
         /// The name of the cost, such as `tokens`.

@@ -18,7 +18,7 @@ use crate::policy::RuleCost;
 use crate::reason::Reason;
 #[cfg(feature = "policy")]
 use crate::store::Charge;
-use crate::store::{ChargeResult, Outcomes, Receipt, admits};
+use crate::store::{ChargeResult, Outcomes, Receipt, StoreError, admits};
 
 pub use limit_status::LimitStatus;
 pub use limits::DecidedLimits;
@@ -50,8 +50,20 @@ pub struct Decision<'l> {
     /// Index of the binding limit.
     binding: Option<u16>,
     is_degraded: bool,
-    /// Whether the request is denied because too many calls wait for its limits.
-    is_wait_queue_full: bool,
+    /// The reason of a denial that no limit made.
+    other_reason: Option<Reason>,
+    details: Option<Box<Details>>,
+}
+
+/// The details that few decisions have.
+#[derive(Clone, Debug, Default)]
+struct Details {
+    /// The failure of the store, because of which the decision is degraded.
+    store_error: Option<StoreError>,
+    /// The time since the first call with the same idempotency key.
+    repeated_after: Option<Duration>,
+    /// The time for which the call waited.
+    waited: Duration,
 }
 
 /// A denial as an error. Returned by [`Decision::into_result`].
@@ -80,7 +92,7 @@ impl<'l> Decision<'l> {
         limits: DecisionLimits<'l>,
     ) -> Self {
         let binding = find_binding_hit(hits, &result.outcomes, result.allowed);
-        Self { result, limits, binding, is_degraded: false, is_wait_queue_full: false }
+        Self { result, limits, binding, is_degraded: false, other_reason: None, details: None }
     }
 
     /// Creates a decision from the outcomes of a peek. The decision has no charges.
@@ -104,9 +116,22 @@ impl<'l> Decision<'l> {
         }
     }
 
-    /// Creates a degraded denial, made because the store is unavailable.
-    pub(crate) fn store_unavailable(limits: DecisionLimits<'l>) -> Self {
-        Self::without_charges(false, [], limits).into_degraded()
+    /// Creates a decision to which no limit applies: the request is allowed.
+    pub(crate) fn allowed(limits: DecisionLimits<'l>) -> Self {
+        Self::without_charges(true, [], limits)
+    }
+
+    /// Creates a degraded denial, made because the store failed with `error`.
+    pub(crate) fn store_unavailable(limits: DecisionLimits<'l>, error: StoreError) -> Self {
+        Self::without_charges(false, [], limits)
+            .with_reason(Reason::StoreUnavailable)
+            .into_degraded(error)
+    }
+
+    /// Creates a denial for a reason that is not a limit.
+    #[cfg(feature = "policy")]
+    pub(crate) fn denial(reason: Reason, limits: DecisionLimits<'l>) -> Self {
+        Self::without_charges(false, [], limits).with_reason(reason)
     }
 
     fn without_charges(
@@ -116,12 +141,33 @@ impl<'l> Decision<'l> {
     ) -> Self {
         let outcomes = outcomes.into_iter().collect();
         let result = ChargeResult { allowed, outcomes, receipt: Receipt::default() };
-        Self { result, limits, binding: None, is_degraded: false, is_wait_queue_full: false }
+        Self {
+            result,
+            limits,
+            binding: None,
+            is_degraded: false,
+            other_reason: None,
+            details: None,
+        }
     }
 
-    /// Marks the decision as made without the store.
-    pub(crate) fn into_degraded(self) -> Self {
+    /// Marks the decision as made without the store, because of its failure.
+    pub(crate) fn into_degraded(mut self, error: StoreError) -> Self {
+        self.details.get_or_insert_default().store_error = Some(error);
         Self { is_degraded: true, ..self }
+    }
+
+    /// Sets the time since the first call with the same idempotency key.
+    #[cfg(feature = "policy")]
+    pub(crate) fn with_repeated_after(mut self, age: Duration) -> Self {
+        self.details.get_or_insert_default().repeated_after = Some(age);
+        self
+    }
+
+    /// Sets the time for which the call waited.
+    pub(crate) fn with_waited(mut self, waited: Duration) -> Self {
+        self.details.get_or_insert_default().waited = waited;
+        self
     }
 
     /// Returns a denial with the same limits. The request may fit, but it must wait for other requests: the binding
@@ -137,9 +183,9 @@ impl<'l> Decision<'l> {
         self
     }
 
-    /// Returns a denial with the reason [`Reason::WaitQueueFull`]. The decision must not have charges.
-    pub(crate) fn into_wait_queue_full(self) -> Self {
-        Self { is_wait_queue_full: true, ..self }
+    /// Sets the reason of a denial that no limit made. The decision must not have charges.
+    pub(crate) fn with_reason(self, reason: Reason) -> Self {
+        Self { other_reason: Some(reason), ..self }
     }
 
     /// Returns whether the request is allowed.
@@ -153,6 +199,23 @@ impl<'l> Decision<'l> {
         self.is_degraded
     }
 
+    /// Returns the failure of the store because of which the decision is [degraded](Self::is_degraded).
+    pub fn store_error(&self) -> Option<&StoreError> {
+        self.details.as_ref()?.store_error.as_ref()
+    }
+
+    /// Returns the time since the first call with the same [idempotency key](crate::Request::with_idempotency_key), if that
+    /// call was admitted: this call is its repetition, and has charged nothing. `None` if the call was decided now. A
+    /// repetition has no limits and no charges if the policy has been replaced in the meantime.
+    pub fn repeated_after(&self) -> Option<Duration> {
+        self.details.as_ref()?.repeated_after
+    }
+
+    /// Returns the time for which the call waited until it was decided; zero if it did not wait.
+    pub fn waited(&self) -> Duration {
+        self.details.as_ref().map_or(Duration::ZERO, |details| details.waited)
+    }
+
     /// Returns the decision as a result, for use with `?`.
     ///
     /// # Errors
@@ -163,9 +226,9 @@ impl<'l> Decision<'l> {
 
     /// Returns the same decision without borrowing from the limiter.
     pub fn into_owned(self) -> Decision<'static> {
-        let Self { result, limits, binding, is_degraded, is_wait_queue_full } = self;
+        let Self { result, limits, binding, is_degraded, other_reason, details } = self;
         let limits = limits.into_owned();
-        Decision { result, limits, binding, is_degraded, is_wait_queue_full }
+        Decision { result, limits, binding, is_degraded, other_reason, details }
     }
 
     /// Returns the units that the binding limit still admits. Without a binding limit, returns `u64::MAX` if the
@@ -196,8 +259,8 @@ impl<'l> Decision<'l> {
         if self.is_allowed() {
             return None;
         }
-        if self.is_store_unavailable() {
-            return Some(Reason::StoreUnavailable);
+        if let Some(reason) = self.other_reason.filter(|reason| *reason != Reason::WaitQueueFull) {
+            return Some(reason);
         }
         let Some(binding) = self.binding() else { return Some(Reason::LimitExceeded) };
         let is_concurrent = binding.limit().is_concurrent();
@@ -205,14 +268,14 @@ impl<'l> Decision<'l> {
             _ if binding.is_key_missing() => Reason::MissingAttribute,
             _ if binding.limit().capacity() == 0 => Reason::Banned,
             None if !is_concurrent => Reason::CostExceedsMax,
-            _ if self.is_wait_queue_full => Reason::WaitQueueFull,
+            _ if self.other_reason.is_some() => Reason::WaitQueueFull,
             _ if is_concurrent => Reason::ConcurrencyExceeded,
             _ => Reason::LimitExceeded,
         })
     }
 
     /// Returns the HTTP status: 200 if the request is allowed. For a denial, the `deny_status` of the binding limit's
-    /// rule, 429 by default, or 503 if the store is unavailable.
+    /// rule, 429 by default; 503 if the store is unavailable; 409 or 422 if the idempotency key cannot be used.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Reason, Request};
@@ -231,8 +294,11 @@ impl<'l> Decision<'l> {
         if self.is_allowed() {
             return 200;
         }
-        if self.is_store_unavailable() {
-            return 503;
+        match self.other_reason {
+            Some(Reason::StoreUnavailable) => return 503,
+            Some(Reason::CallInProgress) => return 409,
+            Some(Reason::IdempotencyKeyReused | Reason::RefundWithIdempotencyKey) => return 422,
+            _ => {}
         }
         self.binding().and_then(|binding| binding.deny_status()).unwrap_or(429)
     }
@@ -255,7 +321,7 @@ impl<'l> Decision<'l> {
     /// If the request is denied, the binding limit is the denying limit with the longest wait; the wait of a cost that
     /// never fits counts as infinite. A limit on [requests in flight](crate::Limit::concurrent), whose wait is not known, is
     /// binding only if no other limit denies. If the request is allowed, the binding limit is the one with the smallest
-    /// fraction remaining. Only one of all [joint](Veto::Jointly) limits is considered. If the request is denied
+    /// fraction remaining, of the limits that do not bound the requests in flight if there are any. Only one of all [joint](Veto::Jointly) limits is considered. If the request is denied
     /// because none of them fits, this is the limit with the shortest wait. If the request is allowed, this is the
     /// limit with the largest fraction remaining. Limits that only observe are never binding.
     pub fn binding(&self) -> Option<LimitStatus<'_>> {
@@ -310,11 +376,6 @@ impl<'l> Decision<'l> {
             |cost: Option<&RuleCost>| matches!(cost, Some(RuleCost::Named(own)) if **own == *name);
         let named = self.charges_with_costs().filter(|(_, cost)| has_name(*cost));
         named.map(|(charge, _)| charge.clone()).collect()
-    }
-
-    /// Returns whether the request was denied because the store is unavailable, and not because of a limit.
-    fn is_store_unavailable(&self) -> bool {
-        !self.is_allowed() && self.outcomes().is_empty()
     }
 
     fn binding_outcome(&self) -> Option<&Outcome> {
@@ -376,9 +437,9 @@ fn find_binding_of_several_hits(
         // A joint limit that does not fit denies nothing while another one fits.
         let fitting = with_veto(Veto::Jointly).filter(|(_, (_, outcome))| outcome.fits());
         let most =
-            fitting.reduce(|most, next| if has_less_left(most.1, next.1) { next } else { most });
+            fitting.reduce(|most, next| if is_tighter(most.1, next.1) { next } else { most });
         let candidates = with_veto(Veto::Alone).chain(most);
-        candidates.reduce(|least, next| if has_less_left(next.1, least.1) { next } else { least })
+        candidates.reduce(|least, next| if is_tighter(next.1, least.1) { next } else { least })
     } else {
         let has_fitting = with_veto(Veto::Jointly).any(|(_, (_, outcome))| outcome.fits());
         let joint = with_veto(Veto::Jointly).filter(|_| !has_fitting);
@@ -402,6 +463,16 @@ fn wait_us((_, (hit, outcome)): IndexedHit<'_>) -> u64 {
         0
     } else {
         outcome.retry_after_us()
+    }
+}
+
+/// Returns whether a client should see `first` rather than `second`: the smaller remaining fraction, but a limit on
+/// requests in flight only if there is no other limit, because it says nothing about the rate that a client may have.
+fn is_tighter(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> bool {
+    match (first.0.limit.is_concurrent(), second.0.limit.is_concurrent()) {
+        (false, true) => true,
+        (true, false) => false,
+        _ => has_less_left(first, second),
     }
 }
 

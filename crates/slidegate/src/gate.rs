@@ -2,17 +2,15 @@
 //! unavailable.
 //!
 //! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
-//! `decide.rs` calls the store; a request with refunds takes two calls. `wait.rs` has the methods that wait until a
-//! request fits. `fallback.rs` counts in memory while the store is unavailable; each instance of the service then enforces
-//! its own share of every limit. `once.rs` decides calls with an idempotency key. `reservation.rs` has a guard for a charge
+//! `decide.rs` calls the store; a request with refunds takes two calls. `wait.rs` decides requests that wait until they
+//! fit, and `call.rs` requests with an idempotency key. `reservation.rs` has a guard for a charge
 //! that is corrected later, and `permit.rs` one for a request in flight. `policy_file.rs` follows a policy file.
 //! `ineffective_costs.rs` warns about costs that no rule charges.
 
 mod asynchronous;
+mod call;
 pub(crate) mod decide;
-mod fallback;
 mod ineffective_costs;
-mod once;
 mod permit;
 mod policy_file;
 mod reservation;
@@ -20,23 +18,20 @@ mod synchronous;
 mod wait;
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::clock::{Clock, SystemClock};
+use crate::fallback::{InMemoryFallback, LocalCountsOptions};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
-use crate::wait::WaitBounds;
 use crate::wait::queues::WaitQueues;
+use crate::wait::{WaitBounds, WaitStats};
 
-use fallback::{InMemoryFallback, LocalCountsBounds};
 use ineffective_costs::WarnedCosts;
 
 pub use crate::permit::Permit;
 pub use crate::reserved_call::{ActualCosts, ReservedCall};
-pub use once::{OnceDecision, OnceError};
 pub use permit::PermitGuard;
 pub use policy_file::PolicyFileError;
 pub use reservation::Reservation;
@@ -62,8 +57,6 @@ pub use reservation::Reservation;
 /// `_async` exist for every store.
 pub struct Gate<S = MemoryStore> {
     policy: ArcSwap<Policy>,
-    /// The number of instances of the service that share the store.
-    instances: NonZeroU32,
     store: S,
     fallback: InMemoryFallback,
     /// The requests that wait until they fit.
@@ -74,15 +67,11 @@ pub struct Gate<S = MemoryStore> {
 impl<S> Gate<S> {
     /// Creates a gate that enforces `policy` with the counters in `store`.
     pub fn new(policy: Policy, store: S) -> Self {
-        let instances = NonZeroU32::MIN;
+        let fallback = InMemoryFallback::new(LocalCountsOptions::default());
         Self {
-            policy: ArcSwap::from_pointee(policy.with_instances(instances)),
-            instances,
+            policy: ArcSwap::from_pointee(policy.with_instances(fallback.instances())),
             store,
-            fallback: InMemoryFallback::new(
-                Arc::new(SystemClock::new()),
-                LocalCountsBounds::default(),
-            ),
+            fallback,
             wait_queues: WaitQueues::new(WaitBounds::default()),
             warned_costs: WarnedCosts::default(),
         }
@@ -105,50 +94,24 @@ impl<S> Gate<S> {
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     pub fn replace_policy(&self, policy: Policy) {
-        self.policy.store(Arc::new(policy.with_instances(self.instances)));
+        self.policy.store(Arc::new(policy.with_instances(self.fallback.instances())));
         self.warned_costs.clear();
         self.wait_queues.wake_first_of_all();
     }
 
-    /// Sets the number of instances that share the store, 1 by default. While the store is unavailable, each instance
-    /// enforces its own share of every limit whose rules have [`OnStoreError::Local`](crate::policy::OnStoreError::Local). The share is max(1, max /
-    /// instances), and the burst is divided in the same way. A max of 0 stays 0.
-    ///
-    /// The following bound holds over any number of outages. In any window, the store admits at most max units, and all
-    /// instances together admit at most max units in memory. The sum is at most 2 * max units, or max + instances if
-    /// max is less than the number of instances. For an algorithm that admits more than max units per window, the sum
-    /// is at most twice the number of units that the algorithm admits. Counts in memory are kept until their window has
-    /// passed, and are used again if the store fails again within this window.
+    /// Sets the options of the counts in memory, with which rules with [`OnStoreError::Local`](crate::OnStoreError::Local) decide
+    /// while the store is unavailable.
     #[must_use]
-    pub fn with_instances(self, instances: NonZeroU32) -> Self {
-        let policy = Policy::clone(&self.policy.load()).with_instances(instances);
-        Self { policy: ArcSwap::from_pointee(policy), instances, ..self }
+    pub fn with_local_counts(self, options: LocalCountsOptions) -> Self {
+        let policy = Policy::clone(&self.policy.load()).with_instances(options.instances);
+        let fallback = InMemoryFallback::new(options);
+        Self { policy: ArcSwap::from_pointee(policy), fallback, ..self }
     }
 
-    /// Sets the clock of the counts in memory, which are used while the store is unavailable.
+    /// Sets the bounds on the requests that wait at the same time.
     #[must_use]
-    pub fn with_local_clock(self, clock: impl Clock) -> Self {
-        Self { fallback: self.fallback.with_clock(Arc::new(clock)), ..self }
-    }
-
-    /// Sets the maximum number of keys that are counted in memory while the store is unavailable.
-    #[must_use]
-    pub fn with_local_max_keys(self, max_keys: usize) -> Self {
-        Self { fallback: self.fallback.with_max_keys(max_keys), ..self }
-    }
-
-    /// Sets the maximum memory, in bytes, of the keys that are counted and the calls that are remembered in memory while the
-    /// store is unavailable. 1 GiB by default; see [`MemoryStore::with_max_memory`].
-    #[must_use]
-    pub fn with_local_max_memory(self, bytes: usize) -> Self {
-        Self { fallback: self.fallback.with_max_memory(bytes), ..self }
-    }
-
-    /// Sets the maximum number of calls that are remembered in memory while the store is unavailable. 1,000,000 by default;
-    /// see [`MemoryStore::with_max_call_records`].
-    #[must_use]
-    pub fn with_local_max_call_records(self, max_records: usize) -> Self {
-        Self { fallback: self.fallback.with_max_call_records(max_records), ..self }
+    pub fn with_wait_bounds(self, bounds: WaitBounds) -> Self {
+        Self { wait_queues: WaitQueues::new(bounds), ..self }
     }
 
     /// Returns the policy that is enforced now.
@@ -161,31 +124,39 @@ impl<S> Gate<S> {
         &self.store
     }
 
-    /// Returns the number of keys that are counted in memory because the store was unavailable. These keys are kept
-    /// until their windows have passed.
-    pub fn local_keys(&self) -> usize {
-        self.fallback.local_counts().map_or(0, |counts| counts.keys())
+    /// Returns the numbers of waiting requests, and of counts in memory.
+    pub fn stats(&self) -> GateStats {
+        let waits = self.wait_queues.stats();
+        let evicted = self.fallback.evicted_call_records();
+        let stats =
+            GateStats { waits, local_evicted_call_records: evicted, ..GateStats::default() };
+        let Some(counts) = self.fallback.local_counts() else { return stats };
+        GateStats {
+            local_keys: counts.keys(),
+            local_key_bytes: counts.memory_bytes(),
+            local_call_records: counts.call_records().records(),
+            local_call_record_bytes: counts.call_records().memory_bytes(),
+            ..stats
+        }
     }
+}
 
-    /// Returns the bytes of memory that the [`local_keys`](Self::local_keys) take.
-    pub fn local_memory_bytes(&self) -> usize {
-        self.fallback.local_counts().map_or(0, |counts| counts.memory_bytes())
-    }
-
-    /// Returns the number of calls that are remembered in memory because the store was unavailable.
-    pub fn local_call_records(&self) -> usize {
-        self.fallback.local_counts().map_or(0, |counts| counts.call_records().records())
-    }
-
-    /// Returns the number of these calls that were forgotten too early since the start, because of a bound.
-    pub fn local_evicted_call_records(&self) -> u64 {
-        self.fallback.evicted_call_records()
-    }
-
-    /// Returns the bytes of memory that the [`local_call_records`](Self::local_call_records) take.
-    pub fn local_call_record_bytes(&self) -> usize {
-        self.fallback.local_counts().map_or(0, |counts| counts.call_records().memory_bytes())
-    }
+/// The numbers of the requests that wait at a gate, and of its counts in memory, which were made while the store was
+/// unavailable. They are kept until their windows have passed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GateStats {
+    /// The requests that wait now, and the results of the requests that have waited.
+    pub waits: WaitStats,
+    /// Number of keys that are counted in memory.
+    pub local_keys: usize,
+    /// Bytes of memory that these keys take.
+    pub local_key_bytes: usize,
+    /// Number of calls that are remembered in memory.
+    pub local_call_records: usize,
+    /// Bytes of memory that these calls take.
+    pub local_call_record_bytes: usize,
+    /// Number of calls that were forgotten too early since the start, because of a bound.
+    pub local_evicted_call_records: u64,
 }
 
 impl<S> fmt::Debug for Gate<S> {

@@ -18,11 +18,11 @@ use crate::clock::ceil_micros;
 ///
 /// let policy = Policy::from_yaml("rules: [{ name: a, per: [client], limits: [5/min] }]")?;
 /// let gate = Gate::new(policy, MemoryStore::new());
-/// let request = Request::new("default", Descriptor::new([("client", "ann")]));
-/// let key = IdempotencyKey::new("order-17");
-/// assert_eq!(gate.check_once(&request, &key)?.remaining(), 4);
-/// assert_eq!(gate.check_once(&request, &key)?.remaining(), 4);      // the same decision, charged once
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// let request = Request::new("default", Descriptor::new([("client", "ann")]))
+///     .with_idempotency_key(IdempotencyKey::new("order-17"));
+/// assert_eq!(gate.check(&request).remaining(), 4);
+/// assert_eq!(gate.check(&request).remaining(), 4);      // the same decision, charged once
+/// # Ok::<(), slidegate::PolicyErrors>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey<'k> {

@@ -52,12 +52,12 @@
 //! Charge an estimate first, and correct it with [`Limiter::settle`]. [`Limiter::revert`] undoes the charge.
 //!
 //! ```
-//! use slidegate::Limiter;
+//! use slidegate::{Check, Limiter};
 //!
 //! let tokens = Limiter::new(["1000/min"])?;
-//! let decision = tokens.check_cost("acme", 100);
+//! let decision = tokens.check(Check::new("acme").cost(100));
 //! tokens.settle(&decision, 250);      // the response had 250 tokens
-//! assert_eq!(tokens.peek("acme", 1).remaining(), 750);
+//! assert_eq!(tokens.peek("acme").remaining(), 750);
 //! # Ok::<(), slidegate::LimiterError>(())
 //! ```
 //!
@@ -71,7 +71,7 @@
 //! use slidegate::{Jitter, Limiter};
 //!
 //! let limiter = Limiter::new(["100/s"])?;
-//! limiter.wait("smtp.example", 1, Jitter::up_to(Duration::from_millis(5)))?;
+//! limiter.wait("smtp.example", Jitter::up_to(Duration::from_millis(5)))?;
 //! // Send the message.
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -84,7 +84,7 @@
 //! use slidegate::{Limiter, ManualClock, MemoryStore, Timestamp};
 //!
 //! let clock = ManualClock::at(Timestamp::from_secs(0));
-//! let limiter = Limiter::with_store(["1/s"], MemoryStore::with_clock(clock.clone(), 1_000))?;
+//! let limiter = Limiter::with_store("api", ["1/s"], MemoryStore::with_clock(clock.clone(), 1_000))?;
 //! assert!(limiter.check("acme").is_allowed());
 //! let wait = limiter.check("acme").retry_after().unwrap();
 //! clock.advance(wait);
@@ -122,7 +122,7 @@
 //! - `policy`, on by default: [`Gate`] and [`Policy`]. Without it, a [`Limiter`] depends on no crate for YAML, routes or
 //!   networks. Includes `calendar`.
 //! - `calendar`: [`Limit::calendar`], with the time zone database of the crate jiff.
-//! - `tokio`: `wait_async`, which waits on the timer of tokio.
+//! - `tokio`: `wait_async`, and maximum waits of asynchronous calls, on the timer of tokio.
 //! - `coarse-clock`: `CoarseClock`, which is cheaper to read than the default clock, and precise to a tick of the Linux
 //!   kernel.
 //! - `testkit`: test support for stores: an oracle, a reference model, a conformance suite, property tests, and a
@@ -136,8 +136,6 @@ pub mod decision;
 #[cfg(feature = "policy")]
 pub mod gate;
 pub mod headers;
-#[doc(hidden)]
-pub mod internal;
 pub mod limit;
 pub mod limiter;
 #[cfg(feature = "policy")]
@@ -152,6 +150,7 @@ mod calendar;
 mod call;
 mod cluster_options;
 mod compact;
+mod fallback;
 mod heap;
 mod hit;
 #[cfg(feature = "policy")]
@@ -162,6 +161,7 @@ mod jitter;
 mod key;
 #[cfg(feature = "policy")]
 mod network;
+mod on_store_error;
 mod outcome;
 #[cfg(feature = "policy")]
 mod permit;
@@ -200,7 +200,7 @@ pub use jitter::Jitter;
 #[doc(inline)]
 pub use limit::{Limit, Quota};
 #[doc(inline)]
-pub use limiter::{Limiter, LimiterError};
+pub use limiter::{Check, Limiter, LimiterError};
 #[cfg(feature = "policy")]
 pub use permit::Permit;
 #[cfg(feature = "policy")]
@@ -212,7 +212,7 @@ pub use request::{Descriptor, Request};
 #[cfg(feature = "policy")]
 pub use reserved_call::ActualCosts;
 #[doc(inline)]
-pub use store::{MemoryStore, Store, StoreError, SyncStore};
+pub use store::{MemoryStore, OnStoreError, Store, StoreError, SyncStore};
 
 /// Runs the Rust examples of the README as doctests.
 #[cfg(doctest)]

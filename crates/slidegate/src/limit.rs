@@ -24,7 +24,6 @@ use crate::calendar::PeriodBoundary;
 use crate::clock::{Timestamp, ceil_micros};
 use crate::key::Key;
 use crate::outcome::Outcome;
-#[cfg(feature = "calendar")]
 use crate::quota::format_window;
 
 #[cfg(feature = "calendar")]

@@ -1,13 +1,15 @@
 //! The limiter: limits fixed in code, counted by any hashable key, without a policy.
 //!
 //! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
-//! `wait.rs` has the methods that wait until a call fits.
+//! `decide.rs` calls the store, or counts in memory while the store is unavailable. `wait.rs` decides calls that wait until
+//! they fit.
 
 mod asynchronous;
+mod check;
+mod decide;
 mod synchronous;
 mod wait;
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -15,20 +17,19 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use fnv::FnvHasher;
-use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::decision::{Decision, DecisionLimits, Denied};
-use crate::hit::Hit;
-use crate::key::{DEFAULT_DOMAIN, Key, Scope, Value};
+use crate::fallback::{InMemoryFallback, LocalCountsOptions};
+use crate::key::{DEFAULT_DOMAIN, Key, Scope};
 use crate::limit::{Limit, LimitError};
+use crate::on_store_error::OnStoreError;
 use crate::rule_limit::NamedLimits;
 use crate::store::memory::MemoryStore;
-use crate::store::{Adjustment, Edit, Receipt, Store, StoreError, StoreKind};
-use crate::wait::WaitBounds;
 use crate::wait::queues::WaitQueues;
+use crate::wait::{WaitBounds, WaitStats};
 
 pub use crate::store_key::StoreKey;
+pub use check::Check;
 
 /// A rate limiter whose limits are fixed in code. The limits apply to each key separately; a key is any hashable value.
 ///
@@ -58,10 +59,17 @@ pub struct Limiter<S = MemoryStore> {
     scope: Scope,
     /// The limits with their names, for decisions. In the order of `limits`.
     named_limits: Arc<NamedLimits>,
-    /// The number of instances of the service that share the store.
-    instances: NonZeroU32,
+    on_store_error: OnStoreError,
+    share: LocalShare,
+    fallback: InMemoryFallback,
     /// The calls that wait until they fit.
     wait_queues: WaitQueues,
+}
+
+/// The limits that one instance enforces in memory while the store is unavailable.
+struct LocalShare {
+    limits: Box<[Limit]>,
+    named_limits: Arc<NamedLimits>,
 }
 
 /// The default name of a limiter. The name is a part of the limiter's keys in a shared store.
@@ -86,19 +94,6 @@ pub enum LimiterError {
     Concurrent(Limit),
 }
 
-/// The reason why a wait ended without a charge.
-#[derive(Clone, Debug, Error)]
-#[non_exhaustive]
-pub enum WaitError {
-    /// The request is denied, and the time at which it would fit is not known. For example, its cost exceeds the
-    /// capacity of a limit.
-    #[error(transparent)]
-    Denied(#[from] Denied),
-    /// The store did not respond.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 impl Limiter {
     /// Creates a limiter with a memory store of its own. A limit is a [`Limit`], or text such as `"100/min"`.
     ///
@@ -108,7 +103,7 @@ impl Limiter {
     where
         L: IntoLimit,
     {
-        Self::with_store(limits, MemoryStore::new())
+        Self::with_store(DEFAULT_LIMITER_NAME, limits, MemoryStore::new())
     }
 }
 
@@ -134,11 +129,26 @@ impl IntoLimit for &str {
 }
 
 impl<S> Limiter<S> {
-    /// Creates a limiter that counts in `store`.
+    /// Creates a limiter that counts in `store`. In a store that several limiters share, limiters with the same name share
+    /// the counts of each key and limit. The name also appears in headers; see [`named`](Self::named).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use slidegate::{Limiter, MemoryStore};
+    ///
+    /// let store = Arc::new(MemoryStore::new());
+    /// let logins = Limiter::with_store("logins", ["5/min"], store.clone())?;
+    /// let searches = Limiter::with_store("searches", ["5/min"], store)?;
+    /// assert_eq!(logins.check("ann").remaining(), 4);
+    /// assert_eq!(searches.check("ann").remaining(), 4);
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
     ///
     /// # Errors
     /// If a limit is invalid or bounds the requests in flight, there are no limits, or two limits would share their counts.
     pub fn with_store<L>(
+        name: &str,
         limits: impl IntoIterator<Item = L>,
         store: S,
     ) -> Result<Self, LimiterError>
@@ -159,24 +169,24 @@ impl<S> Limiter<S> {
         }
         Ok(Self {
             has_per_key_window_offset: limits.iter().any(Limit::has_per_key_window_offset),
-            named_limits: Arc::new(NamedLimits::new(DEFAULT_LIMITER_NAME, &limits, false)),
+            named_limits: Arc::new(NamedLimits::new(name, &limits, false)),
+            share: LocalShare::new(name, &limits, NonZeroU32::MIN, false),
             limits,
             store,
             secret: foldhash::quality::RandomState::default(),
-            scope: new_limiter_scope(DEFAULT_LIMITER_NAME),
-            instances: NonZeroU32::MIN,
+            scope: new_limiter_scope(name),
+            on_store_error: OnStoreError::default(),
+            fallback: InMemoryFallback::new(LocalCountsOptions::default()),
             wait_queues: WaitQueues::new(WaitBounds::default()),
         })
     }
 
-    /// Sets the name of the limiter, `limiter` by default. In a store that several limiters share, limiters with the
-    /// same name share the counts of each key and limit.
-    ///
-    /// The name also appears in headers, with `-` in place of characters other than `[a-z0-9._-]`.
+    /// Sets the name of the limiter, `limiter` by default. It appears in headers, with `-` in place of characters other than
+    /// `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        let limits = NamedLimits::new(name, &self.limits, self.named_limits.is_observing());
-        Self { scope: new_limiter_scope(name), named_limits: Arc::new(limits), ..self }
+        let is_observing = self.named_limits.is_observing();
+        Self { scope: new_limiter_scope(name), ..self }.with_names(name, is_observing)
     }
 
     /// Returns the limiter in observe mode: it charges each limit that has capacity for the request, and denies
@@ -191,54 +201,44 @@ impl<S> Limiter<S> {
     /// ```
     #[must_use]
     pub fn observing(self) -> Self {
-        let limits = NamedLimits::new(self.named_limits.name(), &self.limits, true);
-        Self { named_limits: Arc::new(limits), ..self }
+        let names = self.named_limits.clone();
+        self.with_names(names.name(), true)
     }
 
-    /// Sets the number of instances that share the store, 1 by default. See [`local_share`](Self::local_share).
-    #[must_use]
-    pub fn with_instances(self, instances: NonZeroU32) -> Self {
-        Self { instances, ..self }
-    }
-
-    /// Returns a limiter in memory that enforces this instance's share of the limits, for use while the store is
-    /// unavailable. The share of a limit is max(1, max / instances), and the same applies to a burst. A max of 0 stays
-    /// 0. All instances together then admit at most max, or one unit each if max is less than the number of instances.
-    ///
-    /// ```
-    /// use std::num::NonZeroU32;
-    ///
-    /// let four = NonZeroU32::MIN.saturating_add(3);
-    /// let limiter = slidegate::Limiter::new(["10/min"])?.with_instances(four);
-    /// assert_eq!(limiter.local_share().peek("acme", 1).remaining(), 2);
-    /// # Ok::<(), slidegate::LimiterError>(())
-    /// ```
-    #[must_use]
-    pub fn local_share(&self) -> Limiter {
-        let share = |limit: &Limit| limit.instance_share(self.instances);
-        let limits: Box<[Limit]> = self.limits.iter().map(share).collect();
-        let names = &self.named_limits;
-        let named_limits = NamedLimits::new(names.name(), &limits, names.is_observing());
-        Limiter {
-            limits,
-            named_limits: Arc::new(named_limits),
-            ..self.with_other_store(MemoryStore::new())
+    fn with_names(self, name: &str, is_observing: bool) -> Self {
+        Self {
+            named_limits: Arc::new(NamedLimits::new(name, &self.limits, is_observing)),
+            share: LocalShare::new(name, &self.limits, self.fallback.instances(), is_observing),
+            ..self
         }
     }
 
-    /// Returns a limiter with the same limits and settings that counts in another store.
+    /// Sets the behaviour while the store is unavailable. By default, each instance enforces its share of the limits in
+    /// memory; see [`with_local_counts`](Self::with_local_counts). A decision that was made without the store is
+    /// [degraded](Decision::is_degraded), and [has the error](Decision::store_error) of the store.
     #[must_use]
-    pub fn with_other_store<T>(&self, store: T) -> Limiter<T> {
-        Limiter {
-            limits: self.limits.clone(),
-            store,
-            secret: self.secret.clone(),
-            has_per_key_window_offset: self.has_per_key_window_offset,
-            scope: self.scope.clone(),
-            named_limits: self.named_limits.clone(),
-            instances: self.instances,
-            wait_queues: WaitQueues::new(self.wait_queues.bounds()),
-        }
+    pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
+        Self { on_store_error, ..self }
+    }
+
+    /// Sets the options of the counts in memory, which are used while the store is unavailable, among them the number of
+    /// instances that share the store.
+    #[must_use]
+    pub fn with_local_counts(self, options: LocalCountsOptions) -> Self {
+        let names = self.named_limits.clone();
+        let limiter = Self { fallback: InMemoryFallback::new(options), ..self };
+        limiter.with_names(names.name(), names.is_observing())
+    }
+
+    /// Sets the bounds on the calls that wait at the same time.
+    #[must_use]
+    pub fn with_wait_bounds(self, bounds: WaitBounds) -> Self {
+        Self { wait_queues: WaitQueues::new(bounds), ..self }
+    }
+
+    /// Returns the number of calls that wait now, and the results of the calls that have waited.
+    pub fn wait_stats(&self) -> WaitStats {
+        self.wait_queues.stats()
     }
 
     /// Returns the limits, in the order of [`Decision::limits`].
@@ -249,17 +249,6 @@ impl<S> Limiter<S> {
     /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
-    }
-
-    /// Returns the limits with their names, in the order of [`limits`](Self::limits).
-    pub(crate) fn named_limits(&self) -> &Arc<NamedLimits> {
-        &self.named_limits
-    }
-
-    /// Returns the limits for a decision.
-    #[inline]
-    fn decision_limits(&self) -> DecisionLimits<'_> {
-        DecisionLimits::Limiter { limits: Cow::Borrowed(&self.named_limits), is_key_missing: false }
     }
 
     /// Returns the hashed form of a key, for stores in this process.
@@ -274,85 +263,13 @@ impl<S> Limiter<S> {
         };
         Key::from_hashes(self.secret.hash_one(key), stable_hash)
     }
-
-    /// Returns one hit of `cost` units for each limit.
-    #[inline]
-    fn hits_for_key<'l>(&'l self, key: Key<'l>, cost: u64) -> HitList<'l> {
-        let mut hits = HitList::new();
-        for limit in &self.limits {
-            hits.push(self.new_hit(key, limit, cost));
-        }
-        hits
-    }
-
-    #[inline]
-    fn new_hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
-        let hit = Hit::new(key, limit, cost);
-        if self.named_limits.is_observing() { hit.observed() } else { hit }
-    }
 }
 
-/// The bodies of all operations. With a synchronous store, they are ready when they are first polled.
-impl<S: Store> Limiter<S> {
-    async fn charge_key(&self, key: Key<'_>, cost: u64) -> Result<Decision<'_>, StoreError> {
-        let hits = self.hits_for_key(key, cost);
-        let result = self.store.charge_async(&hits).await?;
-        Ok(Decision::from_charge(&hits, result, self.decision_limits()))
-    }
-
-    async fn charge_keys(
-        &self,
-        keys: impl Iterator<Item = Key<'_>>,
-    ) -> Result<Vec<Decision<'_>>, StoreError> {
-        let hits: Vec<HitList<'_>> = keys.map(|key| self.hits_for_key(key, 1)).collect();
-        let calls: Vec<&[Hit<'_>]> = hits.iter().map(|hits| &**hits).collect();
-        let results = self.store.charge_many_async(&calls).await?;
-        let decided = calls.iter().zip(results);
-        Ok(decided
-            .map(|(hits, result)| Decision::from_charge(hits, result, self.decision_limits()))
-            .collect())
-    }
-
-    async fn peek_key(&self, key: Key<'_>, cost: u64) -> Result<Decision<'_>, StoreError> {
-        let hits = self.hits_for_key(key, cost);
-        let outcomes = self.store.peek_async(&hits).await?;
-        Ok(Decision::from_peek(&hits, outcomes, self.decision_limits()))
-    }
-
-    async fn report_key(&self, key: Key<'_>, cost: u64) -> Result<Decision<'_>, StoreError> {
-        let hits: HitList<'_> =
-            self.hits_for_key(key, cost).into_iter().map(Hit::reported).collect();
-        let result = self.store.charge_async(&hits).await?;
-        Ok(Decision::from_charge(&hits, result, self.decision_limits()))
-    }
-
-    async fn edit_key(&self, key: Key<'_>, cost: u64, edit: Edit) -> Result<(), StoreError> {
-        let hits = self.hits_for_key(key, cost);
-        self.store.edit_async(&hits, edit).await?;
-        self.wait_queues.wake_for_hits(&self.store, hits);
-        Ok(())
-    }
-
-    async fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) -> Result<(), StoreError> {
-        self.store.adjust_async(receipt, adjustment).await?;
-        self.wait_queues.wake_for_charges(receipt.charges_to_revert(adjustment));
-        Ok(())
-    }
-
-    /// Returns the text of a key for a store outside of this process; an empty text for a synchronous store, which counts
-    /// by hashes.
-    fn text_for_store<'k, K: StoreKey + ?Sized>(&self, key: &'k K) -> Cow<'k, str> {
-        if S::Kind::IS_SYNCHRONOUS { Cow::Borrowed("") } else { key.text() }
-    }
-
-    /// Returns the key for the store of the limiter: the hash of `key` for a synchronous store, otherwise the key with
-    /// this value.
-    fn key_for_store<'a, K: StoreKey + ?Sized>(
-        &'a self,
-        key: &K,
-        value: &'a [Value<'a>; 1],
-    ) -> Key<'a> {
-        if S::Kind::IS_SYNCHRONOUS { self.hash_key(key) } else { Key::new(&self.scope, value) }
+impl LocalShare {
+    fn new(name: &str, limits: &[Limit], instances: NonZeroU32, is_observing: bool) -> Self {
+        let limits: Box<[Limit]> =
+            limits.iter().map(|limit| limit.instance_share(instances)).collect();
+        Self { named_limits: Arc::new(NamedLimits::new(name, &limits, is_observing)), limits }
     }
 }
 
@@ -365,9 +282,6 @@ impl<S> fmt::Debug for Limiter<S> {
             .finish_non_exhaustive()
     }
 }
-
-/// The hits of one request.
-type HitList<'l> = SmallVec<[Hit<'l>; 4]>;
 
 /// Returns the scope of a limiter, that is, the constant part of its keys, for stores that other processes share.
 fn new_limiter_scope(name: &str) -> Scope {

@@ -9,7 +9,7 @@ use crate::decision::Decision;
 use crate::store::{Charge, Receipt};
 
 /// The right to have one request in flight, under all limits that [bound the requests in
-/// flight](crate::Limit::concurrent). It ends when it is [released](crate::Gate::release) or expires. Plain data: serde
+/// flight](crate::Limit::concurrent). It ends when it is [released](Self::release) or expires. Plain data: serde
 /// serializes it, for a token with which any process can release it. The caller must authenticate the token, because
 /// deserialization accepts the permit of any counter.
 ///
@@ -26,9 +26,9 @@ use crate::store::{Charge, Receipt};
 /// let permit = gate.check(&request).permit().ok_or("no permit")?;
 /// let denied = gate.check(&request);
 /// assert_eq!((denied.reason(), denied.retry_after()), (Some(Reason::ConcurrencyExceeded), None));
-/// assert!(gate.renew(&permit));                        // the permit expires 60 seconds from now
-/// assert!(gate.release(&permit));
-/// assert!(!gate.release(&permit));                     // it has been released
+/// assert!(permit.renew(&gate));                        // the permit expires 60 seconds from now
+/// assert!(permit.release(&gate));
+/// assert!(!permit.release(&gate));                     // it has been released
 /// assert!(gate.check(&request).is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

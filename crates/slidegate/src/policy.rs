@@ -40,13 +40,14 @@ use rule_sets::RuleSets;
 pub use crate::host::normal_host;
 pub use crate::key::DEFAULT_DOMAIN;
 pub use crate::network::{Network, NetworkError};
+pub use crate::on_store_error::OnStoreError;
 pub use cost::RuleCost;
 pub use domain_names::DomainNames;
 pub use error::{PolicyError, PolicyErrors, PolicyWarning};
 pub use file::suggest::most_similar_word;
-pub(crate) use matched::{HitList, HitOrigin};
+pub(crate) use matched::{HitList, HitOrigin, Operation};
 pub use matched::{Match, MatchedRules};
-pub use mode::{Mode, OnStoreError, Percentage, PercentageError, WhenMissing};
+pub use mode::{Mode, Percentage, PercentageError, WhenMissing};
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
 pub use redis::RuleRedisOptions;
@@ -223,7 +224,7 @@ impl Policy {
 
     /// Returns the rules that match the descriptors of a request, including rules that other matching rules replace.
     fn match_request<'r>(&'r self, request: &'r Request<'_>) -> MatchedRules<'r> {
-        let mut matched_rules = MatchedRules::new(&self.rules);
+        let mut matched_rules = MatchedRules::new(&self.rules, request.call_options());
         let Some(domain) = self.by_domain.get(request.domain) else { return matched_rules };
         for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);

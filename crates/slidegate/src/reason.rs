@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 /// The reason for a denial, as returned by [`Decision::reason`](crate::Decision::reason). The binding limit determines it,
-/// except [`StoreUnavailable`](Self::StoreUnavailable), with which no limit is known.
+/// unless the store is unavailable, the call cannot wait, or its idempotency key cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -25,6 +25,12 @@ pub enum Reason {
     /// The call could have waited for the limit, but too many calls are waiting already; see
     /// [`WaitBounds`](crate::wait::WaitBounds).
     WaitQueueFull,
+    /// The idempotency key belongs to an admitted call with another request. Nothing was charged.
+    IdempotencyKeyReused,
+    /// The first call with the idempotency key is still being decided. Nothing was charged; repeat the call.
+    CallInProgress,
+    /// The request has an idempotency key and refunds units. Refunds cannot be repeated safely, so nothing was changed.
+    RefundWithIdempotencyKey,
 }
 
 impl Reason {
@@ -38,6 +44,9 @@ impl Reason {
             Self::MissingAttribute => "missing_attribute",
             Self::StoreUnavailable => "store_unavailable",
             Self::WaitQueueFull => "wait_queue_full",
+            Self::IdempotencyKeyReused => "idempotency_key_reused",
+            Self::CallInProgress => "call_in_progress",
+            Self::RefundWithIdempotencyKey => "refund_with_idempotency_key",
         }
     }
 }
@@ -62,6 +71,9 @@ mod tests {
             Reason::MissingAttribute,
             Reason::StoreUnavailable,
             Reason::WaitQueueFull,
+            Reason::IdempotencyKeyReused,
+            Reason::CallInProgress,
+            Reason::RefundWithIdempotencyKey,
         ] {
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.to_string());
         }

@@ -1,6 +1,7 @@
-//! Requests: a domain and descriptors with attributes and costs.
+//! Requests: a domain, descriptors with attributes and costs, and the options of the call.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -10,7 +11,7 @@ use crate::idempotency_key::IdempotencyKey;
 use crate::quota::Quota;
 
 /// The input of one decision: a domain and one or more descriptors. A request over HTTP has one descriptor, a request
-/// from Envoy may have several.
+/// from Envoy may have several. It may also have an idempotency key and a maximum wait.
 ///
 /// ```
 /// use slidegate::{Descriptor, Request};
@@ -22,12 +23,15 @@ use crate::quota::Quota;
 pub struct Request<'a> {
     pub(crate) domain: &'a str,
     pub(crate) descriptors: SmallVec<[Descriptor<'a>; 1]>,
+    /// The identity of the call, if it has an idempotency key.
+    identity: Option<CallIdentity>,
+    max_wait: Duration,
 }
 
 impl<'a> Request<'a> {
     /// Creates a request with one descriptor.
     pub fn new(domain: &'a str, descriptor: Descriptor<'a>) -> Self {
-        Self { domain, descriptors: SmallVec::from_buf([descriptor]) }
+        Self::with_descriptor_list(domain, SmallVec::from_buf([descriptor]))
     }
 
     /// Creates a request with several descriptors, which are decided together.
@@ -35,7 +39,60 @@ impl<'a> Request<'a> {
         domain: &'a str,
         descriptors: impl IntoIterator<Item = Descriptor<'a>>,
     ) -> Self {
-        Self { domain, descriptors: descriptors.into_iter().collect() }
+        Self::with_descriptor_list(domain, descriptors.into_iter().collect())
+    }
+
+    fn with_descriptor_list(domain: &'a str, descriptors: SmallVec<[Descriptor<'a>; 1]>) -> Self {
+        Self { domain, descriptors, identity: None, max_wait: Duration::ZERO }
+    }
+
+    /// Sets the idempotency key: if an earlier request with the same key was admitted, its decision is returned, and
+    /// nothing is charged. A denied request is decided again.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, IdempotencyKey, MemoryStore, Policy, Reason, Request};
+    ///
+    /// let policy = Policy::from_yaml("rules: [{ name: a, per: [client], limits: [1/min] }]")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let request = |client, key| {
+    ///     let request = Request::new("default", Descriptor::new([("client", client)]));
+    ///     request.with_idempotency_key(IdempotencyKey::new(key))
+    /// };
+    /// assert!(gate.check(&request("ann", "order-17")).is_allowed());
+    /// assert!(gate.check(&request("ann", "order-17")).is_allowed());      // a repetition
+    /// assert!(!gate.check(&request("ann", "order-18")).is_allowed());
+    /// let other = gate.check(&request("bob", "order-17"));
+    /// assert_eq!(other.reason(), Some(Reason::IdempotencyKeyReused));
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    #[must_use]
+    pub fn with_idempotency_key(self, key: IdempotencyKey<'_>) -> Self {
+        Self { identity: Some(self.identify(key)), ..self }
+    }
+
+    /// Sets the time for which a check waits until the request fits, zero by default. A request that does not fit within
+    /// this time is denied as soon as this is known. Waiting requests for the same limit and key are admitted in the order
+    /// of their arrival; see [`Gate::wait`](crate::Gate::wait).
+    ///
+    /// Asynchronous methods wait on the timer of tokio. Without the feature `tokio`, they do not wait.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    ///
+    /// let policy = Policy::from_yaml("rules: [{ name: all, limits: [1/50ms] }]")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let request = |wait| {
+    ///     Request::new("default", Descriptor::new([])).with_max_wait(Duration::from_millis(wait))
+    /// };
+    /// assert!(gate.check(&request(0)).is_allowed());
+    /// assert!(!gate.check(&request(5)).is_allowed());        // immediately
+    /// assert!(gate.check(&request(1_000)).is_allowed());     // after 50 ms
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    #[must_use]
+    pub fn with_max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait, ..self }
     }
 
     /// Returns the domain. Only rules of this domain apply.
@@ -43,9 +100,13 @@ impl<'a> Request<'a> {
         self.domain
     }
 
-    /// Returns the identity of a call with this request and an idempotency key. The order of attributes and costs does
-    /// not matter.
-    pub fn identify(&self, key: &IdempotencyKey<'_>) -> CallIdentity {
+    /// Returns the identity of the call; `None` if the request has no idempotency key.
+    pub fn call_identity(&self) -> Option<&CallIdentity> {
+        self.identity.as_ref()
+    }
+
+    /// Returns the identity of a call with this key. The order of attributes and costs does not matter.
+    fn identify(&self, key: IdempotencyKey<'_>) -> CallIdentity {
         key.identify(|digest| {
             digest.write(self.domain.as_bytes());
             for descriptor in &self.descriptors {
@@ -82,6 +143,15 @@ impl<'a> Request<'a> {
         })
     }
 
+    /// Returns the options of the call; `None` if it neither waits nor has an idempotency key.
+    pub(crate) fn call_options(&self) -> Option<Box<CallOptions>> {
+        let (identity, max_wait) = (self.identity, self.max_wait);
+        if identity.is_none() && max_wait.is_zero() {
+            return None;
+        }
+        Some(Box::new(CallOptions { identity, max_wait, request_bytes: self.bytes() }))
+    }
+
     /// Returns the bytes of the descriptors; see [`Descriptor::bytes`].
     pub(crate) fn bytes(&self) -> usize {
         self.descriptors.iter().map(Descriptor::bytes).sum()
@@ -91,6 +161,15 @@ impl<'a> Request<'a> {
     pub fn descriptors(&self) -> &[Descriptor<'a>] {
         &self.descriptors
     }
+}
+
+/// The options of a call that waits or has an idempotency key.
+#[derive(Clone, Debug)]
+pub(crate) struct CallOptions {
+    pub(crate) identity: Option<CallIdentity>,
+    pub(crate) max_wait: Duration,
+    /// The bytes that the request takes while the call waits.
+    pub(crate) request_bytes: usize,
 }
 
 /// Attribute names with their values.

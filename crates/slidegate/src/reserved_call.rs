@@ -65,11 +65,12 @@ enum ReservedCost {
 /// The actual costs of a call, to which its charges are corrected.
 ///
 /// - A cost that is not set leaves its charges at their estimate.
-/// - A plain cost of 0 without other costs cancels the call: all its charges are reverted, also the charges of
-///   rules with a constant cost.
-/// - Otherwise, charges of rules with a constant cost stay.
+/// - Charges of rules with a constant cost stay, unless the call is [cancelled](Self::none).
+///
+/// A number converts to the cost for rules that do not state a cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActualCosts<'c> {
+    is_cancelled: bool,
     plain: Option<u64>,
     named: Vec<(&'c str, u64)>,
 }
@@ -80,15 +81,16 @@ impl<'c> ActualCosts<'c> {
         Self::default()
     }
 
-    /// Creates the costs of a call that is cancelled.
+    /// Creates the costs of a call that is cancelled: all its charges are reverted, also the charges of rules with a
+    /// constant cost.
     pub fn none() -> Self {
-        Self::new().cost(0)
+        Self { is_cancelled: true, plain: Some(0), named: Vec::new() }
     }
 
     /// Sets the cost for rules that do not state a cost.
     #[must_use]
     pub fn cost(self, units: u64) -> Self {
-        Self { plain: Some(units), ..self }
+        Self { is_cancelled: false, plain: Some(units), ..self }
     }
 
     /// Sets a named cost. If two costs have the same name, the first is used.
@@ -97,7 +99,7 @@ impl<'c> ActualCosts<'c> {
         if self.get(name).is_none() {
             self.named.push((name, units));
         }
-        self
+        Self { is_cancelled: false, ..self }
     }
 
     /// Returns the cost for rules that do not state a cost; `None` if it is not set.
@@ -110,13 +112,25 @@ impl<'c> ActualCosts<'c> {
         self.named.iter().map(|(name, _)| *name)
     }
 
+    /// Returns the change of each cost that is set, with the charges of the decision that it changes.
+    pub(crate) fn corrections(&self, decision: &Decision<'_>) -> Vec<(Receipt, Adjustment)> {
+        if self.is_cancelled {
+            return vec![(decision.receipt().clone(), Adjustment::Revert)];
+        }
+        let plain = self.plain.map(|units| (decision.request_cost_receipt(), units));
+        let named =
+            self.named.iter().map(|(name, units)| (decision.named_cost_receipt(name), *units));
+        let corrections = plain.into_iter().chain(named);
+        corrections.map(|(receipt, units)| (receipt, Adjustment::SetCost(units))).collect()
+    }
+
     fn get(&self, name: &str) -> Option<u64> {
         self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
     }
 
     /// Returns the change of a charge; `None` if it stays.
     fn adjustment(&self, cost: &ReservedCost) -> Option<Adjustment> {
-        if self.plain == Some(0) && self.named.is_empty() {
+        if self.is_cancelled {
             return Some(Adjustment::Revert);
         }
         let units = match cost {
@@ -131,6 +145,9 @@ impl<'c> ActualCosts<'c> {
     fn digest(&self) -> u64 {
         let mut hasher = FnvHasher::default();
         let mut write_number = |number: u64| hasher.write(&number.to_le_bytes());
+        if self.plain == Some(0) && self.named.is_empty() && !self.is_cancelled {
+            write_number(0);
+        }
         write_number(self.plain.is_some().into());
         write_number(self.plain.unwrap_or_default());
         let mut named = self.named.clone();
@@ -141,6 +158,18 @@ impl<'c> ActualCosts<'c> {
             hasher.write(&units.to_le_bytes());
         }
         hasher.finish()
+    }
+}
+
+impl From<u64> for ActualCosts<'_> {
+    fn from(units: u64) -> Self {
+        Self::new().cost(units)
+    }
+}
+
+impl<'c> From<&ActualCosts<'c>> for ActualCosts<'c> {
+    fn from(costs: &ActualCosts<'c>) -> Self {
+        costs.clone()
     }
 }
 
@@ -252,6 +281,7 @@ rules:
             (costs(), [0, 0, 0]),
             (costs().cost(50), [0, 0, 0]),
             (costs().cost(30), [0, -20, 0]),
+            (costs().cost(0), [0, -50, 0]),
             (costs().with_cost("tokens", 900), [0, 0, 200]),
             (costs().cost(60).with_cost("tokens", 0), [0, 10, -700]),
             (costs().cost(0).with_cost("tokens", 1), [0, -50, -699]),
@@ -271,7 +301,7 @@ rules:
             costs.clone(),
             costs.clone().with_cost("a", 1),
             costs.clone().with_cost("a", 2).with_cost("b", 1),
-            costs.cost(2).with_cost("a", 1).with_cost("b", 2),
+            costs.clone().cost(2).with_cost("a", 1).with_cost("b", 2),
             ActualCosts::new().with_cost("a", 1).with_cost("b", 2),
         ] {
             assert_ne!(digest, other.digest(), "{other:?}");

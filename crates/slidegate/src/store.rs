@@ -19,15 +19,18 @@ mod store_kind;
 pub mod table;
 
 use std::future::{Future, ready};
+use std::sync::Arc;
 
 pub use crate::algorithm::LimitParams;
 pub use crate::call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
 pub use crate::cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
+pub use crate::fallback::LocalCountsOptions;
 pub use crate::heap::{HeapSize, allocated_bytes};
 pub use crate::hit::{ChargeWhen, Hit, Veto};
 pub use crate::key::{
     CounterId, Key, KeyGroup, MAX_VALUE_BYTES, Scope, ShortenedValue, Value, write_name_value_pairs,
 };
+pub use crate::on_store_error::OnStoreError;
 pub use crate::outcome::Outcome;
 pub use crate::redis_options::{RedisOptions, RedisOptionsError};
 #[cfg(feature = "tokio")]
@@ -44,7 +47,6 @@ pub use memory::MemoryStore;
 pub use one_or_many::OneOrMany;
 pub use settlement::{OnceResult, SettleResult, Settlement};
 pub(crate) use store_kind::decide_now;
-#[cfg(feature = "policy")]
 pub(crate) use store_kind::poll_once;
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 
@@ -242,6 +244,45 @@ pub trait SyncStore: Send + Sync + 'static {
     /// Changes the counters of hits. Returns, for each counter, the outcome of a hit that requires one unit after the
     /// edit.
     fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes;
+}
+
+/// A store that several limiters and gates share.
+impl<S: SyncStore + ?Sized> SyncStore for Arc<S> {
+    fn charge(&self, call: &[Hit<'_>]) -> ChargeResult {
+        (**self).charge(call)
+    }
+
+    fn charge_many(&self, calls: &[&[Hit<'_>]]) -> Vec<ChargeResult> {
+        (**self).charge_many(calls)
+    }
+
+    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
+        (**self).charge_once(call, identity)
+    }
+
+    fn settle(&self, settlement: &Settlement) -> SettleResult {
+        (**self).settle(settlement)
+    }
+
+    fn peek(&self, call: &[Hit<'_>]) -> Outcomes {
+        (**self).peek(call)
+    }
+
+    fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
+        (**self).adjust(receipt, adjustment);
+    }
+
+    fn change_permit(&self, permit: &Receipt, change: PermitChange) -> bool {
+        (**self).change_permit(permit, change)
+    }
+
+    fn local_counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
+        (**self).local_counter_id(hit)
+    }
+
+    fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {
+        (**self).edit(hits, edit)
+    }
 }
 
 impl<S: SyncStore> Store for S {

@@ -56,15 +56,6 @@ pub(crate) struct WaitOptions {
     pub jitter: Jitter,
 }
 
-/// The result of a call that may have waited.
-#[derive(Debug)]
-pub(crate) struct Waited<'l> {
-    pub decision: Decision<'l>,
-    /// The time for which the call waited; zero if it was decided immediately.
-    #[cfg_attr(not(all(feature = "policy", feature = "tokio")), expect(dead_code))]
-    pub time: Duration,
-}
-
 /// The next step of a call that may wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
@@ -148,14 +139,14 @@ impl<'q> Wait<'q> {
         Step::Peek
     }
 
-    /// Returns the result of the call after a decision, or `None` if it continues to wait. `denying` are the counters
+    /// Returns the decision that the call gets after this one, or `None` if it continues to wait. `denying` are the counters
     /// that deny the call.
     pub(crate) fn on_check<'l>(
         &mut self,
         now: Instant,
         decision: Decision<'l>,
         denying: &[u64],
-    ) -> Option<Waited<'l>> {
+    ) -> Option<Decision<'l>> {
         if decision.is_allowed() {
             return Some(self.end(WaitEnd::Admitted, now, decision));
         }
@@ -173,7 +164,7 @@ impl<'q> Wait<'q> {
             Ok(true) => State::Pausing(wakes_at),
             Ok(false) => State::Ready,
             Err(QueueFull) => {
-                let denial = decision.into_wait_queue_full();
+                let denial = decision.with_reason(Reason::WaitQueueFull);
                 return Some(self.end(WaitEnd::NeverWaited, now, denial));
             }
         };
@@ -185,7 +176,7 @@ impl<'q> Wait<'q> {
         &mut self,
         now: Instant,
         decision: Decision<'l>,
-    ) -> Option<Waited<'l>> {
+    ) -> Option<Decision<'l>> {
         let State::Peeking(reason) = self.state else { return None };
         let own_wait = if decision.is_allowed() || waits_for_permit(&decision) {
             Some(Duration::ZERO)
@@ -211,7 +202,7 @@ impl<'q> Wait<'q> {
         };
         let denial = decision.into_denial(wait.map(|wait| wait.max(TIMER_PRECISION)));
         let denial = match reason {
-            PeekReason::QueueFull => denial.into_wait_queue_full(),
+            PeekReason::QueueFull => denial.with_reason(Reason::WaitQueueFull),
             PeekReason::Behind(_) => denial,
         };
         Some(self.end(end, now, denial))
@@ -230,14 +221,13 @@ impl<'q> Wait<'q> {
         &self.place
     }
 
-    fn end<'l>(&mut self, end: WaitEnd, now: Instant, decision: Decision<'l>) -> Waited<'l> {
+    fn end<'l>(&mut self, end: WaitEnd, now: Instant, decision: Decision<'l>) -> Decision<'l> {
         self.place.leave(end);
-        let time = if self.has_paused {
-            now.saturating_duration_since(self.started)
+        if self.has_paused {
+            decision.with_waited(now.saturating_duration_since(self.started))
         } else {
-            Duration::ZERO
-        };
-        Waited { decision, time }
+            decision
+        }
     }
 
     fn next_retry_interval(&mut self) -> Duration {
@@ -265,7 +255,7 @@ fn waits_for_permit(decision: &Decision<'_>) -> bool {
     decision.reason() == Some(Reason::ConcurrencyExceeded)
 }
 
-/// Runs a [`Wait`] to its end on the timer, and returns the [`Waited`]. `check` is a decision with the counters that deny
+/// Runs a [`Wait`] to its end on the timer, and returns the decision of the call. `check` is a decision with the counters that deny
 /// the call, and `peek` a decision.
 ///
 /// This is a macro, because a future with a trait for these operations is not `Send` for every lifetime
@@ -273,7 +263,7 @@ fn waits_for_permit(decision: &Decision<'_>) -> bool {
 macro_rules! run_wait {
     ($wait:ident, $timer:expr, counters: $counters:expr, check: $check:expr, peek: $peek:expr $(,)?) => {
         loop {
-            let waited = match $wait.next_step($timer.now(), || $counters) {
+            let decided = match $wait.next_step($timer.now(), || $counters) {
                 $crate::wait::Step::Check => {
                     let (decision, denying) = $check;
                     $wait.on_check($timer.now(), decision, &denying)
@@ -288,8 +278,8 @@ macro_rules! run_wait {
                     None
                 }
             };
-            if let Some(waited) = waited {
-                break waited;
+            if let Some(decision) = decided {
+                break decision;
             }
         }
     };

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use slidegate::clock::Clock;
 use slidegate::store::Value;
-use slidegate::{Algorithm, Align, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp};
+use slidegate::{
+    Algorithm, Align, Check, Limit, Limiter, ManualClock, MemoryStore, Quota, Timestamp,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -25,7 +27,7 @@ impl LimiterFixture {
         let clock = ManualClock::at(START_TIME);
         let limit = Limit::new(Quota::new(max, window).unwrap(), algorithm).unwrap();
         let store = MemoryStore::with_clock(clock.clone(), 100);
-        Self { limiter: Limiter::with_store([limit], store).unwrap(), clock }
+        Self { limiter: Limiter::with_store("limiter", [limit], store).unwrap(), clock }
     }
 
     /// Makes `units` checks, each of one unit, without advancing the clock. Returns the number of allowed checks.
@@ -34,11 +36,11 @@ impl LimiterFixture {
     }
 
     fn check_cost(&self, cost: u64) -> bool {
-        self.limiter.check_cost("key", cost).is_allowed()
+        self.limiter.check(Check::new("key").cost(cost)).is_allowed()
     }
 
     fn remaining(&self) -> u64 {
-        self.limiter.peek("key", 1).remaining()
+        self.limiter.peek("key").remaining()
     }
 
     /// Sets the clock to [`START_TIME`] plus `elapsed`.

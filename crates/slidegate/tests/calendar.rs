@@ -109,7 +109,7 @@ fn limiter_combines_calendar_and_window() {
     let clock = ManualClock::at(START);
     let store = MemoryStore::with_clock(clock.clone(), 100);
     let day = Limit::calendar(3, Period::Day).unwrap();
-    let limiter = Limiter::with_store([day, "2/s".parse().unwrap()], store).unwrap();
+    let limiter = Limiter::with_store("limiter", [day, "2/s".parse().unwrap()], store).unwrap();
     assert!(limiter.check("a").is_allowed() && limiter.check("a").is_allowed());
     assert_eq!(limiter.check("a").retry_after(), Some(Duration::from_secs(1)));
     clock.advance(Duration::from_secs(1));

@@ -4,6 +4,7 @@
 
 use std::num::NonZeroU32;
 
+use slidegate::store::LocalCountsOptions;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
@@ -49,7 +50,7 @@ fn counts_survive_policy_change() {
     ));
     assert_eq!(peek_remaining_units(&gate), 1);
     let request = acme_request();
-    assert!(gate.check_matched(&old_policy.apply(&request)).is_allowed(), "a request in progress");
+    assert!(gate.decide(&old_policy.apply(&request)).is_allowed(), "a request in progress");
     assert_eq!(peek_remaining_units(&gate), 0);
     gate.replace_policy(parse_policy("rules: [{ name: a, per: [tenant], limits: [10/m] }]"));
     assert_eq!(peek_remaining_units(&gate), 10);
@@ -70,11 +71,13 @@ fn local_counts_and_instance_count_survive_policy_change() {
     let clock = new_clock();
     let store = FaultyStore::new(&clock, 1, ALWAYS_UNAVAILABLE, 1);
     let gate = Gate::new(parse_policy("rules: [{ name: a, limits: [8/h] }]"), store)
-        .with_local_clock(clock)
-        .with_instances(NonZeroU32::new(2).unwrap());
-    assert_eq!((check_acme_request(&gate).remaining(), gate.local_keys()), (3, 1));
+        .with_local_counts(LocalCountsOptions {
+            instances: NonZeroU32::new(2).unwrap(),
+            ..LocalCountsOptions::with_clock(clock)
+        });
+    assert_eq!((check_acme_request(&gate).remaining(), gate.stats().local_keys), (3, 1));
     gate.replace_policy(parse_policy("rules: [{ name: a, limits: [6/h] }]"));
-    assert_eq!((check_acme_request(&gate).remaining(), gate.local_keys()), (1, 1));
+    assert_eq!((check_acme_request(&gate).remaining(), gate.stats().local_keys), (1, 1));
 }
 
 /// Checks a policy in observe mode with each cause of a denial: a limit, `limits: denied`, a missing attribute, a limit
@@ -135,7 +138,7 @@ fn rule_and_tenant_per_limit(
 ) -> Vec<(String, String)> {
     let policy = gate.policy();
     let matched = policy.apply(request);
-    let decision = block_on(gate.check_matched_async(&matched));
+    let decision = block_on(gate.decide_async(&matched));
     let rule_and_tenant = |status: LimitStatus<'_>| {
         let rule_match = status.find_match(&matched).unwrap();
         assert_eq!(rule_match.rule().name(), status.rule_name());
@@ -154,7 +157,8 @@ rules:
 ";
     let clock = new_clock();
     let store = FaultyStore::new(&clock, 1, NO_FAULTS, 1);
-    let gate = Gate::new(parse_policy(rules), store.clone()).with_local_clock(clock);
+    let gate = Gate::new(parse_policy(rules), store.clone())
+        .with_local_counts(LocalCountsOptions::with_clock(clock));
     let descriptors = ["acme", "bob"].map(|tenant| Descriptor::new([("tenant", tenant)]));
     let request = Request::with_descriptors("default", descriptors);
     let pair = |rule: &str, tenant: &str| (rule.to_owned(), tenant.to_owned());

@@ -51,6 +51,10 @@ fn request(cost: &str) -> Request<'_> {
     Request::new("default", Descriptor::new([]).with_cost(cost, 50))
 }
 
+fn named(cost: &str, units: u64) -> ActualCosts<'_> {
+    ActualCosts::new().with_cost(cost, units)
+}
+
 /// Asserts that each call logs one warning, however often it is made, about the cost `token`.
 #[track_caller]
 fn assert_warns_once(call: impl Fn(&Gate)) {
@@ -62,7 +66,6 @@ fn assert_warns_once(call: impl Fn(&Gate)) {
 #[test]
 fn misspelt_cost_of_request_is_warned_about_once() {
     assert_warns_once(|gate| drop(gate.check(&request("token"))));
-    assert_warns_once(|gate| drop(gate.check_many(&[request("token")])));
     assert_warns_once(|gate| drop(gate.report(&request("token"))));
     assert_warns_once(|gate| drop(gate.reserve(&request("token")).unwrap()));
     assert_warns_once(|gate| gate.refund(&request("token")));
@@ -72,11 +75,11 @@ fn misspelt_cost_of_request_is_warned_about_once() {
 fn misspelt_cost_of_settlement_is_warned_about_once() {
     assert_warns_once(|gate| {
         let decision = gate.check(&request("tokens"));
-        gate.settle_named(&decision, "token", 10);
+        gate.settle(&decision, named("token", 10));
     });
     assert_warns_once(|gate| {
         let reservation = gate.reserve(&request("tokens")).unwrap();
-        reservation.settle(&ActualCosts::new().with_cost("token", 10));
+        reservation.settle(named("token", 10));
     });
 }
 
@@ -95,11 +98,11 @@ fn settled_cost_without_name_is_warned_about_once() {
 fn known_costs_cause_no_warning() {
     let lines = log_of(|gate| {
         let decision = gate.check(&request("tokens"));
-        gate.settle_named(&decision, "tokens", 10);
+        gate.settle(&decision, named("tokens", 10));
         // No rule that applies charges it, but a rule of another domain does.
-        gate.settle_named(&decision, "images", 10);
+        gate.settle(&decision, named("images", 10));
         let _ = gate.report(&request("tokens"));
-        gate.reserve(&request("tokens")).unwrap().settle(&ActualCosts::none());
+        gate.reserve(&request("tokens")).unwrap().settle(ActualCosts::none());
     });
     assert_eq!(lines, [""; 0]);
 }

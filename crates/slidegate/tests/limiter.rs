@@ -2,19 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
+use slidegate::store::LocalCountsOptions;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Algorithm, Decision, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore, Reason,
-    StoreError, Timestamp,
+    Algorithm, Check, Decision, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore,
+    OnStoreError, Reason, StoreError, Timestamp,
 };
 
 fn new_limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
     let store = MemoryStore::with_clock(clock.clone(), 1_000);
-    (clock, Limiter::with_store(limits.iter().copied(), store).unwrap())
+    (clock, Limiter::with_store("limiter", limits.iter().copied(), store).unwrap())
 }
 
 #[test]
@@ -42,7 +44,7 @@ fn limit_with_longest_wait_is_binding() {
     let denied = limiter.check("key");
     assert_eq!(binding(&denied).to_string(), "2/1m sliding_window");
     assert_eq!(denied.limits().count(), 3);
-    let never = limiter.check_cost("key", 6);
+    let never = limiter.check(Check::new("key").cost(6));
     assert_eq!(never.retry_after(), None);
 }
 
@@ -62,18 +64,18 @@ fn any_hashable_key_is_accepted() {
 #[test]
 fn revert_and_reset_free_charged_units() {
     let (_, limiter) = new_limiter(&["2/min", "5/h"]);
-    assert_eq!(limiter.peek("key", 1).remaining(), 2);
+    assert_eq!(limiter.peek("key").remaining(), 2);
     let first = limiter.check("key");
     assert!(first.is_allowed());
-    assert_eq!(limiter.peek("key", 1).remaining(), 1);
+    assert_eq!(limiter.peek("key").remaining(), 1);
     limiter.revert(&first);
-    assert_eq!(limiter.peek("key", 1).remaining(), 2);
-    assert!(limiter.check_cost("key", 2).is_allowed());
+    assert_eq!(limiter.peek("key").remaining(), 2);
+    assert!(limiter.check(Check::new("key").cost(2)).is_allowed());
     assert!(!limiter.check("key").is_allowed());
     limiter.reset("key");
-    assert!(limiter.check_cost("key", 2).is_allowed());
-    assert!(limiter.check_cost("other", 0).is_allowed(), "one unit would fit");
-    assert!(!limiter.check_cost("key", 0).is_allowed(), "no unit would fit");
+    assert!(limiter.check(Check::new("key").cost(2)).is_allowed());
+    assert!(limiter.check(Check::new("other").cost(0)).is_allowed(), "one unit would fit");
+    assert!(!limiter.check(Check::new("key").cost(0)).is_allowed(), "no unit would fit");
 }
 
 #[test]
@@ -106,9 +108,9 @@ fn wait_blocks_until_cost_fits() {
     let limiter = Limiter::new(["5/50ms"]).unwrap();
     // This test runs on the real clock. At any phase of the window, the sixth request has to wait.
     for _ in 0..6 {
-        let _ = limiter.wait("key", 1, Jitter::NONE).unwrap();
+        let _ = limiter.wait("key", Jitter::NONE).unwrap();
     }
-    let denied = limiter.wait("key", 6, Jitter::NONE).unwrap_err();
+    let denied = limiter.wait(Check::new("key").cost(6), Jitter::NONE).unwrap_err();
     assert_eq!(denied.decision().reason(), Some(Reason::CostExceedsMax));
 }
 
@@ -126,7 +128,7 @@ fn jitter_only_lengthens_waits() {
             let exact = limiter.check("key").retry_after().unwrap();
             let slack = Duration::from_millis(2);
             let before = tokio::time::Instant::now();
-            let waiting = limiter.wait_async("key", 1, Jitter::up_to(max_jitter));
+            let waiting = limiter.wait_async("key", Jitter::up_to(max_jitter));
             let advance = async {
                 // The clock of tokio is paused; the clock of the limiter advances just before the wait ends.
                 tokio::time::sleep(exact - slack).await;
@@ -144,33 +146,63 @@ fn jitter_only_lengthens_waits() {
 }
 
 #[test]
-fn check_async_returns_error_only_for_store_failure() {
+fn limiter_without_its_store_decides_by_on_store_error() {
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    let check_twice = |faults: Faults| {
+    let check_three_times = |faults: Faults, on_store_error| {
         let store = FaultyStore::new(&clock, 1, faults, 1);
-        let limiter = Limiter::with_store(["1/min"], store).unwrap();
-        block_on(async {
-            let _ = limiter.check_async("key").await?;
-            limiter.check_async("key").await.map(|decision| decision.is_allowed())
-        })
+        let limiter = Limiter::with_store("limiter", ["4/min"], store).unwrap();
+        let limiter = limiter
+            .with_local_counts(LocalCountsOptions {
+                instances: NonZeroU32::new(2).unwrap(),
+                ..LocalCountsOptions::with_clock(clock.clone())
+            })
+            .on_store_error(on_store_error);
+        let decisions = [(); 3].map(|()| block_on(limiter.check_async("key")));
+        let errors = decisions.iter().map(|decision| decision.store_error().cloned());
+        let allowed = decisions.iter().map(Decision::is_allowed);
+        (allowed.collect::<Vec<_>>(), errors.flatten().collect::<Vec<_>>())
     };
-    assert!(matches!(check_twice(Faults::default()), Ok(false)));
+    let up = Faults::default();
     let down = Faults { unavailable: 100, ..Faults::default() };
-    assert!(matches!(check_twice(down), Err(StoreError::Unavailable(_))));
-    let slow = Faults { lost_after: 100, ..Faults::default() };
-    assert!(matches!(check_twice(slow), Err(StoreError::TimedOut(_))));
+    for (faults, on_store_error, allowed) in [
+        (up, OnStoreError::Deny, [true, true, true]),
+        (down, OnStoreError::Deny, [false, false, false]),
+        (down, OnStoreError::Allow, [true, true, true]),
+        (down, OnStoreError::Local, [true, true, false]),
+    ] {
+        let (found, errors) = check_three_times(faults, on_store_error);
+        assert_eq!(found, allowed, "{on_store_error:?}");
+        let is_down = faults.unavailable == 100;
+        assert_eq!(errors.len(), if is_down { 3 } else { 0 });
+        assert!(errors.iter().all(|error| matches!(error, StoreError::Unavailable(_))));
+    }
+}
+
+#[test]
+fn charge_without_the_store_is_settled_in_memory() {
+    let clock = ManualClock::default();
+    let down = Faults { unavailable: 100, ..Faults::default() };
+    let store = FaultyStore::new(&clock, 1, down, 1);
+    let limiter = Limiter::with_store("limiter", ["10/min"], store)
+        .unwrap()
+        .with_local_counts(LocalCountsOptions::with_clock(clock));
+    let decision = block_on(limiter.check_async(Check::new("key").cost(8)));
+    block_on(limiter.settle_async(&decision, 3)).unwrap();
+    assert_eq!(block_on(limiter.peek_async("key")).remaining(), 7);
+    block_on(limiter.revert_async(&decision)).unwrap();
+    assert!(block_on(limiter.reset_async("key")).is_err());
 }
 
 #[test]
 fn synchronous_and_asynchronous_methods_share_counts() {
     let limiter = Limiter::new(["3/min"]).unwrap();
     assert!(limiter.check("key").is_allowed());
-    assert!(block_on(limiter.check_cost_async("key", 1)).unwrap().is_allowed());
-    assert_eq!(block_on(limiter.check_async("key")).unwrap().remaining(), 0);
+    assert!(block_on(limiter.check_async(Check::new("key"))).is_allowed());
+    assert_eq!(block_on(limiter.check_async("key")).remaining(), 0);
     assert!(!limiter.check("key").is_allowed());
-    assert!(!block_on(limiter.peek_async("key", 1)).unwrap().is_allowed());
+    assert!(!block_on(limiter.peek_async("key")).is_allowed());
     block_on(limiter.refund_async("key", 1)).unwrap();
-    assert!(limiter.peek("key", 1).is_allowed());
+    assert!(limiter.peek("key").is_allowed());
     block_on(limiter.reset_async("key")).unwrap();
-    assert_eq!(limiter.peek("key", 1).remaining(), 3);
+    assert_eq!(limiter.peek("key").remaining(), 3);
 }

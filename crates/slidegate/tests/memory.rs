@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use slidegate::store::{Adjustment, Edit, Hit, Key, Outcome, Scope};
-use slidegate::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, SyncStore, Timestamp};
+use slidegate::{Algorithm, Check, Limit, Limiter, ManualClock, MemoryStore, SyncStore, Timestamp};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -362,7 +362,7 @@ fn exhausted_keys_evict_exhausted_keys_by_chance() {
 #[test]
 fn long_keys_with_same_prefix_have_separate_counters() {
     let store = MemoryStore::with_clock(ManualClock::default(), 100);
-    let limiter = Limiter::with_store(["2/min"], store).unwrap();
+    let limiter = Limiter::with_store("limiter", ["2/min"], store).unwrap();
     let key = |last: char| -> String { "k".repeat(1_000_000) + &last.to_string() };
     for _ in 0..2 {
         assert!(limiter.check(&key('a')).is_allowed());
@@ -392,8 +392,8 @@ fn reset_removes_keys() {
 #[test]
 fn peek_and_denial_create_no_key() {
     let store = MemoryStore::with_clock(ManualClock::default(), 100);
-    let limiter = Limiter::with_store(["2/min"], store).unwrap();
-    assert!(limiter.peek("peeked", 1).is_allowed());
-    assert!(!limiter.check_cost("denied", 3).is_allowed());
+    let limiter = Limiter::with_store("limiter", ["2/min"], store).unwrap();
+    assert!(limiter.peek("peeked").is_allowed());
+    assert!(!limiter.check(Check::new("denied").cost(3)).is_allowed());
     assert_eq!(limiter.store().keys(), 0);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slidegate::headers::{self, Style};
-use slidegate::store::Edit;
+use slidegate::store::{Edit, LocalCountsOptions};
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::wait::JitterSample;
@@ -32,9 +32,12 @@ impl InstancesWithSharedStore {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = FaultyStore::new(&clock, 1, NO_FAULTS, 1);
         let gate = |_| {
-            Gate::new(Policy::from_yaml(policy).unwrap(), store.clone())
-                .with_local_clock(clock.clone())
-                .with_instances(NonZeroU32::new(instances).unwrap())
+            Gate::new(Policy::from_yaml(policy).unwrap(), store.clone()).with_local_counts(
+                LocalCountsOptions {
+                    instances: NonZeroU32::new(instances).unwrap(),
+                    ..LocalCountsOptions::with_clock(clock.clone())
+                },
+            )
         };
         Self { instances: (0..instances).map(gate).collect(), store, clock }
     }
@@ -175,7 +178,7 @@ fn local_counts_are_kept_for_whole_window() {
     fleet.restore_store();
     fleet.clock.advance(DAY / 2);
     let _ = fleet.check(0);
-    assert_eq!(fleet.instances[0].local_keys(), 0);
+    assert_eq!(fleet.instances[0].stats().local_keys, 0);
     fleet.fail_store();
     assert_eq!(fleet.count_allowed_per_instance(), [2]);
 }
@@ -186,16 +189,19 @@ fn local_counts_stay_within_local_max_memory() {
     let fleet = InstancesWithSharedStore::with_limit(1, "2/d", "sliding_log");
     fleet.fail_store();
     let [gate] = <[Gate<FaultyStore>; 1]>::try_from(fleet.instances).ok().unwrap();
-    let gate = gate.with_local_max_memory(MIB);
+    let gate = gate.with_local_counts(LocalCountsOptions {
+        max_memory_bytes: MIB,
+        ..LocalCountsOptions::default()
+    });
     let mut max_bytes = 0;
     for tenant in 0..20_000 {
         let tenant = tenant.to_string();
         let request = Request::new("default", Descriptor::new([("tenant", tenant.as_str())]));
         assert!(block_on(gate.check_async(&request)).is_allowed());
-        max_bytes = max_bytes.max(gate.local_memory_bytes());
+        max_bytes = max_bytes.max(gate.stats().local_key_bytes);
     }
     assert!((MIB / 2..=MIB + MIB / 8).contains(&max_bytes), "{max_bytes}");
-    assert!(gate.local_keys() < 15_000, "{}", gate.local_keys());
+    assert!(gate.stats().local_keys < 15_000, "{}", gate.stats().local_keys);
 }
 
 #[test]
@@ -206,18 +212,25 @@ fn local_call_records_stay_within_bounds() {
         let fleet = InstancesWithSharedStore::with_limit(1, "1000000/d", "sliding_counter");
         fleet.fail_store();
         let [gate] = <[Gate<FaultyStore>; 1]>::try_from(fleet.instances).ok().unwrap();
-        let gate = gate.with_local_max_memory(MIB).with_local_max_call_records(max_records);
+        let gate = gate.with_local_counts(LocalCountsOptions {
+            max_memory_bytes: MIB,
+            max_call_records: max_records,
+            ..LocalCountsOptions::default()
+        });
         let descriptor = || Descriptor::new([("tenant", "acme")]);
         let request = Request::with_descriptors("default", (0..descriptors).map(|_| descriptor()));
         let mut max_bytes = 0;
         for call in 0..1_000 {
             let call = call.to_string();
-            let decision = block_on(gate.check_once_async(&request, &IdempotencyKey::new(&call)));
-            assert!(decision.unwrap().is_degraded());
-            assert!(gate.local_call_records() <= max_records);
-            max_bytes = max_bytes.max(gate.local_call_record_bytes());
+            let decision = block_on(
+                gate.check_async(&request.clone().with_idempotency_key(IdempotencyKey::new(&call))),
+            );
+            assert!(decision.is_degraded());
+            assert!(gate.stats().local_call_records <= max_records);
+            max_bytes = max_bytes.max(gate.stats().local_call_record_bytes);
         }
-        let records = gate.local_call_records() as u64 + gate.local_evicted_call_records();
+        let records =
+            gate.stats().local_call_records as u64 + gate.stats().local_evicted_call_records;
         assert_eq!(records, 1_000);
         assert!((MIB / 64..=MIB / 4).contains(&max_bytes), "{max_bytes}");
     }
@@ -250,9 +263,9 @@ fn store_success_drops_expired_local_counts() {
         fleet.fail_store();
         assert_eq!(fleet.count_allowed_per_instance(), [2]);
         fleet.restore_store_and_advance_two_days();
-        assert_eq!(gate.local_keys(), 1);
+        assert_eq!(gate.stats().local_keys, 1);
         call();
-        assert_eq!(gate.local_keys(), 0);
+        assert_eq!(gate.stats().local_keys, 0);
     }
 }
 
@@ -265,9 +278,9 @@ fn store_denial_drops_expired_local_counts() {
     fleet.clock.advance(DAY / 2);
     assert_eq!(fleet.count_allowed_per_instance(), [1]);
     fleet.clock.advance(DAY / 2);
-    assert_eq!(fleet.instances[0].local_keys(), 1);
+    assert_eq!(fleet.instances[0].stats().local_keys, 1);
     assert_eq!(fleet.count_allowed_per_instance(), [0]);
-    assert_eq!(fleet.instances[0].local_keys(), 0);
+    assert_eq!(fleet.instances[0].stats().local_keys, 0);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use slidegate::headers::{self, Style};
+use slidegate::store::LocalCountsOptions;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::wait::JitterSample;
@@ -78,6 +79,16 @@ fn denying_rate_is_binding_before_denying_concurrency() {
 }
 
 #[test]
+fn allowed_request_shows_rate_before_permits_in_flight() {
+    let gate = gate(&RATE_AND_IN_FLIGHT.replace("3/min", "100/min"), &ManualClock::default());
+    let first = gate.acquire(&request("ann")).unwrap();
+    let second = gate.acquire(&request("ann")).unwrap();
+    // No permit is left, but 98 of 100 requests are.
+    assert_eq!(second.decision().remaining(), 98);
+    assert_eq!(first.decision().binding().map(|limit| limit.limit().is_concurrent()), Some(false));
+}
+
+#[test]
 fn permits_of_dead_holders_are_free_after_time_to_live() {
     let clock = ManualClock::default();
     let gate = gate(&RATE_AND_IN_FLIGHT.replace("3/min", "1000/min"), &clock);
@@ -85,13 +96,13 @@ fn permits_of_dead_holders_are_free_after_time_to_live() {
     let (first, second) = (permit("ann"), permit("ann"));
     assert_eq!(first.ttl(), Duration::from_secs(60));
     clock.advance(Duration::from_secs(59));
-    assert!(gate.renew(&second));
+    assert!(second.renew(&gate));
     clock.advance(Duration::from_secs(1));
-    assert!(!gate.renew(&first), "an expired permit cannot be renewed");
-    assert!(!gate.release(&first));
+    assert!(!first.renew(&gate), "an expired permit cannot be renewed");
+    assert!(!first.release(&gate));
     assert!(gate.acquire(&request("ann")).is_ok(), "the first has expired");
     clock.advance(Duration::from_secs(59));
-    assert!(!gate.release(&second));
+    assert!(!second.release(&gate));
     assert_eq!(gate.peek(&request("ann")).limits().nth(1).unwrap().remaining(), 2);
 }
 
@@ -102,8 +113,8 @@ fn deserialized_permit_is_released_by_other_process() {
     let text = serde_json::to_string(&permit).unwrap();
     let decoded: Permit = serde_json::from_str(&text).unwrap();
     assert_eq!(decoded, permit);
-    assert!(gate.release(&decoded));
-    assert!(!gate.release(&permit));
+    assert!(decoded.release(&gate));
+    assert!(!permit.release(&gate));
     let without_charges = r#"{"charges":[],"is_degraded":false}"#;
     assert!(serde_json::from_str::<Permit>(without_charges).is_err());
 }
@@ -129,7 +140,7 @@ rules: [{ name: a, limits: [1000/min, { name: in-flight, concurrent: 2, permit_t
     assert_eq!(free(), 0, "a settlement takes no permit");
     gate.settle(&decision, 0);
     assert_eq!(free(), 0, "a settlement releases no permit");
-    assert!(gate.release(&permit));
+    assert!(permit.release(&gate));
     assert_eq!(free(), 1);
     gate.revert(&decision);
     assert_eq!(free(), 2, "a reverted request is not in flight");
@@ -166,11 +177,11 @@ fn raised_and_lowered_max_keeps_permits() {
         gate.replace_policy(Policy::from_yaml(&policy).unwrap());
     };
     replace("concurrent: 1, permit_ttl: 30s");
-    assert!(gate.release(&permits[0]));
+    assert!(permits[0].release(&gate));
     assert!(gate.acquire(&request("ann")).is_err(), "one is in flight");
     replace("concurrent: 3, permit_ttl: 30s");
     assert_eq!(gate.peek(&request("ann")).limits().nth(1).unwrap().remaining(), 2);
-    assert!(gate.release(&permits[1]));
+    assert!(permits[1].release(&gate));
 }
 
 #[test]
@@ -208,7 +219,7 @@ fn permit_of_outage_is_released_in_memory() {
         Policy::from_yaml(&RATE_AND_IN_FLIGHT.replace("3/min", "1000/min")).unwrap(),
         store,
     )
-    .with_local_clock(clock.clone());
+    .with_local_counts(LocalCountsOptions::with_clock(clock.clone()));
     let acquire = || block_on(gate.acquire_async(&request("ann")));
     let (first, second) = (acquire().unwrap(), acquire().unwrap());
     assert!(first.decision().is_degraded());

@@ -13,7 +13,8 @@ use slidegate::store::{Adjustment, ChargeResult, Edit, Hit, Key, Outcomes, Scope
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Algorithm, Decision, Limit, Limiter, ManualClock, MemoryStore, Store, SyncStore, Timestamp,
+    Algorithm, Check, Decision, Limit, Limiter, ManualClock, MemoryStore, Store, SyncStore,
+    Timestamp,
 };
 
 const THREAD_COUNT: u64 = 8;
@@ -149,7 +150,8 @@ fn concurrent_checks_on_one_key_admit_max() {
     for algorithm in Algorithm::ALL {
         for _ in 0..10 {
             let limiter =
-                Limiter::with_store([new_limit("1000/h", algorithm)], new_store(100)).unwrap();
+                Limiter::with_store("limiter", [new_limit("1000/h", algorithm)], new_store(100))
+                    .unwrap();
             let shared = Arc::new((limiter, AtomicU64::new(0)));
             let threads = shared.clone();
             run_threads(THREAD_COUNT, move |_| {
@@ -268,7 +270,7 @@ fn mixed_operations_never_exceed_max() {
     for limits in [&["50/min"][..], &["50/min", "200/h"]] {
         for algorithm in Algorithm::ALL {
             let limits = limits.iter().map(|quota| new_limit(quota, algorithm));
-            let limiter = Limiter::with_store(limits, new_store(10_000)).unwrap();
+            let limiter = Limiter::with_store("limiter", limits, new_store(10_000)).unwrap();
             let operations: Vec<KeyOperationCounts> =
                 (0..40).map(|_| KeyOperationCounts::default()).collect();
             let shared = Arc::new((limiter, operations));
@@ -280,7 +282,7 @@ fn mixed_operations_never_exceed_max() {
             for (key, counts) in operations.iter().enumerate().take(30) {
                 let load = |count: &AtomicU64| count.load(Ordering::SeqCst);
                 let used = load(&counts.allowed) - load(&counts.reverted);
-                let left = limiter.peek(&key, 1).remaining();
+                let left = limiter.peek(&key).remaining();
                 assert_eq!(left, 50 - used, "{algorithm}, key {key}");
             }
         }
@@ -290,7 +292,8 @@ fn mixed_operations_never_exceed_max() {
 #[test]
 fn reverting_concurrent_charges_restores_earlier_count() {
     for algorithm in Algorithm::ALL {
-        let limiter = Limiter::with_store([new_limit("20/h", algorithm)], new_store(100)).unwrap();
+        let limiter =
+            Limiter::with_store("limiter", [new_limit("20/h", algorithm)], new_store(100)).unwrap();
         for _ in 0..7 {
             assert!(limiter.check("key").is_allowed());
         }
@@ -300,7 +303,7 @@ fn reverting_concurrent_charges_restores_earlier_count() {
             let (limiter, outstanding) = &*threads;
             for nth in 0..3_000 {
                 let cost = nth % 5 + 1;
-                let decision = limiter.check_cost("key", cost);
+                let decision = limiter.check(Check::new("key").cost(cost));
                 if decision.is_allowed() {
                     let total = outstanding.fetch_add(cost, Ordering::SeqCst) + cost;
                     assert!(total <= 20, "{total}");
@@ -309,8 +312,8 @@ fn reverting_concurrent_charges_restores_earlier_count() {
                 }
             }
         });
-        assert_eq!(shared.0.peek("key", 1).remaining(), 13, "{algorithm}");
-        assert!(shared.0.check_cost("key", 13).is_allowed());
+        assert_eq!(shared.0.peek("key").remaining(), 13, "{algorithm}");
+        assert!(shared.0.check(Check::new("key").cost(13)).is_allowed());
         assert!(!shared.0.check("key").is_allowed());
     }
 }

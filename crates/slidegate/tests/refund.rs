@@ -5,11 +5,12 @@
 use std::time::Duration;
 
 use slidegate::headers::{self, Style};
+use slidegate::store::LocalCountsOptions;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::wait::JitterSample;
 use slidegate::{
-    Algorithm, Decision, Descriptor, Gate, Limit, Limiter, ManualClock, MemoryStore, Policy,
+    Algorithm, Check, Decision, Descriptor, Gate, Limit, Limiter, ManualClock, MemoryStore, Policy,
     Reason, Request, Timestamp,
 };
 
@@ -46,7 +47,8 @@ impl MemoryAndFaultyGates {
         let faulty_store = FaultyStore::new(&clock, 3, NO_FAULTS, 1);
         Self {
             memory: Gate::new(policy(), MemoryStore::with_clock(clock.clone(), 1_000)),
-            faulty: Gate::new(policy(), faulty_store.clone()).with_local_clock(clock.clone()),
+            faulty: Gate::new(policy(), faulty_store.clone())
+                .with_local_counts(LocalCountsOptions::with_clock(clock.clone())),
             faulty_store,
             clock,
         }
@@ -326,20 +328,20 @@ fn revert_after_refund_frees_at_most_receipt_units() {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), 1_000);
         let limit = Limit::new("10/min".parse().unwrap(), algorithm).unwrap();
-        let limiter = Limiter::with_store([limit], store).unwrap();
-        let first = limiter.check_cost("acme", 6);
+        let limiter = Limiter::with_store("limiter", [limit], store).unwrap();
+        let first = limiter.check(Check::new("acme").cost(6));
         assert!(first.is_allowed());
         clock.advance(Duration::from_millis(1));
         limiter.refund("acme", 6);
-        assert!(limiter.check_cost("acme", 10).is_allowed());
+        assert!(limiter.check(Check::new("acme").cost(10)).is_allowed());
         limiter.revert(&first);
-        let remaining = limiter.peek("acme", 1).remaining();
+        let remaining = limiter.peek("acme").remaining();
         assert!(remaining <= 6, "{algorithm}: {remaining}");
         if algorithm == Algorithm::SlidingLog {
             assert_eq!(remaining, 0, "a log distinguishes units by their time");
         }
         // Repeated reverts never leave a key with more units than its limit.
         limiter.revert(&first);
-        assert!(limiter.peek("acme", 1).remaining() <= 10);
+        assert!(limiter.peek("acme").remaining() <= 10);
     }
 }

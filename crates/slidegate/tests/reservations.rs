@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use slidegate::gate::{OnceError, ReservedCall};
-use slidegate::store::{CallId, SettleResult};
+use slidegate::gate::ReservedCall;
+use slidegate::store::{CallId, LocalCountsOptions, SettleResult};
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    ActualCosts, Descriptor, Gate, IdempotencyKey, ManualClock, MemoryStore, Policy, Request,
+    ActualCosts, Descriptor, Gate, IdempotencyKey, ManualClock, MemoryStore, Policy, Reason,
+    Request,
 };
 
 const POLICY: &str = "
@@ -47,8 +48,8 @@ fn order_of_attributes_does_not_matter() {
     let gate = Gate::new(policy(), MemoryStore::new());
     let key = IdempotencyKey::new("a");
     let swapped = Descriptor::new([("path", "/v1"), ("user", "ann")]).with_cost("tokens", 5);
-    assert!(gate.check_once(&request(5), &key).unwrap().is_allowed());
-    assert!(gate.check_once(&Request::new("default", swapped), &key).unwrap().is_allowed());
+    assert!(gate.check(&request(5).with_idempotency_key(key)).is_allowed());
+    assert!(gate.check(&Request::new("default", swapped).with_idempotency_key(key)).is_allowed());
     assert_eq!(used(&gate), [1, 5, 5]);
     for other in [
         request(6),
@@ -58,7 +59,9 @@ fn order_of_attributes_does_not_matter() {
             Descriptor::new([("user", "ann"), ("path", "/v2")]).with_cost("tokens", 5),
         ),
     ] {
-        assert_eq!(gate.check_once(&other, &key).err(), Some(OnceError::OtherRequest));
+        let denied = gate.check(&other.with_idempotency_key(key));
+        assert_eq!(denied.reason(), Some(Reason::IdempotencyKeyReused));
+        assert!(!denied.is_allowed());
     }
 }
 
@@ -66,9 +69,9 @@ fn order_of_attributes_does_not_matter() {
 fn repetition_under_other_policy_is_admitted_without_limits() {
     let gate = Gate::new(policy(), MemoryStore::new());
     let key = IdempotencyKey::new("a");
-    assert!(gate.check_once(&request(5), &key).unwrap().is_allowed());
+    assert!(gate.check(&request(5).with_idempotency_key(key)).is_allowed());
     gate.replace_policy(Policy::from_yaml(&POLICY.replace("1000/h", "2000/h")).unwrap());
-    let repeated = gate.check_once(&request(5), &key).unwrap();
+    let repeated = gate.check(&request(5).with_idempotency_key(key));
     assert!(repeated.is_allowed() && repeated.receipt().is_empty());
     assert_eq!(repeated.limits().count(), 0);
     assert_eq!(used(&gate), [1, 5, 5]);
@@ -81,7 +84,7 @@ fn call_is_forgotten_after_its_time() {
     let key = IdempotencyKey::new("a");
     for (seconds, used_tokens) in [(0, 5), (599, 5), (1, 10)] {
         clock.advance(Duration::from_secs(seconds));
-        assert!(gate.check_once(&request(5), &key).unwrap().is_allowed());
+        assert!(gate.check(&request(5).with_idempotency_key(key)).is_allowed());
         assert_eq!(used(&gate)[1], used_tokens);
     }
 }
@@ -91,7 +94,8 @@ fn refund_with_idempotency_key_is_rejected() {
     let gate = Gate::new(policy(), MemoryStore::new());
     let refund = Request::new("default", Descriptor::new([("user", "ann")]).as_refund());
     let key = IdempotencyKey::new("a");
-    assert_eq!(gate.check_once(&refund, &key).err(), Some(OnceError::Refund));
+    let denied = gate.check(&refund.with_idempotency_key(key));
+    assert_eq!(denied.reason(), Some(Reason::RefundWithIdempotencyKey));
 }
 
 #[test]
@@ -103,7 +107,7 @@ fn concurrent_repetitions_are_charged_once() {
         let key = IdempotencyKey::new(&text);
         let call = thread::scope(|scope| {
             let check = || {
-                let decision = gate.check_once(&request(10), &key).unwrap();
+                let decision = gate.check(&request(10).with_idempotency_key(key));
                 ReservedCall::from_decision(CallId::from_bytes([round as u8; 16]), &decision)
             };
             let threads = [(); 4].map(|()| scope.spawn(check));
@@ -113,11 +117,11 @@ fn concurrent_repetitions_are_charged_once() {
         });
         assert_eq!(used(&gate), [round, 7 * (round - 1) + 10, 7 * (round - 1) + 10]);
         let actual = ActualCosts::new().with_cost("tokens", 7);
-        let settlement = call.settlement(&actual, Duration::from_secs(600));
+        let ttl = Duration::from_secs(600);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let result = block_on(gate.settle_call_async(&settlement, false)).unwrap();
+                    let result = block_on(call.settle_async(&gate, &actual, ttl, false)).unwrap();
                     settled
                         .fetch_add(u32::from(result == SettleResult::Settled), Ordering::Relaxed);
                 });
@@ -140,25 +144,25 @@ fn repeated_calls_over_faulty_store_are_charged_once() {
             let text = format!("call {round}");
             let key = IdempotencyKey::new(&text);
             let decision = loop {
-                let decision = block_on(gate.check_once_async(&request(100), &key)).unwrap();
+                let decision = block_on(gate.check_async(&request(100).with_idempotency_key(key)));
                 // A degraded decision denies, because of `on_store_error: deny`.
                 if decision.is_allowed() {
                     break decision;
                 }
                 assert!(decision.is_degraded());
             };
-            let id = request(100).identify(&key).id;
+            let id = request(100).with_idempotency_key(key).call_identity().unwrap().id;
             let call = ReservedCall::from_decision(id, &decision);
             let actual = ActualCosts::new().with_cost("tokens", 50 + 10 * (round % 10));
-            let settlement = call.settlement(&actual, Duration::from_secs(600));
+            let ttl = Duration::from_secs(600);
             let mut successes = 0;
             while successes < 3 {
-                if let Ok(result) = block_on(gate.settle_call_async(&settlement, false)) {
+                if let Ok(result) = block_on(call.settle_async(&gate, &actual, ttl, false)) {
                     assert!(matches!(result, SettleResult::Settled | SettleResult::Repeated));
                     successes += 1;
                 }
             }
-            let again = block_on(gate.check_once_async(&request(100), &key)).unwrap();
+            let again = block_on(gate.check_async(&request(100).with_idempotency_key(key)));
             assert!(again.is_allowed() || again.is_degraded());
             tokens += 50 + 10 * (round % 10);
             assert_eq!(used(&gate), [round + 1, tokens, tokens], "seed {seed}");
@@ -195,18 +199,21 @@ fn degraded_calls_are_charged_once() {
     let lost = Faults { unavailable: 100, ..Faults::default() };
     let local = POLICY.replace("on_store_error: deny", "on_store_error: local");
     let gate = Gate::new(Policy::from_yaml(&local).unwrap(), FaultyStore::new(&clock, 1, lost, 1))
-        .with_local_clock(clock.clone());
+        .with_local_counts(LocalCountsOptions::with_clock(clock.clone()));
     let key = IdempotencyKey::new("a");
     for _ in 0..3 {
-        let decision = block_on(gate.check_once_async(&request(60_000), &key)).unwrap();
+        let decision = block_on(gate.check_async(&request(60_000).with_idempotency_key(key)));
         assert!(decision.is_allowed() && decision.is_degraded());
     }
-    let decision = block_on(gate.check_once_async(&request(60_000), &key)).unwrap();
-    let call = ReservedCall::from_decision(request(0).identify(&key).id, &decision);
+    let decision = block_on(gate.check_async(&request(60_000).with_idempotency_key(key)));
+    let call = ReservedCall::from_decision(
+        request(0).with_idempotency_key(key).call_identity().unwrap().id,
+        &decision,
+    );
     let actual = ActualCosts::new().with_cost("tokens", 10_000);
     for expected in [SettleResult::Settled, SettleResult::Repeated] {
-        let settlement = call.settlement(&actual, Duration::from_secs(600));
-        assert_eq!(block_on(gate.settle_call_async(&settlement, true)).unwrap(), expected);
+        let settled = call.settle_async(&gate, &actual, Duration::from_secs(600), true);
+        assert_eq!(block_on(settled).unwrap(), expected);
     }
     let peek = block_on(gate.peek_async(&request(0)));
     let remaining: Vec<u64> = peek.limits().map(|status| status.remaining()).collect();

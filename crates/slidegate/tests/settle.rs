@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{
-    Decision, Descriptor, Gate, Limiter, ManualClock, MemoryStore, Policy, Request, Store,
+    Check, Decision, Descriptor, Gate, Limiter, ManualClock, MemoryStore, Policy, Request, Store,
 };
 
 const SETTLE_POLICY: &str = "
@@ -83,12 +83,12 @@ async fn outage_charge_is_settled_in_local_counts() {
 proptest! {
     #[test]
     fn settled_charge_equals_charge_of_actual_cost(estimate in 0_u64..200, actual in 0_u64..300) {
-        let limiter = Limiter::with_store(["200/min", "250/h"], MemoryStore::with_clock(ManualClock::default(), 100)).unwrap();
-        let known = limiter.check_cost("known", actual);
-        let estimated = limiter.check_cost("estimated", estimate);
+        let limiter = Limiter::with_store("limiter", ["200/min", "250/h"], MemoryStore::with_clock(ManualClock::default(), 100)).unwrap();
+        let known = limiter.check(Check::new("known").cost(actual));
+        let estimated = limiter.check(Check::new("estimated").cost(estimate));
         limiter.settle(&estimated, actual);
         let outcomes = |decision: &Decision<'_>| decision.limits().map(|status| status.outcome()).collect::<Vec<_>>();
-        let peek = |key| outcomes(&limiter.peek(key, 0));
+        let peek = |key| outcomes(&limiter.peek(Check::new(key).cost(0)));
         if known.is_allowed() {
             prop_assert_eq!(peek("estimated"), peek("known"));
         } else {
@@ -96,9 +96,9 @@ proptest! {
             prop_assert_eq!(remaining, Some(0));
         }
         let settled = new_runtime().block_on(async {
-            let decision = limiter.check_cost_async("estimated", estimate).await.unwrap();
+            let decision = limiter.check_async(Check::new("estimated").cost(estimate)).await;
             limiter.settle_async(&decision, actual).await.unwrap();
-            limiter.peek_async("estimated", 0).await.unwrap()
+            limiter.peek_async(Check::new("estimated").cost(0)).await
         });
         prop_assert_eq!(outcomes(&settled), peek("estimated"));
     }

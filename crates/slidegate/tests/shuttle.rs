@@ -60,7 +60,7 @@ fn take_units(store: &TestStore, limit: &Limit, keys: &[&str]) -> bool {
 #[test]
 fn concurrent_checks_never_exceed_max() {
     explore_thread_schedules(|| {
-        let limiter = Limiter::with_store(["3/h"], new_store(100)).unwrap();
+        let limiter = Limiter::with_store("limiter", ["3/h"], new_store(100)).unwrap();
         let shared = Arc::new((limiter, AtomicU64::new(0)));
         let threads = shared.clone();
         run_threads(3, move |_| {
@@ -102,8 +102,10 @@ fn overlapping_requests_are_atomic() {
 fn overlapping_batches_do_not_deadlock() {
     explore_thread_schedules(|| {
         let limits = ["2/min", "3/h"];
-        let single = Limiter::with_store(limits[..1].iter().copied(), new_store(100)).unwrap();
-        let double = Limiter::with_store(limits.iter().copied(), new_store(100)).unwrap();
+        let single =
+            Limiter::with_store("limiter", limits[..1].iter().copied(), new_store(100)).unwrap();
+        let double =
+            Limiter::with_store("limiter", limits.iter().copied(), new_store(100)).unwrap();
         let allowed: [AtomicU64; 6] = Default::default();
         let shared = Arc::new((single, double, allowed));
         let threads = shared.clone();
@@ -125,7 +127,8 @@ fn overlapping_batches_do_not_deadlock() {
 #[test]
 fn concurrent_reverts_restore_full_count() {
     explore_thread_schedules(|| {
-        let limiter = Arc::new(Limiter::with_store(["2/min", "5/h"], new_store(100)).unwrap());
+        let limiter =
+            Arc::new(Limiter::with_store("limiter", ["2/min", "5/h"], new_store(100)).unwrap());
         let threads = limiter.clone();
         run_threads(3, move |_| {
             let decision = threads.check("key");
@@ -133,7 +136,7 @@ fn concurrent_reverts_restore_full_count() {
                 threads.revert(&decision);
             }
         });
-        assert_eq!(limiter.peek("key", 1).remaining(), 2);
+        assert_eq!(limiter.peek("key").remaining(), 2);
     });
 }
 
@@ -163,7 +166,7 @@ fn key_count_stays_exact_during_concurrent_insertions() {
     explore_thread_schedules(|| {
         let clock = new_clock();
         let store = MemoryStore::with_clock(clock.clone(), 4);
-        let limiter = Arc::new(Limiter::with_store(["2/s"], store).unwrap());
+        let limiter = Arc::new(Limiter::with_store("limiter", ["2/s"], store).unwrap());
         let threads = limiter.clone();
         let moved = clock.clone();
         run_threads(3, move |nth| match nth {

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
-use slidegate::store::{Adjustment, Charge, CounterId, Receipt, Scope, Value};
-use slidegate::{Descriptor, Limit, Policy, Request, Timestamp};
 use std::net::Ipv6Addr;
 
 use super::*;
+use slidegate::store::{Adjustment, Charge, CounterId, Receipt, Scope, Value};
+use slidegate::{Descriptor, Limit, Policy, Request, Timestamp};
 
 fn test_limit() -> Limit {
     "10/s".parse().unwrap()

@@ -64,9 +64,7 @@ pub struct ServiceSettings {
     /// Warnings about secrets that every user of the machine can read.
     pub exposed_secrets: Vec<String>,
     pub ready_needs_store: bool,
-    /// Maximum wait of a call.
-    pub max_wait: Duration,
-    /// Maximum number of calls that wait, and of their bytes.
+    /// The bounds on calls that wait.
     pub wait_bounds: WaitBounds,
     /// Whether there is an admin listener. Without an admin listener, no metrics and no top keys are collected.
     pub has_admin_listener: bool,

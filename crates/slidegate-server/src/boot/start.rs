@@ -1,6 +1,7 @@
 //! Opens the store, and starts the service on top of it.
 
 use slidegate::clock::{SystemClock, WallClock};
+use slidegate::store::LocalCountsOptions;
 use slidegate::{Gate, MemoryStore};
 use slidegate_cluster::{ClusterStore, StartError};
 use slidegate_redis::ConnectError;
@@ -69,10 +70,13 @@ pub async fn start_service(
     let policy =
         if settings.is_observe_only { settings.policy.observing() } else { settings.policy };
     let gate = Gate::new(policy, store)
-        .with_instances(settings.expected_instances)
-        .with_local_max_keys(bounds.max_keys)
-        .with_local_max_memory(bounds.max_store_bytes())
-        .with_local_max_call_records(bounds.max_call_records)
+        .with_local_counts(LocalCountsOptions {
+            instances: settings.expected_instances,
+            max_keys: bounds.max_keys,
+            max_memory_bytes: bounds.max_store_bytes(),
+            max_call_records: bounds.max_call_records,
+            ..LocalCountsOptions::default()
+        })
         .with_wait_bounds(settings.wait_bounds);
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
@@ -93,7 +97,6 @@ pub async fn start_service(
     let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
     let options = ServiceOptions {
         is_observe_only: settings.is_observe_only,
-        max_wait: settings.max_wait,
         bodies: BodyBudget::new(settings.max_buffered),
     };
     Ok(Service::new(gate, telemetry, health, tokens, name_checks, options))

@@ -99,11 +99,11 @@ pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
             token_key,
             exposed_secrets,
             ready_needs_store,
-            max_wait: args.waiting.max_wait,
             wait_bounds: WaitBounds {
                 max_waiting: args.waiting.max_waiting,
                 max_waiting_per_key: args.waiting.max_waiting_per_key,
                 max_waiting_bytes: bounds.max_waiting_bytes(),
+                max_wait: args.waiting.max_wait,
             },
             has_admin_listener,
             max_denial_logs_per_second: max_denial_logs_per_second(&args.observability),

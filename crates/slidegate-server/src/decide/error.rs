@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use slidegate::gate::OnceError;
+use slidegate::{Decision, Reason};
 use thiserror::Error;
 
 /// The reason why a call fails, with the cause and the remedy as its text.
@@ -37,13 +37,22 @@ impl CallError {
     }
 }
 
-/// Converts the error of a call with an idempotency key.
-impl From<OnceError> for CallError {
-    fn from(error: OnceError) -> Self {
-        let kind = match error {
-            OnceError::InProgress => CallErrorKind::Conflict,
-            _ => CallErrorKind::Unprocessable,
-        };
-        Self::new(kind, error)
-    }
+/// Returns an error if a call was not decided, because its idempotency key cannot be used.
+pub fn reject_unusable_key(decision: &Decision<'_>) -> Result<(), CallError> {
+    let (kind, detail) = match decision.reason() {
+        Some(Reason::IdempotencyKeyReused) => (
+            CallErrorKind::Unprocessable,
+            "the idempotency key was used for another request; use a new key for each request",
+        ),
+        Some(Reason::CallInProgress) => (
+            CallErrorKind::Conflict,
+            "the first call with this idempotency key is still being decided; repeat the call",
+        ),
+        Some(Reason::RefundWithIdempotencyKey) => (
+            CallErrorKind::Unprocessable,
+            "a request that refunds units cannot have an idempotency key; send it without the key",
+        ),
+        _ => return Ok(()),
+    };
+    Err(CallError::new(kind, detail))
 }

@@ -111,7 +111,7 @@ impl ServerStore {
             },
             Self::Redis(store, _) => StoreStats {
                 is_breaker_open: store.is_breaker_open(),
-                deny_cache_hits: store.deny_cache_hits(),
+                deny_cache_hits: store.stats().deny_cache_hits,
                 ..StoreStats::default()
             },
         };

@@ -1,10 +1,11 @@
+use slidegate::store::LocalCountsOptions;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
 use super::*;
 
 fn decided(decision: Decision<'static>) -> DecidedCall {
-    DecidedCall { decision, waited: Duration::ZERO, permit: None, reservation: None }
+    DecidedCall { decision, permit: None, reservation: None }
 }
 
 /// Renders the decision about a request while the store is unavailable. The rule has the setting
@@ -60,6 +61,9 @@ async fn instance_share_of_limit_has_own_text() {
     assert_eq!(policy_header(memory.check(&request)), r#""a";q=100;w=3600"#);
     let lost = Faults { unavailable: 100, ..Faults::default() };
     let store = FaultyStore::new(&ManualClock::default(), 1, lost, 1);
-    let gate = Gate::new(policy, store).with_instances(2.try_into().unwrap());
+    let gate = Gate::new(policy, store).with_local_counts(LocalCountsOptions {
+        instances: 2.try_into().unwrap(),
+        ..LocalCountsOptions::default()
+    });
     assert_eq!(policy_header(gate.check_async(&request).await), r#""a";q=50;w=3600"#);
 }

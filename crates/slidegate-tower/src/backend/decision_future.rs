@@ -11,7 +11,6 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::{Backend, BackendDecision, BoxFuture, PendingCharge};
-use crate::request_options::RequestOptions;
 use crate::settlement::{OnDrop, Settlement};
 
 /// A pending decision of an asynchronous store.
@@ -29,7 +28,6 @@ pub struct DecisionTask {
     /// The handle of the task; `None` once the decision is complete.
     handle: Option<JoinHandle<(Parts, BackendDecision<'static>)>>,
     backend: Arc<dyn Backend>,
-    options: Arc<RequestOptions>,
     runtime: Handle,
     on_drop: OnDrop,
 }
@@ -41,14 +39,13 @@ impl DecisionFuture {
     pub fn new(
         future: BoxFuture<(Parts, BackendDecision<'static>)>,
         backend: &Arc<dyn Backend>,
-        options: &Arc<RequestOptions>,
         on_drop: OnDrop,
     ) -> Self {
         match Handle::try_current() {
             Ok(runtime) if on_drop == OnDrop::Revert || backend.has_permits() => {
-                let (backend, options) = (backend.clone(), options.clone());
+                let backend = backend.clone();
                 let handle = Some(runtime.spawn(future));
-                Self::Spawned(DecisionTask { handle, backend, options, runtime, on_drop })
+                Self::Spawned(DecisionTask { handle, backend, runtime, on_drop })
             }
             _ => Self::Inline(future),
         }
@@ -78,8 +75,7 @@ impl Future for DecisionFuture {
 impl Drop for DecisionTask {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
-        let (backend, options, on_drop) =
-            (self.backend.clone(), self.options.clone(), self.on_drop);
+        let (backend, on_drop) = (self.backend.clone(), self.on_drop);
         self.runtime.spawn(async move {
             let Ok((_, BackendDecision::Counted(decision, context))) = handle.await else { return };
             if !decision.is_allowed() {
@@ -92,7 +88,7 @@ impl Drop for DecisionTask {
                 return;
             }
             let charge = PendingCharge { decision, context };
-            if let Some(future) = backend.settle(options, charge, Settlement::Revert) {
+            if let Some(future) = backend.settle(charge, Settlement::Revert) {
                 future.await;
             }
         });

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use slidegate::store::StoreKind;
-use slidegate::{Decision, Descriptor, Gate, Permit, Policy, Reason, Request, Store};
+use slidegate::{ActualCosts, Decision, Descriptor, Gate, Permit, Policy, Reason, Request, Store};
 
 use super::{Backend, BackendDecision, BoxFuture, PendingCharge, log_missing_extension};
+use crate::costs::RequestCosts;
 use crate::extract::{AttributeValues, Attributes, RequestHead};
 use crate::names::{NamesError, check_names, find_needed_extractors};
 use crate::request_options::RequestOptions;
@@ -59,37 +60,37 @@ impl<S: Store> GateBackend<S> {
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> BackendDecision<'static> {
-        let costs = match options.read_costs(head) {
-            Ok(costs) => costs,
+        let unnamed = match options.cost.read(head) {
+            Ok(cost) => cost,
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };
+        let costs = RequestCosts { unnamed, named: self.attributes.named_costs(head) };
         let policy = self.gate.policy();
         let mut values = AttributeValues::default();
         self.read_values(options, &policy, head, &mut values);
         let mut descriptor = Descriptor::new([]);
         values.extend_descriptor(&mut descriptor, &costs);
         let context = options.settle_context(values.iter());
-        let request = Request::new(&options.domain, descriptor);
+        let request = Request::new(self.attributes.policy_domain(), descriptor);
         // Not `check_async`, which warns about costs again that `warn_about_names` has found.
-        let decision = self.gate.check_matched_async(&policy.apply(&request)).await;
+        let decision = self.gate.decide_async(&policy.apply(&request)).await;
         BackendDecision::Counted(decision, context)
     }
 
-    async fn settle_charge(
-        &self,
-        options: &RequestOptions,
-        charge: &PendingCharge,
-        settlement: Settlement,
-    ) {
+    async fn settle_charge(&self, charge: &PendingCharge, settlement: Settlement) {
         // After a failure of the store, the charge stays.
         let _ = match (settlement, &charge.context) {
             (Settlement::Revert, _) => self.gate.revert_async(&charge.decision).await,
             (Settlement::Cost(cost), _) => self.gate.settle_async(&charge.decision, cost).await,
             (Settlement::NamedCost { cost, units }, _) => {
-                self.gate.settle_named_async(&charge.decision, cost, units).await
+                let actual = ActualCosts::new().with_cost(cost, units);
+                self.gate.settle_async(&charge.decision, actual).await
             }
             (Settlement::Report { cost, units }, Some(context)) => {
-                let _ = self.gate.report_async(&context.report(&options.domain, cost, units)).await;
+                let _ = self
+                    .gate
+                    .report_async(&context.report(self.attributes.policy_domain(), cost, units))
+                    .await;
                 Ok(())
             }
             (Settlement::Report { .. }, None) | (Settlement::Keep, _) => Ok(()),
@@ -119,14 +120,13 @@ impl<S: Store> Backend for GateBackend<S> {
 
     fn settle(
         self: Arc<Self>,
-        options: Arc<RequestOptions>,
         charge: PendingCharge,
         settlement: Settlement,
     ) -> Option<BoxFuture<()>> {
-        if S::Kind::begin(self.settle_charge(&options, &charge, settlement)).is_ok() {
+        if S::Kind::begin(self.settle_charge(&charge, settlement)).is_ok() {
             return None;
         }
-        Some(Box::pin(async move { self.settle_charge(&options, &charge, settlement).await }))
+        Some(Box::pin(async move { self.settle_charge(&charge, settlement).await }))
     }
 
     fn check_names(&self, options: &RequestOptions) -> Result<(), NamesError> {
@@ -136,7 +136,8 @@ impl<S: Store> Backend for GateBackend<S> {
     fn warn_about_names(&self, options: &RequestOptions) {
         let policy = self.gate.policy();
         if options.names.begin(policy.id()) {
-            let needed = find_needed_extractors(&policy, &self.attributes, &options.domain);
+            let needed =
+                find_needed_extractors(&policy, &self.attributes, self.attributes.policy_domain());
             options.names.set_needed_extractors(needed);
             if let Err(error) = check_names(&policy, &self.attributes, options) {
                 error.log();
@@ -161,10 +162,10 @@ impl<S: Store> Backend for GateBackend<S> {
     }
 
     fn release(&self, permit: Permit) {
-        self.gate.release_later(permit);
+        permit.release_later(&self.gate);
     }
 
     fn renew(self: Arc<Self>, permit: Permit) -> BoxFuture<bool> {
-        Box::pin(async move { self.gate.renew_async(&permit).await.unwrap_or(true) })
+        Box::pin(async move { permit.renew_async(&self.gate).await.unwrap_or(true) })
     }
 }

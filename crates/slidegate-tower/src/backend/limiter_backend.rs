@@ -4,23 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
-use slidegate::policy::{OnStoreError, WhenMissing};
+use slidegate::policy::WhenMissing;
 use slidegate::store::StoreKind;
-use slidegate::{Decision, Limiter, Reason, Store, internal};
+use slidegate::{Check, Decision, Limiter, Reason, Store};
 
 use super::{Backend, BackendDecision, BoxFuture, PendingCharge, log_missing_extension};
 use crate::extract::{Extract, RequestHead};
-use crate::names::NamesError;
 use crate::request_options::RequestOptions;
 use crate::settlement::Settlement;
 
 /// A limiter and the extractor of its key.
 pub struct LimiterBackend<S, K> {
     limiter: Arc<Limiter<S>>,
-    /// The limiter that replaces `limiter` while the store is unavailable. Its counters are in memory, and its limits
-    /// are the [share](Limiter::local_share) of one instance. The counters are kept after an outage until their window
-    /// has passed, so that all outages within one window use the same counts.
-    local_share: Limiter,
     key: K,
     when_missing: WhenMissing,
     /// Whether a warning has been logged about an extension that the key needs.
@@ -31,10 +26,8 @@ pub struct LimiterBackend<S, K> {
 
 impl<S: Store, K: Extract> LimiterBackend<S, K> {
     pub fn new(limiter: Arc<Limiter<S>>, key: K, when_missing: WhenMissing) -> Self {
-        let local_share = limiter.local_share();
         Self {
             limiter,
-            local_share,
             key,
             when_missing,
             has_warned_about_extension: AtomicBool::new(false),
@@ -50,26 +43,7 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
         }
         match self.when_missing {
             WhenMissing::Skip => BackendDecision::Uncounted,
-            WhenMissing::Deny => {
-                BackendDecision::Counted(internal::decide_without_key(&self.limiter), None)
-            }
-        }
-    }
-
-    /// Decides a request while the store is unavailable. Returns `None` if the request is allowed without a charge.
-    fn decide_during_outage(
-        &self,
-        options: &RequestOptions,
-        key: &str,
-        cost: u64,
-    ) -> Option<Decision<'static>> {
-        match options.on_store_error {
-            OnStoreError::Allow => None,
-            OnStoreError::Deny => Some(internal::deny_without_store(&self.limiter)),
-            OnStoreError::Local => {
-                let decision = self.local_share.check_cost(key, cost).into_owned();
-                Some(internal::into_degraded(decision))
-            }
+            WhenMissing::Deny => BackendDecision::Counted(self.limiter.decide_without_key(), None),
         }
     }
 
@@ -82,15 +56,8 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
             return self.decide_request_without_key(head);
         };
         let key = key.limiter_key();
-        let decision = match self.limiter.check_cost_async(&*key, cost).await {
-            Ok(decision) => Some(decision),
-            Err(_) => self.decide_during_outage(options, &key, cost),
-        };
-        let context = options.settle_context([("key", &*key, None)]);
-        match decision {
-            Some(decision) => BackendDecision::Counted(decision, context),
-            None => BackendDecision::Uncounted,
-        }
+        let decision = self.limiter.check_async(Check::new(&*key).cost(cost)).await;
+        BackendDecision::Counted(decision, options.settle_context([("key", &*key, None)]))
     }
 
     async fn settle_charge(&self, charge: &PendingCharge, settlement: Settlement) {
@@ -102,11 +69,17 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
                 "a settlement of a named cost has no effect on a limiter; settle the cost without a name, or use a gate"
             );
         }
-        if charge.decision.is_degraded() {
-            settle_charge_in_limiter(&self.local_share, charge, settlement).await
-        } else {
-            settle_charge_in_limiter(&self.limiter, charge, settlement).await
-        }
+        // After a failure of the store, the charge stays.
+        let _ = match (settlement, &charge.context) {
+            (Settlement::Revert, _) => self.limiter.revert_async(&charge.decision).await,
+            (Settlement::Cost(cost), _) => self.limiter.settle_async(&charge.decision, cost).await,
+            (Settlement::Report { units, .. }, Some(context)) => {
+                let _ = self.limiter.report_async(context.key(), units).await;
+                Ok(())
+            }
+            (Settlement::Report { .. }, None)
+            | (Settlement::Keep | Settlement::NamedCost { .. }, _) => Ok(()),
+        };
     }
 }
 
@@ -132,7 +105,6 @@ impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
 
     fn settle(
         self: Arc<Self>,
-        _: Arc<RequestOptions>,
         charge: PendingCharge,
         settlement: Settlement,
     ) -> Option<BoxFuture<()>> {
@@ -140,23 +112,6 @@ impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
             return None;
         }
         Some(Box::pin(async move { self.settle_charge(&charge, settlement).await }))
-    }
-
-    fn check_names(&self, options: &RequestOptions) -> Result<(), NamesError> {
-        let problems = options.named_costs.iter().map(|cost| {
-            let name = &cost.name;
-            format!("cost `{name}`: a limiter has no named costs, so it has no effect; use a gate")
-        });
-        NamesError::from_problems(problems.collect())
-    }
-
-    fn warn_about_names(&self, options: &RequestOptions) {
-        // The limits of a limiter do not change.
-        if options.names.begin(1)
-            && let Err(error) = self.check_names(options)
-        {
-            error.log();
-        }
     }
 
     fn missing_extension(
@@ -167,21 +122,4 @@ impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
         let lacks_key = decision.reason() == Some(Reason::MissingAttribute);
         lacks_key.then(|| self.key.missing_extension(head.extensions)).flatten()
     }
-}
-
-async fn settle_charge_in_limiter<S: Store>(
-    limiter: &Limiter<S>,
-    charge: &PendingCharge,
-    settlement: Settlement,
-) {
-    // After a failure of the store, the charge stays.
-    let _ = match (settlement, &charge.context) {
-        (Settlement::Revert, _) => limiter.revert_async(&charge.decision).await,
-        (Settlement::Cost(cost), _) => limiter.settle_async(&charge.decision, cost).await,
-        (Settlement::Report { units, .. }, Some(context)) => {
-            limiter.report_async(context.key(), units).await.map(drop)
-        }
-        (Settlement::Report { .. }, None)
-        | (Settlement::Keep | Settlement::NamedCost { .. }, _) => Ok(()),
-    };
 }

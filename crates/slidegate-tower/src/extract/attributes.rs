@@ -1,15 +1,18 @@
 //! A set of extractors, each with the attribute name that a policy uses for its value.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::Extensions;
 use slidegate::Descriptor;
+use slidegate::policy::DEFAULT_DOMAIN;
 use smallvec::SmallVec;
 
 use super::{Extract, ExtractedText, RequestHead};
-use crate::costs::RequestCosts;
+use crate::costs::{NamedCost, RequestCosts};
 
-/// The attributes that a policy sees of each request. Each attribute has a name, and an extractor of its value.
+/// The parts of each request that a policy uses: attributes, each with a name and an extractor of its value, a domain, and
+/// named costs.
 ///
 /// If a request lacks a value, it lacks the attribute; the `when_missing` of a rule then determines whether the rule is
 /// skipped or denies the request. If two extractors have the same name, the first one with a value applies.
@@ -22,8 +25,11 @@ use crate::costs::RequestCosts;
 ///     .with("path", extract::path())
 ///     .with("ip", extract::client_ip(TrustedProxies::none()));
 /// ```
-#[derive(Default)]
-pub struct Attributes(Vec<(Box<str>, Box<dyn Extract>)>);
+pub struct Attributes {
+    extractors: Vec<(Box<str>, Box<dyn Extract>)>,
+    domain: Box<str>,
+    named_costs: Vec<NamedCost>,
+}
 
 impl Attributes {
     /// Creates an empty set of attributes, sufficient for a policy without `per` and `when`.
@@ -33,13 +39,70 @@ impl Attributes {
 
     /// Adds an attribute with the given name and the extractor of its value.
     pub fn with(mut self, name: impl Into<Box<str>>, value: impl Extract) -> Self {
-        self.0.push((name.into(), Box::new(value)));
+        self.extractors.push((name.into(), Box::new(value)));
         self
+    }
+
+    /// Sets the policy domain of the requests. Only the rules of this domain apply. The default is `default`.
+    pub fn domain(self, domain: impl Into<Box<str>>) -> Self {
+        Self { domain: domain.into(), ..self }
+    }
+
+    /// Adds a named cost, which rules of the policy charge if they refer to it, for example with `cost: tokens`. If
+    /// `units` returns `None`, the request does not have this cost: such rules then check the request, but charge
+    /// nothing.
+    ///
+    /// ```
+    /// use slidegate::{Gate, MemoryStore, Policy};
+    /// use slidegate_tower::{Attributes, RateLimitLayer, Settlement, extract};
+    ///
+    /// /// Tokens that a response has used; the handler adds it to the response's extensions.
+    /// #[derive(Clone)]
+    /// struct Tokens(u64);
+    ///
+    /// let policy = Policy::from_yaml("
+    /// rules: [{ name: tokens, per: [user], limits: [90000/h], cost: tokens }]
+    /// ")?;
+    /// let attributes = Attributes::new()
+    ///     .with("user", extract::header("x-user"))
+    ///     .named_cost("tokens", |head| head.headers.get("x-max-tokens")?.to_str().ok()?.parse().ok());
+    /// let layer = RateLimitLayer::new(Gate::new(policy, MemoryStore::new()), attributes);
+    /// // If it is known only afterwards: the request is checked, and the tokens are reported.
+    /// let layer = layer.settle(|response| match response.extensions.get::<Tokens>() {
+    ///     Some(Tokens(units)) => Settlement::Report { cost: "tokens", units: *units },
+    ///     None => Settlement::Keep,
+    /// });
+    /// # let _ = layer;
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
+    pub fn named_cost(
+        mut self,
+        name: impl Into<Box<str>>,
+        units: impl Fn(RequestHead<'_>) -> Option<u64> + Send + Sync + 'static,
+    ) -> Self {
+        self.named_costs.push(NamedCost { name: name.into(), units: Arc::new(units) });
+        self
+    }
+
+    /// Returns the policy domain of the requests.
+    pub(crate) fn policy_domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Returns the names of the named costs.
+    pub(crate) fn cost_names(&self) -> impl Iterator<Item = &str> {
+        self.named_costs.iter().map(|cost| &*cost.name)
+    }
+
+    /// Returns the named costs of a request.
+    pub(crate) fn named_costs(&self, head: RequestHead<'_>) -> Vec<(&str, u64)> {
+        let costs = self.named_costs.iter();
+        costs.filter_map(|NamedCost { name, units }| Some((&**name, units(head)?))).collect()
     }
 
     /// Returns the names of the attributes, in the order in which they were added.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| &**name)
+        self.extractors.iter().map(|(name, _)| &**name)
     }
 
     /// Returns the bit of the attribute with this index in a set of attributes. All attributes from the 64th on share a bit.
@@ -56,7 +119,7 @@ impl Attributes {
         values: &mut AttributeValues<'r>,
     ) -> u64 {
         let mut missing = 0;
-        for (index, (name, extractor)) in (0..).zip(&self.0) {
+        for (index, (name, extractor)) in (0..).zip(&self.extractors) {
             match extractor.attribute(head) {
                 Some(value) => values.0.push((name, value)),
                 None => missing |= Self::bit(index),
@@ -72,7 +135,8 @@ impl Attributes {
         missing: u64,
         extensions: &Extensions,
     ) -> impl Iterator<Item = (u64, &str, &'static str)> {
-        let attributes = (0..).zip(&self.0).map(|(index, attribute)| (Self::bit(index), attribute));
+        let attributes =
+            (0..).zip(&self.extractors).map(|(index, attribute)| (Self::bit(index), attribute));
         let among_missing = attributes.filter(move |(bit, _)| missing & bit != 0);
         among_missing.filter_map(|(bit, (name, extractor))| {
             Some((bit, &**name, extractor.missing_extension(extensions)?))
@@ -86,7 +150,8 @@ impl Attributes {
         names: impl Iterator<Item = &'n str> + Clone,
         head: RequestHead<'_>,
     ) -> Option<&'static str> {
-        let mut own = self.0.iter().filter(|(own, _)| names.clone().any(|name| **own == *name));
+        let mut own =
+            self.extractors.iter().filter(|(own, _)| names.clone().any(|name| **own == *name));
         own.clone()
             .all(|(_, extractor)| extractor.attribute(head).is_none())
             .then(|| own.find_map(|(_, extractor)| extractor.missing_extension(head.extensions)))
@@ -94,11 +159,17 @@ impl Attributes {
     }
 }
 
+impl Default for Attributes {
+    fn default() -> Self {
+        Self { extractors: Vec::new(), domain: DEFAULT_DOMAIN.into(), named_costs: Vec::new() }
+    }
+}
+
 /// Shows only the names of the attributes, because extractors are functions.
 impl fmt::Debug for Attributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Attributes")?;
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+        f.debug_list().entries(self.names()).finish()
     }
 }
 

@@ -9,8 +9,8 @@ use http::Extensions;
 
 use super::{Extract, ExtractedText, RequestHead};
 
-/// Creates an extractor of a value that an earlier layer has added to the request extensions, such as the authenticated
-/// user.
+/// Creates an extractor of a text that an earlier layer has added to the request extensions, such as the authenticated
+/// user. For another type, use [`extension_value`].
 ///
 /// If a limit needs the value, and no request has had an extension of this type so far, the rate limit layer logs a warning
 /// once: the layer that adds it is probably missing, or runs later.
@@ -33,7 +33,41 @@ where
     T: Send + Sync + 'static,
     F: for<'t> Fn(&'t T) -> Option<&'t str> + Send + Sync + 'static,
 {
-    Extension { read, has_been_present: AtomicBool::new(false), extension: PhantomData }
+    Extension {
+        read: ReadText(read),
+        has_been_present: AtomicBool::new(false),
+        extension: PhantomData,
+    }
+}
+
+/// Creates an extractor of a value that an earlier layer has added to the request extensions: a number, an IP address or a
+/// `String`. Otherwise the same as [`extension`].
+///
+/// ```
+/// use http::Request;
+/// use slidegate_tower::extract::{Extract, extension_value};
+///
+/// #[derive(Clone)]
+/// struct User {
+///     id: u64,
+/// }
+///
+/// let id = extension_value(|user: &User| Some(user.id));
+/// let request = Request::get("/").extension(User { id: 17 }).body(()).unwrap();
+/// assert_eq!(id.extract((&request).into()).as_deref(), Some("17"));
+/// ```
+pub fn extension_value<T, V, F>(read: F) -> impl Extract + fmt::Debug
+where
+    T: Send + Sync + 'static,
+    V: Into<ExtractedText<'static>> + 'static,
+    F: Fn(&T) -> Option<V> + Send + Sync + 'static,
+{
+    let read = move |extension: &T| read(extension).map(Into::into);
+    Extension {
+        read: ReadValue(read),
+        has_been_present: AtomicBool::new(false),
+        extension: PhantomData,
+    }
 }
 
 /// An extractor that calls a function of an extension.
@@ -45,17 +79,42 @@ struct Extension<T, F> {
     extension: PhantomData<fn(&T)>,
 }
 
-impl<T, F> Extract for Extension<T, F>
+/// A function that reads a value of an extension.
+trait Read<T>: Send + Sync + 'static {
+    fn read<'t>(&self, extension: &'t T) -> Option<ExtractedText<'t>>;
+}
+
+/// A function that returns a text that the extension owns.
+struct ReadText<F>(F);
+
+/// A function that returns a new value.
+struct ReadValue<F>(F);
+
+impl<T, F> Read<T> for ReadText<F>
 where
-    T: Send + Sync + 'static,
     F: for<'t> Fn(&'t T) -> Option<&'t str> + Send + Sync + 'static,
 {
+    fn read<'t>(&self, extension: &'t T) -> Option<ExtractedText<'t>> {
+        (self.0)(extension).map(ExtractedText::from)
+    }
+}
+
+impl<T, F> Read<T> for ReadValue<F>
+where
+    F: Fn(&T) -> Option<ExtractedText<'static>> + Send + Sync + 'static,
+{
+    fn read<'t>(&self, extension: &'t T) -> Option<ExtractedText<'t>> {
+        (self.0)(extension)
+    }
+}
+
+impl<T: Send + Sync + 'static, F: Read<T>> Extract for Extension<T, F> {
     fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         let extension = head.extensions.get()?;
         if !self.has_been_present.load(Ordering::Relaxed) {
             self.has_been_present.store(true, Ordering::Relaxed);
         }
-        (self.read)(extension).map(ExtractedText::from)
+        self.read.read(extension)
     }
 
     fn missing_extension(&self, extensions: &Extensions) -> Option<&'static str> {

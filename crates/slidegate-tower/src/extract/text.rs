@@ -2,7 +2,8 @@
 //! of bytes that is not UTF-8.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Deref;
 
 use arrayvec::ArrayString;
@@ -119,6 +120,23 @@ impl From<String> for ExtractedText<'_> {
         Self(ExtractedTextRepr::Owned(text))
     }
 }
+
+/// Implements the conversion of types whose text has at most [`MAX_INLINE_BYTES`] bytes.
+macro_rules! impl_from_short {
+    ($($short:ty),+) => {
+        $(impl From<$short> for ExtractedText<'_> {
+            fn from(value: $short) -> Self {
+                let mut text = InlineText::new();
+                match write!(text, "{value}") {
+                    Ok(()) => text.into(),
+                    Err(_) => value.to_string().into(),
+                }
+            }
+        })+
+    };
+}
+
+impl_from_short!(u8, u16, u32, u64, u128, i32, i64, IpAddr, Ipv4Addr, Ipv6Addr);
 
 impl<'r> From<Cow<'r, str>> for ExtractedText<'r> {
     fn from(text: Cow<'r, str>) -> Self {

@@ -9,8 +9,7 @@ use crate::extract::Attributes;
 use crate::names::NamesError;
 
 impl RateLimitLayer {
-    /// Creates a layer as [`new`](Self::new) does, and [checks its names](Self::check_names), in the domain `default`. For
-    /// another domain, and for named costs, call `check_names` last.
+    /// Creates a layer as [`new`](Self::new) does, and [checks its names](Self::check_names).
     ///
     /// ```
     /// use slidegate::{Gate, MemoryStore, Policy};
@@ -41,14 +40,13 @@ impl RateLimitLayer {
 }
 
 impl<R> RateLimitLayer<R> {
-    /// Compares the names of the layer with the names of the policy. Call it last, because other methods change the names.
-    /// These are problems:
+    /// Compares the names of the layer with the names of the policy. Call it after [`cost`](Self::cost). These are problems:
     ///
-    /// - A rule of the layer's [domain](Self::domain) uses an attribute that no extractor provides, in `per`, `when`,
+    /// - A rule of the [domain](Attributes::domain) uses an attribute that no extractor provides, in `per`, `when`,
     ///   `overrides` or `descriptor`. Of alternatives such as `api_key|ip`, one is enough, unless an extractor that no rule
     ///   uses has a similar name.
     /// - No rule has the domain, although the policy has rules.
-    /// - No rule charges a [named cost](Self::named_cost) of the layer, or its [`cost`](Self::cost).
+    /// - No rule charges a [named cost](Attributes::named_cost), or the layer's [`cost`](Self::cost).
     ///
     /// An extractor that no rule uses is no error, because a policy changes without a build.
     ///

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::routing::get;
 use slidegate::store::{Adjustment, Asynchronous, ChargeResult, Edit, Hit, Outcomes, Receipt};
-use slidegate::{Limiter, MemoryStore, Store, StoreError, SyncStore};
+use slidegate::{Check, Limiter, MemoryStore, Store, StoreError, SyncStore};
 use slidegate_tower::{OnDrop, RateLimitLayer, Settlement, WhenMissing, extract};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
@@ -39,7 +39,7 @@ impl<S: Store> ThreePerMinuteLimiter<S> {
     }
 
     async fn remaining(&self) -> u64 {
-        self.limiter.peek_async(LIMITER_KEY, 0).await.unwrap().remaining()
+        self.limiter.peek_async(Check::new(LIMITER_KEY).cost(0)).await.remaining()
     }
 
     /// Waits until other tasks have changed the remaining quota to the expected value. Panics if they do not.
@@ -238,14 +238,14 @@ impl Store for StoreWithDelayedResults {
 async fn charge_of_call_dropped_during_decision_is_reverted() {
     let (charged, mut charges) = mpsc::unbounded_channel();
     let store = StoreWithDelayedResults { store: MemoryStore::new(), charged };
-    let limiter = Arc::new(Limiter::with_store(["3/min"], store).unwrap());
+    let limiter = Arc::new(Limiter::with_store("limiter", ["3/min"], store).unwrap());
     let layer =
         RateLimitLayer::keyed_by(limiter.clone(), extract::value(LIMITER_KEY), WhenMissing::Deny)
             .on_drop(OnDrop::Revert);
     let service = layer.layer(service_fn(async |_: Request<Body>| {
         Ok::<_, Infallible>(Response::new(Body::empty()))
     }));
-    let remaining = async || limiter.peek_async(LIMITER_KEY, 0).await.unwrap().remaining();
+    let remaining = async || limiter.peek_async(Check::new(LIMITER_KEY).cost(0)).await.remaining();
     for is_dropped_first in [true, false] {
         let call = tokio::spawn(service.clone().oneshot(Request::new(Body::empty())));
         let permit = charges.recv().await.unwrap();

@@ -80,7 +80,7 @@ impl<S: Store> StoreFixture<S> {
     pub fn limiter(&self, max: u64, window: Duration) -> Limiter<S> {
         let quota = Quota::new(max, window).unwrap();
         let limit = Limit::new(quota, Algorithm::SlidingLog).unwrap();
-        Limiter::with_store([limit], (self.store)()).unwrap()
+        Limiter::with_store("limiter", [limit], (self.store)()).unwrap()
     }
 }
 

@@ -4,10 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::Router;
 use axum::http::StatusCode;
-use slidegate::Store;
+use slidegate::{OnStoreError, Store};
 use slidegate_tower::{
-    Attributes, Grpc, OnStoreError, RateLimitLayer, Settlement, TrustedProxies, WhenMissing,
-    extract,
+    Attributes, Grpc, RateLimitLayer, Settlement, TrustedProxies, WhenMissing, extract,
 };
 use tokio::net::TcpListener;
 use tonic::metadata::MetadataMap;
@@ -57,7 +56,7 @@ async fn call_health_service(
 
 fn layer_with_limit_per_ip(fixture: &StoreFixture<impl Store>) -> RateLimitLayer<Grpc> {
     let ip = extract::client_ip(TrustedProxies::none());
-    let limiter = fixture.limiter(2, MINUTE).named("per-ip");
+    let limiter = fixture.limiter(2, MINUTE).named("per-ip").on_store_error(OnStoreError::Deny);
     RateLimitLayer::keyed_by(limiter, ip, WhenMissing::Deny).respond_with(Grpc)
 }
 
@@ -114,7 +113,7 @@ async fn malformed_grpc_cost_has_status_invalid_argument() {
 async fn denial_during_store_outage_has_status_unavailable() {
     let fixture = StoreFixture::with_async_store();
     fixture.set_faults(UNREACHABLE);
-    let layer = layer_with_limit_per_ip(&fixture).on_store_error(OnStoreError::Deny);
+    let layer = layer_with_limit_per_ip(&fixture);
     let mut client = connect_client(serve_tonic_health_service(layer).await).await;
     let status = call_health_service(&mut client, "").await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);

@@ -84,9 +84,8 @@ rules:
         );
         let attributes = user_attributes().with("path", extract::path());
         // A rule need not use each extractor: a policy changes without a build.
-        let attributes = attributes.with("host", extract::host());
+        let attributes = attributes.with("host", extract::host()).named_cost("tokens", |_| Some(1));
         let layer = RateLimitLayer::new(gate, attributes)
-            .named_cost("tokens", |_| Some(1))
             .settle(|_| Settlement::Report { cost: "tokens", units: 1 });
         let http = serve(hello_router().layer(layer)).await;
         assert_eq!(statuses_of_user(&http).await, [200; 5]);
@@ -99,7 +98,7 @@ async fn domain_without_rules_is_warned_about() {
     with_both_stores!(|fixture| {
         let log = Log::new();
         let gate = fixture.gate("rules: [{ name: all, domain: api, limits: [1/min] }]");
-        let layer = RateLimitLayer::new(gate, Attributes::new()).domain("apii");
+        let layer = RateLimitLayer::new(gate, Attributes::new().domain("apii"));
         let http = serve(hello_router().layer(layer)).await;
         assert_eq!(statuses_of_user(&http).await, [200; 5]);
         let warning = log.take_warning();
@@ -154,9 +153,8 @@ async fn costs_that_no_rule_charges_are_warned_about() {
     with_both_stores!(|fixture| {
         let log = Log::new();
         let gate = fixture.gate("rules: [{ name: tokens, limits: [10/min], cost: tokens }]");
-        let layer = RateLimitLayer::new(gate, Attributes::new())
-            .named_cost("token", |_| Some(10))
-            .cost(|_| 10);
+        let attributes = Attributes::new().named_cost("token", |_| Some(10));
+        let layer = RateLimitLayer::new(gate, attributes).cost(|_| 10);
         let http = serve(hello_router().layer(layer)).await;
         assert_eq!(statuses_of_user(&http).await, [200; 5], "{fixture:?}");
         let warnings = log.take_warnings();
@@ -168,12 +166,12 @@ async fn costs_that_no_rule_charges_are_warned_about() {
 }
 
 /// Returns the problems of a layer with the extractors `user` and `ip`.
-fn problems(policy: &str, set: impl FnOnce(RateLimitLayer) -> RateLimitLayer) -> String {
+fn problems(policy: &str, set: impl FnOnce(Attributes) -> Attributes) -> String {
     let gate = Gate::new(Policy::from_yaml(policy).unwrap(), MemoryStore::new());
     let attributes = Attributes::new()
         .with("user", extract::header("x-user"))
         .with("ip", extract::client_ip(TrustedProxies::none()));
-    let checked = set(RateLimitLayer::new(gate, attributes)).check_names();
+    let checked = RateLimitLayer::new(gate, set(attributes)).check_names();
     checked.err().map_or(String::new(), |error| error.to_string())
 }
 
@@ -211,7 +209,7 @@ fn names_error_states_consequence_and_suggestion() {
         ("when: { route: / }, limits: [1/s]", "no extractor provides `route`, so the rule never"),
     ] {
         let policy = format!("rules: [{{ name: a, {fields} }}]");
-        let problems = problems(&policy, |layer| layer);
+        let problems = problems(&policy, |attributes| attributes);
         assert!(problems.starts_with(&format!("rule `a`: {expected}")), "{problems}");
         assert_eq!(problems.lines().count(), 1, "{problems}");
     }
@@ -221,7 +219,7 @@ fn names_error_states_consequence_and_suggestion() {
 fn rules_with_same_attribute_share_problem() {
     let rule = |nth| format!("  - {{ name: r{nth}, per: [team], limits: [1/s] }}\n");
     let rules: String = (0..100).map(rule).collect();
-    let problems = problems(&format!("rules:\n{rules}"), |layer| layer);
+    let problems = problems(&format!("rules:\n{rules}"), |attributes| attributes);
     assert!(problems.starts_with("rule `r0` and 99 more: no extractor"), "{problems}");
     assert_eq!(problems.lines().count(), 1);
 }
@@ -244,7 +242,7 @@ rules:
   - { name: b, domain: web, per: [team], limits: [1/s] }
 ";
     let check = |domain: &'static str, cost: &'static str| {
-        problems(policy, move |layer| layer.domain(domain).named_cost(cost, |_| None))
+        problems(policy, move |attributes| attributes.domain(domain).named_cost(cost, |_| None))
     };
     assert_eq!(check("api", "tokens"), "");
     let unknown_cost = "cost `token`: no rule charges it, so it has no effect; did you mean `tokens`? the costs are `tokens`";
@@ -255,15 +253,14 @@ rules:
 }
 
 #[tokio::test]
-async fn named_costs_of_limiter_are_warned_about() {
+async fn settled_named_cost_of_limiter_is_warned_about() {
     with_both_stores!(|fixture| {
         let log = Log::new();
         let limiter = fixture.limiter(10, MINUTE);
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
-            .named_cost("tokens", |_| Some(10))
             .settle(|_| Settlement::NamedCost { cost: "tokens", units: 50 });
         let http = serve(hello_router().layer(layer)).await;
         assert_eq!(statuses_of_user(&http).await, [200; 5], "{fixture:?}");
-        assert_eq!(log.take_warnings().len(), 2, "{fixture:?}");
+        assert_eq!(log.take_warnings().len(), 1, "{fixture:?}");
     });
 }

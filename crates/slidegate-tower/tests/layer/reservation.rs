@@ -61,10 +61,8 @@ fn new_app<S: Store>(gate: std::sync::Arc<Gate<S>>, on_drop: OnDrop) -> Router {
             Body::new(TokenStream { reservation, tokens: 0, end })
         }
     };
-    let layer = RateLimitLayer::new(gate, Attributes::new())
-        .named_cost("tokens", |_| Some(1_000))
-        .on_drop(on_drop)
-        .reserve();
+    let attributes = Attributes::new().named_cost("tokens", |_| Some(1_000));
+    let layer = RateLimitLayer::new(gate, attributes).on_drop(on_drop).reserve();
     Router::new()
         .route("/ends", get(stream(Ok(30))))
         .route("/stops", get(stream(Err(20))))

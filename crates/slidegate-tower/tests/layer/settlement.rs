@@ -231,16 +231,16 @@ rules:
   - { name: tokens, per: [user], limits: [100/min], cost: tokens, algorithm: sliding_log }
 ",
     );
-    let attributes = Attributes::new().with("user", extract::header("x-user"));
-    let layer = RateLimitLayer::new(gate, attributes)
-        .named_cost("tokens", |head| head.headers.get("x-tokens")?.to_str().ok()?.parse().ok())
-        .settle(|response| {
-            let used = response.extensions.get();
-            used.map_or(Settlement::Keep, |&ActualUnits(units)| Settlement::Report {
-                cost: "tokens",
-                units,
-            })
-        });
+    let attributes = Attributes::new()
+        .with("user", extract::header("x-user"))
+        .named_cost("tokens", |head| head.headers.get("x-tokens")?.to_str().ok()?.parse().ok());
+    let layer = RateLimitLayer::new(gate, attributes).settle(|response| {
+        let used = response.extensions.get();
+        used.map_or(Settlement::Keep, |&ActualUnits(units)| Settlement::Report {
+            cost: "tokens",
+            units,
+        })
+    });
     let handler = async |request: Request| {
         let units = request.uri().path().trim_start_matches('/').parse().unwrap();
         (Extension(ActualUnits(units)), "done")

@@ -6,8 +6,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use serde_json::json;
+use slidegate::OnStoreError;
+use slidegate::store::LocalCountsOptions;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
-use slidegate_tower::{Attributes, OnStoreError, RateLimitLayer, Settlement, WhenMissing, extract};
+use slidegate_tower::{Attributes, RateLimitLayer, Settlement, WhenMissing, extract};
 
 use crate::fixture::{StoreFixture, TestClient, TestResponse, hello_router, serve};
 
@@ -34,9 +36,8 @@ async fn serve_with_two_requests_per_day(
     fixture: &StoreFixture<FaultyStore>,
     on_store_error: OnStoreError,
 ) -> TestClient {
-    let limiter = fixture.limiter(2, DAY).named("all");
-    let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny)
-        .on_store_error(on_store_error);
+    let limiter = fixture.limiter(2, DAY).named("all").on_store_error(on_store_error);
+    let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
     serve(hello_router().layer(layer)).await
 }
 
@@ -107,7 +108,10 @@ async fn limiter_counts_in_memory_during_outage() {
 async fn limiter_enforces_instance_share_during_outage() {
     let instances = NonZeroU32::new(4).unwrap();
     for fixture in fixtures_with_outage() {
-        let limiter = fixture.limiter(8, DAY).named("all").with_instances(instances);
+        let limiter = fixture
+            .limiter(8, DAY)
+            .named("all")
+            .with_local_counts(LocalCountsOptions { instances, ..LocalCountsOptions::default() });
         let layer = RateLimitLayer::keyed_by(limiter, extract::value("all"), WhenMissing::Deny);
         let http = serve(hello_router().layer(layer)).await;
         for status in [200, 200, 429] {

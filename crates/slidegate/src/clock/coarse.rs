@@ -22,7 +22,7 @@ use super::{Clock, Timestamp, WallClock};
 ///
 /// let clock = CoarseClock::new();
 /// assert!(clock.tick() <= Duration::from_millis(10));
-/// let limiter = Limiter::with_store(["100/min"], MemoryStore::with_clock(clock, 1_000_000))?;
+/// let limiter = Limiter::with_store("limiter", ["100/min"], MemoryStore::with_clock(clock, 1_000_000))?;
 /// assert!(limiter.check("acme").is_allowed());
 /// # Ok::<(), slidegate::LimiterError>(())
 /// ```

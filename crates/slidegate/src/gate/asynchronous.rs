@@ -1,113 +1,95 @@
 //! Methods of a gate for all kinds of stores, including stores that respond later or fail.
 
+use super::ineffective_costs::is_permit;
 use super::{Gate, decide};
 use crate::decision::{Decision, DecisionLimits, PolicyLimits};
 use crate::hit::Hit;
-use crate::policy::{MatchedRules, OnStoreError};
+use crate::policy::{MatchedRules, OnStoreError, Operation};
 use crate::request::Request;
-use crate::store::{Adjustment, Edit, Outcomes, Receipt, Store, StoreError};
-use crate::wait::WaitCounters;
+use crate::reserved_call::ActualCosts;
+use crate::store::{Adjustment, Edit, Receipt, Store, StoreError};
+use crate::wait::{Timer, WaitCounters};
 
-use super::fallback::LocalCounts;
+use crate::fallback::LocalCounts;
 
 /// Asynchronous methods, for any store. Each method does the same as the method of the same name without `_async`.
 ///
 /// While the store is unavailable, decisions are degraded, that is, made without the store. If a rule that can deny the
 /// request has [`OnStoreError::Deny`], the request is denied. Otherwise each rule that applies follows its own
 /// [`OnStoreError`]. The bound on the units that are then admitted is described at
-/// [`with_instances`](Gate::with_instances).
+/// [`LocalCountsOptions::instances`](crate::store::LocalCountsOptions::instances).
 impl<S: Store> Gate<S> {
-    /// Decides a request, and charges its cost if every limit has capacity for it.
+    /// Decides a request, and charges its cost if every limit has capacity for it. Waits until then, if the request has a
+    /// [maximum wait](Request::with_max_wait).
+    ///
     /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request
     /// is then denied.
     pub async fn check_async(&self, request: &Request<'_>) -> Decision<'static> {
-        let policy = self.policy.load();
-        self.warn_about_unknown_costs(&policy, request);
-        self.check_matched_async(&policy.apply(request)).await
+        self.check_on(Timer::asynchronous(), request).await
     }
 
-    /// Decides a request like [`check_async`](Self::check_async). `matched` are the rules of a policy that apply to the
-    /// request.
-    pub async fn check_matched_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
-        if !matched.has_hits() {
-            return decide_without_limits(matched);
-        }
-        let on_refunded = |refunds: &[Hit<'_>]| self.on_refunded(refunds);
-        let decision = decide::charge(&self.store, matched, on_refunded).await;
-        match self.notify_fallback_on_success(decision) {
-            Ok(decision) => decision,
-            Err(_) => self.decide_without_store(matched, decide::charge_local),
+    /// Decides a request by the rules of a policy that apply to it. [`check_async`](Self::check_async),
+    /// [`peek_async`](Self::peek_async) and [`report_async`](Self::report_async) do this with the rules of the gate's policy.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    ///
+    /// # futures_executor::block_on(async {
+    /// let policy = Policy::from_yaml("rules: [{ name: a, per: [client], limits: [5/min] }]")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let request = Request::new("default", Descriptor::new([("client", "ann")]));
+    /// let policy = gate.policy();
+    /// let matched = policy.apply(&request);
+    /// println!("{} rules apply", matched.matches().count());
+    /// assert_eq!(gate.decide_async(&matched).await.remaining(), 4);
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn decide_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
+        match (Timer::asynchronous(), self.wait_of(matched)) {
+            // Boxed, because few requests wait, and the others should not pay for a larger future.
+            (Some(timer), Some((options, request_bytes))) => {
+                Box::pin(self.wait_for_rules(timer, matched, options, request_bytes)).await
+            }
+            _ => self.decide_once(matched).await,
         }
     }
 
-    /// Decides requests one after the other, as [`check_async`](Self::check_async) does, all under the same policy.
-    pub async fn check_many_async(&self, requests: &[Request<'_>]) -> Vec<Decision<'static>> {
-        let policy = self.policy.load();
-        let mut decisions = Vec::with_capacity(requests.len());
-        for request in requests {
-            self.warn_about_unknown_costs(&policy, request);
-            decisions.push(self.check_matched_async(&policy.apply(request)).await);
-        }
-        decisions
-    }
-
-    /// Returns the decision that [`check_async`](Self::check_async) would make. Charges nothing.
+    /// Returns the decision that [`check_async`](Self::check_async) would make now. Charges nothing.
     pub async fn peek_async(&self, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load();
-        self.peek_matched_async(&policy.apply(request)).await
+        self.decide_once(&policy.apply(request).into_peek()).await
     }
 
-    /// Returns the decision of [`peek_async`](Self::peek_async). `matched` are the rules of a policy that apply to the
-    /// request.
-    pub async fn peek_matched_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
-        if !matched.has_hits() {
-            return decide_without_limits(matched);
-        }
-        match self.notify_fallback_on_success(decide::peek(&self.store, matched).await) {
-            Ok(decision) => decision,
-            Err(_) => self.decide_without_store(matched, decide::peek_local),
-        }
-    }
-
-    /// Records units that have been consumed already. A report is never denied.
+    /// Records units that have been consumed already. A report is never denied, and does not wait.
     pub async fn report_async(&self, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load();
         self.warn_about_unknown_costs(&policy, request);
-        let matched = policy.apply(request).into_matches_for_reported_usage();
-        self.check_matched_async(&matched).await
+        self.decide_once(&policy.apply(request).into_report()).await
     }
 
-    /// Corrects the charges of an allowed request to `cost`, its actual cost. Call this method at most once per
-    /// decision. Charges that were made in memory, while the store was unavailable, are corrected in memory.
+    /// Corrects the charges of an allowed request to its actual costs. Call this method at most once per decision. Charges
+    /// that were made in memory, while the store was unavailable, are corrected in memory.
     ///
     /// # Errors
     /// If the store did not respond.
-    pub async fn settle_async(&self, decision: &Decision<'_>, cost: u64) -> Result<(), StoreError> {
-        if !decision.is_allowed() {
-            return Ok(());
-        }
-        let receipt = decision.request_cost_receipt();
-        self.warn_if_request_cost_is_unused(decision, &receipt);
-        self.adjust_receipt(decision, &receipt, Adjustment::SetCost(cost)).await
-    }
-
-    /// Corrects the charges of the named cost `cost` of an allowed request to `units`; charges of other costs stay. See
-    /// [`settle_named`](Self::settle_named). Call this method at most once per decision and cost.
-    ///
-    /// # Errors
-    /// If the store did not respond.
-    pub async fn settle_named_async(
+    pub async fn settle_async<'c>(
         &self,
         decision: &Decision<'_>,
-        cost: &str,
-        units: u64,
+        actual: impl Into<ActualCosts<'c>>,
     ) -> Result<(), StoreError> {
         if !decision.is_allowed() {
             return Ok(());
         }
-        let receipt = decision.named_cost_receipt(cost);
-        self.warn_if_named_cost_is_unused(decision, &receipt, cost);
-        self.adjust_receipt(decision, &receipt, Adjustment::SetCost(units)).await
+        let actual = actual.into();
+        let corrections = actual.corrections(decision);
+        if corrections.iter().any(|(receipt, _)| receipt.charges().iter().all(is_permit)) {
+            self.warn_about_uncharged_costs(decision, &actual);
+        }
+        for (receipt, adjustment) in corrections.iter().filter(|(receipt, _)| !receipt.is_empty()) {
+            self.adjust_receipt(decision, receipt, *adjustment).await?;
+        }
+        Ok(())
     }
 
     /// Reverts the charges of a decision. Call this method at most once per decision. Charges that were made in memory,
@@ -134,6 +116,46 @@ impl<S: Store> Gate<S> {
     /// If the store did not respond.
     pub async fn reset_async(&self, request: &Request<'_>) -> Result<(), StoreError> {
         self.edit_counters_async(request, Edit::Reset).await
+    }
+
+    /// Decides a request, after a wait on the timer if there is one.
+    pub(super) async fn check_on(
+        &self,
+        timer: Option<Timer>,
+        request: &Request<'_>,
+    ) -> Decision<'static> {
+        let policy = self.policy.load();
+        self.warn_about_unknown_costs(&policy, request);
+        let matched = policy.apply(request);
+        match (timer, self.wait_of(&matched)) {
+            (Some(timer), Some((options, _))) => {
+                Box::pin(self.wait_for_request(timer, request, options)).await
+            }
+            _ => self.decide_once(&matched).await,
+        }
+    }
+
+    /// Decides a request without a wait.
+    pub(super) async fn decide_once(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
+        if !matched.has_hits() {
+            return decide_without_limits(matched);
+        }
+        if matched.operation() == Operation::Peek {
+            let decision = decide::peek(&self.store, matched).await;
+            return match self.notify_fallback_on_success(decision) {
+                Ok(decision) => decision,
+                Err(error) => self.decide_without_store(matched, decide::peek_local, error),
+            };
+        }
+        if let Some(identity) = matched.options().and_then(|options| options.identity.as_ref()) {
+            return Box::pin(self.charge_call(matched, identity)).await;
+        }
+        let on_refunded = |refunds: &[Hit<'_>]| self.on_refunded(refunds);
+        let decision = decide::charge(&self.store, matched, on_refunded).await;
+        match self.notify_fallback_on_success(decision) {
+            Ok(decision) => decision,
+            Err(error) => self.decide_without_store(matched, decide::charge_local, error),
+        }
     }
 
     /// Wakes the first waiting request of each counter to which refunds have returned units.
@@ -187,6 +209,7 @@ impl<S: Store> Gate<S> {
         &self,
         matched: &MatchedRules<'_>,
         decide: impl FnOnce(&LocalCounts, &MatchedRules<'_>) -> Decision<'static>,
+        error: StoreError,
     ) -> Decision<'static> {
         let is_denied = matched.on_store_error() == OnStoreError::Deny;
         let mut local = matched.matches_decidable_without_store();
@@ -201,9 +224,9 @@ impl<S: Store> Gate<S> {
             decide_without_limits(&local)
         };
         if is_denied {
-            Decision::store_unavailable(DecisionLimits::Policy(PolicyLimits::none(&local)))
+            Decision::store_unavailable(DecisionLimits::Policy(PolicyLimits::none(&local)), error)
         } else {
-            decision.into_degraded()
+            decision.into_degraded(error)
         }
     }
 
@@ -221,5 +244,5 @@ impl<S: Store> Gate<S> {
 
 /// Returns the decision on a request to which no limit applies: it is allowed.
 fn decide_without_limits(matched: &MatchedRules<'_>) -> Decision<'static> {
-    Decision::from_peek(&[], Outcomes::new(), decide::limits_of(matched))
+    Decision::allowed(decide::limits_of(matched))
 }

@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::policy::{HitList, MatchedRules};
 use crate::store::{Charge, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, decide_now};
 
-use super::fallback::LocalCounts;
+use crate::fallback::LocalCounts;
 
 /// The hits of a request, split into hits that refund units and hits that charge units.
 struct RefundsAndCharges<'h> {

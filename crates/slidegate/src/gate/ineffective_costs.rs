@@ -11,7 +11,7 @@ use crate::policy::{DomainNames, Policy, RuleCost};
 use crate::request::Request;
 use crate::reserved_call::ActualCosts;
 use crate::similar::most_similar_word;
-use crate::store::{Charge, Receipt};
+use crate::store::Charge;
 
 /// The maximum number of costs about which a gate warns until its policy is replaced. The names may come from clients.
 const MAX_WARNED_COSTS: usize = 16;
@@ -52,29 +52,6 @@ impl<S> Gate<S> {
             if !names.has_cost(cost) {
                 self.warn_about_unknown_cost(cost, &[names]);
             }
-        }
-    }
-
-    /// Warns if a settlement of the unnamed cost changes no charge. `receipt` has the charges that it changes.
-    pub(super) fn warn_if_request_cost_is_unused(
-        &self,
-        decision: &Decision<'_>,
-        receipt: &Receipt,
-    ) {
-        if receipt.charges().iter().all(is_permit) {
-            self.warn_about_uncharged_costs(decision, &ActualCosts::new().cost(1));
-        }
-    }
-
-    /// Warns if a settlement of a named cost changes no charge. `receipt` has the charges that it changes.
-    pub(super) fn warn_if_named_cost_is_unused(
-        &self,
-        decision: &Decision<'_>,
-        receipt: &Receipt,
-        cost: &str,
-    ) {
-        if receipt.is_empty() {
-            self.warn_about_uncharged_costs(decision, &ActualCosts::new().with_cost(cost, 1));
         }
     }
 
@@ -131,7 +108,7 @@ impl<S> Gate<S> {
 }
 
 /// Returns whether a charge is a permit of a request in flight, whatever the request costs.
-fn is_permit(charge: &Charge) -> bool {
+pub(super) fn is_permit(charge: &Charge) -> bool {
     charge.limit.is_concurrent()
 }
 

@@ -52,24 +52,6 @@ impl<S: Store> Gate<S> {
         poll_once(self.acquire_async(request))
     }
 
-    /// Releases a permit, so that another request can get one. Returns whether it was live: a permit that has been released
-    /// or has expired is not.
-    pub fn release(&self, permit: &Permit) -> bool
-    where
-        S: SyncStore,
-    {
-        poll_once(self.release_async(permit)).unwrap_or(false)
-    }
-
-    /// Renews a permit: it expires a whole `permit_ttl` from now. Returns whether it was live: a permit that has been
-    /// released or has expired is not, and cannot be renewed.
-    pub fn renew(&self, permit: &Permit) -> bool
-    where
-        S: SyncStore,
-    {
-        poll_once(self.renew_async(permit)).unwrap_or(false)
-    }
-
     /// Decides a request as [`check_async`](Self::check_async) does. See [`acquire`](Self::acquire).
     ///
     /// # Errors
@@ -77,22 +59,6 @@ impl<S: Store> Gate<S> {
     pub async fn acquire_async(&self, request: &Request<'_>) -> Result<PermitGuard<'_, S>, Denied> {
         let decision = self.check_async(request).await.into_result()?;
         Ok(PermitGuard::new(self, decision))
-    }
-
-    /// Releases a permit. See [`release`](Self::release).
-    ///
-    /// # Errors
-    /// If the store did not respond. The caller can repeat the call; otherwise the permit counts until it expires.
-    pub async fn release_async(&self, permit: &Permit) -> Result<bool, StoreError> {
-        self.change_permit_async(permit, PermitChange::Release).await
-    }
-
-    /// Renews a permit. See [`renew`](Self::renew).
-    ///
-    /// # Errors
-    /// If the store did not respond. The caller can repeat the call.
-    pub async fn renew_async(&self, permit: &Permit) -> Result<bool, StoreError> {
-        self.change_permit_async(permit, PermitChange::Renew).await
     }
 
     async fn change_permit_async(
@@ -116,13 +82,44 @@ impl<S: Store> Gate<S> {
             self.wait_queues.wake_for_charges(permit.receipt().permit_charges());
         }
     }
+}
 
-    /// Releases a permit without waiting for the result. If the store cannot release it, it counts until it expires.
-    pub fn release_later(&self, permit: Permit) {
-        if permit.is_degraded() {
-            self.fallback.change_permit(&permit, PermitChange::Release);
+/// Releases and renewals. A permit is released or renewed by a gate over the store that counts it.
+impl Permit {
+    /// Releases the permit, so that another request can get one. Returns whether it was live: a permit that has been
+    /// released or has expired is not.
+    pub fn release<S: SyncStore>(&self, gate: &Gate<S>) -> bool {
+        poll_once(self.release_async(gate)).unwrap_or(false)
+    }
+
+    /// Renews the permit: it expires a whole `permit_ttl` from now. Returns whether it was live: a permit that has been
+    /// released or has expired is not, and cannot be renewed.
+    pub fn renew<S: SyncStore>(&self, gate: &Gate<S>) -> bool {
+        poll_once(self.renew_async(gate)).unwrap_or(false)
+    }
+
+    /// Releases the permit. See [`release`](Self::release).
+    ///
+    /// # Errors
+    /// If the store did not respond. The caller can repeat the call; otherwise the permit counts until it expires.
+    pub async fn release_async<S: Store>(&self, gate: &Gate<S>) -> Result<bool, StoreError> {
+        gate.change_permit_async(self, PermitChange::Release).await
+    }
+
+    /// Renews the permit. See [`renew`](Self::renew).
+    ///
+    /// # Errors
+    /// If the store did not respond. The caller can repeat the call.
+    pub async fn renew_async<S: Store>(&self, gate: &Gate<S>) -> Result<bool, StoreError> {
+        gate.change_permit_async(self, PermitChange::Renew).await
+    }
+
+    /// Releases the permit without waiting for the result. If the store cannot release it, it counts until it expires.
+    pub fn release_later<S: Store>(self, gate: &Gate<S>) {
+        if self.is_degraded() {
+            gate.fallback.change_permit(&self, PermitChange::Release);
         } else {
-            self.revert_later(permit.into_receipt())
+            gate.revert_later(self.into_receipt());
         }
     }
 }
@@ -149,7 +146,7 @@ impl<'g, S: Store> PermitGuard<'g, S> {
     where
         S: SyncStore,
     {
-        self.permit.as_ref().is_none_or(|permit| self.gate.renew(permit))
+        self.permit.as_ref().is_none_or(|permit| permit.renew(self.gate))
     }
 
     /// Renews the permit. See [`renew`](Self::renew).
@@ -158,7 +155,7 @@ impl<'g, S: Store> PermitGuard<'g, S> {
     /// If the store did not respond. The caller can repeat the call.
     pub async fn renew_async(&self) -> Result<bool, StoreError> {
         match &self.permit {
-            Some(permit) => self.gate.renew_async(permit).await,
+            Some(permit) => permit.renew_async(self.gate).await,
             None => Ok(true),
         }
     }
@@ -170,7 +167,7 @@ impl<'g, S: Store> PermitGuard<'g, S> {
     /// If the store did not respond. The permit is then released in the background.
     pub async fn release_async(mut self) -> Result<bool, StoreError> {
         let Some(permit) = &self.permit else { return Ok(true) };
-        let was_live = self.gate.release_async(permit).await?;
+        let was_live = permit.release_async(self.gate).await?;
         self.permit = None;
         Ok(was_live)
     }
@@ -184,7 +181,7 @@ impl<'g, S: Store> PermitGuard<'g, S> {
 impl<S: Store> Drop for PermitGuard<'_, S> {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
-            self.gate.release_later(permit);
+            permit.release_later(self.gate);
         }
     }
 }

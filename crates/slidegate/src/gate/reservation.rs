@@ -8,7 +8,7 @@ use crate::call::CallId;
 use crate::decision::{Decision, Denied};
 use crate::request::Request;
 use crate::reserved_call::{ActualCosts, ReservedCall};
-use crate::store::{Adjustment, Store, StoreError, SyncStore, poll_once};
+use crate::store::{Adjustment, SettleResult, Store, StoreError, SyncStore, poll_once};
 
 /// The time for which a store remembers that a guard was settled. A lost call is repeated within it.
 const SETTLE_TTL: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ const SETTLE_TTL: Duration = Duration::from_secs(60);
 ///
 /// let reservation = gate.reserve(&request())?;
 /// assert!(gate.reserve(&request()).is_err());                          // 300 tokens are left
-/// reservation.settle(&ActualCosts::new().with_cost("tokens", 200));
+/// reservation.settle(ActualCosts::new().with_cost("tokens", 200));
 /// drop(gate.reserve(&request())?);                                     // reverts the estimate
 /// assert_eq!(gate.peek(&request()).remaining(), 800);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -61,14 +61,35 @@ impl<S: Store> Gate<S> {
     /// If the request is denied.
     pub async fn reserve_async(&self, request: &Request<'_>) -> Result<Reservation<'_, S>, Denied> {
         let decision = self.check_async(request).await.into_result()?;
-        Ok(Reservation::new(self, decision))
+        let id = request.call_identity().map_or_else(CallId::unique, |call| call.id);
+        Ok(Reservation::new(self, id, decision))
+    }
+}
+
+impl ReservedCall {
+    /// Corrects the charges of the call to the actual costs, unless this has been done before. The correction can be
+    /// repeated for `ttl`. `is_degraded` is whether the decision on the call was [degraded](Decision::is_degraded): its
+    /// charges were then made in the memory of `gate`.
+    ///
+    /// # Errors
+    /// If the store did not respond. The caller can repeat the call.
+    pub async fn settle_async<S: Store>(
+        &self,
+        gate: &Gate<S>,
+        actual: &ActualCosts<'_>,
+        ttl: Duration,
+        is_degraded: bool,
+    ) -> Result<SettleResult, StoreError> {
+        gate.settle_call(&self.settlement(actual, ttl), is_degraded).await
     }
 }
 
 impl<'g, S: Store> Reservation<'g, S> {
-    fn new(gate: &'g Gate<S>, decision: Decision<'static>) -> Self {
-        let call = ReservedCall::from_decision(CallId::unique(), &decision);
-        Self { gate, decision, call, is_reverted_on_drop: true }
+    fn new(gate: &'g Gate<S>, id: CallId, decision: Decision<'static>) -> Self {
+        let call = ReservedCall::from_decision(id, &decision);
+        // The first call still owns the charges that a repetition returns.
+        let is_reverted_on_drop = decision.repeated_after().is_none();
+        Self { gate, decision, call, is_reverted_on_drop }
     }
 
     /// Returns the decision of the request.
@@ -77,7 +98,7 @@ impl<'g, S: Store> Reservation<'g, S> {
     }
 
     /// Corrects the charges to the actual costs.
-    pub fn settle(self, actual: &ActualCosts<'_>)
+    pub fn settle<'c>(self, actual: impl Into<ActualCosts<'c>>)
     where
         S: SyncStore,
     {
@@ -89,16 +110,20 @@ impl<'g, S: Store> Reservation<'g, S> {
     ///
     /// # Errors
     /// If the store did not respond. The estimate may stay charged.
-    pub async fn settle_async(mut self, actual: &ActualCosts<'_>) -> Result<(), StoreError> {
-        self.gate.warn_about_uncharged_costs(&self.decision, actual);
-        let settlement = self.call.settlement(actual, SETTLE_TTL);
+    pub async fn settle_async<'c>(
+        mut self,
+        actual: impl Into<ActualCosts<'c>>,
+    ) -> Result<(), StoreError> {
+        let actual = actual.into();
+        self.gate.warn_about_uncharged_costs(&self.decision, &actual);
+        let settlement = self.call.settlement(&actual, SETTLE_TTL);
         let is_degraded = self.decision.is_degraded();
         self.is_reverted_on_drop = false;
-        let first = self.gate.settle_call_async(&settlement, is_degraded).await;
+        let first = self.gate.settle_call(&settlement, is_degraded).await;
         match first {
             // The store applies the settlement once.
             Err(error) if error.may_have_charged() => {
-                self.gate.settle_call_async(&settlement, is_degraded).await.map(drop)
+                self.gate.settle_call(&settlement, is_degraded).await.map(drop)
             }
             result => result.map(drop),
         }

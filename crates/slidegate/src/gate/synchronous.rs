@@ -5,38 +5,35 @@ use super::Gate;
 use crate::decision::Decision;
 use crate::policy::MatchedRules;
 use crate::request::Request;
+use crate::reserved_call::ActualCosts;
 use crate::store::{SyncStore, poll_once};
+use crate::wait::Timer;
 
 /// Synchronous methods, for a store that responds without waiting and never fails. The bound is on each method, so that
 /// the compiler's message for another store names the method with `_async`.
 impl<S> Gate<S> {
-    /// Decides a request, and charges its cost if every limit has capacity for it.
+    /// Decides a request, and charges its cost if every limit has capacity for it. Blocks the current thread until then, if
+    /// the request has a [maximum wait](Request::with_max_wait).
+    ///
     /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request
     /// is then denied.
     pub fn check(&self, request: &Request<'_>) -> Decision<'static>
     where
         S: SyncStore,
     {
-        poll_once(self.check_async(request))
+        poll_once(self.check_on(Some(Timer::Thread), request))
     }
 
-    /// Decides a request like [`check`](Self::check). `matched` are the rules of a policy that apply to the request.
-    pub fn check_matched(&self, matched: &MatchedRules<'_>) -> Decision<'static>
+    /// Decides a request by the rules of a policy that apply to it, without a wait. [`check`](Self::check),
+    /// [`peek`](Self::peek) and [`report`](Self::report) do this with the rules of the gate's policy.
+    pub fn decide(&self, matched: &MatchedRules<'_>) -> Decision<'static>
     where
         S: SyncStore,
     {
-        poll_once(self.check_matched_async(matched))
+        poll_once(self.decide_once(matched))
     }
 
-    /// Decides requests one after the other, as [`check`](Self::check) does, all under the same policy.
-    pub fn check_many(&self, requests: &[Request<'_>]) -> Vec<Decision<'static>>
-    where
-        S: SyncStore,
-    {
-        poll_once(self.check_many_async(requests))
-    }
-
-    /// Returns the decision that [`check`](Self::check) would make. Charges nothing.
+    /// Returns the decision that [`check`](Self::check) would make now. Charges nothing.
     pub fn peek(&self, request: &Request<'_>) -> Decision<'static>
     where
         S: SyncStore,
@@ -44,7 +41,7 @@ impl<S> Gate<S> {
         poll_once(self.peek_async(request))
     }
 
-    /// Records units that have been consumed already. A report is never denied: units are charged even above max, and
+    /// Records units that have been consumed already. A report is never denied, and does not wait: units are charged even above max, and
     /// the counters then deny requests until enough units have left the window.
     ///
     /// Rules with a constant cost are skipped. Rules with a [named cost] are charged if the descriptor has a cost with
@@ -78,51 +75,38 @@ impl<S> Gate<S> {
         poll_once(self.report_async(request))
     }
 
-    /// Corrects the charges of an allowed request to `cost`, its actual cost: reverts the excess, or charges the
-    /// difference, even above max. A key above max is denied until enough units have left the window. A denied request
-    /// has no cost, so its charges are not changed. Call this method at most once per decision.
+    /// Corrects the charges of an allowed request to its actual costs: reverts the excess, or charges the difference, even
+    /// above max. A key above max is denied until enough units have left the window. A denied request has no cost, so its
+    /// charges are not changed. Call this method at most once per decision.
     ///
-    /// Charges of rules that [state their cost](crate::policy::RuleCost) are not changed. If the request has several
-    /// descriptors, each of them is corrected to the new cost.
+    /// A number is the cost for rules that do not [state a cost](crate::policy::RuleCost). If the request has several
+    /// descriptors, each of them is corrected to the new costs. A cost that no rule charges is logged once.
     ///
     /// ```
-    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    /// use slidegate::{ActualCosts, Descriptor, Gate, MemoryStore, Policy, Request};
     ///
-    /// let policy = Policy::from_yaml("rules: [{ name: tokens, per: [user], limits: [1000/min] }]")?;
+    /// let policy = Policy::from_yaml("
+    /// rules:
+    ///   - { name: units, per: [user], limits: [1000/min] }
+    ///   - { name: tokens, per: [user], limits: [1000/min], cost: tokens }
+    /// ")?;
     /// let gate = Gate::new(policy, MemoryStore::new());
-    /// let request = Request::new("default", Descriptor::new([("user", "ann")]).cost(100)); // an estimate
+    /// let estimate = Descriptor::new([("user", "ann")]).cost(100).with_cost("tokens", 700);
+    /// let request = Request::new("default", estimate);
     /// let decision = gate.check(&request);
-    /// gate.settle(&decision, 1_500);                                                       // the actual cost
+    /// gate.settle(&decision, ActualCosts::new().cost(50).with_cost("tokens", 250));
+    /// assert_eq!(gate.peek(&request).remaining(), 750);        // of the tokens
+    ///
+    /// let decision = gate.check(&request);
+    /// gate.settle(&decision, 1_500);                           // the cost without a name
     /// assert!(!gate.check(&request).is_allowed());
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
-    pub fn settle(&self, decision: &Decision<'_>, cost: u64)
+    pub fn settle<'c>(&self, decision: &Decision<'_>, actual: impl Into<ActualCosts<'c>>)
     where
         S: SyncStore,
     {
-        drop(poll_once(self.settle_async(decision, cost)));
-    }
-
-    /// Corrects the charges of the named cost `cost` of an allowed request to `units`, as [`settle`](Self::settle) does;
-    /// charges of other costs stay. A name that no rule charges is logged once. Call this method at most once per decision
-    /// and cost.
-    ///
-    /// ```
-    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
-    ///
-    /// let policy = Policy::from_yaml("rules: [{ name: a, limits: [1000/min], cost: tokens }]")?;
-    /// let gate = Gate::new(policy, MemoryStore::new());
-    /// let request = Request::new("default", Descriptor::new([]).with_cost("tokens", 700)); // an estimate
-    /// let decision = gate.check(&request);
-    /// gate.settle_named(&decision, "tokens", 250);
-    /// assert_eq!(gate.peek(&request).remaining(), 750);
-    /// # Ok::<(), slidegate::PolicyErrors>(())
-    /// ```
-    pub fn settle_named(&self, decision: &Decision<'_>, cost: &str, units: u64)
-    where
-        S: SyncStore,
-    {
-        drop(poll_once(self.settle_named_async(decision, cost, units)));
+        drop(poll_once(self.settle_async(decision, actual)));
     }
 
     /// Reverts the charges of a decision. Call this method at most once per decision.

@@ -2,52 +2,49 @@
 
 use std::hash::Hash;
 
-use super::Limiter;
+use super::decide::{CallKey, Operation};
+use super::{Check, Limiter};
 use crate::decision::Decision;
 use crate::hit::Hit;
-use crate::store::{Adjustment, Edit, SyncStore, decide_now};
+use crate::store::{Adjustment, Edit, SyncStore, decide_now, poll_once};
 
 /// Synchronous methods, for a store that responds without waiting and never fails. The bound is on each method, so that
 /// the compiler's message for another store names the method with `_async`.
 impl<S> Limiter<S> {
-    /// Decides a request for `key`, and charges one unit if every limit has capacity for it.
+    /// Decides a call, and charges its cost if every limit has capacity for it. Blocks the current thread until then, if the
+    /// call has a [maximum wait](Check::max_wait). The call is a key, which costs one unit, or a [`Check`].
     #[inline]
-    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision<'_>
+    pub fn check<'k, K: Hash + ?Sized + 'k>(&self, call: impl Into<Check<'k, K>>) -> Decision<'_>
     where
         S: SyncStore,
     {
-        self.check_cost(key, 1)
-    }
-
-    /// Decides a request for `key`, and charges `cost` units if every limit has capacity for them. A cost of 0 checks
-    /// whether one unit would fit, and charges nothing.
-    #[inline]
-    pub fn check_cost<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision<'_>
-    where
-        S: SyncStore,
-    {
-        let key = self.hash_key(key);
+        let call: Check<'k, K> = call.into();
+        if !call.max_wait.is_zero() {
+            return self.check_after_wait(call);
+        }
+        let key = self.hash_key(call.key);
         // One hit needs no list, which the compiler would move as a whole.
         let (hit, list);
         let hits: &[Hit<'_>] = match &*self.limits {
             [limit] => {
-                hit = [self.new_hit(key, limit, cost)];
+                hit = [self.new_hit(key, limit, call.cost)];
                 &hit
             }
             _ => {
-                list = self.hits_for_key(key, cost);
+                list = self.hits(&self.limits, key, call.cost);
                 &list
             }
         };
         Decision::from_charge(hits, self.store.charge(hits), self.decision_limits())
     }
 
-    /// Returns the decision that [`check_cost`](Self::check_cost) would make. Charges nothing.
-    pub fn peek<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision<'_>
+    /// Returns the decision that [`check`](Self::check) would make now. Charges nothing.
+    pub fn peek<'k, K: Hash + ?Sized + 'k>(&self, call: impl Into<Check<'k, K>>) -> Decision<'_>
     where
         S: SyncStore,
     {
-        decide_now(self.peek_key(self.hash_key(key), cost))
+        let Check { key, cost, .. } = call.into();
+        poll_once(self.decide(Operation::Peek, self.local_key(key), cost))
     }
 
     /// Decides one request for each key, in order and independently of each other. Faster than separate calls of
@@ -64,7 +61,8 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        decide_now(self.charge_keys(keys.iter().map(|key| self.hash_key(key))))
+        let keys: Vec<CallKey<'_>> = keys.iter().map(|key| self.local_key(key)).collect();
+        poll_once(self.decide_many(&keys))
     }
 
     /// Records units of `key` that have been consumed already. A report is never denied: units are charged even above
@@ -80,7 +78,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        decide_now(self.report_key(self.hash_key(key), cost))
+        poll_once(self.decide(Operation::Report, self.local_key(key), cost))
     }
 
     /// Corrects the charge of an allowed request to `cost`, the actual cost: reverts the excess, or charges the
@@ -88,8 +86,10 @@ impl<S> Limiter<S> {
     /// has no cost, so its charge is not changed. Call this method at most once per decision.
     ///
     /// ```
-    /// let limiter = slidegate::Limiter::new(["100/min"])?;
-    /// let decision = limiter.check_cost("acme", 80);             // an estimate
+    /// use slidegate::{Check, Limiter};
+    ///
+    /// let limiter = Limiter::new(["100/min"])?;
+    /// let decision = limiter.check(Check::new("acme").cost(80));  // an estimate
     /// limiter.settle(&decision, 120);                            // the actual cost
     /// assert!(!limiter.check("acme").is_allowed());
     /// # Ok::<(), slidegate::LimiterError>(())
@@ -99,7 +99,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            decide_now(self.adjust(decision.receipt(), Adjustment::SetCost(cost)));
+            decide_now(self.adjust(decision, Adjustment::SetCost(cost)));
         }
     }
 
@@ -108,24 +108,27 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        decide_now(self.adjust(decision.receipt(), Adjustment::Revert));
+        decide_now(self.adjust(decision, Adjustment::Revert));
     }
 
     /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer. No
     /// decision is needed.
     ///
     /// ```
-    /// let limiter = slidegate::Limiter::new(["100/min"])?;
-    /// assert!(limiter.check_cost("acme", 80).is_allowed()); // the maximum cost
+    /// use slidegate::{Check, Limiter};
+    ///
+    /// let limiter = Limiter::new(["100/min"])?;
+    /// let maximum = Check::new("acme").cost(80);
+    /// assert!(limiter.check(maximum).is_allowed());
     /// limiter.refund("acme", 50);                           // the actual cost is 30
-    /// assert_eq!(limiter.peek("acme", 1).remaining(), 70);
+    /// assert_eq!(limiter.peek("acme").remaining(), 70);
     /// # Ok::<(), slidegate::LimiterError>(())
     /// ```
     pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64)
     where
         S: SyncStore,
     {
-        decide_now(self.edit_key(self.hash_key(key), cost, Edit::Refund));
+        decide_now(self.edit(self.hash_key(key), cost, Edit::Refund));
     }
 
     /// Resets all counters of a key to zero.
@@ -133,6 +136,12 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        decide_now(self.edit_key(self.hash_key(key), 1, Edit::Reset));
+        decide_now(self.edit(self.hash_key(key), 1, Edit::Reset));
+    }
+
+    /// Returns the key of a call for a synchronous store.
+    pub(super) fn local_key<K: Hash + ?Sized>(&self, key: &K) -> CallKey<'static> {
+        let key = self.hash_key(key);
+        CallKey { in_store: key, in_memory: key }
     }
 }

@@ -10,22 +10,33 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::cost::{RuleCharge, RuleCost};
-use super::mode::OnStoreError;
 use super::per::KeyIdentity;
 use super::rule::{NoMatchReason, Override, Rule, SettingsSource};
 use super::rule_sets::RuleSets;
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::{Key, Value};
-use crate::request::Descriptor;
+use crate::on_store_error::OnStoreError;
+use crate::request::{CallOptions, Descriptor};
 use crate::rule_limit::RuleLimit;
 
 /// The rules that apply to a request, sorted by descriptor. The rules of one descriptor are in the order of the policy.
 #[derive(Clone, Debug)]
 pub struct MatchedRules<'r> {
+    options: Option<Box<CallOptions>>,
+    operation: Operation,
     /// The rules that are enforced: the rules of the policy, or the same rules with divided limits.
     pub(super) rules: &'r Arc<[Rule]>,
     rule_sets: &'r RuleSets,
     pub(super) matches: SmallVec<[Match<'r>; 2]>,
+}
+
+/// The effect of a request on the counters of the rules that apply to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// Charges the cost if every limit has capacity for it, or records units that have been consumed.
+    Charge,
+    /// Charges nothing.
+    Peek,
 }
 
 /// A rule that applies to a descriptor of a request, with the limits and the key for this descriptor.
@@ -66,8 +77,19 @@ pub(crate) struct HitOrigin {
 pub(crate) type HitList<'h> = SmallVec<[Hit<'h>; 3]>;
 
 impl<'r> MatchedRules<'r> {
-    pub(super) fn new(rule_sets: &'r RuleSets) -> Self {
-        Self { rules: &rule_sets.all, rule_sets, matches: SmallVec::new() }
+    pub(super) fn new(rule_sets: &'r RuleSets, options: Option<Box<CallOptions>>) -> Self {
+        let rules = &rule_sets.all;
+        Self { options, operation: Operation::Charge, rules, rule_sets, matches: SmallVec::new() }
+    }
+
+    /// Returns the options of the call; `None` if it neither waits nor has an idempotency key.
+    pub(crate) fn options(&self) -> Option<&CallOptions> {
+        self.options.as_deref()
+    }
+
+    /// Returns the effect of the request.
+    pub(crate) fn operation(&self) -> Operation {
+        self.operation
     }
 
     /// Appends a match, and completes it in place with `complete`. Removes it again if this fails.
@@ -123,16 +145,25 @@ impl<'r> MatchedRules<'r> {
             .flat_map(|rule_match| repeat_n(rule_match.is_refund(), rule_match.limits().len()))
     }
 
+    fn without_matches(&self) -> Self {
+        Self { options: self.options.clone(), matches: SmallVec::new(), ..*self }
+    }
+
     /// Returns only the matches that are refunds.
     pub(crate) fn only_refunds(&self) -> Self {
         let refunds = self.matches.iter().filter(|rule_match| rule_match.is_refund());
-        Self { matches: refunds.cloned().collect(), ..*self }
+        Self { matches: refunds.cloned().collect(), ..self.without_matches() }
+    }
+
+    /// Prepares the matches for a peek, which charges nothing.
+    pub fn into_peek(self) -> Self {
+        Self { operation: Operation::Peek, ..self }
     }
 
     /// Prepares the matches for a report of consumed units: keeps the matches that can record these units, and changes
     /// them so that they never deny. Removes refunds, matches with a max of 0 (they have no counters), and matches
     /// whose cost is 0 or is not specified by the descriptor.
-    pub fn into_matches_for_reported_usage(mut self) -> Self {
+    pub fn into_report(mut self) -> Self {
         self.matches.retain(|rule_match| {
             let has_counters = rule_match.limits().iter().all(|limit| limit.limit.capacity() > 0);
             rule_match.charge.is_in_descriptor
@@ -177,7 +208,7 @@ impl<'r> MatchedRules<'r> {
         let matches = self.matches.iter().filter(|rule_match| is_decidable(rule_match)).cloned();
         let divided =
             matches.map(|rule_match| rule_match.with_divided_limits(local_rules, instances));
-        Self { rules: local_rules, rule_sets: self.rule_sets, matches: divided.collect() }
+        Self { rules: local_rules, matches: divided.collect(), ..self.without_matches() }
     }
 }
 

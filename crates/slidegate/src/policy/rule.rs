@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use super::attributes::DescriptorAttributes;
 use super::cost::{ChargeSettings, RuleCost};
-use super::mode::{Mode, OnStoreError, WhenMissing};
+use super::mode::{Mode, WhenMissing};
 use super::pattern::Condition;
 use super::per::{Alternatives, Per};
 use super::redis::RuleRedisOptions;
@@ -14,6 +14,7 @@ use crate::algorithm::Algorithm;
 use crate::cluster_options::ClusterOptions;
 use crate::host::is_host_attribute;
 use crate::key::Scope;
+use crate::on_store_error::OnStoreError;
 use crate::rule_limit::RuleLimit;
 
 /// One entry of a policy: the conditions under which the rule applies, the attributes by which the rule counts, and its

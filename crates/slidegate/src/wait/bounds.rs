@@ -1,5 +1,7 @@
 //! The bounds on waiting calls, and their statistics.
 
+use std::time::Duration;
+
 /// The default of [`WaitBounds::max_waiting`] and [`WaitBounds::max_waiting_per_key`].
 const DEFAULT_MAX_WAITING: usize = 10_000;
 
@@ -17,6 +19,8 @@ pub struct WaitBounds {
     /// Maximum number of bytes that waiting calls take in queues and with the names and values of their requests, 64 MiB by
     /// default.
     pub max_waiting_bytes: usize,
+    /// The longest time for which a call waits, also if its own maximum wait is longer; without a bound by default.
+    pub max_wait: Duration,
 }
 
 impl Default for WaitBounds {
@@ -25,6 +29,7 @@ impl Default for WaitBounds {
             max_waiting: DEFAULT_MAX_WAITING,
             max_waiting_per_key: DEFAULT_MAX_WAITING,
             max_waiting_bytes: DEFAULT_MAX_WAITING_BYTES,
+            max_wait: Duration::MAX,
         }
     }
 }

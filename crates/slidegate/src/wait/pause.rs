@@ -25,6 +25,14 @@ pub(crate) enum Timer {
 }
 
 impl Timer {
+    /// Returns the timer of asynchronous calls; `None` without the feature `tokio`, with which they do not wait.
+    pub(crate) fn asynchronous() -> Option<Self> {
+        #[cfg(feature = "tokio")]
+        return Some(Self::Tokio);
+        #[cfg(not(feature = "tokio"))]
+        None
+    }
+
     /// Returns the time of the timer.
     pub(crate) fn now(self) -> Instant {
         match self {

@@ -1,7 +1,7 @@
 //! Bounds of the queues.
 
 use slidegate::wait::WaitBounds;
-use slidegate::{Limiter, MemoryStore, Reason};
+use slidegate::{Check, Limiter, MemoryStore, Reason};
 use tokio::time::sleep;
 
 use crate::fixture::{TokioClock, exact, ms, run_on_paused_time};
@@ -11,7 +11,7 @@ fn new_bounded_limiter(
     max_waiting_per_key: usize,
 ) -> Limiter<MemoryStore<TokioClock>> {
     let store = MemoryStore::with_clock(TokioClock::new(), 1_000);
-    let limiter = Limiter::with_store(exact(&["1/s"]), store).unwrap();
+    let limiter = Limiter::with_store("limiter", exact(&["1/s"]), store).unwrap();
     limiter.with_wait_bounds(WaitBounds {
         max_waiting,
         max_waiting_per_key,
@@ -24,18 +24,18 @@ fn call_is_denied_if_queue_of_key_is_full() {
     run_on_paused_time(async {
         let limiter = new_bounded_limiter(10, 2);
         assert!(limiter.check("key").is_allowed() && limiter.check("other").is_allowed());
-        let call = |key| limiter.check_within_async(key, 1, ms(10_000));
+        let call = |key| limiter.check_async(Check::new(key).max_wait(ms(10_000)));
         let late = async {
             sleep(ms(100)).await;
-            let denied = call("key").await.unwrap();
+            let denied = call("key").await;
             assert_eq!(denied.reason(), Some(Reason::WaitQueueFull));
             assert_eq!((denied.status(), denied.retry_after()), (429, Some(ms(900))));
             let text = denied.into_result().unwrap_err().to_string();
             assert!(text.contains("wait_queue_full"), "{text}");
-            assert!(call("other").await.unwrap().is_allowed(), "each key has a queue");
+            assert!(call("other").await.is_allowed(), "each key has a queue");
         };
         let (first, second, ()) = tokio::join!(call("key"), call("key"), late);
-        assert!(first.unwrap().is_allowed() && second.unwrap().is_allowed());
+        assert!(first.is_allowed() && second.is_allowed());
         let stats = limiter.wait_stats();
         assert_eq!((stats.queue_full, stats.admitted, stats.waiting), (1, 3, 0));
     });
@@ -48,14 +48,14 @@ fn call_is_denied_if_all_queues_together_are_full() {
         for key in ["a", "b", "c"] {
             assert!(limiter.check(key).is_allowed());
         }
-        let call = |key| limiter.check_within_async(key, 1, ms(10_000));
+        let call = |key| limiter.check_async(Check::new(key).max_wait(ms(10_000)));
         let late = async {
             sleep(ms(100)).await;
-            assert_eq!(call("c").await.unwrap().reason(), Some(Reason::WaitQueueFull));
-            assert!(call("d").await.unwrap().is_allowed(), "a call that fits does not wait");
+            assert_eq!(call("c").await.reason(), Some(Reason::WaitQueueFull));
+            assert!(call("d").await.is_allowed(), "a call that fits does not wait");
         };
         let (first, second, ()) = tokio::join!(call("a"), call("b"), late);
-        assert!(first.unwrap().is_allowed() && second.unwrap().is_allowed());
+        assert!(first.is_allowed() && second.is_allowed());
     });
 }
 
@@ -64,8 +64,8 @@ fn zero_bound_disables_waiting() {
     run_on_paused_time(async {
         for (max_waiting, max_waiting_per_key) in [(0, 5), (5, 0)] {
             let limiter = new_bounded_limiter(max_waiting, max_waiting_per_key);
-            assert!(limiter.check_within_async("key", 1, ms(5_000)).await.unwrap().is_allowed());
-            let denied = limiter.check_within_async("key", 1, ms(5_000)).await.unwrap();
+            assert!(limiter.check_async(Check::new("key").max_wait(ms(5_000))).await.is_allowed());
+            let denied = limiter.check_async(Check::new("key").max_wait(ms(5_000))).await;
             assert_eq!(denied.reason(), Some(Reason::WaitQueueFull));
         }
     });
@@ -75,7 +75,7 @@ fn zero_bound_disables_waiting() {
 fn cost_above_max_has_its_own_reason_even_if_queue_is_full() {
     run_on_paused_time(async {
         let limiter = new_bounded_limiter(0, 0);
-        let denied = limiter.check_within_async("key", 2, ms(5_000)).await.unwrap();
+        let denied = limiter.check_async(Check::new("key").cost(2).max_wait(ms(5_000))).await;
         assert_eq!(denied.reason(), Some(Reason::CostExceedsMax));
     });
 }

@@ -49,7 +49,7 @@ pub fn run_on_paused_time<T>(test: impl Future<Output = T>) -> T {
 pub fn new_exact_limiter(limits: &[&str]) -> (TokioClock, Arc<TestLimiter>) {
     let clock = TokioClock::new();
     let store = MemoryStore::with_clock(clock, 10_000);
-    (clock, Arc::new(Limiter::with_store(exact(limits), store).unwrap()))
+    (clock, Arc::new(Limiter::with_store("limiter", exact(limits), store).unwrap()))
 }
 
 /// Returns limits with the algorithm `sliding_log`.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use slidegate::Check;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
@@ -180,13 +181,14 @@ fn actual_ends(calls: &[Arrival]) -> Vec<End> {
             let limiter = limiter.clone();
             async move {
                 sleep(ms(call.at)).await;
-                let waiting = limiter.check_within_async(&call.key, call.cost, ms(call.max_wait));
+                let waiting = limiter
+                    .check_async(Check::new(&call.key).cost(call.cost).max_wait(ms(call.max_wait)));
                 let gives_up_after = call.gives_up_after.unwrap_or(1_000_000);
                 let end = timeout(ms(gives_up_after), waiting).await;
                 let now = clock.elapsed_ms();
                 match end {
                     Err(_) => End::GaveUp(now),
-                    Ok(decision) if decision.as_ref().unwrap().is_allowed() => End::Allowed(now),
+                    Ok(decision) if decision.is_allowed() => End::Allowed(now),
                     Ok(_) => End::Denied(now),
                 }
             }

@@ -28,7 +28,7 @@ impl Fixture {
     async fn admission_ms(&self, tenant: &str, at: u64, max_wait: u64) -> Option<u64> {
         sleep(ms(at)).await;
         let request = Request::new("default", Descriptor::new([("tenant", tenant)]));
-        let decision = self.gate.check_within_async(&request, ms(max_wait)).await;
+        let decision = self.gate.check_async(&request.clone().with_max_wait(ms(max_wait))).await;
         decision.is_allowed().then(|| self.clock.elapsed_ms())
     }
 }
@@ -80,7 +80,7 @@ fn call_keeps_its_turn_when_another_limit_denies_it() {
         );
         let expected = (Some(0), Some(1_000), Some(200), Some(300), Some(1_200), Some(1_400));
         assert_eq!(admissions, expected);
-        assert_eq!(fixture.gate.wait_stats().waiting, 0);
+        assert_eq!(fixture.gate.stats().waits.waiting, 0);
     });
 }
 

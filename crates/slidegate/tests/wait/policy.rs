@@ -1,6 +1,5 @@
 //! Waiting requests to a gate.
 
-use slidegate::gate::OnceError;
 use slidegate::wait::WaitBounds;
 use slidegate::{Descriptor, Gate, IdempotencyKey, Jitter, MemoryStore, Policy, Reason, Request};
 use tokio::time::{sleep, timeout};
@@ -23,7 +22,7 @@ fn rule_that_always_charges_does_not_wait() {
         let (clock, gate) =
             new_gate("rules: [{ name: a, limits: [2/s], charge: always, algorithm: sliding_log }]");
         for expected in [true, true, false] {
-            let decision = gate.check_within_async(&request(), ms(5_000)).await;
+            let decision = gate.check_async(&request().with_max_wait(ms(5_000))).await;
             assert_eq!((decision.is_allowed(), clock.elapsed_ms()), (expected, 0));
         }
         // The denied request was charged once.
@@ -49,7 +48,7 @@ rules:
         assert!(gate.check(&Request::new("default", descriptor("other"))).is_allowed());
         let both = [descriptor("used").cost(1).as_refund(), descriptor("other")];
         let both = Request::with_descriptors("default", both);
-        assert!(!gate.check_within_async(&both, ms(5_000)).await.is_allowed());
+        assert!(!gate.check_async(&both.clone().with_max_wait(ms(5_000))).await.is_allowed());
         assert_eq!(clock.elapsed_ms(), 0);
         assert_eq!(gate.peek(&used()).remaining(), 3, "refunded once");
     });
@@ -78,13 +77,13 @@ fn larger_limit_of_new_policy_admits_waiting_request() {
 fn banned_and_observed_requests_do_not_wait() {
     run_on_paused_time(async {
         let (clock, gate) = new_gate("rules: [{ name: a, limits: denied }]");
-        let banned = gate.check_within_async(&request(), ms(5_000)).await;
+        let banned = gate.check_async(&request().with_max_wait(ms(5_000))).await;
         assert_eq!((banned.reason(), banned.retry_after()), (Some(Reason::Banned), None));
         gate.replace_policy(
             Policy::from_yaml("rules: [{ name: a, limits: [1/s], mode: observe }]").unwrap(),
         );
         for _ in 0..3 {
-            assert!(gate.check_within_async(&request(), ms(5_000)).await.is_allowed());
+            assert!(gate.check_async(&request().with_max_wait(ms(5_000))).await.is_allowed());
         }
         assert_eq!(clock.elapsed_ms(), 0);
     });
@@ -114,14 +113,15 @@ fn call_whose_bytes_do_not_fit_does_not_wait() {
         assert!(gate.check(&request).is_allowed());
         let late = async {
             sleep(ms(1)).await;
-            let bytes = gate.wait_stats().waiting_bytes;
+            let bytes = gate.stats().waits.waiting_bytes;
             assert!((60_000..62_000).contains(&bytes), "{bytes}");
-            let denied = gate.check_within_async(&request, ms(5_000)).await;
+            let denied = gate.check_async(&request.clone().with_max_wait(ms(5_000))).await;
             assert_eq!(denied.reason(), Some(Reason::WaitQueueFull));
         };
-        let (waited, ()) = tokio::join!(gate.check_within_async(&request, ms(5_000)), late);
+        let waiting = request.clone().with_max_wait(ms(5_000));
+        let (waited, ()) = tokio::join!(gate.check_async(&waiting), late);
         assert!(waited.is_allowed());
-        assert_eq!((gate.wait_stats().queue_full, gate.wait_stats().waiting_bytes), (1, 0));
+        assert_eq!((gate.stats().waits.queue_full, gate.stats().waits.waiting_bytes), (1, 0));
     });
 }
 
@@ -133,12 +133,13 @@ fn dropped_wait_charges_nothing() {
         let used = Request::new("default", Descriptor::new([]).cost(4));
         assert!(gate.check(&used).is_allowed());
         let (policy, eight) = (gate.policy(), Request::new("default", Descriptor::new([]).cost(8)));
+        let eight = eight.with_max_wait(ms(5_000));
         let matched = policy.apply(&eight);
-        let call = gate.check_matched_within_async(&eight, &matched, ms(5_000));
+        let call = gate.decide_async(&matched);
         assert!(timeout(ms(50), call).await.is_err());
         assert_eq!(clock.elapsed_ms(), 50);
         assert_eq!(gate.peek(&used).remaining(), 6);
-        assert_eq!((gate.wait_stats().cancelled, gate.wait_stats().waiting), (1, 0));
+        assert_eq!((gate.stats().waits.cancelled, gate.stats().waits.waiting), (1, 0));
     });
 }
 
@@ -152,21 +153,20 @@ fn waiting_repetitions_are_charged_once() {
         assert!(gate.check(&eight).is_allowed());
         let (policy, key) = (gate.policy(), IdempotencyKey::new("a"));
         let call = async |request: &Request<'_>| {
-            let matched = policy.apply(request);
-            let identity = request.identify(&key);
-            gate.check_matched_once_within_async(request, &matched, &identity, ms(5_000)).await
+            let request = request.clone().with_idempotency_key(key).with_max_wait(ms(5_000));
+            gate.decide_async(&policy.apply(&request)).await
         };
         let (first, second, other) = tokio::join!(call(&eight), call(&eight), call(&one));
-        let ((first, first_wait), (second, second_wait)) = (first.unwrap(), second.unwrap());
-        assert!(first.decision.is_allowed() && second.decision.is_allowed());
-        assert_eq!((first.repeated_after, second.repeated_after), (None, Some(ms(0))));
-        assert_eq!((first_wait, second_wait, clock.elapsed_ms()), (ms(1_000), ms(1_000), 1_000));
-        assert_eq!(other.err(), Some(OnceError::OtherRequest));
+        assert!(first.is_allowed() && second.is_allowed());
+        assert_eq!((first.repeated_after(), second.repeated_after()), (None, Some(ms(0))));
+        let waits = (first.waited(), second.waited(), clock.elapsed_ms());
+        assert_eq!(waits, (ms(1_000), ms(1_000), 1_000));
+        assert_eq!(other.reason(), Some(Reason::IdempotencyKeyReused));
         assert_eq!(gate.peek(&one).remaining(), 2);
-        assert_eq!(gate.wait_stats().waiting, 0);
+        assert_eq!(gate.stats().waits.waiting, 0);
         // No call waits any more, so a repetition is recognized immediately.
-        let (repeated, waited) = call(&eight).await.unwrap();
-        assert!(repeated.decision.is_allowed() && repeated.repeated_after.is_some());
-        assert_eq!(waited, ms(0));
+        let repeated = call(&eight).await;
+        assert!(repeated.is_allowed() && repeated.repeated_after().is_some());
+        assert_eq!(repeated.waited(), ms(0));
     });
 }

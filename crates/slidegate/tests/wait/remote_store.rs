@@ -1,6 +1,6 @@
 //! Waiting calls over a store that takes a round trip, and that other instances share.
 
-use slidegate::{Jitter, Limiter};
+use slidegate::{Check, Jitter, Limiter};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -10,9 +10,9 @@ use crate::fixture::{RemoteStore, TokioClock, exact, ms, run_on_paused_time};
 fn waiting_makes_few_store_calls() {
     run_on_paused_time(async {
         let store = RemoteStore::new(TokioClock::new());
-        let limiter = Limiter::with_store(exact(&["1/s"]), store.clone()).unwrap();
+        let limiter = Limiter::with_store("limiter", exact(&["1/s"]), store.clone()).unwrap();
         for _ in 0..5 {
-            assert!(limiter.wait_async("key", 1, Jitter::NONE).await.is_ok());
+            assert!(limiter.wait_async("key", Jitter::NONE).await.is_ok());
         }
         // One call that is denied, and one that is admitted.
         assert_eq!(store.calls(), 1 + 4 * 2);
@@ -23,10 +23,10 @@ fn waiting_makes_few_store_calls() {
 fn queue_over_remote_store_keeps_order_of_arrival() {
     run_on_paused_time(async {
         let store = RemoteStore::new(TokioClock::new());
-        let limiter = Limiter::with_store(exact(&["2/s"]), store.clone()).unwrap();
+        let limiter = Limiter::with_store("limiter", exact(&["2/s"]), store.clone()).unwrap();
         let call = async |nth: u64| {
             sleep(ms(10 * nth)).await;
-            assert!(limiter.check_within_async("key", 1, ms(60_000)).await.unwrap().is_allowed());
+            assert!(limiter.check_async(Check::new("key").max_wait(ms(60_000))).await.is_allowed());
             nth
         };
         let calls = tokio::join!(call(0), call(1), call(2), call(3), call(4), call(5));
@@ -42,11 +42,11 @@ fn other_instances_delay_the_first_call() {
     run_on_paused_time(async {
         let clock = TokioClock::new();
         let store = RemoteStore::new(clock);
-        let instance = || Limiter::with_store(exact(&["1/s"]), store.clone()).unwrap();
+        let instance = || Limiter::with_store("limiter", exact(&["1/s"]), store.clone()).unwrap();
         let (first, second) = (instance(), instance());
         let admitted = async |limiter: &Limiter<RemoteStore>, at| {
             sleep(ms(at)).await;
-            let decision = limiter.check_within_async("key", 1, ms(10_000)).await.unwrap();
+            let decision = limiter.check_async(Check::new("key").max_wait(ms(10_000))).await;
             assert!(decision.is_allowed());
             clock.elapsed_ms()
         };
@@ -80,11 +80,13 @@ fn dropped_calls_on_several_threads_leave_no_waiter() {
                 let key = nth % 3;
                 match nth % 4 {
                     0 => {
-                        let dropped = limiter.wait_async(&key, 5, Jitter::NONE);
+                        let dropped = limiter.wait_async(Check::new(&key).cost(5), Jitter::NONE);
                         let _ = tokio::time::timeout(ms(nth % 17), dropped).await;
                     }
-                    1 => drop(limiter.check_within_async(&key, 2, ms(nth % 30)).await),
-                    _ => drop(limiter.wait_async(&key, 1, Jitter::NONE).await.unwrap()),
+                    1 => drop(
+                        limiter.check_async(Check::new(&key).cost(2).max_wait(ms(nth % 30))).await,
+                    ),
+                    _ => drop(limiter.wait_async(&key, Jitter::NONE).await.unwrap()),
                 }
             });
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use slidegate::{Jitter, Limiter, Reason};
+use slidegate::{Check, Jitter, Limiter, Reason};
 
 use crate::fixture::ms;
 
@@ -18,7 +18,12 @@ fn waiting_threads_are_all_admitted() {
             scope.spawn(move || {
                 for _ in 0..50 {
                     let cost = 1 + nth % 3;
-                    assert!(limiter.wait("key", cost, Jitter::NONE).unwrap().is_allowed());
+                    assert!(
+                        limiter
+                            .wait(Check::new("key").cost(cost), Jitter::NONE)
+                            .unwrap()
+                            .is_allowed()
+                    );
                     admitted.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -38,7 +43,7 @@ fn bounded_waits_of_threads_end() {
             let (limiter, counts) = (&limiter, &counts);
             scope.spawn(move || {
                 for turn in 0..30 {
-                    let decision = limiter.check_within("key", 1, ms((nth + turn) % 12));
+                    let decision = limiter.check(Check::new("key").max_wait(ms((nth + turn) % 12)));
                     counts[usize::from(decision.is_allowed())].fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -62,14 +67,14 @@ fn parking_order(limiter: &Limiter) -> Vec<&'static str> {
     let order = std::sync::Mutex::new(Vec::new());
     thread::scope(|scope| {
         scope.spawn(|| {
-            let _ = limiter.wait("key", 1, Jitter::NONE).unwrap();
+            let _ = limiter.wait("key", Jitter::NONE).unwrap();
             order.lock().unwrap().push("thread");
         });
         while limiter.wait_stats().waiting == 0 {
             thread::yield_now();
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let _ = runtime.block_on(limiter.wait_async("key", 1, Jitter::NONE)).unwrap();
+        let _ = runtime.block_on(limiter.wait_async("key", Jitter::NONE)).unwrap();
         order.lock().unwrap().push("task");
     });
     order.into_inner().unwrap()
@@ -78,8 +83,8 @@ fn parking_order(limiter: &Limiter) -> Vec<&'static str> {
 #[test]
 fn cost_above_max_never_waits() {
     let limiter = Limiter::new(["5/h"]).unwrap();
-    let denied = limiter.wait("key", 6, Jitter::NONE).unwrap_err();
+    let denied = limiter.wait(Check::new("key").cost(6), Jitter::NONE).unwrap_err();
     assert_eq!(denied.decision().reason(), Some(Reason::CostExceedsMax));
-    assert!(!limiter.check_within("key", 6, Duration::MAX).is_allowed());
-    assert!(limiter.check_within("key", 5, Duration::MAX).is_allowed());
+    assert!(!limiter.check(Check::new("key").cost(6).max_wait(Duration::MAX)).is_allowed());
+    assert!(limiter.check(Check::new("key").cost(5).max_wait(Duration::MAX)).is_allowed());
 }

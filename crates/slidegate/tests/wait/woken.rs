@@ -8,7 +8,8 @@ use slidegate::gate::ReservedCall;
 use slidegate::store::CallId;
 use slidegate::wait::WaitBounds;
 use slidegate::{
-    ActualCosts, Decision, Descriptor, Gate, MemoryStore, Permit, Policy, Reason, Request, Store,
+    ActualCosts, Check, Decision, Descriptor, Gate, MemoryStore, Permit, Policy, Reason, Request,
+    Store,
 };
 use tokio::task::spawn_local;
 use tokio::time::sleep;
@@ -53,7 +54,7 @@ async fn wait_until_decided<S: Store>(
     cost: u64,
     max_wait: Duration,
 ) -> (Decision<'static>, u64) {
-    let decision = gate.check_within_async(&request(cost), max_wait).await;
+    let decision = gate.check_async(&request(cost).with_max_wait(max_wait)).await;
     (decision, clock.elapsed_ms())
 }
 
@@ -70,16 +71,16 @@ fn released_permit_admits_waiting_calls_in_order_of_arrival() {
             sleep(ms(arrival)).await;
             let (decision, at) = wait_until_decided(&gate, clock, 1, ms(5_000)).await;
             sleep(ms(10)).await;
-            assert!(gate.release(&permit_of(&decision)));
+            assert!(permit_of(&decision).release(&gate));
             at
         };
         let release = async {
             sleep(ms(FREED_AT)).await;
-            assert!(gate.release(&held));
+            assert!(held.release(&gate));
         };
         let admitted = tokio::join!(hold(1), hold(2), hold(3), release);
         assert_eq!(admitted, (1_000, 1_010, 1_020, ()));
-        let stats = gate.wait_stats();
+        let stats = gate.stats().waits;
         assert_eq!((stats.admitted, stats.timed_out, stats.waiting), (3, 0, 0));
         assert!(gate.check(&request(1)).is_allowed(), "no permit is lost");
     });
@@ -89,9 +90,9 @@ fn released_permit_admits_waiting_calls_in_order_of_arrival() {
 fn each_release_of_a_permit_wakes_waiting_call() {
     type Release = fn(&Gate<MemoryStore<TokioClock>>, Permit);
     let ways: [Release; 3] = [
-        |gate, permit| assert!(gate.release(&permit)),
-        Gate::release_later,
-        |gate, permit| assert!(slidegate::testkit::block_on(gate.release_async(&permit)).unwrap()),
+        |gate, permit| assert!(permit.release(gate)),
+        |gate, permit| permit.release_later(gate),
+        |gate, permit| assert!(slidegate::testkit::block_on(permit.release_async(gate)).unwrap()),
     ];
     for (nth, release) in ways.into_iter().enumerate() {
         run_on_paused_time(async {
@@ -145,7 +146,7 @@ fn permits_released_elsewhere_are_polled_with_few_calls() {
         let before = store.calls();
         let free = async {
             sleep(ms(30_500)).await;
-            assert!(first.release_async(&held).await.unwrap());
+            assert!(held.release_async(&first).await.unwrap());
         };
         let (waited, ()) = tokio::join!(wait_until_decided(&second, clock, 1, ms(59_000)), free);
         assert!(waited.0.is_allowed() && waited.1 <= 30_500 + 1_210, "{}", waited.1);
@@ -180,8 +181,8 @@ fn wait_for_permit_ends_at_its_deadline() {
             assert_eq!(denied.reason(), Some(Reason::ConcurrencyExceeded));
             assert_eq!((denied.is_allowed(), denied.retry_after()), (false, None));
         }
-        assert_eq!(gate.wait_stats().timed_out, 2);
-        assert!(gate.release(&held) && gate.check(&request(1)).is_allowed());
+        assert_eq!(gate.stats().waits.timed_out, 2);
+        assert!(held.release(&gate) && gate.check(&request(1)).is_allowed());
     });
 }
 
@@ -199,9 +200,9 @@ rules:
         let held = permit_of(&gate.check(&request(1)));
         let free = async {
             sleep(ms(500)).await;
-            assert!(gate.release(&held));
+            assert!(held.release(&gate));
         };
-        let early = gate.check_within_async(&request(1), ms(1_500)).await;
+        let early = gate.check_async(&request(1).with_max_wait(ms(1_500))).await;
         assert_eq!((early.reason(), clock.elapsed_ms()), (Some(Reason::LimitExceeded), 0));
         let (waited, ()) = tokio::join!(wait_until_decided(&gate, clock, 1, ms(5_000)), free);
         assert_eq!((waited.0.is_allowed(), waited.1), (true, 2_000), "the rate comes last");
@@ -220,14 +221,14 @@ fn woken_call_that_is_dropped_passes_its_turn_on() {
         sleep(ms(1)).await;
         let next = spawn_local(wait(gate.clone()));
         sleep(ms(FREED_AT - 1)).await;
-        assert!(gate.release(&held));
+        assert!(held.release(&gate));
         dropped.abort();
         assert!(dropped.await.unwrap_err().is_cancelled());
         let (decision, at) = next.await.unwrap();
         assert_eq!((decision.is_allowed(), at), (true, FREED_AT));
-        let stats = gate.wait_stats();
+        let stats = gate.stats().waits;
         assert_eq!((stats.admitted, stats.cancelled, stats.waiting), (1, 1, 0));
-        assert!(gate.release(&permit_of(&decision)));
+        assert!(permit_of(&decision).release(&gate));
         assert!(gate.check(&request(1)).is_allowed(), "the dropped call has taken no permit");
     });
 }
@@ -241,12 +242,12 @@ fn full_queue_of_permits_has_its_own_reason() {
         let held = permit_of(&gate.check(&request(1)));
         let full = async {
             sleep(ms(1)).await;
-            let denied = gate.check_within_async(&request(1), ms(5_000)).await;
+            let denied = gate.check_async(&request(1).with_max_wait(ms(5_000))).await;
             assert_eq!(
                 (denied.reason(), denied.retry_after(), clock.elapsed_ms()),
                 (Some(Reason::WaitQueueFull), None, 1)
             );
-            assert!(gate.release(&held));
+            assert!(held.release(&gate));
         };
         let (waited, ()) = tokio::join!(wait_until_decided(&gate, clock, 1, ms(5_000)), full);
         assert!(waited.0.is_allowed());
@@ -268,22 +269,20 @@ async fn assert_returned_units_wake<S: Store>(
     let started = clock.elapsed_ms();
     let second = async {
         sleep(ms(10)).await;
-        gate.check_within_async(&request(1), ms(60_500)).await
+        gate.check_async(&request(1).with_max_wait(ms(60_500))).await
     };
     let first = wait_until_decided(&gate, clock, 3, ms(60_500));
     let (first, second, ()) = tokio::join!(first, second, free);
     assert_eq!((first.0.is_allowed(), first.1 - started), (true, freed_at(FREED_AT)));
     // The first call takes the units that were returned: the second one waits for the window.
     assert!(second.is_allowed() && clock.elapsed_ms() >= 60_000);
-    assert_eq!(gate.wait_stats().waiting, 0);
+    assert_eq!(gate.stats().waits.waiting, 0);
 }
 
 #[test]
 fn returned_units_wake_first_waiting_call() {
-    let settlement = |decision: &Decision<'_>| {
-        let call = ReservedCall::from_decision(CallId::unique(), decision);
-        call.settlement(&ActualCosts::new().cost(0), ms(60_000))
-    };
+    let reserved =
+        |decision: &Decision<'_>| ReservedCall::from_decision(CallId::unique(), decision);
     run_on_paused_time(async {
         let local = || local_gate(UNITS);
         let same = |at| at;
@@ -292,7 +291,8 @@ fn returned_units_wake_first_waiting_call() {
             .await;
         assert_returned_units_wake(local(), same, async |gate, _| gate.refund(&request(3))).await;
         assert_returned_units_wake(local(), same, async |gate, charged| {
-            gate.settle_call_async(&settlement(charged), false).await.unwrap();
+            let settled = reserved(charged).settle_async(gate, &0.into(), ms(60_000), false).await;
+            settled.unwrap();
         })
         .await;
         let refund = || {
@@ -318,7 +318,8 @@ fn returned_units_wake_first_waiting_call() {
         })
         .await;
         assert_returned_units_wake(remote(), later, async |gate, charged| {
-            gate.settle_call_async(&settlement(charged), false).await.unwrap();
+            let settled = reserved(charged).settle_async(gate, &0.into(), ms(60_000), false).await;
+            settled.unwrap();
         })
         .await;
         assert_returned_units_wake(remote(), later, async |gate, _| {
@@ -340,11 +341,7 @@ fn reservation_wakes_waiting_call() {
             let reservation = gate.reserve(&request(10)).unwrap();
             let free = async {
                 sleep(ms(FREED_AT)).await;
-                if is_settled {
-                    reservation.settle(&ActualCosts::new().cost(4))
-                } else {
-                    drop(reservation)
-                }
+                if is_settled { reservation.settle(4) } else { drop(reservation) }
             };
             let waited = wait_until_decided(&gate, clock, 6, ms(60_500));
             let (waited, ()) = tokio::join!(waited, free);
@@ -360,7 +357,10 @@ fn settlement_and_revert_of_limiter_wake_waiting_call() {
     run_on_paused_time(async {
         for is_async in [true, false] {
             let (clock, limiter) = new_exact_limiter(&["10/min"]);
-            let decisions = [limiter.check_cost("key", 6), limiter.check_cost("key", 4)];
+            let decisions = [
+                limiter.check(Check::new("key").cost(6)),
+                limiter.check(Check::new("key").cost(4)),
+            ];
             let free = async {
                 sleep(ms(70)).await;
                 if is_async {
@@ -376,12 +376,13 @@ fn settlement_and_revert_of_limiter_wake_waiting_call() {
                 }
             };
             let wait = async |cost| {
-                let decision = limiter.check_within_async("key", cost, ms(60_500)).await.unwrap();
+                let decision =
+                    limiter.check_async(Check::new("key").cost(cost).max_wait(ms(60_500))).await;
                 (decision.is_allowed(), clock.elapsed_ms())
             };
             let waited = tokio::join!(wait(5), wait(4), free);
             assert_eq!(waited, ((true, 70), (true, 100), ()), "{is_async}");
-            assert_eq!(limiter.peek("key", 1).remaining(), 0, "charged once");
+            assert_eq!(limiter.peek("key").remaining(), 0, "charged once");
         }
     });
 }
@@ -401,7 +402,8 @@ fn other_keys_and_larger_settlements_wake_nobody() {
             assert_eq!(store.calls() - before, 2, "only the changes");
         };
         let five = request(5);
-        let waited = gate.check_within_async(&five, ms(60_000));
+        let five = five.with_max_wait(ms(60_000));
+        let waited = gate.check_async(&five);
         assert!(tokio::join!(waited, free).0.is_allowed());
     });
 }
@@ -419,7 +421,7 @@ fn units_returned_during_first_decision_are_noticed() {
             let free = async {
                 sleep(ms(10)).await;
                 match charged.permit() {
-                    Some(permit) => assert!(gate.release_async(&permit).await.unwrap()),
+                    Some(permit) => assert!(permit.release_async(&gate).await.unwrap()),
                     None => gate.revert_async(&charged).await.unwrap(),
                 }
             };

@@ -103,11 +103,15 @@ impl<'b> CallBody<'b> {
         };
         // The record of a reservation must live at least as long as its token.
         let ttl = self.ttl_ms.unwrap_or_default().max(DEFAULT_CALL_TTL);
-        let key = self.idempotency_key.as_ref();
+        let request = match &self.idempotency_key {
+            Some(key) => {
+                let key = IdempotencyKey::new(key).with_operation(name).with_ttl(ttl);
+                request.with_idempotency_key(key)
+            }
+            None => request,
+        };
+        let request = request.with_max_wait(self.wait_ms.unwrap_or_default());
         Call {
-            idempotency_key: key
-                .map(|key| IdempotencyKey::new(key).with_operation(name).with_ttl(ttl)),
-            max_wait: self.wait_ms.unwrap_or_default(),
             returns_permit: matches!(operation, Operation::Check | Operation::Reserve { .. }),
             ..Call::new(operation, request)
         }

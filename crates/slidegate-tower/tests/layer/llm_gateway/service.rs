@@ -88,9 +88,10 @@ pub fn new_gate() -> Result<Arc<Gate<MemoryStore>>, PolicyErrors> {
 
 pub fn app(gate: Arc<Gate<MemoryStore>>) -> Router {
     // A real service authenticates its clients, and takes the team from their credentials.
-    let attributes = Attributes::new().with("team", extract::header("x-team"));
+    let attributes = Attributes::new()
+        .with("team", extract::header("x-team"))
+        .named_cost("tokens", |request| Some(max_tokens(request.headers)));
     let layer = RateLimitLayer::new(gate, attributes)
-        .named_cost("tokens", |request| Some(max_tokens(request.headers)))
         .reserve() // the tokens are settled when the response has ended
         .hold_permits(); // a stream is in flight until its response has ended
     Router::new().route("/v1/completions", post(complete)).layer(layer)

@@ -13,7 +13,8 @@ use super::deserialize::Field;
 use crate::algorithm::Algorithm;
 use crate::calendar::{Period, Weekday};
 use crate::cluster_options::OnPartition;
-use crate::policy::mode::{OnStoreError, WhenMissing};
+use crate::on_store_error::OnStoreError;
+use crate::policy::mode::WhenMissing;
 
 /// Rate limits: rules, their defaults and route templates.
 #[derive(Default, Deserialize)]

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use super::attributes::name_without_number_suffix;
 use super::deserialize::Field;
 use super::spec::{PolicySpec, RuleSpec, WhenSpec};
+use crate::on_store_error::OnStoreError;
 use crate::policy::Policy;
 use crate::policy::error::{Diagnostics, PolicyWarning, SourceSpan};
-use crate::policy::mode::OnStoreError;
 use crate::policy::rule::Rule;
 
 /// Attributes whose values a client chooses freely.

@@ -1,0 +1,112 @@
+//! Calls with an idempotency key: the repetition of an admitted call is not charged again.
+
+use super::{Gate, decide};
+use crate::call::CallIdentity;
+use crate::decision::{Decision, DecisionLimits, PolicyLimits};
+use crate::hit::Hit;
+use crate::outcome::Outcome;
+use crate::policy::{HitList, MatchedRules, OnStoreError};
+use crate::reason::Reason;
+use crate::store::{
+    ChargeResult, OnceResult, Receipt, SettleResult, Settlement, Store, StoreError, SyncStore,
+};
+
+impl<S: Store> Gate<S> {
+    /// Decides a call with an identity, unless an earlier call with the same identity was admitted. Then returns the
+    /// decision of the earlier call, and charges nothing.
+    ///
+    /// While the store is unavailable, calls are remembered in this process. If a call times out, the store may have
+    /// charged it, and a repetition then returns the store's decision.
+    pub(super) async fn charge_call(
+        &self,
+        matched: &MatchedRules<'_>,
+        identity: &CallIdentity,
+    ) -> Decision<'static> {
+        if matched.is_refund() {
+            return denial(Reason::RefundWithIdempotencyKey, matched);
+        }
+        let hits: HitList<'_> = matched.hits().collect();
+        let result = self.store.charge_once_async(&hits, identity).await;
+        match self.notify_fallback_on_success(result) {
+            Ok(result) => decision_from_result(&hits, result, matched),
+            Err(error) => self.charge_call_without_store(matched, identity, error),
+        }
+    }
+
+    /// Applies a settlement, unless a settlement of the same call has been applied before. `is_degraded` is `true` if
+    /// this gate made the charges in memory, while the store was unavailable; they are corrected in memory.
+    ///
+    /// # Errors
+    /// If the store did not respond. The caller can repeat the settlement: it is applied once.
+    pub(super) async fn settle_call(
+        &self,
+        settlement: &Settlement,
+        is_degraded: bool,
+    ) -> Result<SettleResult, StoreError> {
+        if is_degraded {
+            return Ok(self.fallback.settle(settlement));
+        }
+        let result = self.store.settle_async(settlement).await;
+        let result = self.notify_fallback_on_success(result)?;
+        self.on_settled(settlement, result);
+        Ok(result)
+    }
+
+    /// Wakes the first request of the queue of each counter from which a settlement has reverted units.
+    pub(super) fn on_settled(&self, settlement: &Settlement, result: SettleResult) {
+        if result == SettleResult::Settled {
+            self.wait_queues.wake_for_charges(&settlement.reverted);
+        }
+    }
+
+    /// Decides a call after a failed store call, as
+    /// [`decide_without_store`](Gate::decide_without_store) does.
+    fn charge_call_without_store(
+        &self,
+        matched: &MatchedRules<'_>,
+        identity: &CallIdentity,
+        error: StoreError,
+    ) -> Decision<'static> {
+        let local = matched.matches_decidable_without_store();
+        if matched.on_store_error() == OnStoreError::Deny || !local.has_hits() {
+            return self.decide_without_store(matched, decide::charge_local, error);
+        }
+        let hits: HitList<'_> = local.hits().collect();
+        let decision = self.fallback.decide_with_local_counts(
+            |counts| decision_from_result(&hits, counts.charge_once(&hits, identity), &local),
+            Decision::outcomes,
+        );
+        self.fallback.keep_counts_for(identity.ttl);
+        decision.into_degraded(error)
+    }
+}
+
+/// Converts the result of a store into the decision on a call.
+fn decision_from_result(
+    hits: &[Hit<'_>],
+    result: OnceResult,
+    matched: &MatchedRules<'_>,
+) -> Decision<'static> {
+    match result {
+        OnceResult::Decided(result) => {
+            Decision::from_charge(hits, result, decide::limits_of(matched))
+        }
+        OnceResult::Repeated { result, age } => {
+            let result = result.unwrap_or_else(|| unknown_admission(hits.len()));
+            let decision = Decision::from_charge(hits, result, decide::limits_of(matched));
+            decision.with_repeated_after(age)
+        }
+        OnceResult::OtherRequest => denial(Reason::IdempotencyKeyReused, matched),
+        OnceResult::InProgress => denial(Reason::CallInProgress, matched),
+    }
+}
+
+fn denial(reason: Reason, matched: &MatchedRules<'_>) -> Decision<'static> {
+    Decision::denial(reason, DecisionLimits::Policy(PolicyLimits::none(matched)))
+}
+
+/// Returns the result of an admitted call of which only the admission is known.
+fn unknown_admission(hits: usize) -> ChargeResult {
+    let outcomes = (0..hits).map(|_| Outcome::unknown()).collect();
+    ChargeResult { allowed: true, outcomes, receipt: Receipt::default() }
+}
