@@ -153,6 +153,20 @@ async fn json_check_shares_counters_with_gate() {
 }
 
 #[tokio::test]
+async fn json_check_states_window_as_first_reset() {
+    let redis = Redis::start();
+    let mut scripts = Scripts(redis.connection());
+    for days in [1, 366] {
+        let (key, limit) = (
+            format!("{SCOPE}{{client=ann}}:log"),
+            json!({"id": format!("{days}d"), "max": 10, "window_ms": days * DAY_MS}),
+        );
+        let reply = scripts.call("check", &[&key], &json!({"limits": [limit]}));
+        assert_eq!(reply["limits"][0]["reset_after_ms"], days * DAY_MS, "{reply}");
+    }
+}
+
+#[tokio::test]
 async fn json_revert_refund_and_reset_change_counters_of_gate() {
     for case in limit_cases() {
         let redis = Redis::start();

@@ -267,7 +267,7 @@ impl LimitExplanation {
                     fits: outcome.fits(),
                     used: limit.capacity().saturating_sub(outcome.remaining()),
                     remaining: outcome.remaining(),
-                    reset_after_ms: ceil_millis(outcome.reset_after()),
+                    reset_after_ms: ceil_millis(limit_status.reset_after()),
                     retry_after_ms: outcome
                         .retry_after()
                         .filter(|_| !outcome.fits())

@@ -296,7 +296,7 @@ impl<'r> LimitStatusBody<'r> {
             allowed: outcome.fits(),
             observed: limit_status.is_observed(),
             remaining: outcome.remaining(),
-            reset_after_ms: ceil_millis(outcome.reset_after()),
+            reset_after_ms: ceil_millis(limit_status.reset_after()),
             retry_after_ms: wait.map(ceil_millis),
         }
     }

@@ -238,10 +238,10 @@ impl<'l> Decision<'l> {
         self.binding_outcome().map_or(default, |outcome| outcome.remaining())
     }
 
-    /// Returns the duration after which no unit of the binding limit is in use, unless further units are charged; zero
-    /// if no limit is binding.
+    /// Returns the [`reset_after`](LimitStatus::reset_after) of the binding limit: the duration after which no unit is in
+    /// use, unless further units are charged; zero if no limit is binding.
     pub fn reset_after(&self) -> Duration {
-        self.binding_outcome().map_or(Duration::ZERO, |outcome| outcome.reset_after())
+        self.binding().map_or(Duration::ZERO, |binding| binding.reset_after())
     }
 
     /// Returns the duration until this request would fit: zero if the request is allowed, `None` if it never fits or

@@ -288,6 +288,17 @@ impl Limit {
         with_counter!(self.counter, counter => peek_unused(counter))
     }
 
+    /// Returns the length of a tick if the algorithm rounds the time of a charge up to a tick, so that a unit can be
+    /// counted up to a tick longer than the window; zero for the other algorithms.
+    pub(crate) fn charge_rounding(&self) -> Duration {
+        match self.counter {
+            AnyCounter::SlidingWindow(_) | AnyCounter::SlidingLog(_) => {
+                Duration::from_micros(self.params().tick_us)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Returns the parameters as numbers, for a remote store.
     pub fn params(&self) -> LimitParams {
         with_counter!(self.counter, counter => counter.params())

@@ -5,12 +5,15 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use slidegate::clock::Clock;
+use slidegate::headers::{self, Style};
 use slidegate::store::LocalCountsOptions;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
+use slidegate::wait::JitterSample;
 use slidegate::{
     Algorithm, Check, Decision, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore,
-    OnStoreError, Reason, StoreError, Timestamp,
+    OnStoreError, Quota, Reason, StoreError, Timestamp,
 };
 
 fn new_limiter(limits: &[&str]) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) {
@@ -112,6 +115,39 @@ fn wait_blocks_until_cost_fits() {
     }
     let denied = limiter.wait(Check::new("key").cost(6), Jitter::NONE).unwrap_err();
     assert_eq!(denied.decision().reason(), Some(Reason::CostExceedsMax));
+}
+
+#[test]
+fn first_reset_is_window_in_every_style() {
+    let (clock, seconds) = (ManualClock::default(), [60, 900, 3_600, 86_400, 366 * 86_400]);
+    for algorithm in [Algorithm::SlidingWindow { resolution: None }, Algorithm::SlidingLog] {
+        for seconds in seconds {
+            let window = Duration::from_secs(seconds);
+            let limit = Limit::new(Quota::new(100, window).unwrap(), algorithm).unwrap();
+            let store = MemoryStore::with_clock(clock.clone(), 100);
+            let limiter = Limiter::with_store("limiter", [limit], store).unwrap();
+            // The charge is rounded up to a tick.
+            clock.advance(Duration::from_micros(1_234_567));
+            let decision = limiter.check("key");
+            assert_eq!(decision.reset_after(), window);
+            assert!(decision.limits().all(|status| status.reset_after() == window));
+            let headers = |style| headers::write(style, &decision, clock.now(), JitterSample::NONE);
+            assert_eq!(
+                headers(Style::Ietf)[1].1,
+                format!("\"limiter\";r=99;t={seconds}"),
+                "{limit}"
+            );
+            assert_eq!(headers(Style::Draft03)[2].1, seconds.to_string(), "{limit}");
+            let reset_unix_seconds = clock.now().after(window).as_micros().div_ceil(1_000_000);
+            assert_eq!(headers(Style::X)[2].1, reset_unix_seconds.to_string(), "{limit}");
+            // The exact time is in the outcome: until then the unit is in use.
+            let exact = decision.binding().unwrap().outcome().reset_after();
+            clock.advance(exact - Duration::from_micros(1));
+            assert_eq!(limiter.peek("key").remaining(), 99, "{limit}");
+            clock.advance(Duration::from_micros(1));
+            assert_eq!(limiter.peek("key").remaining(), 100, "{limit}");
+        }
+    }
 }
 
 #[test]

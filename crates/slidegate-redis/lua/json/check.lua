@@ -31,7 +31,7 @@ local function check()
     if wait < 0 or (wait > longest_wait and longest_wait >= 0) then longest_wait = wait end
     if not least_remaining or remaining < least_remaining then least_remaining = remaining end
     members[nth] = ('{"id":%s,"allowed":%s,"remaining":%.0f,"reset_after_ms":%s,"retry_after_ms":%s,"charged_units":%.0f,"charged_at_us":%.0f}')
-      :format(cjson.encode(limit.id), tostring(fits), remaining, json_ms(reset), json_wait(wait), units, charged_at)
+      :format(cjson.encode(limit.id), tostring(fits), remaining, json_reset(limit, reset), json_wait(wait), units, charged_at)
   end
   return ('{"allowed":%s,"remaining":%.0f,"retry_after_ms":%s,"limits":[%s]}')
     :format(tostring(allowed), least_remaining, json_wait(longest_wait), table.concat(members, ','))

@@ -227,6 +227,14 @@ end
 -- Returns the JSON of a time in milliseconds, rounded up.
 local function json_ms(us) return ('%.0f'):format(math.ceil(us / 1000)) end
 
+-- Returns the JSON of the time until no unit of a limit is in use. `sliding_log` and `sliding_window` round the time of a
+-- charge up to a tick, so that the time can be less than a tick longer than the window. It is then the window.
+local function json_reset(limit, us)
+  local window_us, rounds_up = limit.window * limit.tick_us, limit.number == 1 or limit.number == 6
+  if rounds_up and us > window_us and us < window_us + limit.tick_us then us = window_us end
+  return json_ms(us)
+end
+
 -- Returns the JSON of the wait until a limit has enough units again: null if it has them, or never will.
 local function json_wait(us) return us > 0 and json_ms(us) or 'null' end
 

@@ -86,8 +86,25 @@ impl<'d> LimitStatus<'d> {
     }
 
     /// Returns the duration after which no unit of the limit is in use, unless further units are charged.
+    ///
+    /// Long windows are counted in ticks, and the time of a charge is rounded up to a tick, so that a unit can be in use for
+    /// less than a millionth of the window longer than the window. This method then returns the window, as clients expect.
+    /// The [outcome](Self::outcome) has the exact duration.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let limiter = slidegate::Limiter::new(["100/d"])?;
+    /// assert_eq!(limiter.check("acme").reset_after(), Duration::from_secs(86_400));
+    /// # Ok::<(), slidegate::LimiterError>(())
+    /// ```
     pub fn reset_after(&self) -> Duration {
-        self.outcome.reset_after()
+        let (reset_after, limit) = (self.outcome.reset_after(), self.limit());
+        let rounding = limit.charge_rounding();
+        if rounding.is_zero() || reset_after >= limit.window() + rounding {
+            return reset_after;
+        }
+        reset_after.min(limit.window())
     }
 
     /// Returns the duration until this request would fit the limit: zero if it fits, `None` if it never fits or the

@@ -153,7 +153,7 @@ fn build_descriptor_status(
         None => unit::largest_unit_dividing(quota.window()),
     };
     let wait = if outcome.fits() {
-        Some(outcome.reset_after())
+        Some(limit_status.reset_after())
     } else {
         outcome.retry_after().map(|wait| jitter.extend(wait))
     };
