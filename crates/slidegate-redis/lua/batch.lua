@@ -7,7 +7,7 @@ if now < 0 then
   now = time[1] * SECOND + time[2]
 end
 local HIT, HIT_BYTES = '<HHI4I4Bd', 21
-local REPLY = '<Bdddd'
+local REPLY = '<Bddddd'
 -- The largest number of key indexes that are read at once, because the stack of Lua is limited.
 local MAX_UNPACKED = 128
 
@@ -78,13 +78,13 @@ local function write_slot(key_index, tag, bytes)
   if ttls_ms[key_index] == IN_PLACE then ttls_ms[key_index] = 0 end
 end
 
--- Returns the reply for a charged hit. `retry` is not 0 if the hit did not fit. If nothing remains, or it did not fit,
+-- Returns the reply for a hit of which `charged` units were charged. `retry` is not 0 if the hit did not fit. If nothing remains, or it did not fit,
 -- `decide` is called for the time until one unit fits.
-local function charged_reply(retry, remaining, reset, charged_at, decide, ...)
-  if remaining > 0 and retry == 0 then return pack(REPLY, 1, remaining, reset, 0, charged_at) end
+local function charged_reply(charged, retry, remaining, reset, charged_at, decide, ...)
+  if remaining > 0 and retry == 0 then return pack(REPLY, 1, remaining, reset, 0, charged_at, charged) end
   local _, _, _, wait = decide(...)
-  if retry == 0 then return pack(REPLY, 6, remaining, reset, wait, charged_at) end
-  return pack(REPLY, 11, remaining, reset, wait == 0 and 1 or wait, charged_at)
+  if retry == 0 then return pack(REPLY, 6, remaining, reset, wait, charged_at, charged) end
+  return pack(REPLY, 11, remaining, reset, wait == 0 and 1 or wait, charged_at, charged)
 end
 
 -- Stores a charged log. `state`, `expiry_s` and `rest` are results of `decide`; the last arguments are results of
@@ -147,7 +147,7 @@ local function append_reply(reply)
 end
 
 -- Returns the replies for the hits of a request with a foreign value.
-local function wrong_type_replies(hits) return pack(REPLY, 2, 0, 0, 0, 0):rep(hits) end
+local function wrong_type_replies(hits) return pack(REPLY, 2, 0, 0, 0, 0, 0):rep(hits) end
 
 -- Decides a single hit. An admission of 16 or more means that it is charged even if it does not fit.
 local function decide_single(key_index, limit, cost, required, admission, phase, mode)
@@ -157,7 +157,7 @@ local function decide_single(key_index, limit, cost, required, admission, phase,
   if not limit.decide_slot then
     charged, remaining, reset, retry, charged_at = decide_own_key(key_index, limit, required, cost, take)
     if charged then
-      return charged_reply(retry, remaining, reset, charged_at, decide_own_key, key_index, limit, 1, 0, 0)
+      return charged_reply(charged, retry, remaining, reset, charged_at, decide_own_key, key_index, limit, 1, 0, 0)
     end
   else
     local value = value_of_key(key_index)
@@ -169,12 +169,12 @@ local function decide_single(key_index, limit, cost, required, admission, phase,
       limit.decide_slot(now + phase, tick_us, window, max, extra, debt, required, cost, take, a, b, c)
     if charged then
       write_slot(key_index, limit.tag, pack_charged_slot(key_index, limit, expiry_s, reset, a, b, c))
-      return charged_reply(retry, remaining, reset, charged_at,
+      return charged_reply(charged, retry, remaining, reset, charged_at,
         limit.decide_slot, now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
     end
   end
   if charged == nil then return wrong_type_replies(1) end
-  return pack(REPLY, 0, remaining, reset, retry, 0)
+  return pack(REPLY, 0, remaining, reset, retry, 0, 0)
 end
 
 -- Decides requests of one unit each, all enforced, under one limit of slots, for the keys with these indexes. Replaces
@@ -195,7 +195,7 @@ local function decide_slot_units(key_indexes, count, limit)
       charged, remaining, reset, retry, charged_at, a, b, c =
         decide(now, tick_us, window, max, extra, debt, 1, 1, 1, a, b, c)
       if not charged then
-        reply = pack(REPLY, 0, remaining, reset, retry, 0)
+        reply = pack(REPLY, 0, remaining, reset, retry, 0, 0)
       else
         if now + reset > expiry_s * SECOND then
           values[key_index] = pack_charged_slot(key_index, limit, expiry_s, reset, a, b, c)
@@ -204,9 +204,9 @@ local function decide_slot_units(key_indexes, count, limit)
           ttls_ms[key_index] = ttls_ms[key_index] or IN_PLACE
         end
         if remaining > 0 then
-          reply = pack(REPLY, 1, remaining, reset, 0, charged_at)
+          reply = pack(REPLY, 1, remaining, reset, 0, charged_at, charged)
         else
-          reply = charged_reply(0, remaining, reset, charged_at,
+          reply = charged_reply(charged, 0, remaining, reset, charged_at,
             decide, now, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
         end
       end
@@ -226,7 +226,7 @@ local function decide_log_units(key_indexes, count, limit)
       local charged, remaining, reset, retry, charged_at, state, expiry_s, rest =
         decide(value, now, tick_us, window, max, extra, 1, 1, 1, tag)
       if charged == false then
-        reply = pack(REPLY, 0, remaining, reset, retry, 0)
+        reply = pack(REPLY, 0, remaining, reset, retry, 0, 0)
       elseif charged then
         if rest or now + reset > expiry_s * SECOND then
           store_log(key_index, limit, reset, value, state, expiry_s, rest)
@@ -234,9 +234,9 @@ local function decide_log_units(key_indexes, count, limit)
           log_states[key_index] = state
         end
         if remaining > 0 then
-          reply = pack(REPLY, 1, remaining, reset, 0, charged_at)
+          reply = pack(REPLY, 1, remaining, reset, 0, charged_at, charged)
         else
-          reply = charged_reply(0, remaining, reset, charged_at, decide_log, key_index, limit, 1, 0, 0)
+          reply = charged_reply(charged, 0, remaining, reset, charged_at, decide_log, key_index, limit, 1, 0, 0)
         end
       end
     end
@@ -287,23 +287,23 @@ local function decide_enforced(hits, mode)
       pending[base], pending[base + 1], pending[base + 2], pending[base + 3] = limit, key_index, phase, expiry_s
       pending[base + 4], pending[base + 5], pending[base + 6] = a, b, c
       pending[base + 7], pending[base + 8], pending[base + 9] = remaining, reset, charged_at
-      pending[base + 10], pending[base + 11] = remaining_before, reset_before
+      pending[base + 10], pending[base + 11], pending[base + 12] = remaining_before, reset_before, charged
     else
-      pending[base], pending[base + 1] = false, pack(REPLY, 0, remaining, reset, retry, 0)
+      pending[base], pending[base + 1] = false, pack(REPLY, 0, remaining, reset, retry, 0, 0)
       whole_value_key = false
       if retry ~= 0 then take = 0 end
     end
   end
   for nth = 1, hits do
-    local limit, key_index, phase, expiry_s, a, b, c, remaining, reset, charged_at, remaining_before, reset_before =
-      _G.unpack(pending, 14 * nth, 14 * nth + 11)
+    local limit, key_index, phase, expiry_s, a, b, c, remaining, reset, charged_at, remaining_before, reset_before, charged =
+      _G.unpack(pending, 14 * nth, 14 * nth + 12)
     local reply = key_index
     if limit and take == 0 then
-      reply = pack(REPLY, 0, remaining_before, reset_before, 0, 0)
+      reply = pack(REPLY, 0, remaining_before, reset_before, 0, 0, 0)
     elseif limit then
       local bytes = pack_charged_slot(key_index, limit, expiry_s, reset, a, b, c)
       if whole_value_key then slot_bytes[nth] = bytes else write_slot(key_index, limit.tag, bytes) end
-      reply = charged_reply(0, remaining, reset, charged_at, limit.decide_slot, now + phase,
+      reply = charged_reply(charged, 0, remaining, reset, charged_at, limit.decide_slot, now + phase,
         limit.tick_us, limit.window, limit.max, limit.extra, limit.debt, 1, 0, 0, a, b, c)
     end
     append_reply(reply)
@@ -347,7 +347,7 @@ local function decide_any(hits, mode)
     if veto == 1 then has_joint, joint_fits = true, joint_fits or retry == 0 end
     if charge == 2 then has_always_charged = true end
     waits[nth] = retry
-    replies[nth] = pack(REPLY, 0, remaining, reset, retry, 0)
+    replies[nth] = pack(REPLY, 0, remaining, reset, retry, 0, 0)
   end
 
   allowed = allowed and (joint_fits or not has_joint)
@@ -356,19 +356,19 @@ local function decide_any(hits, mode)
     local charge, retry = (admission - admission % 4) / 4 % 4, waits[nth]
     if cost > 0 and (charge == 2 or (allowed and (charge == 0 or retry == 0))) then
       local limit = limits[limit_index]
-      local _, remaining, reset, charged_at
+      local charged, remaining, reset, charged_at, _
       if not limit.decide_slot then
-        _, remaining, reset, _, charged_at = decide_own_key(key_index, limit, 1, cost, 2)
-        replies[nth] = charged_reply(retry, remaining, reset, charged_at, decide_own_key, key_index, limit, 1, 0, 0)
+        charged, remaining, reset, _, charged_at = decide_own_key(key_index, limit, 1, cost, 2)
+        replies[nth] = charged_reply(charged, retry, remaining, reset, charged_at, decide_own_key, key_index, limit, 1, 0, 0)
       else
         local counter = counters[key_index * 4294967296 + limit.tag]
         local tick_us, window, max, extra, debt = limit.tick_us, limit.window, limit.max, limit.extra, limit.debt
         local a, b, c
-        _, remaining, reset, _, charged_at, a, b, c = limit.decide_slot(now + phase, tick_us, window,
+        charged, remaining, reset, _, charged_at, a, b, c = limit.decide_slot(now + phase, tick_us, window,
           max, extra, debt, 1, cost, 2, counter.a, counter.b, counter.c)
         write_slot(key_index, limit.tag, pack_charged_slot(key_index, limit, counter.expiry_s, reset, a, b, c))
         counter.a, counter.b, counter.c = a, b, c
-        replies[nth] = charged_reply(retry, remaining, reset, charged_at,
+        replies[nth] = charged_reply(charged, retry, remaining, reset, charged_at,
           limit.decide_slot, now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
       end
     end

@@ -12,17 +12,13 @@ local function decide(now, _, window, max, boundary, step_s, required, cost, tak
     reset = window_end - now
   end
   local remaining = max - count
-  if remaining < 0 then remaining = 0 end
-
-  local fits = count + required <= max
+  local fits = required <= remaining
   if take == 2 or (take == 1 and fits) then
     local remaining_before = remaining
     count = count + cost
     if count > 536870912 then count = 536870912 end
     if now > last then last = now end
-    remaining = max - count
-    if remaining < 0 then remaining = 0 end
-    return true, remaining, last - last % window + window - now, fits and 0 or 1, last, last, 0, count, remaining_before, reset
+    return cost, max - count, last - last % window + window - now, fits and 0 or 1, last, last, 0, count, remaining_before, reset
   end
   if fits then return false, remaining, reset, 0, 0 end
   if required > max then return false, remaining, reset, -1, 0 end

@@ -33,10 +33,10 @@ charged@, remaining@, reset@, retry@, charged_at@, a@, b@, c@, remaining_before@
 if retry@ ~= 0 then take = 0 end
 }}
 if is_foreign then
-  reply = pack('<{{Bdddd}}'{{, 2, 0, 0, 0, 0}})
+  reply = pack('<{{Bddddd}}'{{, 2, 0, 0, 0, 0, 0}})
 elseif take == 0 then
   {{if charged@ then remaining@, reset@, retry@ = remaining_before@, reset_before@, 0 end
-  }}reply = pack('<{{Bdddd}}'{{, 0, remaining@, reset@, retry@, 0}})
+  }}reply = pack('<{{Bddddd}}'{{, 0, remaining@, reset@, retry@, 0, 0}})
 else
   {{if expiry_s@ > known_expiry_s then known_expiry_s = expiry_s@ end
   }}local latest_expiry_s, _ = known_expiry_s, nil
@@ -63,5 +63,5 @@ else
   else
     call('SETRANGE', key, '0', value)
   end
-  reply = pack('<{{Bdddd}}'{{, kind@, remaining@, reset@, retry@, charged_at@}})
+  reply = pack('<{{Bddddd}}'{{, kind@, remaining@, reset@, retry@, charged_at@, charged@}})
 end

@@ -22,7 +22,7 @@ if type(reply) == 'table' then return reply end
 -- The call is admitted if each hit that denies alone fits, and one of the joint hits fits if there are any.
 local admitted, has_joint, joint_fits = true, false, false
 for nth = 1, hits do
-  local kind, _, _, retry = unpack('<Bddd', reply, nth * 33 - 32)
+  local kind, _, _, retry = unpack('<Bddd', reply, nth * 41 - 40)
   local fits = kind == 1 or kind == 6 or (kind == 0 and retry == 0)
   local veto = ARGV[1]:byte(34 + nth)
   if kind == 2 or (veto == 0 and not fits) then admitted = false end

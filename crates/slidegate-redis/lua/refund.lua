@@ -44,6 +44,6 @@ for nth = 1, hits do
     _, remaining, reset, wait =
       slot_functions[algorithm](now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
   end
-  replies[nth] = pack('<Bdddd', 0, remaining, reset, wait, 0)
+  replies[nth] = pack('<Bddddd', 0, remaining, reset, wait, 0, 0)
 end
 return table.concat(replies)

@@ -19,7 +19,7 @@ if charged == nil then
   end
   if charged == nil then return redis.error_reply(FOREIGN .. key) end
 end
-if not charged then return pack('<Bdddd', 0, remaining, reset, retry, 0) end
+if not charged then return pack('<Bddddd', 0, remaining, reset, retry, 0, 0) end
 local ttl_ms
 if now + reset > expiry_s * SECOND then
   expiry_s = latest_expiry_s or expiry_s
@@ -28,7 +28,7 @@ if now + reset > expiry_s * SECOND then
   end
 elseif not rest and not before then
   call('SETRANGE', key, '8', state)
-  if remaining == 0 or retry ~= 0 then value = value:sub(1, 8) .. state .. value:sub(29) end
+  if remaining <= 0 or retry ~= 0 then value = value:sub(1, 8) .. state .. value:sub(29) end
   state = nil
 end
 if state then
@@ -37,9 +37,9 @@ if state then
   local whole_value = before and before .. value .. after or value
   if ttl_ms then call('SET', key, whole_value, 'PX', ttl_ms) else call('SET', key, whole_value, 'KEEPTTL') end
 end
-if remaining > 0 and retry == 0 then return pack('<Bdddd', 1, remaining, reset, 0, charged_at) end
+if remaining > 0 and retry == 0 then return pack('<Bddddd', 1, remaining, reset, 0, charged_at, charged) end
 -- Nothing remains, or the hit did not fit: the reply has the time until one unit fits, so that clients do not call
 -- before.
 local _, _, _, wait = decide(value, now, tick_us, window, max, extra, 1, 0, 0, tag)
-if retry == 0 then return pack('<Bdddd', 6, remaining, reset, wait, charged_at) end
-return pack('<Bdddd', 11, remaining, reset, wait == 0 and 1 or wait, charged_at)
+if retry == 0 then return pack('<Bddddd', 6, remaining, reset, wait, charged_at, charged) end
+return pack('<Bddddd', 11, remaining, reset, wait == 0 and 1 or wait, charged_at, charged)

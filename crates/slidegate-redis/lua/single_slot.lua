@@ -31,7 +31,7 @@ end
 local charged, remaining, reset, retry, charged_at
 charged, remaining, reset, retry, charged_at, a, b, c =
   decide(now + phase, tick_us, window, max, extra, debt, required, cost, take, a, b, c)
-if not charged then return pack('<Bdddd', 0, remaining, reset, retry, 0) end
+if not charged then return pack('<Bddddd', 0, remaining, reset, retry, 0, 0) end
 local ttl_ms
 if now + reset > expiry_s * SECOND then
   expiry_s, ttl_ms = key_expiry(now, reset, tick_us * window, unpack('<d', ARGV[1], 73))
@@ -45,9 +45,9 @@ elseif other_slots then
 else
   call('SETRANGE', key, '0', value)
 end
-if remaining > 0 and retry == 0 then return pack('<Bdddd', 1, remaining, reset, 0, charged_at) end
+if remaining > 0 and retry == 0 then return pack('<Bddddd', 1, remaining, reset, 0, charged_at, charged) end
 -- Nothing remains, or the hit did not fit: the reply has the time until one unit fits, so that clients do not call
 -- before.
 local _, _, _, wait = decide(now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
-if retry == 0 then return pack('<Bdddd', 6, remaining, reset, wait, charged_at) end
-return pack('<Bdddd', 11, remaining, reset, wait == 0 and 1 or wait, charged_at)
+if retry == 0 then return pack('<Bddddd', 6, remaining, reset, wait, charged_at, charged) end
+return pack('<Bddddd', 11, remaining, reset, wait == 0 and 1 or wait, charged_at, charged)

@@ -33,8 +33,7 @@ local function decide(key, now, precision_us, window, max, counted, margin_s, re
     end
   end
   local remaining = max - used
-  if remaining < 0 then remaining = 0 end
-  local fits = used + required <= max
+  local fits = required <= remaining
   if take == 0 or (take == 1 and not fits) then
     local reset = 0
     if total > 0 then
@@ -48,7 +47,7 @@ local function decide(key, now, precision_us, window, max, counted, margin_s, re
     if required > max then return false, remaining, reset, -1, 0 end
     -- The oldest buckets leave one by one, until the required units are free.
     if oldest <= running - counted then oldest = running - counted + 1 end
-    while used + required > max and oldest <= running do
+    while required > max - used and oldest <= running do
       used = used - unpack('<I4', value, HEAD_BYTES + oldest % counted * 4 + 1)
       oldest = oldest + 1
     end
@@ -71,8 +70,6 @@ local function decide(key, now, precision_us, window, max, counted, margin_s, re
   local sum = count + cost
   if sum > MAX_UNITS then sum = MAX_UNITS end
   total = used + sum - count
-  remaining = max - total
-  if remaining < 0 then remaining = 0 end
   local reset = (running + counted) * precision_us - now
   local ttl_ms
   if now + reset > expiry_s * SECOND then
@@ -81,5 +78,5 @@ local function decide(key, now, precision_us, window, max, counted, margin_s, re
   value = pack(HEAD, moment, total, expiry_s)
     .. value:sub(HEAD_BYTES + 1, offset) .. pack('<I4', sum) .. value:sub(offset + 5)
   if ttl_ms then call('SET', key, value, 'PX', ttl_ms) else call('SET', key, value, 'KEEPTTL') end
-  return true, remaining, reset, fits and 0 or 1, moment
+  return cost, max - total, reset, fits and 0 or 1, moment
 end

@@ -36,13 +36,8 @@ local function decide(now, tick_us, window, max, _, _, required, cost, take, las
     if current > 536870912 then
       remaining, current = remaining + current - 536870912, 536870912
     end
-    if remaining < 0 then
-      remaining = 0
-      if remaining_before < 0 then remaining_before = 0 end
-    end
-    return true, remaining, reset, fits and 0 or 1, tick * tick_us, tick, previous, current, remaining_before, reset_before
+    return cost, remaining, reset, fits and 0 or 1, tick * tick_us, tick, previous, current, remaining_before, reset_before
   end
-  if remaining < 0 then remaining = 0 end
   if fits then return false, remaining, reset_before, 0, 0 end
   if required > max then return false, remaining, reset_before, -1, 0 end
   -- Returns the earliest tick at which the weight of the previous count is small enough. If the current count alone is

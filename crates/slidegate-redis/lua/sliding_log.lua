@@ -197,8 +197,7 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
   end
 
   local remaining = max - used
-  if remaining < 0 then remaining = 0 end
-  local fits = used + required <= max
+  local fits = required <= remaining
   if take == 0 or (take == 1 and not fits) then
     local reset = 0
     if len > 0 then
@@ -210,7 +209,7 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
     if fits then return false, remaining, reset, 0, 0 end
     if required > max then return false, remaining, reset, -1, 0 end
     -- The oldest charges leave one by one, until enough units are free.
-    local excess, nth, units = used + required - max, expired_words + 1, 1
+    local excess, nth, units = required - remaining, expired_words + 1, 1
     if excess > 1 then word_at = word_at or word_reader(key, value, first, cap) end
     while units < excess do
       if (total == len and excess > MAX_SCAN) or nth >= expired_words + MAX_SCAN or nth >= len then
@@ -228,7 +227,7 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
   end
 
   -- A charge is recorded at its tick, rounded up, and never before the newest charge.
-  local charge_tick, kept_words = tick, len - expired_words
+  local charged, charge_tick, kept_words = cost, tick, len - expired_words
   if tick_us > 1 and tick * tick_us ~= now then charge_tick = tick + 1 end
   if cost > 536870912 then cost = 536870912 end
   if kept_words > 0 then
@@ -258,7 +257,6 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
   local sum_before = sum
   total, sum, len = used + cost, (sum + cost) % 2 ^ 52, kept_words + #new_words / 4
   remaining = max - total
-  if remaining < 0 then remaining = 0 end
   local reset = (charge_tick + window) * tick_us - now
   local ttl_ms
   if now + reset > expiry_s * 1000000 then expiry_s, ttl_ms = key_expiry(now, reset, tick_us * window, margin_s) end
@@ -338,5 +336,5 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
   -- If exactly the last unit was charged, the next one is free when the oldest charge leaves.
   local wait
   if total == max then wait = (tick + 1 - (tick + 1 - word) % WRAP + window) * tick_us - now end
-  return true, remaining, reset, fits and 0 or 1, charge_tick * tick_us, wait
+  return charged, remaining, reset, fits and 0 or 1, charge_tick * tick_us, wait
 end

@@ -44,8 +44,7 @@ local function decide(value, now, tick_us, window, max, resolution, required, co
   end
 
   local remaining = max - used
-  if remaining < 0 then remaining = 0 end
-  local fits = used + required <= max
+  local fits = required <= remaining
   if take == 0 or (take == 1 and not fits) then
     local reset = 0
     if newest_units > 0 then
@@ -55,7 +54,7 @@ local function decide(value, now, tick_us, window, max, resolution, required, co
     if fits then return false, remaining, reset, 0, 0 end
     if required > max then return false, remaining, reset, -1, 0 end
     -- The oldest entries leave one by one, until enough units are free.
-    local to_free = used + required - max
+    local to_free = required - remaining
     while from < size do
       to_free = to_free - units
       if to_free <= 0 then return false, remaining, reset, (newest - age + window) * tick_us - now, 0 end
@@ -68,7 +67,7 @@ local function decide(value, now, tick_us, window, max, resolution, required, co
     return false, remaining, reset, (newest + window) * tick_us - now, 0
   end
 
-  local charge_tick, rest = tick, nil
+  local charged, charge_tick, rest = cost, tick, nil
   if tick * tick_us ~= now then charge_tick = tick + 1 end
   if cost > 536870912 - used then cost = 536870912 - used end
   if oldest_age < 0 or newest_units == 0 then
@@ -123,8 +122,6 @@ local function decide(value, now, tick_us, window, max, resolution, required, co
     end
   end
   used = used + cost
-  remaining = max - used
-  if remaining < 0 then remaining = 0 end
-  return true, remaining, (newest + window) * tick_us - now, fits and 0 or 1, charge_tick * tick_us,
+  return charged, max - used, (newest + window) * tick_us - now, fits and 0 or 1, charge_tick * tick_us,
     struct.pack('<dI4I4I4', newest, used, span, newest_units), expiry_s, rest
 end

@@ -27,15 +27,13 @@ local function decide(now, tick_us, window, max, burst, debt, required, cost, ta
   if rate == 0 then rate = 1 end
   local current_level = level - (tick - last) * rate
   if current_level < 0 then current_level = 0 end
-  local free = burst * window - current_level
-  if free < 0 then free = 0 end
-  local remaining = free / window
+  local remaining = (burst * window - current_level) / window
   remaining = remaining - remaining % 1
 
   local reset_before = 0
   if level > 0 then reset_before = time_until_tick(last + ticks_to_leak(level, rate), tick_us, now) end
 
-  local fits = required <= remaining and current_level <= burst * window
+  local fits = required <= remaining
   if take == 2 or (take == 1 and fits) then
     local remaining_before = remaining
     if max_units > MAX_UNITS then max_units = MAX_UNITS end
@@ -44,14 +42,10 @@ local function decide(now, tick_us, window, max, burst, debt, required, cost, ta
     if charged_units > cost then charged_units = cost end
     level = current_level + charged_units * window
     rate = max == 0 and 1 or max
-    free = burst * window - level
-    if free < 0 then free = 0 end
-    remaining = free / window
+    remaining = (burst * window - level) / window
     remaining = remaining - remaining % 1
     local reset = level > 0 and time_until_tick(tick + ticks_to_leak(level, rate), tick_us, now) or 0
-    -- At the maximum debt nothing remains, so the field has the charged units instead.
-    if charged_units < cost then remaining = -1 - charged_units end
-    return true, remaining, reset, fits and 0 or 1, tick * tick_us, tick, level, rate, remaining_before, reset_before
+    return charged_units, remaining, reset, fits and 0 or 1, tick * tick_us, tick, level, rate, remaining_before, reset_before
   end
   if fits then return false, remaining, reset_before, 0, 0 end
   if required > burst then return false, remaining, reset_before, -1, 0 end

@@ -16,7 +16,7 @@ use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
 /// Maximum cost of a charge in an encoded call. A higher cost is encoded as this value. Such a cost never fits, because
 /// no limit has a higher maximum than this value.
-const MAX_ENCODED_COST: u64 = u32::MAX as u64;
+pub const MAX_ENCODED_COST: u64 = u32::MAX as u64;
 
 /// Code at the start of a batch header, for requests that each charge one unit of the same limit.
 const FORMAT_CODE_SINGLE_UNIT_REQUESTS: u8 = 0;

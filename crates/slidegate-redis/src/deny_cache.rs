@@ -62,10 +62,10 @@ struct CachedCounterFigures {
     limit: Limit,
     /// The version of the counter after the last recorded call.
     version: CacheVersion,
-    /// Remaining units of the counter at the time `sent_at`.
-    remaining: u64,
+    /// Free units of the counter at the time `sent_at`, see [`Outcome::free`].
+    free: i64,
     sent_at: Timestamp,
-    /// Time from which `remaining` is too old to be used.
+    /// Time from which `free` is too old to be used.
     expires_at: Timestamp,
     denials: SmallVec<[CachedDenial; 1]>,
 }
@@ -80,7 +80,8 @@ struct CachedDenial {
     /// Earliest time at which the cost fits the limit, or `None` if it never fits.
     fits_at: Option<Timestamp>,
     resets_at: Timestamp,
-    remaining: u64,
+    /// Free units at the time `sent_at`. They are exact unless they are negative: then units may have left since.
+    free: i64,
 }
 
 /// Returns the number of units that a charge of this cost adds to the table of charged units. This is the cost, but at
@@ -135,7 +136,8 @@ pub struct DenialReport {
     /// Time until the cost fits, or `None` if it never does.
     pub retry_after: Option<Duration>,
     pub reset_after: Duration,
-    pub remaining: u64,
+    /// Free units of the counter, see [`Outcome::free`].
+    pub free: i64,
 }
 
 impl DenyCache {
@@ -236,16 +238,10 @@ impl DenyCache {
             denials.truncate(MAX_DENIED_COSTS_PER_COUNTER - 1);
             denials.push(denial);
         }
-        let DenialReport { sent_at, remaining, .. } = *report;
+        let DenialReport { sent_at, free, .. } = *report;
         let expires_at = sent_at.after(ttl);
-        let entry = CachedCounterFigures {
-            limit: hit.limit,
-            version,
-            remaining,
-            sent_at,
-            expires_at,
-            denials,
-        };
+        let entry =
+            CachedCounterFigures { limit: hit.limit, version, free, sent_at, expires_at, denials };
         self.insert_unless_invalidated(counter, entry, version);
     }
 
@@ -328,9 +324,10 @@ impl DenialReport {
         required: u64,
         ttl: Duration,
     ) -> Option<CachedDenial> {
+        let remaining = u64::try_from(self.free).unwrap_or_default();
         let is_exact = match self.retry_after {
-            Some(_) => required == self.remaining.saturating_add(1),
-            None => self.remaining == hit.limit.capacity(),
+            Some(_) => required == remaining + 1,
+            None => remaining == hit.limit.capacity(),
         };
         (is_exact || hit.sample > 1).then(|| CachedDenial {
             required,
@@ -338,7 +335,7 @@ impl DenialReport {
             expires_at: self.sent_at.after(self.retry_after.map_or(ttl, |wait| wait.min(ttl))),
             fits_at: self.retry_after.map(|wait| self.received_at.after(wait)),
             resets_at: self.received_at.after(self.reset_after),
-            remaining: self.remaining,
+            free: self.free,
         })
     }
 }
@@ -362,7 +359,8 @@ impl CachedCounterFigures {
         }
         let is_fresh = self.sent_at <= now && now < self.expires_at;
         // If nothing is left, the counter may be in debt.
-        let fits = required.max(1).saturating_add(charged_units) <= self.remaining;
+        let required = required.max(1).saturating_add(charged_units);
+        let fits = u64::try_from(self.free).is_ok_and(|free| required <= free);
         if is_fresh && fits { CacheLookup::Fits } else { CacheLookup::Missing }
     }
 }
@@ -376,9 +374,8 @@ impl CachedDenial {
         let time_until = |moment: Timestamp| {
             Duration::from_micros(moment.as_micros().saturating_sub(now.as_micros()))
         };
-        let remaining = self.remaining.try_into().unwrap_or(u32::MAX);
         let retry_after = self.fits_at.map(|fits_at| time_until(fits_at.max(self.expires_at)));
-        CacheLookup::Denied(Outcome::new(remaining, time_until(self.resets_at), retry_after))
+        CacheLookup::Denied(Outcome::new(self.free, time_until(self.resets_at), retry_after))
     }
 }
 
@@ -402,7 +399,7 @@ mod tests {
 
     fn new_denial_report(wait: Duration) -> DenialReport {
         let (retry_after, reset_after) = (Some(wait), wait);
-        DenialReport { sent_at: NOW, received_at: NOW, retry_after, reset_after, remaining: 0 }
+        DenialReport { sent_at: NOW, received_at: NOW, retry_after, reset_after, free: 0 }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Decodes the replies of scripts. A reply has 33 bytes for each hit.
+//! Decodes the replies of scripts. A reply has 41 bytes for each hit.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use slidegate::Timestamp;
 use slidegate::store::{Charge, ChargeResult, Outcome, Outcomes, Receipt, is_admitted};
 use smallvec::SmallVec;
 
+use crate::call::MAX_ENCODED_COST;
 use crate::script_request::KeyedHit;
 
 /// Length of the encoded reply to one hit, in bytes.
-pub const HIT_REPLY_BYTES: usize = 33;
+pub const HIT_REPLY_BYTES: usize = 41;
 
 // Reply codes, the first byte of the reply to a hit. No single flipped bit turns a denial into an admission or a
 // charge.
@@ -31,9 +32,8 @@ pub struct HitReply {
     pub outcome: Outcome,
     /// The time of the charge, as the script reports it; `None` if the hit was not charged.
     charged_at: Option<Timestamp>,
-    /// The number of charged units if it is lower than the cost, because the maximum debt of the limit was reached;
-    /// otherwise `None`.
-    units: Option<u64>,
+    /// The number of charged units: less than the cost if the maximum debt of the limit was reached.
+    charged_units: u64,
     /// Time until one unit fits the limit, if the hit was charged and no units remain. `Some(None)` if one unit never
     /// fits. `None` in all other cases.
     pub wait_if_exhausted: Option<Option<Duration>>,
@@ -56,31 +56,27 @@ fn decode_hit_reply(bytes: &[u8]) -> Result<HitReply, DecodeError> {
     let is_whole = |number: &f64| number.is_finite() && number.fract() == 0.0;
     let mut number =
         || numbers.next().map(f64::from_le_bytes).filter(is_whole).ok_or(DecodeError::Malformed);
-    let (remaining, reset, retry, charged_at) = (number()?, number()?, number()?, number()?);
+    let (free, reset, retry) = (number()?, number()?, number()?);
+    let (charged_at, charged_units) = (number()?, number()?);
     // Negative durations become 0.
     let span = |micros: f64| Duration::from_micros(micros as u64);
     let wait = (retry >= 0.0).then(|| span(retry));
-    // At the maximum debt nothing remains, and the field is -1 minus the charged units.
-    let units = (remaining < 0.0).then_some((-1.0 - remaining) as u64);
-    let outcome = |wait| Outcome::new(remaining as u32, span(reset), wait);
-    let charged_at = Some(Timestamp::from_micros(charged_at as u64));
-    let fits = outcome(Some(Duration::ZERO));
+    let outcome = |wait| Outcome::new(free as i64, span(reset), wait);
+    let charged = HitReply {
+        outcome: outcome(Some(Duration::ZERO)),
+        charged_at: Some(Timestamp::from_micros(charged_at as u64)),
+        charged_units: charged_units as u64,
+        wait_if_exhausted: (free <= 0.0).then_some(wait),
+    };
     match *kind {
-        REPLY_CODE_NOT_CHARGED if units.is_none() => Ok(HitReply {
-            outcome: outcome(wait),
-            charged_at: None,
-            units,
-            wait_if_exhausted: None,
-        }),
-        REPLY_CODE_CHARGED if retry == 0.0 && remaining > 0.0 => {
-            Ok(HitReply { outcome: fits, charged_at, units, wait_if_exhausted: None })
+        REPLY_CODE_NOT_CHARGED if charged_units == 0.0 => {
+            let outcome = outcome(wait);
+            Ok(HitReply { outcome, charged_at: None, charged_units: 0, wait_if_exhausted: None })
         }
-        REPLY_CODE_CHARGED_AND_EXHAUSTED if retry != 0.0 && remaining <= 0.0 => {
-            Ok(HitReply { outcome: fits, charged_at, units, wait_if_exhausted: Some(wait) })
-        }
+        REPLY_CODE_CHARGED if retry == 0.0 && free > 0.0 => Ok(charged),
+        REPLY_CODE_CHARGED_AND_EXHAUSTED if retry != 0.0 && free <= 0.0 => Ok(charged),
         REPLY_CODE_CHARGED_ABOVE_LIMIT if retry != 0.0 => {
-            let wait_if_exhausted = (remaining <= 0.0).then_some(wait);
-            Ok(HitReply { outcome: outcome(wait), charged_at, units, wait_if_exhausted })
+            Ok(HitReply { outcome: outcome(wait), ..charged })
         }
         REPLY_CODE_WRONG_TYPE => Err(DecodeError::WrongType),
         _ => Err(DecodeError::Malformed),
@@ -96,25 +92,18 @@ pub fn encode_hit_reply(
     const NEVER: f64 = -1.0;
     let micros = |duration: Duration| duration.as_micros() as f64;
     let wait = outcome.retry_after().map_or(NEVER, micros);
-    let remaining = outcome.remaining() as f64;
-    let (kind, remaining, retry) = match charge {
-        None => (REPLY_CODE_NOT_CHARGED, remaining, wait),
-        Some(_) if !outcome.fits() => (REPLY_CODE_CHARGED_ABOVE_LIMIT, remaining, wait),
-        // No units remain, or the largest debt was reached. The time until one unit fits is not known.
-        Some(_) if remaining == 0.0 => (REPLY_CODE_CHARGED_AND_EXHAUSTED, remaining, NEVER),
-        Some(_) => (REPLY_CODE_CHARGED, remaining, 0.0),
+    let (kind, retry) = match charge {
+        None => (REPLY_CODE_NOT_CHARGED, wait),
+        Some(_) if !outcome.fits() => (REPLY_CODE_CHARGED_ABOVE_LIMIT, wait),
+        // No units remain. The time until one unit fits is not known.
+        Some(_) if outcome.remaining() == 0 => (REPLY_CODE_CHARGED_AND_EXHAUSTED, NEVER),
+        Some(_) => (REPLY_CODE_CHARGED, 0.0),
     };
-    let units = charge.map_or(0, |(_, units)| units);
-    let remaining = match kind {
-        REPLY_CODE_CHARGED_AND_EXHAUSTED | REPLY_CODE_CHARGED_ABOVE_LIMIT if remaining == 0.0 => {
-            -1.0 - units as f64
-        }
-        _ => remaining,
-    };
-    let charged_at = charge.map_or(0.0, |(charged_at, _)| charged_at.as_micros() as f64);
+    let (charged_at, units) = charge
+        .map_or((0.0, 0.0), |(charged_at, units)| (charged_at.as_micros() as f64, units as f64));
     let mut bytes = [0; HIT_REPLY_BYTES];
     bytes[0] = kind;
-    let numbers = [remaining, micros(outcome.reset_after()), retry, charged_at];
+    let numbers = [outcome.free() as f64, micros(outcome.reset_after()), retry, charged_at, units];
     for (place, number) in bytes[1..].chunks_exact_mut(8).zip(numbers) {
         place.copy_from_slice(&number.to_le_bytes());
     }
@@ -195,14 +184,16 @@ impl HitReply {
         if before.fits() || !self.outcome.fits() {
             return self.outcome;
         }
-        let remaining = u32::try_from(self.outcome.remaining()).unwrap_or(u32::MAX);
         let wait = self.wait_if_exhausted.unwrap_or(Some(Duration::ZERO));
-        Outcome::new(remaining, self.outcome.reset_after(), wait).charged_after(before)
+        Outcome::new(self.outcome.free(), self.outcome.reset_after(), wait).charged_after(before)
     }
 
     /// Returns the charge of the hit with this index, or `None` if the hit was not charged.
     pub fn charge(&self, hit_index: u32, hit: &KeyedHit) -> Option<Charge> {
-        Some(hit.new_charge(hit_index, self.charged_at?, self.units.unwrap_or(hit.cost)))
+        // A cost above the largest encoded one is charged as this.
+        let is_whole = self.charged_units >= hit.cost.min(MAX_ENCODED_COST);
+        let units = if is_whole { hit.cost } else { self.charged_units };
+        Some(hit.new_charge(hit_index, self.charged_at?, units))
     }
 }
 
@@ -213,7 +204,7 @@ mod tests {
     #[test]
     fn flipped_reply_bit_never_turns_denial_into_admission() {
         for wait in [1.0_f64, 3.0, 889_585.0, 3_600_001_000.0, -1.0] {
-            let numbers = [0.0, 5_000_000.0, wait, 0.0];
+            let numbers = [0.0, 5_000_000.0, wait, 0.0, 0.0];
             let denial: Vec<u8> =
                 [0].into_iter().chain(numbers.iter().flat_map(|n| n.to_le_bytes())).collect();
             assert!(decode_hit_reply(&denial).is_ok_and(|hit_reply| !hit_reply.outcome.fits()));

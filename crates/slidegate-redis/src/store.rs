@@ -326,9 +326,8 @@ impl RedisStoreInner {
                 None if hit_reply.outcome.fits() || hit_reply.is_charged() => (None, None),
                 None => (Some(hit.required), hit_reply.outcome.retry_after()),
             };
-            let (reset_after, remaining) =
-                (hit_reply.outcome.reset_after(), hit_reply.outcome.remaining());
-            let report = DenialReport { sent_at, received_at, retry_after, reset_after, remaining };
+            let (reset_after, free) = (hit_reply.outcome.reset_after(), hit_reply.outcome.free());
+            let report = DenialReport { sent_at, received_at, retry_after, reset_after, free };
             let charged = if hit_reply.is_charged() { effective_units(hit.cost) } else { 0 };
             self.deny_cache.record(hit, denied_units, &report, *version, charged);
         }

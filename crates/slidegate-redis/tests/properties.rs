@@ -77,6 +77,11 @@ async fn cost_above_limit_maximum_has_no_retry_after() {
 }
 
 #[tokio::test]
+async fn free_units_are_exact_in_debt() {
+    check!(properties::free_units_are_exact_in_debt);
+}
+
+#[tokio::test]
 async fn denial_charges_nothing() {
     check!(properties::denial_charges_nothing);
 }

@@ -265,7 +265,7 @@ impl LimitExplanation {
                 let outcome = limit_status.outcome();
                 CounterState {
                     fits: outcome.fits(),
-                    used: limit.capacity().saturating_sub(outcome.remaining()),
+                    used: limit.capacity().saturating_add_signed(-outcome.free()),
                     remaining: outcome.remaining(),
                     reset_after_ms: ceil_millis(limit_status.reset_after()),
                     retry_after_ms: outcome

@@ -8,8 +8,8 @@ use crate::clock::ceil_micros;
 /// The value of `retry_after_us` for a cost that never fits.
 const RETRY_AFTER_US_NEVER: u64 = u64::MAX;
 
-/// The value of `remaining` for a hit that the store did not evaluate; larger than any limit.
-const UNKNOWN_REMAINING_UNITS: u32 = u32::MAX;
+/// The value of `free` for a hit that the store did not evaluate; larger than any limit.
+const UNKNOWN_FREE_UNITS: i64 = i64::MAX;
 
 /// The longest duration in an outcome, in microseconds: 142 years. The doubles of Lua scripts represent it exactly.
 pub(crate) const MAX_OUTCOME_DURATION_US: u64 = 1 << 52;
@@ -24,8 +24,8 @@ pub struct Outcome {
     retry_after_us: u64,
     /// The duration until no unit is in use, in microseconds.
     reset_after_us: u64,
-    remaining: u32,
-    fits: bool,
+    /// The capacity of the limit minus the units in use.
+    free: i64,
 }
 
 impl Outcome {
@@ -39,52 +39,27 @@ impl Outcome {
         reset_after_us: u64,
         fits_after_us: impl FnOnce() -> u64,
     ) -> Self {
-        let free = capacity.checked_sub(used);
-        let fits = free.is_some_and(|free| required <= free);
-        let remaining = free.unwrap_or_default();
-        Self::from_fit_and_remaining(
-            (fits, remaining, capacity),
-            required,
-            reset_after_us,
-            fits_after_us,
-        )
-    }
-
-    /// Creates an outcome as [`from_used_units`](Self::from_used_units) does, for a caller that has already determined
-    /// whether the hit fits and the number of remaining units.
-    #[inline]
-    pub(crate) fn from_fit_and_remaining(
-        (fits, remaining, capacity): (bool, u64, u64),
-        required: u64,
-        reset_after_us: u64,
-        fits_after_us: impl FnOnce() -> u64,
-    ) -> Self {
+        let fits = capacity.checked_sub(used).is_some_and(|free| required <= free);
         let retry_after_us = match required {
             _ if fits => 0,
             required if required > capacity => RETRY_AFTER_US_NEVER,
-            _ => fits_after_us(),
+            _ => fits_after_us().clamp(1, MAX_OUTCOME_DURATION_US),
         };
         Self {
-            retry_after_us: match retry_after_us {
-                RETRY_AFTER_US_NEVER => RETRY_AFTER_US_NEVER,
-                _ => retry_after_us.min(MAX_OUTCOME_DURATION_US),
-            },
+            retry_after_us,
             reset_after_us: reset_after_us.min(MAX_OUTCOME_DURATION_US),
-            remaining: remaining as u32,
-            fits,
+            free: (capacity as i64).wrapping_sub(used as i64),
         }
     }
 
-    /// Creates an outcome from the values that a remote store has returned. `remaining` are the units that still fit,
-    /// `reset_after` is the duration until no unit is in use, and `retry_after` the duration until the cost fits: zero
-    /// if it fits now, `None` if it never fits.
-    pub fn new(remaining: u32, reset_after: Duration, retry_after: Option<Duration>) -> Self {
-        let retry_after_us = retry_after.map_or(RETRY_AFTER_US_NEVER, ceil_micros);
+    /// Creates an outcome from the values that a remote store has returned. `free` is the number of
+    /// [free units](Self::free), `reset_after` is the duration until no unit is in use, and `retry_after` the duration
+    /// until the cost fits: zero if it fits now, `None` if it never fits.
+    pub fn new(free: i64, reset_after: Duration, retry_after: Option<Duration>) -> Self {
         Self {
-            retry_after_us,
+            retry_after_us: retry_after.map_or(RETRY_AFTER_US_NEVER, ceil_micros),
             reset_after_us: ceil_micros(reset_after).min(MAX_OUTCOME_DURATION_US),
-            remaining: remaining.min(UNKNOWN_REMAINING_UNITS - 1),
-            fits: retry_after_us == 0,
+            free: free.min(UNKNOWN_FREE_UNITS - 1),
         }
     }
 
@@ -92,24 +67,19 @@ impl Outcome {
     /// the store evaluates only a sample of the requests and this request is not in the sample. The outcome denies
     /// nothing, and has no status.
     pub fn unknown() -> Self {
-        Self {
-            retry_after_us: 0,
-            reset_after_us: 0,
-            remaining: UNKNOWN_REMAINING_UNITS,
-            fits: true,
-        }
+        Self { retry_after_us: 0, reset_after_us: 0, free: UNKNOWN_FREE_UNITS }
     }
 
     /// Returns whether the store evaluated the hit. If it did not, the other fields have no meaning.
     pub fn is_known(&self) -> bool {
-        self.remaining != UNKNOWN_REMAINING_UNITS
+        self.free != UNKNOWN_FREE_UNITS
     }
 
     /// Returns the outcome of a hit that fitted and has been charged. `self` is the outcome that
     /// [`Counter::charge`](crate::algorithm::Counter::charge) returned.
     #[inline]
     pub fn charged(self) -> Self {
-        Self { fits: true, retry_after_us: 0, ..self }
+        Self { retry_after_us: 0, ..self }
     }
 
     /// Returns the outcome of a hit that has been charged. `self` is the outcome that
@@ -117,28 +87,34 @@ impl Outcome {
     /// the charge. If the hit did not fit before the charge, the `retry_after` of the result is the duration until one
     /// unit fits, at least 1 us.
     pub fn charged_after(self, before: &Self) -> Self {
-        match (before.fits, self.fits) {
+        match (before.fits(), self.fits()) {
             (true, _) => self.charged(),
             (false, false) => self,
-            (false, true) => Self { fits: false, retry_after_us: 1, ..self },
+            (false, true) => Self { retry_after_us: 1, ..self },
         }
     }
 
     /// Returns the outcome of a hit that does not fit for this duration, for a reason that is not its counter.
     pub(crate) fn denied(self, retry_after: Duration) -> Self {
-        Self { fits: false, retry_after_us: ceil_micros(retry_after).max(1), ..self }
+        Self { retry_after_us: ceil_micros(retry_after).max(1), ..self }
     }
 
     /// Returns whether the cost of the hit fits, or, if the hit has been charged, whether its cost fitted before the
     /// charge.
     #[inline]
     pub fn fits(&self) -> bool {
-        self.fits
+        self.retry_after_us == 0
     }
 
-    /// Returns the units that still fit now.
+    /// Returns the units that still fit now: the [free](Self::free) units, 0 if there are none.
     pub fn remaining(&self) -> u64 {
-        u64::from(self.remaining)
+        u64::try_from(self.free).unwrap_or_default()
+    }
+
+    /// Returns the capacity of the limit minus the units in use. The result is negative if more units are in use than the
+    /// limit admits: after reports, after charges that are not checked, and after max has been lowered.
+    pub fn free(&self) -> i64 {
+        self.free
     }
 
     /// Returns the duration until no unit of the counter is in use, unless further units are charged.
@@ -170,8 +146,8 @@ impl fmt::Debug for Outcome {
             return f.write_str("Outcome(unknown)");
         }
         f.debug_struct("Outcome")
-            .field("fits", &self.fits)
-            .field("remaining", &self.remaining)
+            .field("fits", &self.fits())
+            .field("free", &self.free)
             .field("reset_after", &self.reset_after())
             .field("retry_after", &self.retry_after())
             .finish()
@@ -183,8 +159,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcome_with_maximum_remaining_units_is_known() {
-        let max = Outcome::new(u32::MAX, Duration::ZERO, None);
+    fn outcome_with_maximum_free_units_is_known() {
+        let max = Outcome::new(i64::MAX, Duration::ZERO, None);
         assert!(max.is_known() && !max.fits());
         assert!(!Outcome::unknown().is_known() && Outcome::unknown().fits());
     }

@@ -28,23 +28,15 @@ pub enum ScriptedOutcome {
 impl ScriptedOutcome {
     fn to_outcome(self) -> Outcome {
         match self {
-            Self::Fits { remaining, reset_us } => Outcome::from_fit_and_remaining(
-                (true, remaining.into(), u64::MAX),
-                0,
-                reset_us,
-                || 0,
-            )
-            .charged(),
+            Self::Fits { remaining, reset_us } => {
+                Outcome::from_used_units((0, remaining.into()), 0, reset_us, || 0).charged()
+            }
             Self::Denied { remaining, reset_us, retry_after_us } => {
-                let remaining = u64::from(remaining);
-                let capacity = if retry_after_us.is_some() { u64::MAX } else { remaining };
+                let (required, used) =
+                    (u64::from(remaining) + 1, u64::from(retry_after_us.is_some()));
                 let wait = || retry_after_us.unwrap_or_default();
-                Outcome::from_fit_and_remaining(
-                    (false, remaining, capacity),
-                    remaining + 1,
-                    reset_us,
-                    wait,
-                )
+                let used_and_capacity = (used, u64::from(remaining) + used);
+                Outcome::from_used_units(used_and_capacity, required, reset_us, wait)
             }
         }
     }

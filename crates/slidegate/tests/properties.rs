@@ -52,6 +52,11 @@ fn cost_above_max_has_no_retry_after() {
 }
 
 #[test]
+fn free_units_are_exact_in_debt() {
+    check_property!(properties::free_units_are_exact_in_debt);
+}
+
+#[test]
 fn denial_charges_nothing() {
     check_property!(properties::denial_charges_nothing);
 }

@@ -21,12 +21,12 @@ local function check()
 
   local allowed, least_remaining, longest_wait, members = true, nil, 0, {}
   for nth, limit in ipairs(argument.limits) do
-    local kind, remaining, reset, wait, charged_at = struct.unpack('<Bdddd', reply, 33 * nth - 32)
+    local kind, remaining, reset, wait, charged_at, units = struct.unpack('<Bddddd', reply, 41 * nth - 40)
     if kind == 2 then return redis.error_reply('FOREIGN value not written by slidegate at ' .. limit.key) end
     -- 1: charged; 6: charged, and no units remain; 11: charged, although it did not fit; 0: not charged.
-    local fits, units = kind == 1 or kind == 6 or (kind == 0 and wait == 0), kind == 0 and 0 or limit.cost
-    -- At the largest debt nothing remains, and the number is -1 minus the charged units.
-    if remaining < 0 then remaining, units = 0, -1 - remaining end
+    local fits = kind == 1 or kind == 6 or (kind == 0 and wait == 0)
+    -- The number is negative if more units are in use than the limit admits.
+    remaining = math.max(remaining, 0)
     if fits then wait = 0 else allowed = false end
     if wait < 0 or (wait > longest_wait and longest_wait >= 0) then longest_wait = wait end
     if not least_remaining or remaining < least_remaining then least_remaining = remaining end

@@ -13,9 +13,9 @@ local function refund()
   if type(reply) == 'table' then return reply end
   local members = {}
   for nth, limit in ipairs(argument.limits) do
-    local _, remaining, reset, wait = struct.unpack('<Bdddd', reply, 33 * nth - 32)
+    local _, remaining, reset, wait = struct.unpack('<Bdddd', reply, 41 * nth - 40)
     members[nth] = ('{"id":%s,"remaining":%.0f,"reset_after_ms":%s,"retry_after_ms":%s}')
-      :format(cjson.encode(limit.id), remaining, json_reset(limit, reset), json_wait(wait))
+      :format(cjson.encode(limit.id), math.max(remaining, 0), json_reset(limit, reset), json_wait(wait))
   end
   return ('{"limits":[%s]}'):format(table.concat(members, ','))
 end

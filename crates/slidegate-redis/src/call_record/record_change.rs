@@ -7,7 +7,7 @@ use slidegate::store::{Charge, ChargeResult, Outcome};
 
 use super::{OnceReply, RecordHead, STATUS_NOW, encode_millis};
 use crate::call::{Keys, ScriptCall, ScriptOperation};
-use crate::reply::{DecodeError, encode_hit_reply};
+use crate::reply::{DecodeError, HIT_REPLY_BYTES, encode_hit_reply};
 use crate::script::Scripts;
 use crate::script_request::KeyedHit;
 
@@ -60,7 +60,7 @@ impl RecordChange {
 }
 
 /// Encodes the result of a hit as the script that decides it does. A charge without units is encoded as not charged.
-fn encode_hit(outcome: &Outcome, charge: Option<&Charge>) -> [u8; 33] {
+fn encode_hit(outcome: &Outcome, charge: Option<&Charge>) -> [u8; HIT_REPLY_BYTES] {
     let charge = charge.filter(|charge| charge.charged_at != Timestamp::from_micros(0));
     encode_hit_reply(outcome, charge.map(|charge| (charge.charged_at, charge.cost)))
 }

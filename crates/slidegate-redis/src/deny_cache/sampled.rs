@@ -50,7 +50,7 @@ impl DenyCache {
             received_at: now,
             retry_after: Some(Duration::ZERO),
             reset_after: outcome.reset_after(),
-            remaining: outcome.remaining(),
+            free: outcome.free(),
         };
         self.record(hit, Some(hit.required), &report, version, 0);
     }

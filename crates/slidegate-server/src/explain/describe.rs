@@ -58,8 +58,9 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
         None => format!("never allowed at this cost: at most {} fit", limit.capacity()),
         Some(wait) => {
             let wait = format_wait(wait);
-            match required.saturating_sub(outcome.remaining()) {
-                0 => format!("the counter is above its limit for {wait}"),
+            match required.saturating_add_signed(-outcome.free()) {
+                // A request without a cost needs only a counter that is not above its limit.
+                _ if required == 0 => format!("the counter is above its limit for {wait}"),
                 1 => {
                     format!(
                         "needs 1 more unit: free in {wait} unless another request takes it first"

@@ -79,6 +79,31 @@ fn explain_reports_matching_rules_and_used_units() {
 }
 
 #[test]
+fn explain_counts_units_above_max() {
+    let policy = "rules: [{ name: r, limits: [10/h], overrides: [{ name: small, when: { plan: small }, limits: [3/h] }] }]";
+    let redis = Redis::start();
+    for arguments in [&[][..], &["--store", &redis.address()]] {
+        let server = Server::start_with_admin(policy, arguments);
+        let explained = |plan: &str| {
+            let explained = post_explain(&server, &check_body(json!({ "plan": plan }), 1));
+            let limit = &explained["rules"][0]["limits"][0];
+            let to_pass = limit["to_pass"].as_str().unwrap();
+            let units = to_pass.strip_prefix("needs ").unwrap().split(' ').next().unwrap();
+            let units: u64 = units.parse().unwrap();
+            (limit["now"]["used"].clone(), limit["now"]["remaining"].clone(), units)
+        };
+        let report = |cost| {
+            let body = check_body(json!({ "plan": "large" }), cost).to_string();
+            assert_eq!(Client::new(&server).post("/v1/report", body).status, 200);
+        };
+        report(10);
+        assert_eq!(explained("small"), (json!(10), json!(0), 8), "max is 3 instead of 10");
+        report(15);
+        assert_eq!(explained("large"), (json!(25), json!(0), 16), "max is 10");
+    }
+}
+
+#[test]
 fn explain_changes_no_counters_or_metrics() {
     let server = Server::start_with_admin(POLICY, &[]);
     let acme = check_body(json!({ "tenant": "acme" }), 1);

@@ -76,12 +76,6 @@ pub(super) fn micros_until_expiry<C: Counter>(
     counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
 }
 
-/// Returns whether `required` units fit into `remaining` units. 0 units always fit, unless the counter is in debt, that
-/// is, more units are used than max.
-pub(super) fn fits_in_remaining(required: u64, remaining: u64, is_in_debt: bool) -> bool {
-    required.max(u64::from(is_in_debt)) <= remaining
-}
-
 /// Adds units to a count, which is at most [`MAX_UNITS`]. Returns the number of added units.
 pub(super) fn add_to_count(count: &mut u32, units: u64) -> u64 {
     let sum = clamp_to_max_units(u64::from(*count).saturating_add(units)).max(*count);

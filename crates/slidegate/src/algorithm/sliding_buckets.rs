@@ -10,7 +10,7 @@ mod state;
 use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, add_to_count, clamp_to_max_units, fits_in_remaining};
+use super::counter::{ChargeEffect, Counter, add_to_count, clamp_to_max_units};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
 use crate::outcome::Outcome;
@@ -163,11 +163,8 @@ impl SlidingBuckets {
         now: Timestamp,
         required: u64,
     ) -> Outcome {
-        let max = self.max_units();
-        let remaining = max.saturating_sub(used);
-        let fits = fits_in_remaining(required, remaining, used > max);
         let reset_after_us = expires_at.as_micros().saturating_sub(now.as_micros());
-        Outcome::from_fit_and_remaining((fits, remaining, max), required, reset_after_us, || {
+        Outcome::from_used_units((used, self.max_units()), required, reset_after_us, || {
             self.units_fit_at_us(state, required) - now.as_micros()
         })
     }

@@ -112,12 +112,10 @@ impl TokenBucket {
         let window = self.resolution.window_ticks();
         // With a max of 0 nothing fits, regardless of the burst.
         let burst = if self.max == 0 { 0 } else { self.burst() };
-        let fitting_level = burst.checked_sub(required).map(|units| units * window);
-        let fits = fitting_level.is_some_and(|fitting| level <= fitting);
-        let remaining = (burst * window).saturating_sub(level) / window;
+        let used = level.div_ceil(window);
         let reset_after_us = expires_at.as_micros().saturating_sub(now.as_micros());
-        Outcome::from_fit_and_remaining((fits, remaining, burst), required, reset_after_us, || {
-            let excess = level.saturating_sub(fitting_level.unwrap_or_default());
+        Outcome::from_used_units((used, burst), required, reset_after_us, || {
+            let excess = level - (burst - required) * window;
             let fits_at = tick.saturating_add(ticks_to_leak(excess, rate));
             self.resolution.tick_start_us(fits_at).saturating_sub(now.as_micros())
         })

@@ -37,8 +37,12 @@ fn any_duration_us() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Generates the remaining units of an outcome. The largest value that a store returns is `u32::MAX - 1`: `u32::MAX`
-/// marks a limit that was not evaluated.
+/// Generates the wait of a denial, in microseconds.
+fn any_wait_us() -> impl Strategy<Value = u64> {
+    any_duration_us().prop_map(|wait| wait.max(1))
+}
+
+/// Generates the remaining units of an outcome.
 fn any_remaining_units() -> impl Strategy<Value = u32> {
     prop_oneof![0..5_u32, 0..u32::MAX, Just(u32::MAX - 1)]
 }
@@ -47,7 +51,7 @@ fn any_outcome() -> impl Strategy<Value = ScriptedOutcome> {
     prop_oneof![
         2 => (any_remaining_units(), any_duration_us())
             .prop_map(|(remaining, reset_us)| ScriptedOutcome::Fits { remaining, reset_us }),
-        1 => (any_remaining_units(), any_duration_us(), prop::option::weighted(0.8, any_duration_us()))
+        1 => (any_remaining_units(), any_duration_us(), prop::option::weighted(0.8, any_wait_us()))
             .prop_map(|(remaining, reset_us, retry_after_us)| ScriptedOutcome::Denied { remaining, reset_us, retry_after_us }),
     ]
 }

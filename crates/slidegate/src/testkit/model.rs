@@ -179,11 +179,9 @@ impl SyncStore for ModelStore {
             *outcome = match (outcome.fits(), after.retry_after()) {
                 (true, _) => after.charged(),
                 // The hit was denied, but one unit fits: the wait is the minimum, 1 us.
-                (false, Some(Duration::ZERO)) => Outcome::new(
-                    u32::try_from(after.remaining()).unwrap_or(u32::MAX),
-                    after.reset_after(),
-                    Some(Duration::from_micros(1)),
-                ),
+                (false, Some(Duration::ZERO)) => {
+                    Outcome::new(after.free(), after.reset_after(), Some(Duration::from_micros(1)))
+                }
                 (false, _) => after,
             };
             receipt.push(Charge { charged_at, cost, ..charge });

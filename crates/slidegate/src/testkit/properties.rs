@@ -194,6 +194,20 @@ pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, li
     assert_eq!(outcomes().await, before, "{limit}");
 }
 
+/// Tests that the free units of a counter are its capacity minus the units in use, also if these are more.
+pub async fn free_units_are_exact_in_debt<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
+    let counter = new_test_counter(store, clock, limit, 0);
+    let mut charged = 0;
+    for cost in [1, limit.capacity(), limit.capacity() / 2 + 15, 1_000_000] {
+        let hit = counter.hit(cost).reported();
+        let result = unwrap_store_response(store.charge_async(&[hit]).await);
+        charged += result.receipt.charges().iter().map(|charge| charge.cost).sum::<u64>();
+        let free = limit.capacity() as i64 - charged as i64;
+        assert_eq!(result.outcomes[0].free(), free, "{limit}: after a charge of {cost}");
+        assert_eq!(counter.peek(1).await.free(), free, "{limit}: after a charge of {cost}");
+    }
+}
+
 /// Tests that a counter in debt, with more units than its max, denies requests until enough units have left the window.
 ///
 /// The charges include reports and hits that are always charged. Each admitted request must be within the limit. While

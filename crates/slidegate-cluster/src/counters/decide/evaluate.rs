@@ -213,7 +213,7 @@ impl Counters {
             wait = if progress.has_silent() { until_expiry } else { until_expiry.min(wait) };
         }
         debug_assert!(!context.is_alone);
-        let remaining = u32::try_from(available.min(outcome.remaining())).unwrap_or(u32::MAX);
-        Outcome::new(remaining, outcome.reset_after(), Some(wait.max(Duration::from_micros(1))))
+        let free = outcome.free().min(i64::try_from(available).unwrap_or(i64::MAX));
+        Outcome::new(free, outcome.reset_after(), Some(wait.max(Duration::from_micros(1))))
     }
 }
