@@ -88,8 +88,8 @@ impl Default for Policy {
 #[derive(Clone, Debug)]
 struct DomainRules {
     index: RuleIndex,
-    /// Index of the rule with `limits: requested`, which enforces limits that descriptors contain. `None` if the domain
-    /// has no such rule.
+    /// Index of the rule with `limits: requested`, which alone applies to descriptors that contain a limit. `None` if the
+    /// domain has no such rule, or it is off.
     requested_rule: Option<u32>,
     names: DomainNames,
 }
@@ -230,7 +230,7 @@ impl Policy {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
-            let count_before = matched_rules.len();
+            let first_match = matched_rules.len();
             let new_match =
                 |rule_index, rule| Match::new(rule_index, rule, descriptor_index, descriptor);
             let mut candidates = CandidateRules::default();
@@ -242,16 +242,27 @@ impl Policy {
                     });
                 }
             }
-            if let Some(rule_index) = domain.requested_rule
-                && matched_rules.len() == count_before
-            {
-                let rule = &self.rules.all[rule_index as usize];
+            if let Some((rule_index, rule)) = self.requested_rule(domain, descriptor) {
+                let mut other_matches = matched_rules.matches.drain(first_match..);
+                let same_counter = other_matches.find(|other| other.has_own_counter(&attributes));
+                drop(other_matches);
                 matched_rules.push(new_match(rule_index, rule), |rule_match| {
-                    rule.complete_requested_match(&attributes, rule_match)
+                    rule.complete_requested_match(&attributes, same_counter, rule_match)
                 });
             }
         }
         matched_rules
+    }
+
+    /// Returns the rule with `limits: requested` of a domain, with its index, if the descriptor contains a limit. Then no
+    /// other rule applies to the descriptor.
+    fn requested_rule(
+        &self,
+        domain: &DomainRules,
+        descriptor: &Descriptor<'_>,
+    ) -> Option<(u32, &Rule)> {
+        let rule_index = domain.requested_rule.filter(|_| descriptor.limit.is_some())?;
+        Some((rule_index, &self.rules.all[rule_index as usize]))
     }
 
     /// Returns the attributes of a descriptor with all host names in canonical form. Returns `None` if all host names
@@ -285,6 +296,8 @@ impl Policy {
             let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
             let attributes =
                 DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
+            let domain = self.by_domain.get(request.domain);
+            let requested_rule = domain.and_then(|domain| self.requested_rule(domain, descriptor));
             let rules =
                 (0..).zip(&*self.rules.all).filter(|(_, rule)| *rule.domain == *request.domain);
             let explained = rules.map(|(rule_index, rule)| {
@@ -295,9 +308,12 @@ impl Policy {
                     (None, _) => {
                         let mut own = Match::new(rule_index, rule, descriptor_index, descriptor);
                         let checked = rule.check_descriptor(&attributes, None);
-                        checked
-                            .and_then(|()| rule.complete_match(&attributes, &mut own))
-                            .map(|()| own)
+                        let completed =
+                            checked.and_then(|()| rule.complete_match(&attributes, &mut own));
+                        match (completed, requested_rule) {
+                            (Ok(()), Some((_, other))) => Err(NoMatchReason::Replaced(&other.name)),
+                            (completed, _) => completed.map(|()| own),
+                        }
                     }
                 };
                 (rule, details)
@@ -312,9 +328,10 @@ impl DomainRules {
     fn new(rules: &[(u32, &Rule)], names: DomainNames) -> Self {
         let (requested, others): (Vec<_>, Vec<_>) =
             rules.iter().copied().partition(|(_, rule)| rule.is_for_requested_limits);
+        let requested = requested.iter().find(|(_, rule)| rule.settings.mode != Mode::Off);
         Self {
             index: RuleIndex::new(&others),
-            requested_rule: requested.first().map(|(rule_index, _)| *rule_index),
+            requested_rule: requested.map(|(rule_index, _)| *rule_index),
             names,
         }
     }

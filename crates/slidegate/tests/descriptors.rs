@@ -214,13 +214,15 @@ fn requested_limit_replaces_max_and_keeps_counter() {
 }
 
 #[test]
-fn requested_limit_applies_if_no_other_rule_matches() {
+fn requested_limits_rule_applies_in_place_of_others() {
     let gate = new_test_gate(
         "
 rules:
   - { name: a, per: [a], limits: unlimited }
   - { name: own, limits: requested }
   - { name: own, domain: observed, limits: requested, mode: observe }
+  - { name: x, domain: off, per: [x], limits: [5/s] }
+  - { name: own, domain: off, limits: requested, mode: 'off' }
 ",
     );
     let check = |pairs: &[(&'static str, &'static str)], limit: Option<&str>| {
@@ -243,8 +245,7 @@ rules:
     assert_eq!(check(&xy, Some("1/min")), (false, left("own", 0)));
     assert_eq!(check(&[("y", "2"), ("x", "1")], Some("1/min")), (true, left("own", 0)));
     assert_eq!(check(&[("x", "1"), ("y", "3")], Some("1/min")), (true, left("own", 0)));
-    // A rule that applies takes precedence.
-    assert_eq!(check(&[("a", "1")], Some("2/min")), (true, left("a", 1)));
+    assert_eq!(check(&[("a", "1")], Some("2/min")), (true, left("own", 1)));
     assert_eq!(check(&[("a", "1")], None), (true, vec![]));
 
     let observed = Request::with_descriptors(
@@ -254,6 +255,71 @@ rules:
     let decision = gate.check(&observed);
     assert!(decision.is_allowed());
     assert!(decision.limits().next().is_some_and(|status| status.is_observed() && !status.fits()));
+    let off = new_exact_descriptor(&[("x", "1")]).with_limit(parse_quota("2/s"));
+    let decision = gate.check(&Request::with_descriptors("off", [off]));
+    assert_eq!(descriptor_limit_max_and_remaining(&decision), [(0, "x", 2, 1)]);
+}
+
+#[test]
+fn requested_limits_rule_ignores_modes_and_replaces() {
+    let gate = new_test_gate(
+        "
+rules:
+  - { name: shadow, per: [shadow], limits: [5/min], mode: observe }
+  - { name: joint, per: [joint], limits: [5/min], mode: jointly }
+  - { name: base, per: [base], limits: [5/min], replaces: [other], cost: 2 }
+  - { name: other, per: [other], limits: [5/min], replaces: [base] }
+  - { name: own, limits: requested }
+",
+    );
+    for name in ["shadow", "joint", "base"] {
+        let denied = new_exact_descriptor(&[(name, "1")]).with_limit(parse_quota("0/min"));
+        let other = new_exact_descriptor(&[("other", "1")]);
+        let request = new_request([denied.clone(), other.clone()]);
+        let decision = gate.check(&request);
+        assert!(!decision.is_allowed(), "{name}");
+        let rows = descriptor_limit_max_and_remaining(&decision);
+        assert_eq!(rows, [(0, "own", 0, 0), (1, "other", 5, 5)], "{name}");
+        let policy = gate.policy();
+        let reasons: Vec<_> = policy
+            .explain(&request)
+            .filter(|(rule, _)| rule.name() == name)
+            .map(|(_, result)| result.err())
+            .collect();
+        assert_eq!(reasons[0], Some(NoMatchReason::Replaced("own")), "{name}");
+    }
+}
+
+#[test]
+fn requested_limit_shares_counter_of_same_attributes() {
+    let gate = new_test_gate(
+        "
+rules:
+  - { name: user, per: [user], limits: [5/min] }
+  - { name: plan, when: { plan: pro }, per: [team], limits: [5/min] }
+  - { name: files, when: { file: 'tmp*' }, limits: [5/min] }
+  - { name: own, limits: requested }
+",
+    );
+    let remaining = |pairs: &[(&'static str, &'static str)], limit: Option<&str>| {
+        let descriptor = new_exact_descriptor(pairs);
+        let descriptor = match limit {
+            Some(limit) => descriptor.with_limit(parse_quota(limit)),
+            None => descriptor,
+        };
+        gate.check(&new_request([descriptor])).remaining()
+    };
+    for pairs in [&[("user", "1")][..], &[("plan", "pro"), ("team", "1")]] {
+        assert_eq!(remaining(pairs, None), 4, "{pairs:?}");
+        assert_eq!(remaining(pairs, Some("9/min")), 7, "the same counter: {pairs:?}");
+        assert_eq!(remaining(pairs, Some("9/h")), 8, "another window: {pairs:?}");
+        assert_eq!(remaining(pairs, None), 2, "{pairs:?}");
+    }
+    // The rule counts all files in one counter, and a limit in a descriptor counts one file.
+    assert_eq!(remaining(&[("file", "tmp1")], None), 4);
+    assert_eq!(remaining(&[("file", "tmp1")], Some("9/min")), 8);
+    assert_eq!(remaining(&[("file", "tmp2")], Some("9/min")), 8);
+    assert_eq!(remaining(&[("file", "tmp2")], None), 3);
 }
 
 #[test]

@@ -30,8 +30,7 @@ pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
             )
         }
         NoMatchReason::RequestedLimitsOnly => {
-            "the rule applies only to descriptors that contain a limit and match no other rule"
-                .into()
+            "the rule applies only to descriptors that contain a limit".into()
         }
         NoMatchReason::Replaced(other) => format!("{other} applies and replaces it"),
         _ => "the rule is switched off".into(),

@@ -53,7 +53,7 @@ pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
 /// Describes a rule that has no limits of its own. Such a rule enforces the limits that are sent in the descriptors of
 /// requests.
 fn describe_limits_from_requests(rule: &Rule) -> [String; 2] {
-    let scope = "for descriptors that contain a limit, if no other rule applies".into();
+    let scope = "for descriptors that contain a limit, in place of all other rules".into();
     let mode = match rule.settings().mode() {
         Mode::Enforce => "counted per all attributes",
         Mode::Off => "switched off",

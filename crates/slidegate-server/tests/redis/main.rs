@@ -13,6 +13,7 @@ mod flags;
 mod grpc_client;
 mod hot_keys;
 mod keys;
+mod limit_overrides;
 mod long_keys;
 mod lost_connections;
 mod outage;

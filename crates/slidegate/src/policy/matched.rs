@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::attributes::DescriptorAttributes;
 use super::cost::{RuleCharge, RuleCost};
 use super::per::KeyIdentity;
 use super::rule::{NoMatchReason, Override, Rule, SettingsSource};
@@ -253,6 +254,15 @@ impl<'r> Match<'r> {
     pub(super) fn set_requested_limit(&mut self, limit: Arc<RuleLimit>) {
         self.requested = Some(limit);
         self.origin.is_requested = true;
+    }
+
+    /// Returns `true` if the limit that the descriptor contains has a counter of the rule that no other descriptor of the
+    /// rule uses: each attribute has its value in the key, or only one possible value.
+    pub(super) fn has_own_counter(&self, attributes: &DescriptorAttributes<'_, '_>) -> bool {
+        let Some(limit) = &self.requested else { return false };
+        let is_counted = |name: &str| limit.scopes[0].attribute_names().any(|own| own == name);
+        let mut names = attributes.pairs.iter().map(|(name, _)| *name);
+        names.all(|name| is_counted(name) || self.rule.when.allows_one_value(name))
     }
 
     /// Divides the limits of the match by the number of slidegate instances. `rules` are the rules of the policy with

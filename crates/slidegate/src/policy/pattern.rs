@@ -184,6 +184,12 @@ impl Condition {
         })
     }
 
+    /// Returns `true` if exactly one value meets the condition. Always returns `false` if the condition is negated or
+    /// contains globs or networks.
+    pub(crate) fn allows_one_value(&self) -> bool {
+        !self.is_negated && self.source_texts.len() == 1 && self.literals.len() == 1
+    }
+
     /// Returns `true` if no value meets both this condition and `other`. Always returns `false` if this condition is
     /// negated or contains globs or networks, since these are not analyzed.
     pub(crate) fn excludes(&self, other: &Self) -> bool {

@@ -102,10 +102,10 @@ pub enum NoMatchReason<'r> {
     /// The rule applies only to descriptors with exactly these attribute names, in this order. The descriptor has other
     /// names.
     OtherAttributeNames(&'r [Box<str>]),
-    /// The rule has `limits: requested`, so it applies only to a descriptor that contains a limit and to which no other
-    /// rule applies.
+    /// The rule has `limits: requested`, so it applies only to a descriptor that contains a limit.
     RequestedLimitsOnly,
-    /// Another rule, with this name, applies and lists the rule in `replaces`.
+    /// Another rule, with this name, applies in place of the rule: it lists the rule in `replaces`, or it has
+    /// `limits: requested` and the descriptor contains a limit.
     Replaced(&'r str),
     /// The mode of the rule or of the matching override is `off`.
     Off,
@@ -115,6 +115,11 @@ impl When {
     /// Returns the conditions, each with the name of its attribute.
     pub fn conditions(&self) -> impl Iterator<Item = (&str, &Condition)> {
         self.0.iter().map(|(name, condition)| (&**name, condition))
+    }
+
+    /// Returns `true` if only one value of an attribute meets the conditions.
+    pub(super) fn allows_one_value(&self, attribute: &str) -> bool {
+        self.0.iter().any(|(name, condition)| **name == *attribute && condition.allows_one_value())
     }
 
     fn matches(&self, attributes: &DescriptorAttributes<'_, '_>) -> bool {
@@ -208,8 +213,8 @@ impl Rule {
         self.descriptor.as_ref().map(|names| names.iter().map(|name| &**name))
     }
 
-    /// Returns `true` if the rule has `limits: requested`: it applies only to a descriptor that contains a limit and to
-    /// which no other rule applies, and enforces this limit.
+    /// Returns `true` if the rule has `limits: requested`: it applies to each descriptor that contains a limit, in place of
+    /// all other rules, and enforces this limit.
     pub fn is_for_requested_limits(&self) -> bool {
         self.is_for_requested_limits
     }

@@ -115,7 +115,7 @@ impl Compiler<'_> {
         ];
         if is_requested && let Some((field, _)) = fields.iter().find(|(_, is_absent)| !is_absent) {
             let message = format_args!(
-                "a rule with `limits: requested` applies to every descriptor that contains a limit and that no other rule matches, and counts by all of its attributes; remove `{field}`"
+                "a rule with `limits: requested` applies to every descriptor that contains a limit, in place of all other rules, and counts by all of its attributes; remove `{field}`"
             );
             self.report(at, message);
         }

@@ -108,24 +108,28 @@ impl Rule {
         Ok(())
     }
 
-    /// Checks whether the rule has `limits: requested` and the descriptor contains a limit. Completes a new match with
-    /// this limit. The caller must have found that no other rule applies to the descriptor.
+    /// Completes a new match of this rule, which has `limits: requested`, with the limit that the descriptor contains. The
+    /// limit uses the counter of `same_counter`, a match of another rule that counts this descriptor alone. If it is
+    /// `None`, the limit has a counter of its own.
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply. The match is then incomplete.
     pub(crate) fn complete_requested_match<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
+        same_counter: Option<Match<'r>>,
         rule_match: &mut Match<'r>,
     ) -> Result<(), NoMatchReason<'r>> {
-        let pairs = attributes.pairs;
-        let quota = attributes
-            .limit
-            .filter(|_| self.is_for_requested_limits)
-            .ok_or(NoMatchReason::RequestedLimitsOnly)?;
-        let names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
-        let limit = self.new_requested_limit(quota, &[], &names);
-        let identity = self.per.identify_by_all_attributes(attributes);
+        let quota = attributes.limit.ok_or(NoMatchReason::RequestedLimitsOnly)?;
+        let same_counter = same_counter.and_then(|other| Some((other.requested?, other.identity)));
+        let (limit, identity) = match same_counter {
+            Some((limit, identity)) => (self.rename_requested_limit(&limit), identity),
+            None => {
+                let names: Vec<&str> = attributes.pairs.iter().map(|(name, _)| *name).collect();
+                let limit = self.new_requested_limit(quota, &[], &names);
+                (limit, self.per.identify_by_all_attributes(attributes))
+            }
+        };
         let key = || Key::new(&limit.scopes[0], &identity.values);
         let veto = self.settings.mode.veto_for_key(key);
         rule_match.limits = &self.settings.limits;
@@ -133,6 +137,12 @@ impl Rule {
         rule_match.identity = identity;
         rule_match.set_veto(veto.ok_or(NoMatchReason::Off)?);
         Ok(())
+    }
+
+    /// Returns a limit that a descriptor contains and that uses a counter of another rule, with the name of this rule.
+    fn rename_requested_limit(&self, limit: &RuleLimit) -> Arc<RuleLimit> {
+        let index = self.settings.limits.first().map_or(limit.index, |first| first.index);
+        Arc::new(RuleLimit { index, policy_name: self.name.clone(), ..limit.clone() })
     }
 
     /// Checks an exact descriptor, which matches only rules that name all of its attributes. Returns an error if the

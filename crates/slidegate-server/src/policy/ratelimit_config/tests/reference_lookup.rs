@@ -1,9 +1,11 @@
 //! Tests that converted policies apply the same limits as Envoy's reference rate limit server. An independent
-//! implementation of the server's lookup provides the expected limits.
+//! implementation of the server's lookup provides the expected limits, vetoes and counters.
+
+use std::collections::HashMap;
 
 use proptest::prelude::*;
-use slidegate::store::Value;
-use slidegate::{Descriptor, Request};
+use slidegate::store::Veto;
+use slidegate::{Descriptor, Quota, Request};
 
 use super::{Conversion, convert_valid_config};
 
@@ -14,6 +16,9 @@ struct GeneratedDescriptor {
     value: &'static str,
     is_shared: bool,
     limit: GeneratedLimit,
+    mode: GeneratedMode,
+    /// The name of the limit that the limit of this descriptor replaces.
+    replaces: Option<&'static str>,
     branches: Vec<GeneratedDescriptor>,
 }
 
@@ -25,20 +30,80 @@ enum GeneratedLimit {
     Some,
 }
 
+/// The mode of a generated descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GeneratedMode {
+    Enforce,
+    Shadow,
+    Quota,
+}
+
 /// The key and value of one entry in the descriptor of a request.
 type DescriptorEntry = (&'static str, &'static str);
 
-/// Looks up the limit of a request as Envoy's reference rate limit server does. Returns the name of the limit and the
-/// values that identify its counter, or `None` if no limit applies.
+/// A generated descriptor of a request: its entries, and whether it contains a limit.
+type RequestDescriptor = (Vec<DescriptorEntry>, bool);
+
+/// The limit that the reference server applies to a descriptor of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct AppliedLimit {
+    /// `None` if the limit is in the request.
+    name: Option<String>,
+    /// `None` if the limit is unlimited.
+    counter: Option<AppliedCounter>,
+}
+
+/// The counter of a limit, and the effect of the limit on the decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct AppliedCounter {
+    veto: Veto,
+    /// The keys and values that the reference server joins to the name of the counter.
+    name: Vec<(&'static str, &'static str)>,
+}
+
+/// Returns the limits that the reference server applies to the descriptors of a request, one result for each descriptor.
+/// `branches` are the descriptors of the configuration file.
+fn apply_as_reference_server(
+    branches: &[GeneratedDescriptor],
+    request: &[RequestDescriptor],
+) -> Vec<Option<AppliedLimit>> {
+    let mut replaced = Vec::new();
+    let limits = request.iter().map(|(entries, has_limit)| {
+        // A limit in the request is looked up nowhere: it has no mode, no name and no `replaces`.
+        if *has_limit {
+            let counter = AppliedCounter { veto: Veto::Alone, name: entries.clone() };
+            return Some(AppliedLimit { name: None, counter: Some(counter) });
+        }
+        let (name, branch, counted) = find_limit_as_reference_server(branches, "r", entries)?;
+        replaced.extend(branch.replaces.filter(|replaced| *replaced != name));
+        let veto = match branch.mode {
+            GeneratedMode::Enforce => Veto::Alone,
+            GeneratedMode::Shadow => Veto::Never,
+            GeneratedMode::Quota => Veto::Jointly,
+        };
+        let counter = (branch.limit == GeneratedLimit::Some)
+            .then_some(AppliedCounter { veto, name: counted });
+        Some(AppliedLimit { name: Some(name), counter })
+    });
+    let limits: Vec<_> = limits.collect();
+    let is_replaced = |limit: &AppliedLimit| {
+        let name = limit.name.as_deref();
+        limit.counter.is_some() && name.is_some_and(|name| replaced.contains(&name))
+    };
+    limits.into_iter().map(|limit| limit.filter(|limit| !is_replaced(limit))).collect()
+}
+
+/// Looks up the limit of a descriptor as Envoy's reference rate limit server does. Returns the name of the limit, the
+/// descriptor of the configuration file that has the limit, and the name of its counter, or `None` if no limit applies.
 ///
 /// The lookup goes down one level for each entry. On each level it takes the descriptor with exactly this value,
 /// otherwise the first matching wildcard, otherwise the descriptor without a value. No limit applies if no descriptor
 /// matches, or if the last descriptor has no limit. The lookup never tries another descriptor.
-fn find_limit_as_reference_server(
-    branches: &[GeneratedDescriptor],
+fn find_limit_as_reference_server<'b>(
+    branches: &'b [GeneratedDescriptor],
     path: &str,
     entries: &[DescriptorEntry],
-) -> Option<(String, Vec<String>)> {
+) -> Option<(String, &'b GeneratedDescriptor, Vec<DescriptorEntry>)> {
     let (&(key, value), rest) = entries.split_first()?;
     let with_key = || branches.iter().enumerate().filter(|(_, branch)| branch.key == key);
     let is_wildcard = |branch: &GeneratedDescriptor| branch.value.contains('*');
@@ -49,15 +114,14 @@ fn find_limit_as_reference_server(
     let bare = || with_key().find(|(_, branch)| branch.value.is_empty());
     let (index, branch) = exact.or_else(wildcard).or_else(bare)?;
     let path = format!("{path}.{index}");
-    let (name, mut counted_values) = match rest {
+    let (name, limited, mut counted) = match rest {
         [] if branch.limit == GeneratedLimit::None => return None,
-        [] => (path, Vec::new()),
+        [] => (path, branch, Vec::new()),
         rest => find_limit_as_reference_server(&branch.branches, &path, rest)?,
     };
-    if branch.value.is_empty() || (is_wildcard(branch) && !branch.is_shared) {
-        counted_values.insert(0, value.to_owned());
-    }
-    Some((name, counted_values))
+    let counted_value = if is_wildcard(branch) && branch.is_shared { branch.value } else { value };
+    counted.insert(0, (key, counted_value));
+    Some((name, limited, counted))
 }
 
 /// Returns `true` if a value matches a wildcard, in which each `*` matches any text.
@@ -95,14 +159,26 @@ fn arbitrary_descriptors(depth: u32) -> BoxedStrategy<Vec<GeneratedDescriptor>> 
         GeneratedLimit::Some,
         GeneratedLimit::Some,
     ]);
+    let mode = prop::sample::select(vec![
+        GeneratedMode::Enforce,
+        GeneratedMode::Enforce,
+        GeneratedMode::Shadow,
+        GeneratedMode::Quota,
+    ]);
+    let replaces = prop::option::weighted(
+        0.3,
+        prop::sample::select(vec!["r.0", "r.1", "r.2", "r.0.0", "r.1.0", "unknown", "requested"]),
+    );
     let children =
         if depth == 0 { Just(Vec::new()).boxed() } else { arbitrary_descriptors(depth - 1) };
-    let branch = (key, value, any::<bool>(), limit, children).prop_map(
-        |(key, value, is_shared, limit, branches)| GeneratedDescriptor {
+    let branch = (key, value, any::<bool>(), limit, mode, replaces, children).prop_map(
+        |(key, value, is_shared, limit, mode, replaces, branches)| GeneratedDescriptor {
             key,
             value,
             is_shared: is_shared && value.contains('*'),
             limit,
+            mode,
+            replaces,
             branches,
         },
     );
@@ -118,6 +194,11 @@ fn arbitrary_descriptors(depth: u32) -> BoxedStrategy<Vec<GeneratedDescriptor>> 
         list
     });
     distinct.boxed()
+}
+
+/// Generates the descriptors of a request.
+fn arbitrary_request() -> impl Strategy<Value = Vec<RequestDescriptor>> {
+    prop::collection::vec((arbitrary_request_entries(), prop::bool::weighted(0.3)), 1..4)
 }
 
 /// Generates the entries in the descriptor of a request.
@@ -146,23 +227,28 @@ fn format_config_descriptors(
     let margin = " ".repeat(indent);
     let mut text = format!("{margin}descriptors:\n");
     for (index, branch) in branches.iter().enumerate() {
-        let GeneratedDescriptor { key, value, is_shared, limit, branches } = branch;
+        let GeneratedDescriptor { key, value, is_shared, limit, mode, replaces, branches } = branch;
         let path = format!("{path}.{index}");
+        let replaces = replaces.filter(|replaced| *replaced != path);
+        let replaces =
+            replaces.map_or(String::new(), |name| format!(", replaces: [{{ name: {name} }}]"));
         text += &format!("{margin}- key: {key}\n");
         if !value.is_empty() {
             text +=
                 &format!("{margin}  value: '{value}'\n{margin}  share_threshold: {is_shared}\n");
         }
-        match limit {
-            GeneratedLimit::None => {}
-            GeneratedLimit::Unlimited => {
-                text += &format!("{margin}  rate_limit: {{ name: {path}, unlimited: yes }}\n");
-            }
-            GeneratedLimit::Some => {
-                text += &format!(
-                    "{margin}  rate_limit: {{ name: {path}, unit: HOUR, requests_per_unit: 5 }}\n"
-                );
-            }
+        match mode {
+            GeneratedMode::Enforce => {}
+            GeneratedMode::Shadow => text += &format!("{margin}  shadow_mode: true\n"),
+            GeneratedMode::Quota => text += &format!("{margin}  quota_mode: true\n"),
+        }
+        let quota = match limit {
+            GeneratedLimit::None => None,
+            GeneratedLimit::Unlimited => Some("unlimited: yes"),
+            GeneratedLimit::Some => Some("unit: HOUR, requests_per_unit: 5"),
+        };
+        if let Some(quota) = quota {
+            text += &format!("{margin}  rate_limit: {{ name: {path}, {quota}{replaces} }}\n");
         }
         if !branches.is_empty() {
             text += &format_config_descriptors(branches, &path, indent + 2);
@@ -185,11 +271,10 @@ fn attributes_from_entries(entries: &[DescriptorEntry]) -> Vec<(String, &'static
     entries.iter().enumerate().map(name).collect()
 }
 
-fn format_key_attribute_value(value: Value<'_>) -> String {
-    match value {
-        Value::Text(_) | Value::Ipv4(_) => value.to_string(),
-        other => panic!("{other:?}"),
-    }
+/// Returns `true` if slidegate counts a value of the counter together with another value: an IPv4 address in IPv6 notation
+/// counts as the IPv4 address.
+fn has_mapped_address(counter: &AppliedCounter) -> bool {
+    counter.name.iter().any(|(_, value)| *value == "::ffff:10.0.0.1")
 }
 
 proptest! {
@@ -197,33 +282,56 @@ proptest! {
 
     #[test]
     fn converted_policy_applies_reference_server_limits(
-        branches in arbitrary_descriptors(2), requests in prop::collection::vec(arbitrary_request_entries(), 1..30),
+        branches in arbitrary_descriptors(2), requests in prop::collection::vec(arbitrary_request(), 1..30),
     ) {
-        let text = format!("domain: d\n{}", format_config_descriptors(&branches, "r", 0));
-        let Conversion { policy, text, .. } = convert_valid_config(&text);
-        for entries in requests {
-            let attributes = attributes_from_entries(&entries);
-            let attributes = attributes.iter().map(|(name, value)| (name.as_str(), *value));
-            let request = Request::new("d", Descriptor::new(attributes).exact());
+        let config = format!("domain: d\n{}", format_config_descriptors(&branches, "r", 0));
+        let Conversion { policy, text, .. } = convert_valid_config(&config);
+        // Counters of slidegate by counters of the reference server, and the reverse.
+        let (mut keys, mut counters) = (HashMap::new(), HashMap::new());
+        for sent in requests {
+            let attributes: Vec<_> =
+                sent.iter().map(|(entries, _)| attributes_from_entries(entries)).collect();
+            let descriptors = sent.iter().zip(&attributes).map(|((_, has_limit), attributes)| {
+                let attributes = attributes.iter().map(|(name, value)| (name.as_str(), *value));
+                let descriptor = Descriptor::new(attributes).exact();
+                if *has_limit { descriptor.with_limit(requested_quota()) } else { descriptor }
+            });
+            let request = Request::with_descriptors("d", descriptors);
             let matched = policy.apply(&request);
-            let found: Vec<(String, Vec<String>)> = matched.matches().map(|rule_match| {
-                let counted_values = if rule_match.limits().is_empty() { Vec::new() } else { rule_match.identity().map(|(_, value)| format_key_attribute_value(value)).collect() };
-                (rule_match.rule().name().to_owned(), counted_values)
+            let mut found = vec![None; sent.len()];
+            let mut found_keys = vec![None; sent.len()];
+            for rule_match in matched.matches() {
+                let index = rule_match.descriptor_index();
+                prop_assert!(found[index].is_none(), "{:?} has two limits in\n{}", sent, text);
+                let hit = rule_match.hits().next();
+                found_keys[index] = hit.as_ref().map(|hit| hit.key.to_string());
+                found[index] = Some((rule_match.rule().name().to_owned(), hit.map(|hit| hit.veto)));
+            }
+            let expected = apply_as_reference_server(&branches, &sent);
+            let expected_limits: Vec<_> = expected.iter().map(|limit| {
+                let AppliedLimit { name, counter } = limit.as_ref()?;
+                let name = name.as_deref().unwrap_or("requested").to_owned();
+                Some((name, counter.as_ref().map(|counter| counter.veto)))
             }).collect();
-            let mut expected = find_limit_as_reference_server(&branches, "r", &entries);
-            // Unlimited rules count nothing.
-            if let (Some((_, counted_values)), Some(rule_match)) = (&mut expected, matched.matches().next())
-                && rule_match.limits().is_empty()
-            {
-                counted_values.clear();
-            }
-            // IPv4-mapped IPv6 addresses are counted as IPv4 addresses.
-            if let Some((_, counted_values)) = &mut expected {
-                for value in counted_values.iter_mut().filter(|value| **value == "::ffff:10.0.0.1") {
-                    *value = "10.0.0.1".to_owned();
+            prop_assert_eq!(found, expected_limits, "{:?} in\n{}", sent, text);
+            for (key, limit) in found_keys.into_iter().zip(expected) {
+                let counter = limit.and_then(|limit| limit.counter);
+                let (Some(key), Some(counter)) = (key, counter) else { continue };
+                if has_mapped_address(&counter) {
+                    continue;
                 }
+                let name = counter.name;
+                let known_key = keys.entry(name.clone()).or_insert_with(|| key.clone());
+                prop_assert_eq!(&*known_key, &key, "{:?} has two counters in\n{}", name, text);
+                let known_name = counters.entry(key).or_insert_with(|| name.clone());
+                prop_assert_eq!(&*known_name, &name, "share a counter in\n{}", text);
             }
-            prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{:?} in\n{}", entries, text);
         }
     }
+}
+
+/// Returns the limit of generated descriptors that contain one. Its unit is the unit of the limits in the configuration
+/// file, because limits with the same unit share counters.
+fn requested_quota() -> Quota {
+    "3/h".parse().unwrap()
 }
