@@ -1,12 +1,12 @@
 //! A cache of denials, so that a client that is denied does not cause a call to Redis for each request.
 //!
-//! A denial is served from the cache only if its figures, such as remaining units and waits, are exact. So one of two
-//! conditions must hold for each limit of the request:
+//! A denial is served from the cache only if the figures of the denying limit, such as remaining units and waits, are
+//! exact. So one of two conditions must hold for each limit of the request:
 //!
 //! - The limit denies, and this instance has not charged its counter since Redis denied. Then the figures change only
 //!   when the next unit leaves the window. That time is known if the cost is one unit more than the remaining units.
 //! - The limit does not deny: the remaining units in the last reply, minus all units that this instance has charged
-//!   since, are enough.
+//!   since, are enough. The response states these remaining units, and the reset of the last reply.
 //!
 //! Charges by other instances are not known before the cached entry expires, after [`DenyCache::new`]'s `ttl` at most.
 
@@ -67,6 +67,8 @@ struct CachedCounterFigures {
     sent_at: Timestamp,
     /// Time from which `free` is too old to be used.
     expires_at: Timestamp,
+    /// Time at which no unit is in use any more, unless this instance has charged units since `sent_at`.
+    resets_at: Timestamp,
     denials: SmallVec<[CachedDenial; 1]>,
 }
 
@@ -79,7 +81,6 @@ struct CachedDenial {
     expires_at: Timestamp,
     /// Earliest time at which the cost fits the limit, or `None` if it never fits.
     fits_at: Option<Timestamp>,
-    resets_at: Timestamp,
     /// Free units at the time `sent_at`. They are exact unless they are negative: then units may have left since.
     free: i64,
 }
@@ -98,8 +99,9 @@ pub enum CacheLookup {
     /// The cost did not fit recently, but the cached denial has expired. For a sampled rule, this is the result until
     /// Redis has charged a hit of the rule again, even if the cost should fit by now.
     Stale,
-    /// The hit fits its limit. The exact figures of its counter are unknown.
-    Fits,
+    /// The hit fits its limit, with this outcome: the figures of the last reply, minus the units that this instance has
+    /// charged since.
+    Fits(Outcome),
     /// The hit does not fit its limit, with this outcome.
     Denied(Outcome),
 }
@@ -174,7 +176,7 @@ impl DenyCache {
         let is_same_cost =
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         match entry.denials.iter().find(is_same_cost) {
-            Some(denial) => denial.denied_or_stale_at(now),
+            Some(denial) => denial.denied_or_stale_at(now, entry.resets_at),
             // After the denial of a lower cost, a higher cost does not pass without a call.
             None if entry.denials.iter().any(|denial| denial.required <= required) => {
                 CacheLookup::Stale
@@ -239,9 +241,15 @@ impl DenyCache {
             denials.push(denial);
         }
         let DenialReport { sent_at, free, .. } = *report;
-        let expires_at = sent_at.after(ttl);
-        let entry =
-            CachedCounterFigures { limit: hit.limit, version, free, sent_at, expires_at, denials };
+        let entry = CachedCounterFigures {
+            limit: hit.limit,
+            version,
+            free,
+            sent_at,
+            expires_at: sent_at.after(ttl),
+            resets_at: report.received_at.after(report.reset_after),
+            denials,
+        };
         self.insert_unless_invalidated(counter, entry, version);
     }
 
@@ -334,7 +342,6 @@ impl DenialReport {
             sent_at: self.sent_at,
             expires_at: self.sent_at.after(self.retry_after.map_or(ttl, |wait| wait.min(ttl))),
             fits_at: self.retry_after.map(|wait| self.received_at.after(wait)),
-            resets_at: self.received_at.after(self.reset_after),
             free: self.free,
         })
     }
@@ -353,30 +360,41 @@ impl CachedCounterFigures {
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         if charged_units == 0
             && let Some(denial) = self.denials.iter().find(is_same_cost)
-            && let denied @ CacheLookup::Denied(_) = denial.denied_or_stale_at(now)
+            && let denied @ CacheLookup::Denied(_) = denial.denied_or_stale_at(now, self.resets_at)
         {
             return denied;
         }
         let is_fresh = self.sent_at <= now && now < self.expires_at;
         // If nothing is left, the counter may be in debt.
-        let required = required.max(1).saturating_add(charged_units);
-        let fits = u64::try_from(self.free).is_ok_and(|free| required <= free);
-        if is_fresh && fits { CacheLookup::Fits } else { CacheLookup::Missing }
+        let charged = i64::try_from(charged_units).unwrap_or(i64::MAX);
+        let free = self.free.saturating_sub(charged);
+        let fits = u64::try_from(free).is_ok_and(|free| required.max(1) <= free);
+        if is_fresh && fits {
+            let reset_after = duration_until(self.resets_at, now);
+            CacheLookup::Fits(Outcome::new(free, reset_after, Some(Duration::ZERO)))
+        } else {
+            CacheLookup::Missing
+        }
     }
 }
 
 impl CachedDenial {
-    /// Returns the outcome of the denial at time `now`, or [`CacheLookup::Stale`] if the denial has expired.
-    fn denied_or_stale_at(&self, now: Timestamp) -> CacheLookup {
+    /// Returns the outcome of the denial at time `now`, or [`CacheLookup::Stale`] if the denial has expired. `resets_at` is
+    /// the time at which no unit of the counter is in use any more.
+    fn denied_or_stale_at(&self, now: Timestamp, resets_at: Timestamp) -> CacheLookup {
         if now >= self.expires_at {
             return CacheLookup::Stale;
         }
-        let time_until = |moment: Timestamp| {
-            Duration::from_micros(moment.as_micros().saturating_sub(now.as_micros()))
-        };
-        let retry_after = self.fits_at.map(|fits_at| time_until(fits_at.max(self.expires_at)));
-        CacheLookup::Denied(Outcome::new(self.free, time_until(self.resets_at), retry_after))
+        let fits_at = self.fits_at.map(|fits_at| fits_at.max(self.expires_at));
+        let retry_after = fits_at.map(|fits_at| duration_until(fits_at, now));
+        let reset_after = duration_until(resets_at, now);
+        CacheLookup::Denied(Outcome::new(self.free, reset_after, retry_after))
     }
+}
+
+/// Returns the duration from `now` until a later moment; zero if the moment has passed.
+fn duration_until(moment: Timestamp, now: Timestamp) -> Duration {
+    Duration::from_micros(moment.as_micros().saturating_sub(now.as_micros()))
 }
 
 #[cfg(test)]

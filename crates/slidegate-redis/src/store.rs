@@ -232,28 +232,25 @@ impl RedisStoreInner {
         let now = self.clocks.local_now();
         let mut allowed = true;
         let mut outcome = |(index, hit): (usize, &KeyedHit)| {
-            // A hit that never denies does not need exact figures.
-            if hit.veto == Veto::Never {
-                return Some(Outcome::unknown());
-            }
+            // Only the hits that can deny must have figures. Figures of sampled rules are always estimates.
+            let never_denies = hit.veto == Veto::Never;
+            let unknown = |is_possible: bool| is_possible.then(Outcome::unknown);
             if !is_first_hit_of_counter(hits, index) {
-                return None;
+                return unknown(never_denies);
             }
             // Requests in flight can end at any time, so they are not cached.
             if hit.limit.is_concurrent() {
-                return Some(Outcome::unknown());
+                return unknown(true);
             }
             match self.deny_cache.lookup(hit, now) {
                 CacheLookup::Denied(outcome) => {
-                    allowed = false;
+                    allowed &= never_denies;
                     Some(outcome)
                 }
-                CacheLookup::Fits => Some(Outcome::unknown()),
-                // Figures of sampled rules are always estimates.
-                CacheLookup::Stale | CacheLookup::Missing if hit.sample > 1 => {
-                    Some(Outcome::unknown())
+                CacheLookup::Fits(outcome) => Some(outcome),
+                CacheLookup::Stale | CacheLookup::Missing => {
+                    unknown(never_denies || hit.sample > 1)
                 }
-                CacheLookup::Stale | CacheLookup::Missing => None,
             }
         };
         let outcomes: Outcomes =

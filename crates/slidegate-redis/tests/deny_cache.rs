@@ -98,14 +98,17 @@ fn advance_clock_randomly(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Ti
 }
 
 /// Asserts that a denial from the cache has the same figures and the same wait as a denial from Redis. The units above max
-/// are those of the last reply; some of them may have left since.
+/// are those of the last reply; some of them may have left since. A limit that fits has the figures of an earlier reply.
 fn assert_same_denial_figures(hits: &[Hit<'_>], cached: &ChargeResult, uncached: &ChargeResult) {
     let figures = |outcome: &Outcome| {
         (outcome.fits(), outcome.remaining(), outcome.reset_after(), outcome.retry_after())
     };
     for (cached, uncached) in cached.outcomes.iter().zip(&uncached.outcomes) {
         let is_same = figures(cached) == figures(uncached) && cached.free() <= uncached.free();
-        assert!(!cached.is_known() || is_same, "{cached:?}, {uncached:?}");
+        let is_same_or_earlier =
+            cached.fits() && uncached.fits() && cached.remaining() <= uncached.remaining();
+        let is_correct = !cached.is_known() || is_same || is_same_or_earlier;
+        assert!(is_correct, "{cached:?}, {uncached:?}");
     }
     let wait = |taken: &ChargeResult| {
         let enforced = hits.iter().zip(&taken.outcomes);
@@ -185,8 +188,9 @@ async fn deny_cache_changes_no_decision() {
         }
         cache_hits += cached.stats().deny_cache_hits;
     }
-    let context =
-        format!("{cache_hits} of {decided} from the cache, {partial} with some limits only");
+    let context = format!(
+        "{cache_hits} of {decided} from the cache, {partial} with figures of earlier responses"
+    );
     assert!(cache_hits > decided / 50 && partial > 50, "{context}");
 }
 
@@ -277,6 +281,35 @@ async fn exhausted_limit_denies_without_script_call() {
     clock.advance(Duration::from_millis(1));
     assert!(!store.charge_async(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed);
     assert_eq!(script_call_count(&redis), before + 1, "the denial is cached for a second");
+}
+
+#[tokio::test]
+async fn cached_denial_has_figures_of_fitting_limits() {
+    let redis = Redis::start();
+    let clock = new_clock_at_fixed_time();
+    let store = open_store(&redis, &clock, "", DENY_CACHE_TTL);
+    let scopes = ["full", "other", "observed"].map(|id| Scope::new("domain", "rule", id, &[""; 0]));
+    let limit = |quota: &str| Limit::new(quota.parse().unwrap(), Algorithm::SlidingLog).unwrap();
+    let limits = [limit("1/min"), limit("10/min"), limit("5/min")];
+    let hit = |index: usize| Hit::new(Key::new(&scopes[index], &[]), &limits[index], 1);
+    let all = [hit(0), hit(1), Hit { veto: Veto::Never, ..hit(2) }];
+    assert!(store.charge_async(&all).await.unwrap().allowed);
+    assert!(!store.charge_async(&all).await.unwrap().allowed);
+    clock.advance(Duration::from_millis(1));
+    let calls = script_call_count(&redis);
+    let denied = store.charge_async(&all).await.unwrap();
+    let figures = |denied: &ChargeResult| {
+        let outcomes = denied.outcomes.iter();
+        outcomes.map(|one| (one.fits(), one.remaining(), one.reset_after())).collect::<Vec<_>>()
+    };
+    let reset = Duration::from_millis(59_999);
+    assert_eq!(figures(&denied), [(false, 0, reset), (true, 9, reset), (true, 4, reset)]);
+    assert_eq!(script_call_count(&redis), calls);
+    // Another request charges a limit that fits.
+    assert!(store.charge_async(&[hit(1)]).await.unwrap().allowed);
+    let calls = script_call_count(&redis);
+    assert_eq!(figures(&store.charge_async(&all).await.unwrap())[1], (true, 8, reset));
+    assert_eq!(script_call_count(&redis), calls);
 }
 
 #[tokio::test]

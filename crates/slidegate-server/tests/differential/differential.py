@@ -1,6 +1,6 @@
 """Sends random requests to a server over HTTP, and compares every decision, limit status and wait with a reference.
 
-usage: differential.py SECONDS SEED NAME=URL...
+usage: differential.py SECONDS SEED NAME=URL[=ADMIN_URL]...
 
 The server decides at some moment between sending a request and receiving its response. If the reference gives the same
 result at both moments, the server must give that result. If a limit changes between them, either result is correct.
@@ -9,9 +9,11 @@ result at both moments, the server must give that result. If a limit changes bet
 import http.client
 import json
 import random
+import re
 import sys
 import time
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 from reference import Bracket, ceil_div
 
@@ -28,6 +30,8 @@ PRO = {("per-user", "1500ms"): 9, ("per-user", "400ms"): 6, ("bulk-per-user", "1
 USERS, ADDRESSES = ["ann", "bob", "pro"], ["192.0.2.1", "192.0.2.2"]
 # Maximum difference between the clocks of the server and of this program, in microseconds.
 MAX_CLOCK_SKEW_US = 500
+# Maximum age of a denial from the denial cache, in microseconds: the default of --deny-cache-ttl.
+DENY_CACHE_TTL_US = 1_000_000
 # Maximum number of cases in which a sliding window can be. Slow responses double it with each charge.
 MAX_CASES = 64
 
@@ -43,10 +47,11 @@ class Mismatch(Exception):
 class Server:
     """A server under test, and the reference counters of its keys."""
 
-    def __init__(self, name, url):
+    def __init__(self, name, url, admin_url=None):
         self.name, self.counters = name, {}
         self.is_redis = name == "redis"
         self.connection = http.client.HTTPConnection(urlsplit(url).netloc)
+        self.admin_url, self.cached_denials = admin_url, 0
         self.requests = self.denied = self.borderline = self.compared = self.waits = 0
         # Denied requests to retry: time of the retry, domain, attributes and cost.
         self.retries = []
@@ -63,6 +68,15 @@ class Server:
         last = now_us() + MAX_CLOCK_SKEW_US
         self.max_latency_us = max(self.max_latency_us, last - first)
         return first, last, response.status, decision
+
+    def is_from_denial_cache(self):
+        """Returns whether the last denial is from the denial cache."""
+        if self.admin_url is None:
+            return False
+        with urlopen(f"{self.admin_url}/metrics") as response:
+            found = re.search(r"^slidegate_deny_cache_hits_total (\d+)", response.read().decode(), re.MULTILINE)
+        before, self.cached_denials = self.cached_denials, int(found[1])
+        return self.cached_denials > before
 
     def limits(self, domain, attributes):
         """Returns the limits that apply, by rule and limit name: the counter and max."""
@@ -102,22 +116,22 @@ class Server:
             exceeds_max = any(required > maximum for _, maximum in limits.values())
             reason = "cost_exceeds_max" if exceeds_max else "limit_exceeded"
         self.expect(decision["reason"] == reason, "reason", reason, decision)
+        is_cached = not allowed and self.is_from_denial_cache()
         is_charged = allowed and cost > 0 and path == "/v1/check"
         before = {name: counter.used(first, last, maximum) for name, (counter, maximum) in limits.items()}
         if is_charged:
             for counter, maximum in limits.values():
                 counter.charge(first, last, cost, maximum)
-        self.check_limits(limits, before, is_charged, required, first, last, decision)
+        self.check_limits(limits, before, is_charged, is_cached, required, first, last, decision)
         if any(len(counter.pairs) > MAX_CASES for counter, _ in limits.values()):
             # The next charge finds only entries that have left, so that there is one case again.
             time.sleep(2 * max(window for _, _, limits in RULES.values() for _, window, _, _ in limits) / 1e6)
         if not allowed and decision["retry_after_ms"] and path == "/v1/check":
             self.retries.append((last + 1000 * decision["retry_after_ms"], domain, attributes, cost))
 
-    def check_limits(self, limits, before, is_charged, required, first, last, decision):
+    def check_limits(self, limits, before, is_charged, is_cached, required, first, last, decision):
         statuses = {(status["rule"], status["limit"]["name"]): status for status in decision["limits"]}
-        is_cached = self.is_redis and not decision["allowed"] and len(statuses) < len(limits)
-        self.expect(is_cached or len(statuses) == len(limits), "limits", len(limits), decision)
+        self.expect(len(statuses) == len(limits), "limits", len(limits), decision)
         waits = []
         for name, (counter, maximum) in limits.items():
             min_used, max_used = counter.used(first, last, maximum)
@@ -125,15 +139,17 @@ class Server:
             wait = counter.wait(required, first, last, maximum)
             if min_before + required > maximum:
                 waits.append(wait)
-            status = statuses.get(name)
-            if status is None:
-                continue
+            status = statuses[name]
             self.compared += 1
+            reset = counter.reset(first, last, maximum)
+            if is_cached and status["allowed"]:
+                # The figures of the last response of Redis, and the charges since.
+                _, max_used = counter.used(first - DENY_CACHE_TTL_US, last, maximum)
+                reset = 0, reset[1]
             self.expect(status["limit"]["max"] == maximum, "max", (name, maximum), decision)
             remaining = [max(0, maximum - max_used), max(0, maximum - min_used)]
             expected = (name, remaining, first, last, [late.__dict__ for _, late in counter.pairs])
             self.expect(remaining[0] <= status["remaining"] <= remaining[1], "remaining", expected, decision)
-            reset = counter.reset(first, last, maximum)
             self.expect_within("reset_after", status["reset_after_ms"], reset, (name, reset), decision)
             if status["allowed"]:
                 self.expect(status["retry_after_ms"] is None, "retry_after", name, decision)
@@ -195,16 +211,18 @@ def step(server, rng):
 
 def main():
     seconds, seed = float(sys.argv[1]), int(sys.argv[2])
-    servers = [Server(*pair.split("=", 1)) for pair in sys.argv[3:]]
+    servers = [Server(*argument.split("=")) for argument in sys.argv[3:]]
     rng, end = random.Random(seed), time.monotonic() + seconds
     while time.monotonic() < end:
         step(rng.choice(servers), rng)
     for server in servers:
         print(
             f"{server.name}: {server.requests} requests, {server.denied} denied, "
-            f"{server.borderline} at the edge of a limit, {server.compared} limits compared, {server.waits} waits"
+            f"{server.cached_denials} from the denial cache, {server.borderline} at the edge of a limit, "
+            f"{server.compared} limits compared, {server.waits} waits"
         )
         is_too_short = server.requests < 3 * seconds or server.denied < server.requests // 20
+        is_too_short = is_too_short or server.is_redis and server.cached_denials < server.denied // 20
         if is_too_short or server.borderline > server.requests // 20:
             raise Mismatch(f"{server.name}: too few comparable requests")
 

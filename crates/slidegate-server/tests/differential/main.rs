@@ -29,7 +29,8 @@ fn server_matches_python_reference() {
     let redis = Redis::start();
     let address = redis.address();
     let memory = Server::start(policy);
-    let with_redis = Server::start_with(policy, &["--store", &address, "--redis-timeout", "5s"]);
+    let with_redis =
+        Server::start_with_admin(policy, &["--store", &address, "--redis-timeout", "5s"]);
     let seconds = parse_env_number("DIFFERENTIAL_SECONDS").unwrap_or(60);
     let seed =
         parse_env_number("DIFFERENTIAL_SEED").unwrap_or_else(|| u64::from(std::process::id()));
@@ -37,7 +38,7 @@ fn server_matches_python_reference() {
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/differential/differential.py"))
         .args([seconds.to_string(), seed.to_string()])
         .arg(format!("memory=http://{}", memory.address()))
-        .arg(format!("redis=http://{}", with_redis.address()))
+        .arg(format!("redis=http://{}=http://{}", with_redis.address(), with_redis.admin_address()))
         .output()
         .unwrap();
     println!("{}", String::from_utf8_lossy(&output.stdout));

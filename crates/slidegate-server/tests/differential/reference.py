@@ -1,9 +1,11 @@
 """Brute-force implementations of the six algorithms, from docs/explanation/algorithms.md without code of slidegate.
 
-Each counter keeps all charges of the last three windows and scans all of them. A charge later than the evaluated moment
+Each counter keeps all charges of at least the last three windows and scans all of them. A charge later than the evaluated moment
 counts as made at that moment. Times are integer microseconds since the Unix epoch.
 """
 
+# Maximum time before the latest charge at which a counter is evaluated, in microseconds.
+MAX_AGE_US = 2_000_000
 FNV_OFFSET, FNV_PRIME, MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
 
@@ -21,7 +23,7 @@ def ceil_div(numerator, denominator):
 
 def recent(charges, now, window):
     """Returns the charges that can still count at a moment near `now`."""
-    return [(at, cost) for at, cost in charges if at > now - 3 * window]
+    return [(at, cost) for at, cost in charges if at > now - 3 * window - MAX_AGE_US]
 
 
 class SlidingLog:
@@ -68,7 +70,7 @@ class SlidingWindow:
 
     def with_charge(self, now, cost, joins):
         """Returns a copy with a charge that joins the newest entry or begins an entry."""
-        entries = [entry for entry in self.entries if entry[1] > now - 2 * self.window]
+        entries = [entry for entry in self.entries if entry[1] > now - 2 * self.window - MAX_AGE_US]
         if joins:
             first, _, units = entries.pop()
             entries.append((first, now, units + cost))

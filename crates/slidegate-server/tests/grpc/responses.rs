@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::client::{
-    Client, Code, DescriptorStatus, RateLimitDescriptor, RateLimitOverride, new_descriptor,
-    new_request, response_header,
+    Client, Code, DescriptorStatus, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+    new_descriptor, new_request, response_header,
 };
 use crate::common::Server;
 
@@ -78,6 +78,34 @@ async fn response_has_one_decision_and_ordered_descriptor_statuses() {
     assert_eq!(alone.statuses[0].limit_remaining, 3, "the denial charged nothing");
 }
 
+/// A request that does not fit has nothing left, like in the reference server. The status has a reset even if waiting does not
+/// help.
+#[tokio::test]
+async fn denied_status_has_no_remaining_units_and_a_duration() {
+    let policy = "
+rules:
+  - { name: per-user, domain: api, per: [user], limits: [10/h] }
+  - { name: banned, domain: api, per: [banned], limits: [0/min] }
+";
+    let server = Server::start_with_grpc(policy, &[]);
+    let client = Client::connect(&server).await;
+    let check = async |key: &str, hits: u32| {
+        let message = new_request([new_descriptor(&[(key, "ann")])]);
+        let response = client.check(RateLimitRequest { hits_addend: hits, ..message }).await;
+        let status = &response.statuses[0];
+        let seconds = status.duration_until_reset.map(|duration| duration.seconds);
+        (status.code(), status.limit_remaining, seconds.unwrap_or_default())
+    };
+    assert_eq!(check("user", 11).await, (Code::OverLimit, 0, 3600), "unused");
+    assert_eq!((check("user", 4).await).1, 6);
+    for hits in [7, 11] {
+        let (code, remaining, seconds) = check("user", hits).await;
+        assert_eq!((code, remaining), (Code::OverLimit, 0), "{hits}");
+        assert!((3590..=3720).contains(&seconds), "{hits}: {seconds}");
+    }
+    assert_eq!(check("banned", 1).await, (Code::OverLimit, 0, 60));
+}
+
 #[tokio::test]
 async fn rule_applies_only_to_exact_descriptor_and_domain() {
     let policy = "rules: [{ name: per-user, domain: api, per: [user], limits: [1/h] }]";
@@ -118,7 +146,8 @@ async fn descriptor_cost_overrides_request_cost() {
     assert_eq!(check(3, None).await, (Code::Ok, 6));
     assert_eq!(check(3, Some(4)).await, (Code::Ok, 2));
     assert_eq!(check(3, Some(0)).await, (Code::Ok, 2));
-    assert_eq!(check(3, None).await, (Code::OverLimit, 2));
+    assert_eq!(check(3, None).await, (Code::OverLimit, 0));
+    // The denial has charged nothing.
     assert_eq!(check(2, None).await, (Code::Ok, 0));
     assert_eq!(check(1, Some(0)).await, (Code::OverLimit, 0));
     let denied = check(u32::MAX, None).await;

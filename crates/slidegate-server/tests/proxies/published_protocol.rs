@@ -120,12 +120,14 @@ fn published_protocol_client_decodes_every_response() {
     assert_eq!(watched["overallCode"], "OK");
     assert_eq!(parse_response_statuses(&watched), [("OVER_LIMIT", "watched", 1, "DAY", 0)]);
 
-    // The cost exceeds the max of both limits, so the denial has no reset time.
+    // The cost exceeds the max of both limits, which are unused again after the same times as before.
     let costly = client.check(
         &json!({ "domain": "edge", "hits_addend": 101, "descriptors": [new_json_descriptor("one")] }),
     );
     assert_eq!(costly["overallCode"], "OVER_LIMIT");
-    assert!(costly["statuses"][0].get("durationUntilReset").is_none(), "cost above max: {costly}");
+    assert_eq!(parse_response_statuses(&costly), [("OVER_LIMIT", "one.1h", 2, "HOUR", 0)]);
+    let reset = costly["statuses"][0]["durationUntilReset"].as_str().unwrap();
+    assert!(["3600s", "3601s"].contains(&reset), "{reset}");
 
     // One of two descriptors is denied, and the other is not charged.
     assert_eq!(client.check_descriptors_with_names(&["other"])["overallCode"], "OK");
@@ -179,7 +181,7 @@ fn published_protocol_client_decodes_every_response() {
 
     let banned = client.check_descriptors_with_names(&["banned"]);
     assert_eq!(banned["overallCode"], "OVER_LIMIT");
-    assert!(banned["statuses"][0].get("durationUntilReset").is_none());
+    assert_eq!(banned["statuses"][0]["durationUntilReset"], "1s", "the window of a ban");
 
     // A client may send an empty domain: no rule matches.
     let without_domain = client.check(&json!({ "descriptors": [new_json_descriptor("a")] }));

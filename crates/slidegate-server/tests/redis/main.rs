@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod cached_denials;
 #[path = "../http/client.rs"]
 #[allow(dead_code, reason = "the tests of HTTP use all of it")]
 mod client;

@@ -152,10 +152,11 @@ fn build_descriptor_status(
         Some(calendar) => unit::unit_of_period(calendar.period()),
         None => unit::largest_unit_dividing(quota.window()),
     };
-    let wait = if outcome.fits() {
-        Some(limit_status.reset_after())
+    let (remaining, until_reset) = if outcome.fits() {
+        (outcome.remaining(), Some(limit_status.reset_after()))
     } else {
-        outcome.retry_after().map(|wait| jitter.extend(wait))
+        // The reference server states 0, too: nothing is left for a request that does not fit.
+        (0, duration_of_denial(limit_status, jitter))
     };
     DescriptorStatus {
         code: to_rls_response_code(!outcome.fits()),
@@ -165,8 +166,20 @@ fn build_descriptor_status(
             name: limit_status.policy_name().to_owned(),
             unit_multiplier: (units > 1).then_some(units),
         }),
-        limit_remaining: saturate_to_u32(outcome.remaining()),
-        duration_until_reset: wait.map(round_up_to_seconds),
+        limit_remaining: saturate_to_u32(remaining),
+        duration_until_reset: until_reset.map(round_up_to_seconds),
+    }
+}
+
+/// Returns the duration until a request fits that does not fit now. If it never fits, returns the duration until no unit of
+/// the limit is in use, or the window if none is. Returns `None` if the end of requests in flight is awaited.
+fn duration_of_denial(limit_status: &LimitStatus<'_>, jitter: JitterSample) -> Option<Duration> {
+    let limit = limit_status.limit();
+    match limit_status.retry_after() {
+        Some(wait) => Some(jitter.extend(wait)),
+        None if limit.is_concurrent() => None,
+        None if limit_status.reset_after().is_zero() => Some(limit.window()),
+        None => Some(limit_status.reset_after()),
     }
 }
 
