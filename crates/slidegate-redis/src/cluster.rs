@@ -24,6 +24,7 @@ use crate::connect::ConnectionSource;
 use crate::connector::Connector;
 use crate::execution::CallSettings;
 use crate::failure::{self, Failure};
+use crate::log_throttle::LogThrottle;
 use crate::node::Node;
 use crate::script_request::CLUSTER_SLOT_COUNT;
 use crate::tls::TlsRoots;
@@ -167,10 +168,14 @@ impl Cluster {
         self.nodes.map.load().masters.iter().all(|master| master.is_breaker_open())
     }
 
-    /// Returns `true` if a connection to at least one master has ever been established and the circuit breaker of this
-    /// master is closed.
-    pub fn is_reachable(&self) -> bool {
-        self.nodes.map.load().masters.iter().any(|master| master.is_reachable())
+    /// Returns the reason why no master is reachable; `None` if at least one master is.
+    pub fn unreachable_reason(&self) -> Option<StoreError> {
+        let map = self.nodes.map.load();
+        let reasons = map.masters.iter().map(|master| master.unreachable_reason());
+        let reasons: Option<Vec<StoreError>> = reasons.collect();
+        reasons.map(|reasons| {
+            reasons.into_iter().next().unwrap_or_else(|| self.nodes.no_slot_map_error())
+        })
     }
 
     /// Returns `true` if the circuit breaker of the master of a slot is open, or if the slot has no master.
@@ -190,7 +195,7 @@ async fn refresh_slot_map_in_loop(
     nodes: &ClusterNodes,
     is_map_loaded: &watch::Sender<Option<bool>>,
 ) {
-    let mut logged_classes = Vec::new();
+    let never_reached_log = LogThrottle::default();
     loop {
         let is_refreshed = nodes.refresh_slot_map().await;
         let before = *is_map_loaded.borrow();
@@ -198,9 +203,8 @@ async fn refresh_slot_map_in_loop(
             (None | Some(false), false) => {
                 let error = nodes.no_slot_map_error();
                 // A later attempt may fail for another reason: the first one often times out.
-                if !logged_classes.contains(&error.class()) {
-                    logged_classes.push(error.class());
-                    tracing::warn!(
+                if never_reached_log.begin_line(error.class()) {
+                    tracing::error!(
                         class = error.class(),
                         %error,
                         addresses = nodes.seed_addresses(),

@@ -16,6 +16,7 @@ use crate::connection::{
 };
 use crate::connector::Connector;
 use crate::failure;
+use crate::log_throttle::LogThrottle;
 use crate::sentinel::{Sentinels, is_master};
 use crate::tls::TlsRoots;
 
@@ -136,7 +137,8 @@ async fn maintain_connection(
     let mut number = publish.borrow().as_ref().map_or(0, |handle| handle.number);
     number = number.max(reports.highest_replaced());
     let mut last_address = String::new();
-    let mut has_warned = false;
+    let never_reached_log = LogThrottle::default();
+    let mut has_failed = false;
     // Whether an attempt has failed, or the server has closed a connection, since the last connection was opened.
     let mut was_interrupted = false;
     // The doubtful connection, while another one is opened.
@@ -164,7 +166,7 @@ async fn maintain_connection(
                 let connection = Arc::new(connection);
                 let is_new = was_interrupted || address != last_address;
                 (was_interrupted, last_address) = (false, address);
-                if std::mem::take(&mut has_warned) {
+                if std::mem::take(&mut has_failed) {
                     tracing::info!(address = last_address, "connected to Redis for the first time");
                 }
                 publish_connection(publish, &connection, number);
@@ -181,17 +183,16 @@ async fn maintain_connection(
                 connection
             }
             (Err(error), _) => {
-                // The circuit breaker reports an outage only after a request.
-                let is_rejection = failure::rejection_class(&error).is_some();
-                if last_address.is_empty()
-                    && !std::mem::replace(&mut has_warned, true)
-                    && !is_rejection
-                {
-                    let address = source.server_name_for_log();
-                    tracing::warn!(%error, address, "Redis has not been reachable since the start; check its address; retrying");
-                }
                 was_interrupted = true;
-                log_and_publish_connect_error(&error, publish);
+                let cause = failure::message_of(&error);
+                // The circuit breaker reports an outage only after a request.
+                if last_address.is_empty() {
+                    has_failed = true;
+                    log_never_reached(&never_reached_log, &cause, source);
+                } else {
+                    log_connect_error(&error, &cause, publish);
+                }
+                publish.send_modify(|state| *state = Err(cause));
                 reports.wait_for_backoff(backoff).await;
                 backoff = (2 * backoff).min(MAX_RECONNECT_BACKOFF);
                 continue;
@@ -238,22 +239,33 @@ fn publish_connection(
     publish.send_modify(|state| *state = Ok(handle));
 }
 
-/// Logs the error of a failed connection attempt and publishes it as the current state. The error is logged as a
-/// warning only if the server has rejected the connection, for example because of a wrong password. Without this
-/// warning, a wrong password would become visible only with the first request. An unreachable server is reported by the
-/// circuit breaker.
-fn log_and_publish_connect_error(error: &RedisError, publish: &watch::Sender<ConnectionState>) {
-    let last_error = failure::message_of(error);
-    let is_known = publish.borrow().as_ref().is_err_and(|known| *known == last_error);
+/// Logs once a minute that no connection has been established since the start, with the error of the last attempt. This is
+/// an error, because the settings are probably wrong.
+fn log_never_reached(throttle: &LogThrottle, cause: &str, source: &ConnectionSource) {
+    let error = failure::no_connection_error(cause);
+    if throttle.begin_line(error.class()) {
+        tracing::error!(
+            class = error.class(),
+            error = cause,
+            address = source.server_name_for_log(),
+            remedy = error.remedy(),
+            "Redis has not been reachable since the start; retrying"
+        );
+    }
+}
+
+/// Logs the error of a failed attempt to connect again. The error is a warning only if the server has rejected the
+/// connection, for example because of a wrong password. An unreachable server is reported by the circuit breaker.
+fn log_connect_error(error: &RedisError, cause: &str, publish: &watch::Sender<ConnectionState>) {
+    let is_known = publish.borrow().as_ref().is_err_and(|known| known == cause);
     if let Some(class) = failure::rejection_class(error).filter(|_| !is_known) {
         tracing::warn!(
             class = class.label(),
-            error = last_error,
+            error = cause,
             remedy = class.remedy(),
             "Redis rejected the connection; retrying"
         );
     } else {
         tracing::debug!(%error, "no connection to Redis");
     }
-    publish.send_modify(|state| *state = Err(last_error));
 }

@@ -86,6 +86,11 @@ impl ScriptExecutor {
         self.connection.was_connected()
     }
 
+    /// Returns the reason why there is no connection; `None` if there is one.
+    pub fn connection_error(&self) -> Option<StoreError> {
+        self.connection.last_error().map(|cause| failure::no_connection_error(&cause))
+    }
+
     /// Requests that another connection is opened and replaces the current one.
     pub fn replace_connection(&self) {
         self.connection.replace_current();
@@ -123,14 +128,13 @@ impl ScriptExecutor {
                 self.call_settings.timeout
             ))
         } else {
-            match self.connection.last_error() {
-                Some(last_error) => failure::no_connection_error(&last_error),
-                None => StoreError::Unavailable(format!(
+            self.connection_error().unwrap_or_else(|| {
+                StoreError::Unavailable(format!(
                     "earlier calls to Redis were still running after {:?}, so the call was not sent; \
                      check the latency of Redis, or increase the timeout",
                     self.call_settings.timeout
-                )),
-            }
+                ))
+            })
         }
     }
 

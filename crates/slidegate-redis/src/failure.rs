@@ -159,8 +159,12 @@ fn class_of_response(code: &str, text: &str) -> RejectionClass {
     {
         return RejectionClass::NoPermission;
     }
-    if text.contains("without any password configured") {
+    // The `redis` crate replaces the code `NOAUTH` in the response to `SELECT`.
+    if text.contains("without any password configured") || text == "Authentication required" {
         return RejectionClass::WrongCredentials;
+    }
+    if text.contains("DB index is out of range") {
+        return RejectionClass::NoDatabase;
     }
     if text.contains("cluster is down") {
         return RejectionClass::ClusterDown;
@@ -281,6 +285,8 @@ mod tests {
             ("ERR", in_6("-NOREPLICAS Not enough good replicas to write."), TooFewReplicas),
             ("NOREPLICAS", in_7("Not enough good replicas to write."), TooFewReplicas),
             ("LOADING", "Redis is loading the dataset in memory".into(), Loading),
+            ("ERR", "DB index is out of range".into(), NoDatabase),
+            ("ERR", "Authentication required".into(), WrongCredentials),
             ("ERR", format!("{IN_6}WRONGTYPE {wrong_type}"), WrongType),
             ("WRONGTYPE", in_7(wrong_type), WrongType),
             ("FOREIGN", "value not written by slidegate at slidegate:default:a:{ip=::1}".into(), ForeignValue),
@@ -290,7 +296,6 @@ mod tests {
             ("ERR", in_6("Unknown Redis command called from Lua script"), Other),
             ("ERR", in_7("Script attempted to access keys that do not hash to the same slot"), Other),
             ("ERR", "unknown command 'EVALSHA', with args beginning with: 'OOM' ".into(), Other),
-            ("ERR", "DB index is out of range".into(), Other),
             ("MASTERDOWN", "Link with MASTER is down".into(), Other),
         ] {
             assert_eq!(class_of_response(code, &text), expected, "{code} {text}");

@@ -85,6 +85,7 @@ mod execution;
 mod failure;
 mod foreign_value_log;
 mod group;
+mod log_throttle;
 mod maintenance;
 mod maintenance_op;
 mod multi_slot;

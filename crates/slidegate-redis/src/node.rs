@@ -116,10 +116,12 @@ impl Node {
         self.breaker.is_open()
     }
 
-    /// Returns `true` if a connection has ever been established and the circuit breaker is closed. An open breaker
-    /// closes also without requests, because the node sends probes of its own.
-    pub fn is_reachable(&self) -> bool {
-        self.executor.was_connected() && !self.breaker.is_open()
+    /// Returns the reason why the server is not reachable: no connection has ever been established, or the circuit breaker is
+    /// open. `None` if it is reachable. An open breaker closes also without requests, because the node sends probes of its
+    /// own.
+    pub fn unreachable_reason(&self) -> Option<StoreError> {
+        let is_reachable = self.executor.was_connected() && !self.breaker.is_open();
+        (!is_reachable).then(|| self.executor.connection_error().unwrap_or(StoreError::BreakerOpen))
     }
 
     /// Returns `host:port` as reported by the nodes of a Cluster, or an empty text if the server is not part of a

@@ -177,7 +177,13 @@ impl RedisStore {
     /// one master for which both hold is enough. The store sends probes while the breaker is open, so that the breaker
     /// also closes without requests.
     pub fn is_reachable(&self) -> bool {
-        self.inner.topology.is_reachable()
+        self.unreachable_reason().is_none()
+    }
+
+    /// Returns the reason why Redis is not [reachable](Self::is_reachable), such as a wrong password; `None` if it is. The
+    /// reason contains no password.
+    pub fn unreachable_reason(&self) -> Option<StoreError> {
+        self.inner.topology.unreachable_reason()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use slidegate::StoreError;
 use tokio::time::Instant;
 
 use crate::call::{ScriptOperation, ScriptResult};
@@ -37,12 +38,11 @@ impl Topology {
         }
     }
 
-    /// Returns `true` if a connection to at least one server has ever been established and the circuit breaker of this
-    /// server is closed.
-    pub fn is_reachable(&self) -> bool {
+    /// Returns the reason why no server is reachable; `None` if at least one server is.
+    pub fn unreachable_reason(&self) -> Option<StoreError> {
         match self {
-            Self::Single(node) => node.is_reachable(),
-            Self::Cluster(cluster) => cluster.is_reachable(),
+            Self::Single(node) => node.unreachable_reason(),
+            Self::Cluster(cluster) => cluster.unreachable_reason(),
         }
     }
 

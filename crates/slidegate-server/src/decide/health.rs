@@ -52,6 +52,8 @@ struct StoreReadiness {
     kind: &'static str,
     /// Whether the store is available: false before the first connection, and while the circuit breaker is open.
     reachable: bool,
+    /// The reason why the store is not available. Null if it is available.
+    problem: Option<String>,
 }
 
 impl Health {
@@ -84,7 +86,9 @@ impl Health {
     /// Returns the current readiness. `rules` is the number of rules in the current policy, `observe` whether all of
     /// them only observe.
     pub fn readiness(&self, rules: usize, observe: bool, store: &ServerStore) -> Readiness {
-        let (draining, reachable) = (self.is_draining(), store.is_available());
+        let draining = self.is_draining();
+        let problem = store.unavailable_reason().map(|error| error.to_string());
+        let reachable = problem.is_none();
         let mut ended_tasks = self.background_tasks.ended();
         ended_tasks.extend(store.ended_task());
         Readiness {
@@ -92,7 +96,7 @@ impl Health {
             draining,
             ended_tasks,
             policy: PolicyReadiness { rules, observe, problem: self.lock_policy_problem().clone() },
-            store: StoreReadiness { kind: store.kind(), reachable },
+            store: StoreReadiness { kind: store.kind(), reachable, problem },
         }
     }
 

@@ -69,12 +69,12 @@ impl ServerStore {
         Some(ClusterStats::from_status(&status, node.unsynced_denials(), overshoot))
     }
 
-    /// Returns `true` if the store is available. Redis is unavailable before the first connection and while its circuit
-    /// breaker is open.
-    pub fn is_available(&self) -> bool {
+    /// Returns the reason why the store is not available; `None` if it is. Redis is unavailable before the first connection
+    /// and while its circuit breaker is open.
+    pub fn unavailable_reason(&self) -> Option<StoreError> {
         match self {
-            Self::Memory(_, _) | Self::Cluster(_, _) => true,
-            Self::Redis(store, _) => store.is_reachable(),
+            Self::Memory(_, _) | Self::Cluster(_, _) => None,
+            Self::Redis(store, _) => store.unreachable_reason(),
         }
     }
 

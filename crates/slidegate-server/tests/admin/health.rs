@@ -24,7 +24,7 @@ fn readyz_reports_details_on_both_listeners() {
             "draining": false,
             "ended_tasks": [],
             "policy": { "rules": 2, "observe": false, "problem": null },
-            "store": { "kind": "memory", "reachable": true },
+            "store": { "kind": "memory", "reachable": true, "problem": null },
         });
         assert_eq!(ready.json(), expected);
     }
@@ -91,17 +91,52 @@ fn unreachable_redis_is_logged_and_shown_by_readyz() {
     for (server, status) in [(&default_server, 200), (&strict_server, 503)] {
         let ready = Client::new(server).call("GET", "/readyz");
         assert_eq!((ready.status, &ready.json()["store"]["reachable"]), (status, &json!(false)));
-        if !server.startup_log().concat().contains("Redis has not been reachable since the start") {
-            server.wait_for_log("Redis has not been reachable since the start");
-        }
+        let line = log_line_of_unreachable_redis(server);
+        assert!(line.contains("ERROR") && line.contains("Connection refused"), "{line}");
+        let store = Client::new(server).call("GET", "/readyz").json()["store"].clone();
+        assert!(store["problem"].as_str().unwrap().contains("Connection refused"), "{store}");
     }
     redis.restart();
     wait_until_readyz_succeeds(&strict_server);
     strict_server.wait_for_log("connected to Redis for the first time");
     assert_eq!(
-        Client::new(&strict_server).call("GET", "/readyz").json()["store"]["reachable"],
-        true
+        Client::new(&strict_server).call("GET", "/readyz").json()["store"],
+        json!({ "kind": "redis", "reachable": true, "problem": null })
     );
+}
+
+/// Returns the log line that reports that Redis has not been reachable since the start.
+fn log_line_of_unreachable_redis(server: &Server) -> String {
+    const TEXT: &str = "Redis has not been reachable since the start";
+    let earlier = server.startup_log().iter().find(|line| line.contains(TEXT));
+    earlier.cloned().unwrap_or_else(|| server.wait_for_log(TEXT))
+}
+
+/// A wrong setting has one line in the log, with the remedy, and `/readyz` has the same remedy.
+#[test]
+fn wrong_redis_settings_are_one_error_with_remedy() {
+    let open = Redis::start();
+    let protected = Redis::with_args(&["--requirepass", "right"]);
+    let [open, protected] = [&open, &protected].map(|redis| format!("127.0.0.1:{}", redis.port()));
+    for (address, remedy) in [
+        (format!("redis://{open}/99"), "correct the database in the address"),
+        (format!("redis://:right@{protected}/99"), "correct the database in the address"),
+        (format!("redis://{protected}/99"), "correct the user and the password"),
+        (format!("redis://:wrong@{protected}"), "correct the user and the password"),
+    ] {
+        let server = Server::start_with_admin(POLICY, &["--store", &address]);
+        let line = log_line_of_unreachable_redis(&server);
+        assert!(line.contains("ERROR") && line.contains(remedy), "{line}");
+        let store = Client::new(&server).call("GET", "/readyz").json()["store"].clone();
+        assert!(store["problem"].as_str().unwrap().contains(remedy), "{store}");
+        server.send_signal("TERM");
+        let mut lines = server.startup_log().to_vec();
+        while let Some(line) = server.next_log_line(Duration::from_secs(10)) {
+            lines.push(line);
+        }
+        let warnings = lines.iter().filter(|line| line.contains(" WARN ")).collect::<Vec<_>>();
+        assert!(warnings.is_empty(), "{address}: {warnings:?}");
+    }
 }
 
 #[test]

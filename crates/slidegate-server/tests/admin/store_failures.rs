@@ -167,10 +167,13 @@ fn wrong_password_is_failure_of_server() {
     let redis = Redis::with_args(&["--requirepass", "right"]);
     let address = redis.address().replace("//", "//:wr0ng@");
     let observed = Observed::start_with_timeout(&address, "200ms", &[]);
-    let line = &observed.lines_of_class("Redis rejected the connection", "wrongpass")[0];
+    let line = &observed.lines_of_class("Redis has not been reachable", "wrongpass")[0];
     assert!(line["remedy"].as_str().unwrap().contains("password"), "{line}");
     let lines = observed.log();
-    assert!(!lines.iter().any(|line| line.to_string().contains("check its address")), "{lines:#?}");
+    assert!(
+        !lines.iter().any(|line| line.to_string().contains("check the store, its address")),
+        "{lines:#?}"
+    );
     observed.assert_is_failure_of_server("wrongpass", "password");
     assert!(observed.log().iter().all(|line| !line.to_string().contains("wr0ng")));
 }
@@ -196,11 +199,11 @@ fn wrong_sentinel_password_is_named() {
     }
     let address = format!("{}?sentinel_user=slidegate&sentinel_pass=wr0ng", service.address());
     let observed = Observed::start_with_timeout(&address, "200ms", &[]);
-    let line = &observed.lines_of_class("Redis rejected the connection", "wrongpass")[0];
+    let line = &observed.lines_of_class("Redis has not been reachable", "wrongpass")[0];
     assert!(line["error"].as_str().unwrap().contains("Sentinel"), "{line}");
     observed.assert_is_failure_of_server("wrongpass", "sentinel_pass");
     let lines = observed.log();
-    for absent in ["check the Sentinel addresses", "check its address", "wr0ng"] {
+    for absent in ["check the Sentinel addresses", "check the store, its address", "wr0ng"] {
         assert!(
             !lines.iter().any(|line| line.to_string().contains(absent)),
             "{absent}: {lines:#?}"

@@ -96,7 +96,8 @@ impl StoreError {
     }
 }
 
-/// The class of an error response of the store's server. The labels are the error codes of Redis, in lower case.
+/// The class of an error response of the store's server. The labels are the error codes of Redis in lower case, where it has
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectionClass {
@@ -104,6 +105,8 @@ pub enum RejectionClass {
     NoPermission,
     /// The user or the password is wrong or missing.
     WrongCredentials,
+    /// The server does not have the database of the address.
+    NoDatabase,
     /// The memory is full.
     OutOfMemory,
     /// The server is a replica.
@@ -130,9 +133,10 @@ pub enum RejectionClass {
 
 impl RejectionClass {
     /// All classes.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NoPermission,
         Self::WrongCredentials,
+        Self::NoDatabase,
         Self::OutOfMemory,
         Self::ReadOnly,
         Self::CannotPersist,
@@ -151,6 +155,7 @@ impl RejectionClass {
         match self {
             Self::NoPermission => "noperm",
             Self::WrongCredentials => "wrongpass",
+            Self::NoDatabase => "nodb",
             Self::OutOfMemory => "oom",
             Self::ReadOnly => "readonly",
             Self::CannotPersist => "misconf",
@@ -173,6 +178,9 @@ impl RejectionClass {
             }
             Self::WrongCredentials => {
                 "correct the user and the password in the address, for Sentinels sentinel_user and sentinel_pass"
+            }
+            Self::NoDatabase => {
+                "correct the database in the address: Redis has the databases 0 to 15, unless its setting databases differs"
             }
             Self::OutOfMemory => "raise maxmemory of Redis, or remove data of other programs",
             Self::ReadOnly => {
