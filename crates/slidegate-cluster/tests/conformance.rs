@@ -162,7 +162,7 @@ fn new_store_of_single_node(clock: &ManualClock) -> ClusterStore<ManualClock> {
 
 #[test]
 fn single_node_conforms_to_store_model() {
-    let (mut allowed, mut decisions) = (0, 0);
+    let (mut allowed, mut decisions, mut repeated_calls) = (0, 0, 0);
     for algorithms in UNCHANGED_ALGORITHMS.chunks(1).chain([&UNCHANGED_ALGORITHMS[..]]) {
         for seed in 0..200 {
             let clock = ManualClock::default();
@@ -171,11 +171,13 @@ fn single_node_conforms_to_store_model() {
                 Ok(trace) => {
                     allowed += trace.allowed;
                     decisions += trace.decisions;
+                    repeated_calls += trace.repeated_calls;
                 }
                 Err(difference) => panic!("{algorithms:?}: {difference}"),
             }
         }
     }
+    assert!(repeated_calls * 20 > decisions, "{repeated_calls} of {decisions}");
     assert!(decisions > 300_000 && allowed * 10 > decisions && allowed * 10 < decisions * 9);
 }
 

@@ -22,7 +22,7 @@ async fn assert_store_matches_model(
     algorithms: &[Algorithm],
     seeds: std::ops::Range<u64>,
 ) {
-    let (mut decisions, mut waits) = (0, 0);
+    let (mut decisions, mut waits, mut repeated_calls) = (0, 0, 0);
     for seed in seeds {
         let clock = ManualClock::default();
         let settings = Settings {
@@ -41,11 +41,13 @@ async fn assert_store_matches_model(
             Ok(report) => {
                 decisions += report.decisions;
                 waits += report.waits;
+                repeated_calls += report.repeated_calls;
             }
             Err(difference) => panic!("{algorithms:?}: {difference}"),
         }
     }
     assert!(decisions > 1_000 && waits > 100, "{decisions} decisions, {waits} waits");
+    assert!(repeated_calls > 100, "{repeated_calls} repeated calls");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! A hit: one charge against one key.
 
-use crate::key::Key;
+use crate::key::{CounterId, Key};
 use crate::limit::Limit;
 
 /// One charge against one key: its cost, the units that must be free, and the effect on the request if they are not.
@@ -111,6 +111,28 @@ impl<'a> Hit<'a> {
     #[must_use]
     pub fn reported(self) -> Self {
         Self { required: 0, veto: Veto::Never, charge: ChargeWhen::Always, ..self }
+    }
+
+    /// Returns an identifier of the counter that the hit charges, for a store that identifies counters by text: the text of
+    /// the key and the [shape](Limit::shape_text) of the limit. A hit for a counter of a receipt has the identifier in the
+    /// receipt.
+    ///
+    /// ```
+    /// use slidegate::Limit;
+    /// use slidegate::store::{CounterId, Hit, Key, Scope, Value};
+    ///
+    /// let limit: Limit = "100/min".parse()?;
+    /// let scope = Scope::new("api", "per-user", "1m", &["user"]);
+    /// let hit = Hit::new(Key::new(&scope, &[Value::Text("ann")]), &limit, 1);
+    /// let text = "api:per-user:1m:{user=ann} sliding_window:1m";
+    /// assert_eq!(hit.counter_id(), CounterId::Text(text.into()));
+    /// # Ok::<(), slidegate::limit::LimitError>(())
+    /// ```
+    pub fn counter_id(&self) -> CounterId {
+        match self.key.counter_id() {
+            Some(id) => id.clone(),
+            None => CounterId::Text(format!("{} {}", self.key, self.limit.shape_text()).into()),
+        }
     }
 
     /// Returns whether the hit, if it is the only one of its request, is charged if it fits, and not otherwise.

@@ -67,11 +67,15 @@ pub trait Store: Send + Sync + 'static {
         call: &[Hit<'_>],
     ) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send;
 
-    /// Decides several independent calls, one after the other. The results have the order of the calls.
+    /// Decides several independent calls, one after the other. The results have the order of the calls. By default, if a
+    /// call fails, the charges of the calls before it are reverted, and the other calls are not made. A store that can
+    /// charge several calls in one round trip overrides this method.
     fn charge_many_async(
         &self,
         calls: &[&[Hit<'_>]],
-    ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<ChargeResult>, StoreError>> + Send {
+        charge_one_by_one(self, calls)
+    }
 
     /// Decides a call with an id as [`charge_async`](Store::charge_async) does, unless the store remembers the id from an
     /// admitted call. Remembers the call if it is admitted now. A denied call is not remembered. The call has at least one
@@ -144,6 +148,27 @@ pub trait Store: Send + Sync + 'static {
         hits: &[Hit<'_>],
         edit: Edit,
     ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
+}
+
+/// Decides several calls, one after the other. If a call fails, reverts the charges of the calls before it.
+async fn charge_one_by_one<S: Store + ?Sized>(
+    store: &S,
+    calls: &[&[Hit<'_>]],
+) -> Result<Vec<ChargeResult>, StoreError> {
+    let mut results: Vec<ChargeResult> = Vec::with_capacity(calls.len());
+    for call in calls {
+        match store.charge_async(call).await {
+            Ok(result) => results.push(result),
+            Err(error) => {
+                for result in &results {
+                    // If this fails too, the charges stay until they have left their window.
+                    let _ = store.adjust_async(&result.receipt, Adjustment::Revert).await;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(results)
 }
 
 /// The error message of a store that remembers no calls.

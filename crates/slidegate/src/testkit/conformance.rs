@@ -5,6 +5,7 @@
 
 mod calls;
 
+use std::error::Error;
 use std::fmt;
 
 use crate::algorithm::Algorithm;
@@ -37,6 +38,8 @@ impl fmt::Display for Mismatch {
     }
 }
 
+impl Error for Mismatch {}
+
 /// Counts of the operations in a trace. Tests use the counts to check that the trace is representative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceStats {
@@ -50,6 +53,8 @@ pub struct TraceStats {
     pub refunds: usize,
     /// Permits that were live and were released or renewed.
     pub permit_changes: usize,
+    /// Repetitions of a call with an id for which the store returned the result of the first call.
+    pub repeated_calls: usize,
     /// Calls to the store that failed, without failed calls that the suite retried.
     pub failures: usize,
 }
@@ -75,6 +80,9 @@ const CHARGES_PER_CALL_WITH_ID: usize = 4;
 /// Calls to the store may fail. A call that fails as unavailable must not have charged anything. A call that times out
 /// must have charged the whole request or nothing.
 ///
+/// A store that remembers no calls returns [`StoreError::Unsupported`] for every call with an id and every settlement. The
+/// trace then charges and adjusts without ids.
+///
 /// # Errors
 /// Returns the first difference between the store and the model.
 pub async fn run_trace<S: Store>(
@@ -86,6 +94,11 @@ pub async fn run_trace<S: Store>(
 ) -> Result<TraceStats, Mismatch> {
     let mut generator = ConformanceStepGenerator::new(seed, algorithms);
     clock.set(generator.now());
+    let remembers_calls = calls::remembers_calls(store).await.map_err(|description| Mismatch {
+        seed,
+        step: 0,
+        description,
+    })?;
     let mut run = ConformanceRun {
         store,
         model: ModelStore::new(clock.clone()),
@@ -93,6 +106,7 @@ pub async fn run_trace<S: Store>(
         scope: Scope::new("domain", "rule", "limit", &["key"]),
         receipts: Vec::new(),
         calls: Vec::new(),
+        remembers_calls,
         stats: TraceStats::default(),
     };
     for step in 0..steps {
@@ -141,6 +155,8 @@ struct ConformanceRun<'s, S> {
     receipts: Vec<(Receipt, Receipt)>,
     /// The calls with an id so far.
     calls: Vec<calls::IdentifiedCall>,
+    /// Whether the store remembers calls.
+    remembers_calls: bool,
     stats: TraceStats,
 }
 

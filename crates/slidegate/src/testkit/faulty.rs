@@ -9,11 +9,13 @@
 //! always charged.
 
 use std::future::Future;
+use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use fastrand::Rng;
+use fnv::FnvBuildHasher;
 use parking_lot::Mutex;
 
 use crate::call::CallIdentity;
@@ -26,7 +28,7 @@ use crate::store::{
     has_charge,
 };
 
-use super::model::{ModelStore, counter_name};
+use super::model::ModelStore;
 
 /// Maximum number of records of calls with an id, and of their bytes.
 const MAX_CALL_RECORDS: usize = 100_000;
@@ -110,7 +112,7 @@ impl FaultyStore {
     }
 
     fn slot_index(&self, hit: &Hit<'_>) -> usize {
-        counter_name(hit).bytes().map(usize::from).sum::<usize>() % self.slots.len()
+        FnvBuildHasher::default().hash_one(hit.counter_id()) as usize % self.slots.len()
     }
 
     fn split_by_slot<'h>(&self, hits: &[Hit<'h>]) -> Vec<HitsInSlot<'h>> {

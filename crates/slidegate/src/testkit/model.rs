@@ -4,7 +4,6 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,8 +18,8 @@ use crate::store::{
     SettleResult, Settlement, SyncStore, change_permit,
 };
 
-/// A map from the full name of each counter to the state of the counter.
-type CounterStates = HashMap<Arc<str>, Box<dyn Any + Send>>;
+/// The state of each counter.
+type CounterStates = HashMap<CounterId, Box<dyn Any + Send>>;
 
 /// The reference store, with which the conformance suite compares other stores.
 #[derive(Debug)]
@@ -48,14 +47,6 @@ impl ModelStore {
     }
 }
 
-/// Returns the full name of the counter that a hit charges. Hits with different names have separate counters.
-pub(super) fn counter_name(hit: &Hit<'_>) -> Arc<str> {
-    match hit.key.counter_id() {
-        Some(CounterId::Text(name)) => name.clone(),
-        _ => format!("{} {}", hit.key, hit.limit.shape_text()).into(),
-    }
-}
-
 /// Returns the current time plus the phase of the hit's key. The phase is an offset that is added to all times of a
 /// counter, so that the windows of different keys begin at different times.
 fn counter_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
@@ -66,36 +57,36 @@ fn counter_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
 fn counter_state<'s, C: Counter>(
     _: &C,
     states: &'s mut CounterStates,
-    name: &str,
+    id: &CounterId,
 ) -> &'s mut C::State {
-    let state = states.entry(name.into()).or_insert_with(|| Box::new(C::State::default()));
+    let state = states.entry(id.clone()).or_insert_with(|| Box::new(C::State::default()));
     match state.downcast_mut() {
         Some(state) => state,
-        None => unreachable!("the name of a counter contains its algorithm"),
+        None => unreachable!("the identifier of a counter contains its algorithm"),
     }
 }
 
 fn peek_counter(
     states: &mut CounterStates,
     counter: AnyCounter,
-    name: &str,
+    id: &CounterId,
     now: Timestamp,
     required: u64,
 ) -> Outcome {
     with_counter!(counter, counter => {
-        counter.peek(counter_state(&counter, states, name), now, required)
+        counter.peek(counter_state(&counter, states, id), now, required)
     })
 }
 
 fn charge_counter(
     states: &mut CounterStates,
     counter: AnyCounter,
-    name: &str,
+    id: &CounterId,
     now: Timestamp,
     cost: u64,
 ) -> (Timestamp, u64) {
     with_counter!(counter, counter => {
-        let state = counter_state(&counter, states, name);
+        let state = counter_state(&counter, states, id);
         let units = counter.chargeable_units(state, now, cost);
         (counter.charge(state, now, units).charged_at, units)
     })
@@ -105,16 +96,16 @@ impl ModelStore {
     /// Returns the outcome of each hit. Units that earlier hits of the same request would charge to the same counter
     /// are treated as used.
     fn peek_hits(&self, states: &mut CounterStates, hits: &[Hit<'_>]) -> Outcomes {
-        let mut pending: HashMap<Arc<str>, u64> = HashMap::new();
+        let mut pending: HashMap<CounterId, u64> = HashMap::new();
         let mut outcomes = Outcomes::new();
         for hit in hits {
-            let name = counter_name(hit);
-            let pending_units = pending.entry(name.clone()).or_default();
+            let id = hit.counter_id();
+            let pending_units = pending.entry(id.clone()).or_default();
             let required = pending_units.saturating_add(hit.required);
             let outcome = peek_counter(
                 states,
                 hit.limit.counter(),
-                &name,
+                &id,
                 counter_time(&self.clock, hit),
                 required,
             );
@@ -129,10 +120,9 @@ impl ModelStore {
 
 impl ModelStore {
     fn revert_charge(&self, charge: &Charge) {
-        let CounterId::Text(name) = &charge.counter else { return };
         let states = &mut *self.states.lock();
         with_counter!(charge.limit.counter(), counter => {
-            let state = counter_state(&counter, states, name);
+            let state = counter_state(&counter, states, &charge.counter);
             counter.revert(state, charge.charged_at, charge.cost);
         });
     }
@@ -159,10 +149,10 @@ impl SyncStore for ModelStore {
             if !is_charged {
                 continue;
             }
-            let (counter, name) = (hit.limit.counter(), counter_name(hit));
+            let (counter, id) = (hit.limit.counter(), hit.counter_id());
             let now = counter_time(&self.clock, hit);
             let charge = Charge {
-                counter: CounterId::Text(name.clone()),
+                counter: id.clone(),
                 limit: *hit.limit,
                 hit_index,
                 phase_us: hit.limit.phase_us(&hit.key, self.clock.now()),
@@ -174,8 +164,8 @@ impl SyncStore for ModelStore {
                 receipt.push(charge);
                 continue;
             }
-            let (charged_at, cost) = charge_counter(states, counter, &name, now, hit.cost);
-            let after = peek_counter(states, counter, &name, now, 1);
+            let (charged_at, cost) = charge_counter(states, counter, &id, now, hit.cost);
+            let after = peek_counter(states, counter, &id, now, 1);
             *outcome = match (outcome.fits(), after.retry_after()) {
                 (true, _) => after.charged(),
                 // The hit was denied, but one unit fits: the wait is the minimum, 1 us.
@@ -258,9 +248,8 @@ impl SyncStore for ModelStore {
         let now = self.clock.now();
         let states = &mut *self.states.lock();
         change_permit(permit, change, |charge, change| {
-            let CounterId::Text(name) = &charge.counter else { return false };
             let AnyCounter::Concurrent(counter) = charge.limit.counter() else { return true };
-            let state = counter_state(&counter, states, name);
+            let state = counter_state(&counter, states, &charge.counter);
             match change {
                 PermitChange::Release => counter.release(state, now, charge.charged_at),
                 PermitChange::Renew => counter.renew(state, now, charge.charged_at),
@@ -271,9 +260,9 @@ impl SyncStore for ModelStore {
     fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {
         let states = &mut *self.states.lock();
         let edit_hit = |hit: &Hit<'_>| {
-            let (name, now) = (counter_name(hit), counter_time(&self.clock, hit));
+            let (id, now) = (hit.counter_id(), counter_time(&self.clock, hit));
             with_counter!(hit.limit.counter(), counter => {
-                let state = counter_state(&counter, states, &name);
+                let state = counter_state(&counter, states, &id);
                 match edit {
                     Edit::Refund => counter.refund(state, now, hit.cost),
                     Edit::Reset => *state = Default::default(),

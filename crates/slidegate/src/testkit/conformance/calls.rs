@@ -7,7 +7,7 @@ use crate::hit::ChargeWhen;
 use crate::outcome::Outcome;
 use crate::store::{
     Adjustment, ChargeResult, Edit, OnceResult, Outcomes, Receipt, SettleResult, Settlement, Store,
-    SyncStore,
+    StoreError, SyncStore,
 };
 use crate::testkit::trace::PlannedHit;
 
@@ -61,6 +61,25 @@ impl From<&OnceResult> for ComparedResult {
     }
 }
 
+/// Returns whether a store remembers calls: whether it supports settlements, such as one without charges.
+pub(super) async fn remembers_calls(store: &impl Store) -> Result<bool, String> {
+    let settlement = Settlement {
+        id: CallId::from_bytes([0; 16]),
+        owner: None,
+        value_digest: 0,
+        ttl: CALL_TTL,
+        reverted: Vec::new(),
+        added: Vec::new(),
+    };
+    loop {
+        match store.settle_async(&settlement).await {
+            Ok(_) => return Ok(true),
+            Err(StoreError::Unsupported(_)) => return Ok(false),
+            Err(error) => check_error_is_retryable(error)?,
+        }
+    }
+}
+
 impl<S: Store> ConformanceRun<'_, S> {
     /// Sends a call with a new id, and then repeats an earlier call and sends another request with its id.
     pub(super) async fn compare_call_with_model(
@@ -69,12 +88,30 @@ impl<S: Store> ConformanceRun<'_, S> {
         step: u64,
     ) -> Result<Outcomes, String> {
         let identity = CallIdentity { id: id_of_step(step), request_digest: step, ttl: CALL_TTL };
+        if !self.remembers_calls {
+            self.check_call_is_unsupported(plans, &identity).await?;
+            return self.compare_charge_with_model(plans).await;
+        }
         self.calls.push(IdentifiedCall { identity, plans: plans.to_vec() });
         let outcomes = self.send_call(self.calls.len() - 1, step).await?;
         let earlier = (step as usize).wrapping_mul(7) % self.calls.len();
         self.send_call(earlier, self.calls[earlier].identity.request_digest).await?;
         self.send_call(earlier, step + 1).await?;
         Ok(outcomes)
+    }
+
+    /// Checks that a store that supports no settlements supports no calls with an id either.
+    async fn check_call_is_unsupported(
+        &self,
+        plans: &[PlannedHit],
+        identity: &CallIdentity,
+    ) -> Result<(), String> {
+        let bound = self.add_key_values(plans);
+        match self.store.charge_once_async(&bound.hits(), identity).await {
+            Err(StoreError::Unsupported(_)) => Ok(()),
+            Err(error) => check_error_is_retryable(error),
+            Ok(result) => Err(format!("settlements are unsupported, but a call has {result:?}")),
+        }
     }
 
     /// Sends a call, and repeats it until the store responds.
@@ -116,6 +153,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             &ComparedResult::from(&model),
         )?;
         self.stats.failures += failures;
+        self.stats.repeated_calls += usize::from(matches!(found, OnceResult::Repeated { .. }));
         let (OnceResult::Decided(store), OnceResult::Decided(model)) = (found, model) else {
             return Ok(Outcomes::new());
         };
@@ -148,6 +186,9 @@ impl<S: Store> ConformanceRun<'_, S> {
         let Some(index) = self.receipts.len().checked_sub(age + 1) else {
             return Ok(Outcomes::new());
         };
+        if !self.remembers_calls {
+            return self.compare_adjust_with_model(age, adjustment).await;
+        }
         let (store, model) = self.receipts.swap_remove(index);
         let other = match adjustment {
             Adjustment::Revert => Adjustment::SetCost(1),
