@@ -3,15 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
+use std::time::Duration;
+
 use slidegate::store::{
-    Adjustment, Asynchronous, CallIdentity, ChargeResult, CounterId, Edit, Hit, OnceResult,
-    Outcomes, PermitChange, Receipt, SettleResult, Settlement,
+    Adjustment, Asynchronous, CallIdentity, ChargeResult, CounterId, Edit, Hit, Key, OnceResult,
+    Outcomes, PermitChange, Receipt, Scope, SettleResult, Settlement, Value,
 };
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::{ALL_ALGORITHMS, Mismatch, TraceStats, run_trace};
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::model::ModelStore;
-use slidegate::{Algorithm, ManualClock, MemoryStore, Store, StoreError, SyncStore};
+use slidegate::{
+    Algorithm, Limit, ManualClock, MemoryStore, Store, StoreError, SyncStore, Timestamp,
+};
+
+#[path = "../../../examples/store.rs"]
+#[expect(dead_code, reason = "the example's `main` is not called here")]
+mod example_store;
 
 /// Runs random traces with each algorithm alone, and with all algorithms together. Returns the total statistics.
 fn compare_store_with_model<S: Store>(
@@ -22,20 +30,8 @@ fn compare_store_with_model<S: Store>(
     let all: &[Algorithm] = &ALL_ALGORITHMS;
     let mut sum = TraceStats::default();
     for algorithms in all.chunks(1).chain([all]) {
-        let mut stats = TraceStats::default();
-        for seed in 0..traces {
-            let clock = ManualClock::default();
-            let store = store(&clock, seed);
-            match block_on(run_trace(&store, &clock, algorithms, seed, steps)) {
-                Ok(more) => add_trace_stats(&mut stats, more),
-                Err(mismatch) => panic!("{algorithms:?}: {mismatch}"),
-            }
-        }
-        println!("{algorithms:?}: {stats:?}");
-        // Traces that only allow, or only deny, would not test anything.
-        assert!(stats.allowed * 10 > stats.decisions && stats.allowed * 10 < stats.decisions * 9);
-        assert!(stats.refunds * 50 > stats.decisions, "{stats:?}");
-        assert!(stats.waits * 20 > stats.decisions, "{stats:?}");
+        let stats = run_traces(algorithms, traces, steps, &store);
+        assert!(stats.repeated_calls * 20 > stats.decisions, "{stats:?}");
         if algorithms == [Algorithm::Concurrent] {
             assert!(stats.permit_changes * 20 > stats.decisions, "{stats:?}");
         }
@@ -44,12 +40,37 @@ fn compare_store_with_model<S: Store>(
     sum
 }
 
+/// Runs random traces with limits of these algorithms. Returns the total statistics.
+fn run_traces<S: Store>(
+    algorithms: &[Algorithm],
+    traces: u64,
+    steps: usize,
+    store: impl Fn(&ManualClock, u64) -> S,
+) -> TraceStats {
+    let mut stats = TraceStats::default();
+    for seed in 0..traces {
+        let clock = ManualClock::default();
+        let store = store(&clock, seed);
+        match block_on(run_trace(&store, &clock, algorithms, seed, steps)) {
+            Ok(more) => add_trace_stats(&mut stats, more),
+            Err(mismatch) => panic!("{algorithms:?}: {mismatch}"),
+        }
+    }
+    println!("{algorithms:?}: {stats:?}");
+    // Traces that only allow, or only deny, would not test anything.
+    assert!(stats.allowed * 10 > stats.decisions && stats.allowed * 10 < stats.decisions * 9);
+    assert!(stats.refunds * 50 > stats.decisions, "{stats:?}");
+    assert!(stats.waits * 20 > stats.decisions, "{stats:?}");
+    stats
+}
+
 fn add_trace_stats(sum: &mut TraceStats, more: TraceStats) {
     sum.decisions += more.decisions;
     sum.allowed += more.allowed;
     sum.waits += more.waits;
     sum.refunds += more.refunds;
     sum.permit_changes += more.permit_changes;
+    sum.repeated_calls += more.repeated_calls;
     sum.failures += more.failures;
 }
 
@@ -159,18 +180,6 @@ impl Store for StoreWithoutLimitSupport {
         unsupported_limit_error()
     }
 
-    async fn charge_many_async(&self, _: &[&[Hit<'_>]]) -> Result<Vec<ChargeResult>, StoreError> {
-        unsupported_limit_error()
-    }
-
-    async fn charge_once_async(
-        &self,
-        _: &[Hit<'_>],
-        _: &CallIdentity,
-    ) -> Result<OnceResult, StoreError> {
-        unsupported_limit_error()
-    }
-
     async fn peek_async(&self, _: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         unsupported_limit_error()
     }
@@ -195,4 +204,98 @@ fn store_without_limit_support_fails_conformance() {
         let mismatch = result.unwrap_err().to_string();
         assert!(mismatch.ends_with("does not support this limit: it has no way to"), "{mismatch}");
     }
+}
+
+/// Calls `check` with a hit of a limit that the store of `examples/store.rs` supports, and one that it does not support.
+fn with_hits_of_two_limits(check: impl FnOnce(&Hit<'_>, &Hit<'_>)) {
+    let buckets = Algorithm::SlidingBuckets { precision: None };
+    let supported = Limit::new("3/min".parse().unwrap(), buckets).unwrap();
+    let unsupported: Limit = "3/min".parse().unwrap();
+    let scope = Scope::new("domain", "rule", "limit", &["key"]);
+    let key = Key::new(&scope, &[Value::Text("ann")]);
+    check(&Hit::new(key, &supported, 1), &Hit::new(key, &unsupported, 1));
+}
+
+#[test]
+fn example_store_matches_model() {
+    let algorithms = [Algorithm::SlidingBuckets { precision: None }];
+    let stats =
+        run_traces(&algorithms, 250, 1_000, |clock, _| example_store::MapStore::new(clock.clone()));
+    assert!(stats.decisions >= 100_000 && stats.repeated_calls == 0, "{stats:?}");
+}
+
+#[test]
+fn example_store_rejects_other_algorithms() {
+    for algorithm in ALL_ALGORITHMS {
+        let clock = ManualClock::default();
+        let store = example_store::MapStore::new(clock.clone());
+        let result = block_on(run_trace(&store, &clock, &[algorithm], 0, 100));
+        if matches!(algorithm, Algorithm::SlidingBuckets { .. }) {
+            result.unwrap();
+        } else {
+            let mismatch = result.unwrap_err().to_string();
+            assert!(mismatch.ends_with("does not use sliding_buckets"), "{mismatch}");
+        }
+    }
+}
+
+#[test]
+fn failed_batch_reverts_its_charges() {
+    with_hits_of_two_limits(|supported, unsupported| {
+        let store = example_store::MapStore::new(ManualClock::default());
+        let calls: [&[Hit<'_>]; 3] = [&[*supported], &[*supported, *unsupported], &[*supported]];
+        assert!(block_on(store.charge_many_async(&calls)).is_err());
+        assert_eq!(block_on(store.peek_async(&[*supported])).unwrap()[0].remaining(), 3);
+        let results = block_on(store.charge_many_async(&[&[*supported], &[*supported]])).unwrap();
+        let remaining = results.iter().map(|result| result.outcomes[0].remaining());
+        assert_eq!(remaining.collect::<Vec<_>>(), [2, 1]);
+    });
+}
+
+#[test]
+fn example_store_removes_expired_counters() {
+    with_hits_of_two_limits(|hit, _| {
+        let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
+        let store = example_store::MapStore::new(clock.clone());
+        let result = block_on(store.charge_async(&[*hit])).unwrap();
+        clock.advance(result.outcomes[0].reset_after());
+        assert_eq!(store.remove_expired(), 1, "the clock may be set back");
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(store.remove_expired(), 0);
+    });
+}
+
+/// A store that applies settlements, but has no calls with an id.
+struct StoreWithSettlementsOnly(ModelStore);
+
+impl Store for StoreWithSettlementsOnly {
+    type Kind = Asynchronous;
+
+    async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        self.0.charge_async(call).await
+    }
+
+    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+        self.0.settle_async(settlement).await
+    }
+
+    async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        self.0.peek_async(call).await
+    }
+
+    async fn adjust_async(&self, receipt: &Receipt, change: Adjustment) -> Result<(), StoreError> {
+        self.0.adjust_async(receipt, change).await
+    }
+
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
+        self.0.edit_async(hits, edit).await
+    }
+}
+
+#[test]
+fn store_with_settlements_only_fails_conformance() {
+    let clock = ManualClock::default();
+    let store = StoreWithSettlementsOnly(ModelStore::new(clock.clone()));
+    let mismatch = block_on(run_trace(&store, &clock, &Algorithm::ALL, 0, 600)).unwrap_err();
+    assert!(mismatch.description.ends_with("the store does not remember calls"), "{mismatch}");
 }

@@ -1,0 +1,150 @@
+//! A store of counters in a map, as a pattern for a store over a database. It counts limits with `sliding_buckets`, and
+//! rejects limits with other algorithms. The program runs the conformance suite, and then limits requests.
+//!
+//! ```sh
+//! cargo run -p slidegate --features testkit --example store
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use slidegate::algorithm::{AnyAdditive, Counter, SlidingBuckets};
+use slidegate::clock::Clock;
+use slidegate::store::{Adjustment, Charge, ChargeResult, CounterId, Edit, Hit, Outcomes, Receipt};
+use slidegate::store::{Asynchronous, Store, StoreError, admits, has_charge, pending_units};
+use slidegate::testkit::{block_on, conformance::run_trace};
+use slidegate::{Algorithm, Limit, Limiter, ManualClock, Timestamp};
+
+/// The time for which an expired counter is kept, because the clock may be set back.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// The counters, each with its algorithm and its state. In a database, a counter has a row for each bucket, with the units
+/// that `Additive::visit_units` returns. `Additive::state_from_buckets` creates the state from these rows.
+type Table = HashMap<CounterId, (SlidingBuckets, <SlidingBuckets as Counter>::State)>;
+
+/// The store. Clones share the counters, whose lock takes the place of a transaction.
+#[derive(Clone)]
+pub(crate) struct MapStore<C> {
+    clock: C,
+    table: Arc<Mutex<Table>>,
+}
+
+/// Returns the algorithm of a limit, with its quota.
+fn sliding_buckets(limit: &Limit) -> Result<SlidingBuckets, StoreError> {
+    match (limit.algorithm(), limit.additive()) {
+        (Algorithm::SlidingBuckets { .. }, Some(AnyAdditive::SlidingBuckets(found))) => Ok(found),
+        _ => Err(StoreError::Unsupported(format!("{limit} does not use sliding_buckets"))),
+    }
+}
+
+/// Returns the outcome of each hit. Units that earlier hits of the call charge to the same counter are not free.
+fn peek(table: &Table, call: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
+    let ids: Vec<CounterId> = call.iter().map(Hit::counter_id).collect();
+    let mut outcomes = Outcomes::new();
+    for (nth, hit) in call.iter().enumerate() {
+        let pending = pending_units(&call[..nth], &outcomes, |other| ids[other] == ids[nth]);
+        let required = hit.required.saturating_add(pending);
+        let state = table.get(&ids[nth]).map(|(_, state)| state.clone()).unwrap_or_default();
+        outcomes.push(sliding_buckets(hit.limit)?.peek(&state, now, required));
+    }
+    Ok(outcomes)
+}
+
+/// Decides a call, and charges its hits.
+fn charge(table: &mut Table, call: &[Hit<'_>], now: Timestamp) -> Result<ChargeResult, StoreError> {
+    let mut outcomes = peek(table, call, now)?;
+    let (allowed, mut receipt) = (admits(call, &outcomes), Receipt::default());
+    for (hit_index, (hit, outcome)) in (0..).zip(call.iter().zip(&mut outcomes)) {
+        if !has_charge(hit, allowed, outcome) {
+            continue;
+        }
+        let (counter, mut charged_at) = (hit.counter_id(), Timestamp::default());
+        if hit.cost > 0 {
+            let buckets = sliding_buckets(hit.limit)?;
+            let (_, state) = table.entry(counter.clone()).or_insert((buckets, Default::default()));
+            let effect = buckets.charge(state, now, hit.cost);
+            *outcome = effect.outcome.charged_after(outcome);
+            charged_at = effect.charged_at;
+        }
+        let (limit, cost, hit_cost, phase_us) = (*hit.limit, hit.cost, hit.cost, 0);
+        receipt.push(Charge { counter, limit, hit_index, phase_us, charged_at, hit_cost, cost });
+    }
+    Ok(ChargeResult { allowed, outcomes, receipt })
+}
+
+impl<C: Clock> MapStore<C> {
+    pub(crate) fn new(clock: C) -> Self {
+        Self { clock, table: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes unused counters, and returns the number of the others. A service calls this method once a minute.
+    pub(crate) fn remove_expired(&self) -> usize {
+        let (mut table, now) = (self.lock(), self.clock.now());
+        table.retain(|_, (buckets, state)| buckets.expires_at(state).after(MARGIN) > now);
+        table.len()
+    }
+}
+
+impl<C: Clock> Store for MapStore<C> {
+    type Kind = Asynchronous;
+
+    async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
+        charge(&mut self.lock(), call, self.clock.now())
+    }
+
+    async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
+        peek(&self.lock(), call, self.clock.now())
+    }
+
+    async fn adjust_async(&self, receipt: &Receipt, change: Adjustment) -> Result<(), StoreError> {
+        let table = &mut self.lock();
+        for charge in receipt.charges_to_revert(change) {
+            if let Some((buckets, state)) = table.get_mut(&charge.counter) {
+                buckets.revert(state, charge.charged_at, charge.cost);
+            }
+        }
+        for added in receipt.additional_charges(change) {
+            charge(table, &[added.reported_hit()], self.clock.now())?;
+        }
+        Ok(())
+    }
+
+    async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
+        let (table, now, mut outcomes) = (&mut self.lock(), self.clock.now(), Outcomes::new());
+        for hit in hits {
+            match (edit, table.get_mut(&hit.counter_id())) {
+                (Edit::Refund, Some((buckets, state))) => buckets.refund(state, now, hit.cost),
+                (Edit::Refund, None) => {} // no units are in use
+                (Edit::Reset, _) => drop(table.remove(&hit.counter_id())),
+            }
+            outcomes.push(peek(table, &[hit.with_required(1)], now)?[0]);
+        }
+        Ok(outcomes)
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let clock = ManualClock::default();
+    let algorithm = Algorithm::SlidingBuckets { precision: None };
+    for seed in 0..20 {
+        block_on(run_trace(&MapStore::new(clock.clone()), &clock, &[algorithm], seed, 1_000))?;
+    }
+    let store = MapStore::new(clock.clone());
+    let limit = Limit::new("3/min".parse()?, algorithm)?;
+    let limiter = Limiter::with_store("customers", [limit], store.clone())?;
+    let check = || block_on(limiter.check_async("ann")).is_allowed(); // a service awaits the call
+    println!("allowed: {:?}", [check(), check(), check(), check()]);
+    clock.advance(limit.window() * 2);
+    println!("{} counters remain after two minutes", store.remove_expired());
+    Ok(())
+}
+
+// It prints:
+//
+// allowed: [true, true, true, false]
+// 0 counters remain after two minutes
