@@ -1,10 +1,15 @@
-//! The rate-limiting algorithms. Users choose an [`Algorithm`]. Each algorithm is implemented by a [`Counter`], and the
-//! enum `AnyCounter` has one variant for each counter.
+//! The rate-limiting algorithms.
 //!
-//! An algorithm is integer arithmetic without clock, locks and I/O; the Lua scripts in slidegate-redis do the same
-//! arithmetic. To add an algorithm, implement [`Counter`] in a new file in `algorithm/`, and add a variant to
-//! `AnyCounter`, a table in `store/memory/shard.rs`, and Lua scripts. The compiler reports other places that need a
-//! change. The conformance suite tests all algorithms in [`Algorithm::ALL`].
+//! An [`Algorithm`] is the choice of a user, with its parameters; [`Align`] is the alignment of fixed windows. The other
+//! items are for [authors of stores](crate::store#write-a-store). A [`Counter`] is an algorithm with a quota: integer
+//! arithmetic over the state of one key, without a clock, lock or I/O. An [`Additive`] counter counts units per bucket of
+//! time, so that a store can keep each bucket in a row, and nodes can add their buckets; [`AnyAdditive`] is the counter of
+//! a limit. [`LimitParams`] are the numbers of a limit, for a store that counts in another language.
+
+// Each algorithm is implemented by a `Counter`, and `AnyCounter` has one variant for each counter. The Lua scripts in
+// slidegate-redis do the same arithmetic. To add an algorithm, implement `Counter` in a new file in `algorithm/`, and add a
+// variant to `AnyCounter`, a table in `store/memory/shard.rs`, and Lua scripts. The compiler reports other places that
+// need a change. The conformance suite tests all algorithms in `Algorithm::ALL`.
 
 pub(crate) mod additive;
 mod any_counter;

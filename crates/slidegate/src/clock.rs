@@ -1,6 +1,14 @@
-//! Clocks. Only this module reads the current time; clippy forbids it in other modules.
+//! Clocks, which are the source of time for stores, and [`Timestamp`].
 //!
-//! All other code receives a [`Timestamp`] or a [`Clock`], so that tests control the time.
+//! | clock | use |
+//! |---|---|
+//! | [`SystemClock`] | the default of a store in memory |
+//! | `CoarseClock` | cheaper to read, precise to a tick of the Linux kernel; needs the feature `coarse-clock` |
+//! | [`WallClock`], [`DriftCorrectedClock`] | times that several machines compare |
+//! | [`ManualClock`] | tests, which set the time |
+
+// Only this module reads the current time; clippy forbids it in other modules. All other code receives a `Timestamp` or a
+// `Clock`, so that tests control the time.
 
 #[cfg(all(feature = "coarse-clock", target_os = "linux"))]
 mod coarse;

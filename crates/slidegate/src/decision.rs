@@ -1,7 +1,9 @@
-//! The decision about a request, derived from the outcomes of its hits.
+//! Decisions: the result for a request, with the status of every limit that applies to it.
 //!
-//! The store decides whether a request is allowed; this module chooses the binding limit, which is the limit that
-//! clients see.
+//! A [`Decision`] names the binding limit, which is the limit that clients see. [`Denied`] is a denial as an error,
+//! [`LimitStatus`] is the status of one limit, and [`DecidedLimits`] are the limits without their status.
+
+// The store decides whether a request is allowed; this module chooses the binding limit.
 
 mod limit_status;
 mod limits;

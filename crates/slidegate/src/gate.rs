@@ -1,11 +1,14 @@
-//! The gate, which decides requests by a policy with the counters of a store, and in memory while the store is
+//! The [`Gate`], which decides requests by a policy with the counters of a store, and in memory while the store is
 //! unavailable.
 //!
-//! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
-//! `decide.rs` calls the store; a request with refunds takes two calls. `wait.rs` decides requests that wait until they
-//! fit, and `call.rs` requests with an idempotency key. `reservation.rs` has a guard for a charge
-//! that is corrected later, and `permit.rs` one for a request in flight. `policy_file.rs` follows a policy file.
-//! `ineffective_costs.rs` warns about costs that no rule charges.
+//! A gate returns a [`Decision`](crate::Decision), a [`Reservation`], which guards an estimated charge, or a [`PermitGuard`],
+//! which guards a request in flight. [`ReservedCall`] and [`Permit`] are the same as plain data, which another process can
+//! settle or release.
+
+// `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
+// `decide.rs` calls the store; a request with refunds takes two calls. `wait.rs` decides requests that wait until they
+// fit, and `call.rs` requests with an idempotency key. `policy_file.rs` follows a policy file. `ineffective_costs.rs` warns
+// about costs that no rule charges.
 
 mod asynchronous;
 mod call;

@@ -1,4 +1,8 @@
-//! Limits: a quota with the algorithm that enforces it.
+//! Limits: a [`Quota`], such as 100 units per minute, with the [algorithm](crate::Algorithm) that enforces it.
+//!
+//! A [`Limit`] is parsed from text such as `100/min`, or created from a quota and an algorithm. The module also has the
+//! errors of limits and quotas, the largest and smallest quotas, and, with the feature `calendar`, the periods of calendar
+//! limits.
 
 mod error;
 mod share;

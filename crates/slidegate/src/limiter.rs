@@ -1,8 +1,11 @@
-//! The limiter: limits fixed in code, counted by any hashable key, without a policy.
+//! The [`Limiter`]: limits fixed in code, counted by any hashable key, without a policy.
 //!
-//! `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
-//! `decide.rs` calls the store, or counts in memory while the store is unavailable. `wait.rs` decides calls that wait until
-//! they fit.
+//! A call is a key, which costs one unit, or a [`Check`], which has options. Over a store outside of the process, keys
+//! implement [`StoreKey`].
+
+// `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
+// `decide.rs` calls the store, or counts in memory while the store is unavailable. `wait.rs` decides calls that wait until
+// they fit.
 
 mod asynchronous;
 mod check;
@@ -215,7 +218,7 @@ impl<S> Limiter<S> {
 
     /// Sets the behaviour while the store is unavailable. By default, each instance enforces its share of the limits in
     /// memory; see [`with_local_counts`](Self::with_local_counts). A decision that was made without the store is
-    /// [degraded](Decision::is_degraded), and [has the error](Decision::store_error) of the store.
+    /// [degraded](crate::Decision::is_degraded), and [has the error](crate::Decision::store_error) of the store.
     #[must_use]
     pub fn on_store_error(self, on_store_error: OnStoreError) -> Self {
         Self { on_store_error, ..self }
@@ -241,7 +244,7 @@ impl<S> Limiter<S> {
         self.wait_queues.stats()
     }
 
-    /// Returns the limits, in the order of [`Decision::limits`].
+    /// Returns the limits, in the order of [`Decision::limits`](crate::Decision::limits).
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }

@@ -1,11 +1,50 @@
-//! The store interface: the traits, results, receipts and errors that all stores share.
+//! Stores, which hold the counters of limits, and the parts for a store of your own.
 //!
-//! A [`Store`] may wait and may fail. A [`SyncStore`] does neither, and every `SyncStore` is a [`Store`]. [`StoreKind`]
-//! makes the difference known to the compiler. A store returns an error only if it could not decide; a denial is not an
-//! error.
+//! A program needs only a [`MemoryStore`], or a store of the crates `slidegate-redis` and `slidegate-cluster`. The other
+//! items are for authors of stores.
 //!
-//! To add a store, implement one of the traits, and run the conformance suite and the properties of `testkit` on it. A
-//! store must return [`StoreError::Unsupported`] for limits that it cannot count.
+//! # Contents
+//!
+//! | group | items |
+//! |---|---|
+//! | traits | [`Store`], whose calls may wait and fail; [`SyncStore`], whose calls do neither, and which also is a [`Store`]; [`StoreKind`], which is [`Synchronous`] or [`Asynchronous`] |
+//! | a call | a list of [`Hit`]s, each with a [`Key`] (a [`Scope`] with [`Value`]s), a [`Veto`] and a [`ChargeWhen`] |
+//! | changes | [`Adjustment`] of a receipt, [`Edit`] of counters, [`PermitChange`] |
+//! | results | [`ChargeResult`], with an [`Outcome`] for each hit and a [`Receipt`] of each [`Charge`], whose counter has a [`CounterId`]; [`StoreError`] |
+//! | decision of a call | [`pending_units`], [`admits`] and [`has_charge`] |
+//! | calls that are remembered | [`CallIdentity`], [`OnceResult`], [`Settlement`], [`SettleResult`]; [`CallRecordTable`] remembers calls in memory |
+//! | parts of stores in memory | [`table`], [`shards`], [`HeapSize`], [`KeyGroup`], [`OneOrMany`] |
+//! | options | [`RedisOptions`] and [`ClusterOptions`] of a rule; [`OnStoreError`], [`LocalCountsOptions`] for an outage |
+//!
+//! # Write a store
+//!
+//! [`examples/store.rs`](https://github.com/slidegate/slidegate/blob/main/examples/store.rs) is a complete store in 150
+//! lines.
+//!
+//! 1. Implement [`Store`] if calls may wait or fail, with the kind [`Asynchronous`]. Implement [`SyncStore`] if they never
+//!    do.
+//! 2. Identify the counter of a hit by its [`Hit::counter_id`], or by a [fingerprint](Key::fingerprint) of the key. The
+//!    receipt contains this identifier.
+//! 3. Count with the [`Counter`](crate::algorithm::Counter) that [`Limit::additive`](crate::Limit::additive) returns, so
+//!    that the outcomes are the same in every store. The time of a counter is the time of the clock plus the
+//!    [phase](crate::Limit::phase_us) of the key, which is 0 except for `fixed_window`. A store that counts in another
+//!    language gets the numbers of a limit from [`Limit::params`](crate::Limit::params).
+//! 4. Decide a call in one atomic step: peek at each hit, with the [pending units](pending_units) of the hits before it in
+//!    addition to its own; determine whether the hits [admit](admits) the call; then charge the hits that [have a
+//!    charge](has_charge). The outcome of a charged hit is [`Outcome::charged_after`].
+//! 5. Return [`StoreError::Unsupported`] for limits that the store cannot count. All other errors mean that the store could
+//!    not decide; a denial is not an error.
+//! 6. Remove counters that have expired, so that clients cannot fill the memory. Keep them for at least
+//!    [`MAX_BACKWARD_STEP`](crate::testkit::conformance::MAX_BACKWARD_STEP) longer, because a clock may be set back.
+//!
+//! The methods for calls with an id and for permits have defaults in [`Store`], with which these calls fail as
+//! unsupported.
+//!
+//! # Test a store
+//!
+//! With the feature `testkit`, run [`run_trace`](crate::testkit::conformance::run_trace) with the algorithms that the store
+//! supports and many seeds, and each function of [`properties`](crate::testkit::properties). Both need a store that reads a
+//! [`ManualClock`](crate::ManualClock).
 
 mod call_records;
 mod charge_result;
@@ -134,8 +173,8 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Returns the identifier of the counter of a hit, as in the [receipt](Charge::counter) of its charge. Calls that
-    /// [wait](crate::Gate::check_within_async) for this counter are woken when charges with this identifier are reverted. With
-    /// `None`, the default, they decide again at the time that their denial has stated.
+    /// [wait](crate::wait) for this counter are woken when charges with this identifier are reverted. With `None`, the
+    /// default, they decide again at the time that their denial has stated.
     fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
         let _ = hit;
         None

@@ -1,17 +1,21 @@
-//! Waiting for capacity: calls that do not fit yet wait in queues, first come, first served.
+//! Waiting for capacity, in place of a denial: the options and the bounds of calls that wait.
 //!
-//! A waiting call has a place in the queue of each counter that denied it. The first call of a queue sleeps
-//! until its `retry_after`, then decides again; the others sleep until they are first. The first call is woken earlier if
-//! units of the counter are refunded or reverted, or a permit is released, by the same gate or limiter. A call decides only
-//! while no earlier call waits for one of its counters, so waiting calls never overtake each other. Calls that do not wait
-//! are not affected: they take no lock of this module, and take capacity whenever it is free.
+//! [`Limiter::wait`](crate::Limiter::wait), [`Check::max_wait`](crate::Check::max_wait) and
+//! [`Request::with_max_wait`](crate::Request::with_max_wait) make a call wait until it fits. Calls wait first come, first
+//! served, and charge nothing until they are admitted. [`Jitter`] lengthens waits at random, [`WaitBounds`] bound the calls
+//! that wait at the same time, and [`WaitStats`] count them.
 //!
-//! A call that is denied only by a limit on requests in flight has no `retry_after`. The first call of the queue decides
-//! again at growing intervals of at most a second, because permits are released in other processes too, or expire.
-//!
-//! A waiting call charges nothing until it is admitted. A call that is dropped leaves its queues.
-//!
+//! Calls that do not wait take capacity whenever it is free. A waiting call decides again when its `retry_after` has
+//! passed, or earlier, if the same gate or limiter reverts or refunds units or releases a permit. A call that only a limit on
+//! requests in flight denies has no `retry_after`, and decides again at least once a second.
 
+// A waiting call has a place in the queue of each counter that denied it. The first call of a queue sleeps until its
+// `retry_after`, then decides again; the others sleep until they are first. A call decides only while no earlier call waits
+// for one of its counters, so waiting calls never overtake each other. Calls that do not wait take no lock of this module.
+//
+// A call that is denied only by a limit on requests in flight decides again at growing intervals, because permits are
+// released in other processes too, or expire. A call that is dropped leaves its queues.
+//
 // `Wait` is the state of one call. It makes no decision and does not sleep; `run_wait` does both.
 
 mod bounds;
