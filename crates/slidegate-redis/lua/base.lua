@@ -5,7 +5,7 @@
 -- Redis creates all functions at each call, at a cost that grows with the local variables outside of them that they use.
 -- So the functions of the frequent paths use none, and rare paths create their functions themselves.
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
-local SECOND, MAX_UNITS = 1000000, 536870912
+local SECOND, MAX_SMALL_UNITS = 1000000, 536870912
 local FOREIGN = 'FOREIGN value not written by slidegate at '
 
 -- Returns the new expiry of a key whose expiry is too early: the time in seconds, and the time to live in milliseconds.

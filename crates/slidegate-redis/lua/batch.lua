@@ -6,7 +6,7 @@ if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
 end
-local HIT, HIT_BYTES = '<HHI4I4Bd', 21
+local HIT, HIT_BYTES = '<HHddBd', 29
 local REPLY = '<Bddddd'
 -- The largest number of key indexes that are read at once, because the stack of Lua is limited.
 local MAX_UNPACKED = 128
@@ -14,12 +14,12 @@ local MAX_UNPACKED = 128
 -- The limits of all hits, without duplicates.
 local limits, offset = {}, 13
 for nth = 1, count do
-  local algorithm, tag, max, extra, debt, margin_s, tick_us, window = unpack('<BI4I4I4I4I4dd', arg, offset)
+  local algorithm, tag, extra, debt, margin_s, max, tick_us, window = unpack('<BI4I4I4I4ddd', arg, offset)
   limits[nth] = {
     decide_slot = slot_functions[algorithm], decide_log = log_functions[algorithm], decide_key = key_functions[algorithm],
     tag = tag, max = max, extra = extra, debt = debt, margin_s = margin_s, tick_us = tick_us, window = window,
   }
-  offset = offset + 37
+  offset = offset + 41
 end
 
 -- By key index: the shared values, and the new time to live in milliseconds of those to be written: 0 to keep it, and

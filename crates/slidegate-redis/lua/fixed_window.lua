@@ -1,11 +1,12 @@
--- The algorithm of algorithm/fixed_window.rs: one count per window. `last` is the time of the last charge. With a
+-- The algorithm of algorithm/fixed_window.rs: one count per window, in `small` if it is less than 2^32, and otherwise in
+-- `large`. The other one is 0. `last` is the time of the last charge. With a
 -- calendar, window number `boundary` begins at the period boundary that is nearest to the client's time, and `now` has the
 -- phase of the period before this boundary. The phase grows by `step_s` seconds at the boundary: for a decision after the
 -- boundary, and for a late decision, which finds a state of the next period.
-local function decide(now, _, window, max, boundary, step_s, required, cost, take, last, _, count)
+local function decide(now, _, window, max, boundary, step_s, required, cost, take, last, large, small)
   if boundary > 0 and (now >= boundary * window or last >= boundary * window) then now = now + step_s * 1000000 end
   local window_end = last - last % window + window
-  local reset = 0
+  local reset, count = 0, large + small
   if now >= window_end then
     count = 0
   elseif count > 0 then
@@ -15,10 +16,15 @@ local function decide(now, _, window, max, boundary, step_s, required, cost, tak
   local fits = required <= remaining
   if take == 2 or (take == 1 and fits) then
     local remaining_before = remaining
+    local charged, max_count = cost, max > 536870912 and 9007199254740991 or 536870912
+    if cost > max_count - count then cost = count < max_count and max_count - count or 0 end
     count = count + cost
-    if count > 536870912 then count = 536870912 end
     if now > last then last = now end
-    return cost, max - count, last - last % window + window - now, fits and 0 or 1, last, last, 0, count, remaining_before, reset
+    local start = last - last % window
+    large, small = 0, count
+    if count > 4294967295 then large, small = count, 0 end
+    return charged, max - count, start + window - now, fits and 0 or 1, now > start and now or start,
+      last, large, small, remaining_before, reset
   end
   if fits then return false, remaining, reset, 0, 0 end
   if required > max then return false, remaining, reset, -1, 0 end

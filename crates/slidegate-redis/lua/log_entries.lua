@@ -5,12 +5,16 @@ local function open_entries(section, log_tag)
   if size < 37 then return end
   local found_tag, bytes, newest, _, span, newest_units, expiry_s, width, oldest_first =
     unpack('<I4I4dI4I4I4I4BI4', section)
-  if found_tag ~= log_tag or bytes ~= size - 8 or size > 65573 or (width ~= 2 and width ~= 4) then return end
-  if newest < 0 or newest > 2 ^ 53 or newest % 1 ~= 0 or (size - 37) % (4 + width) ~= 0 then return end
-  local entry, ticks, units = width == 2 and '<I4I2' or '<I4I4', {}, {}
-  for position = 38, size, 4 + width do
+  if found_tag ~= log_tag or bytes ~= size - 8 or size > 98349 then return end
+  local format = ({ [2] = '<I4I2', [4] = '<I4I4', [8] = '<I4d' })[width]
+  local from = width == 8 and 46 or 38
+  if not format or size + 1 < from or (size + 1 - from) % (4 + width) ~= 0 then return end
+  if newest < 0 or newest > 2 ^ 53 or newest % 1 ~= 0 then return end
+  if width == 8 then newest_units = newest_units + unpack('<I4', section, 42) * 4294967296 end
+  local ticks, units = {}, {}
+  for position = from, size, 4 + width do
     local nth = #ticks + 1
-    ticks[nth], units[nth] = unpack(entry, section, position)
+    ticks[nth], units[nth] = unpack(format, section, position)
     ticks[nth] = newest - (newest - ticks[nth]) % 4294967296
   end
   if newest_units > 0 then ticks[#ticks + 1], units[#ticks + 1] = newest, newest_units end
@@ -41,12 +45,18 @@ local function open_entries(section, log_tag)
       return pack('<I4I4dI4I4I4I4BI4', log_tag, 29, 0, 0, 0, 0, expiry_s, 2, 0)
     end
     if kept == 1 then new_oldest_first = ticks[1] - new_span end
-    local parts, new_width = {}, 2
+    local parts, new_width, new_format = {}, 2, '<I4I2'
     for nth = 1, kept - 1 do
-      if units[nth] > 65535 then new_width = 4 end
+      if units[nth] > 65535 then new_width, new_format = 4, '<I4I4' end
+    end
+    if used > 4294967295 then
+      new_width, new_format = 8, '<I4d'
+      local used_low, newest_low = used % 4294967296, units[kept] % 4294967296
+      parts[1] = pack('<I4I4', (used - used_low) / 4294967296, (units[kept] - newest_low) / 4294967296)
+      used, units[kept] = used_low, newest_low
     end
     for nth = 1, kept - 1 do
-      parts[nth] = pack(new_width == 2 and '<I4I2' or '<I4I4', ticks[nth] % 4294967296, units[nth])
+      parts[#parts + 1] = pack(new_format, ticks[nth] % 4294967296, units[nth])
     end
     local entries = table.concat(parts)
     return pack('<I4I4dI4I4I4I4BI4', log_tag, 29 + #entries, ticks[kept], used, new_span, units[kept], expiry_s,

@@ -11,8 +11,8 @@ local replies = {}
 local function foreign_reply(key) return redis.error_reply(FOREIGN .. key) end
 
 for nth = 1, hits do
-  local algorithm, key_index, tag, max, extra, debt, tick_us, window, cost, phase =
-    unpack('<BHI4I4I4I4dddd', ARGV[1], 11 + (nth - 1) * 51)
+  local algorithm, key_index, tag, extra, debt, max, tick_us, window, cost, phase =
+    unpack('<BHI4I4I4ddddd', ARGV[1], 11 + (nth - 1) * 55)
   local key, refund = KEYS[key_index], refund_functions[algorithm]
   local _, remaining, reset, wait
   if key_functions[algorithm] then

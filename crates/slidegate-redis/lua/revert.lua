@@ -3,8 +3,8 @@
 local charges, foreign_key = unpack('<H', ARGV[1]), nil
 local value_key, value, is_changed
 for nth = 1, charges do
-  local algorithm, key_index, tag, max, extra, tick_us, window, cost, charged_at =
-    unpack('<BHI4I4I4dddd', ARGV[1], 3 + (nth - 1) * 47)
+  local algorithm, key_index, tag, extra, max, tick_us, window, cost, charged_at =
+    unpack('<BHI4I4ddddd', ARGV[1], 3 + (nth - 1) * 51)
   local key = KEYS[key_index]
   if key_functions[algorithm] then
     local is_valid = key_functions[algorithm](key, tick_us, max, extra, cost, charged_at)

@@ -1,9 +1,10 @@
 -- Reverts the only charge in place if its log is the first one of its value, and the charge is in the newest entry and
 -- leaves units in it: nearly always, because most reservations are settled soon.
-if revert_bytes == 49 then
-  local tag, _, _, tick_us, _, cost, charged_at = unpack('<I4I4I4dddd', ARGV[1], 53)
-  local head = call('GETRANGE', KEYS[1], '0', '27')
-  if #head == 28 then
+if revert_bytes == 53 then
+  local tag, _, _, tick_us, _, cost, charged_at = unpack('<I4I4ddddd', ARGV[1], 53)
+  local head = call('GETRANGE', KEYS[1], '0', '32')
+  -- A width of 8 means that the log has more units than these fields can have.
+  if #head == 33 and head:byte(33) < 8 then
     local found_tag, _, newest, used, span, newest_units = unpack('<I4I4dI4I4I4', head)
     local tick = charged_at / tick_us
     tick = tick - tick % 1

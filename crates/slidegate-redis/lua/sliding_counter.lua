@@ -32,11 +32,10 @@ local function decide(now, tick_us, window, max, _, _, required, cost, take, las
 
   if (fits and take == 1) or take == 2 then
     local remaining_before = remaining
+    local charged = cost
+    if cost > 536870912 - current then cost = 536870912 - current end
     current, remaining = current + cost, remaining - cost
-    if current > 536870912 then
-      remaining, current = remaining + current - 536870912, 536870912
-    end
-    return cost, remaining, reset, fits and 0 or 1, tick * tick_us, tick, previous, current, remaining_before, reset_before
+    return charged, remaining, reset, fits and 0 or 1, tick * tick_us, tick, previous, current, remaining_before, reset_before
   end
   if fits then return false, remaining, reset_before, 0, 0 end
   if required > max then return false, remaining, reset_before, -1, 0 end

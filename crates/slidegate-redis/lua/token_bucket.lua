@@ -36,7 +36,7 @@ local function decide(now, tick_us, window, max, burst, debt, required, cost, ta
   local fits = required <= remaining
   if take == 2 or (take == 1 and fits) then
     local remaining_before = remaining
-    if max_units > MAX_UNITS then max_units = MAX_UNITS end
+    if max_units > MAX_SMALL_UNITS then max_units = MAX_SMALL_UNITS end
     local charged_units = (max_units * window - current_level) / window
     charged_units = charged_units < 0 and 0 or charged_units - charged_units % 1
     if charged_units > cost then charged_units = cost end

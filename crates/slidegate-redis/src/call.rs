@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use redis::Cmd;
 use slidegate::Timestamp;
+use slidegate::limit::MAX_UNITS;
 use slidegate::store::{ChargeWhen, Veto};
 use smallvec::SmallVec;
 
@@ -15,8 +16,8 @@ use crate::script::{AlgorithmSet, Script, Scripts, StatePlace, algorithm_number,
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 
 /// Maximum cost of a charge in an encoded call. A higher cost is encoded as this value. Such a cost never fits, because
-/// no limit has a higher maximum than this value.
-pub const MAX_ENCODED_COST: u64 = u32::MAX as u64;
+/// it is higher than the maximum of any limit.
+pub const MAX_ENCODED_COST: u64 = MAX_UNITS + 1;
 
 /// Code at the start of a batch header, for requests that each charge one unit of the same limit.
 const FORMAT_CODE_SINGLE_UNIT_REQUESTS: u8 = 0;
@@ -185,7 +186,7 @@ pub fn build_single_hit_call<'s, 'k>(
     let (tick_us, window) = (params.tick_us as f64, params.window as f64);
     let mut argument = Vec::with_capacity(96);
     argument.extend(now);
-    push_doubles(&mut argument, [take, hit.tag.into(), cost, params.max.into(), tick_us, window]);
+    push_doubles(&mut argument, [take, hit.tag.into(), cost, params.max as f64, tick_us, window]);
     push_doubles(&mut argument, [params.extra.into(), phase_us, expiry_margin_s.into()]);
     if hit.required != hit.cost.max(1) || params.max_debt != 0 {
         push_doubles(&mut argument, encode_required_units_and_max_debt(hit));
@@ -238,7 +239,7 @@ pub fn build_batch_call<'s, 'k>(
         body.push_request(request, &key_indexes);
     }
     let EncodedBatchBody { limits, bytes, .. } = body;
-    let mut argument = Vec::with_capacity(12 + 37 * limits.len() + bytes.len());
+    let mut argument = Vec::with_capacity(12 + 41 * limits.len() + bytes.len());
     argument.extend(now);
     for count in [shared_keys, limits.len() as u16] {
         argument.extend(count.to_le_bytes());
@@ -246,11 +247,13 @@ pub fn build_batch_call<'s, 'k>(
     for hit in limits {
         let params = hit.params;
         argument.push(algorithm_number(&hit.limit.algorithm()));
-        for number in [hit.tag, params.max, params.extra, params.max_debt, expiry_margin_s] {
+        for number in [hit.tag, params.extra, params.max_debt, expiry_margin_s] {
             argument.extend(number.to_le_bytes());
         }
-        argument.extend((params.tick_us as f64).to_le_bytes());
-        argument.extend((params.window as f64).to_le_bytes());
+        push_doubles(
+            &mut argument,
+            [params.max, params.tick_us, params.window].map(|number| number as f64),
+        );
     }
     argument.extend(bytes);
     ScriptCall { script: scripts.batch(algorithms), keys, argument }
@@ -292,9 +295,8 @@ impl<'k> EncodedBatchBody<'k> {
             let limit = self.find_or_add_limit(hit);
             self.bytes.extend(key_index(hit).to_le_bytes());
             self.bytes.extend(limit.to_le_bytes());
-            for units in [hit.cost, hit.required] {
-                self.bytes.extend((units.min(MAX_ENCODED_COST) as u32).to_le_bytes());
-            }
+            let units = [hit.cost, hit.required].map(|units| units.min(MAX_ENCODED_COST) as f64);
+            push_doubles(&mut self.bytes, units);
             self.bytes.push(encode_admission_byte(hit));
             self.bytes.extend((hit.phase_us as f64).to_le_bytes());
         }

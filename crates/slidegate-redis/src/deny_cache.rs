@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quick_cache::sync::Cache;
+use slidegate::limit::MAX_UNITS;
 use slidegate::store::Outcome;
 use slidegate::{Limit, Timestamp};
 use smallvec::SmallVec;
@@ -86,9 +87,9 @@ struct CachedDenial {
 }
 
 /// Returns the number of units that a charge of this cost adds to the table of charged units. This is the cost, but at
-/// most 2^32. A sum of such numbers never wraps around within the life of a cached entry.
+/// most the largest max, so that a sum does not wrap around within the life of a cached entry.
 pub fn effective_units(cost: u64) -> u64 {
-    cost.min(1 << 32)
+    cost.min(MAX_UNITS)
 }
 
 /// The result of looking up a hit in the denial cache.

@@ -51,7 +51,7 @@ impl<'r, 'k> GroupRequests<'r, 'k> {
         push_doubles(&mut argument, [expiry_margin_s.into()]);
         for hit in &self.first.hits {
             let params = hit.params;
-            push_doubles(&mut argument, [hit.tag, params.max, params.extra].map(f64::from));
+            push_doubles(&mut argument, [hit.tag.into(), params.max as f64, params.extra.into()]);
             push_doubles(&mut argument, [params.tick_us as f64, params.window as f64]);
             push_doubles(&mut argument, encode_cost_and_phase(hit));
             push_doubles(&mut argument, encode_required_units_and_max_debt(hit));

@@ -9,10 +9,6 @@ use crate::reply::{DecodeError, ScriptReply};
 use crate::script::{AlgorithmSet, Scripts, algorithm_number, state_place};
 use crate::script_request::{KeyedHit, key_and_tag};
 
-/// Maximum cost of a refund in an encoded call. A higher cost is encoded as this value. This has the same effect,
-/// because no counter has more charged units than this value.
-const MAX_ENCODED_REFUND: u64 = 1 << 52;
-
 /// A maintenance operation on counters whose keys are all in one slot of a Cluster.
 #[derive(Debug)]
 pub enum MaintenanceOp<'e> {
@@ -64,9 +60,9 @@ pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> Scr
         bytes.push(algorithm_number(&algorithm));
         bytes.extend(find_or_add_key(&mut keys, key).to_le_bytes());
         bytes.extend(tag.to_le_bytes());
-        bytes.extend(params.max.to_le_bytes());
         bytes.extend(params.extra.to_le_bytes());
         let doubles = [
+            params.max,
             params.tick_us,
             params.window,
             charge.cost.min(slidegate::limit::MAX_UNITS),
@@ -92,11 +88,11 @@ fn build_refund<'s, 'k>(
         algorithms = algorithms.with(&algorithm);
         argument.push(algorithm_number(&algorithm));
         argument.extend(find_or_add_key(&mut keys, &hit.key).to_le_bytes());
-        for number in [hit.tag, params.max, params.extra, params.max_debt] {
+        for number in [hit.tag, params.extra, params.max_debt] {
             argument.extend(number.to_le_bytes());
         }
-        let cost = hit.cost.min(MAX_ENCODED_REFUND);
-        let doubles = [params.tick_us, params.window, cost, hit.phase_us];
+        let cost = hit.cost.min(slidegate::limit::MAX_UNITS);
+        let doubles = [params.max, params.tick_us, params.window, cost, hit.phase_us];
         argument.extend(doubles.iter().flat_map(|number| (*number as f64).to_le_bytes()));
     }
     ScriptCall { script: scripts.refund(algorithms), keys, argument }

@@ -153,6 +153,35 @@ async fn json_check_shares_counters_with_gate() {
 }
 
 #[tokio::test]
+async fn json_scripts_count_units_above_32_bits() {
+    const LARGE_MAX: u64 = 5_000_000_000;
+    let redis = Redis::start();
+    let mut scripts = Scripts(redis.connection());
+    for (algorithm, key_end) in [
+        ("sliding_window", ":log"),
+        ("fixed_window", ""),
+        ("sliding_buckets", ":1d:sliding_buckets:1d:144m"),
+    ] {
+        let key = format!("{SCOPE}{{client=ann}}{key_end}");
+        let limit = json!({"algorithm": algorithm, "max": LARGE_MAX, "window_ms": DAY_MS});
+        let check = |cost| json!({"limits": [limit], "cost": cost});
+        let allowed = scripts.call("check", &[&key], &check(LARGE_MAX - 1));
+        assert_eq!((&allowed["allowed"], &allowed["remaining"]), (&json!(true), &json!(1)));
+        let denied = scripts.call("check", &[&key], &check(2));
+        assert_eq!((&denied["allowed"], &denied["remaining"]), (&json!(false), &json!(1)));
+        let mut charged = limit.clone();
+        for field in ["charged_units", "charged_at_us"] {
+            charged[field] = allowed["limits"][0][field].clone();
+        }
+        assert_eq!(charged["charged_units"], LARGE_MAX - 1);
+        scripts.call("revert", &[&key], &json!({"limits": [charged]}));
+        let refund = json!({"limits": [limit], "units": 1});
+        let reverted = scripts.call("refund", &[&key], &refund);
+        assert_eq!(reverted["limits"][0]["remaining"], LARGE_MAX, "{algorithm}");
+    }
+}
+
+#[tokio::test]
 async fn json_check_states_window_as_first_reset() {
     let redis = Redis::start();
     let mut scripts = Scripts(redis.connection());
@@ -268,7 +297,7 @@ fn invalid_json_argument_is_error_without_charge() {
         (with("window", json!("1m")), "limits[0]: unknown field `window`; write `window_ms`"),
         (with("calendar", json!("month")), "unknown field `calendar`; remove it"),
         (with("burst", json!(5)), "unknown field `burst`"),
-        (with("max", json!(1.5)), "`max` must be a whole number from 0 to 536870912"),
+        (with("max", json!(1.5)), "`max` must be a whole number from 0 to 9007199254740991"),
         (with("max", Value::Null), "`max` must be a whole number"),
         (with("window_ms", json!(31_622_400_001_u64)), "`window_ms` must be a whole number"),
         (with("resolution", json!(4)), "`resolution` must be a whole number from 8 to 1024"),

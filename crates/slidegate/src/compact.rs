@@ -1,7 +1,7 @@
 //! A number of 64 bits for structs of numbers of 32 bits, which need no padding then.
 
 /// A number of 64 bits with the alignment of a `u32`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CompactU64 {
     high: u32,
     low: u32,

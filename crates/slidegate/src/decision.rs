@@ -484,6 +484,6 @@ fn has_less_left(first: (&Hit<'_>, &Outcome), second: (&Hit<'_>, &Outcome)) -> b
 }
 
 /// Returns one side of the comparison of two fractions by cross-multiplication.
-fn remaining_times_capacity((hit, outcome): (&Hit<'_>, &Outcome), other: &Hit<'_>) -> u64 {
-    outcome.remaining().min(hit.limit.capacity()) * other.limit.capacity()
+fn remaining_times_capacity((hit, outcome): (&Hit<'_>, &Outcome), other: &Hit<'_>) -> u128 {
+    u128::from(outcome.remaining().min(hit.limit.capacity())) * u128::from(other.limit.capacity())
 }

@@ -32,7 +32,7 @@ use crate::quota::format_window;
 
 #[cfg(feature = "calendar")]
 pub use crate::calendar::{Calendar, CalendarError, Period, Weekday};
-pub use crate::quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
+pub use crate::quota::{MAX_SMALL_UNITS, MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use error::LimitError;
 
 /// A quota with the algorithm that enforces it. Plain data, so that it can be sent to a store.
@@ -87,6 +87,11 @@ impl Limit {
     /// # Errors
     /// If the parameters of the algorithm are invalid or do not match the quota.
     pub fn new(quota: Quota, algorithm: Algorithm) -> Result<Self, LimitError> {
+        let multiplies_counts =
+            matches!(algorithm, Algorithm::SlidingCounter | Algorithm::TokenBucket { .. });
+        if multiplies_counts && quota.max() > MAX_SMALL_UNITS {
+            return Err(LimitError::MaxOfProduct { algorithm: algorithm.name(), max: quota.max() });
+        }
         let counter = match algorithm {
             Algorithm::SlidingWindow { resolution } => {
                 let resolution = resolution.unwrap_or(sliding_window::DEFAULT_RESOLUTION);
@@ -115,11 +120,11 @@ impl Limit {
             }
             Algorithm::TokenBucket { burst, max_debt } => {
                 let burst = burst.unwrap_or(quota.max());
-                if burst > MAX_UNITS {
+                if burst > MAX_SMALL_UNITS {
                     return Err(LimitError::Burst(burst));
                 }
-                let max_debt = max_debt.unwrap_or((2 * quota.max()).min(MAX_UNITS));
-                if max_debt > MAX_UNITS {
+                let max_debt = max_debt.unwrap_or((2 * quota.max()).min(MAX_SMALL_UNITS));
+                if max_debt > MAX_SMALL_UNITS {
                     return Err(LimitError::MaxDebt(max_debt));
                 }
                 AnyCounter::TokenBucket(TokenBucket::new(&quota, burst, max_debt))
@@ -155,7 +160,7 @@ impl Limit {
             return Err(QuotaError::TooMany(max).into());
         }
         let calendar = calendar.into();
-        let quota = Quota::from_parts(max as u32, calendar.period().longest_us());
+        let quota = Quota::from_parts(max, calendar.period().longest_us());
         let counter = FixedWindow::new(&quota, Align::Calendar(calendar));
         Ok(Self::from_counter(AnyCounter::FixedWindow(counter)))
     }

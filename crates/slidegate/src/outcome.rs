@@ -48,7 +48,7 @@ impl Outcome {
         Self {
             retry_after_us,
             reset_after_us: reset_after_us.min(MAX_OUTCOME_DURATION_US),
-            free: (capacity as i64).wrapping_sub(used as i64),
+            free: (capacity as i64).saturating_sub_unsigned(used),
         }
     }
 

@@ -12,11 +12,19 @@ use thiserror::Error;
 #[cfg(feature = "policy")]
 pub(crate) use closest::closest_quota;
 
-/// The largest `max`, burst and count of one key: 2^29 units.
-///
-/// With windows of at most 2^24 ticks, all products in the algorithms are at most 2^53, the range in which the doubles
-/// of Redis' Lua are exact integers.
-pub const MAX_UNITS: u64 = 1 << 29;
+/// The largest `max` and cost: 2^53 - 1 units, the range in which the doubles of Redis' Lua and the numbers of JavaScript
+/// are exact integers. Algorithms that multiply counts support a max of up to [`MAX_SMALL_UNITS`].
+pub const MAX_UNITS: u64 = (1 << 53) - 1;
+
+/// The largest `max`, burst and count of `token_bucket` and `sliding_counter`: 2^29 units. With windows of at most 2^24
+/// ticks, their products are at most 2^53. The counts of other limits with a max up to this number stop at it too, so
+/// that their keys take less memory.
+pub const MAX_SMALL_UNITS: u64 = 1 << 29;
+
+/// Returns the largest count of a key with this max. Units above it are not counted.
+pub(crate) const fn max_count(max: u64) -> u64 {
+    if max > MAX_SMALL_UNITS { MAX_UNITS } else { MAX_SMALL_UNITS }
+}
 
 /// The longest window: 366 days.
 pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 86_400);
@@ -39,7 +47,7 @@ pub const MIN_WINDOW: Duration = Duration::from_millis(1);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    max: u32,
+    max: u64,
     window_us: NonZeroU64,
 }
 
@@ -90,17 +98,17 @@ impl Quota {
         }
         let window_us = NonZeroU64::new(crate::clock::ceil_micros(window))
             .ok_or(QuotaError::TooShort(window))?;
-        Ok(Self { max: max as u32, window_us })
+        Ok(Self { max, window_us })
     }
 
     /// Creates a quota from values that are known to be within the bounds.
-    pub(crate) fn from_parts(max: u32, window_us: u64) -> Self {
+    pub(crate) fn from_parts(max: u64, window_us: u64) -> Self {
         Self { max, window_us: NonZeroU64::new(window_us).unwrap_or(NonZeroU64::MIN) }
     }
 
     /// Returns `max`, the number of units per window.
     pub const fn max(&self) -> u64 {
-        self.max as u64
+        self.max
     }
 
     /// Returns the length of the window.
@@ -260,7 +268,7 @@ mod tests {
         assert_eq!(error("+1/s"), QuotaError::Max("+1".into()));
         assert_eq!(error("1/fortnight"), QuotaError::Window("fortnight".into()));
         assert_eq!(error("1/5"), QuotaError::Window("5".into()));
-        assert_eq!(error("536870913/s"), QuotaError::TooMany(536_870_913));
+        assert_eq!(error("9007199254740992/s"), QuotaError::TooMany(9_007_199_254_740_992));
         assert_eq!(error("99999999999999999999/s"), QuotaError::TooMany(u64::MAX));
         assert_eq!(error("1/0s"), QuotaError::TooShort(Duration::ZERO));
         assert!(matches!(error("1/54w"), QuotaError::TooLong(_)));

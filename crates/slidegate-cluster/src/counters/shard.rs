@@ -18,7 +18,7 @@ use crate::replica::KeyReplica;
 pub(super) struct KeyState<S> {
     pub(super) state: S,
     /// Upper bound of the unacknowledged units of the key. A unit is unacknowledged if this node has charged it, but
-    /// not every member has confirmed that it has received the charge.
+    /// not every member has confirmed that it has received the charge. [`u32::MAX`] stands for any larger number.
     pub(super) unsynced: u32,
     pub(super) kind: CounterKindId,
     /// Whether the counters of the key have changes that are not sent to the other nodes.

@@ -3,16 +3,16 @@ local function check()
   local where = 'the argument'
   local argument = read_argument({ cost = true, charge = true }, { cost = true })
   reject_repeated_counters(argument.limits)
-  local cost = whole_number(where, argument, 'cost', 0, 4294967295, 1)
+  local cost = whole_number(where, argument, 'cost', 0, MAX_UNITS, 1)
   local charge = one_of(where, argument, 'charge', { 'if_admitted', 'always', 'never' })
   local keys, shared, indexes = distinct_keys(argument.limits)
   -- The time -1 selects the clock of Redis. Keys are kept one second longer than they are needed.
   local limits, hits = { struct.pack('<dHH', -1, shared, #argument.limits) }, {}
   for nth, limit in ipairs(argument.limits) do
-    limit.cost = whole_number('limits[' .. nth - 1 .. ']', limit, 'cost', 0, 4294967295, cost)
-    limits[nth + 1] = struct.pack('<BI4I4I4I4I4dd', limit.number, limit.tag, limit.max, limit.extra, limit.debt, 1,
+    limit.cost = whole_number('limits[' .. nth - 1 .. ']', limit, 'cost', 0, MAX_UNITS, cost)
+    limits[nth + 1] = struct.pack('<BI4I4I4I4ddd', limit.number, limit.tag, limit.extra, limit.debt, 1, limit.max,
       limit.tick_us, limit.window)
-    hits[nth] = struct.pack('<HHI4I4Bd', indexes[limit.key], nth, limit.cost, math.max(limit.cost, 1),
+    hits[nth] = struct.pack('<HHddBd', indexes[limit.key], nth, limit.cost, math.max(limit.cost, 1),
       charge == 'always' and 24 or 0, limit.phase)
   end
   local request = struct.pack('<BHH', 2, #hits, charge == 'never' and 0 or 1)

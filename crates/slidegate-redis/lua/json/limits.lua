@@ -1,16 +1,16 @@
 -- The beginning of the scripts that take one JSON argument. Reads the argument, and checks it; computes from each limit
 -- the numbers that the scripts without JSON take. docs/reference/redis-wire-format.md documents the fields.
 -- KEYS has the key of each limit, in the order of the limits.
-local MAX_UNITS, MAX_WINDOW_MS = 536870912, 31622400000
+local MAX_UNITS, MAX_SMALL_UNITS, MAX_WINDOW_MS = 9007199254740991, 536870912, 31622400000
 
 -- The algorithms: the number in scripts; the place of the state (0 own key, 1 slot, 2 log); the largest number of ticks
 -- per window, if the tick depends on the window; the largest max; and the fields that only this algorithm has.
 local ALGORITHMS = {
   sliding_log = { number = 1, place = 0, max_ticks = 2 ^ 30, max = 1000000, fields = {} },
   sliding_buckets = { number = 2, place = 0, max = MAX_UNITS, fields = { precision_ms = true } },
-  sliding_counter = { number = 3, place = 1, max_ticks = 2 ^ 24, max = MAX_UNITS, fields = {} },
+  sliding_counter = { number = 3, place = 1, max_ticks = 2 ^ 24, max = MAX_SMALL_UNITS, fields = {} },
   fixed_window = { number = 4, place = 1, max = MAX_UNITS, fields = { align = true } },
-  token_bucket = { number = 5, place = 1, max_ticks = 2 ^ 24, max = MAX_UNITS, fields = { burst = true, max_debt = true } },
+  token_bucket = { number = 5, place = 1, max_ticks = 2 ^ 24, max = MAX_SMALL_UNITS, fields = { burst = true, max_debt = true } },
   sliding_window = { number = 6, place = 2, max_ticks = 2 ^ 25, max = MAX_UNITS, fields = { resolution = true } },
 }
 local LIMIT_FIELDS = { id = true, algorithm = true, max = true, window_ms = true }
@@ -149,8 +149,8 @@ local function read_limit(nth, object, other_fields)
     end
     limit.extra, shape_end = limit.window + 1, ':' .. format_window(limit.tick_us)
   elseif name == 'token_bucket' then
-    limit.extra = whole_number(where, object, 'burst', 0, MAX_UNITS, max)
-    limit.debt = whole_number(where, object, 'max_debt', 0, MAX_UNITS, math.min(2 * max, MAX_UNITS))
+    limit.extra = whole_number(where, object, 'burst', 0, MAX_SMALL_UNITS, max)
+    limit.debt = whole_number(where, object, 'max_debt', 0, MAX_SMALL_UNITS, math.min(2 * max, MAX_SMALL_UNITS))
   elseif name == 'fixed_window' then
     if one_of(where, object, 'align', { 'key', 'clock' }) == 'clock' then
       shape_end = ':clock'

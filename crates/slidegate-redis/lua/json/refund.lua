@@ -1,12 +1,12 @@
 -- Subtracts units from counters, the oldest units first. Never creates a counter. Replies with JSON.
 local function refund()
   local argument = read_argument({ units = true }, { units = true })
-  local units = argument.units and whole_number('the argument', argument, 'units', 0, 2 ^ 52)
+  local units = argument.units and whole_number('the argument', argument, 'units', 0, MAX_UNITS)
   local keys, _, indexes = distinct_keys(argument.limits)
   local hits = {}
   for nth, limit in ipairs(argument.limits) do
-    hits[nth] = struct.pack('<BHI4I4I4I4dddd', limit.number, indexes[limit.key], limit.tag, limit.max, limit.extra,
-      limit.debt, limit.tick_us, limit.window, whole_number('limits[' .. nth - 1 .. ']', limit, 'units', 0, 2 ^ 52, units),
+    hits[nth] = struct.pack('<BHI4I4I4ddddd', limit.number, indexes[limit.key], limit.tag, limit.extra, limit.debt,
+      limit.max, limit.tick_us, limit.window, whole_number('limits[' .. nth - 1 .. ']', limit, 'units', 0, MAX_UNITS, units),
       limit.phase)
   end
   local reply = run(keys, { struct.pack('<dH', -1, #hits) .. table.concat(hits) })

@@ -1,7 +1,8 @@
 local function refund(key, now, precision_us, _, _, counted, cost)
   local value = call('GET', key)
   if not value then return true end
-  if #value ~= HEAD_BYTES + counted * 4 then return nil end
+  local width, format = count_format(value, counted)
+  if not width then return nil end
   local last, total, expiry_s = unpack(HEAD, value)
   if last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
   local running = (now > last and now or last) / precision_us
@@ -13,14 +14,14 @@ local function refund(key, now, precision_us, _, _, counted, cost)
 
   local counts = {}
   for place = 0, counted - 1 do
-    local at = HEAD_BYTES + place * 4
-    counts[place + 1] = value:sub(at + 1, at + 4)
+    local at = HEAD_BYTES + place * width
+    counts[place + 1] = value:sub(at + 1, at + width)
   end
   for bucket = oldest, newest do
     local place = bucket % counted + 1
-    local count = unpack('<I4', counts[place])
+    local count = unpack(format, counts[place])
     local taken = count > cost and cost or count
-    counts[place] = pack('<I4', count - taken)
+    counts[place] = pack(format, count - taken)
     cost, total = cost - taken, total - taken
     if cost == 0 then break end
   end

@@ -1,4 +1,6 @@
-local function revert(_, window, _, _, cost, charged_at, last, _, count)
-  if charged_at + window >= last - last % window + window then count = count > cost and count - cost or 0 end
+local function revert(_, window, _, _, cost, charged_at, last, large, small)
+  if charged_at + window < last - last % window + window then return last, large, small end
+  local count = large + small > cost and large + small - cost or 0
+  if count > 4294967295 then return last, count, 0 end
   return last, 0, count
 end

@@ -3,7 +3,7 @@
 local function revert(section, tag, tick_us, cost, charged_at)
   local tick = charged_at / tick_us
   tick = tick - tick % 1
-  if #section >= 37 then
+  if #section >= 37 and section:byte(33) < 8 then
     -- Most charges are reverted soon, while they are in the newest entry, and leave units in it.
     local found_tag, bytes, newest, used, span, newest_units = unpack('<I4I4dI4I4I4', section)
     if found_tag == tag and bytes == #section - 8 and tick >= newest - span and tick <= newest and cost < newest_units then

@@ -1,5 +1,6 @@
 -- A charge leaks away. The part that may have leaked by the last charge is not reverted.
 local function revert(tick_us, window, max, _, cost, charged_at, last, level, rate)
+  if cost > 536870912 then cost = 536870912 end
   local tick = charged_at / tick_us
   local elapsed = last - (tick - tick % 1)
   if elapsed < 0 then elapsed = 0 end

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use slidegate::Policy;
+use slidegate::limit::MAX_SMALL_UNITS;
 use slidegate::limit::MAX_UNITS;
 use slidegate::policy::file::{
     CLIENT_CHOSEN, MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER_ENTRIES, MAX_POLICY_BYTES,
@@ -186,7 +187,11 @@ fn documented_policy_bounds_match_program() {
         ("attributes in `by`", MAX_SPLIT_ATTRIBUTES as u64),
         ("parts of a split", RedisOptions::MAX_PARTS.into()),
         ("combinations of names", MAX_COMBINATIONS as u64),
-        ("`max`, `burst`, `max_debt`, `cost`, `required`, `max_unsynced`", MAX_UNITS),
+        ("`max`, `cost`, `required`, `max_unsynced`", MAX_UNITS),
+        (
+            "`max`, `burst`, `max_debt` of `token_bucket`, `max` of `sliding_counter`",
+            MAX_SMALL_UNITS,
+        ),
         ("`max` of `sliding_log`", slidegate::algorithm::MAX_ENTRIES),
         ("buckets", slidegate::algorithm::MAX_BUCKETS),
     ] {

@@ -369,7 +369,7 @@ fn schema_accepts_valid_and_rejects_invalid_policies() {
         "rules: [{ name: a, limits: [10/s], redis: { sample: 10 } }]",
         "rules: [{ name: a, limits: [10/s], cluster: {} }]",
         "rules: [{ name: a, limits: [10/s], cluster: { max_unsynced: 0 } }]",
-        "rules: [{ name: a, limits: [10/s], cluster: { max_unsynced: 536870913 } }]",
+        "rules: [{ name: a, limits: [10/s], cluster: { max_unsynced: 9007199254740992 } }]",
         "rules: [{ name: a, limits: [10/s], cluster: { on_partition: available, nodes: 3 } }]",
         "rules: [{ name: a, limits: [10/s], cluster: { on_partition: availabel } }]",
         "{ version: 2, rules: [] }",

@@ -37,7 +37,7 @@ pub trait Additive: Counter {
     }
 
     /// Adds units to the bucket with the number `bucket`, if it is the bucket of the last charge. Returns the number of
-    /// added units, which is less than `units` only if the bucket would have more than [`MAX_UNITS`](crate::limit::MAX_UNITS).
+    /// added units, which is less than `units` only if the bucket would have more than the largest count.
     /// Otherwise returns `None` and changes nothing.
     fn add_to_current_bucket(
         &self,

@@ -11,7 +11,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::counter::{ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
+use super::counter::{ChargeEffect, Counter, clamp_to_small_units, micros_until_expiry};
 use super::ring::{RingBuffer, max_heap_bytes};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
@@ -111,11 +111,11 @@ impl Concurrent {
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.ttl_us)
+        Quota::from_parts(self.max.into(), self.ttl_us)
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        LimitParams { max: self.max, extra: 0, max_debt: 0, tick_us: 1, window: self.ttl_us }
+        LimitParams { max: self.max.into(), extra: 0, max_debt: 0, tick_us: 1, window: self.ttl_us }
     }
 
     /// Returns the largest number of heap bytes that a state can take.
@@ -197,7 +197,7 @@ impl Counter for Concurrent {
         state.remove_expired_permits(now);
         if cost > 0 {
             let expires_us = now.as_micros().saturating_add(self.ttl_us);
-            state.insert(LivePermit { expires_us, id, units: clamp_to_max_units(cost) });
+            state.insert(LivePermit { expires_us, id, units: clamp_to_small_units(cost) });
         }
         ChargeEffect {
             charged_at: Timestamp::from_micros(id),

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
-use crate::quota::MAX_UNITS;
+use crate::quota::MAX_SMALL_UNITS;
 
 /// An algorithm with a quota: pure arithmetic over the state of one key.
 ///
@@ -76,15 +76,9 @@ pub(super) fn micros_until_expiry<C: Counter>(
     counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
 }
 
-/// Adds units to a count, which is at most [`MAX_UNITS`]. Returns the number of added units.
-pub(super) fn add_to_count(count: &mut u32, units: u64) -> u64 {
-    let sum = clamp_to_max_units(u64::from(*count).saturating_add(units)).max(*count);
-    u64::from(sum - std::mem::replace(count, sum))
-}
-
-/// Limits a number of units to [`MAX_UNITS`], the largest count.
-pub(super) fn clamp_to_max_units(units: u64) -> u32 {
-    units.min(MAX_UNITS) as u32
+/// Limits a number of units to [`MAX_SMALL_UNITS`].
+pub(super) fn clamp_to_small_units(units: u64) -> u32 {
+    units.min(MAX_SMALL_UNITS) as u32
 }
 
 #[cfg(test)]

@@ -7,9 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{
-    ChargeEffect, Counter, add_to_count, clamp_to_max_units, micros_until_expiry,
-};
+use super::counter::{ChargeEffect, Counter, micros_until_expiry};
 use super::tick::LimitParams;
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
@@ -17,7 +15,7 @@ use crate::clock::Timestamp;
 use crate::compact::CompactU64;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
-use crate::quota::Quota;
+use crate::quota::{MAX_UNITS, Quota, max_count};
 
 /// The alignment of fixed windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -36,34 +34,59 @@ pub enum Align {
 
 /// A quota that is counted separately in each fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FixedWindow(Windows);
+pub struct FixedWindow {
+    max: CompactU64,
+    windows: Windows,
+}
 
-/// The alignment of fixed windows, their length in microseconds, and max. Each variant contains max, so that a counter
-/// takes 16 bytes.
+/// The alignment of fixed windows, and their length in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Windows {
     Key {
-        max: u32,
-        window_us: u64,
+        window_us: CompactU64,
     },
     Clock {
-        max: u32,
-        window_us: u64,
+        window_us: CompactU64,
     },
     #[cfg(feature = "calendar")]
-    Calendar {
-        max: u32,
-        calendar: Calendar,
-    },
+    Calendar(Calendar),
 }
 
-/// The state of a key: the time of its last charge, and the units that were charged in the window of that time.
+/// The state of a key: the number of the window of its last charge, and the units that were charged in this window. Two
+/// numbers of 43 and 53 bits take 12 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The time of the last charge, in microseconds. The window that contains this time is the current window.
-    last_us: CompactU64,
-    /// The units charged in the current window.
-    count: u32,
+    /// The number of the window, and the high bits of the units.
+    window_and_high_units: CompactU64,
+    low_units: u32,
+}
+
+/// The number of the high bits of the units.
+const HIGH_UNITS_BITS: u32 = 53 - u32::BITS;
+
+impl State {
+    fn new(window: u64, units: u64) -> Self {
+        Self {
+            window_and_high_units: (window << HIGH_UNITS_BITS | units >> u32::BITS).into(),
+            low_units: units as u32,
+        }
+    }
+
+    /// Returns the number of the window that contains the last charge. Window n begins n lengths after the Unix epoch.
+    fn window(&self) -> u64 {
+        self.window_and_high_units.get() >> HIGH_UNITS_BITS
+    }
+
+    /// Returns the units charged in this window.
+    fn units(&self) -> u64 {
+        let high = self.window_and_high_units.get() & ((1 << HIGH_UNITS_BITS) - 1);
+        high << u32::BITS | u64::from(self.low_units)
+    }
+
+    /// Subtracts units from the window, at most all of them.
+    fn subtract(&mut self, units: u64) {
+        *self = Self::new(self.window(), self.units().saturating_sub(units));
+    }
 }
 
 impl HeapSize for State {}
@@ -71,85 +94,78 @@ impl HeapSize for State {}
 impl FixedWindow {
     /// Creates windows of the length of the quota's window. The windows of a calendar have their own length.
     pub(crate) fn new(quota: &Quota, align: Align) -> Self {
-        let (max, window_us) = (quota.max() as u32, quota.window_us());
-        Self(match align {
-            Align::Key => Windows::Key { max, window_us },
-            Align::Clock => Windows::Clock { max, window_us },
+        let window_us = quota.window_us().into();
+        let windows = match align {
+            Align::Key => Windows::Key { window_us },
+            Align::Clock => Windows::Clock { window_us },
             #[cfg(feature = "calendar")]
-            Align::Calendar(calendar) => Windows::Calendar { max, calendar },
-        })
+            Align::Calendar(calendar) => Windows::Calendar(calendar),
+        };
+        Self { max: quota.max().into(), windows }
     }
 
     /// Returns the length of a window in microseconds.
     fn window_us(&self) -> u64 {
-        match self.0 {
-            Windows::Key { window_us, .. } | Windows::Clock { window_us, .. } => window_us,
+        match self.windows {
+            Windows::Key { window_us } | Windows::Clock { window_us } => window_us.get(),
             #[cfg(feature = "calendar")]
-            Windows::Calendar { calendar, .. } => calendar.period().window_us(),
+            Windows::Calendar(calendar) => calendar.period().window_us(),
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        let window_us = match self.0 {
-            Windows::Key { window_us, .. } | Windows::Clock { window_us, .. } => window_us,
+        let window_us = match self.windows {
+            Windows::Key { window_us } | Windows::Clock { window_us } => window_us.get(),
             #[cfg(feature = "calendar")]
-            Windows::Calendar { calendar, .. } => calendar.period().longest_us(),
+            Windows::Calendar(calendar) => calendar.period().longest_us(),
         };
-        Quota::from_parts(self.max(), window_us)
+        Quota::from_parts(self.max.get(), window_us)
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        LimitParams { max: self.max(), extra: 0, max_debt: 0, tick_us: 1, window: self.window_us() }
+        LimitParams {
+            max: self.max.get(),
+            extra: 0,
+            max_debt: 0,
+            tick_us: 1,
+            window: self.window_us(),
+        }
     }
 
     /// Returns the phase of a key at `_now`: the number of microseconds that the caller adds to this time. `key_hash`
     /// returns a stable hash of the key.
     pub(crate) fn phase_us(&self, key_hash: impl FnOnce() -> u64, _now: Timestamp) -> u64 {
-        match self.0 {
-            Windows::Key { window_us, .. } => key_hash() % window_us,
+        match self.windows {
+            Windows::Key { window_us } => key_hash() % window_us.get(),
             Windows::Clock { .. } => 0,
             #[cfg(feature = "calendar")]
-            Windows::Calendar { calendar, .. } => calendar.phase_us(_now),
+            Windows::Calendar(calendar) => calendar.phase_us(_now),
         }
-    }
-
-    fn max(&self) -> u32 {
-        match self.0 {
-            Windows::Key { max, .. } | Windows::Clock { max, .. } => max,
-            #[cfg(feature = "calendar")]
-            Windows::Calendar { max, .. } => max,
-        }
-    }
-
-    fn max_units(&self) -> u64 {
-        u64::from(self.max())
     }
 
     pub(crate) fn align(&self) -> Align {
-        match self.0 {
+        match self.windows {
             Windows::Key { .. } => Align::Key,
             Windows::Clock { .. } => Align::Clock,
             #[cfg(feature = "calendar")]
-            Windows::Calendar { calendar, .. } => Align::Calendar(calendar),
+            Windows::Calendar(calendar) => Align::Calendar(calendar),
         }
     }
 
     /// Returns the end of the window that contains the last charge, in microseconds.
     fn window_end_us(&self, state: &State) -> u64 {
-        let window_us = self.window_us();
-        let last_us = state.last_us.get();
-        last_us - last_us % window_us + window_us
+        (state.window() + 1) * self.window_us()
     }
 
     /// Returns `now` for durations until the end of the state's window. It differs from `now` if the state is in a later
     /// period of a calendar, which has another phase than the period of `now`.
     fn now_for_durations(&self, _state: &State, now: Timestamp) -> Timestamp {
-        match self.0 {
+        match self.windows {
             Windows::Key { .. } | Windows::Clock { .. } => now,
             #[cfg(feature = "calendar")]
-            Windows::Calendar { calendar, .. } => {
+            Windows::Calendar(calendar) => {
                 let window_us = calendar.period().window_us();
-                let number = _state.last_us.get() / window_us;
+                let number = _state.window();
                 if now.as_micros() / window_us < number {
                     calendar.time_relative_to_period(now, number)
                 } else {
@@ -161,7 +177,7 @@ impl FixedWindow {
 
     /// Returns the number of units counted in the window that contains `now`.
     fn count_in_window(&self, state: &State, now: Timestamp) -> u64 {
-        if now.as_micros() < self.window_end_us(state) { u64::from(state.count) } else { 0 }
+        if now.as_micros() < self.window_end_us(state) { state.units() } else { 0 }
     }
 }
 
@@ -169,24 +185,24 @@ impl Counter for FixedWindow {
     type State = State;
 
     fn capacity(&self) -> u64 {
-        u64::from(self.max())
+        self.max.get()
     }
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let used = self.count_in_window(state, now);
         let reset_after_us = micros_until_expiry(self, state, self.now_for_durations(state, now));
-        Outcome::from_used_units((used, self.max_units()), required, reset_after_us, || {
+        Outcome::from_used_units((used, self.max.get()), required, reset_after_us, || {
             reset_after_us
         })
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let count = clamp_to_max_units(self.count_in_window(state, now).saturating_add(cost));
-        let last_us = now.as_micros().max(state.last_us.get());
-        *state = State { last_us: last_us.into(), count };
-        let charged_at = Timestamp::from_micros(last_us);
+        let used = self.count_in_window(state, now);
+        let units = used.max(used.saturating_add(cost).min(max_count(self.max.get())));
+        let window = (now.as_micros() / self.window_us()).max(state.window());
+        *state = State::new(window, units);
         ChargeEffect {
-            charged_at,
+            charged_at: self.now_for_durations(state, now).max(self.last_charged_at(state)),
             expires_at: self.expires_at(state),
             outcome: self.peek(state, now, 1),
         }
@@ -195,18 +211,18 @@ impl Counter for FixedWindow {
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let end_us = self.window_end_us(state);
         if charged_at.as_micros() + self.window_us() >= end_us {
-            state.count = state.count.saturating_sub(clamp_to_max_units(cost));
+            state.subtract(cost);
         }
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         if now.as_micros() < self.window_end_us(state) {
-            state.count = state.count.saturating_sub(clamp_to_max_units(cost));
+            state.subtract(cost);
         }
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        match state.count {
+        match state.units() {
             0 => Timestamp::default(),
             _ => Timestamp::from_micros(self.window_end_us(state)),
         }
@@ -215,24 +231,28 @@ impl Counter for FixedWindow {
 
 impl Additive for FixedWindow {
     fn layout(&self) -> BucketLayout {
-        let drift_us = match self.0 {
+        let drift_us = match self.windows {
             Windows::Key { .. } | Windows::Clock { .. } => 0,
             #[cfg(feature = "calendar")]
-            Windows::Calendar { calendar, .. } => calendar.period().drift_us(),
+            Windows::Calendar(calendar) => calendar.period().drift_us(),
         };
         BucketLayout { bucket_us: self.window_us(), buckets: 1, drift_us }
     }
 
     fn current_bucket(&self, state: &State) -> u64 {
-        state.last_us.get() / self.window_us()
+        state.window()
     }
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
-        if bucket == self.current_bucket(state) { state.count.into() } else { 0 }
+        if bucket == state.window() { state.units() } else { 0 }
     }
 
     fn add_to_current_bucket(&self, state: &mut State, bucket: u64, units: u64) -> Option<u64> {
-        (bucket == self.current_bucket(state)).then(|| add_to_count(&mut state.count, units))
+        (bucket == state.window()).then(|| {
+            let units_before = state.units();
+            *state = State::new(bucket, units_before.saturating_add(units).min(MAX_UNITS));
+            state.units() - units_before
+        })
     }
 
     fn state_from_buckets(
@@ -240,11 +260,8 @@ impl Additive for FixedWindow {
         last_charged_at: Timestamp,
         mut units: impl FnMut(u64) -> u64,
     ) -> State {
-        let last_us = last_charged_at.as_micros();
-        State {
-            last_us: last_us.into(),
-            count: clamp_to_max_units(units(last_us / self.window_us())),
-        }
+        let window = last_charged_at.as_micros() / self.window_us();
+        State::new(window, units(window).min(MAX_UNITS))
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
@@ -252,6 +269,20 @@ impl Additive for FixedWindow {
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {
-        Timestamp::from_micros(state.last_us.get())
+        Timestamp::from_micros(state.window() * self.window_us())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_takes_12_bytes_and_holds_largest_numbers() {
+        assert_eq!(size_of::<State>(), 12);
+        for (window, units) in [(0, MAX_UNITS), ((1 << 43) - 1, 1), ((1 << 43) - 1, MAX_UNITS)] {
+            let state = State::new(window, units);
+            assert_eq!((state.window(), state.units()), (window, units));
+        }
     }
 }

@@ -10,11 +10,12 @@ mod state;
 use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, add_to_count, clamp_to_max_units};
+use super::counter::{ChargeEffect, Counter};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
+use crate::compact::CompactU64;
 use crate::outcome::Outcome;
-use crate::quota::Quota;
+use crate::quota::{MAX_UNITS, Quota, max_count};
 
 pub use state::State;
 use state::{EarlierBuckets, Expired, max_state_heap_bytes};
@@ -25,48 +26,48 @@ pub const MAX_BUCKETS: u64 = 1_440;
 /// A quota that is counted in time buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingBuckets {
-    max: u32,
+    max: CompactU64,
     /// The number of buckets in a window.
     buckets: u16,
     /// The length of a bucket in microseconds.
-    precision_us: u64,
+    precision_us: CompactU64,
 }
 
 impl SlidingBuckets {
     pub(crate) fn new(quota: &Quota, precision_us: u64) -> Self {
         Self {
-            max: quota.max() as u32,
+            max: quota.max().into(),
             buckets: (quota.window_us() / precision_us) as u16,
-            precision_us,
+            precision_us: precision_us.into(),
         }
     }
 
     /// Creates a counter with buckets of this length, which cover at least the window.
-    pub(super) fn with_buckets(max: u32, window_us: u64, precision_us: u64) -> Self {
-        Self { max, buckets: window_us.div_ceil(precision_us) as u16, precision_us }
+    pub(super) fn with_buckets(max: u64, window_us: u64, precision_us: u64) -> Self {
+        Self {
+            max: max.into(),
+            buckets: window_us.div_ceil(precision_us) as u16,
+            precision_us: precision_us.into(),
+        }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.precision_us * u64::from(self.buckets))
+        Quota::from_parts(self.max.get(), self.precision_us() * u64::from(self.buckets))
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        let (max, extra) = (self.max, u32::from(self.buckets) + 1);
+        let (max, extra) = (self.max.get(), u32::from(self.buckets) + 1);
         LimitParams {
             max,
             extra,
             max_debt: 0,
-            tick_us: self.precision_us,
+            tick_us: self.precision_us(),
             window: u64::from(self.buckets),
         }
     }
 
-    fn max_units(&self) -> u64 {
-        u64::from(self.max)
-    }
-
     pub(crate) fn precision_us(&self) -> u64 {
-        self.precision_us
+        self.precision_us.get()
     }
 
     /// Returns the number of buckets whose units are counted in a decision: the current bucket, and all buckets of one
@@ -77,12 +78,12 @@ impl SlidingBuckets {
 
     /// Returns the number of the bucket that contains a time.
     fn bucket_number(&self, time_us: u64) -> u64 {
-        time_us / self.precision_us
+        time_us / self.precision_us()
     }
 
     /// Returns the time from which the units of `bucket` are no longer counted, in microseconds since the Unix epoch.
     fn bucket_expires_us(&self, bucket: u64) -> u64 {
-        (bucket + self.unexpired_bucket_count()) * self.precision_us
+        (bucket + self.unexpired_bucket_count()) * self.precision_us()
     }
 
     /// Returns the number of the oldest bucket whose units are counted while `current` is the number of the current
@@ -105,7 +106,7 @@ impl SlidingBuckets {
         while let Some(entry) =
             state.entry(expired.entries).filter(|entry| entry.age_in_buckets(newest) > age)
         {
-            expired.units += u64::from(entry.count);
+            expired.units += entry.count();
             expired.entries += 1;
         }
         expired
@@ -145,7 +146,7 @@ impl SlidingBuckets {
         }
         let (newest, current) = (self.current_bucket(state), self.bucket_number(now.as_micros()));
         let expired = self.expired_buckets(state, newest, current);
-        let start_us = current * self.precision_us;
+        let start_us = current * self.precision_us();
         state.begin_bucket(start_us, newest, expired, self.buckets.into());
     }
 
@@ -164,7 +165,7 @@ impl SlidingBuckets {
         required: u64,
     ) -> Outcome {
         let reset_after_us = expires_at.as_micros().saturating_sub(now.as_micros());
-        Outcome::from_used_units((used, self.max_units()), required, reset_after_us, || {
+        Outcome::from_used_units((used, self.max.get()), required, reset_after_us, || {
             self.units_fit_at_us(state, required) - now.as_micros()
         })
     }
@@ -175,8 +176,8 @@ impl SlidingBuckets {
         let newest = self.current_bucket(state);
         let mut counted = state.total();
         for entry in state.entries() {
-            counted -= u64::from(entry.count);
-            if counted + required <= self.max_units() {
+            counted -= entry.count();
+            if counted + required <= self.max.get() {
                 return self.bucket_expires_us(newest - entry.age_in_buckets(newest));
             }
         }
@@ -186,7 +187,7 @@ impl SlidingBuckets {
     /// Returns the time from which the units of a state's current bucket are no longer counted, in microseconds since the
     /// Unix epoch.
     fn current_bucket_expires_us(&self, state: &State) -> u64 {
-        state.start_us + self.unexpired_bucket_count() * self.precision_us
+        state.start_us + self.unexpired_bucket_count() * self.precision_us()
     }
 
     /// Returns the effect of a charge. `total` is the number of units in all buckets, none of which has expired.
@@ -209,7 +210,7 @@ impl Counter for SlidingBuckets {
     type State = State;
 
     fn capacity(&self) -> u64 {
-        u64::from(self.max)
+        self.max.get()
     }
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
@@ -218,7 +219,7 @@ impl Counter for SlidingBuckets {
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         self.begin_time_bucket(state, now);
-        add_to_count(&mut state.current_units, cost);
+        state.current_units += cost.min(max_count(self.max.get()).saturating_sub(state.total()));
         self.charge_effect(state, state.total(), self.expires_at(state), now)
     }
 
@@ -227,8 +228,8 @@ impl Counter for SlidingBuckets {
         if bucket == self.current_bucket(state) {
             state.subtract_current_units(cost);
         } else if let Some(index) = self.find_earlier_bucket(state, bucket) {
-            let count = state.entry(index).map_or(0, |entry| entry.count);
-            state.subtract_earlier_units(index, cost.min(count.into()));
+            let count = state.entry(index).map_or(0, |entry| entry.count());
+            state.subtract_earlier_units(index, cost.min(count));
         }
     }
 
@@ -254,7 +255,7 @@ impl Counter for SlidingBuckets {
 impl Additive for SlidingBuckets {
     fn layout(&self) -> BucketLayout {
         BucketLayout {
-            bucket_us: self.precision_us,
+            bucket_us: self.precision_us(),
             buckets: u32::from(self.buckets) + 1,
             drift_us: 0,
         }
@@ -265,30 +266,34 @@ impl Additive for SlidingBuckets {
     }
 
     fn is_in_current_bucket(&self, state: &State, now: Timestamp) -> bool {
-        now.as_micros() < state.start_us + self.precision_us
+        now.as_micros() < state.start_us + self.precision_us()
     }
 
     fn units(&self, state: &State, bucket: u64) -> u64 {
         if bucket == self.current_bucket(state) {
-            return state.current_units.into();
+            return state.current_units;
         }
         let entry = self.find_earlier_bucket(state, bucket).and_then(|index| state.entry(index));
-        entry.map_or(0, |entry| entry.count.into())
+        entry.map_or(0, |entry| entry.count())
     }
 
     fn visit_units(&self, state: &State, mut visit: impl FnMut(u64, u64)) {
         let current = self.current_bucket(state);
         for entry in state.entries() {
-            visit(current - entry.age_in_buckets(current), entry.count.into());
+            visit(current - entry.age_in_buckets(current), entry.count());
         }
         if state.current_units > 0 {
-            visit(current, state.current_units.into());
+            visit(current, state.current_units);
         }
     }
 
     fn add_to_current_bucket(&self, state: &mut State, bucket: u64, units: u64) -> Option<u64> {
         let is_current = bucket == self.current_bucket(state);
-        is_current.then(|| add_to_count(&mut state.current_units, units))
+        is_current.then(|| {
+            let added = units.min(MAX_UNITS.saturating_sub(state.current_units));
+            state.current_units += added;
+            added
+        })
     }
 
     fn state_from_buckets(
@@ -299,10 +304,10 @@ impl Additive for SlidingBuckets {
         let current = self.bucket_number(last_charged_at.as_micros());
         let mut earlier = EarlierBuckets::default();
         for bucket in self.oldest_unexpired_bucket(current)..current {
-            earlier.push(bucket, clamp_to_max_units(units(bucket)), self.buckets.into());
+            earlier.push(bucket, units(bucket).min(MAX_UNITS), self.buckets.into());
         }
-        let mut state = State::with_earlier_buckets(current * self.precision_us, earlier);
-        add_to_count(&mut state.current_units, units(current));
+        let mut state = State::with_earlier_buckets(current * self.precision_us(), earlier);
+        state.current_units = units(current).min(MAX_UNITS);
         state
     }
 

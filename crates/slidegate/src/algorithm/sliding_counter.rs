@@ -6,7 +6,7 @@
 //! window, a previous count above zero counts as at least one unit.
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, add_to_count, clamp_to_max_units};
+use super::counter::{ChargeEffect, Counter, clamp_to_small_units};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
@@ -94,11 +94,11 @@ impl SlidingCounter {
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.resolution.window_us())
+        Quota::from_parts(self.max.into(), self.resolution.window_us())
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        self.resolution.limit_params(self.max, 0)
+        self.resolution.limit_params(self.max.into(), 0)
     }
 
     fn max_units(&self) -> u64 {
@@ -181,7 +181,7 @@ impl SlidingCounter {
         cost: u64,
     ) -> ChargeEffect {
         let current = counts.current;
-        counts.current = u64::from(clamp_to_max_units(current.saturating_add(cost)));
+        counts.current = u64::from(clamp_to_small_units(current.saturating_add(cost)));
         let ticks = self.resolution.window_ticks();
         *state = State {
             last: WindowTime::new(counts.window, counts.elapsed, ticks),
@@ -243,7 +243,7 @@ impl Counter for SlidingCounter {
         } else {
             return;
         };
-        *count = count.saturating_sub(clamp_to_max_units(cost));
+        *count = count.saturating_sub(clamp_to_small_units(cost));
     }
 
     /// Reduces the previous count first, then the current count. A decision uses the weighted previous count, which may
@@ -267,7 +267,7 @@ impl Counter for SlidingCounter {
         *previous = (left * window / ticks_left) as u32;
         if age < window {
             state.current =
-                state.current.saturating_sub(clamp_to_max_units(cost.saturating_sub(weight)));
+                state.current.saturating_sub(clamp_to_small_units(cost.saturating_sub(weight)));
         }
     }
 
@@ -296,7 +296,10 @@ impl Additive for SlidingCounter {
     }
 
     fn add_to_current_bucket(&self, state: &mut State, bucket: u64, units: u64) -> Option<u64> {
-        (bucket == self.current_bucket(state)).then(|| add_to_count(&mut state.current, units))
+        (bucket == self.current_bucket(state)).then(|| {
+            let sum = clamp_to_small_units(u64::from(state.current).saturating_add(units));
+            u64::from(sum - std::mem::replace(&mut state.current, sum))
+        })
     }
 
     fn state_from_buckets(
@@ -310,8 +313,8 @@ impl Additive for SlidingCounter {
         let previous = bucket.checked_sub(1).map_or(0, &mut units);
         State {
             last,
-            previous: clamp_to_max_units(previous),
-            current: clamp_to_max_units(units(bucket)),
+            previous: clamp_to_small_units(previous),
+            current: clamp_to_small_units(units(bucket)),
         }
     }
 

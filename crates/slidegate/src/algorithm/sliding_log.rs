@@ -11,7 +11,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::counter::{ChargeEffect, Counter, clamp_to_max_units, micros_until_expiry};
+use super::counter::{ChargeEffect, Counter, clamp_to_small_units, micros_until_expiry};
 use super::ring::{RingBuffer, max_heap_bytes};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
@@ -220,11 +220,11 @@ impl SlidingLog {
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.resolution.window_us())
+        Quota::from_parts(self.max.into(), self.resolution.window_us())
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        self.resolution.limit_params(self.max, 0)
+        self.resolution.limit_params(self.max.into(), 0)
     }
 
     /// Returns the largest length of the log, in words. Charges that fit never exceed it. If charges without a check,
@@ -290,12 +290,12 @@ impl SlidingLog {
         let is_exact = self.resolution.tick_us() == 1
             || now.as_micros() == self.resolution.tick_start_us(last);
         let mut charge_tick = if is_exact { last } else { last + 1 };
-        let mut cost = clamp_to_max_units(cost);
+        let mut cost = clamp_to_small_units(cost);
         if let Some(newest) = state.tick_of_newest_charge() {
             charge_tick = charge_tick.max(newest);
             if charge_tick == newest || state.words.len() >= self.max_log_words() {
                 let merged = state.pop_newest_charge().map_or(0, |(_, cost)| cost);
-                cost = clamp_to_max_units(u64::from(merged) + u64::from(cost));
+                cost = clamp_to_small_units(u64::from(merged) + u64::from(cost));
             }
         }
         if cost > 0 {
@@ -337,7 +337,7 @@ impl Counter for SlidingLog {
         let last = self.resolution.tick_at(now).max(state.last);
         let (words, expired_units) = state.sum_charges_before(self.window_start_tick(last));
         let used = state.total - expired_units;
-        if used.saturating_add(cost) > u64::from(self.max) {
+        if cost > u64::from(self.max).saturating_sub(used) {
             return Err(self.outcome(state, words, used, now, cost));
         }
         Ok(self.charge_at_tick(state, (last, (words, expired_units)), now, cost))
@@ -352,7 +352,7 @@ impl Counter for SlidingLog {
         if state.tick_of_newest_charge() == Some(charge_tick)
             && let Some((tick, charged)) = state.pop_newest_charge()
         {
-            let rest = charged.saturating_sub(clamp_to_max_units(cost));
+            let rest = charged.saturating_sub(clamp_to_small_units(cost));
             if rest > 0 {
                 state.push_charge(tick, rest, self.max_ring_words());
             }

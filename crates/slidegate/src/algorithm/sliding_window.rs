@@ -9,17 +9,19 @@
 //! The tick of a charge is rounded **up** and the current time is rounded down, so an entry never leaves before its
 //! window is over.
 
+mod large_log;
 mod ring;
 mod state;
 #[cfg(test)]
 mod tests;
 
-use super::counter::{ChargeEffect, Counter, clamp_to_max_units};
+use super::counter::{ChargeEffect, Counter};
 use super::sliding_buckets::SlidingBuckets;
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
+use crate::compact::CompactU64;
 use crate::outcome::Outcome;
-use crate::quota::{MAX_UNITS, Quota};
+use crate::quota::{MAX_SMALL_UNITS, Quota, max_count};
 
 pub use state::State;
 use state::{Entry, Expired, MAX_TICKS_PER_WINDOW, NewestEntry};
@@ -40,26 +42,31 @@ const MERGES_PER_RESOLUTION: usize = 4;
 /// A quota that is counted with a compacted log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
-    max: u32,
-    /// The largest number of units of an entry with several charges.
-    max_entry_units: u32,
+    max: CompactU64,
     ticks: TickResolution,
     resolution: u16,
 }
 
 impl SlidingWindow {
     pub(crate) fn new(quota: &Quota, resolution: u16) -> Self {
-        let max = quota.max() as u32;
         Self {
-            max,
-            max_entry_units: max.div_ceil(u32::from(resolution)),
+            max: quota.max().into(),
             ticks: TickResolution::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
             resolution,
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.ticks.window_us())
+        Quota::from_parts(self.max(), self.ticks.window_us())
+    }
+
+    fn max(&self) -> u64 {
+        self.max.get()
+    }
+
+    /// Returns the largest number of units of an entry with several charges.
+    fn max_entry_units(&self) -> u64 {
+        self.max().div_ceil(self.resolution.into())
     }
 
     pub(crate) fn resolution(&self) -> u16 {
@@ -69,15 +76,11 @@ impl SlidingWindow {
     /// Returns the counter with which several nodes count together: buckets of window / resolution, rounded up.
     pub(crate) fn buckets(&self) -> SlidingBuckets {
         let precision_us = self.ticks.window_us().div_ceil(self.resolution.into());
-        SlidingBuckets::with_buckets(self.max, self.ticks.window_us(), precision_us)
+        SlidingBuckets::with_buckets(self.max(), self.ticks.window_us(), precision_us)
     }
 
     pub(crate) fn params(&self) -> LimitParams {
-        self.ticks.limit_params(self.max, self.resolution.into())
-    }
-
-    fn max_units(&self) -> u64 {
-        u64::from(self.max)
+        self.ticks.limit_params(self.max(), self.resolution.into())
     }
 
     /// Returns the largest number of heap bytes that a state can take.
@@ -86,8 +89,8 @@ impl SlidingWindow {
         // once in window / resolution.
         let resolution = usize::from(self.resolution);
         let by_resolution = 6 * resolution + 3 + resolution / MERGES_PER_RESOLUTION;
-        let by_units = 2 * self.max as usize + 1 + resolution + 2;
-        state::max_heap_bytes(by_resolution.min(by_units))
+        let by_units = (2 * self.max()) as usize + 1 + resolution + 2;
+        state::max_heap_bytes(by_resolution.min(by_units), self.max() > MAX_SMALL_UNITS)
     }
 
     /// Returns the first tick whose entries are still counted at `now`.
@@ -120,7 +123,7 @@ impl SlidingWindow {
                 required,
                 (expired.entries..).map_while(|index| state.get(index)),
             ),
-            None => Outcome::from_used_units((0, self.max_units()), required, 0, || 0),
+            None => Outcome::from_used_units((0, self.max()), required, 0, || 0),
         }
     }
 
@@ -134,13 +137,12 @@ impl SlidingWindow {
         entries: impl Iterator<Item = Entry>,
     ) -> Outcome {
         let until = |tick| self.entry_expiry_us(tick).saturating_sub(now.as_micros());
-        let max = self.max_units();
-        Outcome::from_used_units((used, max), required, until(newest_tick), || {
+        Outcome::from_used_units((used, self.max()), required, until(newest_tick), || {
             // The oldest entries leave one by one, until enough units are free.
-            let (mut to_free, mut fits_at) = (used + required - max, newest_tick);
+            let (mut to_free, mut fits_at) = (used + required - self.max(), newest_tick);
             for entry in entries {
                 fits_at = entry.tick;
-                to_free = to_free.saturating_sub(entry.units.into());
+                to_free = to_free.saturating_sub(entry.units);
                 if to_free == 0 {
                     break;
                 }
@@ -159,13 +161,13 @@ impl SlidingWindow {
     ) -> ChargeEffect {
         state.remove_first(expired);
         let total = state.total();
-        let units = u64::from(clamp_to_max_units(cost)).min(MAX_UNITS - total) as u32;
+        let units = cost.min(max_count(self.max()).saturating_sub(total));
         let mut tick = self.ticks.tick_at_or_after(now);
         let newest = state.newest();
         tick = newest.map_or(tick, |newest| tick.max(newest.entry.tick));
         if units > 0 {
             // The number of units in debts is not bounded, so each of them cannot have an entry of its own.
-            let is_deep_in_debt = total + u64::from(units) > 2 * self.max_units();
+            let is_deep_in_debt = total + units > 2 * self.max();
             let joins =
                 newest.is_some_and(|newest| self.may_join(newest, tick, units, is_deep_in_debt));
             if joins {
@@ -183,9 +185,9 @@ impl SlidingWindow {
 
     /// Returns whether a charge of `units` units at `tick` may join the newest entry. With `is_deep_in_debt`, the number of
     /// units in the entry is not limited.
-    fn may_join(&self, newest: NewestEntry, tick: u64, units: u32, is_deep_in_debt: bool) -> bool {
+    fn may_join(&self, newest: NewestEntry, tick: u64, units: u64, is_deep_in_debt: bool) -> bool {
         tick == newest.entry.tick
-            || (is_deep_in_debt || newest.entry.units + units <= self.max_entry_units)
+            || (is_deep_in_debt || newest.entry.units + units <= self.max_entry_units())
                 && self.is_within_entry(newest.span_to(tick))
     }
 
@@ -213,7 +215,7 @@ impl SlidingWindow {
             for entry in entries {
                 match merged.last_mut() {
                     Some(last)
-                        if last.units + entry.units <= self.max_entry_units
+                        if last.units + entry.units <= self.max_entry_units()
                             && self.is_within_entry(entry.tick - first) =>
                     {
                         *last = Entry { tick: entry.tick, units: last.units + entry.units };
@@ -242,16 +244,16 @@ impl SlidingWindow {
         let entry = newest.entry;
         let (tick_before, tick_after) = self.ticks.ticks_around(now);
         let is_counted = entry.tick >= self.first_tick_of_window(tick_before);
-        let used = if is_counted { u64::from(entry.units) } else { 0 };
+        let used = if is_counted { entry.units } else { 0 };
         let until = |tick| self.entry_expiry_us(tick).saturating_sub(now.as_micros());
-        if used.saturating_add(cost) > self.max_units() {
+        if used.saturating_add(cost) > self.max() {
             let reset_after_us = if entry.units > 0 { until(entry.tick) } else { 0 };
-            let used = (used, self.max_units());
+            let used = (used, self.max());
             return Some(Err(Outcome::from_used_units(used, cost, reset_after_us, || {
                 reset_after_us
             })));
         }
-        let mut charged = Entry { tick: tick_after, units: cost as u32 };
+        let mut charged = Entry { tick: tick_after, units: cost };
         let mut span = 0;
         if used > 0 {
             charged.tick = tick_after.max(entry.tick);
@@ -264,7 +266,7 @@ impl SlidingWindow {
         state.replace_single(charged, span);
         let expires_at = self.entry_expiry_us(charged.tick);
         let reset_after_us = expires_at.saturating_sub(now.as_micros());
-        let used = (used + cost, self.max_units());
+        let used = (used + cost, self.max());
         Some(Ok(ChargeEffect {
             charged_at: Timestamp::from_micros(self.ticks.tick_start_us(charged.tick)),
             expires_at: Timestamp::from_micros(expires_at),
@@ -277,7 +279,7 @@ impl Counter for SlidingWindow {
     type State = State;
 
     fn capacity(&self) -> u64 {
-        u64::from(self.max)
+        self.max()
     }
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
@@ -317,7 +319,7 @@ impl Counter for SlidingWindow {
         state.edit_units(|entries| {
             for entry in entries {
                 if (first..=entry.tick).contains(&tick) {
-                    entry.units = entry.units.saturating_sub(clamp_to_max_units(cost));
+                    entry.units = entry.units.saturating_sub(cost);
                 }
                 first = entry.tick + 1;
             }
@@ -326,7 +328,7 @@ impl Counter for SlidingWindow {
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         state.remove_first(state.expired_before(self.window_start_tick(now)));
-        let mut left = clamp_to_max_units(cost);
+        let mut left = cost;
         state.edit_units(|entries| {
             for entry in entries {
                 let units = left.min(entry.units);

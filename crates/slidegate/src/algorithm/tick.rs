@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitParams {
     /// The number of units that fit in a window.
-    pub max: u32,
+    pub max: u64,
     /// The burst for `token_bucket`; the resolution for `sliding_window`; the number of counted buckets, including the
     /// current one, for `sliding_buckets`; the number of the window that begins at the nearest boundary for a `fixed_window`
     /// with a calendar; 0 for the other algorithms.
@@ -45,7 +45,7 @@ impl TickResolution {
 
     /// Returns the parameters of a limit whose window is divided into these ticks. `max` and `extra` become the fields
     /// of the result with the same names.
-    pub(super) fn limit_params(&self, max: u32, extra: u32) -> LimitParams {
+    pub(super) fn limit_params(&self, max: u64, extra: u32) -> LimitParams {
         LimitParams {
             max,
             extra,

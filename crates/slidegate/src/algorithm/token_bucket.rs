@@ -17,7 +17,7 @@ use crate::clock::Timestamp;
 use crate::compact::CompactU64;
 use crate::heap::HeapSize;
 use crate::outcome::Outcome;
-use crate::quota::{MAX_UNITS, Quota};
+use crate::quota::{MAX_SMALL_UNITS, Quota};
 
 /// The largest number of ticks in a window. With this bound, a level is at most 2^53, so that Lua in Redis computes it
 /// exactly.
@@ -66,20 +66,20 @@ impl TokenBucket {
     pub(crate) fn new(quota: &Quota, burst: u64, max_debt: u64) -> Self {
         Self {
             max: quota.max() as u32,
-            burst: burst.min(MAX_UNITS) as u32,
-            max_debt: max_debt.min(MAX_UNITS) as u32,
+            burst: burst.min(MAX_SMALL_UNITS) as u32,
+            max_debt: max_debt.min(MAX_SMALL_UNITS) as u32,
             resolution: TickResolution::new(quota.window_us(), MAX_TICKS_PER_WINDOW),
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
-        Quota::from_parts(self.max, self.resolution.window_us())
+        Quota::from_parts(self.max.into(), self.resolution.window_us())
     }
 
     pub(crate) fn params(&self) -> LimitParams {
         LimitParams {
             max_debt: self.max_debt,
-            ..self.resolution.limit_params(self.max, self.burst)
+            ..self.resolution.limit_params(self.max.into(), self.burst)
         }
     }
 
@@ -142,7 +142,7 @@ impl TokenBucket {
         cost: u64,
     ) -> ChargeEffect {
         let window = self.resolution.window_ticks();
-        let level = (level + cost.min(MAX_UNITS) * window).min(MAX_UNITS * window);
+        let level = (level + cost.min(MAX_SMALL_UNITS) * window).min(MAX_SMALL_UNITS * window);
         *state = State { last: tick.into(), level: level.into(), rate: self.max.max(1) };
         let expires_at = self.expires_at(state);
         ChargeEffect {
@@ -176,7 +176,7 @@ impl Counter for TokenBucket {
     fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
         let level = self.level_at_tick(state, self.resolution.tick_at(now).max(state.last()));
         let max_level =
-            (self.burst() + self.max_debt()).min(MAX_UNITS) * self.resolution.window_ticks();
+            (self.burst() + self.max_debt()).min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
         let free = max_level.saturating_sub(level);
         match cost.checked_mul(self.resolution.window_ticks()) {
             Some(added) if added <= free => cost,
@@ -209,7 +209,7 @@ impl Counter for TokenBucket {
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         // A charge expires by leaking. The part that may have leaked until the last charge is not reverted.
         let elapsed = state.last().saturating_sub(self.resolution.tick_at(charged_at));
-        let charged = cost.min(MAX_UNITS) * self.resolution.window_ticks();
+        let charged = cost.min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
         let rate = u64::from(self.max.max(state.rate));
         let left = charged.saturating_sub(elapsed.saturating_mul(rate));
         state.lower(left);
@@ -217,7 +217,7 @@ impl Counter for TokenBucket {
 
     fn refund(&self, state: &mut State, _: Timestamp, cost: u64) {
         // The level stops at 0, so the result is the same whether it is lowered before or after it leaks.
-        let units = cost.min(MAX_UNITS) * self.resolution.window_ticks();
+        let units = cost.min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
         state.lower(units);
     }
 

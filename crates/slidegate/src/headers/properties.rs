@@ -241,7 +241,7 @@ fn to_i64(value: u64) -> i64 {
 }
 
 fn expected_policy_parameters(limit: &GeneratedLimit) -> HeaderParameters {
-    let max = Some(("q".to_owned(), to_i64(limit.max)));
+    let max = Some(("q".to_owned(), to_i64(clamp_to_field_integer(limit.max))));
     let window = (limit.window_ms >= 1_000)
         .then(|| ("w".to_owned(), to_i64(limit.window_ms.div_ceil(1_000))));
     max.into_iter().chain(window).collect()
@@ -324,7 +324,7 @@ proptest! {
             let expected = match style {
                 Style::Ietf => (Some(name), None, Some(i64::from(remaining))),
                 Style::Draft03 | Style::X => {
-                    (None, Some(to_i64(limit.max)), Some(i64::from(remaining)))
+                    (None, Some(to_i64(clamp_to_field_integer(limit.max))), Some(i64::from(remaining)))
                 }
                 Style::None => (None, None, None),
             };

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::algorithm::{concurrent, sliding_buckets, sliding_log, sliding_window};
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
-use crate::quota::{MAX_UNITS, QuotaError, format_duration};
+use crate::quota::{MAX_SMALL_UNITS, QuotaError, format_duration};
 
 /// An invalid limit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -40,14 +40,24 @@ pub enum LimitError {
         /// The number of buckets with this precision.
         buckets: u64,
     },
-    /// The burst exceeds [`MAX_UNITS`].
-    #[error("a burst of {0} is too large; the maximum is {MAX_UNITS}")]
+    /// The maximum exceeds [`MAX_SMALL_UNITS`], and the algorithm multiplies counts by times.
+    #[error(
+        "a max of {max} is too large for `{algorithm}`; the maximum is {MAX_SMALL_UNITS}; use `sliding_window` or `fixed_window`"
+    )]
+    MaxOfProduct {
+        /// The name of the algorithm.
+        algorithm: &'static str,
+        /// The maximum.
+        max: u64,
+    },
+    /// The burst exceeds [`MAX_SMALL_UNITS`].
+    #[error("a burst of {0} is too large; the maximum is {MAX_SMALL_UNITS}")]
     Burst(u64),
     /// The resolution is not in the supported range.
     #[error("a resolution of {0} is not supported; use a number from {min} to {max}", min = sliding_window::RESOLUTIONS.start(), max = sliding_window::RESOLUTIONS.end())]
     Resolution(u64),
-    /// The largest debt, `max_debt`, exceeds [`MAX_UNITS`].
-    #[error("a max_debt of {0} is too large; the maximum is {MAX_UNITS}")]
+    /// The largest debt, `max_debt`, exceeds [`MAX_SMALL_UNITS`].
+    #[error("a max_debt of {0} is too large; the maximum is {MAX_SMALL_UNITS}")]
     MaxDebt(u64),
     /// The max is too large for `sliding_log`.
     #[error(

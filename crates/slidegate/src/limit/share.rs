@@ -31,7 +31,7 @@ impl Limit {
     /// Returns the limit with max, burst and largest debt each replaced by the value that `share` returns for it.
     fn map_units(&self, share: impl Fn(u64) -> u64) -> Self {
         let quota = self.quota();
-        let quota = Quota::from_parts(share(quota.max()) as u32, quota.window_us());
+        let quota = Quota::from_parts(share(quota.max()), quota.window_us());
         Self::from_counter(match self.counter {
             AnyCounter::SlidingLog(_) => AnyCounter::SlidingLog(SlidingLog::new(&quota)),
             AnyCounter::SlidingBuckets(counter) => {

@@ -1,4 +1,5 @@
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use super::*;
 
@@ -69,4 +70,27 @@ fn limit_shape_hash_is_same_in_every_version() {
         shape("100/d", Algorithm::FixedWindow { align: Align::Clock }),
         0x6430_cb58_711d_cb49
     );
+}
+
+#[test]
+fn max_above_small_units_needs_algorithm_that_only_adds() {
+    let error = |algorithm| {
+        let quota = Quota::new(5_000_000_000, Duration::from_secs(86_400)).unwrap();
+        Limit::new(quota, algorithm).err().map(|error| error.to_string())
+    };
+    for algorithm in [
+        Algorithm::default(),
+        Algorithm::SlidingBuckets { precision: None },
+        Algorithm::FixedWindow { align: Align::Key },
+    ] {
+        assert_eq!(error(algorithm), None);
+    }
+    for algorithm in
+        [Algorithm::SlidingCounter, Algorithm::TokenBucket { burst: Some(5), max_debt: None }]
+    {
+        let expected = format!(
+            "a max of 5000000000 is too large for `{algorithm}`; the maximum is 536870912; use `sliding_window` or `fixed_window`"
+        );
+        assert_eq!(error(algorithm), Some(expected));
+    }
 }

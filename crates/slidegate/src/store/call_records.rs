@@ -394,7 +394,8 @@ pub fn digest_hits(hits: &[Hit<'_>]) -> u64 {
         let params = hit.limit.params();
         hasher.write_u64(hit.key.stable_hash());
         hasher.write_u64(hit.limit.shape());
-        [params.max, params.extra, params.max_debt].iter().for_each(|part| hasher.write_u32(*part));
+        hasher.write_u64(params.max);
+        [params.extra, params.max_debt].iter().for_each(|part| hasher.write_u32(*part));
         hasher.write_u64(hit.cost);
         hasher.write_u64(hit.required);
         (hit.veto as u8, hit.charge as u8).hash(&mut hasher);

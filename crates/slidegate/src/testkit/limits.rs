@@ -19,7 +19,11 @@ const TEST_WINDOWS: [Duration; 5] = [
     Duration::from_secs(7 * 86_400),
 ];
 
-/// Returns limits of every algorithm for the property tests, with two small values of max and a large one.
+/// A max above 2^32.
+const LARGE_MAX: u64 = 5_000_000_000_001;
+
+/// Returns limits of every algorithm for the property tests, with two small values of max and a large one. Algorithms
+/// that support it also have a limit of [`LARGE_MAX`].
 pub fn limits() -> Vec<Limit> {
     let algorithms = [
         Algorithm::SlidingWindow { resolution: None },
@@ -38,6 +42,14 @@ pub fn limits() -> Vec<Limit> {
             limits.extend(algorithms.map(|algorithm| new_limit(max, window, algorithm)));
         }
     }
+    // These algorithms only add, so their counts are exact up to 2^53.
+    for algorithm in [
+        Algorithm::SlidingWindow { resolution: Some(10) },
+        Algorithm::SlidingBuckets { precision: None },
+        Algorithm::FixedWindow { align: Align::Key },
+    ] {
+        limits.push(new_limit(LARGE_MAX, TEST_WINDOWS[3], algorithm));
+    }
     for (period, time_zone) in [
         (Period::Day, "Europe/Berlin"),
         (Period::Week, "Australia/Lord_Howe"),
@@ -45,7 +57,9 @@ pub fn limits() -> Vec<Limit> {
         (Period::Year, "UTC"),
     ] {
         let calendar = new_calendar(period, time_zone);
-        limits.extend([2, 10, 1_000].map(|max| valid_limit(Limit::calendar(max, calendar))));
+        limits.extend(
+            [2, 10, 1_000, LARGE_MAX].map(|max| valid_limit(Limit::calendar(max, calendar))),
+        );
     }
     limits
 }

@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::hit::{ChargeWhen, Veto};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
-use crate::quota::{MAX_UNITS, MAX_WINDOW};
+use crate::quota::{MAX_SMALL_UNITS, MAX_UNITS, MAX_WINDOW};
 use crate::store::{Adjustment, PermitChange};
 
 use super::calendar::draw_calendar;
@@ -240,7 +240,7 @@ fn draw_limit(rng: &mut Rng, algorithms: &[Algorithm]) -> Limit {
             }
         },
         Algorithm::TokenBucket { .. } if rng.bool() => {
-            let max_debt = [None, Some(0), Some(rng.u64(..500)), Some(MAX_UNITS)];
+            let max_debt = [None, Some(0), Some(rng.u64(..500)), Some(MAX_SMALL_UNITS)];
             let max_debt = max_debt[rng.usize(..4)];
             Algorithm::TokenBucket { burst: Some(rng.u64(1..200)), max_debt }
         }
@@ -258,8 +258,11 @@ fn with_random_max(rng: &mut Rng, limit: &Limit) -> Limit {
 fn draw_max_units(rng: &mut Rng, algorithm: Algorithm) -> u64 {
     let max = match algorithm {
         Algorithm::SlidingLog | Algorithm::Concurrent => 1_000,
+        Algorithm::SlidingCounter | Algorithm::TokenBucket { .. } => MAX_SMALL_UNITS,
         _ => MAX_UNITS,
     };
-    let draws = [0, 1, 2, 3, 5, 10, 17, 100, 1_000, max - 1, max];
+    let small_max = max.min(MAX_SMALL_UNITS);
+    let draws =
+        [0, 1, 2, 3, 5, 10, 17, 100, 1_000, small_max - 1, small_max, max / 1_000, max - 1, max];
     draws[rng.usize(..draws.len())]
 }

@@ -91,10 +91,11 @@ impl Counters {
             && outcome.fits()
             && !context.is_alone
             && pending_hit.hit.veto != Veto::Never
-            && !HitOptions::new(pending_hit.hit).allows_unsynced_units(
-                pending_hit.required.max(1).saturating_add(key_state.unsynced.into()),
-                self.progress.nodes(),
-            )
+            && (key_state.unsynced == u32::MAX
+                || !HitOptions::new(pending_hit.hit).allows_unsynced_units(
+                    pending_hit.required.max(1).saturating_add(key_state.unsynced.into()),
+                    self.progress.nodes(),
+                ))
             && self.exceeds_max_unsynced_units(
                 shard,
                 counter,

@@ -11,14 +11,13 @@ use std::fmt;
 use std::path::Path;
 
 use serde_saphyr::{FlowMap, FlowSeq};
-use slidegate::limit::MAX_UNITS;
 use slidegate::{Algorithm, Limit, Quota};
 
 use super::converted_rule::{
     ClockAlignedQuota, Conditions, ConvertedCondition, ConvertedLimits, ConvertedOverride,
     ConvertedRule,
 };
-use super::finding::{Findings, SourcePosition};
+use super::finding::Findings;
 use super::parse::{ConfigDescriptor, ConfigDomain, ConfigLimit, ConfigQuota};
 use super::rule_names::{REQUESTED_RULE_NAME, RuleNames};
 use super::wildcard;
@@ -178,39 +177,13 @@ impl<'e> LimitCollector<'_, 'e> {
         let Some(ConfigQuota { position, max, unit }) = limit.quota else {
             return Some(ConvertedLimits::Word("unlimited"));
         };
-        let (max, capped_max) = (u64::from(max), u64::from(max).min(MAX_UNITS));
-        if max > MAX_UNITS && !self.check_limit_max_can_be_lowered(position, max, unit.is_short) {
-            return None;
-        }
-        match self.options.check_quota_is_supported(capped_max, unit.window) {
-            Ok(()) => Some(self.options.converted_quota(capped_max, unit.window)),
+        match self.options.check_quota_is_supported(max.into(), unit.window) {
+            Ok(()) => Some(self.options.converted_quota(max.into(), unit.window)),
             Err(message) => {
                 self.findings.push_error(self.path, position, message);
                 None
             }
         }
-    }
-
-    /// Checks whether the maximum of a limit, which exceeds [`MAX_UNITS`], can be lowered to `MAX_UNITS`. Adds a note
-    /// and returns `true` if the window is short, because a client cannot realistically exceed `MAX_UNITS` in it.
-    /// Otherwise adds an error and returns `false`.
-    fn check_limit_max_can_be_lowered(
-        &mut self,
-        position: SourcePosition,
-        max: u64,
-        is_short: bool,
-    ) -> bool {
-        if is_short {
-            let message =
-                format_args!("{max} exceeds the maximum of {MAX_UNITS}, which is used instead");
-            self.findings.push_note(self.path, position, message);
-        } else {
-            let message = format_args!(
-                "cannot be converted: {max} exceeds the maximum of {MAX_UNITS}; write a smaller number, or `unlimited: true`"
-            );
-            self.findings.push_error(self.path, position, message);
-        }
-        is_short
     }
 
     /// Returns `true` if a policy can express the key and the value of a descriptor. Otherwise adds an error, unless

@@ -6,20 +6,17 @@ pub struct TimeUnit {
     name: &'static str,
     /// The window as written in a policy, such as `1m`.
     pub window: &'static str,
-    /// Whether [`MAX_UNITS`](slidegate::limit::MAX_UNITS) exceeds every realistic number of requests in this unit. Then
-    /// `MAX_UNITS` can replace a larger maximum of a limit.
-    pub is_short: bool,
 }
 
 const TIME_UNITS: [TimeUnit; 7] = [
-    TimeUnit { name: "second", window: "1s", is_short: true },
-    TimeUnit { name: "minute", window: "1m", is_short: true },
-    TimeUnit { name: "hour", window: "1h", is_short: false },
-    TimeUnit { name: "day", window: "1d", is_short: false },
-    TimeUnit { name: "week", window: "1w", is_short: false },
+    TimeUnit { name: "second", window: "1s" },
+    TimeUnit { name: "minute", window: "1m" },
+    TimeUnit { name: "hour", window: "1h" },
+    TimeUnit { name: "day", window: "1d" },
+    TimeUnit { name: "week", window: "1w" },
     // The reference server uses these lengths.
-    TimeUnit { name: "month", window: "30d", is_short: false },
-    TimeUnit { name: "year", window: "365d", is_short: false },
+    TimeUnit { name: "month", window: "30d" },
+    TimeUnit { name: "year", window: "365d" },
 ];
 
 impl TimeUnit {

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bytestring::ByteString;
 use prost::bytes::Bytes;
-use slidegate::limit::MAX_UNITS;
 use slidegate::store::{MAX_VALUE_BYTES, Value};
 use slidegate::{Descriptor, Quota, Request};
 
@@ -250,9 +249,8 @@ fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, CallErro
     if units == 0 {
         return Err(invalid("unit_multiplier is 0; send at least 1, or omit it"));
     }
-    let max = u64::from(requests_per_unit).min(MAX_UNITS);
     let window = window.checked_mul(units).unwrap_or(Duration::MAX);
-    Quota::new(max, window).map_err(|error| invalid(&format!("{error}")))
+    Quota::new(requests_per_unit.into(), window).map_err(|error| invalid(&format!("{error}")))
 }
 
 #[cfg(test)]
@@ -313,7 +311,7 @@ mod tests {
             .map(|request| request.descriptors[0].limit)
         };
         let quota = |text: &str| Some(text.parse::<Quota>().unwrap());
-        assert_eq!(limit(u32::MAX, 1).unwrap(), quota("536870912/s"));
+        assert_eq!(limit(u32::MAX, 1).unwrap(), quota("4294967295/s"));
         assert_eq!(limit(7, 5).unwrap(), quota("7/30d"));
         assert_eq!(limit(7, 6).unwrap(), quota("7/365d"));
         assert_eq!(limit(0, 7).unwrap(), quota("0/w"));

@@ -137,9 +137,9 @@ fn takes_precedence_in_status(one: &LimitStatus<'_>, other: &LimitStatus<'_>) ->
 
 /// Returns the remaining units of `one`, multiplied by the capacity of `other`. The caller compares the remaining
 /// shares of two limits by these products, without division.
-fn multiply_remaining_by_other_capacity(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u64 {
+fn multiply_remaining_by_other_capacity(one: &LimitStatus<'_>, other: &LimitStatus<'_>) -> u128 {
     let capacity = |limit_status: &LimitStatus<'_>| limit_status.limit().capacity();
-    one.remaining().min(capacity(one)).saturating_mul(capacity(other))
+    u128::from(one.remaining().min(capacity(one))) * u128::from(capacity(other))
 }
 
 fn build_descriptor_status(

@@ -11,7 +11,7 @@ pub struct State {
     /// The start of the current bucket, in microseconds since the Unix epoch.
     pub(super) start_us: u64,
     /// The units charged in the current bucket.
-    pub(super) current_units: u32,
+    pub(super) current_units: u64,
     /// The earlier buckets; `None` if none of them has units.
     earlier: Option<Box<EarlierBuckets>>,
 }
@@ -25,15 +25,15 @@ pub(super) struct EarlierBuckets {
     entries: RingBuffer<BucketWithUnits>,
 }
 
-/// A bucket that has units, with the number of these units.
+/// A bucket that has units: the lowest bits of its number, and above them the number of its units, which is never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct BucketWithUnits {
-    /// The lower 32 bits of the bucket number. This is sufficient, because the numbers of the buckets in a state differ
-    /// by much less than 2^32.
-    pub(super) bucket: u32,
-    /// The units charged in the bucket; never 0.
-    pub(super) count: u32,
-}
+pub(super) struct BucketWithUnits(u64);
+
+/// The number of bits of a bucket number. They are sufficient, because the numbers of the buckets in a state differ by at
+/// most [`MAX_BUCKETS`](super::MAX_BUCKETS). The other 53 bits hold the largest count.
+const BUCKET_BITS: u32 = 11;
+
+const _: () = assert!(super::MAX_BUCKETS < 1 << BUCKET_BITS);
 
 /// The buckets of a state that are no longer counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +79,7 @@ impl State {
     /// Returns the number of units in all buckets.
     pub(super) fn total(&self) -> u64 {
         let earlier = self.earlier.as_ref().map_or(0, |earlier| earlier.units);
-        earlier + u64::from(self.current_units)
+        earlier + self.current_units
     }
 
     /// Returns a state with these earlier buckets, and without units in the current bucket.
@@ -129,18 +129,17 @@ impl State {
 
     /// Subtracts up to `units` units from the current bucket.
     pub(super) fn subtract_current_units(&mut self, units: u64) {
-        self.current_units -= units.min(u64::from(self.current_units)) as u32;
+        self.current_units = self.current_units.saturating_sub(units);
     }
 }
 
 impl EarlierBuckets {
     /// Appends a bucket, which must be later than all others. If it has no units, does nothing. At most `max_len` buckets
     /// have units.
-    pub(super) fn push(&mut self, bucket: u64, count: u32, max_len: usize) {
+    pub(super) fn push(&mut self, bucket: u64, count: u64, max_len: usize) {
         if count > 0 {
-            self.units += u64::from(count);
-            let entry = BucketWithUnits { bucket: bucket as u32, count };
-            self.entries.push(entry, max_len);
+            self.units += count;
+            self.entries.push(BucketWithUnits::new(bucket, count), max_len);
         }
     }
 
@@ -149,12 +148,12 @@ impl EarlierBuckets {
     fn subtract_units(&mut self, index: usize, units: u64) -> u64 {
         let (mut left, mut emptied) = (units, 0);
         while let Some(entry) = self.entries.get(index + emptied).filter(|_| left > 0) {
-            let removed = left.min(u64::from(entry.count));
+            let removed = left.min(entry.count());
             left -= removed;
             self.units -= removed;
-            if removed < u64::from(entry.count) {
-                let count = entry.count - removed as u32;
-                self.entries.set(index + emptied, BucketWithUnits { count, ..entry });
+            if removed < entry.count() {
+                let rest = BucketWithUnits::new(entry.0, entry.count() - removed);
+                self.entries.set(index + emptied, rest);
                 break;
             }
             emptied += 1;
@@ -167,10 +166,20 @@ impl EarlierBuckets {
 }
 
 impl BucketWithUnits {
+    /// Creates a bucket. Keeps only the lowest bits of its number.
+    fn new(bucket: u64, count: u64) -> Self {
+        Self(count << BUCKET_BITS | bucket & ((1 << BUCKET_BITS) - 1))
+    }
+
+    /// Returns the number of units.
+    pub(super) fn count(self) -> u64 {
+        self.0 >> BUCKET_BITS
+    }
+
     /// Returns the age of this bucket: the number of buckets from it to `newest`, the newest bucket that may have
     /// units.
     pub(super) fn age_in_buckets(&self, newest: u64) -> u64 {
-        u64::from((newest as u32).wrapping_sub(self.bucket))
+        newest.wrapping_sub(self.0) & ((1 << BUCKET_BITS) - 1)
     }
 }
 

@@ -5,13 +5,16 @@ use super::state::{Entry, Expired, NewestEntry};
 /// The number of bits of a tick that an entry in a ring contains.
 const TICK_BITS: u32 = 26;
 
+/// The largest sum of units of a ring: as many as an entry can have.
+pub(super) const MAX_RING_UNITS: u64 = (1 << (56 - TICK_BITS)) - 1;
+
 /// An entry in 56 bits: the lowest bits of the tick, then the units.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PackedEntry([u8; 7]);
 
 impl PackedEntry {
     fn new(Entry { tick, units }: Entry) -> Self {
-        let bits = tick & TICK_MASK | u64::from(units) << TICK_BITS;
+        let bits = tick & TICK_MASK | units << TICK_BITS;
         let [a, b, c, d, e, f, g, _] = bits.to_le_bytes();
         Self([a, b, c, d, e, f, g])
     }
@@ -21,7 +24,7 @@ impl PackedEntry {
         let [a, b, c, d, e, f, g] = self.0;
         let bits = u64::from_le_bytes([a, b, c, d, e, f, g, 0]);
         let age = newest.wrapping_sub(bits) & TICK_MASK;
-        Entry { tick: newest.saturating_sub(age), units: (bits >> TICK_BITS) as u32 }
+        Entry { tick: newest.saturating_sub(age), units: bits >> TICK_BITS }
     }
 }
 
@@ -74,7 +77,8 @@ pub(super) struct RingMut<'s> {
 
 impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
     /// Creates a ring of entries, of which there must be at least two, and at most one more than there are `slots`. The
-    /// first entry has no charges before `oldest_first`, and `span` is the [`NewestEntry::span`] of the last one.
+    /// first entry has no charges before `oldest_first`, and `span` is the [`NewestEntry::span`] of the last one. The entries
+    /// must have at most [`MAX_RING_UNITS`].
     pub(super) fn boxed(
         log: &[Entry],
         (oldest_first, span): (u64, u32),
@@ -86,8 +90,8 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
         }
         let head = RingHead {
             newest: halves(newest.tick),
-            newest_units: newest.units,
-            total: log.iter().map(|entry| entry.units).sum(),
+            newest_units: newest.units as u32,
+            total: log.iter().map(|entry| entry.units as u32).sum(),
             span,
             oldest_first: (oldest_first & TICK_MASK) as u32,
             len: log.len() as u16,
@@ -133,7 +137,7 @@ impl RingRef<'_> {
     }
 
     pub(super) fn newest(self) -> NewestEntry {
-        let entry = Entry { tick: self.newest_tick(), units: self.head.newest_units };
+        let entry = Entry { tick: self.newest_tick(), units: self.head.newest_units.into() };
         NewestEntry { entry, span: self.head.span }
     }
 
@@ -168,16 +172,16 @@ impl RingRef<'_> {
                 break;
             }
             expired.entries += 1;
-            expired.units += u64::from(entry.units);
+            expired.units += entry.units;
         }
         expired
     }
 
     /// Returns whether an entry can be appended in the same allocation, and the allocation is not larger than
     /// necessary.
-    pub(super) fn has_space_for_one(self) -> bool {
+    pub(super) fn has_space_for(self, entry: Entry) -> bool {
         let (len, space) = (self.len(), self.slots.len() + ENTRIES_IN_HEAD);
-        len < space && 4 * (len + 1) >= space
+        len < space && 4 * (len + 1) >= space && self.total() + entry.units <= MAX_RING_UNITS
     }
 }
 
@@ -187,15 +191,15 @@ impl RingMut<'_> {
     }
 
     /// Adds units to the newest entry, whose last charge is then at `tick`.
-    pub(super) fn join_newest(&mut self, tick: u64, units: u32) {
+    pub(super) fn join_newest(&mut self, tick: u64, units: u64) {
         self.head.span += (tick - self.as_ref().newest_tick()) as u32;
         self.head.newest = halves(tick);
-        self.head.newest_units += units;
-        self.head.total += units;
+        self.head.newest_units += units as u32;
+        self.head.total += units as u32;
     }
 
     /// Appends an entry of a single charge, whose tick must be after the tick of the newest entry. There must be
-    /// [space](RingRef::has_space_for_one) for it.
+    /// [space](RingRef::has_space_for) for it.
     pub(super) fn push(&mut self, entry: Entry) {
         let newest = PackedEntry::new(self.as_ref().newest().entry);
         let slot = match usize::from(self.head.len).checked_sub(2) {
@@ -205,8 +209,8 @@ impl RingMut<'_> {
         self.slots[slot] = newest;
         self.head.len += 1;
         self.head.newest = halves(entry.tick);
-        self.head.newest_units = entry.units;
-        self.head.total += entry.units;
+        self.head.newest_units = entry.units as u32;
+        self.head.total += entry.units as u32;
         self.head.span = 0;
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Most keys have one entry, which takes no allocation. Up to 72 entries take one allocation, with seven bytes for each
 //! entry but the newest, and more entries take two. The sizes of the allocations fill the memory blocks that allocators
-//! reserve.
+//! reserve. A log with more than 2^30 units takes more.
 
 use std::fmt;
 
-use super::ring::{PackedEntry, Ring, RingMut, RingRef};
+use super::large_log::LargeLog;
+use super::ring::{MAX_RING_UNITS, PackedEntry, Ring, RingMut, RingRef};
 use crate::heap::{HeapSize, allocated_bytes};
 
 /// The largest number of ticks in a window. All entries lie within one window and one tick, so that the lowest 26 bits
@@ -18,7 +19,7 @@ pub(super) const MAX_TICKS_PER_WINDOW: u32 = 1 << 25;
 pub(super) struct Entry {
     /// The tick of the entry's last charge.
     pub(super) tick: u64,
-    pub(super) units: u32,
+    pub(super) units: u64,
 }
 
 /// The newest entry of a log.
@@ -71,13 +72,15 @@ enum Log {
     UpTo49(Box<Ring<[PackedEntry; 48]>>),
     UpTo72(Box<Ring<[PackedEntry; 71]>>),
     Many(Box<Ring<Box<[PackedEntry]>>>),
+    /// Any number of entries, with more units than the other forms can have.
+    Large(Box<LargeLog>),
 }
 
 /// Evaluates to `$some` with `$ring` bound to the ring of a log, or to `$none` if the log has no ring.
 macro_rules! with_ring {
     ($log:expr, $ring:ident => $some:expr, $none:expr) => {
         match $log {
-            Log::One { .. } => $none,
+            Log::One { .. } | Log::Large(_) => $none,
             Log::UpTo4($ring) => $some,
             Log::UpTo8($ring) => $some,
             Log::UpTo14($ring) => $some,
@@ -97,7 +100,13 @@ impl Default for State {
 }
 
 impl State {
-    fn of_one(Entry { tick, units }: Entry, span: u32) -> Self {
+    fn of_one(entry: Entry, span: u32) -> Self {
+        let Entry { tick, units } = entry;
+        if units > MAX_RING_UNITS {
+            let oldest_first = NewestEntry { entry, span }.first();
+            return Self(Log::Large(LargeLog::boxed(&[entry], (oldest_first, span))));
+        }
+        let units = units as u32;
         let (tick_high, tick_middle) = ((tick >> 48) as u8, (tick >> 32) as u16);
         Self(Log::One { tick_high, tick_middle, tick_low: tick as u32, units, span })
     }
@@ -107,9 +116,11 @@ impl State {
     fn of_entries(entries: &[Entry], oldest_first: u64, span: u32) -> Self {
         let bounds = (oldest_first, span);
         let empty = PackedEntry::default();
+        let units: u64 = entries.iter().map(|entry| entry.units).sum();
         Self(match entries.len() {
             0 => return Self::default(),
             1 => return Self::of_one(entries[0], span),
+            _ if units > MAX_RING_UNITS => Log::Large(LargeLog::boxed(entries, bounds)),
             2..=4 => Log::UpTo4(Ring::boxed(entries, bounds, [empty; 3])),
             5..=8 => Log::UpTo8(Ring::boxed(entries, bounds, [empty; 7])),
             9..=14 => Log::UpTo14(Ring::boxed(entries, bounds, [empty; 13])),
@@ -127,10 +138,14 @@ impl State {
             return None;
         };
         let tick = u64::from(tick_high) << 48 | u64::from(tick_middle) << 32 | u64::from(tick_low);
-        Some(NewestEntry { entry: Entry { tick, units }, span })
+        Some(NewestEntry { entry: Entry { tick, units: units.into() }, span })
     }
 
-    /// Returns the entries of the log if they have an allocation.
+    fn large(&self) -> Option<&LargeLog> {
+        if let Log::Large(log) = &self.0 { Some(log) } else { None }
+    }
+
+    /// Returns the entries of the log if they are in a ring.
     pub(super) fn ring(&self) -> Option<RingRef<'_>> {
         with_ring!(
             &self.0,
@@ -139,7 +154,7 @@ impl State {
         )
     }
 
-    /// Returns the entries of the log, to be changed, if they have an allocation.
+    /// Returns the entries of the log, to be changed, if they are in a ring.
     pub(super) fn ring_mut(&mut self) -> Option<RingMut<'_>> {
         with_ring!(
             &mut self.0,
@@ -157,7 +172,10 @@ impl State {
     pub(super) fn total(&self) -> u64 {
         match self.ring() {
             Some(ring) => ring.total(),
-            None => self.single().map_or(0, |one| one.entry.units.into()),
+            None => match self.single() {
+                Some(one) => one.entry.units,
+                None => self.large().map_or(0, LargeLog::total),
+            },
         }
     }
 
@@ -165,7 +183,10 @@ impl State {
     pub(super) fn newest(&self) -> Option<NewestEntry> {
         match self.ring() {
             Some(ring) => Some(ring.newest()),
-            None => self.single().filter(|one| one.entry.units > 0),
+            None => match self.single() {
+                Some(one) => (one.entry.units > 0).then_some(one),
+                None => self.large().and_then(LargeLog::newest),
+            },
         }
     }
 
@@ -173,7 +194,10 @@ impl State {
     pub(super) fn len(&self) -> usize {
         match self.ring() {
             Some(ring) => ring.len(),
-            None => self.newest().iter().len(),
+            None => match self.large() {
+                Some(log) => log.len(),
+                None => self.newest().iter().len(),
+            },
         }
     }
 
@@ -181,7 +205,10 @@ impl State {
     pub(super) fn get(&self, index: usize) -> Option<Entry> {
         match self.ring() {
             Some(ring) => (index < ring.len()).then(|| ring.get(index)),
-            None => self.newest().filter(|_| index == 0).map(|one| one.entry),
+            None => match self.large() {
+                Some(log) => log.get(index),
+                None => self.newest().filter(|_| index == 0).map(|one| one.entry),
+            },
         }
     }
 
@@ -192,14 +219,14 @@ impl State {
 
     /// Returns the entries whose last charge was before `tick`.
     pub(super) fn expired_before(&self, tick: u64) -> Expired {
-        let one = || self.newest().filter(|one| one.entry.tick < tick);
-        match self.ring() {
-            Some(ring) => ring.expired_before(tick),
-            None => one().map_or(Expired::default(), |one| Expired {
-                entries: 1,
-                units: one.entry.units.into(),
-            }),
+        if let Some(ring) = self.ring() {
+            return ring.expired_before(tick);
         }
+        let expired = self.iter().take_while(|entry| entry.tick < tick);
+        expired.fold(Expired::default(), |Expired { entries, units }, entry| Expired {
+            entries: entries + 1,
+            units: units + entry.units,
+        })
     }
 
     /// Removes the oldest entries.
@@ -208,6 +235,8 @@ impl State {
             *self = Self::default();
         } else if let Some(mut ring) = self.ring_mut() {
             ring.remove_first(expired);
+        } else if let Log::Large(log) = &mut self.0 {
+            log.remove_first(expired);
         }
     }
 
@@ -217,8 +246,11 @@ impl State {
             *self = Self::of_one(entry, 0);
             return;
         }
+        if let Log::Large(log) = &mut self.0 {
+            return log.push(entry);
+        }
         match self.ring_mut() {
-            Some(mut ring) if ring.as_ref().has_space_for_one() => {
+            Some(mut ring) if ring.as_ref().has_space_for(entry) => {
                 ring.push(entry);
             }
             _ => {
@@ -229,10 +261,19 @@ impl State {
     }
 
     /// Adds units to the newest entry, whose last charge is then at `tick`. The log must not be empty.
-    pub(super) fn join_newest(&mut self, tick: u64, units: u32) {
-        if let Some(NewestEntry { entry, span }) = self.single() {
-            let span = span + (tick - entry.tick) as u32;
-            *self = Self::of_one(Entry { tick, units: entry.units + units }, span);
+    pub(super) fn join_newest(&mut self, tick: u64, units: u64) {
+        if let Log::Large(log) = &mut self.0 {
+            return log.join_newest(tick, units);
+        }
+        let Some(newest) = self.newest() else { return };
+        let (joined, span) =
+            (Entry { tick, units: newest.entry.units + units }, newest.span_to(tick) as u32);
+        if self.single().is_some() {
+            *self = Self::of_one(joined, span);
+        } else if self.total() + units > MAX_RING_UNITS {
+            let older = self.iter().take(self.len() - 1);
+            let entries: Vec<Entry> = older.chain([joined]).collect();
+            *self = Self::of_entries(&entries, self.oldest_first(), span);
         } else if let Some(mut ring) = self.ring_mut() {
             ring.join_newest(tick, units);
         }
@@ -242,7 +283,10 @@ impl State {
     pub(super) fn oldest_first(&self) -> u64 {
         match self.ring() {
             Some(ring) => ring.oldest_first(),
-            None => self.single().map_or(0, |one| one.first()),
+            None => match self.single() {
+                Some(one) => one.first(),
+                None => self.large().map_or(0, LargeLog::oldest_first),
+            },
         }
     }
 
@@ -282,8 +326,12 @@ impl State {
     }
 }
 
-/// Returns the largest number of heap bytes of a log with at most `entries` entries.
-pub(super) fn max_heap_bytes(entries: usize) -> usize {
+/// Returns the largest number of heap bytes of a log with at most `entries` entries. A large log can have more than
+/// [`MAX_RING_UNITS`].
+pub(super) fn max_heap_bytes(entries: usize, is_large: bool) -> usize {
+    if is_large {
+        return LargeLog::max_heap_bytes(entries);
+    }
     let longest = vec![Entry { tick: 0, units: 1 }; entries];
     State::of_entries(&longest, 0, 0).heap_bytes()
 }
@@ -292,6 +340,7 @@ impl HeapSize for State {
     fn heap_bytes(&self) -> usize {
         match &self.0 {
             Log::One { .. } => 0,
+            Log::Large(log) => log.heap_bytes(),
             Log::Many(ring) => {
                 allocated_bytes(size_of_val(&**ring)) + allocated_bytes(ring.slot_bytes())
             }

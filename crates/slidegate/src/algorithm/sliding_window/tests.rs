@@ -71,8 +71,8 @@ fn assert_units_are_counted_for_a_window(
     let longest = charges.units_after(now_us - window_us - late_us);
     assert!(used <= longest, "{used} units counted, {longest} charged until {late_us} us ago");
     if !exceptions.has_debts {
-        let newest_units = u32::from(!exceptions.has_reverts);
-        let late_units = u64::from(counter.max_entry_units.saturating_sub(newest_units));
+        let newest_units = u64::from(!exceptions.has_reverts);
+        let late_units = counter.max_entry_units().saturating_sub(newest_units);
         assert!(used <= charges.units_after(now_us - window_us - tick_us) + late_units);
     }
 }
@@ -81,7 +81,7 @@ fn assert_units_are_counted_for_a_window(
 fn assert_retry_after_is_exact(counter: &SlidingWindow, state: &State, now: Timestamp, cost: u64) {
     let outcome = counter.peek(state, now, cost);
     let retry_after_us = outcome.retry_after_us();
-    if outcome.fits() || cost > counter.max_units() {
+    if outcome.fits() || cost > counter.max() {
         assert_eq!(retry_after_us, if outcome.fits() { 0 } else { u64::MAX });
         return;
     }
@@ -114,8 +114,8 @@ fn run_operations(counter: &SlidingWindow, operations: &[(u64, Operation)]) {
                 let effect = counter.charge(&mut state, now, cost);
                 charges.0.push((now_us, effect.charged_at, cost));
                 let used = used_units(counter, &state, now);
-                exceptions.was_above_max |= used > counter.max_units();
-                exceptions.has_debts |= used > 2 * counter.max_units();
+                exceptions.was_above_max |= used > counter.max();
+                exceptions.has_debts |= used > 2 * counter.max();
             }
             Operation::ChargeBehind(cost, behind_us) => {
                 let behind = Timestamp::from_micros(now_us - behind_us);
@@ -128,8 +128,8 @@ fn run_operations(counter: &SlidingWindow, operations: &[(u64, Operation)]) {
                 ));
                 // Units that have left the window by now are still in use by the clock that is behind.
                 let used = used_units(counter, &state, behind);
-                exceptions.was_above_max |= used > counter.max_units();
-                exceptions.has_debts |= used > 2 * counter.max_units();
+                exceptions.was_above_max |= used > counter.max();
+                exceptions.has_debts |= used > 2 * counter.max();
             }
             Operation::Revert(nth) if !charges.0.is_empty() => {
                 let (at_us, charged_at, units) = charges.0.swap_remove(nth % charges.0.len());
@@ -144,7 +144,7 @@ fn run_operations(counter: &SlidingWindow, operations: &[(u64, Operation)]) {
             Operation::Revert(_) => {}
         }
         assert_units_are_counted_for_a_window(counter, &state, &charges, now_us, exceptions);
-        for cost in [1, 2, counter.max_units()] {
+        for cost in [1, 2, counter.max()] {
             assert_retry_after_is_exact(counter, &state, now, cost);
         }
         let factor = if exceptions.was_above_max { 6 } else { 4 };
@@ -184,6 +184,65 @@ proptest! {
         max in 1..100_u64,
     ) {
         run_operations(&new_counter(&format!("{max}/33s"), 8), &operations);
+    }
+}
+
+/// Applies an operation to a state. Costs are multiplied by 2^`shift`.
+fn apply(
+    counter: &SlidingWindow,
+    state: &mut State,
+    charges: &mut Vec<(Timestamp, u64)>,
+    (now, operation): (Timestamp, Operation),
+    shift: u32,
+) {
+    match operation {
+        Operation::ChargeIfFits(cost) => {
+            if let Ok(effect) = counter.charge_if_fits(state, now, cost << shift) {
+                charges.push((effect.charged_at, cost));
+            }
+        }
+        Operation::Charge(cost) => {
+            charges.push((counter.charge(state, now, cost << shift).charged_at, cost));
+        }
+        Operation::Revert(nth) if !charges.is_empty() => {
+            let (charged_at, cost) = charges.swap_remove(nth % charges.len());
+            counter.revert(state, charged_at, cost << shift);
+        }
+        Operation::Revert(_) => {}
+        Operation::ChargeBehind(cost, _) => counter.refund(state, now, cost << shift),
+    }
+}
+
+proptest! {
+    /// A log with more than 2^30 units has another form. With the smaller shift, logs change between the forms.
+    #[test]
+    fn large_log_equals_scaled_small_log(
+        operations in operations(40_000),
+        shift in prop_oneof![Just(28), Just(33)],
+    ) {
+        let (small, large) =
+            (new_counter("40/s", 8), new_counter(&format!("{}/s", 40_u64 << shift), 8));
+        let (mut small_state, mut large_state) = (State::default(), State::default());
+        let (mut small_charges, mut large_charges) = (Vec::new(), Vec::new());
+        let mut now_us = START_US;
+        for (step_us, operation) in operations {
+            now_us += step_us;
+            let now = Timestamp::from_micros(now_us);
+            apply(&small, &mut small_state, &mut small_charges, (now, operation), 0);
+            apply(&large, &mut large_state, &mut large_charges, (now, operation), shift);
+            let scaled = |entry: Entry| Entry { units: entry.units << shift, ..entry };
+            let small_entries: Vec<_> = small_state.iter().map(scaled).collect();
+            prop_assert_eq!(large_state.iter().collect::<Vec<_>>(), small_entries);
+            prop_assert_eq!(large_state.oldest_first(), small_state.oldest_first());
+            let span = |state: &State| state.newest().map(|newest| newest.span);
+            prop_assert_eq!(span(&large_state), span(&small_state));
+            let (small_outcome, large_outcome) =
+                (small.peek(&small_state, now, 3), large.peek(&large_state, now, 3 << shift));
+            prop_assert_eq!(large_outcome.free(), small_outcome.free() << shift);
+            prop_assert_eq!(large_outcome.retry_after(), small_outcome.retry_after());
+            prop_assert_eq!(large_outcome.reset_after(), small_outcome.reset_after());
+            prop_assert!(large_state.heap_bytes() <= large.max_heap_bytes());
+        }
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) struct DefaultsSpec {
     pub(super) when_missing: Field<WhenMissing>,
     pub(super) mode: Field<ModeSpec>,
     /// Minimum number of free units with which a request fits, even if its cost is lower; 1 if not given.
-    #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
+    #[cfg_attr(feature = "schema", schemars(range(max = crate::quota::MAX_UNITS)))]
     pub(super) required: Field<u64>,
     pub(super) on_store_error: Field<OnStoreError>,
     /// Prefix length of IPv6 addresses. Addresses with the same prefix share a counter; 64 if not given, 128 counts
@@ -93,7 +93,7 @@ pub(super) struct RuleSpec {
     pub(super) cost: Field<CostSpec>,
     /// Minimum number of free units with which a request fits, even if its cost is lower; 1 if not given. With 0 a
     /// request of cost 0 fits unless the counter is above max.
-    #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
+    #[cfg_attr(feature = "schema", schemars(range(max = crate::quota::MAX_UNITS)))]
     pub(super) required: Field<u64>,
     /// The requests that the rule charges; `if_admitted` if not given.
     pub(super) charge: Field<ChargeSpec>,
@@ -120,7 +120,7 @@ pub(super) struct RuleSpec {
 pub(super) struct ClusterSpec {
     /// The maximum number of units of a counter that a node may have allowed and that some other node has not
     /// acknowledged yet; max divided by twice the number of nodes if not given.
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 536_870_912)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = crate::quota::MAX_UNITS)))]
     pub(super) max_unsynced: Field<u64>,
     /// The behavior of a node while it cannot reach other nodes; `bounded` if not given.
     pub(super) on_partition: Field<OnPartition>,
@@ -199,7 +199,7 @@ pub(super) struct LimitMap {
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-z0-9._-]{1,128}$")))]
     pub(super) name: Field<String>,
     /// The maximum number of units per window; 0 denies all requests.
-    #[cfg_attr(feature = "schema", schemars(range(max = 536_870_912)))]
+    #[cfg_attr(feature = "schema", schemars(range(max = crate::quota::MAX_UNITS)))]
     pub(super) max: Field<u64>,
     /// The window: a whole number and one of the units ms, s, m (or min), h, d, w. A unit alone means 1 of this unit.
     #[cfg_attr(

@@ -1,0 +1,88 @@
+//! A compacted log with more units than a ring can have: the entries without packing.
+
+use std::collections::VecDeque;
+
+use super::state::{Entry, Expired, NewestEntry};
+use crate::heap::{HeapSize, allocated_bytes};
+
+/// The entries of a log, of which there is at least one.
+#[derive(Clone)]
+pub(super) struct LargeLog {
+    entries: VecDeque<Entry>,
+    /// The sum of the units of all entries.
+    total: u64,
+    /// A tick before which the oldest entry has no charges.
+    oldest_first: u64,
+    /// See [`NewestEntry::span`].
+    span: u32,
+}
+
+impl LargeLog {
+    /// Creates a log. The first entry has no charges before `oldest_first`, and `span` is the [`NewestEntry::span`] of the
+    /// last one.
+    pub(super) fn boxed(entries: &[Entry], (oldest_first, span): (u64, u32)) -> Box<Self> {
+        let total = entries.iter().map(|entry| entry.units).sum();
+        let entries = entries.iter().copied().collect();
+        Box::new(Self { entries, total, oldest_first, span })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub(super) fn oldest_first(&self) -> u64 {
+        self.oldest_first
+    }
+
+    pub(super) fn newest(&self) -> Option<NewestEntry> {
+        self.entries.back().map(|entry| NewestEntry { entry: *entry, span: self.span })
+    }
+
+    /// Returns the entry at `index`, counted from the oldest one.
+    pub(super) fn get(&self, index: usize) -> Option<Entry> {
+        self.entries.get(index).copied()
+    }
+
+    /// Adds units to the newest entry, whose last charge is then at `tick`.
+    pub(super) fn join_newest(&mut self, tick: u64, units: u64) {
+        if let Some(newest) = self.entries.back_mut() {
+            self.span += (tick - newest.tick) as u32;
+            *newest = Entry { tick, units: newest.units + units };
+            self.total += units;
+        }
+    }
+
+    /// Appends an entry of a single charge, whose tick must be after the tick of the newest entry.
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.entries.push_back(entry);
+        self.total += entry.units;
+        self.span = 0;
+    }
+
+    /// Removes the first entries, but not all.
+    pub(super) fn remove_first(&mut self, Expired { entries, units }: Expired) {
+        let Some(last_removed) = self.entries.drain(..entries).next_back() else { return };
+        self.total -= units;
+        self.oldest_first = match self.newest() {
+            // The first charge of the newest entry is known.
+            Some(newest) if self.len() == 1 => newest.first(),
+            _ => last_removed.tick + 1,
+        };
+    }
+
+    /// Returns the largest number of heap bytes of a log with at most `entries` entries, whose queue at most doubles.
+    pub(super) fn max_heap_bytes(entries: usize) -> usize {
+        allocated_bytes(size_of::<Self>()) + allocated_bytes(2 * entries * size_of::<Entry>())
+    }
+}
+
+impl HeapSize for LargeLog {
+    fn heap_bytes(&self) -> usize {
+        let queue_bytes = self.entries.capacity() * size_of::<Entry>();
+        allocated_bytes(size_of::<Self>()) + allocated_bytes(queue_bytes)
+    }
+}
