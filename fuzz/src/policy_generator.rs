@@ -97,6 +97,8 @@ const SPLIT_COUNTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
 const SAMPLE_PERCENTAGES: &[&str] = &["50%", "33.33%", "10%", "1%", "30%", "100%", "0%", "0.1"];
 const IPV6_PREFIXES: &[&str] = &["1", "64", "128", "0", "129", "-1"];
 const DENY_STATUSES: &[&str] = &["403", "429", "599", "600", "200", "x"];
+const PROBLEMS: &[&str] = &["quota-exceeded", "abnormal-usage-detected", "banned"];
+const BOOLEANS: &[&str] = &["true", "false", "no"];
 const COSTS: &[&str] = &["1", "tokens", "100", "0", "536870913", "Tokens", "''"];
 const CHARGE_OPTIONS: &[&str] = &["if_admitted", "always", "never"];
 
@@ -148,6 +150,8 @@ const RULE_FIELDS: &[FieldGenerator] = &[
     ("mode", true, |u| choose_value(u, MODES)),
     ("on_store_error", true, |u| choose_value(u, ON_STORE_ERROR_OPTIONS)),
     ("deny_status", true, |u| choose_value(u, DENY_STATUSES)),
+    ("problem", true, |u| choose_value(u, PROBLEMS)),
+    ("headers", true, |u| choose_value(u, BOOLEANS)),
     ("cost", true, |u| choose_value(u, COSTS)),
     ("required", true, |u| choose_value(u, UNIT_COUNTS)),
     ("charge", true, |u| choose_value(u, CHARGE_OPTIONS)),

@@ -7,9 +7,11 @@
 //! | [`X`](Style::X) | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 99`, `X-RateLimit-Reset: 1750000080` |
 //! | [`None`](Style::None) | |
 //!
-//! All styles but [`None`](Style::None) have the binding limit, and `Ietf` has all limits and their names. The reset of a
-//! denial is the time at which the request would fit; otherwise it is the time at which no unit of the limit is in use.
-//! Times are whole seconds, rounded up. `Retry-After` is part of every denial with a known wait, in every style, for
+//! All styles but [`None`](Style::None) have the binding limit, and `Ietf` has all limits and their names. Limits of rules
+//! with `headers: false` are left out; in place of a binding limit of such a rule, the headers have the visible limit with
+//! the smallest share left. The reset of a denial is the time at which the request would fit; otherwise it is the time at
+//! which no unit of the limit is in use. If an allowed request leaves no unit, the parameter `t` of `Ietf` is the time until
+//! another unit is available, or it is absent if that time is not known. Times are whole seconds, rounded up. `Retry-After` is part of every denial with a known wait, in every style, for
 //! clients and proxies that do not read rate-limit headers. A denial of a request that never fits has neither a reset nor
 //! `Retry-After`. The limit is the max of the quota; with a token bucket whose burst is larger, the remaining units may
 //! exceed it.
@@ -43,6 +45,7 @@ use crate::decision::{Decision, LimitStatus};
 use crate::jitter::JitterSample;
 
 pub use crate::problem::Problem;
+pub use crate::reason::ProblemType;
 
 /// The largest integer that a structured field (RFC 9651) can have.
 const MAX_STRUCTURED_FIELD_INTEGER: u64 = 999_999_999_999_999;
@@ -102,7 +105,7 @@ use decimal;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Style {
     /// `RateLimit-Policy` with every limit and `RateLimit` with the binding limit: structured fields, defined by
-    /// draft-ietf-httpapi-ratelimit-headers-10.
+    /// draft-ietf-httpapi-ratelimit-headers-11.
     #[default]
     Ietf,
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, defined by
@@ -282,7 +285,20 @@ pub fn for_each(
 /// limit [varies](crate::Limit::has_varying_window).
 pub fn policy_header(style: Style, decision: &Decision<'_>) -> Option<HeaderText> {
     let write = style.definition().write_policies?;
-    decision.binding().map(|_| write(decision))
+    shown_limit(decision).map(|_| write(decision))
+}
+
+/// Returns the limit that the headers describe; `None` if there is none. This is the binding limit, or the visible limit with
+/// the smallest share left if the rule of the binding limit has `headers: false`.
+fn shown_limit<'d>(decision: &'d Decision<'_>) -> Option<LimitStatus<'d>> {
+    let binding = decision.binding()?;
+    if binding.is_in_headers() {
+        return Some(binding);
+    }
+    let product = |one: &LimitStatus<'_>, other: &LimitStatus<'_>| {
+        u128::from(one.remaining()) * u128::from(other.limit().capacity())
+    };
+    visible_limits(decision).min_by(|one, other| product(one, other).cmp(&product(other, one)))
 }
 
 /// Calls `on_header` for each header except the [`policy_header`], with the index of its name in
@@ -294,16 +310,20 @@ pub fn for_each_status(
     jitter: JitterSample,
     mut on_header: impl FnMut(usize, &str),
 ) {
-    let Some(binding) = decision.binding() else { return };
-    let context = HeaderContext::new(decision, &binding, clock, jitter);
-    // Calls that the compiler can inline: function pointers in the definitions of the styles take more instructions.
-    match style {
-        Style::Ietf => ietf::write_status(&context, &mut on_header),
-        Style::Draft03 => three_fields::write_draft03_headers(&context, &mut on_header),
-        Style::X => three_fields::write_x_headers(&context, &mut on_header),
-        Style::None => {}
+    if let Some(limit) = shown_limit(decision) {
+        let context = HeaderContext::new(decision, &limit, clock, jitter);
+        // Calls that the compiler can inline: function pointers in the definitions of the styles take more instructions.
+        match style {
+            Style::Ietf => ietf::write_status(&context, &mut on_header),
+            Style::Draft03 => three_fields::write_draft03_headers(&context, &mut on_header),
+            Style::X => three_fields::write_x_headers(&context, &mut on_header),
+            Style::None => {}
+        }
     }
-    if let Some(seconds) = context.retry_after_seconds() {
+    if !decision.is_allowed()
+        && let Some(wait) = decision.retry_after()
+    {
+        let seconds = ceil_seconds(jitter.extend(wait));
         // `Retry-After` is the last header of every style.
         on_header(style.header_names().len() - 1, decimal!(seconds));
     }
@@ -321,7 +341,7 @@ impl Clock for FixedClock {
 /// The data from which the headers of every style are written.
 struct HeaderContext<'r> {
     decision: &'r Decision<'r>,
-    binding: &'r LimitStatus<'r>,
+    limit: &'r LimitStatus<'r>,
     /// The duration until the reset; `None` for a denied request that never fits.
     wait: Option<Duration>,
     clock: &'r dyn Clock,
@@ -330,26 +350,27 @@ struct HeaderContext<'r> {
 impl<'r> HeaderContext<'r> {
     fn new(
         decision: &'r Decision<'r>,
-        binding: &'r LimitStatus<'r>,
+        limit: &'r LimitStatus<'r>,
         clock: &'r dyn Clock,
         jitter: JitterSample,
     ) -> Self {
-        let wait = if decision.is_allowed() {
-            Some(binding.reset_after())
+        // A limit that fits a denied request is shown in place of a limit without headers.
+        let wait = if decision.is_allowed() || limit.fits() {
+            Some(limit.reset_after())
         } else {
-            binding.retry_after().map(|wait| jitter.extend(wait))
+            limit.retry_after().map(|wait| jitter.extend(wait))
         };
-        Self { decision, binding, wait, clock }
+        Self { decision, limit, wait, clock }
     }
 
-    /// Returns the max of the binding limit, limited to the largest integer of a structured field.
+    /// Returns the max of the shown limit, limited to the largest integer of a structured field.
     fn max_units(&self) -> u64 {
-        clamp_to_field_integer(self.binding.limit().quota().max())
+        clamp_to_field_integer(self.limit.limit().quota().max())
     }
 
-    /// Returns the units that the binding limit still admits, limited to the largest integer of a structured field.
+    /// Returns the units that the shown limit still admits, limited to the largest integer of a structured field.
     fn remaining_units(&self) -> u64 {
-        clamp_to_field_integer(self.binding.remaining())
+        clamp_to_field_integer(self.limit.remaining())
     }
 
     /// Returns the seconds until the reset, rounded up; `None` for a denied request that never fits.
@@ -362,21 +383,16 @@ impl<'r> HeaderContext<'r> {
         let at = self.clock.now().after(self.wait?);
         Some(clamp_to_field_integer(at.as_micros().div_ceil(1_000_000)))
     }
-
-    /// Returns the seconds after which a denied request would fit; `None` if the request is allowed or never fits.
-    fn retry_after_seconds(&self) -> Option<u64> {
-        if self.decision.is_allowed() {
-            return None;
-        }
-        self.seconds_until_reset()
-    }
 }
 
-/// Returns the limits that are shown to the client: all limits except refunds and limits that only observe.
+/// Returns the limits that are shown to the client: all limits except refunds, limits that only observe, and limits of rules
+/// with `headers: false`.
 pub(crate) fn visible_limits<'d>(
     decision: &'d Decision<'_>,
 ) -> impl Iterator<Item = LimitStatus<'d>> {
-    decision.limits().filter(|status| !status.is_observed() && !status.is_refund())
+    decision
+        .limits()
+        .filter(|status| status.is_in_headers() && !status.is_observed() && !status.is_refund())
 }
 
 /// Returns the window of a limit, or the current period of a calendar limit, in seconds; `None` if the window is shorter

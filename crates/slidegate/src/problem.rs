@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::decision::{Decision, LimitStatus};
-use crate::reason::Reason;
+use crate::reason::{ProblemType, Reason};
 
 /// The body of a denial. Serialize it as JSON, with the media type [`CONTENT_TYPE`](Self::CONTENT_TYPE).
 ///
@@ -40,8 +40,9 @@ impl Problem {
 
     /// Creates the problem details of a denial. Returns `None` if the request was allowed.
     ///
-    /// The problem is *quota exceeded*, with the names of the limits that deny the request, or *temporary reduced
-    /// capacity*, without names, if the store is unavailable and a rule denies requests in that case.
+    /// The problem has the [type](ProblemType) of the binding limit's rule and the names of the limits that deny the request,
+    /// or it is *temporary reduced capacity*, without names, if the store is unavailable and a rule denies requests in that
+    /// case.
     pub fn from_decision(decision: &Decision<'_>) -> Option<Self> {
         let reason = decision.reason()?;
         if reason == Reason::StoreUnavailable {
@@ -49,7 +50,13 @@ impl Problem {
         }
         let violated = decision.limits().filter(LimitStatus::is_denying);
         let violated_policies = violated.map(|status| status.policy_name().to_owned()).collect();
-        Some(Self { violated_policies, reason, status: decision.status(), ..Self::QUOTA_EXCEEDED })
+        let problem_type =
+            decision.binding().map(|binding| binding.problem_type()).unwrap_or_default();
+        let problem = match problem_type {
+            ProblemType::QuotaExceeded => Self::QUOTA_EXCEEDED,
+            ProblemType::AbnormalUsageDetected => Self::ABNORMAL_USAGE,
+        };
+        Some(Self { violated_policies, reason, status: decision.status(), ..problem })
     }
 
     /// Returns the HTTP status of the response, from [`Decision::status`].
@@ -67,6 +74,14 @@ impl Problem {
         title: "Quota exceeded",
         status: 429,
         reason: Reason::LimitExceeded,
+        violated_policies: Vec::new(),
+    };
+
+    const ABNORMAL_USAGE: Self = Self {
+        r#type: "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+        title: "Abnormal usage detected",
+        status: 429,
+        reason: Reason::Banned,
         violated_policies: Vec::new(),
     };
 
@@ -113,6 +128,28 @@ rules:
         assert_eq!(text, expected);
         let several = serde_json::to_value(problem([denied, fits, denied])).unwrap();
         assert_eq!(several["violated-policies"], json!(["per-tenant", "burst.1m"]));
+    }
+
+    #[test]
+    fn rule_of_binding_limit_chooses_problem_type() {
+        let policy = "
+rules:
+  - { name: banned, limits: denied, problem: abnormal-usage-detected }
+  - { name: plain, limits: [10/s], problem: quota-exceeded }
+";
+        let never = ScriptedOutcome::Denied { remaining: 0, reset_us: 0, retry_after_us: None };
+        let denied = ScriptedOutcome::Denied { remaining: 0, reset_us: 1, retry_after_us: Some(1) };
+        let fits = ScriptedOutcome::Fits { remaining: 1, reset_us: 1 };
+        for (outcomes, expected) in [
+            ([never, fits], "abnormal-usage-detected"),
+            ([never, denied], "abnormal-usage-detected"),
+            ([fits, denied], "quota-exceeded"),
+        ] {
+            let decision = test_util::scripted_decision(policy, &outcomes);
+            let problem = Problem::from_decision(&decision).unwrap();
+            assert!(problem.r#type.ends_with(expected), "{problem:?}");
+            assert_eq!(problem.status, 429);
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Reasons for denials, with their names in JSON and metrics.
+//! Reasons for denials, with their names in JSON and metrics, and the problem types that rules choose.
 
 use std::fmt;
 
@@ -31,6 +31,19 @@ pub enum Reason {
     CallInProgress,
     /// The request has an idempotency key and refunds units. Refunds cannot be repeated safely, so nothing was changed.
     RefundWithIdempotencyKey,
+}
+
+/// The problem type of a denial by a limit, as the draft of the rate-limit headers defines it. A rule chooses the type in its
+/// field `problem`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "policy", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum ProblemType {
+    /// The requests exceed a quota.
+    #[default]
+    QuotaExceeded,
+    /// The requests look unintended or malicious. Most rules with this type deny every request.
+    AbnormalUsageDetected,
 }
 
 impl Reason {

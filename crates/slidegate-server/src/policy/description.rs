@@ -1,6 +1,7 @@
 //! Describes rules in words, for `validate`, `explain` and the log of a reload.
 
 use bytesize::ByteSize;
+use slidegate::headers::ProblemType;
 use slidegate::policy::{
     Condition, Mode, OnStoreError, Override, Rule, RuleCost, RuleSettings, When, WhenMissing,
 };
@@ -35,6 +36,12 @@ pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
     lines.extend(describe_costs(rule));
     if let Some(status) = rule.deny_status() {
         lines.push(format!("denied requests have status {status}"));
+    }
+    if rule.problem() == ProblemType::AbnormalUsageDetected {
+        lines.push("denied requests have the problem type abnormal-usage-detected".into());
+    }
+    if !rule.is_in_headers() {
+        lines.push("left out of rate limit headers".into());
     }
     match rule.on_store_error() {
         OnStoreError::Local => {}

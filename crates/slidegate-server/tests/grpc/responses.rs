@@ -106,6 +106,32 @@ rules:
     assert_eq!(check("banned", 1).await, (Code::OverLimit, 0, 60));
 }
 
+/// Envoy writes its headers from the limits in the statuses.
+#[tokio::test]
+async fn rule_without_headers_has_status_without_limit() {
+    let policy = "
+rules:
+  - { name: per-user, domain: api, per: [user], limits: [2/h] }
+  - { name: total, domain: api, per: [scope], limits: [1/h], headers: false, problem: abnormal-usage-detected }
+";
+    let server = Server::start_with_grpc(policy, &[]);
+    let client = Client::connect(&server).await;
+    let descriptors = ["user", "scope"].map(|key| new_descriptor(&[(key, "a")]));
+    for code in [Code::Ok, Code::OverLimit] {
+        let response = client.check(new_request(descriptors.clone())).await;
+        let [user, total] = &response.statuses[..] else { panic!("two statuses") };
+        assert_eq!((response.overall_code(), total.code()), (code, code));
+        assert!(user.current_limit.is_some() && total.current_limit.is_none());
+        assert_eq!(response_header(&response, "ratelimit-policy"), Some("\"per-user\";q=2;w=3600"));
+        assert!(response_header(&response, "ratelimit").unwrap().starts_with("\"per-user\";r=1"));
+        assert_eq!(response_header(&response, "retry-after").is_some(), code == Code::OverLimit);
+        if code == Code::OverLimit {
+            let body: Value = serde_json::from_slice(&response.raw_body).unwrap();
+            assert!(body["type"].as_str().unwrap().ends_with("#abnormal-usage-detected"), "{body}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn rule_applies_only_to_exact_descriptor_and_domain() {
     let policy = "rules: [{ name: per-user, domain: api, per: [user], limits: [1/h] }]";

@@ -16,7 +16,7 @@ const RATE_LIMIT_HEADER: HeaderName = HeaderName::from_static("ratelimit");
 /// response has no `Date` header; in all other cases, an error of the client's clock does not matter.
 ///
 /// `Retry-After` (seconds, or a date) takes precedence. Without this header, the function uses the `RateLimit` field as
-/// in draft-ietf-httpapi-ratelimit-headers-10: the parameter `t` of the limits with nothing remaining. If there are
+/// in draft-ietf-httpapi-ratelimit-headers-11: the parameter `t` of the limits with nothing remaining. If there are
 /// several values, the longest wait applies. Malformed values are ignored. A date in the past is a wait of zero.
 ///
 /// [`RetryLayer`](super::RetryLayer) uses this function. Clients that are not tower services can call it directly.

@@ -66,8 +66,9 @@ async fn only_test_api_keys_are_limited() {
             for remaining in (0..10).rev() {
                 let response = http.get_with_header("x-api-key", test).await;
                 assert_eq!((response.status, &*response.body), (200, "hello"), "{fixture:?}");
-                let expected = format!("\"test-keys\";r={remaining};t=60");
-                assert_eq!(response.header("ratelimit"), Some(&*expected), "{fixture:?}");
+                let ratelimit = response.header("ratelimit").unwrap();
+                let expected = format!("\"test-keys\";r={remaining}");
+                assert_eq!(ratelimit.trim_end_matches(";t=60"), expected, "{fixture:?}");
             }
             let denied = http.get_with_header("x-api-key", test).await;
             assert_eq!((denied.status, denied.retry_after()), (429, Some(60)), "{fixture:?}");

@@ -32,9 +32,9 @@ async fn ietf_headers_list_limits_of_both_layers() {
         let http = serve_with_nested_layers(&fixture, Style::Ietf).await;
         for (path, status, expected) in [
             ("/costly", 200, &["\"costly\";r=1;t=60", "\"all\";r=3;t=60"][..]),
-            ("/costly", 200, &["\"costly\";r=0;t=60", "\"all\";r=2;t=60"]),
+            ("/costly", 200, &["\"costly\";r=0", "\"all\";r=2;t=60"]),
             ("/costly", 429, &["\"costly\";r=0;t=60", "\"all\";r=1;t=60"]),
-            ("/cheap", 200, &["\"all\";r=0;t=60"]),
+            ("/cheap", 200, &["\"all\";r=0"]),
             ("/costly", 429, &["\"all\";r=0;t=60"]),
         ] {
             let response = http.get(path).await;

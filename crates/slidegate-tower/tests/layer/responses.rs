@@ -30,11 +30,9 @@ async fn serve_with_two_requests_per_minute(
 async fn ietf_headers_report_limits() {
     with_both_stores!(|fixture| {
         let http = serve_with_two_requests_per_minute(&fixture, Style::Ietf).await;
-        for (status, expected) in [
-            (200, "\"per-key\";r=1;t=60"),
-            (200, "\"per-key\";r=0;t=60"),
-            (429, "\"per-key\";r=0;t=60"),
-        ] {
+        for (status, expected) in
+            [(200, "\"per-key\";r=1;t=60"), (200, "\"per-key\";r=0"), (429, "\"per-key\";r=0;t=60")]
+        {
             let response = http.get_with_header("x-api-key", "k1").await;
             assert_eq!(response.status, status, "{fixture:?}");
             assert_eq!(response.header("ratelimit-policy"), Some("\"per-key\";q=2;w=60"));
@@ -241,7 +239,7 @@ async fn retry_jitter_lengthens_wait_in_all_headers() {
         // An allowed response has no jitter.
         assert_eq!(
             http.get_with_header("x-api-key", "k1").await.header("ratelimit"),
-            Some("\"per-key\";r=0;t=60")
+            Some("\"per-key\";r=0")
         );
         let mut waits = Vec::new();
         for _ in 0..50 {

@@ -7,6 +7,7 @@ use crate::limit::Limit;
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
 use crate::policy::{HitOrigin, Match, MatchedRules, Rule, SettingsSource};
+use crate::reason::ProblemType;
 use crate::rule_limit::RuleLimit;
 
 /// The status of one limit after a decision. If the request was charged, the status includes the charge.
@@ -129,6 +130,24 @@ impl<'d> LimitStatus<'d> {
     /// joint limits.
     pub fn is_denying(&self) -> bool {
         self.veto != Veto::Never && !self.outcome.fits()
+    }
+
+    /// Returns whether rate limit headers contain the limit: `false` if its rule has `headers: false`.
+    pub fn is_in_headers(&self) -> bool {
+        match self.source {
+            LimitStatusSource::Limiter { .. } => true,
+            #[cfg(feature = "policy")]
+            LimitStatusSource::Rule(rule, _) => rule.is_in_headers(),
+        }
+    }
+
+    /// Returns the problem type of a denial by this limit.
+    pub(crate) fn problem_type(&self) -> ProblemType {
+        match self.source {
+            LimitStatusSource::Limiter { .. } => ProblemType::QuotaExceeded,
+            #[cfg(feature = "policy")]
+            LimitStatusSource::Rule(rule, _) => rule.problem(),
+        }
     }
 
     /// Returns whether the limit is in observe mode, in which it never denies a request.

@@ -39,9 +39,11 @@ const fn denied_outcome(seconds: u64) -> ScriptedOutcome {
     }
 }
 
-/// Returns a policy in YAML with one rule for each `(name, quota)`.
+/// Returns a policy in YAML with one rule for each `(name, quota)`. The windows are fixed, as in the drafts.
 fn policy_yaml(limits: &[(&str, &str)]) -> String {
-    let rules = limits.iter().map(|(name, quota)| format!("{{ name: {name}, limits: [{quota}] }}"));
+    let rules = limits.iter().map(|(name, quota)| {
+        format!("{{ name: {name}, limits: [{quota}], algorithm: fixed_window }}")
+    });
     format!("rules: [{}]", rules.collect::<Vec<_>>().join(", "))
 }
 
@@ -54,7 +56,7 @@ type DraftExample = (
     Option<&'static str>,
 );
 
-/// Examples of draft-ietf-httpapi-ratelimit-headers-10 that this crate can express.
+/// Examples of draft-ietf-httpapi-ratelimit-headers-11 that this crate can express.
 #[rustfmt::skip]
 const EXPRESSIBLE_DRAFT_EXAMPLES: [DraftExample; 13] = [
     // Section 3, 3.2, 4
@@ -180,5 +182,69 @@ fn documentation_shows_headers_of_every_style() {
             headers.iter().map(|(name, value)| format!("`{name}: {value}` ")).collect();
         let row = format!("| `{style}` | {shown}|\n");
         assert!(document.contains(&row), "{row}");
+    }
+}
+
+/// Returns the values of `RateLimit-Policy`, `RateLimit` and `Retry-After` for a policy and its outcomes.
+fn ietf_values(policy: &str, outcomes: &[ScriptedOutcome]) -> [Option<String>; 3] {
+    let headers = write_scripted_headers(Style::Ietf, policy, outcomes);
+    ietf::HEADER_NAMES.map(|name| header_value(&headers, name).map(str::to_owned))
+}
+
+/// The draft defines `t` as the time until additional quota is available.
+#[test]
+fn allowed_request_without_units_has_time_of_next_unit() {
+    let algorithms = [
+        ("fixed_window", Some("50")),
+        ("token_bucket", Some("6")),
+        ("sliding_window", None),
+        ("sliding_log", None),
+        ("sliding_counter", None),
+        ("sliding_buckets", None),
+    ];
+    for (algorithm, seconds) in algorithms {
+        let policy = format!("rules: [{{ name: a, limits: [10/min], algorithm: {algorithm} }}]");
+        let [_, limit, _] = ietf_values(&policy, &[outcome_that_fits(0, 50)]);
+        let parameter = seconds.map(|seconds| format!(";t={seconds}")).unwrap_or_default();
+        assert_eq!(limit, Some(format!("\"a\";r=0{parameter}")), "{algorithm}");
+        let [_, limit, _] = ietf_values(&policy, &[outcome_that_fits(1, 50)]);
+        assert_eq!(limit.as_deref(), Some("\"a\";r=1;t=50"), "{algorithm}");
+        let [_, limit, _] = ietf_values(&policy, &[denied_outcome(5)]);
+        assert_eq!(limit.as_deref(), Some("\"a\";r=0;t=5"), "{algorithm}");
+    }
+}
+
+#[test]
+fn rules_without_headers_are_left_out() {
+    let policy = "
+rules:
+  - { name: hidden, limits: [10/min], headers: false }
+  - { name: shown, limits: [10/h] }
+  - { name: other, limits: [100/h] }
+";
+    let [few, more, most] = [1, 4, 50].map(|remaining| outcome_that_fits(remaining, 30));
+    let text = |text: &str| Some(text.to_owned());
+    let policies = r#""shown";q=10;w=3600, "other";q=100;w=3600"#;
+    assert_eq!(
+        ietf_values(policy, &[few, more, most]),
+        [text(policies), text(r#""shown";r=4;t=30"#), None]
+    );
+    // A denial by a hidden limit has its wait, and the state of a visible limit.
+    assert_eq!(
+        ietf_values(policy, &[denied_outcome(7), more, most]),
+        [text(policies), text(r#""shown";r=4;t=30"#), text("7")]
+    );
+    assert_eq!(
+        ietf_values(policy, &[few, denied_outcome(9), most]),
+        [text(policies), text(r#""shown";r=0;t=9"#), text("9")]
+    );
+    let only = "rules: [{ name: hidden, limits: [10/min], headers: false }]";
+    assert_eq!(ietf_values(only, &[few]), [None, None, None]);
+    assert_eq!(ietf_values(only, &[denied_outcome(7)]), [None, None, text("7")]);
+    let other_styles = [(Style::Draft03, "10, 10;w=3600, 100;w=3600"), (Style::X, "10")];
+    for (style, limits) in other_styles {
+        let headers = write_scripted_headers(style, policy, &[few, more, most]);
+        assert_eq!(headers[0].1, limits, "{style}");
+        assert_eq!(headers[1].1, "4", "{style}");
     }
 }

@@ -15,6 +15,7 @@ use crate::cluster_options::ClusterOptions;
 use crate::host::is_host_attribute;
 use crate::key::Scope;
 use crate::on_store_error::OnStoreError;
+use crate::reason::ProblemType;
 use crate::rule_limit::RuleLimit;
 
 /// One entry of a policy: the conditions under which the rule applies, the attributes by which the rule counts, and its
@@ -40,6 +41,8 @@ pub struct Rule {
     pub(super) on_store_error: OnStoreError,
     pub(super) charge: ChargeSettings,
     pub(super) deny_status: Option<u16>,
+    pub(super) problem: ProblemType,
+    pub(super) is_in_headers: bool,
     pub(super) settings: RuleSettings,
     pub(super) overrides: Box<[Override]>,
     pub(super) redis: Option<Box<RuleRedisOptions>>,
@@ -259,6 +262,16 @@ impl Rule {
     /// Returns the HTTP status of requests that this rule denies, from 400 to 599. `None` means 429.
     pub fn deny_status(&self) -> Option<u16> {
         self.deny_status
+    }
+
+    /// Returns the problem type of a denial by this rule.
+    pub fn problem(&self) -> ProblemType {
+        self.problem
+    }
+
+    /// Returns `true` if rate limit headers contain the limits of the rule.
+    pub fn is_in_headers(&self) -> bool {
+        self.is_in_headers
     }
 
     /// Returns the mode and the limits for requests that no override matches.

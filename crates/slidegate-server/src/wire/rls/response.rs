@@ -160,7 +160,8 @@ fn build_descriptor_status(
     };
     DescriptorStatus {
         code: to_rls_response_code(!outcome.fits()),
-        current_limit: Some(RateLimit {
+        // Envoy writes headers from it.
+        current_limit: limit_status.is_in_headers().then(|| RateLimit {
             requests_per_unit: saturate_to_u32(quota.max()),
             unit,
             name: limit_status.policy_name().to_owned(),

@@ -194,6 +194,8 @@ impl Compiler<'_> {
             on_store_error: spec.on_store_error.get().copied().unwrap_or(defaults.on_store_error),
             charge,
             deny_status: self.deny_status_from_field(&spec.deny_status),
+            problem: spec.problem.get().copied().unwrap_or_default(),
+            is_in_headers: spec.headers.get().copied().unwrap_or(true),
             settings,
             overrides: overrides.into(),
             missing,

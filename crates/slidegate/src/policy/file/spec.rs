@@ -15,6 +15,7 @@ use crate::calendar::{Period, Weekday};
 use crate::cluster_options::OnPartition;
 use crate::on_store_error::OnStoreError;
 use crate::policy::mode::WhenMissing;
+use crate::reason::ProblemType;
 
 /// Rate limits: rules, their defaults and route templates.
 #[derive(Default, Deserialize)]
@@ -88,6 +89,11 @@ pub(super) struct RuleSpec {
     /// The HTTP status of requests that the rule denies; 429 if not given.
     #[cfg_attr(feature = "schema", schemars(range(min = 400, max = 599)))]
     pub(super) deny_status: Field<u64>,
+    /// The problem type in the body of a denial; `quota-exceeded` if not given. `abnormal-usage-detected` states
+    /// that the requests of the client look unintended or malicious, for example on a ban.
+    pub(super) problem: Field<ProblemType>,
+    /// Whether rate limit headers contain the limits of the rule; true if not given. `Retry-After` is sent in any case.
+    pub(super) headers: Field<bool>,
     /// The cost that the rule charges for a request: a constant number of units, or the name of a cost of the request;
     /// the request's `cost` if not given.
     pub(super) cost: Field<CostSpec>,

@@ -122,8 +122,7 @@ const VOCABULARIES: [&Synonyms; 9] = [
 ];
 
 /// Attributes that are often written as fields of a rule. They belong into `when`.
-const ATTRIBUTES: [&str; 9] =
-    ["path", "route", "method", "host", "ip", "header", "headers", "user", "tenant"];
+const ATTRIBUTES: [&str; 8] = ["path", "route", "method", "host", "ip", "header", "user", "tenant"];
 
 /// Fields of a limit that are often written as fields of a rule.
 const LIMIT_FIELDS: [&str; 7] =
