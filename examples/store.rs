@@ -16,9 +16,6 @@ use slidegate::store::{Asynchronous, Store, StoreError, admits, has_charge, pend
 use slidegate::testkit::{block_on, conformance::run_trace};
 use slidegate::{Algorithm, Limit, Limiter, ManualClock, Timestamp};
 
-/// The time for which an expired counter is kept, because the clock may be set back.
-const MARGIN: Duration = Duration::from_secs(1);
-
 /// The counters, each with its algorithm and its state. In a database, a counter has a row for each bucket, with the units
 /// that `Additive::visit_units` returns. `Additive::state_from_buckets` creates the state from these rows.
 type Table = HashMap<CounterId, (SlidingBuckets, <SlidingBuckets as Counter>::State)>;
@@ -82,10 +79,10 @@ impl<C: Clock> MapStore<C> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes unused counters, and returns the number of the others. A service calls this method once a minute.
+    /// Removes unused counters, a second late because the clock may be set back. Returns the number of the others.
     pub(crate) fn remove_expired(&self) -> usize {
-        let (mut table, now) = (self.lock(), self.clock.now());
-        table.retain(|_, (buckets, state)| buckets.expires_at(state).after(MARGIN) > now);
+        let (mut table, now, margin) = (self.lock(), self.clock.now(), Duration::from_secs(1));
+        table.retain(|_, (buckets, state)| buckets.expires_at(state).after(margin) > now);
         table.len()
     }
 }

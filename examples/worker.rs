@@ -12,7 +12,7 @@ use slidegate::{Check, Jitter, Limiter};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     // Over Redis, `Limiter::with_store("mails", ["2/100ms"], RedisStore::open(address, settings)?)?`.
-    let limiter = Limiter::new(["2/100ms"])?;
+    let limiter = Limiter::new(["2/100ms"])?.named("mails");
 
     for mail in 1..=5 {
         // Workers that wait for the same limit retry at different times because of the jitter.

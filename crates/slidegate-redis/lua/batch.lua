@@ -78,8 +78,8 @@ local function write_slot(key_index, tag, bytes)
   if ttls_ms[key_index] == IN_PLACE then ttls_ms[key_index] = 0 end
 end
 
--- Returns the reply for a hit of which `charged` units were charged. `retry` is not 0 if the hit did not fit. If nothing remains, or it did not fit,
--- `decide` is called for the time until one unit fits.
+-- Returns the reply for a hit of which `charged` units were charged. `retry` is not 0 if the hit did not fit. If nothing
+-- remains, or it did not fit, `decide` is called for the time until one unit fits.
 local function charged_reply(charged, retry, remaining, reset, charged_at, decide, ...)
   if remaining > 0 and retry == 0 then return pack(REPLY, 1, remaining, reset, 0, charged_at, charged) end
   local _, _, _, wait = decide(...)

@@ -98,7 +98,7 @@ fn advance_clock_randomly(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Ti
 }
 
 /// Asserts that a denial from the cache has the same figures and the same wait as a denial from Redis. The units above max
-/// are those of the last reply; some of them may have left since. A limit that fits has the figures of an earlier reply.
+/// are as in the last reply; some of them may have left since. A limit that fits has the figures of an earlier reply.
 fn assert_same_denial_figures(hits: &[Hit<'_>], cached: &ChargeResult, uncached: &ChargeResult) {
     let figures = |outcome: &Outcome| {
         (outcome.fits(), outcome.remaining(), outcome.reset_after(), outcome.retry_after())

@@ -37,16 +37,27 @@ const SERVER_LAYERS: &[&[&str]] = &[
 /// The modules of the library, from the lowest layer to the highest.
 const LIBRARY_LAYERS: &[&[&str]] = &[
     &[
-        "calendar", "clock", "compact", "heap", "host", "jitter", "network", "quota", "reason",
-        "similar", "sync", "restart",
+        "calendar",
+        "clock",
+        "compact",
+        "heap",
+        "host",
+        "jitter",
+        "network",
+        "on_store_error",
+        "quota",
+        "reason",
+        "similar",
+        "sync",
+        "restart",
     ],
     &["outcome", "algorithm"],
     &["key", "limit", "redis_options", "cluster_options", "hit", "rule_limit", "call", "store_key"],
     &["store"],
     &["policy", "request", "idempotency_key", "decision", "permit", "reserved_call"],
-    &["wait", "headers", "problem"],
+    &["wait", "headers", "problem", "fallback"],
     &["gate", "limiter"],
-    &["internal", "testkit", ""],
+    &["testkit", ""],
 ];
 
 /// The modules of a crate that must not use each other, although their layers would allow it.

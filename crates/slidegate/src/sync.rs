@@ -17,7 +17,7 @@ pub(crate) use {
 #[cfg(shuttle)]
 mod shuttle_mutex {
     /// A mutex of shuttle, without poisoning, that has the same methods as the mutex of parking_lot.
-    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+    pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {

@@ -23,7 +23,7 @@ const TEST_WINDOWS: [Duration; 5] = [
 const LARGE_MAX: u64 = 5_000_000_000_001;
 
 /// Returns limits of every algorithm for the property tests, with two small values of max and a large one. Algorithms
-/// that support it also have a limit of [`LARGE_MAX`].
+/// that support it also have a limit with a max above 2^32.
 pub fn limits() -> Vec<Limit> {
     let algorithms = [
         Algorithm::SlidingWindow { resolution: None },

@@ -8,8 +8,7 @@ use slidegate::gate::ReservedCall;
 use slidegate::store::CallId;
 use slidegate::wait::WaitBounds;
 use slidegate::{
-    ActualCosts, Check, Decision, Descriptor, Gate, MemoryStore, Permit, Policy, Reason, Request,
-    Store,
+    Check, Decision, Descriptor, Gate, MemoryStore, Permit, Policy, Reason, Request, Store,
 };
 use tokio::task::spawn_local;
 use tokio::time::sleep;
