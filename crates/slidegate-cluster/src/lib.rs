@@ -25,7 +25,7 @@
 //! })
 //! .await?;
 //! let limiter = Limiter::with_store("api", ["10/s"], store)?;
-//! println!("allowed: {}", limiter.check_async("tenant:acme").await?.is_allowed());
+//! println!("allowed: {}", limiter.check_async("tenant:acme").await.is_allowed());
 //! # Ok(())
 //! # }
 //! ```

@@ -8,7 +8,7 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = RedisStore::open("redis://127.0.0.1:6379", Settings::default())?;
 //! let limiter = Limiter::with_store("api", ["10/s", "600/min"], store)?;
-//! let decision = limiter.check_async("tenant:acme").await?;
+//! let decision = limiter.check_async("tenant:acme").await;
 //! println!("allowed: {}, {} left", decision.is_allowed(), decision.remaining());
 //! # Ok(())
 //! # }

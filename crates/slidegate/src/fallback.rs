@@ -14,9 +14,9 @@ use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
 use crate::permit::Permit;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
-use crate::store::{Adjustment, DEFAULT_MAX_CALL_RECORDS, Receipt, SyncStore};
+use crate::store::{Adjustment, Charge, DEFAULT_MAX_CALL_RECORDS, Receipt, SyncStore};
 #[cfg(feature = "policy")]
-use crate::store::{Charge, PermitChange, SettleResult, Settlement};
+use crate::store::{PermitChange, SettleResult, Settlement};
 
 /// Minimum time for which counts are kept. It is longer than a decision takes, so that counts are not dropped during a
 /// decision that uses them.

@@ -130,7 +130,7 @@ fn calendar_limit_has_name_and_shape_of_its_period() {
     assert_eq!(Limit::new(limit.quota(), limit.algorithm()).unwrap(), limit);
     let other = Limit::new("7/d".parse().unwrap(), limit.algorithm());
     assert_eq!(other, Err(LimitError::CalendarWindow(week)));
-    assert!(matches!(Limit::calendar(1 << 30, week), Err(LimitError::Quota(_))));
+    assert!(matches!(Limit::calendar(1 << 53, week), Err(LimitError::Quota(_))));
     // Nodes of different versions identify shared counters by this hash.
     let berlin = Calendar::new(Period::Month).with_time_zone("Europe/Berlin").unwrap();
     let limit = Limit::calendar(7, berlin).unwrap();

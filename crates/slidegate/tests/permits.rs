@@ -298,7 +298,7 @@ fn header_states_concurrent_requests() {
     };
     let first = gate.acquire(&request("ann")).unwrap();
     let policy = r#"ratelimit-policy: "streams.1m";q=3;w=60, "streams.in-flight";q=2;qu="concurrent-requests""#;
-    assert_eq!(headers(first.decision()), [policy, r#"ratelimit: "streams.in-flight";r=1;t=60"#]);
+    assert_eq!(headers(first.decision()), [policy, r#"ratelimit: "streams.1m";r=2;t=60"#]);
     let _second = gate.acquire(&request("ann")).unwrap();
     let denied = gate.check(&request("ann"));
     assert_eq!(headers(&denied), [policy, r#"ratelimit: "streams.in-flight";r=0"#]);

@@ -28,23 +28,8 @@ impl<S: Store> Gate<S> {
         self.check_on(Timer::asynchronous(), request).await
     }
 
-    /// Decides a request by the rules of a policy that apply to it. [`check_async`](Self::check_async),
-    /// [`peek_async`](Self::peek_async) and [`report_async`](Self::report_async) do this with the rules of the gate's policy.
-    ///
-    /// ```
-    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
-    ///
-    /// # futures_executor::block_on(async {
-    /// let policy = Policy::from_yaml("rules: [{ name: a, per: [client], limits: [5/min] }]")?;
-    /// let gate = Gate::new(policy, MemoryStore::new());
-    /// let request = Request::new("default", Descriptor::new([("client", "ann")]));
-    /// let policy = gate.policy();
-    /// let matched = policy.apply(&request);
-    /// println!("{} rules apply", matched.matches().count());
-    /// assert_eq!(gate.decide_async(&matched).await.remaining(), 4);
-    /// # Ok::<(), slidegate::PolicyErrors>(())
-    /// # }).unwrap();
-    /// ```
+    /// Decides a request by the rules of a policy that apply to it. Waits as [`check_async`](Self::check_async) does. See
+    /// [`decide`](Self::decide).
     pub async fn decide_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
         match (Timer::asynchronous(), self.wait_of(matched)) {
             // Boxed, because few requests wait, and the others should not pay for a larger future.

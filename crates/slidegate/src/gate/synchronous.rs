@@ -26,6 +26,19 @@ impl<S> Gate<S> {
 
     /// Decides a request by the rules of a policy that apply to it, without a wait. [`check`](Self::check),
     /// [`peek`](Self::peek) and [`report`](Self::report) do this with the rules of the gate's policy.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    ///
+    /// let policy = Policy::from_yaml("rules: [{ name: a, per: [client], limits: [5/min] }]")?;
+    /// let gate = Gate::new(policy, MemoryStore::new());
+    /// let request = Request::new("default", Descriptor::new([("client", "ann")]));
+    /// let policy = gate.policy();
+    /// let matched = policy.apply(&request);
+    /// println!("{} rules apply", matched.matches().count());
+    /// assert_eq!(gate.decide(&matched).remaining(), 4);
+    /// # Ok::<(), slidegate::PolicyErrors>(())
+    /// ```
     pub fn decide(&self, matched: &MatchedRules<'_>) -> Decision<'static>
     where
         S: SyncStore,
