@@ -10,7 +10,7 @@ use std::error::Error;
 
 use axum::{Router, routing::get};
 use slidegate::{Limiter, LimiterError, Store};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 use slidegate_tower::{RateLimitLayer, WhenMissing, extract};
 
 /// Creates the API, with three requests per minute for each API key, counted in `store`.
@@ -22,7 +22,7 @@ fn app<S: Store>(store: S) -> Result<Router, LimiterError> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let store = RedisStore::open(&env::var("REDIS_URL")?, Settings::default())?;
+    let store = RedisStore::open(&env::var("REDIS_URL")?, RedisSettings::default())?;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     Ok(axum::serve(listener, app(store)?).await?)
 }

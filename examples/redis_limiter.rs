@@ -8,17 +8,19 @@ use std::env;
 use std::error::Error;
 use std::time::Duration;
 
-use slidegate::{Check, Limiter};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate::{Check, Limiter, OnStoreError};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     // The default timeout of 15 ms suits services. The first call of this program waits for the connection.
-    let settings = Settings { timeout: Duration::from_secs(1), ..Settings::default() };
+    let settings = RedisSettings { timeout: Duration::from_secs(1), ..RedisSettings::default() };
     let store = RedisStore::open(&address, settings)?;
     // Other limiters in the same Redis have other names, and so other counters.
     let limiter = Limiter::with_store("example", ["3/h", "10000/d"], store)?;
+    // While Redis is unavailable, this limiter allows all calls. By default, it counts in memory.
+    let limiter = limiter.on_store_error(OnStoreError::Allow);
 
     // A key is a string, an integer, an IP address, or a pair of them.
     let key = ("customer", 42);

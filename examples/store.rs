@@ -1,5 +1,5 @@
 //! A store of counters in a map, as a pattern for a store over a database. It counts limits with `sliding_buckets`, and
-//! rejects limits with other algorithms. The program runs the conformance suite, and then limits requests.
+//! rejects limits with other algorithms. The program tests the store, and then limits requests.
 //!
 //! ```sh
 //! cargo run -p slidegate --features testkit --example store
@@ -13,7 +13,7 @@ use slidegate::algorithm::{AnyAdditive, Counter, SlidingBuckets};
 use slidegate::clock::Clock;
 use slidegate::store::{Adjustment, Charge, ChargeResult, CounterId, Edit, Hit, Outcomes, Receipt};
 use slidegate::store::{Asynchronous, Store, StoreError, admits, has_charge, pending_units};
-use slidegate::testkit::{block_on, conformance::run_trace};
+use slidegate::testkit::{block_on, conformance::run_trace, properties};
 use slidegate::{Algorithm, Limit, Limiter, ManualClock, Timestamp};
 
 /// The counters, each with its algorithm and its state. In a database, a counter has a row for each bucket, with the units
@@ -28,10 +28,10 @@ pub(crate) struct MapStore<C> {
 }
 
 /// Returns the algorithm of a limit, with its quota.
-fn sliding_buckets(limit: &Limit) -> Result<SlidingBuckets, StoreError> {
+fn sliding_buckets(limit: &Limit) -> Result<SlidingBuckets, String> {
     match (limit.algorithm(), limit.additive()) {
         (Algorithm::SlidingBuckets { .. }, Some(AnyAdditive::SlidingBuckets(found))) => Ok(found),
-        _ => Err(StoreError::Unsupported(format!("{limit} does not use sliding_buckets"))),
+        _ => Err("use sliding_buckets, the only algorithm of this store".to_owned()),
     }
 }
 
@@ -41,9 +41,9 @@ fn peek(table: &Table, call: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, Sto
     let mut outcomes = Outcomes::new();
     for (nth, hit) in call.iter().enumerate() {
         let pending = pending_units(&call[..nth], &outcomes, |other| ids[other] == ids[nth]);
-        let required = hit.required.saturating_add(pending);
         let state = table.get(&ids[nth]).map(|(_, state)| state.clone()).unwrap_or_default();
-        outcomes.push(sliding_buckets(hit.limit)?.peek(&state, now, required));
+        let buckets = sliding_buckets(hit.limit).map_err(StoreError::Unsupported)?;
+        outcomes.push(buckets.peek(&state, now, hit.required.saturating_add(pending)));
     }
     Ok(outcomes)
 }
@@ -56,16 +56,15 @@ fn charge(table: &mut Table, call: &[Hit<'_>], now: Timestamp) -> Result<ChargeR
         if !has_charge(hit, allowed, outcome) {
             continue;
         }
-        let (counter, mut charged_at) = (hit.counter_id(), Timestamp::default());
+        let mut charge = Charge::without_units(hit, hit_index, hit.counter_id(), 0);
         if hit.cost > 0 {
-            let buckets = sliding_buckets(hit.limit)?;
-            let (_, state) = table.entry(counter.clone()).or_insert((buckets, Default::default()));
+            let buckets = sliding_buckets(hit.limit).map_err(StoreError::Unsupported)?;
+            let (_, state) = table.entry(hit.counter_id()).or_insert((buckets, Default::default()));
             let effect = buckets.charge(state, now, hit.cost);
             *outcome = effect.outcome.charged_after(outcome);
-            charged_at = effect.charged_at;
+            (charge.charged_at, charge.cost) = (effect.charged_at, hit.cost);
         }
-        let (limit, cost, hit_cost, phase_us) = (*hit.limit, hit.cost, hit.cost, 0);
-        receipt.push(Charge { counter, limit, hit_index, phase_us, charged_at, hit_cost, cost });
+        receipt.push(charge);
     }
     Ok(ChargeResult { allowed, outcomes, receipt })
 }
@@ -89,6 +88,10 @@ impl<C: Clock> MapStore<C> {
 
 impl<C: Clock> Store for MapStore<C> {
     type Kind = Asynchronous;
+
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
+        sliding_buckets(limit).map(drop)
+    }
 
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         charge(&mut self.lock(), call, self.clock.now())
@@ -128,14 +131,14 @@ impl<C: Clock> Store for MapStore<C> {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock = ManualClock::default();
     let algorithm = Algorithm::SlidingBuckets { precision: None };
+    let new_store = || MapStore::new(clock.clone());
     for seed in 0..20 {
-        block_on(run_trace(&MapStore::new(clock.clone()), &clock, &[algorithm], seed, 1_000))?;
+        block_on(run_trace(&new_store(), &clock, &[algorithm], seed, 1_000))?;
+        block_on(properties::all_properties_hold(new_store, &clock, seed));
     }
-    let store = MapStore::new(clock.clone());
-    let limit = Limit::new("3/min".parse()?, algorithm)?;
+    let (store, limit) = (new_store(), Limit::new("3/min".parse()?, algorithm)?);
     let limiter = Limiter::with_store("customers", [limit], store.clone())?;
-    let check = || block_on(limiter.check_async("ann")).is_allowed(); // a service awaits the call
-    println!("allowed: {:?}", [check(), check(), check(), check()]);
+    println!("allowed: {:?}", [(); 4].map(|()| block_on(limiter.check_async("ann")).is_allowed()));
     clock.advance(limit.window() * 2);
     println!("{} counters remain after two minutes", store.remove_expired());
     Ok(())

@@ -5,9 +5,8 @@
 //! ```
 
 use std::error::Error;
-use std::time::Duration;
 
-use slidegate::{Check, Jitter, Limiter};
+use slidegate::{Check, Limiter};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -15,13 +14,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = Limiter::new(["2/100ms"])?.named("mails");
 
     for mail in 1..=5 {
-        // Workers that wait for the same limit retry at different times because of the jitter.
         // The decision is needed only to settle or revert the charge.
-        let _ = limiter.wait_async("smtp.example", Jitter::up_to(Duration::from_millis(5))).await?;
+        let _ = limiter.wait_async("smtp.example").await?;
         println!("mail {mail} sent");
     }
     // A cost above the limit never fits: an error, and no endless wait.
-    if let Err(error) = limiter.wait_async(Check::new("smtp.example").cost(3), Jitter::NONE).await {
+    if let Err(error) = limiter.wait_async(Check::new("smtp.example").cost(3)).await {
         println!("{error}");
     }
     Ok(())

@@ -7,10 +7,10 @@
 //! use std::time::Duration;
 //!
 //! use slidegate::Limiter;
-//! use slidegate_cluster::{ClusterStore, Credentials, Settings};
+//! use slidegate_cluster::{ClusterStore, Credentials, ClusterSettings};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let store = ClusterStore::start(Settings {
+//! let store = ClusterStore::start(ClusterSettings {
 //!     listen: "192.0.2.11:7946".parse()?,
 //!     advertise: None,
 //!     seeds: vec!["192.0.2.12:7946".to_owned()],
@@ -64,7 +64,7 @@ pub mod transport;
 
 pub use counters::supports;
 pub use credentials::{Certificates, Credentials, CredentialsError, DEFAULT_CERTIFICATE_NAME};
-pub use node::{ClusterStatus, MemberStatus, Settings, StartError};
+pub use node::{ClusterSettings, ClusterStatus, MemberStatus, StartError};
 pub use overshoot::{OVERSHOOT_BOUNDS_PERMILLE, OvershootHistogram};
 pub use store::ClusterStore;
 pub use transport::RejectReason;

@@ -34,7 +34,7 @@ pub use status::{ClusterStatus, MemberStatus};
 
 /// Settings of a node.
 #[derive(Clone)]
-pub struct Settings {
+pub struct ClusterSettings {
     /// The address to listen on for other nodes. Port 0 selects a free port.
     pub listen: SocketAddr,
     /// The address at which other nodes reach this node, if different from `listen`.
@@ -62,10 +62,10 @@ pub struct Settings {
 }
 
 /// Omits the secrets from the debug output.
-impl std::fmt::Debug for Settings {
+impl std::fmt::Debug for ClusterSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { listen, advertise, seeds, name, .. } = self;
-        f.debug_struct("Settings")
+        f.debug_struct("ClusterSettings")
             .field("listen", listen)
             .field("advertise", advertise)
             .field("seeds", seeds)
@@ -130,7 +130,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
     ///
     /// # Errors
     /// Returns an error if the node cannot listen, needs a key, or has no address that other nodes can reach.
-    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+    pub async fn start(settings: ClusterSettings) -> Result<Self, StartError> {
         let credentials = credentials_or_default(&settings)?;
         let tls = NodeTls::new(&credentials)?;
         let listen_error = |source| StartError::Listen { address: settings.listen, source };
@@ -238,7 +238,7 @@ impl<C: Clock> ClusterStore<C> {
     }
 }
 
-fn credentials_or_default(settings: &Settings) -> Result<Credentials, StartError> {
+fn credentials_or_default(settings: &ClusterSettings) -> Result<Credentials, StartError> {
     match &settings.credentials {
         Some(credentials) => Ok(credentials.clone()),
         None if settings.listen.ip().is_loopback() => Ok(Credentials::for_loopback()),
@@ -247,7 +247,7 @@ fn credentials_or_default(settings: &Settings) -> Result<Credentials, StartError
 }
 
 fn new_local_node(
-    settings: &Settings,
+    settings: &ClusterSettings,
     advertise: SocketAddr,
     generation: u64,
 ) -> Result<NodeInfo, StartError> {
@@ -260,7 +260,7 @@ fn new_local_node(
 }
 
 fn fingerprint_secret(
-    settings: &Settings,
+    settings: &ClusterSettings,
     credentials: &Credentials,
 ) -> Result<[u8; 16], StartError> {
     let secret = settings.secret.as_deref().or_else(|| credentials.only_key());
@@ -268,7 +268,7 @@ fn fingerprint_secret(
 }
 
 fn new_counters(
-    settings: &Settings,
+    settings: &ClusterSettings,
     secret: [u8; 16],
     incarnation: Incarnation,
     clock: &DriftCorrectedClock,
@@ -284,14 +284,14 @@ fn new_counters(
     Counters::new(settings, clock.now())
 }
 
-fn membership_settings(settings: &Settings) -> membership::Settings {
+fn membership_settings(settings: &ClusterSettings) -> membership::Settings {
     membership::Settings {
         clock_limit: ClockLimit::new(settings.max_clock_skew),
         silence_timeout: SILENCE_TIMEOUT,
     }
 }
 
-fn engine_settings(settings: &Settings) -> replication::Settings {
+fn engine_settings(settings: &ClusterSettings) -> replication::Settings {
     replication::Settings {
         interval: settings.sync_interval,
         clock_limit: ClockLimit::new(settings.max_clock_skew),
@@ -306,8 +306,8 @@ mod tests {
     use super::*;
 
     /// Settings of a node on a free port, which finds no other node.
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> ClusterSettings {
+        ClusterSettings {
             listen: ([127, 0, 0, 1], 0).into(),
             advertise: None,
             seeds: Vec::new(),
@@ -341,7 +341,7 @@ mod tests {
         let two = Credentials::Keys(vec![key("old"), key("new")]);
         let start = async |secret| {
             let credentials = Some(two.clone());
-            ClusterStore::start(Settings { credentials, secret, ..settings() }).await
+            ClusterStore::start(ClusterSettings { credentials, secret, ..settings() }).await
         };
         assert!(matches!(start(None).await, Err(StartError::NoSecret)));
         assert!(start(Some(key("old"))).await.is_ok());

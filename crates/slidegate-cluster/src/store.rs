@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use slidegate::clock::Clock;
 use slidegate::store::{
-    Adjustment, Asynchronous, CallIdentity, CallRecordTable, ChargeResult, CounterId,
-    DEFAULT_MAX_CALL_RECORDS, Edit, Hit, OnceResult, Outcomes, Receipt, SettleResult, Settlement,
+    Adjustment, Asynchronous, CallIdentity, CallRecordTable, CallSettlement, ChargeResult,
+    CounterId, DEFAULT_MAX_CALL_RECORDS, Edit, Hit, OnceResult, Outcomes, Receipt, SettleResult,
     max_call_record_bytes,
 };
-use slidegate::{Store, StoreError, Timestamp};
+use slidegate::{Limit, Store, StoreError, Timestamp};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
@@ -70,19 +70,21 @@ impl ReplicationHandle {
     }
 }
 
-/// A store in the memory of one node that replicates its counters to the other nodes of a cluster.
+/// A store in the memory of one node that replicates its counters to the other nodes of a cluster. Clones share the node
+/// and its counters.
 ///
 /// The store supports the algorithms `sliding_window`, `sliding_buckets`, `sliding_counter` and `fixed_window`. Other
 /// algorithms return [`StoreError::Unsupported`]; `docs/explanation/cluster.md` explains the reason.
+#[derive(Clone)]
 pub struct ClusterStore<C> {
     clock: C,
     counters: Arc<Counters>,
     replication: ReplicationHandle,
     sync_wait: Duration,
-    unsynced_denials: AtomicU64,
-    node: Option<NodeHandle>,
+    unsynced_denials: Arc<AtomicU64>,
+    node: Option<Arc<NodeHandle>>,
     /// The calls that this node has admitted. They are not replicated.
-    calls: CallRecordTable,
+    calls: Arc<CallRecordTable>,
 }
 
 impl<C> fmt::Debug for ClusterStore<C> {
@@ -106,9 +108,9 @@ impl<C: Clock> ClusterStore<C> {
             counters,
             replication,
             sync_wait,
-            unsynced_denials: AtomicU64::new(0),
+            unsynced_denials: Arc::default(),
             node: None,
-            calls: CallRecordTable::new(DEFAULT_MAX_CALL_RECORDS, max_record_bytes),
+            calls: Arc::new(CallRecordTable::new(DEFAULT_MAX_CALL_RECORDS, max_record_bytes)),
         }
     }
 
@@ -118,7 +120,7 @@ impl<C: Clock> ClusterStore<C> {
     #[must_use]
     pub fn with_max_call_records(self, max_records: usize) -> Self {
         let max_record_bytes = max_call_record_bytes(self.counters.max_memory());
-        Self { calls: CallRecordTable::new(max_records, max_record_bytes), ..self }
+        Self { calls: Arc::new(CallRecordTable::new(max_records, max_record_bytes)), ..self }
     }
 
     /// Returns the records of idempotent calls and of settled reservations.
@@ -127,11 +129,11 @@ impl<C: Clock> ClusterStore<C> {
     }
 
     pub(crate) fn with_node(self, node: NodeHandle) -> Self {
-        Self { node: Some(node), ..self }
+        Self { node: Some(Arc::new(node)), ..self }
     }
 
     pub(crate) fn node(&self) -> Option<&NodeHandle> {
-        self.node.as_ref()
+        self.node.as_deref()
     }
 
     /// Returns the counters of this node.
@@ -239,6 +241,10 @@ fn is_nearly_used(remaining: u64, capacity: u64) -> bool {
 impl<C: Clock> Store for ClusterStore<C> {
     type Kind = Asynchronous;
 
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
+        crate::supports(limit)
+    }
+
     async fn charge_async(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
         self.charge_until(hits, || Instant::now() + self.sync_wait).await
     }
@@ -271,7 +277,7 @@ impl<C: Clock> Store for ClusterStore<C> {
         Ok(OnceResult::Decided(result))
     }
 
-    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+    async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
         let now = self.clock.now();
         let mut added = Ok(());
         let result = self.calls.settle(settlement, now, || {
@@ -322,9 +328,9 @@ impl<C: Clock> Store for ClusterStore<C> {
 
 #[cfg(test)]
 mod tests {
+    use slidegate::ManualClock;
     use slidegate::store::{ClusterOptions, Key, Scope};
     use slidegate::testkit::block_on;
-    use slidegate::{Limit, ManualClock};
 
     use super::*;
     use crate::counters::CounterSettings;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use slidegate::clock::Clock;
 use slidegate::store::{
-    Adjustment, Asynchronous, CallIdentity, ChargeResult, CounterId, Edit, Hit, Key, OnceResult,
-    Outcomes, Receipt, Scope, SettleResult, Settlement,
+    Adjustment, Asynchronous, CallIdentity, CallSettlement, ChargeResult, CounterId, Edit, Hit,
+    Key, OnceResult, Outcomes, Receipt, Scope, SettleResult,
 };
 use slidegate::testkit::conformance::run_trace;
 use slidegate::testkit::{block_on, properties};
@@ -114,7 +114,7 @@ impl<S: Store> Store for SlidingWindowStore<S> {
         id
     }
 
-    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+    async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
         self.store.settle_async(settlement).await
     }
 

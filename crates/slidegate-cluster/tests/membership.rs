@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use slidegate::clock::DriftCorrectedClock;
 use slidegate_cluster::membership::{AdvertisedAddressError, has_other_seeds, resolve_advertised};
-use slidegate_cluster::{ClusterStatus, ClusterStore, Settings, StartError};
+use slidegate_cluster::{ClusterSettings, ClusterStatus, ClusterStore, StartError};
 use tokio::time::{Instant, sleep, timeout};
 
 const LOOPBACK_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -18,8 +18,8 @@ const WILDCARD_ADDRESS: SocketAddr =
 type Node = ClusterStore<Arc<DriftCorrectedClock>>;
 
 /// Returns the settings of a node with a free port.
-fn node_settings(name: &str, seeds: &[&Node]) -> Settings {
-    Settings {
+fn node_settings(name: &str, seeds: &[&Node]) -> ClusterSettings {
+    ClusterSettings {
         listen: LOOPBACK_ADDRESS,
         advertise: None,
         seeds: seeds.iter().map(|seed| address_of(seed)).collect(),
@@ -98,7 +98,7 @@ async fn node_finds_others_through_name_with_its_own_address() {
     let one = start_node("one", &[]).await;
     let port = |address: String| address.rsplit_once(':').unwrap().1.to_owned();
     let seed = format!("localhost:{}", port(address_of(&one)));
-    let settings = Settings { seeds: vec![seed], ..node_settings("two", &[]) };
+    let settings = ClusterSettings { seeds: vec![seed], ..node_settings("two", &[]) };
     let two = ClusterStore::start(settings).await.unwrap();
     wait_for_members(&two, &["one"]).await;
 }
@@ -115,7 +115,7 @@ async fn silent_node_is_detected_and_departed_node_is_removed() {
     wait_for_members(&two, &["one"]).await;
     // Without `leave`, the tasks of the node end with its runtime.
     let (address, runtime) = (address_of(&one), tokio::runtime::Runtime::new().unwrap());
-    let settings = Settings { seeds: vec![address], ..node_settings("four", &[]) };
+    let settings = ClusterSettings { seeds: vec![address], ..node_settings("four", &[]) };
     let four = runtime.spawn(ClusterStore::start(settings)).await.unwrap();
     wait_for_members(&one, &["four", "two"]).await;
     runtime.shutdown_background();
@@ -164,7 +164,7 @@ async fn node_name_of_invalid_length_is_rejected() {
 async fn address_in_use_is_rejected() {
     let one = start_node("one", &[]).await;
     let listen = address_of(&one).parse().unwrap();
-    let result = ClusterStore::start(Settings { listen, ..node_settings("two", &[]) }).await;
+    let result = ClusterStore::start(ClusterSettings { listen, ..node_settings("two", &[]) }).await;
     assert!(matches!(result, Err(StartError::Listen { .. })));
 }
 

@@ -9,7 +9,7 @@ use crate::call;
 use crate::reply::ScriptReply;
 use crate::script::Scripts;
 use crate::script_request::{RedisKeyspace, ScriptMode, ScriptRequest};
-use crate::settings::Settings;
+use crate::settings::RedisSettings;
 
 /// A builder of the script calls that a store would send, and a decoder of their replies.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct ScriptCaller {
 
 impl ScriptCaller {
     /// Creates a builder of the calls that a store with these settings would send.
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &RedisSettings) -> Self {
         Self {
             keyspace: RedisKeyspace::new(settings, std::sync::Arc::default()),
             scripts: Scripts::new(),

@@ -24,7 +24,7 @@ use slidegate::Timestamp;
 
 use settings::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
-pub use settings::{OpenReason, Settings};
+pub use settings::{BreakerSettings, OpenReason};
 
 /// Length of the windows for which failure rates are computed, in microseconds: long enough to contain several calls,
 /// short enough to drop old results.
@@ -67,7 +67,7 @@ pub enum StateChange {
 /// atomic loads.
 #[derive(Debug)]
 pub struct Breaker {
-    settings: Settings,
+    settings: BreakerSettings,
     /// The number of the current epoch: even while the breaker is closed, odd while it is open or probing. Written only
     /// under the lock of `outage`.
     epoch: AtomicU64,
@@ -89,7 +89,7 @@ struct OutageState {
 
 impl Breaker {
     /// Creates a closed breaker.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: BreakerSettings) -> Self {
         Self {
             settings,
             epoch: AtomicU64::new(0),
@@ -290,7 +290,7 @@ impl FailureTracker {
     }
 
     /// Records a failed call. Returns the reason to open the breaker, or `None` if the breaker stays closed.
-    fn record_failure(&self, now: Timestamp, settings: &Settings) -> Option<OpenReason> {
+    fn record_failure(&self, now: Timestamp, settings: &BreakerSettings) -> Option<OpenReason> {
         let WindowCallCounts { calls, failed, .. } = self.add_call_to_current_window(now, 1);
         let consecutive = self.consecutive.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if consecutive >= settings.consecutive_failures {

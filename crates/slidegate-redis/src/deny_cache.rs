@@ -403,7 +403,7 @@ mod tests {
     use slidegate::store::{Hit, Key, Scope, Value};
 
     use super::*;
-    use crate::Settings;
+    use crate::RedisSettings;
     use crate::script_request::RedisKeyspace;
 
     const NOW: Timestamp = Timestamp::from_secs(1_750_000_020);
@@ -412,7 +412,7 @@ mod tests {
     fn new_keyed_hit(limit: &Limit, cost: u64) -> KeyedHit {
         let scope = Scope::new("domain", "rule", "limit", &["client"]);
         let key = Key::new(&scope, &[Value::Text("ann")]);
-        RedisKeyspace::new(&Settings::default(), std::sync::Arc::default())
+        RedisKeyspace::new(&RedisSettings::default(), std::sync::Arc::default())
             .keyed_hit(&Hit::new(key, limit, cost))
     }
 

@@ -3,10 +3,10 @@
 //!
 //! ```no_run
 //! use slidegate::Limiter;
-//! use slidegate_redis::{RedisStore, Settings};
+//! use slidegate_redis::{RedisSettings, RedisStore};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let store = RedisStore::open("redis://127.0.0.1:6379", Settings::default())?;
+//! let store = RedisStore::open("redis://127.0.0.1:6379", RedisSettings::default())?;
 //! let limiter = Limiter::with_store("api", ["10/s", "600/min"], store)?;
 //! let decision = limiter.check_async("tenant:acme").await;
 //! println!("allowed: {}, {} left", decision.is_allowed(), decision.remaining());
@@ -25,21 +25,21 @@
 //!
 //! # Limits in a policy, and failures of Redis
 //!
-//! A `Gate` takes a [`RedisStore`] in the same way. While Redis does not respond within [`Settings::timeout`], each rule
+//! A `Gate` takes a [`RedisStore`] in the same way. While Redis does not respond within [`RedisSettings::timeout`], each rule
 //! determines the decision: allow, deny, or count in memory.
 //!
 //! ```no_run
 //! use std::time::Duration;
 //!
 //! use slidegate::{Descriptor, Gate, Policy, Request};
-//! use slidegate_redis::{RedisStore, Settings};
+//! use slidegate_redis::{RedisSettings, RedisStore};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let policy = Policy::from_yaml("
 //! rules:
 //!   - { name: per-client, per: [client], limits: [10/min], on_store_error: local }
 //! ")?;
-//! let settings = Settings { timeout: Duration::from_millis(50), ..Settings::default() };
+//! let settings = RedisSettings { timeout: Duration::from_millis(50), ..RedisSettings::default() };
 //! let gate = Gate::new(policy, RedisStore::open("redis+sentinel://10.0.0.5/main", settings)?);
 //! let request = Request::new("default", Descriptor::new([("client", "alice")]));
 //! let decision = gate.check_async(&request).await;
@@ -104,7 +104,7 @@ mod topology;
 pub use address::{Address, AddressError};
 pub use error::ConnectError;
 pub use script_files::{ScriptFile, script_files};
-pub use settings::Settings;
+pub use settings::RedisSettings;
 pub use store::{RedisStats, RedisStore};
 
 /// Runs the Rust example of the README as a doctest.

@@ -71,9 +71,9 @@ impl Node {
     /// Creates a node and connects to its server in the background. `address` is empty if the server is not part of a
     /// Cluster. Must be called within a tokio runtime, on which the calls for waiting requests run.
     pub fn open(address: &str, source: ConnectionSource, call_settings: CallSettings) -> Arc<Self> {
-        let breaker = Arc::new(Breaker::new(breaker::Settings {
+        let breaker = Arc::new(Breaker::new(breaker::BreakerSettings {
             probe_timeout: 2 * call_settings.timeout,
-            ..breaker::Settings::default()
+            ..breaker::BreakerSettings::default()
         }));
         let connection_restored = Arc::new(Notify::new());
         let on_reconnect = {

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::clocks::Clocks;
 use crate::script::{StatePlace, state_place};
-use crate::settings::Settings;
+use crate::settings::RedisSettings;
 
 /// Maximum number of hits per request. A script call encodes the number of hits in 16 bits.
 const MAX_HITS_PER_REQUEST: usize = u16::MAX as usize;
@@ -163,7 +163,7 @@ pub struct RedisKeyspace {
 
 impl RedisKeyspace {
     /// Creates the keyspace of a store with these settings and clocks.
-    pub fn new(settings: &Settings, clocks: Arc<Clocks>) -> Self {
+    pub fn new(settings: &RedisSettings, clocks: Arc<Clocks>) -> Self {
         let skew_ms = settings.max_clock_skew.as_nanos().div_ceil(1_000_000);
         Self {
             prefix: settings.prefix.clone(),

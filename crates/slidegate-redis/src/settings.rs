@@ -8,14 +8,14 @@ use std::time::Duration;
 /// ```
 /// use std::time::Duration;
 ///
-/// let settings = slidegate_redis::Settings {
+/// let settings = slidegate_redis::RedisSettings {
 ///     timeout: Duration::from_millis(50),
-///     ..slidegate_redis::Settings::default()
+///     ..slidegate_redis::RedisSettings::default()
 /// };
 /// assert_eq!(settings.prefix, "slidegate:");
 /// ```
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct RedisSettings {
     /// Prefix of every Redis key. Default: `slidegate:`.
     pub prefix: String,
     /// Maximum duration of a request to the store. Default: 15 ms.
@@ -40,7 +40,7 @@ pub struct Settings {
     pub logs_foreign_values: bool,
 }
 
-impl Default for Settings {
+impl Default for RedisSettings {
     fn default() -> Self {
         Self {
             prefix: "slidegate:".to_owned(),

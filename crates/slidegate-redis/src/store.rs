@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use slidegate::clock::Clock;
 use slidegate::store::{
-    Adjustment, CallIdentity, ChargeResult, CounterId, Edit, Hit, OnceResult, Outcome, Outcomes,
-    PermitChange, Receipt, SettleResult, Settlement, Veto,
+    Adjustment, CallIdentity, CallSettlement, ChargeResult, CounterId, Edit, Hit, OnceResult,
+    Outcome, Outcomes, PermitChange, Receipt, SettleResult, Veto,
 };
 use slidegate::{Store, StoreError, Timestamp};
 use tokio::runtime::Handle;
@@ -38,7 +38,7 @@ use crate::reply::{HitReply, ScriptReply};
 use crate::script_request::{
     KeyedHit, KeyedHits, RedisKeyspace, ScriptMode, ScriptRequest, reject_too_many_hits,
 };
-use crate::settings::Settings;
+use crate::settings::RedisSettings;
 use crate::tls::TlsRoots;
 use crate::topology::Topology;
 
@@ -52,7 +52,7 @@ pub use stats::RedisStats;
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<RedisStoreInner>,
-    settings: Settings,
+    settings: RedisSettings,
     revert_queue: Arc<RevertQueue>,
     foreign_value_log: Arc<ForeignValueLog>,
     counts: Arc<CallCounts>,
@@ -81,7 +81,7 @@ impl RedisStore {
     /// # Errors
     /// If the address is invalid, or the file of certificates cannot be used. An unreachable server is not an error
     /// here: requests to the store fail then.
-    pub fn open(address: &str, settings: Settings) -> Result<Self, ConnectError> {
+    pub fn open(address: &str, settings: RedisSettings) -> Result<Self, ConnectError> {
         let address: Address = address.parse().map_err(|source| ConnectError::Address {
             address: redact_password(address),
             source,
@@ -92,7 +92,7 @@ impl RedisStore {
     /// Creates a store for an address and connects in the background.
     pub(crate) fn from_address(
         address: &Address,
-        settings: Settings,
+        settings: RedisSettings,
     ) -> Result<Self, ConnectError> {
         let clocks = Arc::new(Clocks::new());
         let keyspace = RedisKeyspace::new(&settings, clocks.clone());
@@ -192,7 +192,7 @@ impl Address {
     ///
     /// # Errors
     /// If no client can be created with the settings.
-    pub fn open(&self, settings: Settings) -> Result<RedisStore, ConnectError> {
+    pub fn open(&self, settings: RedisSettings) -> Result<RedisStore, ConnectError> {
         RedisStore::from_address(self, settings)
     }
 }
@@ -394,7 +394,7 @@ impl Store for RedisStore {
         self.counted(self.inner.charge_once(call, identity)).await
     }
 
-    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+    async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
         self.counted(self.inner.settle(settlement)).await
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use slidegate::store::{Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Limit, Store, StoreError};
-use slidegate_redis::{ConnectError, RedisStore, Settings};
+use slidegate_redis::{ConnectError, RedisSettings, RedisStore};
 use tracing_subscriber::fmt::MakeWriter;
 
 use server::{Folder, LONG, Redis, free_port};
@@ -31,13 +31,13 @@ async fn take_one_unit(store: &RedisStore) -> Result<u64, StoreError> {
     Ok(store.charge_async(&[hit]).await?.outcomes[0].remaining())
 }
 
-fn settings_with_long_timeout() -> Settings {
-    Settings { timeout: LONG, ..Settings::default() }
+fn settings_with_long_timeout() -> RedisSettings {
+    RedisSettings { timeout: LONG, ..RedisSettings::default() }
 }
 
 async fn open_store_and_take_one_unit(
     address: &str,
-    settings: Settings,
+    settings: RedisSettings,
 ) -> Result<u64, StoreError> {
     take_one_unit(&RedisStore::open(address, settings).unwrap()).await
 }
@@ -112,12 +112,15 @@ async fn tls_connection_requires_trusted_authority() {
     ]);
     let address = format!("rediss://localhost:{port}/");
     let trusting =
-        Settings { ca_file: Some(file("ca.pem").into()), ..settings_with_long_timeout() };
+        RedisSettings { ca_file: Some(file("ca.pem").into()), ..settings_with_long_timeout() };
     assert_eq!(open_store_and_take_one_unit(&address, trusting).await, Ok(9));
     let timeout = Duration::from_millis(500);
-    let error = open_store_and_take_one_unit(&address, Settings { timeout, ..Settings::default() })
-        .await
-        .unwrap_err();
+    let error = open_store_and_take_one_unit(
+        &address,
+        RedisSettings { timeout, ..RedisSettings::default() },
+    )
+    .await
+    .unwrap_err();
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
 }
 
@@ -162,7 +165,7 @@ async fn certificate_that_is_its_own_authority_is_pinned() {
     let _expired = start_tls_redis(&folder, "expired", expired_port);
     let take = async |host: &str, port: u16, name: &str, timeout: Duration| {
         let ca_file = Some(folder.file(&format!("{name}.pem")).into());
-        let settings = Settings { ca_file, timeout, ..Settings::default() };
+        let settings = RedisSettings { ca_file, timeout, ..RedisSettings::default() };
         open_store_and_take_one_unit(&format!("rediss://{host}:{port}/"), settings).await
     };
     assert_eq!(take("localhost", port, "own", LONG).await, Ok(9));
@@ -184,8 +187,9 @@ async fn store_open_fails_with_unusable_certificate_file() {
         [("rediss://h", "missing.pem"), ("rediss://h", "not.pem"), ("redis://h", "not.pem")]
     {
         let ca_file = Some(Path::new(&folder.file(name)).to_owned());
-        let error = RedisStore::open(address, Settings { ca_file, ..settings_with_long_timeout() })
-            .unwrap_err();
+        let error =
+            RedisStore::open(address, RedisSettings { ca_file, ..settings_with_long_timeout() })
+                .unwrap_err();
         assert!(matches!(error, ConnectError::Ca { .. }), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     }
@@ -223,7 +227,8 @@ async fn wrong_password_is_absent_from_errors_and_log() {
     for user in ["//:wr0ng@", "//gate:wr0ng@", "//"] {
         let address = redis.address().replace("//", user);
         let store =
-            RedisStore::open(&address, Settings { timeout, ..Settings::default() }).unwrap();
+            RedisStore::open(&address, RedisSettings { timeout, ..RedisSettings::default() })
+                .unwrap();
         for _ in 0..7 {
             let error = take_one_unit(&store).await.unwrap_err();
             if error != StoreError::BreakerOpen {
@@ -252,7 +257,7 @@ async fn foreign_value_is_logged_once_without_client_values() {
     let _logging = tracing::subscriber::set_default(subscriber);
     let redis = Redis::start();
     for logs_foreign_values in [true, false] {
-        let settings = Settings { logs_foreign_values, ..settings_with_long_timeout() };
+        let settings = RedisSettings { logs_foreign_values, ..settings_with_long_timeout() };
         let store = RedisStore::open(&redis.address(), settings).unwrap();
         redis.command(&["FLUSHALL"]);
         take_one_unit(&store).await.unwrap();
@@ -280,7 +285,7 @@ async fn invalid_address_error_has_no_password() {
     for address in
         ["http://:s3cret@h/", "redis://:s3cret@h:port/", "s3cret", "unix:", "redis://u:s3cret@"]
     {
-        let Err(error) = RedisStore::open(address, Settings::default()) else {
+        let Err(error) = RedisStore::open(address, RedisSettings::default()) else {
             panic!("`{address}` is an address");
         };
         assert!(address == "s3cret" || !error.to_string().contains("s3cret"), "{error}");

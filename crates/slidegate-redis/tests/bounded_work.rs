@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use slidegate::store::{Adjustment, Edit, Hit, Key, Outcome, Receipt, Scope, Value};
 use slidegate::{Algorithm, Limit, ManualClock, MemoryStore, Quota, Store, SyncStore, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::{LONG, Redis};
 
@@ -104,11 +104,11 @@ struct SlidingLogPair {
 }
 
 fn open_store(redis: &Redis, clock: &ManualClock) -> RedisStore {
-    let settings = Settings {
+    let settings = RedisSettings {
         timeout: LONG,
         expiry_margin: LONG_EXPIRY_MARGIN,
         deny_cache_ttl: Duration::ZERO,
-        ..Settings::default()
+        ..RedisSettings::default()
     };
     RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone())
 }
@@ -564,8 +564,11 @@ fn script_time_us_since_last_call(redis: &Redis) -> u64 {
 async fn charge_after_idle_gap_writes_buckets_once() {
     let redis = Redis::start();
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
-    let settings =
-        Settings { timeout: LONG, expiry_margin: LONG_EXPIRY_MARGIN, ..Settings::default() };
+    let settings = RedisSettings {
+        timeout: LONG,
+        expiry_margin: LONG_EXPIRY_MARGIN,
+        ..RedisSettings::default()
+    };
     let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
     let buckets = Algorithm::SlidingBuckets { precision: Some(MINUTE) };
     let quota = Quota::new(MAX_UNITS_PER_WINDOW, 24 * HOUR).unwrap();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use slidegate::clock::Clock;
 use slidegate::{ManualClock, Timestamp};
 use slidegate_redis::breaker::{
-    Breaker, BreakerDecision, CallPass, OpenReason, Settings, StateChange,
+    Breaker, BreakerDecision, BreakerSettings, CallPass, OpenReason, StateChange,
 };
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -21,7 +21,7 @@ struct BreakerFixture {
 }
 
 impl BreakerFixture {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: BreakerSettings) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         Self { breaker: Breaker::new(settings), clock }
     }
@@ -72,7 +72,7 @@ impl BreakerFixture {
 }
 
 fn new_default_breaker_fixture() -> BreakerFixture {
-    BreakerFixture::new(Settings::default())
+    BreakerFixture::new(BreakerSettings::default())
 }
 
 #[test]

@@ -12,7 +12,7 @@ use slidegate::clock::Clock;
 use slidegate::limit::Weekday;
 use slidegate::store::{Edit, Hit, Key, Scope};
 use slidegate::{Calendar, Limit, ManualClock, MemoryStore, Period, Store, SyncStore, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::{LONG, Redis};
 
@@ -49,12 +49,12 @@ fn new_store(
     expiry_margin: Duration,
     clock: impl Clock,
 ) -> RedisStore {
-    let settings = Settings {
+    let settings = RedisSettings {
         prefix: format!("{prefix}:"),
         timeout: LONG,
         expiry_margin,
         deny_cache_ttl: Duration::ZERO,
-        ..Settings::default()
+        ..RedisSettings::default()
     };
     RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock)
 }

@@ -10,7 +10,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use slidegate::{Descriptor, Gate, Policy, Request};
-use slidegate_redis::{RedisStore, Settings, script_files};
+use slidegate_redis::{RedisSettings, RedisStore, script_files};
 
 use server::Redis;
 
@@ -99,7 +99,7 @@ fn new_gate(redis: &Redis, algorithm: &str) -> Gate<RedisStore> {
     let rule = format!(
         "rules: [{{ name: per-client, per: [client], limits: [{MAX_REQUESTS_PER_HOUR}/h], algorithm: {algorithm} }}]"
     );
-    let settings = Settings { timeout: Duration::from_secs(10), ..Settings::default() };
+    let settings = RedisSettings { timeout: Duration::from_secs(10), ..RedisSettings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     Gate::new(Policy::from_yaml(&rule).unwrap(), store)
 }

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use futures_util::{FutureExt, poll};
 use slidegate::store::{ChargeResult, Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Align, Limit, ManualClock, MemoryStore, Store, StoreError, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::{LONG, Redis, poll_until};
 
@@ -26,7 +26,8 @@ struct CoalescingFixture {
 impl CoalescingFixture {
     async fn start(timeout: Duration) -> Self {
         let redis = Redis::start();
-        let settings = Settings { timeout, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
+        let settings =
+            RedisSettings { timeout, deny_cache_ttl: Duration::ZERO, ..RedisSettings::default() };
         let clock = ManualClock::at(START);
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock);
         let fixture = Self {

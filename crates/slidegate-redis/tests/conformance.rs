@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use slidegate::testkit::conformance;
 use slidegate::{Algorithm, ManualClock};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::Redis;
 use server::cluster::Cluster;
@@ -25,7 +25,7 @@ async fn assert_store_matches_model(
     let (mut decisions, mut waits, mut repeated_calls) = (0, 0, 0);
     for seed in seeds {
         let clock = ManualClock::default();
-        let settings = Settings {
+        let settings = RedisSettings {
             // Records of calls do not depend on the algorithm.
             prefix: format!("{}:{}:{seed}:", algorithms.len(), algorithms[0]),
             timeout: Duration::from_secs(3),
@@ -34,7 +34,7 @@ async fn assert_store_matches_model(
             max_clock_skew: Duration::ZERO,
             // A denial from the cache lists only the limits that deny.
             deny_cache_ttl: Duration::ZERO,
-            ..Settings::default()
+            ..RedisSettings::default()
         };
         let store = RedisStore::open(address, settings).unwrap().with_clock(clock.clone());
         match conformance::run_trace(&store, &clock, algorithms, seed, 400).await {

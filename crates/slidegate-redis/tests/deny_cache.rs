@@ -14,7 +14,7 @@ use slidegate::store::{
     Adjustment, ChargeResult, Edit, Hit, Key, Outcome, Receipt, Scope, Value, Veto,
 };
 use slidegate::{Algorithm, Limit, ManualClock, Store, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::{LONG, Redis};
 
@@ -35,12 +35,12 @@ fn open_store(
     prefix: &str,
     deny_cache_ttl: Duration,
 ) -> RedisStore {
-    let settings = Settings {
+    let settings = RedisSettings {
         prefix: prefix.to_owned(),
         timeout: LONG,
         expiry_margin: LONG_EXPIRY_MARGIN,
         deny_cache_ttl,
-        ..Settings::default()
+        ..RedisSettings::default()
     };
     RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone())
 }
@@ -390,10 +390,10 @@ async fn cached_denial_is_ignored_after_limit_max_changes() {
 #[tokio::test]
 async fn deny_cache_is_unused_while_breaker_is_open() {
     let (mut redis, (scope, limit)) = (Redis::start(), new_scope_and_limit());
-    let settings = Settings {
+    let settings = RedisSettings {
         timeout: Duration::from_millis(500),
         deny_cache_ttl: 60 * DENY_CACHE_TTL,
-        ..Settings::default()
+        ..RedisSettings::default()
     };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     server::poll_until("all is spent", LONG, async || {
@@ -433,8 +433,11 @@ async fn reported_usage_is_charged_despite_cached_denial() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revert_removes_cached_denial() {
     let (redis, (scope, limit)) = (Redis::start(), new_scope_and_limit());
-    let settings =
-        Settings { timeout: LONG, deny_cache_ttl: 60 * DENY_CACHE_TTL, ..Settings::default() };
+    let settings = RedisSettings {
+        timeout: LONG,
+        deny_cache_ttl: 60 * DENY_CACHE_TTL,
+        ..RedisSettings::default()
+    };
     let store = Arc::new(RedisStore::open(&redis.address(), settings).unwrap());
     let crowd: Vec<_> = (0..8)
         .map(|_| {

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use slidegate::store::{Adjustment, Hit, Key, Scope};
 use slidegate::{
-    Algorithm, Check, Decision, Jitter, Limit, Limiter, ManualClock, MemoryStore, Reason, Store,
-    Timestamp,
+    Algorithm, Check, Decision, Limit, Limiter, ManualClock, MemoryStore, Reason, Store, Timestamp,
 };
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::{LONG, Redis};
 
@@ -31,7 +30,7 @@ async fn limiter_over_redis_equals_limiter_in_memory() {
     let memory = Limiter::with_store("limiter", LIMITS, memory).unwrap();
     // Without the denial cache, whose denials list only the limits that deny.
     let settings =
-        Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
+        RedisSettings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..RedisSettings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
     let remote = Limiter::with_store("limiter", LIMITS, store).unwrap();
     let key = ("customer", Ipv4Addr::LOCALHOST);
@@ -72,7 +71,7 @@ async fn limiter_over_redis_equals_limiter_in_memory() {
 async fn counts_in_redis_survive_change_of_resolution() {
     let redis = Redis::start();
     let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-    let settings = Settings { timeout: LONG, ..Settings::default() };
+    let settings = RedisSettings { timeout: LONG, ..RedisSettings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
     let scope = Scope::new("domain", "rule", "limit", &["name"]);
     let values = ["key".into()];
@@ -101,24 +100,24 @@ async fn counts_in_redis_survive_change_of_resolution() {
 #[tokio::test]
 async fn wait_over_redis_ends_when_cost_fits() {
     let redis = Redis::start();
-    let settings = Settings { timeout: LONG, ..Settings::default() };
+    let settings = RedisSettings { timeout: LONG, ..RedisSettings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     let limiter = Limiter::with_store("limiter", ["2/300ms"], store).unwrap();
     let mut times = Vec::new();
     for _ in 0..5 {
-        let decision = limiter.wait_async("key", Jitter::NONE).await.unwrap();
+        let decision = limiter.wait_async("key").await.unwrap();
         assert!(decision.is_allowed());
         times.push(tokio::time::Instant::now());
     }
     assert!(times[4] - times[0] >= Duration::from_millis(300), "five units need three windows");
-    let error = limiter.wait_async(Check::new("key").cost(3), Jitter::NONE).await.unwrap_err();
+    let error = limiter.wait_async(Check::new("key").cost(3)).await.unwrap_err();
     assert_eq!(error.decision().reason(), Some(Reason::CostExceedsMax), "{error}");
 }
 
 #[tokio::test]
 async fn limiters_share_store_and_its_numbers_but_no_counters() {
     let mut redis = Redis::start();
-    let settings = Settings { timeout: LONG, ..Settings::default() };
+    let settings = RedisSettings { timeout: LONG, ..RedisSettings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     let logins = Limiter::with_store("logins", ["1/h"], store.clone()).unwrap();
     let searches = Limiter::with_store("searches", ["1/h"], store.clone()).unwrap();

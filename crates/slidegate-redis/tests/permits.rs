@@ -12,21 +12,21 @@ use slidegate::clock::{Clock, WallClock};
 use slidegate::store::{Adjustment, Hit, Key, PermitChange, Receipt, Scope, Value};
 use slidegate::testkit::permits::permits_stay_below_max;
 use slidegate::{Limit, ManualClock, Store, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::Redis;
 use server::cluster::Cluster;
 
 const TTL: Duration = Duration::from_secs(60);
 
-fn settings(prefix: &str) -> Settings {
-    Settings {
+fn settings(prefix: &str) -> RedisSettings {
+    RedisSettings {
         prefix: format!("{prefix}:"),
         timeout: Duration::from_secs(3),
         // Keys expire by the clock of Redis, and the clock of the tests may not advance.
         expiry_margin: Duration::from_secs(1_000_000),
         max_clock_skew: Duration::ZERO,
-        ..Settings::default()
+        ..RedisSettings::default()
     }
 }
 
@@ -95,7 +95,7 @@ async fn denial_is_not_cached() {
 async fn client_with_clock_ahead_does_not_take_held_permit() {
     let redis = Redis::start();
     let skew = Duration::from_millis(900);
-    let settings = || Settings { max_clock_skew: Duration::from_secs(1), ..settings("skew") };
+    let settings = || RedisSettings { max_clock_skew: Duration::from_secs(1), ..settings("skew") };
     let [slow, fast] = [ManualClock::default(), ManualClock::default()];
     let open = |clock: &ManualClock| {
         RedisStore::open(&redis.address(), settings()).unwrap().with_clock(clock.clone())
@@ -121,7 +121,7 @@ async fn client_with_clock_ahead_does_not_take_held_permit() {
 #[tokio::test]
 async fn key_expires_after_permits() {
     let redis = Redis::start();
-    let settings = Settings { expiry_margin: Duration::from_secs(1), ..settings("expiry") };
+    let settings = RedisSettings { expiry_margin: Duration::from_secs(1), ..settings("expiry") };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     let in_flight = InFlight::new(3);
     let permit = in_flight.acquire(&store).await.expect("a free permit");
@@ -165,7 +165,7 @@ const RACE_TIME: Duration = Duration::from_secs(6);
 async fn hold_permits_in_racing_process() {
     let Ok(address) = env::var(ADDRESS_ENV_VAR) else { return };
     let skew: i64 = env::var(SKEW_ENV_VAR).unwrap().parse().unwrap();
-    let settings = Settings { timeout: Duration::from_secs(30), ..Settings::default() };
+    let settings = RedisSettings { timeout: Duration::from_secs(30), ..RedisSettings::default() };
     let store = RedisStore::open(&address, settings).unwrap().with_clock(SkewedClock(skew));
     let limit = Limit::concurrent(RACE_PERMITS, RACE_TTL).unwrap();
     let in_flight = InFlight { limit, ..InFlight::new(RACE_PERMITS) };

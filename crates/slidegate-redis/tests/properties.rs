@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use slidegate::testkit::properties;
 use slidegate::{Limit, ManualClock};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::{LONG, Redis};
 
@@ -31,13 +31,13 @@ impl RedisStoreFactory {
     /// Creates an empty store.
     fn new_store(&self) -> RedisStore {
         let prefix = format!("{}:", self.stores.fetch_add(1, Ordering::Relaxed));
-        let settings = Settings {
+        let settings = RedisSettings {
             prefix,
             timeout: LONG,
             expiry_margin: LONG_EXPIRY_MARGIN,
             // An answer of the cache lists only the limits that deny, and depends on the real time.
             deny_cache_ttl: Duration::ZERO,
-            ..Settings::default()
+            ..RedisSettings::default()
         };
         RedisStore::open(&self.redis.address(), settings).unwrap().with_clock(self.clock.clone())
     }

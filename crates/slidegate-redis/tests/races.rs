@@ -12,7 +12,7 @@ use slidegate::clock::{Clock, SystemClock};
 use slidegate::store::{Hit, Key, Scope, Value};
 use slidegate::testkit::properties::max_units_in_window;
 use slidegate::{Algorithm, Limit, Quota, Store, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::{LONG, Redis, poll_until};
 
@@ -62,8 +62,11 @@ async fn charge_units_in_racing_process() {
     let skew: Option<i64> = env::var(CLOCK_SKEW_ENV_VAR).ok().map(|skew| skew.parse().unwrap());
     let stores: Vec<RedisStore> = (0..CONNECTIONS_PER_PROCESS)
         .map(|_| {
-            let settings =
-                Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
+            let settings = RedisSettings {
+                timeout: LONG,
+                deny_cache_ttl: Duration::ZERO,
+                ..RedisSettings::default()
+            };
             let store = RedisStore::open(&address, settings).unwrap();
             match skew {
                 Some(micros) => store.with_clock(SkewedClock { clock: SystemClock::new(), micros }),

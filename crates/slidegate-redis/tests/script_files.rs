@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use slidegate::{Descriptor, Gate, Policy, Request};
-use slidegate_redis::{RedisStore, Settings, script_files};
+use slidegate_redis::{RedisSettings, RedisStore, script_files};
 
 use server::{LONG, Redis};
 
@@ -115,7 +115,7 @@ fn new_gate(redis: &Redis, rule: &str) -> Gate<RedisStore> {
     let policy = format!("rules: [{{ name: r, per: [client], {rule} }}]");
     // Without the cache, a refund of a script is seen at once.
     let settings =
-        Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
+        RedisSettings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..RedisSettings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     Gate::new(Policy::from_yaml(&policy).unwrap(), store)
 }

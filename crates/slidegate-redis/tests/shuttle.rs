@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use slidegate::Timestamp;
-use slidegate_redis::breaker::{Breaker, BreakerDecision, CallPass, Settings, StateChange};
+use slidegate_redis::breaker::{Breaker, BreakerDecision, BreakerSettings, CallPass, StateChange};
 
 const THREAD_SCHEDULE_COUNT: usize = 2_000;
 
@@ -37,7 +37,10 @@ fn sum_results_of_three_threads(work: impl Fn(usize) -> usize + Send + Sync + 's
 
 /// Creates a closed breaker that opens at the second failure.
 fn new_closed_breaker() -> Arc<Breaker> {
-    Arc::new(Breaker::new(Settings { consecutive_failures: 2, ..Settings::default() }))
+    Arc::new(Breaker::new(BreakerSettings {
+        consecutive_failures: 2,
+        ..BreakerSettings::default()
+    }))
 }
 
 fn new_open_breaker() -> Arc<Breaker> {

@@ -16,7 +16,7 @@ use crate::permit::Permit;
 use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_MEMORY, MemoryStore};
 use crate::store::{Adjustment, Charge, DEFAULT_MAX_CALL_RECORDS, Receipt, SyncStore};
 #[cfg(feature = "policy")]
-use crate::store::{PermitChange, SettleResult, Settlement};
+use crate::store::{CallSettlement, PermitChange, SettleResult};
 
 /// Minimum time for which counts are kept. It is longer than a decision takes, so that counts are not dropped during a
 /// decision that uses them.
@@ -205,7 +205,7 @@ impl InMemoryFallback {
 #[cfg(feature = "policy")]
 impl InMemoryFallback {
     /// Applies a settlement of charges that were made in memory, once.
-    pub(crate) fn settle(&self, settlement: &Settlement) -> SettleResult {
+    pub(crate) fn settle(&self, settlement: &CallSettlement) -> SettleResult {
         let hits: Vec<_> = settlement.added.iter().map(Charge::reported_hit).collect();
         let settle = |counts: &LocalCounts| (counts.settle(settlement), counts.peek(&hits));
         let (result, _) = self.decide_with_local_counts(settle, |(_, outcomes)| outcomes);

@@ -29,7 +29,7 @@ use crate::fallback::{InMemoryFallback, LocalCountsOptions};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
 use crate::wait::queues::WaitQueues;
-use crate::wait::{WaitBounds, WaitStats};
+use crate::wait::{WaitOptions, WaitStats};
 
 use ineffective_costs::WarnedCosts;
 
@@ -75,7 +75,7 @@ impl<S> Gate<S> {
             policy: ArcSwap::from_pointee(policy.with_instances(fallback.instances())),
             store,
             fallback,
-            wait_queues: WaitQueues::new(WaitBounds::default()),
+            wait_queues: WaitQueues::new(WaitOptions::default()),
             warned_costs: WarnedCosts::default(),
         }
     }
@@ -111,10 +111,10 @@ impl<S> Gate<S> {
         Self { policy: ArcSwap::from_pointee(policy), fallback, ..self }
     }
 
-    /// Sets the bounds on the requests that wait at the same time.
+    /// Sets the bounds on the requests that wait at the same time, and the jitter of their waits.
     #[must_use]
-    pub fn with_wait_bounds(self, bounds: WaitBounds) -> Self {
-        Self { wait_queues: WaitQueues::new(bounds), ..self }
+    pub fn with_wait_options(self, options: WaitOptions) -> Self {
+        Self { wait_queues: WaitQueues::new(options), ..self }
     }
 
     /// Returns the policy that is enforced now.

@@ -66,12 +66,8 @@
 //! [`Limiter::wait`] blocks the thread until the request is allowed. `wait_async` waits on the timer of tokio.
 //!
 //! ```
-//! use std::time::Duration;
-//!
-//! use slidegate::{Jitter, Limiter};
-//!
-//! let limiter = Limiter::new(["100/s"])?;
-//! limiter.wait("smtp.example", Jitter::up_to(Duration::from_millis(5)))?;
+//! let limiter = slidegate::Limiter::new(["100/s"])?;
+//! limiter.wait("smtp.example")?;
 //! // Send the message.
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -223,6 +219,16 @@ struct Readme;
 #[cfg(all(doctest, feature = "calendar"))]
 #[doc = include_str!("../../../docs/how-to/set-a-monthly-budget.md")]
 struct MonthlyBudgetGuide;
+
+/// Runs the Rust example of the guide to waiting calls as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to/let-calls-wait-for-capacity.md")]
+struct WaitGuide;
+
+/// Runs the Rust example of the guide to repeated checks as a doctest.
+#[cfg(all(doctest, feature = "policy"))]
+#[doc = include_str!("../../../docs/how-to/repeat-checks-safely.md")]
+struct RepeatGuide;
 
 /// Runs the Rust example of the guide to denials as a doctest.
 #[cfg(all(doctest, feature = "policy"))]

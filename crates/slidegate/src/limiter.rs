@@ -27,9 +27,10 @@ use crate::key::{DEFAULT_DOMAIN, Key, Scope};
 use crate::limit::{Limit, LimitError};
 use crate::on_store_error::OnStoreError;
 use crate::rule_limit::NamedLimits;
+use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::wait::queues::WaitQueues;
-use crate::wait::{WaitBounds, WaitStats};
+use crate::wait::{WaitOptions, WaitStats};
 
 pub use crate::store_key::StoreKey;
 pub use check::Check;
@@ -95,6 +96,14 @@ pub enum LimiterError {
     /// The limit bounds the requests in flight. A limiter does not release permits.
     #[error("`{0}` needs permits, which a limiter does not release; use a gate with a policy")]
     Concurrent(Limit),
+    /// The store cannot count one of the limits.
+    #[error("the store does not support `{limit}`: {reason}")]
+    Unsupported {
+        /// The limit.
+        limit: Limit,
+        /// The reason and an alternative.
+        reason: String,
+    },
 }
 
 impl Limiter {
@@ -149,7 +158,8 @@ impl<S> Limiter<S> {
     /// ```
     ///
     /// # Errors
-    /// If a limit is invalid or bounds the requests in flight, there are no limits, or two limits would share their counts.
+    /// If a limit is invalid, bounds the requests in flight, or cannot be counted by the store. Also if there are no limits, or
+    /// if two limits would share their counts.
     pub fn with_store<L>(
         name: &str,
         limits: impl IntoIterator<Item = L>,
@@ -157,11 +167,16 @@ impl<S> Limiter<S> {
     ) -> Result<Self, LimiterError>
     where
         L: IntoLimit,
+        S: Store,
     {
         let limits: Box<[Limit]> =
             limits.into_iter().map(IntoLimit::into_limit).collect::<Result<_, _>>()?;
         if let Some(concurrent) = limits.iter().find(|limit| limit.is_concurrent()) {
             return Err(LimiterError::Concurrent(*concurrent));
+        }
+        for limit in &limits {
+            let unsupported = |reason| LimiterError::Unsupported { limit: *limit, reason };
+            store.supports(limit).map_err(unsupported)?;
         }
         let mut shapes = HashSet::new();
         if let Some(duplicate) = limits.iter().find(|limit| !shapes.insert(limit.shape_text())) {
@@ -180,7 +195,7 @@ impl<S> Limiter<S> {
             scope: new_limiter_scope(name),
             on_store_error: OnStoreError::default(),
             fallback: InMemoryFallback::new(LocalCountsOptions::default()),
-            wait_queues: WaitQueues::new(WaitBounds::default()),
+            wait_queues: WaitQueues::new(WaitOptions::default()),
         })
     }
 
@@ -233,10 +248,10 @@ impl<S> Limiter<S> {
         limiter.with_names(names.name(), names.is_observing())
     }
 
-    /// Sets the bounds on the calls that wait at the same time.
+    /// Sets the bounds on the calls that wait at the same time, and the jitter of their waits.
     #[must_use]
-    pub fn with_wait_bounds(self, bounds: WaitBounds) -> Self {
-        Self { wait_queues: WaitQueues::new(bounds), ..self }
+    pub fn with_wait_options(self, options: WaitOptions) -> Self {
+        Self { wait_queues: WaitQueues::new(options), ..self }
     }
 
     /// Returns the number of calls that wait now, and the results of the calls that have waited.

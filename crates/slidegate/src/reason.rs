@@ -23,7 +23,7 @@ pub enum Reason {
     /// The store is unavailable, and a rule denies all requests until it is available again.
     StoreUnavailable,
     /// The call could have waited for the limit, but too many calls are waiting already; see
-    /// [`WaitBounds`](crate::wait::WaitBounds).
+    /// [`WaitOptions`](crate::wait::WaitOptions).
     WaitQueueFull,
     /// The idempotency key belongs to an admitted call with another request. Nothing was charged.
     IdempotencyKeyReused,

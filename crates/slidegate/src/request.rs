@@ -74,7 +74,8 @@ impl<'a> Request<'a> {
     /// this time is denied as soon as this is known. Waiting requests for the same limit and key are admitted in the order
     /// of their arrival; see [`Gate::wait`](crate::Gate::wait).
     ///
-    /// Asynchronous methods wait on the timer of tokio. Without the feature `tokio`, they do not wait.
+    /// Asynchronous methods wait on the timer of tokio, and need the feature `tokio`. Without it, a debug build panics, and
+    /// a release build does not wait.
     ///
     /// ```
     /// use std::time::Duration;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::call::CallId;
 use crate::decision::Decision;
 use crate::policy::RuleCost;
-use crate::store::{Adjustment, Charge, Receipt, Settlement};
+use crate::store::{Adjustment, CallSettlement, Charge, Receipt};
 
 /// The charges of an admitted call, with the costs to which they belong. Plain data: serde serializes it, for a token
 /// with which any process can settle the call. The caller must authenticate the token, because deserialization accepts
@@ -222,7 +222,7 @@ impl ReservedCall {
 
     /// Returns the settlement that corrects the charges to the actual costs. `ttl` is the time for which it can be
     /// repeated.
-    pub fn settlement(&self, actual: &ActualCosts<'_>, ttl: Duration) -> Settlement {
+    pub fn settlement(&self, actual: &ActualCosts<'_>, ttl: Duration) -> CallSettlement {
         let (mut reverted, mut added) = (Vec::new(), Vec::new());
         for ReservedCharge { charge, cost } in &self.charges {
             let Some(adjustment) = actual.adjustment(cost) else { continue };
@@ -231,7 +231,7 @@ impl ReservedCall {
             added.extend(receipt.additional_charges(adjustment));
         }
         let owner = self.charges.first().map(|reserved| reserved.charge.counter.clone());
-        Settlement { id: self.id, owner, value_digest: actual.digest(), ttl, reverted, added }
+        CallSettlement { id: self.id, owner, value_digest: actual.digest(), ttl, reverted, added }
     }
 }
 

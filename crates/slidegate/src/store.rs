@@ -12,7 +12,7 @@
 //! | changes | [`Adjustment`] of a receipt, [`Edit`] of counters, [`PermitChange`] |
 //! | results | [`ChargeResult`], with an [`Outcome`] for each hit and a [`Receipt`] of each [`Charge`], whose counter has a [`CounterId`]; [`StoreError`] |
 //! | decision of a call | [`pending_units`], [`admits`] and [`has_charge`] |
-//! | calls that are remembered | [`CallIdentity`], [`OnceResult`], [`Settlement`], [`SettleResult`]; [`CallRecordTable`] remembers calls in memory |
+//! | calls that are remembered | [`CallIdentity`], [`OnceResult`], [`CallSettlement`], [`SettleResult`]; [`CallRecordTable`] remembers calls in memory |
 //! | parts of stores in memory | [`table`], [`shards`], [`HeapSize`], [`KeyGroup`], [`OneOrMany`] |
 //! | options | [`RedisOptions`] and [`ClusterOptions`] of a rule; [`OnStoreError`], [`LocalCountsOptions`] for an outage |
 //!
@@ -32,7 +32,8 @@
 //! 4. Decide a call in one atomic step: peek at each hit, with the [pending units](pending_units) of the hits before it in
 //!    addition to its own; determine whether the hits [admit](admits) the call; then charge the hits that [have a
 //!    charge](has_charge). The outcome of a charged hit is [`Outcome::charged_after`].
-//! 5. Return [`StoreError::Unsupported`] for limits that the store cannot count. All other errors mean that the store could
+//! 5. Return an error from [`Store::supports`] for limits that the store cannot count, and [`StoreError::Unsupported`] for
+//!    calls with such limits. All other errors mean that the store could
 //!    not decide; a denial is not an error.
 //! 6. Remove counters that have expired, so that clients cannot fill the memory. Keep them for at least
 //!    [`MAX_BACKWARD_STEP`](crate::testkit::conformance::MAX_BACKWARD_STEP) longer, because a clock may be set back.
@@ -43,8 +44,8 @@
 //! # Test a store
 //!
 //! With the feature `testkit`, run [`run_trace`](crate::testkit::conformance::run_trace) with the algorithms that the store
-//! supports and many seeds, and each function of [`properties`](crate::testkit::properties). Both need a store that reads a
-//! [`ManualClock`](crate::ManualClock).
+//! supports, and [`all_properties_hold`](crate::testkit::properties::all_properties_hold), both with many seeds. They need a
+//! store that reads a [`ManualClock`](crate::ManualClock).
 
 mod call_records;
 mod charge_result;
@@ -59,6 +60,8 @@ pub mod table;
 
 use std::future::{Future, ready};
 use std::sync::Arc;
+
+use crate::limit::Limit;
 
 pub use crate::algorithm::LimitParams;
 pub use crate::call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
@@ -84,7 +87,7 @@ pub use charge_result::{
 pub use error::{RejectionClass, StoreError};
 pub use memory::MemoryStore;
 pub use one_or_many::OneOrMany;
-pub use settlement::{OnceResult, SettleResult, Settlement};
+pub use settlement::{CallSettlement, OnceResult, SettleResult};
 pub(crate) use store_kind::decide_now;
 pub(crate) use store_kind::poll_once;
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
@@ -99,6 +102,16 @@ pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 pub trait Store: Send + Sync + 'static {
     /// The kind of the store: [`Synchronous`] or [`Asynchronous`].
     type Kind: StoreKind;
+
+    /// Checks whether the store can count a limit. By default, it can count every limit. Calls with other limits return
+    /// [`StoreError::Unsupported`].
+    ///
+    /// # Errors
+    /// The reason why the store cannot count the limit, and an alternative.
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
+        let _ = limit;
+        Ok(())
+    }
 
     /// Decides one call, and charges its hits unless one of them denies it. See [`Veto`] and [`ChargeWhen`].
     fn charge_async(
@@ -131,7 +144,7 @@ pub trait Store: Send + Sync + 'static {
     /// Applies a settlement, unless a settlement of the same call has been applied before.
     fn settle_async(
         &self,
-        settlement: &Settlement,
+        settlement: &CallSettlement,
     ) -> impl Future<Output = Result<SettleResult, StoreError>> + Send {
         let _ = settlement;
         ready(Err(StoreError::Unsupported(NO_CALL_RECORDS.to_owned())))
@@ -265,7 +278,8 @@ pub enum Edit {
     Reset,
 }
 
-/// A store that responds without waiting and never fails, such as a store in memory. Every `SyncStore` is a [`Store`].
+/// A store that responds without waiting and never fails, such as a store in memory. Every `SyncStore` is a [`Store`], and
+/// counts every limit. For a store that counts only some limits, implement [`Store`].
 ///
 /// Each method does the same as the method of [`Store`] with the same name and `_async`.
 #[diagnostic::on_unimplemented(
@@ -287,7 +301,7 @@ pub trait SyncStore: Send + Sync + 'static {
     fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult;
 
     /// Applies a settlement, unless a settlement of the same call has been applied before.
-    fn settle(&self, settlement: &Settlement) -> SettleResult;
+    fn settle(&self, settlement: &CallSettlement) -> SettleResult;
 
     /// Returns the outcomes that [`charge`](SyncStore::charge) would return, without charging.
     fn peek(&self, call: &[Hit<'_>]) -> Outcomes;
@@ -324,7 +338,7 @@ impl<S: SyncStore + ?Sized> SyncStore for Arc<S> {
         (**self).charge_once(call, identity)
     }
 
-    fn settle(&self, settlement: &Settlement) -> SettleResult {
+    fn settle(&self, settlement: &CallSettlement) -> SettleResult {
         (**self).settle(settlement)
     }
 
@@ -371,7 +385,7 @@ impl<S: SyncStore> Store for S {
         Ok(self.charge_once(call, identity))
     }
 
-    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+    async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
         Ok(self.settle(settlement))
     }
 

@@ -14,8 +14,8 @@ use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::request::{Descriptor, Request};
 use crate::store::{
-    Adjustment, ChargeResult, Edit, OnceResult, Outcomes, PermitChange, Receipt, SettleResult,
-    Settlement, Store, StoreError, SyncStore,
+    Adjustment, CallSettlement, ChargeResult, Edit, OnceResult, Outcomes, PermitChange, Receipt,
+    SettleResult, Store, StoreError, SyncStore,
 };
 
 /// The outcome that a [`ScriptedStore`] returns for one limit.
@@ -66,7 +66,7 @@ impl SyncStore for ScriptedStore {
         OnceResult::Decided(self.charge(call))
     }
 
-    fn settle(&self, _: &Settlement) -> SettleResult {
+    fn settle(&self, _: &CallSettlement) -> SettleResult {
         SettleResult::Settled
     }
 

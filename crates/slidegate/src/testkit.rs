@@ -1,8 +1,8 @@
 //! Tools for tests of stores: an oracle (an exact sliding log), a reference model of a store, a conformance suite,
 //! property tests, and a store with injected faults.
 //!
-//! To test a store, pass the store and the clock that the store reads to [`conformance::run_trace`] and to each
-//! function in [`properties`].
+//! To test a store, pass the store and the clock that the store reads to [`conformance::run_trace`] and to
+//! [`properties::all_properties_hold`].
 
 mod calendar;
 pub mod conformance;

@@ -2,8 +2,8 @@
 //!
 //! [`Limiter::wait`](crate::Limiter::wait), [`Check::max_wait`](crate::Check::max_wait) and
 //! [`Request::with_max_wait`](crate::Request::with_max_wait) make a call wait until it fits. Calls wait first come, first
-//! served, and charge nothing until they are admitted. [`Jitter`] lengthens waits at random, [`WaitBounds`] bound the calls
-//! that wait at the same time, and [`WaitStats`] count them.
+//! served, and charge nothing until they are admitted. [`WaitOptions`] bound the calls that wait at the same
+//! time, and lengthen their waits at random. [`WaitStats`] count them.
 //!
 //! Calls that do not wait take capacity whenever it is free. A waiting call decides again when its `retry_after` has
 //! passed, or earlier, if the same gate or limiter reverts or refunds units or releases a permit. A call that only a limit on
@@ -18,8 +18,8 @@
 //
 // `Wait` is the state of one call. It makes no decision and does not sleep; `run_wait` does both.
 
-mod bounds;
 mod counters;
+mod options;
 mod pause;
 pub(crate) mod queues;
 
@@ -29,10 +29,10 @@ use crate::decision::Decision;
 use crate::reason::Reason;
 
 pub use crate::jitter::{Jitter, JitterError, JitterSample};
-pub use bounds::{WaitBounds, WaitStats};
 #[cfg(feature = "policy")]
 pub(crate) use counters::is_decided_once;
 pub(crate) use counters::{WaitCounters, denying_counters, vetoing_counters};
+pub use options::{WaitOptions, WaitStats};
 pub(crate) use pause::{Pause, Timer};
 
 use queues::{Place, QueueFull, Turn, WaitEnd, WaitQueues};
@@ -50,15 +50,6 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The random extension of these intervals, so that instances which share a store do not call it at the same time.
 const RETRY_JITTER: Jitter = Jitter::up_to_percent(20);
-
-/// The bounds of one wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitOptions {
-    /// Maximum wait; `None` waits until the call is admitted.
-    pub max_wait: Option<Duration>,
-    /// Random extension of each sleep.
-    pub jitter: Jitter,
-}
 
 /// The next step of a call that may wait.
 #[derive(Clone, Copy, Debug)]
@@ -101,18 +92,18 @@ enum PeekReason {
 }
 
 impl<'q> Wait<'q> {
-    /// Creates the state of a call that has not been decided. While it waits, it keeps its request of `request_bytes`
-    /// bytes.
+    /// Creates the state of a call that has not been decided. It waits for at most `max_wait`, or until it is admitted.
+    /// While it waits, it keeps its request of `request_bytes` bytes.
     pub(crate) fn new(
         queues: &'q WaitQueues,
-        options: WaitOptions,
+        max_wait: Option<Duration>,
         request_bytes: usize,
         now: Instant,
     ) -> Self {
         Self {
             started: now,
-            deadline: options.max_wait.and_then(|wait| now.checked_add(wait)),
-            jitter: options.jitter,
+            deadline: max_wait.and_then(|wait| now.checked_add(wait)),
+            jitter: queues.options().jitter,
             place: Place::new(queues, request_bytes),
             state: State::Ready,
             has_paused: false,

@@ -6,15 +6,15 @@
 use std::time::Duration;
 
 use slidegate::store::{
-    Adjustment, Asynchronous, CallIdentity, ChargeResult, CounterId, Edit, Hit, Key, OnceResult,
-    Outcomes, PermitChange, Receipt, Scope, SettleResult, Settlement, Value,
+    Adjustment, Asynchronous, CallIdentity, CallSettlement, ChargeResult, CounterId, Edit, Hit,
+    Key, OnceResult, Outcomes, PermitChange, Receipt, Scope, SettleResult, Value,
 };
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::{ALL_ALGORITHMS, Mismatch, TraceStats, run_trace};
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::model::ModelStore;
 use slidegate::{
-    Algorithm, Limit, ManualClock, MemoryStore, Store, StoreError, SyncStore, Timestamp,
+    Algorithm, Limit, Limiter, ManualClock, MemoryStore, Store, StoreError, SyncStore, Timestamp,
 };
 
 #[path = "../../../examples/store.rs"]
@@ -101,7 +101,7 @@ impl SyncStore for StoreWithSweepBeforeCalls {
         self.0.charge_once(call, identity)
     }
 
-    fn settle(&self, settlement: &Settlement) -> SettleResult {
+    fn settle(&self, settlement: &CallSettlement) -> SettleResult {
         self.0.sweep();
         self.0.settle(settlement)
     }
@@ -202,7 +202,7 @@ fn store_without_limit_support_fails_conformance() {
         let result =
             block_on(run_trace(&StoreWithoutLimitSupport, &clock, &Algorithm::ALL, seed, 600));
         let mismatch = result.unwrap_err().to_string();
-        assert!(mismatch.ends_with("does not support this limit: it has no way to"), "{mismatch}");
+        assert!(mismatch.ends_with("does not support this call: it has no way to"), "{mismatch}");
     }
 }
 
@@ -234,9 +234,29 @@ fn example_store_rejects_other_algorithms() {
             result.unwrap();
         } else {
             let mismatch = result.unwrap_err().to_string();
-            assert!(mismatch.ends_with("does not use sliding_buckets"), "{mismatch}");
+            assert!(
+                mismatch.ends_with("use sliding_buckets, the only algorithm of this store"),
+                "{mismatch}"
+            );
         }
     }
+}
+
+/// A limit that the store cannot count is an error of the limiter. Otherwise each call would fail, and be decided without
+/// the store.
+#[test]
+fn limiter_rejects_limits_that_its_store_does_not_support() {
+    with_hits_of_two_limits(|supported, unsupported| {
+        let limiter = |limit: &Limit| {
+            let store = example_store::MapStore::new(ManualClock::default());
+            Limiter::with_store("api", [*limit], store)
+        };
+        assert!(limiter(supported.limit).is_ok());
+        assert_eq!(
+            limiter(unsupported.limit).unwrap_err().to_string(),
+            "the store does not support `3/1m sliding_window`: use sliding_buckets, the only algorithm of this store"
+        );
+    });
 }
 
 #[test]
@@ -275,7 +295,7 @@ impl Store for StoreWithSettlementsOnly {
         self.0.charge_async(call).await
     }
 
-    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+    async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
         self.0.settle_async(settlement).await
     }
 

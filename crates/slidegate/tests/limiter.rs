@@ -10,7 +10,7 @@ use slidegate::headers::{self, Style};
 use slidegate::store::LocalCountsOptions;
 use slidegate::testkit::block_on;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
-use slidegate::wait::JitterSample;
+use slidegate::wait::{JitterSample, WaitOptions};
 use slidegate::{
     Algorithm, Check, Decision, Jitter, Limit, Limiter, LimiterError, ManualClock, MemoryStore,
     OnStoreError, Quota, Reason, StoreError, Timestamp,
@@ -111,9 +111,9 @@ fn wait_blocks_until_cost_fits() {
     let limiter = Limiter::new(["5/50ms"]).unwrap();
     // This test runs on the real clock. At any phase of the window, the sixth request has to wait.
     for _ in 0..6 {
-        let _ = limiter.wait("key", Jitter::NONE).unwrap();
+        let _ = limiter.wait("key").unwrap();
     }
-    let denied = limiter.wait(Check::new("key").cost(6), Jitter::NONE).unwrap_err();
+    let denied = limiter.wait(Check::new("key").cost(6)).unwrap_err();
     assert_eq!(denied.decision().reason(), Some(Reason::CostExceedsMax));
 }
 
@@ -155,16 +155,16 @@ fn jitter_only_lengthens_waits() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
-        let (clock, limiter) = new_limiter(&["1/min"]);
-        let wait = limiter.check("key").reset_after();
-        assert!(wait > Duration::ZERO);
         for max_jitter in [Duration::ZERO, Duration::from_secs(30)] {
-            limiter.reset("key");
+            let (clock, limiter) = new_limiter(&["1/min"]);
+            let options =
+                WaitOptions { jitter: Jitter::up_to(max_jitter), ..WaitOptions::default() };
+            let limiter = limiter.with_wait_options(options);
             let _ = limiter.check("key");
             let exact = limiter.check("key").retry_after().unwrap();
             let slack = Duration::from_millis(2);
             let before = tokio::time::Instant::now();
-            let waiting = limiter.wait_async("key", Jitter::up_to(max_jitter));
+            let waiting = limiter.wait_async("key");
             let advance = async {
                 // The clock of tokio is paused; the clock of the limiter advances just before the wait ends.
                 tokio::time::sleep(exact - slack).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The settings of a breaker: conditions for opening, and backoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct BreakerSettings {
     /// Number of consecutive failed calls that opens the breaker.
     pub consecutive_failures: u32,
     /// Minimum number of calls within one second before the failure rate is checked. From this number of calls on, the
@@ -23,7 +23,7 @@ pub struct Settings {
 /// The default settings. The breaker opens after 5 consecutive failures. The breaker also opens if there are at least
 /// 20 calls within a second and at least half of them fail. The first probe follows after at most half a second, and
 /// the backoff doubles up to 5 seconds.
-impl Default for Settings {
+impl Default for BreakerSettings {
     fn default() -> Self {
         Self {
             consecutive_failures: 5,

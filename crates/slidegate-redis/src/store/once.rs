@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::StoreError;
-use slidegate::store::{CallIdentity, Hit, OnceResult, SettleResult, Settlement};
+use slidegate::store::{CallIdentity, CallSettlement, Hit, OnceResult, SettleResult};
 use tokio::time::{Instant, sleep};
 
 use super::{RedisStoreInner, result_of_request_without_hits};
@@ -112,7 +112,7 @@ impl RedisStoreInner {
     /// decides whether the settlement is applied. The record of each slot makes sure that its part is applied once.
     pub(super) async fn settle(
         self: &Arc<Self>,
-        settlement: &Settlement,
+        settlement: &CallSettlement,
     ) -> Result<SettleResult, StoreError> {
         let owner = settlement.owner.as_ref().and_then(key_and_tag).map(|(key, _)| key);
         let Some(owner) = owner.map(|key| self.topology.slot(key)) else {

@@ -197,7 +197,7 @@ mod tests {
     use tracing_subscriber::fmt::MakeWriter;
 
     use super::*;
-    use crate::{RedisStore, Settings};
+    use crate::{RedisSettings, RedisStore};
 
     /// A log writer that keeps its text in memory.
     #[derive(Clone, Default)]
@@ -234,7 +234,8 @@ mod tests {
             tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
         let _logging = tracing::subscriber::set_default(subscriber);
         // Nothing listens on this port.
-        let settings = Settings { timeout: Duration::from_millis(20), ..Settings::default() };
+        let settings =
+            RedisSettings { timeout: Duration::from_millis(20), ..RedisSettings::default() };
         let store = RedisStore::open("redis://127.0.0.1:1", settings).unwrap();
         let scope = Scope::new("domain", "rule", "limit", &["user"]);
         let value = [Value::Text("secret-user")];

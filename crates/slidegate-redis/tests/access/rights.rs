@@ -11,7 +11,7 @@ use slidegate::testkit::{conformance, permits};
 use slidegate::{
     ActualCosts, Algorithm, Descriptor, Gate, Limit, ManualClock, Policy, Quota, Request, Store,
 };
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use crate::fixture::{TestRequest, decided, identity, settlement};
 use crate::server::cluster::Cluster;
@@ -139,10 +139,10 @@ fn documented_rights_equal_commands_in_sources() {
     assert_eq!(allowed_commands(sentinel), set(&["sentinel|master"]));
 }
 
-fn settings() -> Settings {
+fn settings() -> RedisSettings {
     let expiry_margin = Duration::from_secs(1_000_000);
     let (timeout, deny_cache_ttl) = (LONG, Duration::ZERO);
-    Settings { timeout, deny_cache_ttl, expiry_margin, ..Settings::default() }
+    RedisSettings { timeout, deny_cache_ttl, expiry_margin, ..RedisSettings::default() }
 }
 
 /// Runs every operation on each algorithm alone and on all together, below and above the limit.
@@ -255,7 +255,7 @@ async fn run_all_operations(address: &str) {
     run_requests_of_policy(address).await;
     for seed in 0..8 {
         let clock = ManualClock::default();
-        let settings = Settings {
+        let settings = RedisSettings {
             prefix: format!("slidegate:{seed}:"),
             max_clock_skew: Duration::ZERO,
             ..settings()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use slidegate::store::{ChargeResult, OnceResult, SettleResult};
 use slidegate::{Store, StoreError};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 use tokio::runtime::Handle;
 
 use super::fixture::{TestRequest, decided, identity, settlement};
@@ -42,7 +42,8 @@ async fn charge(store: &RedisStore, request: &TestRequest, call: u8, cost: u64) 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_during_failover_are_applied_once() {
     let mut service = Service::start();
-    let settings = Settings { timeout: Duration::from_millis(500), ..Settings::default() };
+    let settings =
+        RedisSettings { timeout: Duration::from_millis(500), ..RedisSettings::default() };
     let store = RedisStore::open(&service.address(), settings).unwrap();
     let reserved = TestRequest::new(1);
     let mut settlements = Vec::new();

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use slidegate::store::{
-    Adjustment, CallId, CallIdentity, ChargeResult, Hit, Key, OnceResult, Receipt, Scope,
-    Settlement, Value,
+    Adjustment, CallId, CallIdentity, CallSettlement, ChargeResult, Hit, Key, OnceResult, Receipt,
+    Scope, Value,
 };
 use slidegate::{Algorithm, Limit, Store};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use crate::server::LONG;
 
 pub const TTL: Duration = Duration::from_secs(600);
 
-pub fn settings() -> Settings {
-    Settings { timeout: LONG, ..Settings::default() }
+pub fn settings() -> RedisSettings {
+    RedisSettings { timeout: LONG, ..RedisSettings::default() }
 }
 
 pub fn identity(call: u8) -> CallIdentity {
@@ -65,9 +65,9 @@ impl TestRequest {
     }
 }
 
-pub fn settlement(call: u8, receipt: &Receipt, cost: u64) -> Settlement {
+pub fn settlement(call: u8, receipt: &Receipt, cost: u64) -> CallSettlement {
     let adjustment = Adjustment::SetCost(cost);
-    Settlement {
+    CallSettlement {
         id: CallId::from_bytes([call; 16]),
         owner: receipt.charges().first().map(|charge| charge.counter.clone()),
         value_digest: cost,

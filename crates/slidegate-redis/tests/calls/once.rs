@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use slidegate::store::{
-    CallIdentity, ChargeResult, Hit, Key, OnceResult, Scope, SettleResult, Settlement, Value,
+    CallIdentity, CallSettlement, ChargeResult, Hit, Key, OnceResult, Scope, SettleResult, Value,
 };
 use slidegate::{Algorithm, Limit, ManualClock, MemoryStore, Quota, Store, StoreError};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use super::fixture::{self, TTL, TestRequest, decided, identity, settings, settlement};
 use crate::proxy::{Proxy, ReplyFault};
@@ -116,7 +116,8 @@ async fn calls_with_lost_replies_are_applied_once() {
     let redis = Redis::start();
     let proxy = Arc::new(Proxy::start(redis.port()).await);
     let request = TestRequest::new(1);
-    let settings = Settings { timeout: Duration::from_millis(300), ..Settings::default() };
+    let settings =
+        RedisSettings { timeout: Duration::from_millis(300), ..RedisSettings::default() };
     let store = RedisStore::open(&proxy.address(), settings.clone()).unwrap();
     let direct = RedisStore::open(&redis.address(), settings).unwrap();
     let hits = request.hits(1);
@@ -161,7 +162,8 @@ async fn calls_with_lost_replies_are_applied_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_to_paused_redis_are_applied_once() {
     let redis = Redis::start();
-    let settings = Settings { timeout: Duration::from_millis(200), ..Settings::default() };
+    let settings =
+        RedisSettings { timeout: Duration::from_millis(200), ..RedisSettings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     let direct = RedisStore::open(&redis.address(), fixture::settings()).unwrap();
     let request = TestRequest::new(1);
@@ -200,7 +202,7 @@ async fn calls_to_paused_redis_are_applied_once() {
 /// outcomes must be the same. Most settlements revert the newest charge of a key, for which Redis has a shorter path.
 async fn assert_settlements_equal_memory(redis: &Redis, algorithm: Algorithm, seed: u64) {
     let clock = ManualClock::default();
-    let settings = Settings {
+    let settings = RedisSettings {
         prefix: format!("{algorithm}-{seed}:"),
         // Keys expire by the clock of Redis, which is ahead of the clock of the test.
         expiry_margin: Duration::from_secs(1_000_000),
@@ -286,7 +288,7 @@ async fn settlement_is_remembered_longer_than_its_reservation() {
     let receipt = decided(result).receipt;
     // The first record exists already, and lives for a shorter time; the second is created.
     for call in [1, 2] {
-        let settlement = Settlement { ttl: LEFT, ..settlement(call, &receipt, 3) };
+        let settlement = CallSettlement { ttl: LEFT, ..settlement(call, &receipt, 3) };
         store.settle_async(&settlement).await.unwrap();
         let key = format!("slidegate:call:{}", identity(call).id);
         let ttl_ms: i64 = redis.try_command(&["PTTL", &key]).unwrap();
@@ -294,7 +296,7 @@ async fn settlement_is_remembered_longer_than_its_reservation() {
         assert!((expected..expected + 10_000).contains(&ttl_ms), "{ttl_ms}");
     }
     // A record is never kept for a shorter time.
-    let early = Settlement { ttl: Duration::ZERO, ..settlement(3, &receipt, 3) };
+    let early = CallSettlement { ttl: Duration::ZERO, ..settlement(3, &receipt, 3) };
     store.charge_once_async(&request.hits(1), &identity(3)).await.unwrap();
     store.settle_async(&early).await.unwrap();
     let key = format!("slidegate:call:{}", identity(3).id);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slidegate::store::{ChargeResult, Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Limit, Store, StoreError};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 const MAX: u64 = 1_000_000;
 
@@ -17,7 +17,7 @@ pub struct Counter {
 
 impl Counter {
     pub fn open(address: &str, timeout: Duration) -> Self {
-        let settings = Settings { timeout, ..Settings::default() };
+        let settings = RedisSettings { timeout, ..RedisSettings::default() };
         Self::with_store(RedisStore::open(address, settings).unwrap())
     }
 

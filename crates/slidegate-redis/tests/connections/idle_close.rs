@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use slidegate::store::Edit;
 use slidegate::{Store, StoreError};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use super::fixture::{Counter, repetitions};
 use crate::proxy::{Proxy, ReplyFault};
@@ -238,8 +238,11 @@ async fn killed_tls_connection_serves_next_call() {
     let redis = Redis::with_args(
         &[&args[..], &["--tls-ca-cert-file", &pem, "--tls-auth-clients", "no"]].concat(),
     );
-    let settings =
-        Settings { timeout: LONG, ca_file: Some(pem.clone().into()), ..Settings::default() };
+    let settings = RedisSettings {
+        timeout: LONG,
+        ca_file: Some(pem.clone().into()),
+        ..RedisSettings::default()
+    };
     let store = RedisStore::open(&format!("rediss://localhost:{port}/"), settings).unwrap();
     let counter = Counter::with_store(store);
     let failed = count_calls_without_redis(&counter, repetitions(20), async || {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use slidegate::store::{
-    Adjustment, CallId, CallIdentity, Hit, Key, OnceResult, PermitChange, Receipt, Scope,
-    SettleResult, Settlement, Value,
+    Adjustment, CallId, CallIdentity, CallSettlement, Hit, Key, OnceResult, PermitChange, Receipt,
+    Scope, SettleResult, Value,
 };
 use slidegate::{Descriptor, Gate, Limit, Policy, Request, Store, StoreError};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use super::fixture::{Counter, repetitions};
 use crate::proxy::{Proxy, ReplyFault};
@@ -21,9 +21,9 @@ fn identity(call: u64) -> CallIdentity {
     CallIdentity { id: CallId::from_bytes(id), request_digest: 7, ttl: TTL }
 }
 
-fn settlement(id: CallId, receipt: &Receipt, cost: u64) -> Settlement {
+fn settlement(id: CallId, receipt: &Receipt, cost: u64) -> CallSettlement {
     let adjustment = Adjustment::SetCost(cost);
-    Settlement {
+    CallSettlement {
         id,
         owner: receipt.charges().first().map(|charge| charge.counter.clone()),
         value_digest: cost,
@@ -110,7 +110,7 @@ struct InFlight {
 
 impl InFlight {
     fn open(address: &str) -> Self {
-        let settings = Settings { timeout: LONG, ..Settings::default() };
+        let settings = RedisSettings { timeout: LONG, ..RedisSettings::default() };
         Self {
             store: RedisStore::open(address, settings).unwrap(),
             scope: Scope::new("connections", "streams", "in-flight", &["user"]),
@@ -153,7 +153,8 @@ async fn dropped_permit_is_released_after_restart() {
     let permit = in_flight.acquire().await.unwrap();
     // Another store has a short timeout, so that its first attempts fail.
     let store =
-        RedisStore::open(&redis.address(), Settings { timeout, ..Settings::default() }).unwrap();
+        RedisStore::open(&redis.address(), RedisSettings { timeout, ..RedisSettings::default() })
+            .unwrap();
     poll_until("the store is connected", LONG, async || store.is_reachable()).await;
     redis.command(&["SAVE"]);
     redis.kill();
@@ -172,7 +173,7 @@ async fn guards_succeed_after_idle_close() {
   - { name: tokens, when: { kind: tokens }, per: [user], limits: [10000000/h] , on_store_error: deny }
   - { name: streams, when: { kind: stream }, per: [user], limits: [{ concurrent: 1, permit_ttl: 600s }], on_store_error: deny }",
     );
-    let settings = Settings { timeout: LONG, ..Settings::default() };
+    let settings = RedisSettings { timeout: LONG, ..RedisSettings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     let gate = Gate::new(policy.unwrap(), store);
     let request = |kind, cost| {

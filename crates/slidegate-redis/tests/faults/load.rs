@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slidegate::clock::{Clock, SystemClock};
 use slidegate::{Descriptor, Gate, Policy, Reason, Request, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 use tokio::task::JoinHandle;
 
 use crate::server::{Redis, poll_until};
@@ -66,7 +66,7 @@ pub struct Load {
 }
 
 /// Creates a gate whose store is at an address. `on_store_error` is the behavior of the policy while the store fails.
-pub fn new_gate(address: &str, on_store_error: &str, settings: Settings) -> Gate<RedisStore> {
+pub fn new_gate(address: &str, on_store_error: &str, settings: RedisSettings) -> Gate<RedisStore> {
     let policy = format!(
         "rules:
   - name: {on_store_error}
@@ -79,8 +79,8 @@ pub fn new_gate(address: &str, on_store_error: &str, settings: Settings) -> Gate
     Gate::new(Policy::from_yaml(&policy).unwrap(), store)
 }
 
-pub fn patient_settings() -> Settings {
-    Settings { timeout: STORE_TIMEOUT, ..Settings::default() }
+pub fn patient_settings() -> RedisSettings {
+    RedisSettings { timeout: STORE_TIMEOUT, ..RedisSettings::default() }
 }
 
 impl Load {

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use slidegate::clock::{Clock, SystemClock};
 use slidegate::store::{Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Limit, ManualClock, Store, StoreError, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use super::load::{FaultTrial, MAX_RECOVERY_TIME, STORE_TIMEOUT, patient_settings};
 use crate::proxy::{Proxy, ReplyFault};
@@ -71,7 +71,7 @@ struct SingleCounterStore {
 }
 
 impl SingleCounterStore {
-    fn open(address: &str, settings: Settings) -> Self {
+    fn open(address: &str, settings: RedisSettings) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = RedisStore::open(address, settings).unwrap().with_clock(clock);
         let scope = Scope::new("faults", "rule", "limit", &["client"]);
@@ -111,11 +111,11 @@ impl ChargeTally {
 async fn call_with_lost_reply_is_not_repeated() {
     let redis = Redis::start();
     let proxy = Proxy::start(redis.port()).await;
-    let settings = Settings { timeout: Duration::from_millis(30), ..Settings::default() };
+    let settings = RedisSettings { timeout: Duration::from_millis(30), ..RedisSettings::default() };
     let proxied = SingleCounterStore::open(&proxy.address(), settings);
     let direct = SingleCounterStore::open(
         &redis.address(),
-        Settings { timeout: LONG, ..patient_settings() },
+        RedisSettings { timeout: LONG, ..patient_settings() },
     );
     let mut tally = ChargeTally::default();
     poll_until("the store responds", MAX_RECOVERY_TIME, async || {
@@ -182,7 +182,7 @@ async fn batch_after_script_flush_takes_one_round_trip() {
     let proxy = Proxy::start(redis.port()).await;
     let counter = SingleCounterStore::open(
         &proxy.address(),
-        Settings { timeout: LONG, ..patient_settings() },
+        RedisSettings { timeout: LONG, ..patient_settings() },
     );
     let small = Limit::new("20/d".parse().unwrap(), Algorithm::SlidingCounter).unwrap();
     let (log, window) = (counter.hit(), Hit { limit: &small, ..counter.hit() });
@@ -216,7 +216,7 @@ async fn failed_batch_reports_possible_charges() {
     let redis = Redis::start();
     let counter = SingleCounterStore::open(
         &redis.address(),
-        Settings { timeout: LONG, ..patient_settings() },
+        RedisSettings { timeout: LONG, ..patient_settings() },
     );
     let other = Scope::new("faults", "spoilt", "limit", &["client"]);
     let (good, bad) =
@@ -254,7 +254,8 @@ async fn slow_call_counts_as_one_breaker_failure() {
     // If the requests begin later, the last ones are sent in another call when the first call times out.
     const MAX_TIME_TO_BEGIN: Duration = Duration::from_micros(500);
     let redis = Redis::start();
-    let settings = Settings { timeout: Duration::from_millis(400), ..Settings::default() };
+    let settings =
+        RedisSettings { timeout: Duration::from_millis(400), ..RedisSettings::default() };
     let counter = SingleCounterStore::open(&redis.address(), settings);
     let clock = SystemClock::new();
     let crowd = async || {

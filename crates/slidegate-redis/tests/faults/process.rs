@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slidegate::store::{Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Limit, Reason, Store, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use super::load::{FaultTrial, Load, STORE_TIMEOUT, new_gate, new_request, patient_settings};
 use crate::server::{LONG, Redis, poll_until};
@@ -103,7 +103,7 @@ async fn take_one_unit(store: &RedisStore, limit: &Limit) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_callers_load_missing_script_once() {
     let redis = Redis::start();
-    let settings = Settings { timeout: LONG, ..Settings::default() };
+    let settings = RedisSettings { timeout: LONG, ..RedisSettings::default() };
     let store = Arc::new(RedisStore::open(&redis.address(), settings).unwrap());
     for round in 1..=3 {
         let mut callers = tokio::task::JoinSet::new();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slidegate::store::{Adjustment, Edit, Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Limit, ManualClock, Store, StoreError, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use super::load::{FaultTrial, MAX_PER_DAY, new_gate, new_request, patient_settings};
 use crate::server::{LONG, Redis};
@@ -19,8 +19,11 @@ struct StoredValueFixture {
 impl StoredValueFixture {
     fn open(redis: &Redis) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
-        let settings =
-            Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
+        let settings = RedisSettings {
+            timeout: LONG,
+            deny_cache_ttl: Duration::ZERO,
+            ..RedisSettings::default()
+        };
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
         Self { store, scope: Scope::new("values", "rule", "limit", &["client"]), clock }
     }

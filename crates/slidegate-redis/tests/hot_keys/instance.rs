@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use slidegate::{Decision, Descriptor, Gate, ManualClock, Policy, Request};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use crate::server::LONG;
 use crate::server::cluster::{Cluster, SHARDS};
@@ -13,7 +13,7 @@ pub type Instance = Gate<RedisStore>;
 
 /// Creates an instance with a manual clock and an expiry margin that prevents keys from expiring.
 pub fn new_instance(policy: &str, address: &str, clock: &ManualClock) -> Instance {
-    new_instance_with_settings(policy, address, clock, Settings::default())
+    new_instance_with_settings(policy, address, clock, RedisSettings::default())
 }
 
 /// Creates an instance with a manual clock, these settings, a long timeout, and an expiry margin that prevents keys
@@ -22,10 +22,10 @@ pub fn new_instance_with_settings(
     policy: &str,
     address: &str,
     clock: &ManualClock,
-    settings: Settings,
+    settings: RedisSettings,
 ) -> Instance {
     let expiry_margin = Duration::from_secs(1_000_000);
-    let settings = Settings { timeout: LONG, expiry_margin, ..settings };
+    let settings = RedisSettings { timeout: LONG, expiry_margin, ..settings };
     let store = RedisStore::open(address, settings).unwrap().with_clock(clock.clone());
     Gate::new(Policy::from_yaml(policy).unwrap(), store)
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use slidegate::{Descriptor, Gate, ManualClock, Policy, Reason, Request};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use super::instance::{
     Instance, check_with_redis, is_allowed, new_instance, new_instance_with_settings, new_request,
@@ -147,7 +147,7 @@ async fn exhausted_sampled_limit_allows_no_request() {
     // Denials of sampled rules are cached for a second, even if the cache is disabled for others.
     for deny_cache_ttl in [Duration::ZERO, Duration::from_secs(1)] {
         let (redis, clock) = (Redis::start(), ManualClock::default());
-        let settings = Settings { deny_cache_ttl, ..Settings::default() };
+        let settings = RedisSettings { deny_cache_ttl, ..RedisSettings::default() };
         let instance = new_instance_with_settings(rules, &redis.address(), &clock, settings);
         exhaust_limit(&instance).await;
         for _ in 0..5 {
@@ -217,7 +217,7 @@ async fn on_store_error_applies_to_unsent_sampled_requests() {
     let mut redis = Redis::start();
     let rules = new_sampled_policy(1_000).replace("per:", "on_store_error: deny, per:");
     let timeout = Duration::from_millis(50);
-    let settings = Settings { timeout, ..Settings::default() };
+    let settings = RedisSettings { timeout, ..RedisSettings::default() };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
     let instance = Gate::new(Policy::from_yaml(&rules).unwrap(), store);
     charged_units(&instance, "acme", 1_000).await;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use slidegate::clock::{Clock, SystemClock};
 use slidegate::store::{Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Limit, Quota, Store, StoreError, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
@@ -123,7 +123,7 @@ impl Clock for ClockStartingAtNoon {
 
 /// Creates a store with a [`ClockStartingAtNoon`].
 pub fn open_store(address: &str, timeout: Duration) -> RedisStore {
-    let settings = Settings { timeout, ..Settings::default() };
+    let settings = RedisSettings { timeout, ..RedisSettings::default() };
     RedisStore::open(address, settings).unwrap().with_clock(ClockStartingAtNoon)
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use slidegate::headers::Style;
-use slidegate::wait::WaitBounds;
+use slidegate::wait::WaitOptions;
 use slidegate::{Jitter, Policy};
 use slidegate_cluster::Credentials;
 use slidegate_redis::Address;
@@ -64,8 +64,8 @@ pub struct ServiceSettings {
     /// Warnings about secrets that every user of the machine can read.
     pub exposed_secrets: Vec<String>,
     pub ready_needs_store: bool,
-    /// The bounds on calls that wait.
-    pub wait_bounds: WaitBounds,
+    /// The options of calls that wait.
+    pub wait_options: WaitOptions,
     /// Whether there is an admin listener. Without an admin listener, no metrics and no top keys are collected.
     pub has_admin_listener: bool,
     /// Maximum number of denials in the log per second.
@@ -82,20 +82,20 @@ pub enum StoreSettings {
     /// The memory of this process.
     Memory,
     /// A Redis that all instances share.
-    Redis { address: Box<Address>, settings: slidegate_redis::Settings, clock: RedisClock },
+    Redis { address: Box<Address>, settings: slidegate_redis::RedisSettings, clock: RedisClock },
     /// The replicated memory of a cluster. This process is one of its nodes.
-    Cluster(Box<ClusterSettings>),
+    Cluster(Box<NodeSettings>),
 }
 
 /// The settings of a cluster node.
 #[derive(Debug)]
-pub struct ClusterSettings {
-    pub node: slidegate_cluster::Settings,
+pub struct NodeSettings {
+    pub node: slidegate_cluster::ClusterSettings,
     /// The certificates of the node, which are reloaded when their files change. `None` without certificates.
     pub tls: Option<ClusterTls>,
 }
 
-impl ClusterSettings {
+impl NodeSettings {
     /// Returns the secret that all nodes share: the own secret of the cluster, or else its key. `None` without both.
     pub fn secret(&self) -> Option<&str> {
         let key = match &self.node.credentials {

@@ -77,7 +77,7 @@ pub async fn start_service(
             max_call_records: bounds.max_call_records,
             ..LocalCountsOptions::default()
         })
-        .with_wait_bounds(settings.wait_bounds);
+        .with_wait_options(settings.wait_options);
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
     let name_checks = NameChecks::new(settings.rejects_unused_names, settings.redact.clone());

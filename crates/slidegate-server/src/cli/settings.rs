@@ -8,7 +8,7 @@ mod secret;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::wait::WaitBounds;
+use slidegate::wait::WaitOptions;
 use slidegate_redis::AddressError;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
@@ -99,11 +99,12 @@ pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
             token_key,
             exposed_secrets,
             ready_needs_store,
-            wait_bounds: WaitBounds {
+            wait_options: WaitOptions {
                 max_waiting: args.waiting.max_waiting,
                 max_waiting_per_key: args.waiting.max_waiting_per_key,
                 max_waiting_bytes: bounds.max_waiting_bytes(),
                 max_wait: args.waiting.max_wait,
+                ..WaitOptions::default()
             },
             has_admin_listener,
             max_denial_logs_per_second: max_denial_logs_per_second(&args.observability),
@@ -167,19 +168,19 @@ fn store_settings(
     if let Some(settings) = cluster::from_args(&args.store.0, cluster, bounds) {
         return Ok(StoreSettings::Cluster(Box::new(settings?)));
     }
-    let settings = slidegate_redis::Settings {
+    let settings = slidegate_redis::RedisSettings {
         prefix: args.redis_prefix,
         timeout: args.redis_timeout,
         ca_file: args.redis_ca_file,
         deny_cache_ttl: args.deny_cache_ttl,
         // The log of failed calls has the key, redacted as configured.
         logs_foreign_values: false,
-        ..slidegate_redis::Settings::default()
+        ..slidegate_redis::RedisSettings::default()
     };
     let settings = match args.redis_clock {
         RedisClock::Server => settings,
         RedisClock::Client => {
-            slidegate_redis::Settings { expiry_margin: MAX_CLIENT_CLOCK_SKEW, ..settings }
+            slidegate_redis::RedisSettings { expiry_margin: MAX_CLIENT_CLOCK_SKEW, ..settings }
         }
     };
     let address = Box::new(args.store.0.parse()?);

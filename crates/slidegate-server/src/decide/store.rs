@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use slidegate::clock::DriftCorrectedClock;
 use slidegate::store::{
-    Adjustment, CallIdentity, CallRecordTable, ChargeResult, CounterId, Edit, Hit, OnceResult,
-    Outcomes, PermitChange, Receipt, SettleResult, Settlement,
+    Adjustment, CallIdentity, CallRecordTable, CallSettlement, ChargeResult, CounterId, Edit, Hit,
+    OnceResult, Outcomes, PermitChange, Receipt, SettleResult,
 };
 use slidegate::{MemoryStore, StoreError};
 use slidegate_cluster::ClusterStore;
@@ -146,7 +146,7 @@ impl slidegate::Store for ServerStore {
         record!(self, store => store.charge_once_async(call, identity))
     }
 
-    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+    async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
         record!(self, store => store.settle_async(settlement))
     }
 

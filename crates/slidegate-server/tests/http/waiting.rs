@@ -234,7 +234,7 @@ fn call_is_denied_if_waiting_requests_exceed_memory() {
 }
 
 #[test]
-fn max_wait_bounds_wait() {
+fn max_wait_options_wait() {
     let server = Server::start_with(POLICY, &["--max-wait", "0s"]);
     let client = Client::new(&server);
     assert_eq!(client.post("/v1/check", body(10, 5_000)).status, 200);

@@ -25,19 +25,20 @@ impl<S: Store> Gate<S> {
     /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request
     /// is then denied.
     pub async fn check_async(&self, request: &Request<'_>) -> Decision<'static> {
-        self.check_on(Timer::asynchronous(), request).await
+        self.check_on(Timer::asynchronous, request).await
     }
 
     /// Decides a request by the rules of a policy that apply to it. Waits as [`check_async`](Self::check_async) does. See
     /// [`decide`](Self::decide).
     pub async fn decide_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
-        match (Timer::asynchronous(), self.wait_of(matched)) {
+        if let Some((max_wait, request_bytes)) = self.wait_of(matched)
+            && let Some(timer) = Timer::asynchronous()
+        {
             // Boxed, because few requests wait, and the others should not pay for a larger future.
-            (Some(timer), Some((options, request_bytes))) => {
-                Box::pin(self.wait_for_rules(timer, matched, options, request_bytes)).await
-            }
-            _ => self.decide_once(matched).await,
+            let wait = self.wait_for_rules(timer, matched, Some(max_wait), request_bytes);
+            return Box::pin(wait).await;
         }
+        self.decide_once(matched).await
     }
 
     /// Returns the decision that [`check_async`](Self::check_async) would make now. Charges nothing.
@@ -103,21 +104,21 @@ impl<S: Store> Gate<S> {
         self.edit_counters_async(request, Edit::Reset).await
     }
 
-    /// Decides a request, after a wait on the timer if there is one.
+    /// Decides a request, after a wait on the timer if the request has a maximum wait and there is a timer.
     pub(super) async fn check_on(
         &self,
-        timer: Option<Timer>,
+        timer: fn() -> Option<Timer>,
         request: &Request<'_>,
     ) -> Decision<'static> {
         let policy = self.policy.load();
         self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request);
-        match (timer, self.wait_of(&matched)) {
-            (Some(timer), Some((options, _))) => {
-                Box::pin(self.wait_for_request(timer, request, options)).await
-            }
-            _ => self.decide_once(&matched).await,
+        if let Some((max_wait, _)) = self.wait_of(&matched)
+            && let Some(timer) = timer()
+        {
+            return Box::pin(self.wait_for_request(timer, request, Some(max_wait))).await;
         }
+        self.decide_once(&matched).await
     }
 
     /// Decides a request without a wait.

@@ -8,7 +8,7 @@ use crate::outcome::Outcome;
 use crate::policy::{HitList, MatchedRules, OnStoreError};
 use crate::reason::Reason;
 use crate::store::{
-    ChargeResult, OnceResult, Receipt, SettleResult, Settlement, Store, StoreError, SyncStore,
+    CallSettlement, ChargeResult, OnceResult, Receipt, SettleResult, Store, StoreError, SyncStore,
 };
 
 impl<S: Store> Gate<S> {
@@ -40,7 +40,7 @@ impl<S: Store> Gate<S> {
     /// If the store did not respond. The caller can repeat the settlement: it is applied once.
     pub(super) async fn settle_call(
         &self,
-        settlement: &Settlement,
+        settlement: &CallSettlement,
         is_degraded: bool,
     ) -> Result<SettleResult, StoreError> {
         if is_degraded {
@@ -53,7 +53,7 @@ impl<S: Store> Gate<S> {
     }
 
     /// Wakes the first request of the queue of each counter from which a settlement has reverted units.
-    pub(super) fn on_settled(&self, settlement: &Settlement, result: SettleResult) {
+    pub(super) fn on_settled(&self, settlement: &CallSettlement, result: SettleResult) {
         if result == SettleResult::Settled {
             self.wait_queues.wake_for_charges(&settlement.reverted);
         }

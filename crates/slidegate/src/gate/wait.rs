@@ -1,19 +1,19 @@
 //! Requests to a gate that wait until they fit, in the order of their arrival.
 
+use std::time::Duration;
+
 use super::Gate;
 use crate::decision::{Decision, Denied};
-use crate::jitter::Jitter;
 use crate::policy::{HitList, MatchedRules, Operation};
 use crate::request::Request;
 use crate::store::{Store, SyncStore, poll_once};
 use crate::wait::{
-    Timer, Wait, WaitCounters, WaitOptions, denying_counters, is_decided_once, run_wait,
-    vetoing_counters,
+    Timer, Wait, WaitCounters, denying_counters, is_decided_once, run_wait, vetoing_counters,
 };
 
 impl<S> Gate<S> {
-    /// Charges a request as soon as it fits. Blocks the current thread until then, plus a random time of up to
-    /// `jitter`. The [maximum wait](Request::with_max_wait) of the request is not used.
+    /// Charges a request as soon as it fits. Blocks the current thread until then, plus a random time if the
+    /// [options of waits](crate::wait::WaitOptions) have a jitter. The [maximum wait](Request::with_max_wait) of the request is not used.
     ///
     /// Waiting requests for the same limit and key are admitted in the order of their arrival: a request waits for the
     /// requests before it even if its own cost would fit now. This order includes asynchronous requests, but not
@@ -29,19 +29,19 @@ impl<S> Gate<S> {
     ///
     /// # Errors
     /// If the request never fits, for example because its cost exceeds the capacity of a limit, if it cannot wait, or if
-    /// too many requests are waiting; see [`WaitBounds`](crate::wait::WaitBounds).
-    pub fn wait(&self, request: &Request<'_>, jitter: Jitter) -> Result<Decision<'static>, Denied>
+    /// too many requests are waiting; see [`WaitOptions`](crate::wait::WaitOptions).
+    pub fn wait(&self, request: &Request<'_>) -> Result<Decision<'static>, Denied>
     where
         S: SyncStore,
     {
-        poll_once(self.wait_on(Timer::Thread, request, jitter)).into_result()
+        poll_once(self.wait_on(Timer::Thread, request)).into_result()
     }
 }
 
 #[cfg(feature = "tokio")]
 impl<S: Store> Gate<S> {
-    /// Charges a request as soon as it fits. Waits until then on the timer of tokio, plus a random time of up to
-    /// `jitter`. See [`wait`](Self::wait).
+    /// Charges a request as soon as it fits. Waits until then on the timer of tokio. See
+    /// [`wait`](Self::wait).
     ///
     /// A request whose future is dropped leaves the queue, and charges nothing while it waits. A future that is kept but
     /// not polled delays the requests behind it.
@@ -49,41 +49,30 @@ impl<S: Store> Gate<S> {
     /// # Errors
     /// If the request never fits, for example because its cost exceeds the capacity of a limit, or because the store is
     /// unavailable and a rule then denies requests. Also if the request cannot wait, or if too many requests are waiting;
-    /// see [`WaitBounds`](crate::wait::WaitBounds).
-    pub async fn wait_async(
-        &self,
-        request: &Request<'_>,
-        jitter: Jitter,
-    ) -> Result<Decision<'static>, Denied> {
-        self.wait_on(Timer::Tokio, request, jitter).await.into_result()
+    /// see [`WaitOptions`](crate::wait::WaitOptions).
+    pub async fn wait_async(&self, request: &Request<'_>) -> Result<Decision<'static>, Denied> {
+        self.wait_on(Timer::Tokio, request).await.into_result()
     }
 }
 
 impl<S: Store> Gate<S> {
-    /// Returns the bounds of the wait of a request, and the bytes that the waiting request takes; `None` if it does not wait.
-    pub(super) fn wait_of(&self, matched: &MatchedRules<'_>) -> Option<(WaitOptions, usize)> {
+    /// Returns the maximum wait of a request, and the bytes that the waiting request takes; `None` if it does not wait.
+    pub(super) fn wait_of(&self, matched: &MatchedRules<'_>) -> Option<(Duration, usize)> {
         let options = matched.options()?;
-        let max_wait = options.max_wait.min(self.wait_queues.bounds().max_wait);
+        let max_wait = options.max_wait.min(self.wait_queues.options().max_wait);
         let waits =
             !max_wait.is_zero() && matched.operation() == Operation::Charge && can_wait(matched);
-        let wait = WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE };
-        waits.then_some((wait, options.request_bytes))
+        waits.then_some((max_wait, options.request_bytes))
     }
 
-    async fn wait_on(
-        &self,
-        timer: Timer,
-        request: &Request<'_>,
-        jitter: Jitter,
-    ) -> Decision<'static> {
+    async fn wait_on(&self, timer: Timer, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load_full();
         self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request);
         if !can_wait(&matched) {
             return self.decide_once(&matched).await;
         }
-        let options = WaitOptions { max_wait: None, jitter };
-        self.wait_for_request(timer, request, options).await
+        self.wait_for_request(timer, request, None).await
     }
 
     /// Charges a request as soon as it fits. Each decision uses the policy of its time.
@@ -91,10 +80,10 @@ impl<S: Store> Gate<S> {
         &self,
         timer: Timer,
         request: &Request<'_>,
-        options: WaitOptions,
+        max_wait: Option<Duration>,
     ) -> Decision<'static> {
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, request.bytes(), timer.now());
+        let mut wait = Wait::new(queues, max_wait, request.bytes(), timer.now());
         run_wait!(
             wait,
             timer,
@@ -115,11 +104,11 @@ impl<S: Store> Gate<S> {
         &self,
         timer: Timer,
         matched: &MatchedRules<'_>,
-        options: WaitOptions,
+        max_wait: Option<Duration>,
         request_bytes: usize,
     ) -> Decision<'static> {
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, options, request_bytes, timer.now());
+        let mut wait = Wait::new(queues, max_wait, request_bytes, timer.now());
         run_wait!(
             wait,
             timer,

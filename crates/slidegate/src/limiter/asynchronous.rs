@@ -22,14 +22,14 @@ impl<S: Store> Limiter<S> {
         let text = self.text_for_store(call.key);
         let value = [Value::from(&*text)];
         let key = self.call_key(call.key, &value);
-        match Timer::asynchronous() {
+        if !call.max_wait.is_zero()
+            && let Some(timer) = Timer::asynchronous()
+        {
             // Boxed, because few calls wait, and the others should not pay for a larger future.
-            Some(timer) if !call.max_wait.is_zero() => {
-                let options = self.wait_options(call.max_wait);
-                Box::pin(self.wait_for_key(timer, key, &call, options)).await
-            }
-            _ => self.decide(Operation::Check, key, call.cost).await,
+            let max_wait = Some(self.bounded_wait(call.max_wait));
+            return Box::pin(self.wait_for_key(timer, key, &call, max_wait)).await;
         }
+        self.decide(Operation::Check, key, call.cost).await
     }
 
     /// Decides one call for each key, in order and independently of each other, in one call to the store.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 /// A call of a [`Limiter`](super::Limiter): a key, its cost, and the time for which it may wait. A reference to a key
-/// converts to a check that costs one unit and does not wait.
+/// converts to a check that costs one unit and does not wait, so `check(&key)` is short for `check(Check::new(&key))`. A
+/// text such as `"acme"` is a reference already.
 ///
 /// ```
 /// use std::time::Duration;
@@ -12,6 +13,7 @@ use std::time::Duration;
 ///
 /// let limiter = Limiter::new(["10/50ms", "100/h"])?;
 /// assert!(limiter.check("acme").is_allowed());                        // one unit
+/// assert!(limiter.check(&("acme", 7)).is_allowed());                  // another key
 /// assert!(limiter.check(Check::new("acme").cost(9)).is_allowed());
 /// let waiting = Check::new("acme").max_wait(Duration::from_secs(1));
 /// assert!(limiter.check(waiting).is_allowed());                       // after 50 ms
@@ -43,7 +45,8 @@ impl<'k, K: ?Sized> Check<'k, K> {
     /// is denied as soon as this is known. Waiting checks for the same key are admitted in the order of their arrival; see
     /// [`Limiter::wait`](super::Limiter::wait).
     ///
-    /// Asynchronous methods wait on the timer of tokio. Without the feature `tokio`, they do not wait.
+    /// Asynchronous methods wait on the timer of tokio, and need the feature `tokio`. Without it, a debug build panics, and
+    /// a release build does not wait.
     #[inline]
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {

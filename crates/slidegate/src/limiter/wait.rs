@@ -6,17 +6,16 @@ use std::time::Duration;
 use super::decide::{CallKey, Operation};
 use super::{Check, Limiter};
 use crate::decision::{Decision, Denied};
-use crate::jitter::Jitter;
 #[cfg(feature = "tokio")]
 use crate::key::Value;
 use crate::store::{Store, SyncStore, poll_once};
 #[cfg(feature = "tokio")]
 use crate::store_key::StoreKey;
-use crate::wait::{Timer, Wait, WaitOptions, denying_counters, run_wait, vetoing_counters};
+use crate::wait::{Timer, Wait, denying_counters, run_wait, vetoing_counters};
 
 impl<S> Limiter<S> {
-    /// Charges a call as soon as it fits. Blocks the current thread until then, plus a random time of up to `jitter`. The
-    /// [maximum wait](Check::max_wait) of the call is not used.
+    /// Charges a call as soon as it fits. Blocks the current thread until then, plus a random time if the
+    /// [options of waits](crate::wait::WaitOptions) have a jitter. The [maximum wait](Check::max_wait) of the call is not used.
     ///
     /// Waiting calls for the same key are admitted in the order of their arrival: a call waits for the calls before it
     /// even if its own cost would fit now. This order includes asynchronous calls, but not calls that do not wait: they
@@ -25,17 +24,15 @@ impl<S> Limiter<S> {
     ///
     /// # Errors
     /// If the cost exceeds the capacity of a limit, and so never fits, or if too many calls are waiting; see
-    /// [`WaitBounds`](crate::wait::WaitBounds).
+    /// [`WaitOptions`](crate::wait::WaitOptions).
     pub fn wait<'k, K: Hash + ?Sized + 'k>(
         &self,
         call: impl Into<Check<'k, K>>,
-        jitter: Jitter,
     ) -> Result<Decision<'_>, Denied>
     where
         S: SyncStore,
     {
-        let options = WaitOptions { max_wait: None, jitter };
-        self.wait_on_thread(&call.into(), options).into_result()
+        self.wait_on_thread(&call.into(), None).into_result()
     }
 
     /// Decides a call that waits for at most its maximum wait.
@@ -43,50 +40,46 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.wait_on_thread(&call, self.wait_options(call.max_wait))
+        self.wait_on_thread(&call, Some(self.bounded_wait(call.max_wait)))
     }
 
     fn wait_on_thread<K: Hash + ?Sized>(
         &self,
         call: &Check<'_, K>,
-        options: WaitOptions,
+        max_wait: Option<Duration>,
     ) -> Decision<'_>
     where
         S: SyncStore,
     {
-        poll_once(self.wait_for_key(Timer::Thread, self.local_key(call.key), call, options))
+        poll_once(self.wait_for_key(Timer::Thread, self.local_key(call.key), call, max_wait))
     }
 
-    /// Returns the bounds of the wait of a call.
-    pub(super) fn wait_options(&self, max_wait: Duration) -> WaitOptions {
-        let max_wait = max_wait.min(self.wait_queues.bounds().max_wait);
-        WaitOptions { max_wait: Some(max_wait), jitter: Jitter::NONE }
+    /// Returns the time for which a call waits that asks for `max_wait`.
+    pub(super) fn bounded_wait(&self, max_wait: Duration) -> Duration {
+        max_wait.min(self.wait_queues.options().max_wait)
     }
 }
 
 #[cfg(feature = "tokio")]
 impl<S: Store> Limiter<S> {
-    /// Charges a call as soon as it fits. Waits until then on the timer of tokio, plus a random time of up to `jitter`. See
-    /// [`wait`](Self::wait).
+    /// Charges a call as soon as it fits. Waits until then on the timer of tokio. See [`wait`](Self::wait).
     ///
     /// A call whose future is dropped leaves the queue, and charges nothing while it waits. A future that is kept but
     /// not polled delays the calls behind it.
     ///
     /// # Errors
     /// If the cost exceeds the capacity of a limit, and so never fits, or if too many calls are waiting; see
-    /// [`WaitBounds`](crate::wait::WaitBounds). Also if the store is unavailable, and
+    /// [`WaitOptions`](crate::wait::WaitOptions). Also if the store is unavailable, and
     /// [`on_store_error`](Self::on_store_error) denies calls then.
     pub async fn wait_async<'k, K: StoreKey + ?Sized + 'k>(
         &self,
         call: impl Into<Check<'k, K>>,
-        jitter: Jitter,
     ) -> Result<Decision<'_>, Denied> {
         let call: Check<'k, K> = call.into();
         let text = self.text_for_store(call.key);
         let value = [Value::from(&*text)];
         let key = self.call_key(call.key, &value);
-        let options = WaitOptions { max_wait: None, jitter };
-        self.wait_for_key(Timer::Tokio, key, &call, options).await.into_result()
+        self.wait_for_key(Timer::Tokio, key, &call, None).await.into_result()
     }
 }
 
@@ -97,11 +90,11 @@ impl<S: Store> Limiter<S> {
         timer: Timer,
         key: CallKey<'_>,
         call: &Check<'_, K>,
-        options: WaitOptions,
+        max_wait: Option<Duration>,
     ) -> Decision<'_> {
         let queues = &self.wait_queues;
         let hits = self.hits(&self.limits, key.in_store, call.cost);
-        let mut wait = Wait::new(queues, options, size_of_val(call.key), timer.now());
+        let mut wait = Wait::new(queues, max_wait, size_of_val(call.key), timer.now());
         run_wait!(
             wait,
             timer,

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Charge, ChargeResult, OnceResult, SettleResult, Settlement};
+use super::{CallSettlement, Charge, ChargeResult, OnceResult, SettleResult};
 use crate::call::{CallId, CallIdentity};
 use crate::clock::Timestamp;
 use crate::heap::allocated_bytes;
@@ -191,7 +191,7 @@ impl CallRecords {
 
     /// Records a settlement. The caller must apply it, in the same critical section, if the result is
     /// [`SettleResult::Settled`].
-    fn settle(&mut self, settlement: &Settlement, now: Timestamp) -> SettleResult {
+    fn settle(&mut self, settlement: &CallSettlement, now: Timestamp) -> SettleResult {
         self.remove_expired(now);
         let expires_at = now.after(settlement.ttl).after(SETTLED_RECORD_MARGIN);
         let Some(record) = self.records.get_mut(&settlement.id) else {
@@ -371,7 +371,7 @@ impl CallRecordTable {
     /// then.
     pub fn settle(
         &self,
-        settlement: &Settlement,
+        settlement: &CallSettlement,
         now: Timestamp,
         apply: impl FnOnce(),
     ) -> SettleResult {

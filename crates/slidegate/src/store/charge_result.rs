@@ -219,6 +219,19 @@ pub struct Charge {
 }
 
 impl Charge {
+    /// Creates the charge of a hit, for now without units. `hit_index` is the index of the hit in its call.
+    pub fn without_units(hit: &Hit<'_>, hit_index: u32, counter: CounterId, phase_us: u64) -> Self {
+        Self {
+            counter,
+            limit: *hit.limit,
+            hit_index,
+            phase_us,
+            charged_at: Timestamp::default(),
+            hit_cost: hit.cost,
+            cost: 0,
+        }
+    }
+
     /// Returns a hit that charges the units of this charge to the same counter. The hit never denies.
     pub fn reported_hit(&self) -> Hit<'_> {
         let key = Key::of_counter(&self.counter, self.phase_us);

@@ -21,9 +21,9 @@ pub enum StoreError {
     /// The circuit breaker is open after repeated failures, so the store was not called. Nothing was charged.
     #[error("circuit breaker open after repeated store failures")]
     BreakerOpen,
-    /// The store does not support the limit, for the given reason. Nothing was charged, and a retry fails again. The
-    /// limits of a policy can be checked in advance: see [`Policy::from_yaml_for`](crate::Policy::from_yaml_for).
-    #[error("the store does not support this limit: {0}")]
+    /// The store does not support the call or its limit, for the given reason. Nothing was charged, and a retry fails again.
+    /// [`Store::supports`](super::Store::supports) checks limits in advance.
+    #[error("the store does not support this call: {0}")]
     Unsupported(String),
     /// The server of the store responded with an error. Nothing was charged. The exception is a script that Redis ends at
     /// a command without permission: the effects of its earlier commands stay.

@@ -26,7 +26,7 @@ pub enum OnceResult {
 
 /// A correction of the charges of a call. A store applies it once, however often it is repeated.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settlement {
+pub struct CallSettlement {
     /// The id of the call.
     pub id: CallId,
     /// A counter of the call, the same in every settlement of the call. A store that distributes its counters remembers

@@ -23,8 +23,8 @@ use crate::clock::{Clock, ManualClock};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::Key;
 use crate::store::{
-    Adjustment, CallRecordTable, Charge, ChargeResult, Edit, OnceResult, Outcomes, PermitChange,
-    Receipt, SettleResult, Settlement, Store, StoreError, SyncStore, admits, change_permit,
+    Adjustment, CallRecordTable, CallSettlement, Charge, ChargeResult, Edit, OnceResult, Outcomes,
+    PermitChange, Receipt, SettleResult, Store, StoreError, SyncStore, admits, change_permit,
     has_charge,
 };
 
@@ -285,7 +285,7 @@ impl Store for FaultyStore {
         }
     }
 
-    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+    async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
         self.fail_randomly()?;
         YieldOnce::default().await;
         if self.draw_true_with_probability(self.faults().lost_before) {

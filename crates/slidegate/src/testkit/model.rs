@@ -14,8 +14,8 @@ use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes, PermitChange, Receipt,
-    SettleResult, Settlement, SyncStore, change_permit,
+    Adjustment, CallSettlement, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes,
+    PermitChange, Receipt, SettleResult, SyncStore, change_permit,
 };
 
 /// The state of each counter.
@@ -151,15 +151,8 @@ impl SyncStore for ModelStore {
             }
             let (counter, id) = (hit.limit.counter(), hit.counter_id());
             let now = counter_time(&self.clock, hit);
-            let charge = Charge {
-                counter: id.clone(),
-                limit: *hit.limit,
-                hit_index,
-                phase_us: hit.limit.phase_us(&hit.key, self.clock.now()),
-                charged_at: Timestamp::from_micros(0),
-                hit_cost: hit.cost,
-                cost: 0,
-            };
+            let phase_us = hit.limit.phase_us(&hit.key, self.clock.now());
+            let charge = Charge::without_units(hit, hit_index, id.clone(), phase_us);
             if hit.cost == 0 {
                 receipt.push(charge);
                 continue;
@@ -207,7 +200,7 @@ impl SyncStore for ModelStore {
         OnceResult::Decided(result)
     }
 
-    fn settle(&self, settlement: &Settlement) -> SettleResult {
+    fn settle(&self, settlement: &CallSettlement) -> SettleResult {
         let now = self.clock.now();
         let records = &mut *self.calls.lock();
         let record = records.entry(settlement.id).or_insert_with(|| ModelCallRecord {

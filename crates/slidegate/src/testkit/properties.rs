@@ -19,6 +19,37 @@ pub use super::calendar::calendar_periods_are_counted_separately;
 pub use super::limits::{limits, max_units_in_window};
 use super::oracle::Oracle;
 
+/// Tests all properties of each of the [`limits`] that the store supports. `new_store` returns an empty store that reads the
+/// clock.
+pub async fn all_properties_hold<S: Store>(
+    new_store: impl Fn() -> S,
+    clock: &ManualClock,
+    seed: u64,
+) {
+    let store = new_store();
+    for limit in limits().iter().filter(|limit| store.supports(limit).is_ok()) {
+        all_properties_of_limit_hold(&new_store, clock, limit, seed).await;
+    }
+}
+
+async fn all_properties_of_limit_hold<S: Store>(
+    new_store: &impl Fn() -> S,
+    clock: &ManualClock,
+    limit: &Limit,
+    seed: u64,
+) {
+    units_stay_below_bound(&new_store(), clock, limit, seed).await;
+    units_stay_below_bound_without_refunds(&new_store(), clock, limit, seed).await;
+    retry_after_is_exact(&new_store(), clock, limit, seed).await;
+    cost_above_max_has_no_retry_after(&new_store(), clock, limit).await;
+    denial_charges_nothing(&new_store(), clock, limit).await;
+    free_units_are_exact_in_debt(&new_store(), clock, limit).await;
+    debts_are_paid_first(&new_store(), clock, limit, seed).await;
+    revert_undoes_its_charge(&new_store(), clock, limit, seed).await;
+    refund_frees_as_many_units(&new_store(), clock, limit, seed).await;
+    order_of_hits_is_irrelevant((&new_store(), &new_store()), clock, &[*limit], seed).await;
+}
+
 /// A counter under test: one key with one limit in a store.
 struct TestCounter<'s, S> {
     store: &'s S,

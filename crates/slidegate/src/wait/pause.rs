@@ -25,12 +25,19 @@ pub(crate) enum Timer {
 }
 
 impl Timer {
-    /// Returns the timer of asynchronous calls; `None` without the feature `tokio`, with which they do not wait.
+    /// Returns the timer of an asynchronous call that has to wait. Without the feature `tokio` there is none: then the call
+    /// is decided immediately, and a debug build panics.
     pub(crate) fn asynchronous() -> Option<Self> {
         #[cfg(feature = "tokio")]
         return Some(Self::Tokio);
         #[cfg(not(feature = "tokio"))]
-        None
+        {
+            debug_assert!(
+                false,
+                "asynchronous calls wait only with the feature `tokio` of slidegate"
+            );
+            None
+        }
     }
 
     /// Returns the time of the timer.

@@ -19,8 +19,8 @@ use std::time::Instant;
 
 use foldhash::quality::RandomState;
 
-use super::bounds::{WaitBounds, WaitStats};
 use super::counters::WaitCounters;
+use super::options::{WaitOptions, WaitStats};
 use crate::hit::Hit;
 use crate::store::{Charge, CounterId, Store};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
@@ -58,7 +58,7 @@ pub(super) enum Turn {
 
 /// The queues of one gate or limiter.
 pub(crate) struct WaitQueues {
-    bounds: WaitBounds,
+    options: WaitOptions,
     /// The secret with which counters are hashed, so that clients cannot choose keys that share a queue.
     secret: RandomState,
     /// Number of waiting calls. While it is 0, calls take no lock.
@@ -110,9 +110,9 @@ pub(crate) struct Place<'q> {
 }
 
 impl WaitQueues {
-    pub(crate) fn new(bounds: WaitBounds) -> Self {
+    pub(crate) fn new(options: WaitOptions) -> Self {
         Self {
-            bounds,
+            options,
             secret: RandomState::default(),
             waiting: AtomicUsize::new(0),
             callers: AtomicUsize::new(0),
@@ -125,8 +125,8 @@ impl WaitQueues {
         }
     }
 
-    pub(crate) fn bounds(&self) -> WaitBounds {
-        self.bounds
+    pub(crate) fn options(&self) -> WaitOptions {
+        self.options
     }
 
     /// Returns the identifier of the counter of a hit.
@@ -225,12 +225,12 @@ impl WaitQueues {
         counters: &[u64],
     ) -> Result<Ticket, QueueFull> {
         let bytes = request_bytes + BYTES_PER_WAITER;
-        let is_full = queues.waiters.len() >= self.bounds.max_waiting
+        let is_full = queues.waiters.len() >= self.options.max_waiting
             || queues.bytes + bytes + counters.len() * BYTES_PER_PLACE
-                > self.bounds.max_waiting_bytes
+                > self.options.max_waiting_bytes
             || counters
                 .iter()
-                .any(|&counter| queues.waiting_calls(counter) >= self.bounds.max_waiting_per_key);
+                .any(|&counter| queues.waiting_calls(counter) >= self.options.max_waiting_per_key);
         if is_full {
             self.queue_full.fetch_add(1, Ordering::Relaxed);
             return Err(QueueFull);
@@ -248,7 +248,7 @@ impl WaitQueues {
 impl std::fmt::Debug for WaitQueues {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WaitQueues")
-            .field("bounds", &self.bounds)
+            .field("options", &self.options)
             .field("stats", &self.stats())
             .field("queues", &self.queues.lock().by_counter.len())
             .finish_non_exhaustive()

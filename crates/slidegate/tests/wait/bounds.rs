@@ -1,6 +1,6 @@
 //! Bounds of the queues.
 
-use slidegate::wait::WaitBounds;
+use slidegate::wait::WaitOptions;
 use slidegate::{Check, Limiter, MemoryStore, Reason};
 use tokio::time::sleep;
 
@@ -12,10 +12,10 @@ fn new_bounded_limiter(
 ) -> Limiter<MemoryStore<TokioClock>> {
     let store = MemoryStore::with_clock(TokioClock::new(), 1_000);
     let limiter = Limiter::with_store("limiter", exact(&["1/s"]), store).unwrap();
-    limiter.with_wait_bounds(WaitBounds {
+    limiter.with_wait_options(WaitOptions {
         max_waiting,
         max_waiting_per_key,
-        ..WaitBounds::default()
+        ..WaitOptions::default()
     })
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use slidegate::clock::Clock;
 use slidegate::store::{
-    Adjustment, Asynchronous, ChargeResult, CounterId, Edit, Hit, Outcomes, PermitChange, Receipt,
-    SettleResult, Settlement,
+    Adjustment, Asynchronous, CallSettlement, ChargeResult, CounterId, Edit, Hit, Outcomes,
+    PermitChange, Receipt, SettleResult,
 };
 use slidegate::{Algorithm, Limit, Limiter, MemoryStore, Store, StoreError, SyncStore, Timestamp};
 use tokio::task::LocalSet;
@@ -135,7 +135,7 @@ impl Store for RemoteStore {
         self.call(|store| store.adjust(receipt, adjustment)).await
     }
 
-    async fn settle_async(&self, settlement: &Settlement) -> Result<SettleResult, StoreError> {
+    async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
         self.call(|store| store.settle(settlement)).await
     }
 

@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use slidegate::{Check, Jitter, Reason};
+use slidegate::wait::WaitOptions;
+use slidegate::{Check, Jitter, Limiter, MemoryStore, Reason};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use crate::fixture::{ms, new_exact_limiter, run_on_paused_time};
+use crate::fixture::{TokioClock, exact, ms, new_exact_limiter, run_on_paused_time};
 
 #[test]
 fn waiting_calls_are_admitted_in_order_of_arrival() {
@@ -41,8 +42,7 @@ fn later_call_does_not_overtake_larger_one() {
         assert!(limiter.check(Check::new("key").cost(4)).is_allowed());
         sleep(ms(500)).await;
         let large = async {
-            let decision =
-                limiter.wait_async(Check::new("key").cost(8), Jitter::NONE).await.unwrap();
+            let decision = limiter.wait_async(Check::new("key").cost(8)).await.unwrap();
             (decision.remaining(), clock.elapsed_ms())
         };
         let small = async {
@@ -61,7 +61,7 @@ fn call_without_wait_takes_free_capacity() {
         let (clock, limiter) = new_exact_limiter(&["10/s"]);
         assert!(limiter.check(Check::new("key").cost(4)).is_allowed());
         let waiting = async {
-            let _ = limiter.wait_async(Check::new("key").cost(8), Jitter::NONE).await.unwrap();
+            let _ = limiter.wait_async(Check::new("key").cost(8)).await.unwrap();
             clock.elapsed_ms()
         };
         let immediate = async {
@@ -156,7 +156,7 @@ fn refund_and_reset_wake_first_call() {
         for edit in ["refund", "reset"] {
             let before = clock.elapsed_ms();
             let waiting = async {
-                assert!(limiter.wait_async("key", Jitter::NONE).await.is_ok(), "{edit}");
+                assert!(limiter.wait_async("key").await.is_ok(), "{edit}");
                 clock.elapsed_ms() - before
             };
             let freeing = async {
@@ -174,10 +174,14 @@ fn refund_and_reset_wake_first_call() {
 #[test]
 fn jitter_lengthens_sleeps_of_bounded_waits_only_to_deadline() {
     run_on_paused_time(async {
-        let (clock, limiter) = new_exact_limiter(&["1/s"]);
-        assert!(limiter.check("key").is_allowed());
+        let clock = TokioClock::new();
+        let limiter =
+            Limiter::with_store("limiter", exact(&["1/s"]), MemoryStore::with_clock(clock, 10))
+                .unwrap();
         let jitter = Jitter::up_to(ms(400));
-        assert!(limiter.wait_async("key", jitter).await.is_ok());
+        let limiter = limiter.with_wait_options(WaitOptions { jitter, ..WaitOptions::default() });
+        assert!(limiter.check("key").is_allowed());
+        assert!(limiter.wait_async("key").await.is_ok());
         assert!((1_000..=1_401).contains(&clock.elapsed_ms()), "{}", clock.elapsed_ms());
     });
 }

@@ -1,7 +1,7 @@
 //! Waiting requests to a gate.
 
-use slidegate::wait::WaitBounds;
-use slidegate::{Descriptor, Gate, IdempotencyKey, Jitter, MemoryStore, Policy, Reason, Request};
+use slidegate::wait::WaitOptions;
+use slidegate::{Descriptor, Gate, IdempotencyKey, MemoryStore, Policy, Reason, Request};
 use tokio::time::{sleep, timeout};
 
 use crate::fixture::{TokioClock, ms, run_on_paused_time};
@@ -62,7 +62,7 @@ fn larger_limit_of_new_policy_admits_waiting_request() {
         let (clock, gate) = new_gate(&policy(1));
         assert!(gate.check(&request()).is_allowed());
         let waiting = async {
-            assert!(gate.wait_async(&request(), Jitter::NONE).await.is_ok());
+            assert!(gate.wait_async(&request()).await.is_ok());
             clock.elapsed_ms()
         };
         let reload = async {
@@ -106,8 +106,10 @@ fn max_of_zero_bans_regardless_of_burst() {
 fn call_whose_bytes_do_not_fit_does_not_wait() {
     run_on_paused_time(async {
         let (_, gate) = new_gate("rules: [{ name: a, limits: [1/s], algorithm: sliding_log }]");
-        let gate = gate
-            .with_wait_bounds(WaitBounds { max_waiting_bytes: 100_000, ..WaitBounds::default() });
+        let gate = gate.with_wait_options(WaitOptions {
+            max_waiting_bytes: 100_000,
+            ..WaitOptions::default()
+        });
         let text = "a".repeat(60_000);
         let request = Request::new("default", Descriptor::new([("note", text.as_str())]));
         assert!(gate.check(&request).is_allowed());

@@ -1,6 +1,6 @@
 //! Waiting calls over a store that takes a round trip, and that other instances share.
 
-use slidegate::{Check, Jitter, Limiter};
+use slidegate::{Check, Limiter};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -12,7 +12,7 @@ fn waiting_makes_few_store_calls() {
         let store = RemoteStore::new(TokioClock::new());
         let limiter = Limiter::with_store("limiter", exact(&["1/s"]), store.clone()).unwrap();
         for _ in 0..5 {
-            assert!(limiter.wait_async("key", Jitter::NONE).await.is_ok());
+            assert!(limiter.wait_async("key").await.is_ok());
         }
         // One call that is denied, and one that is admitted.
         assert_eq!(store.calls(), 1 + 4 * 2);
@@ -80,13 +80,13 @@ fn dropped_calls_on_several_threads_leave_no_waiter() {
                 let key = nth % 3;
                 match nth % 4 {
                     0 => {
-                        let dropped = limiter.wait_async(Check::new(&key).cost(5), Jitter::NONE);
+                        let dropped = limiter.wait_async(Check::new(&key).cost(5));
                         let _ = tokio::time::timeout(ms(nth % 17), dropped).await;
                     }
                     1 => drop(
                         limiter.check_async(Check::new(&key).cost(2).max_wait(ms(nth % 30))).await,
                     ),
-                    _ => drop(limiter.wait_async(&key, Jitter::NONE).await.unwrap()),
+                    _ => drop(limiter.wait_async(&key).await.unwrap()),
                 }
             });
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use slidegate::{Check, Jitter, Limiter, Reason};
+use slidegate::{Check, Limiter, Reason};
 
 use crate::fixture::ms;
 
@@ -18,12 +18,7 @@ fn waiting_threads_are_all_admitted() {
             scope.spawn(move || {
                 for _ in 0..50 {
                     let cost = 1 + nth % 3;
-                    assert!(
-                        limiter
-                            .wait(Check::new("key").cost(cost), Jitter::NONE)
-                            .unwrap()
-                            .is_allowed()
-                    );
+                    assert!(limiter.wait(Check::new("key").cost(cost)).unwrap().is_allowed());
                     admitted.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -67,14 +62,14 @@ fn parking_order(limiter: &Limiter) -> Vec<&'static str> {
     let order = std::sync::Mutex::new(Vec::new());
     thread::scope(|scope| {
         scope.spawn(|| {
-            let _ = limiter.wait("key", Jitter::NONE).unwrap();
+            let _ = limiter.wait("key").unwrap();
             order.lock().unwrap().push("thread");
         });
         while limiter.wait_stats().waiting == 0 {
             thread::yield_now();
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let _ = runtime.block_on(limiter.wait_async("key", Jitter::NONE)).unwrap();
+        let _ = runtime.block_on(limiter.wait_async("key")).unwrap();
         order.lock().unwrap().push("task");
     });
     order.into_inner().unwrap()
@@ -83,7 +78,7 @@ fn parking_order(limiter: &Limiter) -> Vec<&'static str> {
 #[test]
 fn cost_above_max_never_waits() {
     let limiter = Limiter::new(["5/h"]).unwrap();
-    let denied = limiter.wait(Check::new("key").cost(6), Jitter::NONE).unwrap_err();
+    let denied = limiter.wait(Check::new("key").cost(6)).unwrap_err();
     assert_eq!(denied.decision().reason(), Some(Reason::CostExceedsMax));
     assert!(!limiter.check(Check::new("key").cost(6).max_wait(Duration::MAX)).is_allowed());
     assert!(limiter.check(Check::new("key").cost(5).max_wait(Duration::MAX)).is_allowed());

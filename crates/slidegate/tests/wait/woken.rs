@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slidegate::gate::ReservedCall;
 use slidegate::store::CallId;
-use slidegate::wait::WaitBounds;
+use slidegate::wait::WaitOptions;
 use slidegate::{
     Check, Decision, Descriptor, Gate, MemoryStore, Permit, Policy, Reason, Request, Store,
 };
@@ -236,8 +236,8 @@ fn woken_call_that_is_dropped_passes_its_turn_on() {
 fn full_queue_of_permits_has_its_own_reason() {
     run_on_paused_time(async {
         let (clock, gate) = local_gate(IN_FLIGHT);
-        let gate =
-            gate.with_wait_bounds(WaitBounds { max_waiting_per_key: 1, ..WaitBounds::default() });
+        let gate = gate
+            .with_wait_options(WaitOptions { max_waiting_per_key: 1, ..WaitOptions::default() });
         let held = permit_of(&gate.check(&request(1)));
         let full = async {
             sleep(ms(1)).await;

@@ -11,7 +11,7 @@ use lab::server::cpu_seconds;
 use slidegate::clock::DriftCorrectedClock;
 use slidegate::store::{Hit, Key, Scope as KeyScope};
 use slidegate::{Limit, Store};
-use slidegate_cluster::{ClusterStore, Settings};
+use slidegate_cluster::{ClusterSettings, ClusterStore};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 /// The number of active keys.
@@ -62,7 +62,7 @@ async fn measure_replication_cost(run: &mut BenchRun) -> Result<(), Box<dyn Erro
 }
 
 async fn start_cluster_node(seeds: &[String]) -> Result<ClusterNode, Box<dyn Error>> {
-    let settings = Settings {
+    let settings = ClusterSettings {
         listen: ([127, 0, 0, 1], 0).into(),
         advertise: None,
         seeds: seeds.to_vec(),

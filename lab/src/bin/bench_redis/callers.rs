@@ -12,7 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use slidegate::clock::{Clock, SystemClock};
 use slidegate::{Algorithm, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::redis_server::RedisServer;
@@ -83,8 +83,11 @@ impl Contender {
         let _guard = runtime.enter();
         // So long that a slow machine causes high latencies instead of failures.
         let timeout = Duration::from_secs(5);
-        let settings =
-            || Settings { timeout, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
+        let settings = || RedisSettings {
+            timeout,
+            deny_cache_ttl: Duration::ZERO,
+            ..RedisSettings::default()
+        };
         let store = || RedisStore::open(&server.url(), settings());
         let client = |store| Arc::new(Client::Store(scripts.clone(), store));
         let clients = [client(store()?.with_clock(SystemClock::new())), client(store()?)];

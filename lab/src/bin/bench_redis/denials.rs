@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lab::program::BenchRun;
 use slidegate::{Algorithm, ManualClock, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 use tokio::runtime::Builder;
 
 use crate::redis_server::RedisServer;
@@ -53,7 +53,7 @@ impl Case {
         // The timeout is long, for slow machines. Redis expires keys by real time, while the manual clock hardly
         // advances, so counters are kept for an additional day.
         let (timeout, expiry_margin) = (Duration::from_secs(5), Duration::from_secs(86_400));
-        let settings = Settings { timeout, expiry_margin, ..Settings::default() };
+        let settings = RedisSettings { timeout, expiry_margin, ..RedisSettings::default() };
         let scripts = SlidegateScripts::with_settings(&[self.quota], algorithm, &settings)?;
         let mut server = RedisServer::start()?;
         server.load(&scripts.lua_source())?;

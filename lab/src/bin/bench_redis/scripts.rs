@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 use slidegate::store::{Hit, Key, Scope, Value as Attribute};
 use slidegate::{Algorithm, Limit, Store, StoreError, Timestamp};
 use slidegate_redis::bench_api::ScriptCaller;
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 /// A request for one unit of an identity. An identity is a user that is limited separately.
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ impl SlidegateScripts {
     /// Creates the scripts of a rule whose limits have these quotas and this algorithm. They are called as a store with
     /// default settings calls them.
     pub fn new(quotas: &[&str], algorithm: Algorithm) -> Result<Self, Box<dyn Error>> {
-        Self::with_settings(quotas, algorithm, &Settings::default())
+        Self::with_settings(quotas, algorithm, &RedisSettings::default())
     }
 
     /// Creates the scripts of a rule whose limits have these quotas and this algorithm. They are called as a store with
@@ -50,7 +50,7 @@ impl SlidegateScripts {
     pub fn with_settings(
         quotas: &[&str],
         algorithm: Algorithm,
-        settings: &Settings,
+        settings: &RedisSettings,
     ) -> Result<Self, Box<dyn Error>> {
         let mut limits = Vec::new();
         for quota in quotas {

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use slidegate_cluster::credentials::MAX_SHARED_KEYS;
-use slidegate_cluster::{Credentials, Settings, StartError};
+use slidegate_cluster::{ClusterSettings, Credentials, StartError};
 use thiserror::Error;
 
 use super::secret::{SecretError, SecretFlags, read_secret_file, read_secrets};
 use crate::boot::listen::{self, ListenError};
-use crate::boot::settings::ClusterSettings;
+use crate::boot::settings::NodeSettings;
 use crate::bounds::StoreBounds;
 use crate::cli::args::{ClusterArgs, ClusterCredentialArgs};
 use crate::tls::{ClusterTls, TlsError, TlsFiles};
@@ -78,7 +78,7 @@ pub fn from_args(
     store: &str,
     args: ClusterArgs,
     bounds: StoreBounds,
-) -> Option<Result<ClusterSettings, ClusterSettingsError>> {
+) -> Option<Result<NodeSettings, ClusterSettingsError>> {
     let addresses = store.strip_prefix("cluster://")?;
     Some(match addresses {
         "" => build_node_settings(args, bounds),
@@ -89,7 +89,7 @@ pub fn from_args(
 fn build_node_settings(
     args: ClusterArgs,
     bounds: StoreBounds,
-) -> Result<ClusterSettings, ClusterSettingsError> {
+) -> Result<NodeSettings, ClusterSettingsError> {
     let secret_file = args.credentials.cluster_secret_file.as_deref();
     let secret = secret_file.map(|path| read_secret_file(path, CLUSTER_SECRET_FLAG)).transpose()?;
     let (credentials, tls) = match load_certificates(&args.credentials)? {
@@ -104,7 +104,7 @@ fn build_node_settings(
     if credentials.is_none() && !listen.ip().is_loopback() {
         return Err(ClusterSettingsError::MissingCredentials(StartError::NoCredentials(listen)));
     }
-    let node = Settings {
+    let node = ClusterSettings {
         listen,
         advertise: args.cluster_advertise,
         seeds: args.cluster_seeds.0,
@@ -117,7 +117,7 @@ fn build_node_settings(
         max_keys: bounds.max_keys,
         max_memory: bounds.max_store_bytes(),
     };
-    Ok(ClusterSettings { node, tls })
+    Ok(NodeSettings { node, tls })
 }
 
 /// Returns the certificates of the node, or `None` if the arguments have no certificate files. The parser rejects
@@ -167,7 +167,7 @@ mod tests {
     fn parse_settings_from_flags(
         store: &str,
         flags: &[&str],
-    ) -> Option<Result<ClusterSettings, String>> {
+    ) -> Option<Result<NodeSettings, String>> {
         let arguments = [&["serve"], flags].concat();
         let matches = ClusterArgs::augment_args(Command::new("serve")).get_matches_from(arguments);
         let args = ClusterArgs::from_arg_matches(&matches).unwrap();
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn node_without_credentials_listens_on_loopback() {
-        let ClusterSettings { node, tls } =
+        let NodeSettings { node, tls } =
             parse_settings_from_flags("cluster://", &[]).unwrap().unwrap();
         assert_eq!(node.listen, "127.0.0.1:7946".parse().unwrap());
         assert!(

@@ -42,8 +42,8 @@ fn admitted_hits(hits: u32) -> ChargeResult {
     }
 }
 
-fn settlement(number: u8, value_digest: u64, ttl_s: u64) -> Settlement {
-    Settlement {
+fn settlement(number: u8, value_digest: u64, ttl_s: u64) -> CallSettlement {
+    CallSettlement {
         id: id(number),
         owner: None,
         value_digest,

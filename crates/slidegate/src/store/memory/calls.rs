@@ -8,8 +8,8 @@ use crate::clock::{Clock, Timestamp};
 use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes, PermitChange, Receipt,
-    SettleResult, Settlement, SyncStore, change_permit,
+    Adjustment, CallSettlement, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes,
+    PermitChange, Receipt, SettleResult, SyncStore, change_permit,
 };
 
 use super::MemoryStore;
@@ -43,7 +43,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         result
     }
 
-    fn settle(&self, settlement: &Settlement) -> SettleResult {
+    fn settle(&self, settlement: &CallSettlement) -> SettleResult {
         let result = self.calls.settle(settlement, self.clock.now(), || {
             settlement.reverted.iter().for_each(|charge| self.revert_charge(charge));
             settlement.added.iter().for_each(|charge| self.charge_added_units(charge));

@@ -6,8 +6,8 @@ use crate::call::{CallId, CallIdentity};
 use crate::hit::ChargeWhen;
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, ChargeResult, Edit, OnceResult, Outcomes, Receipt, SettleResult, Settlement, Store,
-    StoreError, SyncStore,
+    Adjustment, CallSettlement, ChargeResult, Edit, OnceResult, Outcomes, Receipt, SettleResult,
+    Store, StoreError, SyncStore,
 };
 use crate::testkit::trace::PlannedHit;
 
@@ -63,7 +63,7 @@ impl From<&OnceResult> for ComparedResult {
 
 /// Returns whether a store remembers calls: whether it supports settlements, such as one without charges.
 pub(super) async fn remembers_calls(store: &impl Store) -> Result<bool, String> {
-    let settlement = Settlement {
+    let settlement = CallSettlement {
         id: CallId::from_bytes([0; 16]),
         owner: None,
         value_digest: 0,
@@ -199,7 +199,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             (adjustment, 1, SettleResult::Repeated),
             (other, 2, SettleResult::OtherValue),
         ] {
-            let settlement = |receipt: &Receipt| Settlement {
+            let settlement = |receipt: &Receipt| CallSettlement {
                 id: id_of_step(u64::MAX - step),
                 owner: receipt.charges().first().map(|charge| charge.counter.clone()),
                 value_digest,

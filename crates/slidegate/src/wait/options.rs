@@ -1,17 +1,19 @@
-//! The bounds on waiting calls, and their statistics.
+//! The options of waiting calls, and their statistics.
 
 use std::time::Duration;
 
-/// The default of [`WaitBounds::max_waiting`] and [`WaitBounds::max_waiting_per_key`].
+use crate::jitter::Jitter;
+
+/// The default of [`WaitOptions::max_waiting`] and [`WaitOptions::max_waiting_per_key`].
 const DEFAULT_MAX_WAITING: usize = 10_000;
 
-/// The default of [`WaitBounds::max_waiting_bytes`]: 64 MiB.
+/// The default of [`WaitOptions::max_waiting_bytes`]: 64 MiB.
 const DEFAULT_MAX_WAITING_BYTES: usize = 64 << 20;
 
-/// The bounds on the calls that wait at the same time. Further calls are denied with the reason
-/// [`WaitQueueFull`](crate::Reason::WaitQueueFull).
+/// The bounds on the calls that wait at the same time, and the jitter of their waits. Calls beyond the bounds are denied with
+/// the reason [`WaitQueueFull`](crate::Reason::WaitQueueFull).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitBounds {
+pub struct WaitOptions {
     /// Maximum number of waiting calls, 10,000 by default. With 0, no call waits.
     pub max_waiting: usize,
     /// Maximum number of calls that wait for the same limit and key, 10,000 by default. With 0, no call waits.
@@ -21,15 +23,19 @@ pub struct WaitBounds {
     pub max_waiting_bytes: usize,
     /// The longest time for which a call waits, also if its own maximum wait is longer; without a bound by default.
     pub max_wait: Duration,
+    /// The random extension of each wait, none by default, so that processes that share a store do not decide at the same
+    /// time.
+    pub jitter: Jitter,
 }
 
-impl Default for WaitBounds {
+impl Default for WaitOptions {
     fn default() -> Self {
         Self {
             max_waiting: DEFAULT_MAX_WAITING,
             max_waiting_per_key: DEFAULT_MAX_WAITING,
             max_waiting_bytes: DEFAULT_MAX_WAITING_BYTES,
             max_wait: Duration::MAX,
+            jitter: Jitter::NONE,
         }
     }
 }
@@ -39,7 +45,7 @@ impl Default for WaitBounds {
 pub struct WaitStats {
     /// Number of calls that wait now.
     pub waiting: usize,
-    /// Number of bytes that these calls take; see [`WaitBounds::max_waiting_bytes`].
+    /// Number of bytes that these calls take; see [`WaitOptions::max_waiting_bytes`].
     pub waiting_bytes: usize,
     /// Number of calls that were admitted after a wait.
     pub admitted: u64,
