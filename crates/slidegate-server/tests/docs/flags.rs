@@ -9,7 +9,7 @@ use crate::shell::Shell;
 use crate::{document_paths, read_document};
 
 /// Flags of other programs that documents mention.
-const FLAGS_OF_OTHER_PROGRAMS: [&str; 12] = [
+const FLAGS_OF_OTHER_PROGRAMS: [&str; 13] = [
     "--release",
     "--example",
     "--path",
@@ -22,6 +22,7 @@ const FLAGS_OF_OTHER_PROGRAMS: [&str; 12] = [
     "--skip-tests",
     "--config",
     "--eval",
+    "--interface",
 ];
 
 /// Returns the help texts of the program and of each of its commands, concatenated.
