@@ -27,7 +27,7 @@ use crate::failure::{self, Failure};
 use crate::log_throttle::LogThrottle;
 use crate::node::Node;
 use crate::script_request::CLUSTER_SLOT_COUNT;
-use crate::tls::TlsRoots;
+use crate::tls::ClientTls;
 
 /// Interval at which the map of slots to masters is refreshed while all nodes work.
 const SLOT_MAP_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ pub struct Cluster {
 /// The known nodes and the slot map, shared by calls and the task that refreshes the map.
 struct ClusterNodes {
     seeds: Vec<ConnectionInfo>,
-    tls_roots: TlsRoots,
+    tls: ClientTls,
     call_settings: CallSettings,
     map: ArcSwap<SlotMap>,
     /// The servers that the store connects to, by address.
@@ -91,11 +91,11 @@ impl Cluster {
     /// within a tokio runtime.
     pub fn open(
         seeds: Vec<ConnectionInfo>,
-        tls_roots: TlsRoots,
+        tls: ClientTls,
         call_settings: CallSettings,
     ) -> RedisResult<Self> {
         for seed in &seeds {
-            ConnectionSource::to_server(seed, &tls_roots)?;
+            ConnectionSource::to_server(seed, &tls)?;
         }
         let map = ArcSwap::from_pointee(SlotMap {
             masters: Vec::new(),
@@ -104,7 +104,7 @@ impl Cluster {
         let (servers, refresh_requested) = (Mutex::default(), Notify::new());
         let nodes = Arc::new(ClusterNodes {
             seeds,
-            tls_roots,
+            tls,
             call_settings,
             map,
             servers,
@@ -283,7 +283,7 @@ impl ClusterNodes {
 
     /// Queries a node for the slot map. Returns the ranges of slots that have a master.
     async fn fetch_slot_ranges(&self, info: &ConnectionInfo) -> RedisResult<Vec<SlotRange>> {
-        let connector = Connector::new(info, &self.tls_roots)?;
+        let connector = Connector::new(info, &self.tls)?;
         let mut connection = connector.connect(SLOT_MAP_QUERY_TIMEOUT).await?;
         let response: Value =
             redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection.commands).await?;
@@ -319,7 +319,7 @@ impl ClusterNodes {
             return Some(server.clone());
         }
         let info = self.connection_info(address)?;
-        let source = ConnectionSource::to_server(&info, &self.tls_roots).ok()?;
+        let source = ConnectionSource::to_server(&info, &self.tls).ok()?;
         let server = Node::open(address, source, self.call_settings.clone());
         servers.insert(address.to_owned(), server.clone());
         Some(server)

@@ -18,7 +18,7 @@ use crate::connector::Connector;
 use crate::failure;
 use crate::log_throttle::LogThrottle;
 use crate::sentinel::{Sentinels, is_master};
-use crate::tls::TlsRoots;
+use crate::tls::ClientTls;
 
 /// Timeout of a connection attempt. The timeout is short, because a failover may make another server the master during
 /// the attempt.
@@ -63,13 +63,13 @@ pub enum ConnectionSource {
 
 impl ConnectionSource {
     /// Creates the source of connections to one server.
-    pub fn to_server(info: &ConnectionInfo, tls_roots: &TlsRoots) -> RedisResult<Self> {
-        Ok(Self::Server(Box::new(Connector::new(info, tls_roots)?)))
+    pub fn to_server(info: &ConnectionInfo, tls: &ClientTls) -> RedisResult<Self> {
+        Ok(Self::Server(Box::new(Connector::new(info, tls)?)))
     }
 
     /// Creates the source of connections to the master of a Sentinel service.
-    pub fn to_master(target: &SentinelTarget, tls_roots: &TlsRoots) -> RedisResult<Self> {
-        Ok(Self::Sentinel(Box::new(Sentinels::new(target, tls_roots)?)))
+    pub fn to_master(target: &SentinelTarget, tls: &ClientTls) -> RedisResult<Self> {
+        Ok(Self::Sentinel(Box::new(Sentinels::new(target, tls)?)))
     }
 
     /// Returns a description of the server for log messages.

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::connection::{Connection, Socket, Traffic};
-use crate::tls::TlsRoots;
+use crate::tls::ClientTls;
 
 /// Interval of keepalive probes on a connection without traffic. It is short, because a probe costs little and keeps a
 /// network address translation from forgetting the connection.
@@ -35,14 +35,14 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Creates a connector. Fails if there is a file of CA certificates, and the address is not one of a TLS server.
-    pub fn new(info: &ConnectionInfo, tls_roots: &TlsRoots) -> RedisResult<Self> {
+    /// Creates a connector. Fails if there are files of certificates, and the address is not one of a TLS server.
+    pub fn new(info: &ConnectionInfo, tls: &ClientTls) -> RedisResult<Self> {
         let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        if tls_roots.is_from_file() && !is_tls {
-            let text = "CA certificates need an address with TLS, which begins with rediss";
+        if tls.is_from_file() && !is_tls {
+            let text = "certificates need an address with TLS, which begins with rediss";
             return Err((ErrorKind::InvalidClientConfig, text).into());
         }
-        let tls = is_tls.then(|| tls_roots.client_config()).transpose()?;
+        let tls = is_tls.then(|| tls.client_config()).transpose()?;
         Ok(Self { info: info.clone(), tls })
     }
 

@@ -30,12 +30,23 @@ pub enum ConnectError {
         /// The cause.
         message: String,
     },
-    /// The file of CA certificates cannot be read, or cannot be used for this address.
+    /// The file of CA certificates cannot be read.
     #[error(
         "cannot load the CA certificates in `{}`: {message}; use a readable file with PEM certificates",
         path.display()
     )]
     Ca {
+        /// The path of the file.
+        path: PathBuf,
+        /// The cause.
+        message: String,
+    },
+    /// The certificate of the client or its private key cannot be read.
+    #[error(
+        "cannot load the client certificate in `{}`: {message}; use readable PEM files with a certificate and its private key",
+        path.display()
+    )]
+    ClientCertificate {
         /// The path of the file.
         path: PathBuf,
         /// The cause.

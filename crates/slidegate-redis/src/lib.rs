@@ -104,7 +104,7 @@ mod topology;
 pub use address::{Address, AddressError};
 pub use error::ConnectError;
 pub use script_files::{ScriptFile, script_files};
-pub use settings::RedisSettings;
+pub use settings::{ClientCertificate, RedisSettings};
 pub use store::{RedisStats, RedisStore};
 
 /// Runs the Rust example of the README as a doctest.

@@ -18,7 +18,7 @@ use crate::address::{SentinelTarget, with_host_and_port};
 use crate::connection::Connection;
 use crate::connector::Connector;
 use crate::failure;
-use crate::tls::TlsRoots;
+use crate::tls::ClientTls;
 
 /// Interval at which each Sentinel is polled for the current master.
 const MASTER_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -32,7 +32,7 @@ pub struct Sentinels {
     service: String,
     /// Credentials and database for connections to the service.
     login: ConnectionInfo,
-    tls_roots: TlsRoots,
+    tls: ClientTls,
     /// The master that the Sentinels reported last.
     latest: Option<ReportedMaster>,
 }
@@ -55,17 +55,17 @@ struct ReportedMaster {
 
 impl Sentinels {
     /// Creates a client for each Sentinel, without connecting.
-    pub fn new(target: &SentinelTarget, tls_roots: &TlsRoots) -> RedisResult<Self> {
+    pub fn new(target: &SentinelTarget, tls: &ClientTls) -> RedisResult<Self> {
         let SentinelTarget { sentinels, service, login } = target;
         let sentinel = |info| {
-            let connector = Connector::new(info, tls_roots)?;
+            let connector = Connector::new(info, tls)?;
             Ok(SentinelConnection { connector, connection: None, rejection: None })
         };
         Ok(Self {
             sentinels: sentinels.iter().map(sentinel).collect::<RedisResult<_>>()?,
             service: service.clone(),
             login: login.clone(),
-            tls_roots: tls_roots.clone(),
+            tls: tls.clone(),
             latest: None,
         })
     }
@@ -105,7 +105,7 @@ impl Sentinels {
         let unknown = || self.no_master_error();
         let latest = self.latest.as_ref().ok_or_else(unknown)?;
         let info = with_host_and_port(&self.login, &latest.address).ok_or_else(unknown)?;
-        Connector::new(&info, &self.tls_roots)
+        Connector::new(&info, &self.tls)
     }
 }
 

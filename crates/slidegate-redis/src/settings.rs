@@ -3,6 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// PEM files with the certificate of a client and its private key. They are read when the store is opened.
+#[derive(Clone, Debug)]
+pub struct ClientCertificate {
+    /// The certificate, followed by the rest of its chain.
+    pub cert_file: PathBuf,
+    /// The private key.
+    pub key_file: PathBuf,
+}
+
 /// Settings of a [`RedisStore`](crate::RedisStore).
 ///
 /// ```
@@ -35,6 +44,8 @@ pub struct RedisSettings {
     /// PEM file with the CA certificates that verify servers at `rediss://` addresses. `None` uses Mozilla's list of
     /// root certificates.
     pub ca_file: Option<PathBuf>,
+    /// The certificate of this client, for servers at `rediss://` addresses that require one. Default: `None`.
+    pub client_certificate: Option<ClientCertificate>,
     /// Whether the store logs, at most once a minute, that a key has a value of another program. The circuit breaker does
     /// not count such failures. Set it to `false` if the caller logs the errors of calls. Default: `true`.
     pub logs_foreign_values: bool,
@@ -49,6 +60,7 @@ impl Default for RedisSettings {
             max_clock_skew: Duration::from_secs(1),
             deny_cache_ttl: Duration::from_secs(1),
             ca_file: None,
+            client_certificate: None,
             logs_foreign_values: true,
         }
     }

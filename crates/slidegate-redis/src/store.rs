@@ -39,7 +39,7 @@ use crate::script_request::{
     KeyedHit, KeyedHits, RedisKeyspace, ScriptMode, ScriptRequest, reject_too_many_hits,
 };
 use crate::settings::RedisSettings;
-use crate::tls::TlsRoots;
+use crate::tls::ClientTls;
 use crate::topology::Topology;
 
 use revert_queue::RevertQueue;
@@ -101,22 +101,19 @@ impl RedisStore {
             expiry_margin_s: keyspace.expiry_margin_s,
             clocks: clocks.clone(),
         };
-        let tls_roots = TlsRoots::from_file(settings.ca_file.as_deref())?;
+        let tls = ClientTls::from_files(&settings)?;
         let topology = match address.target() {
-            AddressTarget::Server(info) => ConnectionSource::to_server(&info, &tls_roots)
+            AddressTarget::Server(info) => ConnectionSource::to_server(&info, &tls)
                 .map(|source| Topology::Single(Node::open("", source, call_settings))),
-            AddressTarget::Sentinel(target) => ConnectionSource::to_master(&target, &tls_roots)
+            AddressTarget::Sentinel(target) => ConnectionSource::to_master(&target, &tls)
                 .map(|source| Topology::Single(Node::open("", source, call_settings))),
             AddressTarget::Cluster(seeds) => {
-                Cluster::open(seeds, tls_roots, call_settings).map(Topology::Cluster)
+                Cluster::open(seeds, tls, call_settings).map(Topology::Cluster)
             }
         };
-        let topology = topology.map_err(|error| {
-            let message = error.to_string();
-            match &settings.ca_file {
-                Some(path) => ConnectError::Ca { path: path.clone(), message },
-                None => ConnectError::Client { address: address.to_string(), message },
-            }
+        let topology = topology.map_err(|error| ConnectError::Client {
+            address: address.to_string(),
+            message: error.to_string(),
         })?;
         let inner = Arc::new(RedisStoreInner {
             keyspace,

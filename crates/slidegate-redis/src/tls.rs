@@ -1,14 +1,15 @@
-//! The certificates that verify servers.
+//! TLS of connections: the certificates that verify servers, and the certificate of the client.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, RedisResult};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::ring;
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DEFAULT_VERSIONS, DigitallySignedStruct, Error, RootCertStore,
@@ -16,18 +17,94 @@ use rustls::{
 };
 
 use crate::error::ConnectError;
+use crate::settings::{ClientCertificate, RedisSettings};
+
+/// The certificates of TLS connections.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    /// The certificates that verify servers.
+    roots: Roots,
+    /// The certificate of the client, if it has one.
+    identity: Option<Arc<ClientIdentity>>,
+}
 
 /// The certificates that verify servers.
 #[derive(Clone, Debug)]
-pub struct TlsRoots {
+struct Roots {
     roots: Arc<RootCertStore>,
     /// The certificates of the file; empty without a file.
     certificates: Vec<CertificateDer<'static>>,
 }
 
-impl TlsRoots {
+/// The certificate of the client with its chain, and its private key.
+#[derive(Debug)]
+struct ClientIdentity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl ClientTls {
+    /// Reads the files that the settings name.
+    pub fn from_files(settings: &RedisSettings) -> Result<Self, ConnectError> {
+        let identity = settings.client_certificate.as_ref().map(ClientIdentity::from_files);
+        Ok(Self {
+            roots: Roots::from_file(settings.ca_file.as_deref())?,
+            identity: identity.transpose()?.map(Arc::new),
+        })
+    }
+
+    /// Returns `true` if a certificate was read from a file, so that connections without TLS are a mistake.
+    pub fn is_from_file(&self) -> bool {
+        self.roots.is_from_file() || self.identity.is_some()
+    }
+
+    /// Creates the settings of TLS connections. The cryptography provider is named here, because rustls panics if a
+    /// program contains several providers and has chosen none.
+    pub fn client_config(&self) -> RedisResult<Arc<ClientConfig>> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(DEFAULT_VERSIONS)?;
+        let builder = if self.roots.is_from_file() {
+            let verifier = Arc::new(self.roots.verifier(provider)?);
+            builder.dangerous().with_custom_certificate_verifier(verifier)
+        } else {
+            builder.with_root_certificates(self.roots.roots.clone())
+        };
+        let config = match self.identity.as_deref() {
+            None => builder.with_no_client_auth(),
+            Some(ClientIdentity { chain, key }) => builder
+                .with_client_auth_cert(chain.clone(), key.clone_key())
+                .map_err(|error| invalid("the client certificate cannot be used", &error))?,
+        };
+        Ok(Arc::new(config))
+    }
+}
+
+fn invalid(text: &'static str, error: &dyn fmt::Display) -> RedisError {
+    RedisError::from((ErrorKind::InvalidClientConfig, text, error.to_string()))
+}
+
+impl ClientIdentity {
+    fn from_files(files: &ClientCertificate) -> Result<Self, ConnectError> {
+        let error = |path: &Path, message: String| ConnectError::ClientCertificate {
+            path: path.to_owned(),
+            message,
+        };
+        let chain = CertificateDer::pem_file_iter(&files.cert_file)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|cause| error(&files.cert_file, cause.to_string()))?;
+        if chain.is_empty() {
+            return Err(error(&files.cert_file, "the file contains no certificate".to_owned()));
+        }
+        let key = PrivateKeyDer::from_pem_file(&files.key_file)
+            .map_err(|cause| error(&files.key_file, cause.to_string()))?;
+        Ok(Self { chain, key })
+    }
+}
+
+impl Roots {
     /// Reads the certificates of a PEM file. `None` selects Mozilla's list of root certificates.
-    pub fn from_file(path: Option<&Path>) -> Result<Self, ConnectError> {
+    fn from_file(path: Option<&Path>) -> Result<Self, ConnectError> {
         let mut roots = RootCertStore::empty();
         let Some(path) = path else {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -47,33 +124,17 @@ impl TlsRoots {
         Ok(Self { roots: Arc::new(roots), certificates })
     }
 
-    /// Returns `true` if the certificates were read from a file, so that connections without TLS are a mistake.
-    pub fn is_from_file(&self) -> bool {
+    fn is_from_file(&self) -> bool {
         !self.certificates.is_empty()
     }
 
-    /// Creates the settings of TLS connections. The cryptography provider is named here, because rustls panics if a
-    /// program contains several providers and has chosen none.
-    pub fn client_config(&self) -> RedisResult<Arc<ClientConfig>> {
-        let provider = Arc::new(ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(DEFAULT_VERSIONS)?;
-        let builder = if self.is_from_file() {
-            let verifier =
-                WebPkiServerVerifier::builder_with_provider(self.roots.clone(), provider).build();
-            let invalid = |error| {
-                let text = "the CA certificates cannot verify a server";
-                RedisError::from((ErrorKind::InvalidClientConfig, text, format!("{error}")))
-            };
-            let verifier = OwnCaVerifier {
-                verifier: verifier.map_err(invalid)?,
-                certificates: self.certificates.clone(),
-            };
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
-        } else {
-            builder.with_root_certificates(self.roots.clone())
-        };
-        Ok(Arc::new(builder.with_no_client_auth()))
+    /// Returns the verifier of the certificates of a file.
+    fn verifier(&self, provider: Arc<CryptoProvider>) -> RedisResult<OwnCaVerifier> {
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(self.roots.clone(), provider).build();
+        let verifier = verifier
+            .map_err(|error| invalid("the CA certificates cannot verify a server", &error))?;
+        Ok(OwnCaVerifier { verifier, certificates: self.certificates.clone() })
     }
 }
 

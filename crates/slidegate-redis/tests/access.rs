@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use slidegate::store::{Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Limit, Store, StoreError};
-use slidegate_redis::{ConnectError, RedisSettings, RedisStore};
+use slidegate_redis::{ClientCertificate, ConnectError, RedisSettings, RedisStore};
 use tracing_subscriber::fmt::MakeWriter;
 
 use server::{Folder, LONG, Redis, free_port};
@@ -90,6 +90,12 @@ fn write_certificates(folder: &Folder) {
     let server = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     write("server.pem", server.signed_by(&server_key, &issuer).unwrap().pem());
     write("server.key", server_key.serialize_pem());
+    let client_key = rcgen::KeyPair::generate().unwrap();
+    let mut client = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    // OpenSSL takes a certificate whose subject is the name of its issuer as self-signed.
+    client.distinguished_name.push(rcgen::DnType::CommonName, "slidegate");
+    write("client.pem", client.signed_by(&client_key, &issuer).unwrap().pem());
+    write("client.key", client_key.serialize_pem());
 }
 
 #[tokio::test]
@@ -122,6 +128,53 @@ async fn tls_connection_requires_trusted_authority() {
     .await
     .unwrap_err();
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
+}
+
+#[tokio::test]
+async fn redis_that_requires_client_certificate_accepts_it() {
+    let folder = Folder::new();
+    write_certificates(&folder);
+    write_own_authority(&folder, "other", 4000);
+    let port = free_port();
+    let file = |name: &str| folder.file(name);
+    let _redis = Redis::with_args(&[
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        &file("server.pem"),
+        "--tls-key-file",
+        &file("server.key"),
+        "--tls-ca-cert-file",
+        &file("ca.pem"),
+        "--tls-auth-clients",
+        "yes",
+    ]);
+    let address = format!("rediss://localhost:{port}/");
+    let settings = |certificate: Option<(&str, &str)>, timeout| RedisSettings {
+        ca_file: Some(file("ca.pem").into()),
+        client_certificate: certificate.map(|(cert, key)| ClientCertificate {
+            cert_file: file(cert).into(),
+            key_file: file(key).into(),
+        }),
+        timeout,
+        ..RedisSettings::default()
+    };
+    let valid = Some(("client.pem", "client.key"));
+    assert_eq!(open_store_and_take_one_unit(&address, settings(valid, LONG)).await, Ok(9));
+    for rejected in [None, Some(("other.pem", "other.key"))] {
+        let settings = settings(rejected, Duration::from_millis(500));
+        assert!(open_store_and_take_one_unit(&address, settings).await.is_err(), "{rejected:?}");
+    }
+    for (address, certificate, cause) in [
+        (&*address, ("client.pem", "other.key"), "client certificate"),
+        (&address, ("none.pem", "other.key"), "none.pem"),
+        (&address, ("client.pem", "client.pem"), "client.pem"),
+        ("redis://localhost", ("client.pem", "client.key"), "which begins with rediss"),
+    ] {
+        let settings = settings(Some(certificate), LONG);
+        let error = RedisStore::open(address, settings).unwrap_err().to_string();
+        assert!(error.contains(cause), "{certificate:?}: {error}");
+    }
 }
 
 /// Creates a certificate for `localhost` that is its own certificate authority, as `openssl req -x509` does, and writes it

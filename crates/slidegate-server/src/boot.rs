@@ -92,7 +92,7 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
             replace_cluster_certificates(&node, certificates)
         })?;
     }
-    let tls_for = |protocol| tls.as_ref().map(|tls| tls.for_listener(protocol));
+    let tls_for = |protocol| tls.as_ref().and_then(|tls| tls.for_listener(protocol));
     let clients = ClientResources {
         bounds,
         bodies: service.bodies().clone(),
@@ -110,10 +110,9 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
         HttpService::new(service.clone(), renderer, proxy_trust, clients.large_calls);
     let protocol = HttpProtocol::new(http_service, bounds, clients.bodies);
     let threads = start_connection_threads("http", &service)?;
-    let http = ClientListener::new(
-        http,
-        Connections::new(protocol, threads, tls_for(AppProtocol::Http), bounds),
-    );
+    let http_tls = tls_for(AppProtocol::Http);
+    let scheme = if http_tls.is_some() { "https" } else { "http" };
+    let http = ClientListener::new(http, Connections::new(protocol, threads, http_tls, bounds));
     if let Some(grpc) = &grpc {
         info!("gRPC listening on {}", grpc.local_address()?);
     }
@@ -121,7 +120,6 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
     if let Some(address) = cluster.and_then(|status| status.address.clone()) {
         info!("cluster node reachable at {address}");
     }
-    let scheme = if tls.is_some() { "https" } else { "http" };
     info!(rules, %store, "listening on {scheme}://{}", http.local_address()?);
     let signal = tokio::select! {
         never = http.accept_connections() => match never {},

@@ -21,7 +21,7 @@ use self::reload::CertificateReloader;
 use crate::background::BackgroundTasks;
 
 /// The application protocol inside TLS, selected by ALPN.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum AppProtocol {
     Http,
     Grpc,
@@ -30,6 +30,8 @@ pub enum AppProtocol {
 /// The TLS settings of the client listeners, with the certificates that were loaded last.
 pub struct Tls {
     files: TlsFiles,
+    /// The listeners with TLS.
+    listeners: Vec<AppProtocol>,
     current: ArcSwap<LoadedCertificates>,
 }
 
@@ -48,10 +50,10 @@ struct LoadedCertificates {
 }
 
 impl Tls {
-    /// Loads certificates and keys from `files`.
-    pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
+    /// Loads certificates and keys from `files`, for these listeners.
+    pub fn load(files: TlsFiles, listeners: Vec<AppProtocol>) -> Result<Arc<Self>, TlsError> {
         let current = LoadedCertificates::from_file_contents(&files, files.read_contents()?)?;
-        Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(current) }))
+        Ok(Arc::new(Self { files, listeners, current: ArcSwap::from_pointee(current) }))
     }
 
     /// Starts to reload certificates when their files change.
@@ -65,9 +67,9 @@ impl Tls {
         .start("TLS reload", tasks)
     }
 
-    /// Returns the TLS settings for a listener of this protocol.
-    pub fn for_listener(self: &Arc<Self>, protocol: AppProtocol) -> ListenerTls {
-        ListenerTls { tls: self.clone(), protocol }
+    /// Returns the TLS settings for the listener of this protocol; `None` if it has no TLS.
+    pub fn for_listener(self: &Arc<Self>, protocol: AppProtocol) -> Option<ListenerTls> {
+        self.listeners.contains(&protocol).then(|| ListenerTls { tls: self.clone(), protocol })
     }
 }
 

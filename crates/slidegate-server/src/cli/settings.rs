@@ -5,11 +5,12 @@
 mod cluster;
 mod secret;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::wait::WaitOptions;
-use slidegate_redis::AddressError;
+use slidegate_redis::{AddressError, ClientCertificate};
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
@@ -52,6 +53,9 @@ const TOKEN_KEY_FLAGS: SecretFlags = SecretFlags {
     text: "--token-key (SLIDEGATE_TOKEN_KEY)",
     file: "--token-key-file (SLIDEGATE_TOKEN_KEY_FILE)",
 };
+
+/// The flag of the private key for Redis, with its environment variable.
+const REDIS_KEY_FLAG: &str = "--redis-key-file (SLIDEGATE_REDIS_KEY_FILE)";
 
 /// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept
 /// longer by this duration.
@@ -134,6 +138,7 @@ fn exposed_secrets(args: &ServeArgs) -> Vec<String> {
         readable_file_warning(cluster.cluster_secret_file.as_deref(), CLUSTER_SECRET_FLAG),
         readable_file_warning(cluster.cluster_tls_key.as_deref(), CLUSTER_TLS_KEY_FLAG),
         readable_file_warning(args.tls.tls_key.as_deref(), TLS_KEY_FLAG),
+        readable_file_warning(args.store.redis_key_file.as_deref(), REDIS_KEY_FLAG),
     ];
     warnings.into_iter().flatten().collect()
 }
@@ -154,7 +159,16 @@ fn build_trace_settings(
 
 fn load_tls_files(args: TlsArgs) -> Result<Option<Arc<Tls>>, TlsError> {
     let (Some(cert), Some(key)) = (args.tls_cert, args.tls_key) else { return Ok(None) };
-    Tls::load(TlsFiles::for_listeners(cert, key, args.tls_client_ca)).map(Some)
+    let files = TlsFiles::for_listeners(cert, key, args.tls_client_ca);
+    Tls::load(files, args.tls_listeners).map(Some)
+}
+
+/// Returns the certificate of the server for Redis. The parser of arguments requires both files or none.
+fn client_certificate(
+    cert_file: Option<PathBuf>,
+    key_file: Option<PathBuf>,
+) -> Option<ClientCertificate> {
+    Some(ClientCertificate { cert_file: cert_file?, key_file: key_file? })
 }
 
 fn store_settings(
@@ -172,6 +186,7 @@ fn store_settings(
         prefix: args.redis_prefix,
         timeout: args.redis_timeout,
         ca_file: args.redis_ca_file,
+        client_certificate: client_certificate(args.redis_cert_file, args.redis_key_file),
         deny_cache_ttl: args.deny_cache_ttl,
         // The log of failed calls has the key, redacted as configured.
         logs_foreign_values: false,

@@ -48,8 +48,8 @@ const OPENAPI_DOCUMENT: &str = include_str!("http/openapi.json");
 
 /// The paths of both listeners, for a response to a request for another path.
 const PATHS: &str = "--http serves POST /v1/check, /v1/peek, /v1/report, /v1/reserve, /v1/settle, /v1/release, \
-    /v1/renew and /json, any method of /v1/auth, and GET /v1/openapi.json, /healthz and /readyz; --admin serves GET \
-    /metrics, /v1/top, /v1/cluster, /healthz and /readyz, and POST /v1/explain";
+    /v1/renew and /json, any method of /v1/auth, and GET /v1/openapi.json, /healthz, /readyz and /healthcheck; --admin \
+    serves GET /metrics, /v1/top, /v1/cluster, /healthz, /readyz and /healthcheck, and POST /v1/explain";
 
 /// An HTTP path that returns decisions. `docs/reference/openapi.json` describes every endpoint.
 #[derive(Clone, Copy)]
@@ -290,11 +290,12 @@ impl HttpHandler for HttpService {
 }
 
 /// Returns the routes for health checks and the OpenAPI document, which return no decisions.
-fn health_and_openapi_routes() -> [(&'static str, MethodRouter<Arc<Service>>); 3] {
+fn health_and_openapi_routes() -> [(&'static str, MethodRouter<Arc<Service>>); 4] {
     [
         ("/v1/openapi.json", get(openapi_document)),
         ("/healthz", get(healthz)),
         ("/readyz", get(readyz)),
+        ("/healthcheck", get(healthcheck)),
     ]
 }
 
@@ -313,6 +314,16 @@ async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, Json<Readin
     let is_ready = readiness.is_ready();
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(readiness))
+}
+
+/// Responds as `/healthcheck` of Envoy's reference server, for probes that were written for it: with `OK` and status 200 if
+/// the server is ready, else with 500.
+async fn healthcheck(State(service): State<Arc<Service>>) -> (StatusCode, &'static str) {
+    if service.readiness().is_ready() {
+        (StatusCode::OK, "OK")
+    } else {
+        (StatusCode::INTERNAL_SERVER_ERROR, "not ready; GET /readyz has the reasons")
+    }
 }
 
 #[cfg(test)]

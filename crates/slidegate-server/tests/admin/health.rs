@@ -17,6 +17,8 @@ fn readyz_reports_details_on_both_listeners() {
     let server = Server::start_with_admin(POLICY, &[]);
     for client in [Client::new(&server), Client::with_address(server.admin_address())] {
         assert_eq!(client.call("GET", "/healthz").body, "ok");
+        let healthcheck = client.call("GET", "/healthcheck");
+        assert_eq!((healthcheck.status, &*healthcheck.body), (200, "OK"));
         let ready = client.call("GET", "/readyz");
         assert_eq!(ready.status, 200);
         let expected = json!({
@@ -46,7 +48,8 @@ fn shutdown_finishes_requests_and_closes_stuck_connections() {
     server.wait_for_log("SIGTERM: stopping");
     let ready = Client::with_address(server.admin_address()).call("GET", "/readyz");
     assert_eq!((ready.status, &ready.json()["draining"]), (503, &json!(true)));
-    assert_eq!(Client::with_address(server.admin_address()).call("GET", "/healthz").status, 200);
+    let admin_status = |path| Client::with_address(server.admin_address()).call("GET", path).status;
+    assert_eq!((admin_status("/healthz"), admin_status("/healthcheck")), (200, 500));
     while TcpStream::connect(server.address()).is_ok() {}
     in_flight.write(r#"{"attributes":{}}"#);
     assert_eq!(in_flight.read_status_and_body().0, 200);

@@ -39,6 +39,7 @@ async fn health_check_reports_server_and_service_status() {
     };
     assert_eq!(check("").await.unwrap(), ServingStatus::Serving);
     assert_eq!(check(RATE_LIMIT_SERVICE_NAME).await.unwrap(), ServingStatus::Serving);
+    assert_eq!(check("ratelimit").await.unwrap(), ServingStatus::Serving);
     assert_eq!(check("another").await.unwrap_err().code(), Code::NotFound);
 }
 

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use prost::Message;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::certificates::{
     CertAndKey, CertAuthority, CertFiles, connect_with_tls, parse_certificate, path_str,
 };
-use crate::client::{SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
+use crate::client::{Code, SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
 use crate::common::{Server, TempFile, slidegate_command};
 use crate::raw::{RawGrpcConnection, frame_message};
 
@@ -36,6 +36,15 @@ async fn check_over_tls(
     (outcome.code == "0").then_some(server_cert)
 }
 
+/// Sends a request to the HTTP listener, and returns the response.
+async fn get_healthcheck(mut io: impl AsyncRead + AsyncWrite + Unpin) -> String {
+    let request = b"GET /healthcheck HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    io.write_all(request).await.unwrap();
+    let mut received = Vec::new();
+    let _ = io.read_to_end(&mut received).await;
+    String::from_utf8_lossy(&received).into_owned()
+}
+
 #[tokio::test]
 async fn grpc_and_http_listeners_require_tls() {
     let authority = CertAuthority::new();
@@ -53,17 +62,31 @@ async fn grpc_and_http_listeners_require_tls() {
     );
     assert!(server.listening_log().contains("listening on https://"));
 
-    let mut http = connect_with_tls(server.address(), &authority, None, b"http/1.1").await.unwrap();
-    http.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut received = Vec::new();
-    let _ = http.read_to_end(&mut received).await;
-    assert!(received.starts_with(b"HTTP/1.1 200 OK"), "{}", String::from_utf8_lossy(&received));
+    let http = connect_with_tls(server.address(), &authority, None, b"http/1.1").await.unwrap();
+    let response = get_healthcheck(http).await;
+    assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
 
-    let mut plain = TcpStream::connect(server.address()).await.unwrap();
-    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    let mut received = Vec::new();
-    let _ = plain.read_to_end(&mut received).await;
-    assert!(!received.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&received));
+    let response = get_healthcheck(TcpStream::connect(server.address()).await.unwrap()).await;
+    assert!(!response.starts_with("HTTP"), "{response}");
+}
+
+#[tokio::test]
+async fn tls_of_one_listener_leaves_the_other_plain() {
+    let authority = CertAuthority::new();
+    let files = CertFiles::new(&authority.issue_certificate());
+    let flags = |listener| [&files.tls_flags()[..], &["--tls-listeners", listener]].concat();
+    let server = Server::start_with_grpc(POLICY, &flags("grpc"));
+    assert!(check_over_tls(&server, &authority, None).await.is_some());
+    assert!(server.listening_log().contains("listening on http://"));
+    let response = get_healthcheck(TcpStream::connect(server.address()).await.unwrap()).await;
+    assert!(response.starts_with("HTTP/1.1 200 OK") && response.ends_with("OK"), "{response}");
+
+    let server = Server::start_with_grpc(POLICY, &flags("http"));
+    assert!(check_over_tls(&server, &authority, None).await.is_none());
+    assert!(server.listening_log().contains("listening on https://"));
+    let client = RawGrpcConnection::connect(server.grpc_address()).await;
+    let response = client.check(&new_request([new_descriptor(&[("user", "ann")])])).await;
+    assert_eq!(response.overall_code(), Code::Ok);
 }
 
 #[tokio::test]

@@ -16,12 +16,14 @@ enum StoreKind {
 }
 
 /// The flags that only one kind of store uses.
-const STORE_FLAGS: [(&str, StoreKind); 21] = [
+const STORE_FLAGS: [(&str, StoreKind); 23] = [
     ("redis_timeout", StoreKind::Redis),
     ("redis_clock", StoreKind::Redis),
     ("redis_prefix", StoreKind::Redis),
     ("deny_cache_ttl", StoreKind::Redis),
     ("redis_ca_file", StoreKind::Redis),
+    ("redis_cert_file", StoreKind::Redis),
+    ("redis_key_file", StoreKind::Redis),
     ("expected_instances", StoreKind::Redis),
     ("ready_needs_store", StoreKind::Redis),
     ("cluster_listen", StoreKind::Cluster),

@@ -6,12 +6,13 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::boot::listen::{ListenAddress, ListenAddressError};
+use crate::tls::AppProtocol;
 
 /// The TLS flags of the client listeners.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "TLS")]
 pub struct TlsArgs {
-    /// PEM file with the certificate chain of the server; enables TLS for HTTP and gRPC
+    /// PEM file with the certificate chain of the server; enables TLS
     ///
     /// The server's own certificate is first. The file is reloaded when it changes.
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_TLS_CERT", requires = "tls_key")]
@@ -26,6 +27,18 @@ pub struct TlsArgs {
     /// Clients without a certificate from one of them are rejected.
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_TLS_CLIENT_CA", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
+
+    /// The listeners with TLS: http, grpc or both
+    #[arg(
+        long,
+        value_name = "LISTENER,…",
+        env = "SLIDEGATE_TLS_LISTENERS",
+        value_delimiter = ',',
+        default_value = "http,grpc",
+        hide_possible_values = true,
+        requires = "tls_cert"
+    )]
+    pub tls_listeners: Vec<AppProtocol>,
 }
 
 /// A listener address, or `none` for no listener.

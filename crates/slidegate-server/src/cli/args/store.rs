@@ -151,6 +151,26 @@ pub struct StoreArgs {
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_REDIS_CA_FILE", help_heading = "Redis")]
     pub redis_ca_file: Option<PathBuf>,
 
+    /// PEM file with the certificate of this server for a Redis that requires one (rediss://), read at start
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "SLIDEGATE_REDIS_CERT_FILE",
+        requires = "redis_key_file",
+        help_heading = "Redis"
+    )]
+    pub redis_cert_file: Option<PathBuf>,
+
+    /// PEM file with the private key of --redis-cert-file, read at start
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "SLIDEGATE_REDIS_KEY_FILE",
+        requires = "redis_cert_file",
+        help_heading = "Redis"
+    )]
+    pub redis_key_file: Option<PathBuf>,
+
     /// Number of instances that share the Redis
     ///
     /// While Redis is unavailable, each instance enforces its share of every limit; 1 enforces the whole limit.

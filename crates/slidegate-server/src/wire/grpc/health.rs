@@ -15,8 +15,9 @@ use crate::wire::rls;
 /// Interval at which the status is updated.
 const STATUS_UPDATE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The names for which clients can request a status: the whole server, and the rate limit service.
-const SERVICE_NAMES: [&str; 2] = ["", rls::SERVICE_NAME];
+/// The names for which clients can request a status: the whole server, the rate limit service, and the name that probes of
+/// Envoy's reference server use.
+const SERVICE_NAMES: [&str; 3] = ["", rls::SERVICE_NAME, "ratelimit"];
 
 /// Creates the service, and starts a task that updates its status.
 pub async fn start(service: &Arc<Service>) -> HealthServer<impl Health> {

@@ -16,7 +16,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
 use self::origin::{AdminHosts, reject_web_pages};
-use super::{PATHS, healthz, readyz};
+use super::{PATHS, healthcheck, healthz, readyz};
 use crate::decide::Service;
 use crate::render::problem::{method_not_allowed, path_not_found};
 
@@ -32,6 +32,7 @@ pub fn router(service: Arc<Service>, hosts: &[String]) -> Router {
         .route("/v1/cluster", get(cluster::cluster_status).route_layer(no_web_pages))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
+        .route("/healthcheck", get(healthcheck))
         .fallback(async |uri| path_not_found(&uri, PATHS))
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(service)
