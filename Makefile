@@ -55,6 +55,7 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-features --all-targets -- -D warnings
 	cargo clippy -p slidegate --no-default-features -- -D warnings
+	cargo clippy -p slidegate-server -- -D warnings
 
 # Checks the licenses, versions and sources of all dependencies. ARGS=advisories checks known vulnerabilities instead,
 # from a database that is not reachable everywhere.

@@ -10,7 +10,6 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use opentelemetry::KeyValue;
 use serde::Serialize;
 use slidegate::clock::{Clock, WallClock};
 use slidegate::headers::{self, Header, NO_STORE, Problem, Style};
@@ -169,10 +168,10 @@ impl ClassifyResponse for Result<Counted<Response>, HttpProblem> {
         self.as_ref().map_or_else(HttpProblem::result, |counted| counted.result)
     }
 
-    fn status_span_attribute(&self) -> KeyValue {
+    fn protocol_status(&self) -> (&'static str, i64) {
         let status =
             self.as_ref().map_or_else(HttpProblem::status, |counted| counted.response.status());
-        KeyValue::new("http.response.status_code", i64::from(status.as_u16()))
+        ("http.response.status_code", i64::from(status.as_u16()))
     }
 
     fn waited(&self) -> Duration {

@@ -13,6 +13,11 @@ pub mod redact;
 pub mod results;
 pub mod rule_use;
 pub mod top;
+pub mod trace_settings;
+#[cfg(feature = "otlp")]
+pub mod traces;
+#[cfg(not(feature = "otlp"))]
+#[path = "telemetry/no_traces.rs"]
 pub mod traces;
 mod unknown_domain_log;
 

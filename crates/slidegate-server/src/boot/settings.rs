@@ -20,7 +20,7 @@ use crate::policy::file::PolicyFile;
 use crate::policy::{LimitCheck, accept_any_limit};
 use crate::telemetry::Redactor;
 use crate::telemetry::log::LogSettings;
-use crate::telemetry::traces::TraceSettings;
+use crate::telemetry::trace_settings::TraceSettings;
 use crate::tls::{ClusterTls, Tls};
 use crate::wire::http::RepeatedHeaders;
 

@@ -27,7 +27,7 @@ use crate::cli::args::{
 use crate::policy::file::{PolicyFile, PolicyFileError};
 use crate::telemetry::Redactor;
 use crate::telemetry::log::LogSettings;
-use crate::telemetry::traces::{CollectorUrlError, TraceSettings};
+use crate::telemetry::trace_settings::{CollectorUrlError, TraceSettings};
 use crate::tls::{CLUSTER_TLS_KEY_FLAG, TLS_KEY_FLAG, Tls, TlsError, TlsFiles};
 
 /// An error in the arguments, or in a file that an argument names.

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use opentelemetry::trace::{FutureExt, Status, TraceContextExt};
-use opentelemetry::{Context, KeyValue};
 use quanta::Instant;
 use slidegate::StoreError;
 use slidegate::clock::{Clock, SystemClock};
@@ -18,7 +16,7 @@ use tracing::warn;
 
 use super::metrics::{ListenerKind, ListenerMetrics, StoreMetrics};
 use super::results::{ClassifyResponse, RequestResult};
-use super::traces::{StoreTracer, TraceParent};
+use super::traces::{DecisionSpan, StoreTracer};
 use super::{DecisionTracer, LogThrottle, Redactor, Telemetry};
 
 /// The metrics and the tracer of one listener.
@@ -65,20 +63,17 @@ impl RequestRecorder {
         work: Pin<&mut impl Future<Output = R>>,
     ) -> R {
         let mut timer = self.metrics.as_ref().map(RequestTimer::start);
-        let span = self.tracer.as_deref().and_then(|tracer| {
-            let parent = headers.trace_parent(tracer);
-            tracer.begin_decision_span(span_name, parent)
-        });
+        let span = self.tracer.as_deref().and_then(|tracer| headers.begin_span(tracer, span_name));
         let response = match &span {
-            Some(span) => work.with_context(span.clone()).await,
+            Some(span) => span.run(work).await,
             None => work.await,
         };
         if let Some(timer) = &mut timer {
             timer.waited = response.waited();
             timer.result = Some(response.request_result());
         }
-        if let Some(span) = &span {
-            end_span(span, &response);
+        if let Some(span) = span {
+            span.finish(response.request_result(), response.protocol_status());
         }
         response
     }
@@ -91,24 +86,13 @@ impl RequestRecorder {
     }
 }
 
-/// Records the result of a request as attributes of its span, and ends the span.
-fn end_span(context: &Context, response: &impl ClassifyResponse) {
-    let (span, result) = (context.span(), response.request_result());
-    span.set_attribute(KeyValue::new("slidegate.outcome", result.name()));
-    span.set_attribute(response.status_span_attribute());
-    if matches!(result, RequestResult::StoreUnavailable | RequestResult::Error) {
-        span.set_status(Status::error(result.name()));
-    }
-    span.end();
-}
-
 impl TraceHeaders<'_> {
-    fn trace_parent(self, tracer: &DecisionTracer) -> TraceParent {
-        match self {
-            Self::Direct(headers) => TraceParent::trusted(headers),
-            Self::Forwarded(headers) if tracer.trusts_forwarded() => TraceParent::trusted(headers),
-            Self::Forwarded(headers) => TraceParent::untrusted(headers),
-        }
+    fn begin_span(self, tracer: &DecisionTracer, name: &'static str) -> Option<DecisionSpan> {
+        let (headers, is_trusted) = match self {
+            Self::Direct(headers) => (headers, true),
+            Self::Forwarded(headers) => (headers, tracer.trusts_forwarded()),
+        };
+        tracer.begin_decision_span(name, headers, is_trusted)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use opentelemetry::KeyValue;
 use slidegate::store::Veto;
 use slidegate::{Decision, LimitStatus, Reason};
 
@@ -33,8 +32,8 @@ pub trait ClassifyResponse {
     /// Returns the result under which metrics count the response.
     fn request_result(&self) -> RequestResult;
 
-    /// Returns the status of the response as a span attribute.
-    fn status_span_attribute(&self) -> KeyValue;
+    /// Returns the status of the response, after the name of the span attribute for the statuses of its protocol.
+    fn protocol_status(&self) -> (&'static str, i64);
 
     /// Returns the time for which the request waited for capacity.
     fn waited(&self) -> Duration;

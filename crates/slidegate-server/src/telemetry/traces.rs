@@ -9,9 +9,13 @@
 mod collector;
 mod parent;
 
+use std::pin::Pin;
 use std::time::Duration;
 
-use opentelemetry::trace::{Span as _, SpanKind, Status, TraceContextExt, Tracer, TracerProvider};
+use axum::http::HeaderMap;
+use opentelemetry::trace::{
+    FutureExt, Span as _, SpanKind, Status, TraceContextExt, Tracer, TracerProvider,
+};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{
     ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig,
@@ -23,20 +27,10 @@ use thiserror::Error;
 use tokio::task;
 use tracing::warn;
 
-pub use self::collector::{CollectorUrl, CollectorUrlError};
-pub use self::parent::TraceParent;
-
 use self::collector::CollectorClient;
-
-/// Settings for the export of trace spans.
-#[derive(Debug)]
-pub struct TraceSettings {
-    pub collector: CollectorUrl,
-    /// The share of decisions that is traced, from 0 to 1. Applies only if the caller has not made a sampling decision.
-    pub sample: f64,
-    /// Whether the header `traceparent` of a request forwarded to `/v1/auth` decides if the decision is traced.
-    pub trust_forwarded: bool,
-}
+use self::parent::TraceParent;
+use super::results::RequestResult;
+use super::trace_settings::TraceSettings;
 
 /// The error if tracing cannot start.
 #[derive(Debug, Error)]
@@ -55,6 +49,9 @@ pub struct DecisionTracer {
     tracer: SdkTracer,
     trust_forwarded: bool,
 }
+
+/// The trace span of a request. It is the current span of the task while the request is decided.
+pub struct DecisionSpan(Context);
 
 /// A tracer that creates spans of calls to the store.
 pub struct StoreTracer {
@@ -92,12 +89,19 @@ impl DecisionTracer {
         self.trust_forwarded
     }
 
-    /// Begins the span of a decision. Returns a context with the span, or `None` if the decision is not sampled.
-    pub(super) fn begin_decision_span(
+    /// Begins the span of a decision. Returns `None` if the decision is not sampled. Only if `is_trusted` is set, the
+    /// headers determine sampling.
+    pub fn begin_decision_span(
         &self,
         name: &'static str,
-        parent: TraceParent,
-    ) -> Option<Context> {
+        headers: &HeaderMap,
+        is_trusted: bool,
+    ) -> Option<DecisionSpan> {
+        let parent = if is_trusted {
+            TraceParent::trusted(headers)
+        } else {
+            TraceParent::untrusted(headers)
+        };
         let builder = self.tracer.span_builder(name).with_kind(SpanKind::Server);
         let mut span = self.tracer.build_with_context(builder, &parent.context);
         if !span.is_recording() {
@@ -106,7 +110,7 @@ impl DecisionTracer {
         if let Some(link) = parent.link {
             span.add_link(link, Vec::new());
         }
-        Some(parent.context.with_span(span))
+        Some(DecisionSpan(parent.context.with_span(span)))
     }
 
     /// Creates a tracer for calls to the store. `kind` is the name of the kind of store.
@@ -125,6 +129,24 @@ impl DecisionTracer {
                  or raise --shutdown-grace"
             );
         }
+    }
+}
+
+impl DecisionSpan {
+    /// Runs `work` with this span as the current span.
+    pub async fn run<R>(&self, work: Pin<&mut impl Future<Output = R>>) -> R {
+        work.with_context(self.0.clone()).await
+    }
+
+    /// Records the result of the request and the status of its response, and ends the span.
+    pub fn finish(self, result: RequestResult, (status_name, status): (&'static str, i64)) {
+        let span = self.0.span();
+        span.set_attribute(KeyValue::new("slidegate.outcome", result.name()));
+        span.set_attribute(KeyValue::new(status_name, status));
+        if matches!(result, RequestResult::StoreUnavailable | RequestResult::Error) {
+            span.set_status(Status::error(result.name()));
+        }
+        span.end();
     }
 }
 

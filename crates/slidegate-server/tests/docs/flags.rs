@@ -9,7 +9,8 @@ use crate::shell::Shell;
 use crate::{document_paths, read_document};
 
 /// Flags of other programs that documents mention.
-const FLAGS_OF_OTHER_PROGRAMS: [&str; 13] = [
+const FLAGS_OF_OTHER_PROGRAMS: &[&str] = &[
+    "--features",
     "--release",
     "--example",
     "--path",

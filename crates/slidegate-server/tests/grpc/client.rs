@@ -16,10 +16,10 @@ pub use self::messages::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 pub use self::messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
-/// Protobuf message types, generated at build time from the files in `proto/`.
+/// Protobuf message types, generated from the files in `proto/`.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 mod messages {
-    include!(concat!(env!("OUT_DIR"), "/messages.rs"));
+    include!("../../generated/messages.rs");
 }
 
 /// The URL path of the gRPC method `ShouldRateLimit`.

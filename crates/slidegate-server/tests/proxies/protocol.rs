@@ -10,8 +10,7 @@ use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 use crate::installed_program;
 
 /// Serialized protobuf descriptors of the files in `proto/`.
-const SLIDEGATE_PROTO_DESCRIPTORS: &[u8] =
-    include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+const SLIDEGATE_PROTO_DESCRIPTORS: &[u8] = include_bytes!("../../generated/descriptors.bin");
 
 /// The `.proto` files whose messages are compared.
 const COMPARED_PROTO_FILES: [&str; 2] = [

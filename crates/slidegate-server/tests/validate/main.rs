@@ -231,6 +231,18 @@ fn every_shell_has_completion_script() {
     assert!(run_slidegate_expecting_failure(&["completions", "tcsh"], 2).contains("bash, elvish"));
 }
 
+#[cfg(not(feature = "otlp"))]
+#[test]
+fn tracing_without_feature_fails_at_start() {
+    let policy = TempFile::new(".yaml", POLICY);
+    let policy = policy.path().to_str().unwrap();
+    let listeners = ["--http", "127.0.0.1:0", "--grpc", "none", "--admin", "none"];
+    let tracing = ["--otlp-endpoint", "http://127.0.0.1:4318"];
+    let arguments = [&["serve", "--policy", policy][..], &listeners, &tracing].concat();
+    let message = run_slidegate_expecting_failure(&arguments, 1);
+    assert!(message.contains("compile it with `--features otlp`"), "{message}");
+}
+
 #[test]
 fn short_help_has_one_line_per_flag() {
     for command in ["serve", "validate", "explain", "convert", "replay"] {

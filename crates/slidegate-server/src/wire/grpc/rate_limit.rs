@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use opentelemetry::KeyValue;
 use tonic::{Code, Request, Response, Status};
 
 use crate::bounds::MAX_DESCRIPTORS_OF_SMALL_REQUEST;
@@ -110,9 +109,9 @@ impl ClassifyResponse for Result<Counted<RateLimitResponse>, CallError> {
         self.as_ref().map_or(RequestResult::Invalid, |counted| counted.result)
     }
 
-    fn status_span_attribute(&self) -> KeyValue {
+    fn protocol_status(&self) -> (&'static str, i64) {
         let code = if self.is_ok() { Code::Ok } else { Code::InvalidArgument };
-        KeyValue::new("rpc.grpc.status_code", code as i64)
+        ("rpc.grpc.status_code", code as i64)
     }
 
     fn waited(&self) -> Duration {

@@ -1,18 +1,21 @@
-//! Compiles the messages and the service in `proto/` to Rust types, without an installed Protocol Buffers compiler.
+//! The files in `generated/` are compiled from `proto/`. They are stored, so that a build of
+//! the server does not compile a compiler of 28 crates. `UPDATE_SNAPSHOTS=1` writes them again.
 
-use std::error::Error;
-use std::path::PathBuf;
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::{env, fs};
 
+use prost::Message;
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FileDescriptorSet};
-use protox::prost::Message;
+
+/// The folder of this crate.
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The file with the rate limit service. Its imports are compiled too.
 const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
-
-/// The folder with the `.proto` files.
-const FOLDER: &str = "proto";
 
 /// Fields that are `string` in the published protocol, and `bytes` in `proto/`.
 const PUBLISHED_AS_STRING: [(&str, &[&str]); 2] =
@@ -44,13 +47,13 @@ fn set_published_types(message_name: &str, message: &mut DescriptorProto) {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed={FOLDER}");
-    let files = protox::compile([SERVICE], [FOLDER])?;
-    let out = PathBuf::from(env::var("OUT_DIR")?);
+/// Compiles `proto/` to Rust types and a set of descriptors in a folder.
+fn compile(out: &Path) {
+    fs::create_dir_all(out).unwrap();
+    let files = protox::compile([SERVICE], [Path::new(CRATE).join("proto")]).unwrap();
     // For gRPC reflection and for messages as JSON.
     let published = with_published_types(files.clone());
-    fs::write(out.join("descriptors.bin"), published.encode_to_vec())?;
+    fs::write(out.join("descriptors.bin"), published.encode_to_vec()).unwrap();
     // Names and values of requests share the buffer of the message.
     let fields = PUBLISHED_AS_STRING
         .iter()
@@ -58,7 +61,34 @@ fn main() -> Result<(), Box<dyn Error>> {
     fields
         .fold(tonic_prost_build::configure(), |config, field| config.bytes(field))
         .build_client(false)
+        .out_dir(out)
         .include_file("messages.rs")
-        .compile_fds(files)?;
-    Ok(())
+        .compile_fds(files)
+        .unwrap();
+}
+
+/// Returns the content of each file in a folder, by its name.
+fn read_folder(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap());
+    files
+        .map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap()))
+        .collect()
+}
+
+#[test]
+fn generated_files_match_proto() {
+    let stored = Path::new(CRATE).join("generated");
+    if env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        compile(&stored);
+    }
+    let compiled = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated");
+    compile(&compiled);
+    let (stored, compiled) = (read_folder(&stored), read_folder(&compiled));
+    assert!(stored.keys().eq(compiled.keys()), "{:?}", stored.keys());
+    for (name, content) in &compiled {
+        assert!(
+            stored[name] == *content,
+            "generated/{name} is not compiled from proto/: run the test with UPDATE_SNAPSHOTS=1"
+        );
+    }
 }

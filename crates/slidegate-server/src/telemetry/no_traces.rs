@@ -1,0 +1,85 @@
+//! Takes the place of `traces` in a program without the feature `otlp`: tracing cannot start, so no value of these types
+//! exists.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use slidegate::{Decision, StoreError};
+use thiserror::Error;
+
+use super::results::RequestResult;
+use super::trace_settings::TraceSettings;
+
+/// The error if tracing should start.
+#[derive(Debug, Error)]
+#[error(
+    "--otlp-endpoint: this program was compiled without traces; install a package of slidegate, or compile it with \
+     `--features otlp`"
+)]
+pub struct TracerError;
+
+/// A tracer, which does not exist.
+pub enum DecisionTracer {}
+
+/// The trace span of a request, which does not exist.
+pub enum DecisionSpan {}
+
+/// A tracer of calls to the store, which does not exist.
+pub enum StoreTracer {}
+
+/// The trace span of a call to the store, which does not exist.
+pub enum StoreSpan {}
+
+impl DecisionTracer {
+    /// Returns an error.
+    pub fn start(_: TraceSettings) -> Result<Self, TracerError> {
+        Err(TracerError)
+    }
+
+    pub fn trusts_forwarded(&self) -> bool {
+        match *self {}
+    }
+
+    pub fn begin_decision_span(
+        &self,
+        _: &'static str,
+        _: &HeaderMap,
+        _: bool,
+    ) -> Option<DecisionSpan> {
+        match *self {}
+    }
+
+    pub fn store_tracer(&self, _: &'static str) -> StoreTracer {
+        match *self {}
+    }
+
+    pub async fn flush(&self, _: Duration) {
+        match *self {}
+    }
+}
+
+impl DecisionSpan {
+    pub async fn run<R>(&self, _: Pin<&mut impl Future<Output = R>>) -> R {
+        match *self {}
+    }
+
+    pub fn finish(self, _: RequestResult, _: (&'static str, i64)) {
+        match self {}
+    }
+}
+
+impl StoreTracer {
+    pub fn begin(&self) -> StoreSpan {
+        match *self {}
+    }
+}
+
+impl StoreSpan {
+    pub fn finish(self, _: Option<&StoreError>) {
+        match self {}
+    }
+}
+
+/// Does nothing, because no request is traced.
+pub fn record_in_current_span(_: &str, _: &Decision<'_>) {}
