@@ -3,7 +3,9 @@
 mod args;
 mod convert;
 mod explain;
+mod health;
 mod lua;
+mod man;
 mod replay;
 mod serve;
 mod settings;
@@ -23,7 +25,9 @@ use slidegate::policy::file;
 
 use self::convert::ConvertArgs;
 use self::explain::ExplainArgs;
+use self::health::HealthArgs;
 use self::lua::LuaArgs;
+use self::man::ManArgs;
 use self::replay::ReplayArgs;
 use self::validate::ValidateArgs;
 use crate::cli::args::{ServeArgs, reject_ineffective_flags};
@@ -78,6 +82,16 @@ pub enum Command {
     /// With --ratelimit-config, a request has one descriptor for each rule whose keys are attributes of the log: method,
     /// path, ip or remote_address, host, user, header.referer, header.user-agent.
     Replay(ReplayArgs),
+    /// Check that a server runs, for the health check of a container
+    ///
+    /// Calls /healthz. Exits with 1 if the server does not respond within 5 seconds.
+    Health(HealthArgs),
+    /// Write the manual pages of the program and of its commands
+    ///
+    /// Prints the path of each file.
+    ///
+    /// Example: slidegate man --out /usr/local/share/man/man1
+    Man(ManArgs),
     /// Print a completion script for a shell
     ///
     /// Example: slidegate completions bash > /usr/share/bash-completion/completions/slidegate
@@ -97,6 +111,8 @@ pub fn run(command: Command) -> Result<ExitCode, Box<dyn error::Error>> {
         Command::Convert(args) => print_to_stdout(&convert::run(args)?)?,
         Command::Lua(args) => print_to_stdout(&lua::run(args)?)?,
         Command::Schema => print_schema()?,
+        Command::Health(args) => print_to_stdout(health::run(&args)?)?,
+        Command::Man(args) => print_to_stdout(&man::run(&args, Args::command())?)?,
         Command::Completions { shell } => print_to_stdout(&completion_script(shell)?)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -167,7 +183,9 @@ impl Args {
             Command::Replay(args) => args.resolve_policy_source(matches)?,
             Command::Validate(args) => args.resolve_policy_precedence(matches),
             Command::Convert(_)
+            | Command::Health(_)
             | Command::Lua(_)
+            | Command::Man(_)
             | Command::Schema
             | Command::Completions { .. } => {}
         }

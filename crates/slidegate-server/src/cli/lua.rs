@@ -15,10 +15,10 @@ pub struct LuaArgs {
     pub out: PathBuf,
 }
 
-/// The error that is returned if a script or its directory cannot be written.
+/// The error that is returned if a file or its directory cannot be written.
 #[derive(Debug, Error)]
 #[error("--out: cannot write `{path}`: {cause}; {remedy}")]
-struct WriteScriptsError {
+pub struct WriteFileError {
     path: String,
     cause: io::Error,
     remedy: &'static str,
@@ -36,13 +36,13 @@ pub fn run(args: LuaArgs) -> Result<String, Box<dyn Error>> {
 }
 
 /// Writes a file. Creates its folder if necessary.
-fn write_with_folder(path: &Path, text: &str) -> Result<(), WriteScriptsError> {
+pub fn write_with_folder(path: &Path, text: impl AsRef<[u8]>) -> Result<(), WriteFileError> {
     let folder = path.parent().unwrap_or(Path::new(""));
-    fs::create_dir_all(folder).map_err(|cause| WriteScriptsError::new(folder, cause))?;
-    fs::write(path, text).map_err(|cause| WriteScriptsError::new(path, cause))
+    fs::create_dir_all(folder).map_err(|cause| WriteFileError::new(folder, cause))?;
+    fs::write(path, text).map_err(|cause| WriteFileError::new(path, cause))
 }
 
-impl WriteScriptsError {
+impl WriteFileError {
     fn new(path: &Path, cause: io::Error) -> Self {
         use io::ErrorKind::{AlreadyExists, NotADirectory, PermissionDenied, StorageFull};
         let remedy = match cause.kind() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::client::{Client, RawConnection};
-use crate::common::Server;
+use crate::common::{Server, slidegate_command};
 use crate::server::{Redis, wait_until};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }, { name: b, limits: [9/s] }]";
@@ -180,4 +180,24 @@ fn readyz_fails_during_outage_with_ready_needs_store_flag() {
     assert!(metrics.contains("slidegate_breaker_open{store=\"redis\"} 0"), "{metrics}");
     let check = strict_client.post("/v1/check", r#"{"attributes":{}}"#);
     assert_eq!(check.json()["degraded"], false);
+}
+
+#[test]
+fn health_command_fails_after_server_stops() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    for address in [server.admin_address(), server.address()] {
+        let url = format!("http://{address}");
+        let output = slidegate_command().args(["health", "--server", &url]).output().unwrap();
+        assert!(output.status.success() && output.stdout == b"ok\n", "{output:?}");
+    }
+    let url = format!("http://{}", server.admin_address());
+    server.send_signal("TERM");
+    assert_eq!(server.wait_for_exit_code(), Some(0));
+    let output = slidegate_command().args(["health", "--server", &url]).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.starts_with(&format!("{url}/healthz: the server does not respond")),
+        "{message}"
+    );
 }

@@ -244,6 +244,16 @@ fn tracing_without_feature_fails_at_start() {
 }
 
 #[test]
+fn man_writes_one_page_per_command() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("man");
+    let output = run_slidegate_successfully(&["man", "--out", folder.to_str().unwrap()]);
+    let page = |name: &str| fs::read_to_string(folder.join(name)).unwrap().replace('\\', "");
+    assert!(page("slidegate.1").contains("slidegate-replay(1)"), "{output}");
+    assert!(page("slidegate-serve.1").contains("--redis-timeout"), "{output}");
+    assert!(output.lines().all(|path| Path::new(path).exists()), "{output}");
+}
+
+#[test]
 fn short_help_has_one_line_per_flag() {
     for command in ["serve", "validate", "explain", "convert", "replay"] {
         let help = run_slidegate_successfully(&[command, "-h"]);
