@@ -22,7 +22,7 @@ pub const VARIANTS: [&str; 5] = ["cluster", "cluster-tls", "envoy", "memory", "r
 
 /// Kubernetes versions whose schemas check the objects: the first version that supports `preStop.sleep`, and the latest
 /// version with installed schemas.
-const KUBERNETES_VERSIONS: [&str; 2] = ["1.30", "1.37"];
+pub const KUBERNETES_VERSIONS: [&str; 2] = ["1.30", "1.37"];
 
 /// The groups of objects that no schema of Kubernetes describes.
 const GROUPS_OF_OTHER_PROGRAMS: [&str; 2] = ["cert-manager.io/v1", "monitoring.coreos.com/v1"];

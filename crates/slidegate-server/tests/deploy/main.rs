@@ -25,6 +25,7 @@ mod kubernetes_cluster_tls;
 mod prometheus;
 mod settings;
 mod systemd;
+mod versions;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
