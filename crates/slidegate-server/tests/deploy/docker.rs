@@ -51,8 +51,12 @@ fn image_contains_only_binary_and_unprivileged_user() {
     };
     let ids: Vec<u32> = user.split(':').map(|id| id.parse().expect("a number")).collect();
     assert!(ids.len() == 2 && !ids.contains(&0), "{user}");
-    // The exec form starts no shell, so the program itself receives signals.
+    // The exec form starts no shell, so the program itself receives signals. The image has no shell for the check.
     assert_eq!(dockerfile_instruction_arguments(image, "ENTRYPOINT"), ["[\"/slidegate\"]"]);
+    let [check] = dockerfile_instruction_arguments(image, "HEALTHCHECK")[..] else {
+        panic!("one health check: {image:?}")
+    };
+    assert!(check.ends_with("CMD [\"/slidegate\", \"health\"]"), "{check}");
 }
 
 #[test]
@@ -62,13 +66,17 @@ fn dockerfile_and_ci_use_minimum_rust_version() {
     let version = rest.split('"').next().unwrap();
     assert_eq!(
         dockerfile_instruction_arguments(&read_dockerfile_instructions(), "FROM")[0],
-        format!("rust:{version}-bookworm AS build")
+        format!("--platform=$BUILDPLATFORM rust:{version}-bookworm AS build")
     );
-    let workflow = read_project_file(".github/workflows/ci.yml");
-    let images: Vec<&str> =
-        workflow.lines().filter_map(|line| line.trim().strip_prefix("container: ")).collect();
+    let workflows = [".github/workflows/ci.yml", ".github/workflows/release.yml"]
+        .map(|workflow| read_project_file(workflow));
+    let images: Vec<&str> = workflows
+        .iter()
+        .flat_map(|workflow| workflow.lines())
+        .filter_map(|line| line.trim().strip_prefix("container: "))
+        .collect();
     let image = format!("rust:{version}-bookworm");
-    assert!(!images.is_empty() && images.iter().all(|used| *used == image), "{images:?}");
+    assert!(images.len() > 2 && images.iter().all(|used| *used == image), "{images:?}");
 }
 
 #[test]

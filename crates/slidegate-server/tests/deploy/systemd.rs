@@ -19,7 +19,7 @@ fn run_systemd_analyze(folder: &str, arguments: &[&str]) -> String {
     fs::create_dir_all(&folder).unwrap();
     let unit = folder.join("slidegate.service");
     let content = read_project_file(SYSTEMD_UNIT_FILE)
-        .replace("/usr/local/bin/slidegate", env!("CARGO_BIN_EXE_slidegate"));
+        .replace("=slidegate ", concat!("=", env!("CARGO_BIN_EXE_slidegate"), " "));
     fs::write(&unit, content).unwrap();
     run_command(Command::new("systemd-analyze").args(arguments).arg(&unit))
 }

@@ -11,6 +11,7 @@ use crate::{document_paths, read_document};
 /// Flags of other programs that documents mention.
 const FLAGS_OF_OTHER_PROGRAMS: &[&str] = &[
     "--features",
+    "--platform",
     "--release",
     "--example",
     "--path",
