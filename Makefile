@@ -77,6 +77,11 @@ dist: export CARGO_PROFILE_DIST_STRIP = symbols
 dist:
 	.ci/dist
 
+# Builds the packages in a quick form, installs the Debian package and the wheel, and sends a request to each.
+.PHONY: test-packages
+test-packages:
+	.ci/test-packages
+
 # Builds every published package from the files that it contains, and checks that each has the current licenses.
 .PHONY: package
 package:
