@@ -35,12 +35,22 @@ fn sliding_buckets(limit: &Limit) -> Result<SlidingBuckets, String> {
     }
 }
 
+/// Sets back the state of a counter whose last charge is in the future, because the clock has stepped back.
+fn set_back_if_ahead(table: &mut Table, hit: &Hit<'_>, now: Timestamp) {
+    if let Some((buckets, state)) = table.get_mut(&hit.counter_id())
+        && buckets.is_ahead(state, now)
+    {
+        buckets.set_back(state, now);
+    }
+}
+
 /// Returns the outcome of each hit. Units that earlier hits of the call charge to the same counter are not free.
-fn peek(table: &Table, call: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
+fn peek(table: &mut Table, call: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
     let ids: Vec<CounterId> = call.iter().map(Hit::counter_id).collect();
     let mut outcomes = Outcomes::new();
     for (nth, hit) in call.iter().enumerate() {
         let pending = pending_units(&call[..nth], &outcomes, |other| ids[other] == ids[nth]);
+        set_back_if_ahead(table, hit, now);
         let state = table.get(&ids[nth]).map(|(_, state)| state.clone()).unwrap_or_default();
         let buckets = sliding_buckets(hit.limit).map_err(StoreError::Unsupported)?;
         outcomes.push(buckets.peek(&state, now, hit.required.saturating_add(pending)));
@@ -98,7 +108,7 @@ impl<C: Clock> Store for MapStore<C> {
     }
 
     async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        peek(&self.lock(), call, self.clock.now())
+        peek(&mut self.lock(), call, self.clock.now())
     }
 
     async fn adjust_async(&self, receipt: &Receipt, change: Adjustment) -> Result<(), StoreError> {
@@ -117,6 +127,7 @@ impl<C: Clock> Store for MapStore<C> {
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
         let (table, now, mut outcomes) = (&mut self.lock(), self.clock.now(), Outcomes::new());
         for hit in hits {
+            set_back_if_ahead(table, hit, now);
             match (edit, table.get_mut(&hit.counter_id())) {
                 (Edit::Refund, Some((buckets, state))) => buckets.refund(state, now, hit.cost),
                 (Edit::Refund, None) => {} // no units are in use

@@ -65,16 +65,18 @@ impl<C: Clock> MemoryStore<C> {
         let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
         let charged =
             shard.charge_if_fits(counter, location.fingerprint, counter_now, hit.cost, coarse);
-        let is_new = charged.is_none();
+        let mut is_new = false;
         let (effect, grown_bytes) = match charged {
             Some(result) => result?,
             None => {
-                let outcome = counter.peek(&K::State::default(), counter_now, hit.cost);
+                let slot = self.find_at(shard, counter, location, now);
+                let outcome = shard.peek_slot(counter, slot, counter_now, hit.cost);
                 if !outcome.fits() {
                     return Err(outcome);
                 }
+                is_new = slot.is_none();
                 let id = (location.fingerprint, hit.key.group());
-                let slot = self.shards.insert(shard, id, K::table, now);
+                let slot = slot.unwrap_or_else(|| self.shards.insert(shard, id, K::table, now));
                 shard.charge(counter, slot, counter_now, hit.cost, coarse)
             }
         };
@@ -135,12 +137,27 @@ impl<C: Clock> MemoryStore<C> {
             let required = hit.required.saturating_add(pending);
             let shard = locked_shards.shard_of_hit(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
-                let slot = shard.find(counter, location.fingerprint);
+                let slot = self.find_at(shard, counter, *location, now);
                 slots.push(slot);
                 shard.peek_slot(counter, slot, location.to_counter_time(now), required)
             }));
         }
         (outcomes, slots)
+    }
+
+    /// Returns the slot of a counter, whose state is set back if it is ahead of `now`.
+    pub(super) fn find_at<K: HasStateTable>(
+        &self,
+        shard: &mut Shard,
+        counter: K,
+        location: HitLocation,
+        now: Timestamp,
+    ) -> Option<SlotIndex> {
+        let slot = shard.find(counter, location.fingerprint)?;
+        let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
+        let counter_now = location.to_counter_time(now);
+        self.shards.add_bytes(shard.set_back_if_ahead(counter, slot, counter_now, coarse));
+        Some(slot)
     }
 
     /// Charges a hit to the state in a slot, or to the state of a new key if `slot` is `None`. `before` is the outcome of
