@@ -11,6 +11,12 @@ if now < 0 then
 end
 local FIRST, CHARGE, CHARGE_BYTES = 20, '<HI4dd', 22
 
+for nth = 0, charges - 1 do
+  local key_index, _, _, ttl_us = unpack(CHARGE, ARGV[1], FIRST + nth * CHARGE_BYTES)
+  local _, reset = count_permits(KEYS[key_index], now)
+  set_back_permits(KEYS[key_index], now, ttl_us, reset, margin_s)
+end
+
 -- Calls a function with the key, the time to live and the member of each unit.
 local function for_each_unit(change)
   for nth = 0, charges - 1 do
@@ -31,7 +37,7 @@ for_each_unit(function(key, ttl_us, member)
   end
   local expires = call('ZSCORE', key, member) + 0
   if now + ttl_us > expires then expires = now + ttl_us end
-  call('ZADD', key, expires, member)
+  call('ZADD', key, expires, member, -now, 'clock')
   local _, ttl_ms = key_expiry(now, expires - now, 0, margin_s)
   if call('PTTL', key) < ttl_ms then call('PEXPIRE', key, ttl_ms) end
 end)
