@@ -9,7 +9,7 @@ use slidegate::clock::Clock;
 use slidegate::store::{Hit, Key, Scope, Value};
 use slidegate::testkit::conformance::ALL_ALGORITHMS;
 use slidegate::{Algorithm, Limit, ManualClock, Store, Timestamp};
-use slidegate_redis::{RedisStore, Settings};
+use slidegate_redis::{RedisSettings, RedisStore};
 
 use server::{LONG, Redis};
 
@@ -26,8 +26,11 @@ struct Fixture {
 impl Fixture {
     fn start() -> Self {
         let (redis, clock) = (Redis::start(), ManualClock::at(Timestamp::from_secs(1_750_000_000)));
-        let settings =
-            Settings { timeout: LONG, deny_cache_ttl: Duration::ZERO, ..Settings::default() };
+        let settings = RedisSettings {
+            timeout: LONG,
+            deny_cache_ttl: Duration::ZERO,
+            ..RedisSettings::default()
+        };
         let store = RedisStore::open(&redis.address(), settings).unwrap().with_clock(clock.clone());
         let scopes = ["first", "second"].map(|limit| Scope::new("d", "r", limit, &["key"]));
         Self { redis, clock, store, scopes }
