@@ -31,8 +31,8 @@
 //!    language gets the numbers of a limit from [`Limit::params`](crate::Limit::params).
 //! 4. Decide a call in one atomic step: peek at each hit, with the [pending units](pending_units) of the hits before it in
 //!    addition to its own; determine whether the hits [admit](admits) the call; then charge the hits that [have a
-//!    charge](has_charge). The outcome of a charged hit is [`Outcome::charged_after`]. Before a peek or a refund, [set
-//!    back](crate::algorithm::Counter::set_back) a state that is ahead, because a clock may step back.
+//!    charge](has_charge). The outcome of a charged hit is [`Outcome::charged_after`]. Get states from
+//!    [`Counter::state_at`](crate::algorithm::Counter::state_at), because a clock may step back.
 //! 5. Return an error from [`Store::supports`] for limits that the store cannot count, and [`StoreError::Unsupported`] for
 //!    calls with such limits. All other errors mean that the store could
 //!    not decide; a denial is not an error.

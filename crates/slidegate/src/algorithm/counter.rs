@@ -11,7 +11,7 @@ use crate::quota::MAX_SMALL_UNITS;
 ///
 /// A new key has the default state. If `now` is before the key's last charge, the time of the last charge is used instead,
 /// because threads and machines read their clocks at slightly different times. The durations in an outcome are nevertheless
-/// measured from `now`. If a state [is ahead](Self::is_ahead), the caller must [set it back](Self::set_back) first.
+/// measured from `now`. If a state [is ahead](Self::is_ahead), the caller must set it back first: [`state_at`](Self::state_at).
 pub trait Counter: Copy {
     /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
@@ -60,6 +60,15 @@ pub trait Counter: Copy {
     /// Moves a state that [is ahead](Self::is_ahead) to `now`: the units that were in use at its last charge are in use as
     /// if they had been charged at `now`. So no unit is lost, and none is in use for longer than after a charge.
     fn set_back(&self, state: &mut Self::State, now: Timestamp);
+
+    /// Returns the state of a key, which is first set back if it is ahead. A store calls this before all other methods but
+    /// [`revert`](Self::revert).
+    fn state_at<'s>(&self, state: &'s mut Self::State, now: Timestamp) -> &'s mut Self::State {
+        if self.is_ahead(state, now) {
+            self.set_back(state, now);
+        }
+        state
+    }
 
     /// Returns the time from which the state is equivalent to the default state, because none of its units are in use.
     fn expires_at(&self, state: &Self::State) -> Timestamp;

@@ -65,10 +65,10 @@ fn counter_state<'s, C: Counter>(
     let Some(state) = state.downcast_mut() else {
         unreachable!("the identifier of a counter contains its algorithm")
     };
-    if let Some(now) = now.filter(|now| counter.is_ahead(state, *now)) {
-        counter.set_back(state, now);
+    match now {
+        Some(now) => counter.state_at(state, now),
+        None => state,
     }
-    state
 }
 
 fn peek_counter(
