@@ -99,7 +99,9 @@ pub async fn run_trace<S: Store>(
 
 /// Runs a random trace as [`run_trace`] does, whose clock also steps ahead and back by up to several windows.
 ///
-/// Before a step back, the counters whose units have all expired are reset, because a store may have removed them.
+/// Before a step, the counters whose units have all expired are reset, because a store may have removed them. After a step,
+/// a peek sets back all counters of keys with several limits: a store that keeps these limits in one value may remove a
+/// counter that is ahead, after its time to live.
 ///
 /// # Errors
 /// Returns the first difference between the store and the model.

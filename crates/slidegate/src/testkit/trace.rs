@@ -18,7 +18,8 @@ use super::limits::{new_limit, valid_limit};
 
 /// Maximum time by which one step of a trace sets the clock back.
 ///
-/// A store must therefore keep a counter for at least this time after the counter has expired.
+/// A store must therefore keep a counter for at least this time after the counter has expired. After a longer step back, it
+/// is undefined whether the store still has a counter that had expired before the step.
 pub const MAX_BACKWARD_STEP: Duration = Duration::from_millis(50);
 
 /// Latest time of a trace in microseconds since the Unix epoch, in the year 2103. Store scripts can represent all times

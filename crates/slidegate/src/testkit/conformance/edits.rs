@@ -35,7 +35,8 @@ impl<S: Store> ConformanceRun<'_, S> {
     ) -> Result<Outcomes, String> {
         self.reset_expired_counters(plans).await?;
         clock.set(now);
-        // A store may remove a counter that is not set back, if it shares a value with one that is.
+        // Until a call sets a counter back, its expiry is a time of the old clock, and a store may remove it by its time to
+        // live instead. So the trace sets back all counters that share a value with others.
         let shares_values = plans.iter().any(|plan| plan.limit != plans[0].limit);
         if shares_values { self.compare_peek_with_model(plans).await } else { Ok(Outcomes::new()) }
     }
