@@ -71,6 +71,23 @@ impl_has_table! {
     Concurrent => concurrent,
 }
 
+/// Sets back the state in a slot. It is a separate function, because it is rare.
+#[cold]
+#[inline(never)]
+fn set_back<C: HasStateTable>(
+    table: &mut Table<C::State>,
+    counter: C,
+    slot: SlotIndex,
+    now: Timestamp,
+    coarse: impl Fn(Timestamp) -> CoarseTime,
+) -> isize {
+    let set_back = |slot: &mut Slot<C::State>| {
+        counter.set_back(&mut slot.state, now);
+        slot.expires = coarse(counter.expires_at(&slot.state).max(now));
+    };
+    table.update(slot, set_back).1
+}
+
 impl Shard {
     /// Keeps the keys with fixed windows for longer.
     pub(super) fn extend_fixed_windows(&mut self, by: CoarseTime) {
@@ -94,14 +111,10 @@ impl Shard {
         coarse: impl Fn(Timestamp) -> CoarseTime,
     ) -> isize {
         let table = C::table(self);
-        if !counter.is_ahead(&table.slot(slot).state, now) {
-            return 0;
+        if counter.is_ahead(&table.slot(slot).state, now) {
+            return set_back(table, counter, slot, now, coarse);
         }
-        let set_back = |slot: &mut Slot<C::State>| {
-            counter.set_back(&mut slot.state, now);
-            slot.expires = coarse(counter.expires_at(&slot.state).max(now));
-        };
-        table.update(slot, set_back).1
+        0
     }
 
     pub(super) fn peek_slot<C: HasStateTable>(
