@@ -13,7 +13,7 @@ local function set_back_permits(key, now, ttl_us, reset, margin_s)
   local clock = -(call('ZSCORE', key, 'clock') or 0)
   if clock <= now + SECOND then return false end
   call('ZREMRANGEBYSCORE', key, 0, clock)
-  local permits = call('ZRANGEBYSCORE', key, 0, '+inf', 'WITHSCORES')
+  local permits = call('ZRANGE', key, 0, '+inf', 'BYSCORE', 'WITHSCORES')
   for nth = 1, #permits, 2 do call('ZADD', key, permits[nth + 1] - clock + now, permits[nth]) end
   call('ZADD', key, -now, 'clock')
   local _, ttl_ms = expiry_after_step(key, now, reset - clock + now, 0, margin_s)
