@@ -69,7 +69,7 @@ fn dockerfile_and_ci_use_minimum_rust_version() {
         format!("--platform=$BUILDPLATFORM rust:{version}-bookworm AS build")
     );
     let workflows = [".github/workflows/ci.yml", ".github/workflows/release.yml"]
-        .map(|workflow| read_project_file(workflow));
+        .map(read_project_file);
     let images: Vec<&str> = workflows
         .iter()
         .flat_map(|workflow| workflow.lines())
