@@ -68,8 +68,8 @@ fn dockerfile_and_ci_use_minimum_rust_version() {
         dockerfile_instruction_arguments(&read_dockerfile_instructions(), "FROM")[0],
         format!("--platform=$BUILDPLATFORM rust:{version}-bookworm AS build")
     );
-    let workflows = [".github/workflows/ci.yml", ".github/workflows/release.yml"]
-        .map(read_project_file);
+    let workflows =
+        [".github/workflows/ci.yml", ".github/workflows/release.yml"].map(read_project_file);
     let images: Vec<&str> = workflows
         .iter()
         .flat_map(|workflow| workflow.lines())
