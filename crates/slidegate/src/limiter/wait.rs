@@ -54,7 +54,7 @@ impl<S> Limiter<S> {
         poll_once(self.wait_for_key(Timer::Thread, self.local_key(call.key), call, max_wait))
     }
 
-    /// Returns the time for which a call waits that asks for `max_wait`.
+    /// Returns the smaller of `max_wait` and the longest wait of this limiter.
     pub(super) fn bounded_wait(&self, max_wait: Duration) -> Duration {
         max_wait.min(self.wait_queues.options().max_wait)
     }
