@@ -104,18 +104,7 @@ async fn tls_connection_requires_trusted_authority() {
     write_certificates(&folder);
     let port = free_port();
     let file = |name: &str| folder.file(name);
-    let _redis = Redis::with_args(&[
-        "--tls-port",
-        &port.to_string(),
-        "--tls-cert-file",
-        &file("server.pem"),
-        "--tls-key-file",
-        &file("server.key"),
-        "--tls-ca-cert-file",
-        &file("ca.pem"),
-        "--tls-auth-clients",
-        "no",
-    ]);
+    let _redis = start_tls_redis(&folder, "server", "ca", port, "no");
     let address = format!("rediss://localhost:{port}/");
     let trusting =
         RedisSettings { ca_file: Some(file("ca.pem").into()), ..settings_with_long_timeout() };
@@ -137,18 +126,7 @@ async fn redis_that_requires_client_certificate_accepts_it() {
     write_own_authority(&folder, "other", 4000);
     let port = free_port();
     let file = |name: &str| folder.file(name);
-    let _redis = Redis::with_args(&[
-        "--tls-port",
-        &port.to_string(),
-        "--tls-cert-file",
-        &file("server.pem"),
-        "--tls-key-file",
-        &file("server.key"),
-        "--tls-ca-cert-file",
-        &file("ca.pem"),
-        "--tls-auth-clients",
-        "yes",
-    ]);
+    let _redis = start_tls_redis(&folder, "server", "ca", port, "yes");
     let address = format!("rediss://localhost:{port}/");
     let settings = |certificate: Option<(&str, &str)>, timeout| RedisSettings {
         ca_file: Some(file("ca.pem").into()),
@@ -189,21 +167,21 @@ fn write_own_authority(folder: &Folder, name: &str, end_year: i32) {
     std::fs::write(folder.file(&format!("{name}.key")), key.serialize_pem()).unwrap();
 }
 
-/// Starts a Redis with TLS on `port`, with the certificate `name.pem` and its key.
-fn start_tls_redis(folder: &Folder, name: &str, port: u16) -> Redis {
-    let (certificate, key) =
-        (folder.file(&format!("{name}.pem")), folder.file(&format!("{name}.key")));
+/// Starts a Redis with TLS on `port`, with the certificate `name.pem` and its key. Clients whose certificate is of the
+/// authority `ca` are accepted; `auth_clients` is `yes` if clients need a certificate, else `no`.
+fn start_tls_redis(folder: &Folder, name: &str, ca: &str, port: u16, auth_clients: &str) -> Redis {
+    let file = |name: &str, suffix| folder.file(&format!("{name}.{suffix}"));
     Redis::with_args(&[
         "--tls-port",
         &port.to_string(),
         "--tls-cert-file",
-        &certificate,
+        &file(name, "pem"),
         "--tls-key-file",
-        &key,
+        &file(name, "key"),
         "--tls-ca-cert-file",
-        &certificate,
+        &file(ca, "pem"),
         "--tls-auth-clients",
-        "no",
+        auth_clients,
     ])
 }
 
@@ -214,8 +192,8 @@ async fn certificate_that_is_its_own_authority_is_pinned() {
         write_own_authority(&folder, name, end_year);
     }
     let (port, expired_port) = (free_port(), free_port());
-    let _redis = start_tls_redis(&folder, "own", port);
-    let _expired = start_tls_redis(&folder, "expired", expired_port);
+    let _redis = start_tls_redis(&folder, "own", "own", port, "no");
+    let _expired = start_tls_redis(&folder, "expired", "expired", expired_port, "no");
     let take = async |host: &str, port: u16, name: &str, timeout: Duration| {
         let ca_file = Some(folder.file(&format!("{name}.pem")).into());
         let settings = RedisSettings { ca_file, timeout, ..RedisSettings::default() };
