@@ -1,5 +1,4 @@
-//! A store of counters in a map, as a pattern for a store over a database. It counts limits with `sliding_buckets`, and
-//! rejects limits with other algorithms. The program tests the store, and then limits requests.
+//! A store of counters in a map, the pattern of a store over a database. It supports the algorithm `sliding_buckets` only.
 //!
 //! ```sh
 //! cargo run -p slidegate --features testkit --example store
@@ -7,11 +6,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use slidegate::algorithm::{AnyAdditive, Counter, SlidingBuckets};
-use slidegate::store::{Adjustment, Charge, ChargeResult, CounterId, Edit, Hit, Outcomes, Receipt};
-use slidegate::store::{Asynchronous, Store, StoreError, admits, has_charge, pending_units};
+use slidegate::store::{Adjustment, Asynchronous, Charge, ChargeResult, CounterId, Edit, Hit};
+use slidegate::store::{Outcomes, Receipt, Store, StoreError};
+use slidegate::store::{admits, has_charge, outcome_of_charge, pending_units};
 use slidegate::testkit::{block_on, conformance::run_trace, properties};
 use slidegate::{Algorithm, Limit, Limiter, ManualClock, Timestamp, clock::Clock};
 
@@ -52,19 +51,21 @@ fn peek(table: &mut Table, call: &[Hit<'_>], now: Timestamp) -> Result<Outcomes,
 fn charge(table: &mut Table, call: &[Hit<'_>], now: Timestamp) -> Result<ChargeResult, StoreError> {
     let mut outcomes = peek(table, call, now)?;
     let (allowed, mut receipt) = (admits(call, &outcomes), Receipt::default());
-    for (hit_index, (hit, outcome)) in (0..).zip(call.iter().zip(&mut outcomes)) {
-        if !has_charge(hit, allowed, outcome) {
+    for (nth, hit) in call.iter().enumerate() {
+        if !has_charge(call, &outcomes, nth, allowed) {
             continue;
         }
-        let mut charge = Charge::without_units(hit, hit_index, hit.counter_id(), 0);
+        let mut charge = Charge::without_units(hit, nth as u32, hit.counter_id(), 0);
         if hit.cost > 0 {
             let buckets = sliding_buckets(hit.limit).map_err(StoreError::Unsupported)?;
             let (_, state) = table.entry(hit.counter_id()).or_insert((buckets, Default::default()));
             let effect = buckets.charge(state, now, hit.cost);
-            *outcome = effect.outcome.charged_after(outcome);
+            outcomes[nth] = outcome_of_charge(hit, &outcomes[nth], effect.outcome);
             (charge.charged_at, charge.cost) = (effect.charged_at, hit.cost);
         }
-        receipt.push(charge);
+        if hit.charge.block().is_none() {
+            receipt.push(charge);
+        }
     }
     Ok(ChargeResult { allowed, outcomes, receipt })
 }
@@ -80,15 +81,14 @@ impl<C: Clock> MapStore<C> {
 
     /// Removes unused counters, a second late because the clock may be set back. Returns the number of the others.
     pub(crate) fn remove_expired(&self) -> usize {
-        let (mut table, now, margin) = (self.lock(), self.clock.now(), Duration::from_secs(1));
-        table.retain(|_, (buckets, state)| buckets.expires_at(state).after(margin) > now);
+        let (mut table, now) = (self.lock(), self.clock.now().as_micros());
+        table.retain(|_, (buckets, state)| buckets.expires_at(state).as_micros() + 1_000_000 > now);
         table.len()
     }
 }
 
 impl<C: Clock> Store for MapStore<C> {
     type Kind = Asynchronous;
-
     fn supports(&self, limit: &Limit) -> Result<(), String> {
         sliding_buckets(limit).map(drop)
     }
@@ -129,8 +129,8 @@ impl<C: Clock> Store for MapStore<C> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let clock = ManualClock::default();
-    let algorithm = Algorithm::SlidingBuckets { precision: None };
+    let (clock, algorithm) =
+        (ManualClock::default(), Algorithm::SlidingBuckets { precision: None });
     let new_store = || MapStore::new(clock.clone());
     for seed in 0..20 {
         block_on(run_trace(&new_store(), &clock, &[algorithm], seed, 1_000))?;

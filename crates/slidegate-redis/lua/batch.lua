@@ -6,7 +6,7 @@ if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
 end
-local HIT, HIT_BYTES = '<HHddBd', 29
+local HIT, HIT_BYTES = '<HHddHd', 30
 local REPLY = '<Bddddd'
 -- The largest number of key indexes that are read at once, because the stack of Lua is limited.
 local MAX_UNPACKED = 128
@@ -180,7 +180,7 @@ local function wrong_type_replies(hits) return pack(REPLY, 2, 0, 0, 0, 0, 0):rep
 -- Decides a single hit. An admission of 16 or more means that it is charged even if it does not fit.
 local function decide_single(key_index, limit, cost, required, admission, phase, mode)
   local take = 0
-  if mode == 1 and cost > 0 then take = admission >= 16 and 2 or 1 end
+  if mode == 1 and cost > 0 and (admission % 16 < 12 or admission < 64) then take = admission % 32 >= 16 and 2 or 1 end
   local charged, remaining, reset, retry, charged_at
   if not limit.decide_slot then
     charged, remaining, reset, retry, charged_at = decide_own_key(key_index, limit, required, cost, take)
@@ -348,9 +348,19 @@ local function decide_enforced(hits, mode)
   if whole_value_key and take ~= 0 then values[whole_value_key] = table.concat(slot_bytes, '', 1, hits) end
 end
 
+-- Returns whether a hit that blocks its key is charged: to start the block if it fits and one of the limits before it does
+-- not, and to extend the block if it does not fit. Without limits, they have been decided in an earlier call. `waits` are the waits of all hits of the request, 0 if they fit.
+local function is_block_charged(waits, nth, admission)
+  if waits[nth] ~= 0 or admission < 64 then return admission % 64 >= 32 end
+  for limit = math.max(nth - (admission - admission % 64) / 64, 1), nth - 1 do
+    if waits[limit] ~= 0 then return true end
+  end
+  return false
+end
+
 -- Decides any hits: evaluates each as if the previous ones were charged, then charges all, some or none. An admission
 -- is veto + 4 * charge. Veto: 0 alone, 1 jointly, 2 never. Charge: 0 if the request is admitted, 1 if the hit also
--- fits, 2 always.
+-- fits, 2 always, 3 to block the key; for 3, 32 is added if calls extend the block, and 64 for each limit.
 local function decide_any(hits, mode)
   local counters, waits, replies = {}, {}, {}
   local allowed, has_always_charged, has_joint, joint_fits = true, false, false, false
@@ -379,10 +389,10 @@ local function decide_any(hits, mode)
         limit.max, limit.extra, limit.debt, required_total, 0, 0, counter.a, counter.b, counter.c)
     end
     local veto, charge = admission % 4, (admission - admission % 4) / 4 % 4
-    if charge ~= 1 or retry == 0 then counter.pending = counter.pending + cost end
+    if charge ~= 3 and (charge ~= 1 or retry == 0) then counter.pending = counter.pending + cost end
     if veto == 0 and retry ~= 0 then allowed = false end
     if veto == 1 then has_joint, joint_fits = true, joint_fits or retry == 0 end
-    if charge == 2 then has_always_charged = true end
+    if charge >= 2 then has_always_charged = true end
     waits[nth] = retry
     replies[nth] = pack(REPLY, 0, remaining, reset, retry, 0, 0)
   end
@@ -391,7 +401,12 @@ local function decide_any(hits, mode)
   for nth = 1, mode == 1 and (allowed or has_always_charged) and hits or 0 do
     local key_index, limit_index, cost, _, admission, phase = unpack(HIT, arg, offset + (nth - 1) * HIT_BYTES)
     local charge, retry = (admission - admission % 4) / 4 % 4, waits[nth]
-    if cost > 0 and (charge == 2 or (allowed and (charge == 0 or retry == 0))) then
+    local is_charged = charge == 2 or (allowed and (charge == 0 or retry == 0))
+    if charge == 3 then
+      is_charged = is_block_charged(waits, nth, admission)
+      if is_charged then retry = 1 end
+    end
+    if cost > 0 and is_charged then
       local limit = limits[limit_index]
       local charged, remaining, reset, charged_at, _
       if not limit.decide_slot then

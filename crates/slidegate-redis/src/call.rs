@@ -178,6 +178,8 @@ pub fn build_single_hit_call<'s, 'k>(
 ) -> ScriptCall<'s, 'k> {
     let take = match (mode, hit.cost) {
         (ScriptMode::Peek, _) | (_, 0) => 0.0,
+        // Without the limits of its key, a hit blocks nothing, unless they have been decided.
+        _ if hit.charge.block().is_some_and(|block| block.limits > 0) => 0.0,
         _ if hit.is_charged_above_limit() => 2.0,
         _ => 1.0,
     };
@@ -297,7 +299,7 @@ impl<'k> EncodedBatchBody<'k> {
             self.bytes.extend(limit.to_le_bytes());
             let units = [hit.cost, hit.required].map(|units| units.min(MAX_ENCODED_COST) as f64);
             push_doubles(&mut self.bytes, units);
-            self.bytes.push(encode_admission_byte(hit));
+            self.bytes.extend(encode_admission(hit).to_le_bytes());
             self.bytes.extend((hit.phase_us as f64).to_le_bytes());
         }
     }
@@ -340,10 +342,10 @@ impl<'k> EncodedBatchBody<'k> {
     }
 }
 
-/// Encodes in one byte when a hit denies its request and when the hit is charged. The byte is the code of the veto,
-/// plus 4 times the code of the charge condition. 16 is added if the hit, without other hits in its request, would be
-/// charged even above the limit.
-fn encode_admission_byte(hit: &KeyedHit) -> u8 {
+/// Encodes in a number when a hit denies its request and when the hit is charged. The number is the code of the veto, plus 4
+/// times the code of the charge condition. 16 is added if the hit, without other hits in its request, would be charged even
+/// above the limit. For a hit that blocks its key, 32 is added if calls extend the block, and 64 times the number of limits.
+fn encode_admission(hit: &KeyedHit) -> u16 {
     let veto = match hit.veto {
         Veto::Alone => 0,
         Veto::Jointly => 1,
@@ -353,6 +355,11 @@ fn encode_admission_byte(hit: &KeyedHit) -> u8 {
         ChargeWhen::IfAdmitted => 0,
         ChargeWhen::IfAdmittedAndFits => 1,
         ChargeWhen::Always => 2,
+        ChargeWhen::Block(_) => 3,
     };
-    veto + 4 * charge + 16 * u8::from(hit.is_charged_above_limit())
+    let block = hit
+        .charge
+        .block()
+        .map_or(0, |block| 32 * u16::from(block.extends) + 64 * u16::from(block.limits));
+    veto + 4 * charge + 16 * u16::from(hit.is_charged_above_limit()) + block
 }

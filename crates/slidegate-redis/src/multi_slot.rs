@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use slidegate::StoreError;
-use slidegate::store::{ChargeResult, ChargeWhen, Outcomes, Veto, is_admitted};
+use slidegate::store::{Block, ChargeResult, ChargeWhen, Outcomes, Veto, is_admitted};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::maintenance;
 use crate::reply::ScriptReply;
-use crate::script_request::{KeyedHit, KeyedHits, ScriptMode, ScriptRequest};
+use crate::script_request::{DECIDED_BLOCK, KeyedHit, KeyedHits, ScriptMode, ScriptRequest};
 use crate::topology::Topology;
 
 /// The part of a request whose keys are in one slot.
@@ -66,14 +66,24 @@ impl SlotPart {
         self.indexes.iter().copied().zip(self.request.hits.iter().map(|hit| hit.veto))
     }
 
-    /// Returns a part with only the hits that are charged even if the request is denied, or `None` if the part has no
-    /// such hits.
-    fn to_always_charged_part(&self) -> Option<Self> {
-        let indexed = self.indexes.iter().zip(&self.request.hits);
-        let (indexes, hits): (SmallVec<[usize; 2]>, SmallVec<[KeyedHit; 1]>) = indexed
-            .filter(|(_, hit)| hit.is_always_charged())
-            .map(|(index, hit)| (*index, hit.clone()))
-            .unzip();
+    /// Returns a part with only the hits that a denied request charges, or `None` if the part has no such hits. `outcomes`
+    /// are the outcomes of all hits of the request: they decide which hits block their keys.
+    fn to_part_of_denied_request(&self, outcomes: &Outcomes) -> Option<Self> {
+        let blocks = |nth: usize, block: Block| {
+            let fits = |hit: usize| outcomes[self.indexes[hit]].fits();
+            let mut limits = nth.saturating_sub(block.limits.into())..nth;
+            if fits(nth) { limits.any(|limit| !fits(limit)) } else { block.extends }
+        };
+        let charged = |(nth, hit): (usize, &KeyedHit)| {
+            let charge = match hit.charge {
+                ChargeWhen::Block(block) if blocks(nth, block) => DECIDED_BLOCK,
+                ChargeWhen::Always => ChargeWhen::Always,
+                _ => return None,
+            };
+            (hit.cost > 0).then(|| (self.indexes[nth], KeyedHit { charge, ..hit.clone() }))
+        };
+        let hits = self.request.hits.iter().enumerate().filter_map(charged);
+        let (indexes, hits): (SmallVec<[usize; 2]>, SmallVec<[KeyedHit; 1]>) = hits.unzip();
         let request = Arc::new(ScriptRequest { mode: ScriptMode::Take, hits });
         (!indexes.is_empty()).then_some(Self { slot: self.slot, indexes, request })
     }
@@ -111,7 +121,7 @@ pub async fn take_parts(
     let charging: Vec<SlotPart> = if is_peek_admitted {
         parts.iter().map(SlotPart::to_charging_part).collect()
     } else {
-        parts.iter().filter_map(SlotPart::to_always_charged_part).collect()
+        parts.iter().filter_map(|part| part.to_part_of_denied_request(&outcomes)).collect()
     };
     let replies = send_parts_concurrently(topology, &charging, deadline).await;
     let is_part_admitted = |reply: &Result<ScriptReply, Failure>, part: &SlotPart| {
@@ -142,6 +152,8 @@ pub async fn take_parts(
                     kept.extend(charge);
                     outcomes[*index] = if allowed {
                         hit_reply.outcome
+                    } else if hit.charge == DECIDED_BLOCK {
+                        hit_reply.outcome_of_denial()
                     } else {
                         hit_reply.outcome_after(&outcomes[*index])
                     };

@@ -181,15 +181,23 @@ impl HitReply {
     /// the request. If the hit did not fit in the evaluation, the final outcome does not fit either, even if the
     /// outcome of the later call does.
     pub fn outcome_after(&self, before: &Outcome) -> Outcome {
-        if before.fits() || !self.outcome.fits() {
+        if before.fits() { self.outcome } else { self.outcome_of_denial() }
+    }
+
+    /// Returns the outcome of a hit that was charged, and does not fit: it fits when one unit does.
+    pub fn outcome_of_denial(&self) -> Outcome {
+        if !self.outcome.fits() {
             return self.outcome;
         }
         let wait = self.wait_if_exhausted.unwrap_or(Some(Duration::ZERO));
-        Outcome::new(self.outcome.free(), self.outcome.reset_after(), wait).charged_after(before)
+        Outcome::new(self.outcome.free(), self.outcome.reset_after(), wait).charged_above_max()
     }
 
-    /// Returns the charge of the hit with this index, or `None` if the hit was not charged.
+    /// Returns the charge of the hit with this index for the receipt; `None` if the hit was not charged, or blocks its key.
     pub fn charge(&self, hit_index: u32, hit: &KeyedHit) -> Option<Charge> {
+        if hit.charge.block().is_some() {
+            return None;
+        }
         // A cost above the largest encoded one is charged as this.
         let is_whole = self.charged_units >= hit.cost.min(MAX_ENCODED_COST);
         let units = if is_whole { hit.cost } else { self.charged_units };

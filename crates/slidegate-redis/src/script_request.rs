@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use slidegate::algorithm::LimitParams;
 use slidegate::store::{
-    CallId, Charge, ChargeWhen, CounterId, Hit, Key, Outcome, RedisOptions, Veto,
+    Block, CallId, Charge, ChargeWhen, CounterId, Hit, Key, Outcome, RedisOptions, Veto,
     write_name_value_pairs,
 };
 use slidegate::{Limit, StoreError, Timestamp};
@@ -73,6 +73,9 @@ pub struct KeyedHit {
     pub sample: u32,
 }
 
+/// The condition of a hit that blocks its key, as its limits in an earlier call have decided.
+pub const DECIDED_BLOCK: ChargeWhen = ChargeWhen::Block(Block { limits: 0, extends: true });
+
 impl ScriptRequest {
     /// Returns the hit of a request that charges one unit of one limit, if the limit is enforced, has no phase, and
     /// keeps its state in a shared Redis value. Returns `None` for all other requests.
@@ -115,6 +118,7 @@ impl KeyedHit {
             ChargeWhen::Always => true,
             ChargeWhen::IfAdmitted => self.veto == Veto::Never,
             ChargeWhen::IfAdmittedAndFits => false,
+            ChargeWhen::Block(_) => self.charge == DECIDED_BLOCK,
         }
     }
 
@@ -139,8 +143,14 @@ impl KeyedHit {
         allowed: bool,
         outcome: &Outcome,
     ) -> Option<Charge> {
-        let is_charged = self.cost == 0 && self.charge.is_met(allowed, outcome.fits());
-        is_charged.then(|| self.new_charge(hit_index, Timestamp::from_micros(0), 0))
+        let is_charged = match self.charge {
+            ChargeWhen::IfAdmitted => allowed,
+            ChargeWhen::IfAdmittedAndFits => allowed && outcome.fits(),
+            ChargeWhen::Always => true,
+            ChargeWhen::Block(_) => false,
+        };
+        (self.cost == 0 && is_charged)
+            .then(|| self.new_charge(hit_index, Timestamp::from_micros(0), 0))
     }
 
     /// Returns `true` if both hits have the same counter.

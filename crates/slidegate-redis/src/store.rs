@@ -229,7 +229,11 @@ impl RedisStoreInner {
     /// hits, because these deny only if none of them fits.
     fn find_cached_denial(&self, hits: &KeyedHits) -> Option<ChargeResult> {
         // Whether joint hits deny depends on all of them.
-        if hits.iter().any(|hit| hit.is_always_charged() || hit.veto == Veto::Jointly) {
+        let is_decided_by_redis = |hit: &KeyedHit| {
+            let is_extended = hit.charge.block().is_some_and(|block| block.extends);
+            hit.is_always_charged() || is_extended || hit.veto == Veto::Jointly
+        };
+        if hits.iter().any(is_decided_by_redis) {
             return None;
         }
         let now = self.clocks.local_now();
@@ -258,7 +262,11 @@ impl RedisStoreInner {
         };
         let outcomes: Outcomes =
             hits.iter().enumerate().map(&mut outcome).collect::<Option<_>>()?;
-        (!allowed).then(|| ChargeResult { allowed, outcomes, receipt: Receipt::default() })
+        // A denial that would start a block is decided by Redis.
+        let starts_block = (hits.iter().zip(&outcomes))
+            .any(|(hit, outcome)| hit.charge.block().is_some() && outcome.fits());
+        let is_served = !allowed && !starts_block;
+        is_served.then(|| ChargeResult { allowed, outcomes, receipt: Receipt::default() })
     }
 
     /// Decides and charges a request with calls to Redis: one call if all its keys are in one slot, whose denials are

@@ -213,9 +213,12 @@ impl RuleExplanation {
     /// the request.
     fn from_match(matched: &Match<'_>, match_index: usize, statuses: &LimitStatuses<'_>) -> Self {
         let limits = matched.limits().iter().zip(matched.hits());
-        let limits = limits.map(|(limit, hit)| {
+        let limits = limits.filter_map(|(limit, hit)| {
             let status = statuses.get(&(match_index, limit.index())).copied();
-            LimitExplanation::from_limit_hit_and_status(matched, limit, &hit, status)
+            // The status of a block is only known while the key is blocked.
+            let is_shown = status.is_some() || !limit.is_block();
+            is_shown
+                .then(|| LimitExplanation::from_limit_hit_and_status(matched, limit, &hit, status))
         });
         Self {
             rule: matched.rule().name().to_owned(),
@@ -244,7 +247,7 @@ impl LimitExplanation {
         let identity = matched.identity().map(|(name, value)| (name.to_owned(), value.to_string()));
         Self {
             name: rule_limit.policy_name().to_owned(),
-            limit: describe::describe_limit(limit),
+            limit: describe::describe_limit(rule_limit, limit),
             max: quota.max(),
             window_ms: ceil_millis(limit.window()),
             observed: hit.veto == Veto::Never,

@@ -108,9 +108,8 @@ impl ReplayStats {
     ) {
         let allowed = decision.is_allowed();
         self.counts.count_request(allowed, if allowed { LimitFit::Yes } else { LimitFit::Denied });
-        let mut statuses = decision.limits();
-        for rule_match in matched_rules.matches() {
-            let rule_statuses = statuses.by_ref().take(rule_match.limits().len());
+        for (index, rule_match) in matched_rules.matches().enumerate() {
+            let rule_statuses = decision.limits().filter(|status| status.match_index() == index);
             let rule_index = rule_match.rule_index();
             let key = self.keys.count_request(rule_index, key_attributes(rule_match));
             let (cost, required) =
@@ -191,8 +190,9 @@ impl RuleStats {
         statuses: impl Iterator<Item = LimitStatus<'s>>,
         request: DecidedRequest,
     ) -> LimitFit {
-        let (mut fit, mut has_capacity) = (LimitFit::Yes, true);
+        let (mut fit, mut has_capacity, mut is_blocked) = (LimitFit::Yes, true, false);
         for status in statuses {
+            is_blocked |= status.rule_limit().is_block();
             fit = fit.max(LimitFit::from_status(&status));
             has_capacity &= self
                 .get_or_create_limit_stats(status.rule_limit())
@@ -200,7 +200,10 @@ impl RuleStats {
         }
         self.counts.count_request(request.allowed, fit);
         if let Some(key) = request.key {
-            self.deviation.record(fit == LimitFit::Yes, has_capacity);
+            // A blocked key is denied although its limits have capacity.
+            if !is_blocked {
+                self.deviation.record(fit == LimitFit::Yes, has_capacity);
+            }
             if let Some(demand) = &mut self.demand {
                 demand.record(key, request.at);
             }

@@ -272,6 +272,7 @@ impl<'l> Decision<'l> {
             None if !is_concurrent => Reason::CostExceedsMax,
             _ if self.other_reason.is_some() => Reason::WaitQueueFull,
             _ if is_concurrent => Reason::ConcurrencyExceeded,
+            _ if binding.rule_limit().is_block() => Reason::Blocked,
             _ => Reason::LimitExceeded,
         })
     }
@@ -306,10 +307,11 @@ impl<'l> Decision<'l> {
     }
 
     /// Returns the status of every limit that applies, in the order of the policy or the limiter. Limits that the store
-    /// did not have to evaluate are left out.
+    /// did not have to evaluate are left out, and the `block` of a rule unless the key is blocked.
     pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         let known = self.outcomes().iter().enumerate().filter(|(_, outcome)| outcome.is_known());
-        known.filter_map(|(index, outcome)| self.limits.status(index, *outcome))
+        let statuses = known.filter_map(|(index, outcome)| self.limits.status(index, *outcome));
+        statuses.filter(|status| !status.fits() || !status.rule_limit().is_block())
     }
 
     /// Returns the status of every limit that the request exceeds, including limits that only observe, in the order of

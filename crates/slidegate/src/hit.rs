@@ -57,16 +57,33 @@ pub enum ChargeWhen {
     /// The cost is always charged, even if the request is denied, and even above max. The counter then denies until the
     /// debt has left the window.
     Always,
+    /// The hit blocks its key: its cost is charged if another limit of the key is exceeded. See [`Block`].
+    Block(Block),
+}
+
+/// The condition on which a hit blocks its key. The hit then does not fit, whether it fitted before or not, and its charge is
+/// in no receipt, because no settlement may end a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// The number of limits of the key, at least one: of the hits directly before this one, whose keys have the same values,
+    /// with the same veto, which is not [`Veto::Jointly`]. The block starts when one of them does not fit while the hit of the
+    /// block fits.
+    pub limits: u8,
+    /// Whether a call during the block extends it: the hit is also charged while it does not fit.
+    pub extends: bool,
 }
 
 impl ChargeWhen {
-    /// Returns whether a hit with this condition is charged. `allowed` is the decision on the request, and `fits`
-    /// whether the hit fits its limit.
-    pub fn is_met(self, allowed: bool, fits: bool) -> bool {
+    /// Returns whether a denied request can charge the hit.
+    pub fn charges_denied(self) -> bool {
+        matches!(self, Self::Always | Self::Block(_))
+    }
+
+    /// Returns the condition on which the hit blocks its key; `None` if it never does.
+    pub fn block(self) -> Option<Block> {
         match self {
-            Self::IfAdmitted => allowed,
-            Self::IfAdmittedAndFits => allowed && fits,
-            Self::Always => true,
+            Self::Block(block) => Some(block),
+            _ => None,
         }
     }
 }
@@ -141,7 +158,7 @@ impl<'a> Hit<'a> {
         let is_charged_only_if_it_fits = match self.charge {
             ChargeWhen::IfAdmitted => self.veto != Veto::Never,
             ChargeWhen::IfAdmittedAndFits => true,
-            ChargeWhen::Always => false,
+            ChargeWhen::Always | ChargeWhen::Block(_) => false,
         };
         is_charged_only_if_it_fits && self.cost > 0 && self.cost == self.required
     }

@@ -82,16 +82,11 @@ impl Outcome {
         Self { retry_after_us: 0, ..self }
     }
 
-    /// Returns the outcome of a hit that has been charged. `self` is the outcome that
-    /// [`Counter::charge`](crate::algorithm::Counter::charge) returned, and `before` is the outcome of the hit before
-    /// the charge. If the hit did not fit before the charge, the `retry_after` of the result is the duration until one
-    /// unit fits, at least 1 us.
-    pub fn charged_after(self, before: &Self) -> Self {
-        match (before.fits(), self.fits()) {
-            (true, _) => self.charged(),
-            (false, false) => self,
-            (false, true) => Self { retry_after_us: 1, ..self },
-        }
+    /// Returns the outcome of a hit that has been charged although it did not fit. `self` is the outcome that
+    /// [`Counter::charge`](crate::algorithm::Counter::charge) returned. The `retry_after` of the result is the duration until
+    /// one unit fits, at least 1 us.
+    pub fn charged_above_max(self) -> Self {
+        Self { retry_after_us: self.retry_after_us.max(1), ..self }
     }
 
     /// Returns the outcome of a hit that does not fit for this duration, for a reason that is not its counter.

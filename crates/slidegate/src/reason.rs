@@ -16,6 +16,8 @@ pub enum Reason {
     ConcurrencyExceeded,
     /// The cost exceeds the capacity of the limit. The request never fits, but it may fit with a smaller cost.
     CostExceedsMax,
+    /// The key has exceeded a limit of a rule with `block`, and is denied until the block ends.
+    Blocked,
     /// The limit is 0; no request ever fits.
     Banned,
     /// The request lacks an attribute that a rule counts by, and the rule denies such requests.
@@ -53,6 +55,7 @@ impl Reason {
             Self::LimitExceeded => "limit_exceeded",
             Self::ConcurrencyExceeded => "concurrency_exceeded",
             Self::CostExceedsMax => "cost_exceeds_max",
+            Self::Blocked => "blocked",
             Self::Banned => "banned",
             Self::MissingAttribute => "missing_attribute",
             Self::StoreUnavailable => "store_unavailable",
@@ -80,6 +83,7 @@ mod tests {
             Reason::LimitExceeded,
             Reason::ConcurrencyExceeded,
             Reason::CostExceedsMax,
+            Reason::Blocked,
             Reason::Banned,
             Reason::MissingAttribute,
             Reason::StoreUnavailable,

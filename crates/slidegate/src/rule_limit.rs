@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::hit::Veto;
+use crate::hit::{Block, Veto};
 #[cfg(feature = "policy")]
 use crate::key::Scope;
 use crate::limit::Limit;
@@ -28,6 +28,7 @@ impl NamedLimits {
         let limits: Box<[Limit]> = limits.into_iter().copied().collect();
         let missing = RuleLimit {
             index: 0,
+            block: None,
             id: "missing".into(),
             limit: Limit::deny_all(),
             policy_name: name.clone(),
@@ -70,6 +71,8 @@ impl NamedLimits {
 pub struct RuleLimit {
     /// Index of the limit in `Policy::limits`; 0 in a limiter. `Policy::new` sets it.
     pub(crate) index: u32,
+    /// The condition on which the limit blocks a key; `None` if it is not the `block` of a rule.
+    pub(crate) block: Option<Block>,
     pub(crate) id: Box<str>,
     pub(crate) limit: Limit,
     pub(crate) policy_name: Box<str>,
@@ -115,6 +118,12 @@ impl RuleLimit {
         &self.policy_name
     }
 
+    /// Returns whether the limit is the `block` of a rule: it denies a key for a while after the key has exceeded another
+    /// limit of the rule.
+    pub fn is_block(&self) -> bool {
+        self.block.is_some()
+    }
+
     /// Creates the limit of a [`Limiter`](crate::Limiter). `name` is the name of the limiter, and `all` contains all of
     /// its limits.
     fn for_limiter(name: &str, limit: &Limit, all: &[Limit]) -> Self {
@@ -122,6 +131,7 @@ impl RuleLimit {
         let policy_name = if all.len() == 1 { name.into() } else { format!("{name}.{id}").into() };
         Self {
             index: 0,
+            block: None,
             id: id.into(),
             limit: *limit,
             policy_name,

@@ -8,10 +8,10 @@
 //! | group | items |
 //! |---|---|
 //! | traits | [`Store`], whose calls may wait and fail; [`SyncStore`], whose calls do neither, and which also is a [`Store`]; [`StoreKind`], which is [`Synchronous`] or [`Asynchronous`] |
-//! | a call | a list of [`Hit`]s, each with a [`Key`] (a [`Scope`] with [`Value`]s), a [`Veto`] and a [`ChargeWhen`] |
+//! | a call | a list of [`Hit`]s, each with a [`Key`] (a [`Scope`] with [`Value`]s), a [`Veto`] and a [`ChargeWhen`], which can be a [`Block`] |
 //! | changes | [`Adjustment`] of a receipt, [`Edit`] of counters, [`PermitChange`] |
 //! | results | [`ChargeResult`], with an [`Outcome`] for each hit and a [`Receipt`] of each [`Charge`], whose counter has a [`CounterId`]; [`StoreError`] |
-//! | decision of a call | [`pending_units`], [`admits`] and [`has_charge`] |
+//! | decision of a call | [`pending_units`], [`admits`], [`has_charge`] and [`outcome_of_charge`] |
 //! | calls that are remembered | [`CallIdentity`], [`OnceResult`], [`CallSettlement`], [`SettleResult`]; [`CallRecordTable`] remembers calls in memory |
 //! | parts of stores in memory | [`table`], [`shards`], [`HeapSize`], [`KeyGroup`], [`OneOrMany`] |
 //! | options | [`RedisOptions`] and [`ClusterOptions`] of a rule; [`OnStoreError`], [`LocalCountsOptions`] for an outage |
@@ -31,7 +31,8 @@
 //!    language gets the numbers of a limit from [`Limit::params`](crate::Limit::params).
 //! 4. Decide a call in one atomic step: peek at each hit, with the [pending units](pending_units) of the hits before it in
 //!    addition to its own; determine whether the hits [admit](admits) the call; then charge the hits that [have a
-//!    charge](has_charge). The outcome of a charged hit is [`Outcome::charged_after`]. Get states from
+//!    charge](has_charge). The outcome of a charged hit is [`outcome_of_charge`]. The receipt has no charge of a hit that
+//!    [blocks](Block) its key. Get states from
 //!    [`Counter::state_at`](crate::algorithm::Counter::state_at), because a clock may step back.
 //! 5. Return an error from [`Store::supports`] for limits that the store cannot count, and [`StoreError::Unsupported`] for
 //!    calls with such limits. All other errors mean that the store could
@@ -70,7 +71,7 @@ pub use crate::call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
 pub use crate::cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
 pub use crate::fallback::LocalCountsOptions;
 pub use crate::heap::{HeapSize, allocated_bytes};
-pub use crate::hit::{ChargeWhen, Hit, Veto};
+pub use crate::hit::{Block, ChargeWhen, Hit, Veto};
 pub use crate::key::{
     CounterId, Key, KeyGroup, MAX_VALUE_BYTES, Scope, ShortenedValue, Value, write_name_value_pairs,
 };
@@ -83,7 +84,7 @@ pub use call_records::{
     CallRecordTable, DEFAULT_MAX_CALL_RECORDS, digest_hits, max_call_record_bytes,
 };
 pub use charge_result::{
-    Charge, ChargeResult, Outcomes, Receipt, admits, has_charge, is_admitted, is_charged,
+    Charge, ChargeResult, Outcomes, Receipt, admits, has_charge, is_admitted, outcome_of_charge,
     pending_units,
 };
 pub use error::{RejectionClass, StoreError};
@@ -97,7 +98,7 @@ pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 /// A store of counters.
 ///
 /// A call is the list of the hits of one request; it is decided atomically: if one of its hits denies the request, only
-/// hits with [`ChargeWhen::Always`] are charged.
+/// hits with [`ChargeWhen::Always`] or [`ChargeWhen::Block`] are charged.
 ///
 /// A store has five kinds of operations: it *charges* calls, *peeks* at hits, *adjusts* the charges of a receipt,
 /// *changes permits* that were charged, and *edits* counters.

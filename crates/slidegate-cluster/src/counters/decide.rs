@@ -91,10 +91,10 @@ impl Counters {
         let allowed = admits(hits, &outcomes);
         let mut receipt = Receipt::with_capacity(if allowed { hits.len() } else { 0 });
         for (index, (hit, location)) in hits.iter().zip(locations).enumerate() {
-            let outcome = &mut outcomes[index];
-            if !has_charge(hit, allowed, outcome) {
+            if !has_charge(hits, &outcomes, index, allowed) {
                 continue;
             }
+            let outcome = &mut outcomes[index];
             let charged_at = if hit.cost == 0 {
                 Timestamp::default()
             } else {
@@ -104,6 +104,9 @@ impl Counters {
                     self.charge(shard, counter, slot, *location, (hit, outcome), context)?
                 })
             };
+            if hit.charge.block().is_some() {
+                continue;
+            }
             receipt.push(Charge {
                 counter: CounterId::Fingerprint(location.fingerprint),
                 limit: *hit.limit,

@@ -12,7 +12,7 @@ local function check()
     limit.cost = whole_number('limits[' .. nth - 1 .. ']', limit, 'cost', 0, MAX_UNITS, cost)
     limits[nth + 1] = struct.pack('<BI4I4I4I4ddd', limit.number, limit.tag, limit.extra, limit.debt, 1, limit.max,
       limit.tick_us, limit.window)
-    hits[nth] = struct.pack('<HHddBd', indexes[limit.key], nth, limit.cost, math.max(limit.cost, 1),
+    hits[nth] = struct.pack('<HHddHd', indexes[limit.key], nth, limit.cost, math.max(limit.cost, 1),
       charge == 'always' and 24 or 0, limit.phase)
   end
   local request = struct.pack('<BHH', 2, #hits, charge == 'never' and 0 or 1)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate::policy::NoMatchReason;
+use slidegate::policy::{NoMatchReason, RuleLimit};
 use slidegate::{Decision, Limit, LimitStatus, Reason};
 
 use crate::policy::description::describe_expected_value;
@@ -37,9 +37,11 @@ pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
     }
 }
 
-/// Returns the limit as text, such as `10/1s sliding_log`, or `nothing passes` if its capacity is 0.
-pub fn describe_limit(limit: &Limit) -> String {
+/// Returns the limit as text, such as `10/1s sliding_log`, `block for 10m`, or `nothing passes` if its capacity is 0. `limit`
+/// is the limit that this instance enforces.
+pub fn describe_limit(rule_limit: &RuleLimit, limit: &Limit) -> String {
     match limit.capacity() {
+        _ if rule_limit.is_block() => format!("block for {}", limit.window_text()),
         0 => "nothing passes".into(),
         _ => limit.to_string(),
     }
@@ -53,6 +55,9 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
         return None;
     }
     Some(match outcome.retry_after() {
+        Some(wait) if limit_status.rule_limit().is_block() => {
+            format!("blocked for {}, unless it is reset", format_wait(wait))
+        }
         None if limit.capacity() == 0 => "never allowed by this policy".into(),
         None => format!("never allowed at this cost: at most {} fit", limit.capacity()),
         Some(wait) => {

@@ -3,10 +3,11 @@
 use bytesize::ByteSize;
 use slidegate::headers::ProblemType;
 use slidegate::policy::{
-    Condition, Mode, OnStoreError, Override, Rule, RuleCost, RuleSettings, When, WhenMissing,
+    Condition, Mode, OnStoreError, Override, Rule, RuleCost, RuleLimit, RuleSettings, When,
+    WhenMissing,
 };
 use slidegate::store::OnPartition;
-use slidegate::{Algorithm, Align, Limit};
+use slidegate::{Algorithm, Align};
 
 /// Describes a rule with its overrides, such as `counted per client`. Returns one line for each part of the rule.
 pub fn describe_rule(rule: &Rule) -> Vec<String> {
@@ -198,15 +199,19 @@ fn describe_rule_settings(settings: &RuleSettings) -> Vec<String> {
     match settings.limits() {
         [] => vec!["everything passes".into()],
         limits => {
-            let limits = limits.iter().map(|rule_limit| describe_limit(rule_limit.limit()));
+            let limits = limits.iter().map(describe_limit);
             limits.chain(mode).collect()
         }
     }
 }
 
-fn describe_limit(limit: &Limit) -> String {
+fn describe_limit(rule_limit: &RuleLimit) -> String {
+    let limit = rule_limit.limit();
     let quota = limit.quota();
     let (max, window) = (quota.max(), quota.window_text());
+    if rule_limit.is_block() {
+        return format!("denies a key for {window} after it has exceeded a limit");
+    }
     if limit.capacity() == 0 {
         return "nothing passes".into();
     }

@@ -17,7 +17,7 @@ use crate::read_document;
 /// The tables of policy fields in `docs/reference/policy.md`. An entry consists of the heading above the table, and the
 /// name of the JSON Schema definition with the same fields. An empty name refers to the top level of the schema, which
 /// describes the whole policy.
-const DOCUMENTED_FIELD_TABLES: [(&str, &str); 10] = [
+const DOCUMENTED_FIELD_TABLES: [(&str, &str); 11] = [
     ("Policy fields", ""),
     ("Fields of `defaults`", "DefaultsSpec"),
     ("Rule fields", "RuleSpec"),
@@ -28,6 +28,7 @@ const DOCUMENTED_FIELD_TABLES: [(&str, &str); 10] = [
     ("Fields of `split`", "SplitSpec"),
     ("Fields of `cluster`", "ClusterSpec"),
     ("Condition fields", "ConditionMap"),
+    ("Fields of `block`", "BlockMap"),
 ];
 
 /// Returns the rows of the table below a heading in `docs/reference/policy.md`. A row has three cells: field, default,

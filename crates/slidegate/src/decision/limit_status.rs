@@ -132,8 +132,12 @@ impl<'d> LimitStatus<'d> {
         self.veto != Veto::Never && !self.outcome.fits()
     }
 
-    /// Returns whether rate limit headers contain the limit: `false` if its rule has `headers: false`.
+    /// Returns whether rate limit headers contain the limit: `false` if its rule has `headers: false`, and for the `block` of
+    /// a rule.
     pub fn is_in_headers(&self) -> bool {
+        if self.limit.is_block() {
+            return false;
+        }
         match self.source {
             LimitStatusSource::Limiter { .. } => true,
             #[cfg(feature = "policy")]

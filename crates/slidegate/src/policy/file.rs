@@ -5,6 +5,7 @@
 //! all errors of a file, not only the first one.
 
 mod attributes;
+mod block;
 mod bounds;
 mod charge;
 mod compile;

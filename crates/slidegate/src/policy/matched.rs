@@ -14,7 +14,7 @@ use super::cost::{RuleCharge, RuleCost};
 use super::per::KeyIdentity;
 use super::rule::{NoMatchReason, Override, Rule, SettingsSource};
 use super::rule_sets::RuleSets;
-use crate::hit::{ChargeWhen, Hit, Veto};
+use crate::hit::{Block, ChargeWhen, Hit, Veto};
 use crate::key::{Key, Value};
 use crate::on_store_error::OnStoreError;
 use crate::request::{CallOptions, Descriptor};
@@ -366,6 +366,9 @@ impl<'r> Match<'r> {
         if limit.limit.is_concurrent() {
             return self.permit_hit(limit, key);
         }
+        if let Some(block) = limit.block {
+            return self.block_hit(limit, key, block);
+        }
         Hit {
             key,
             limit: &limit.limit,
@@ -380,8 +383,7 @@ impl<'r> Match<'r> {
     /// 0 takes none, because it only checks whether another one would fit. A charge of consumed units takes none, because
     /// its request has ended.
     fn permit_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>) -> Hit<'h> {
-        let has_ended = self.charge.is_consumed && self.charge.cost > 0;
-        let takes_permit = !has_ended && !self.origin.is_reported && !self.is_refund();
+        let takes_permit = self.is_new_request();
         Hit {
             key,
             limit: &limit.limit,
@@ -393,6 +395,19 @@ impl<'r> Match<'r> {
                 Veto::Jointly | Veto::Never => ChargeWhen::IfAdmittedAndFits,
             },
         }
+    }
+
+    /// Returns the hit of the rule's `block`. Only a new request is denied by it, and starts or extends it.
+    fn block_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>, block: Block) -> Hit<'h> {
+        let units = self.is_new_request().into();
+        let (limit, charge) = (&limit.limit, ChargeWhen::Block(block));
+        Hit { key, limit, cost: units, required: units, veto: self.origin.veto, charge }
+    }
+
+    /// Returns `false` for a refund, and for a charge of units that have been consumed: its request has ended.
+    fn is_new_request(&self) -> bool {
+        let has_ended = self.charge.is_consumed && self.charge.cost > 0;
+        !has_ended && !self.origin.is_reported && !self.is_refund()
     }
 
     fn required_units(&self, limit: &RuleLimit) -> u64 {

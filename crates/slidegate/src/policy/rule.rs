@@ -161,7 +161,7 @@ impl RuleSettings {
 
     /// Divides the max of each limit by the number of slidegate instances.
     fn divide_limits(&mut self, instances: NonZeroU32) {
-        for limit in &mut self.limits {
+        for limit in self.limits.iter_mut().filter(|limit| !limit.is_block()) {
             limit.limit = limit.limit.instance_share(instances);
         }
     }

@@ -414,7 +414,7 @@ pub fn digest_hits(hits: &[Hit<'_>]) -> u64 {
         [params.extra, params.max_debt].iter().for_each(|part| hasher.write_u32(*part));
         hasher.write_u64(hit.cost);
         hasher.write_u64(hit.required);
-        (hit.veto as u8, hit.charge as u8).hash(&mut hasher);
+        (hit.veto as u8, hit.charge).hash(&mut hasher);
     }
     hasher.finish()
 }

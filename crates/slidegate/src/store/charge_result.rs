@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::one_or_many::OneOrMany;
 use super::{Adjustment, CounterId};
 use crate::clock::Timestamp;
-use crate::hit::{Hit, Veto};
+use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::outcome::Outcome;
@@ -259,17 +259,33 @@ pub fn is_admitted(hits: impl IntoIterator<Item = (Veto, bool)>) -> bool {
     joint_fits || !has_joint
 }
 
-/// Returns whether a hit is charged, given the decision on the request and the outcome of the hit.
-pub fn is_charged(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
-    hit.cost > 0 && has_charge(hit, allowed, outcome)
+/// Returns whether a call charges its hit with the index `nth`, given the decision on the call and the outcomes of the hits.
+///
+/// A hit of cost 0 has a charge without units in the receipt, so that its cost can be set later. The receipt has no charges
+/// of hits that [block](crate::store::Block) their keys.
+pub fn has_charge(hits: &[Hit<'_>], outcomes: &[Outcome], nth: usize, allowed: bool) -> bool {
+    let fits = outcomes[nth].fits();
+    match hits[nth].charge {
+        ChargeWhen::IfAdmitted => allowed,
+        ChargeWhen::IfAdmittedAndFits => allowed && fits,
+        ChargeWhen::Always => true,
+        ChargeWhen::Block(block) if fits => {
+            let first = nth.saturating_sub(block.limits.into());
+            outcomes[first..nth].iter().any(|outcome| !outcome.fits())
+        }
+        ChargeWhen::Block(block) => block.extends,
+    }
 }
 
-/// Returns whether the receipt of a call has a charge for a hit, given the decision on the call and the outcome of the
-/// hit.
-///
-/// A hit of cost 0 has a charge without units, so that its cost can be set later.
-pub fn has_charge(hit: &Hit<'_>, allowed: bool, outcome: &Outcome) -> bool {
-    hit.charge.is_met(allowed, outcome.fits())
+/// Returns the outcome of a hit that has been charged. `before` is its outcome before the charge, and `after` the outcome that
+/// [`Counter::charge`](crate::algorithm::Counter::charge) returned. A hit that [blocks](crate::store::Block) its key no longer
+/// fits.
+pub fn outcome_of_charge(hit: &Hit<'_>, before: &Outcome, after: Outcome) -> Outcome {
+    if before.fits() && hit.charge.block().is_none() {
+        after.charged()
+    } else {
+        after.charged_above_max()
+    }
 }
 
 /// Returns the number of units that the earlier hits of a request charge to the counter of its next hit if the request
@@ -281,8 +297,13 @@ pub fn pending_units(
     outcomes: &[Outcome],
     is_same: impl Fn(usize) -> bool,
 ) -> u64 {
+    let is_charged = |hit: &Hit<'_>, outcome: &Outcome| match hit.charge {
+        ChargeWhen::IfAdmitted | ChargeWhen::Always => true,
+        ChargeWhen::IfAdmittedAndFits => outcome.fits(),
+        ChargeWhen::Block(_) => false,
+    };
     (earlier.iter().zip(outcomes).enumerate())
-        .filter(|(nth, (hit, outcome))| is_same(*nth) && is_charged(hit, true, outcome))
+        .filter(|(nth, (hit, outcome))| is_same(*nth) && is_charged(hit, outcome))
         .map(|(_, (hit, _))| hit.cost)
         .fold(0, u64::saturating_add)
 }

@@ -21,11 +21,12 @@ use parking_lot::Mutex;
 use crate::call::CallIdentity;
 use crate::clock::{Clock, ManualClock};
 use crate::hit::{ChargeWhen, Hit, Veto};
-use crate::key::Key;
+use crate::key::{CounterId, Key};
+use crate::outcome::Outcome;
 use crate::store::{
     Adjustment, CallRecordTable, CallSettlement, Charge, ChargeResult, Edit, OnceResult, Outcomes,
     PermitChange, Receipt, SettleResult, Store, StoreError, SyncStore, admits, change_permit,
-    has_charge,
+    has_charge, outcome_of_charge,
 };
 
 use super::model::ModelStore;
@@ -111,8 +112,16 @@ impl FaultyStore {
         *self.faults.lock()
     }
 
+    /// Returns the slot of the counter of a hit. As in a Redis Cluster, the attributes in the key determine it.
     fn slot_index(&self, hit: &Hit<'_>) -> usize {
-        FnvBuildHasher::default().hash_one(hit.counter_id()) as usize % self.slots.len()
+        let id = hit.counter_id();
+        let attributes = match &id {
+            CounterId::Text(text) => text.rsplit_once('}').map_or(&**text, |(key, _)| key),
+            CounterId::Fingerprint(_) => "",
+        };
+        let attributes =
+            attributes.split_once('{').map_or(attributes, |(_, attributes)| attributes);
+        FnvBuildHasher::default().hash_one(attributes) as usize % self.slots.len()
     }
 
     fn split_by_slot<'h>(&self, hits: &[Hit<'h>]) -> Vec<HitsInSlot<'h>> {
@@ -380,17 +389,19 @@ fn charge_hits_of_denied_request(
     outcomes: &mut Outcomes,
 ) -> Vec<Charge> {
     let mut charges = Vec::new();
-    for (&index, hit) in part.indices.iter().zip(&part.hits) {
-        if !has_charge(hit, false, &outcomes[index]) {
+    let before: Vec<Outcome> = part.indices.iter().map(|&index| outcomes[index]).collect();
+    for (nth, (&index, hit)) in part.indices.iter().zip(&part.hits).enumerate() {
+        if !has_charge(&part.hits, &before, nth, false) {
             continue;
         }
-        let result = slot.charge(&[*hit]);
+        let result = slot.charge(&[hit.charged_always()]);
+        let is_block = hit.charge.block().is_some();
         if hit.cost > 0 {
             let after = slot.peek(&[hit.with_required(1)])[0];
-            outcomes[index] = after.charged_after(&outcomes[index]);
+            outcomes[index] = outcome_of_charge(hit, &before[nth], after);
         }
         let charge = |charge| Charge { hit_index: index as u32, ..charge };
-        charges.extend(result.receipt.into_iter().map(charge));
+        charges.extend(result.receipt.into_iter().filter(|_| !is_block).map(charge));
     }
     charges
 }

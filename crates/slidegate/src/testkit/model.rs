@@ -114,7 +114,12 @@ impl ModelStore {
                 counter_time(&self.clock, hit),
                 required,
             );
-            if hit.charge != ChargeWhen::IfAdmittedAndFits || outcome.fits() {
+            let is_pending = match hit.charge {
+                ChargeWhen::IfAdmitted | ChargeWhen::Always => true,
+                ChargeWhen::IfAdmittedAndFits => outcome.fits(),
+                ChargeWhen::Block(_) => false,
+            };
+            if is_pending {
                 *pending_units = pending_units.saturating_add(hit.cost);
             }
             outcomes.push(outcome);
@@ -144,12 +149,22 @@ impl SyncStore for ModelStore {
         let has_joint = fitting(Veto::Jointly).next().is_some();
         let allowed = fitting(Veto::Alone).all(|fits| fits)
             && (!has_joint || fitting(Veto::Jointly).any(|fits| fits));
+        let fits: Vec<bool> = outcomes.iter().map(Outcome::fits).collect();
         let mut receipt = Receipt::default();
         for (hit_index, (hit, outcome)) in (0..).zip(hits.iter().zip(&mut outcomes)) {
             let is_charged = match hit.charge {
                 ChargeWhen::IfAdmitted => allowed,
                 ChargeWhen::IfAdmittedAndFits => allowed && outcome.fits(),
                 ChargeWhen::Always => true,
+                ChargeWhen::Block(block) => {
+                    let limits = &fits[..hit_index as usize];
+                    let limits = limits.iter().rev().take(block.limits.into());
+                    if outcome.fits() {
+                        limits.into_iter().any(|fits| !fits)
+                    } else {
+                        block.extends
+                    }
+                }
             };
             if !is_charged {
                 continue;
@@ -158,13 +173,16 @@ impl SyncStore for ModelStore {
             let now = counter_time(&self.clock, hit);
             let phase_us = hit.limit.phase_us(&hit.key, self.clock.now());
             let charge = Charge::without_units(hit, hit_index, id.clone(), phase_us);
+            let is_block = hit.charge.block().is_some();
             if hit.cost == 0 {
-                receipt.push(charge);
+                if !is_block {
+                    receipt.push(charge);
+                }
                 continue;
             }
             let (charged_at, cost) = charge_counter(states, counter, &id, now, hit.cost);
             let after = peek_counter(states, counter, &id, now, 1);
-            *outcome = match (outcome.fits(), after.retry_after()) {
+            *outcome = match (outcome.fits() && !is_block, after.retry_after()) {
                 (true, _) => after.charged(),
                 // The hit was denied, but one unit fits: the wait is the minimum, 1 us.
                 (false, Some(Duration::ZERO)) => {
@@ -172,7 +190,9 @@ impl SyncStore for ModelStore {
                 }
                 (false, _) => after,
             };
-            receipt.push(Charge { charged_at, cost, ..charge });
+            if !is_block {
+                receipt.push(Charge { charged_at, cost, ..charge });
+            }
         }
         ChargeResult { allowed, outcomes, receipt }
     }

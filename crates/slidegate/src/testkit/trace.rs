@@ -7,7 +7,7 @@ use fastrand::Rng;
 
 use crate::algorithm::{Algorithm, Align};
 use crate::clock::Timestamp;
-use crate::hit::{ChargeWhen, Veto};
+use crate::hit::{Block, ChargeWhen, Veto};
 use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::quota::{MAX_SMALL_UNITS, MAX_UNITS, MAX_WINDOW};
@@ -207,7 +207,23 @@ impl ConformanceStepGenerator {
 
     fn draw_hits(&mut self) -> Vec<PlannedHit> {
         let hits = if self.rng.bool() { 1 } else { self.rng.usize(..=5) };
-        (0..hits).map(|_| self.draw_hit()).collect()
+        let mut hits: Vec<PlannedHit> = (0..hits).map(|_| self.draw_hit()).collect();
+        if self.rng.u32(..6) == 0 {
+            self.draw_block(&mut hits);
+        }
+        hits
+    }
+
+    /// Appends a few hits of one key, and a hit that blocks this key if one of them does not fit.
+    fn draw_block(&mut self, hits: &mut Vec<PlannedHit>) {
+        let limits = self.rng.u8(1..=3);
+        let key = self.rng.usize(..self.keys);
+        let veto = [Veto::Alone, Veto::Never][self.rng.usize(..2)];
+        for _ in 0..limits {
+            hits.push(PlannedHit { key, veto, ..self.draw_hit() });
+        }
+        let charge = ChargeWhen::Block(Block { limits, extends: self.rng.bool() });
+        hits.push(PlannedHit { key, veto, charge, ..self.draw_hit() });
     }
 
     fn draw_hit(&mut self) -> PlannedHit {

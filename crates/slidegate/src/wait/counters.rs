@@ -4,8 +4,6 @@ use smallvec::SmallVec;
 
 use super::queues::WaitQueues;
 use crate::decision::Decision;
-#[cfg(feature = "policy")]
-use crate::hit::ChargeWhen;
 use crate::hit::{Hit, Veto};
 use crate::store::Store;
 
@@ -16,7 +14,7 @@ pub(crate) type WaitCounters = SmallVec<[u64; 4]>;
 /// the call is denied would be charged by each decision.
 #[cfg(feature = "policy")]
 pub(crate) fn is_decided_once<'h>(hits: impl IntoIterator<Item = Hit<'h>>) -> bool {
-    hits.into_iter().any(|hit| hit.charge == ChargeWhen::Always)
+    hits.into_iter().any(|hit| hit.charge.charges_denied())
 }
 
 /// Returns the counters of the hits that can deny the call.

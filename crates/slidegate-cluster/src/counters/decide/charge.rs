@@ -1,7 +1,7 @@
 //! Charges of hits to the states of their keys.
 
 use slidegate::store::table::{Slot, SlotIndex, depletion};
-use slidegate::store::{Hit, Outcome};
+use slidegate::store::{Hit, Outcome, outcome_of_charge};
 use slidegate::{StoreError, Timestamp};
 
 use super::super::{CounterLocation, Counters, HasStateTable, KeyState, Shard, ShardReplicas};
@@ -48,7 +48,7 @@ impl Counters {
             let key = location.fingerprint;
             self.shards.record_growth(shard, key, C::table, growth_bytes, context.now);
         }
-        *outcome = charged.outcome.charged_after(outcome);
+        *outcome = outcome_of_charge(hit, outcome, charged.outcome);
         Ok(charged.charged_at)
     }
 

@@ -159,12 +159,18 @@ impl Compiler<'_> {
             self.report(at, "`limits` is missing; add it, for example `limits: [100/min]`");
         }
         let charge = self.compile_charge_settings(spec, defaults.required);
-        let limits = self.compile_limits(&spec.limits, default_algorithm);
+        let mut limits = self.compile_limits(&spec.limits, default_algorithm);
         self.report_unsupported_limits(&limits, None);
         self.report_limits_smaller_than_charge(&charge, &limits);
+        let block = self.compile_block(spec);
+        self.append_block(&mut limits, block.as_ref(), mode);
         let settings = RuleSettings { mode, limits: self.add_key_scopes(limits, &context, at) };
-        let overrides =
-            self.compile_overrides(spec, (default_algorithm, mode, &charge), &when, &context);
+        let overrides = self.compile_overrides(
+            spec,
+            (default_algorithm, mode, &charge, block.as_ref()),
+            &when,
+            &context,
+        );
         let modes = [mode]
             .into_iter()
             .chain(overrides.iter().map(|rule_override| rule_override.settings.mode));

@@ -70,6 +70,11 @@ impl<'s> Compiler<'s> {
         self.ok_or_report(at, (self.supports)(limit));
     }
 
+    /// Returns whether the store supports a limit.
+    pub(super) fn supports(&self, limit: &Limit) -> bool {
+        (self.supports)(limit).is_ok()
+    }
+
     /// Subtracts `steps` from the remaining comparison steps and returns `true`. Returns `false` and subtracts nothing
     /// if fewer steps remain.
     pub(super) fn spend_comparison_steps(&mut self, steps: usize) -> bool {

@@ -59,6 +59,6 @@ impl Compiler<'_> {
             Some(name) => name.as_str().into(),
             None => Algorithm::Concurrent.name().into(),
         };
-        is_valid.then_some(NamedLimit { id, limit, at })
+        is_valid.then_some(NamedLimit { id, limit, at, block: None })
     }
 }

@@ -9,6 +9,7 @@ use super::spec::{AlgorithmSpec, AlignSpec, LimitMap, LimitSpec, LimitsSpec};
 use super::suggest::missing_field_message;
 use crate::algorithm::{Algorithm, Align};
 use crate::calendar::{Calendar, Period};
+use crate::hit::Block;
 use crate::limit::{Limit, LimitError};
 use crate::policy::error::SourceSpan;
 use crate::quota::{self, Quota};
@@ -18,18 +19,20 @@ pub(super) struct NamedLimit {
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
     pub(super) at: SourceSpan,
+    /// The condition on which the limit blocks a key; `None` if it is not a block.
+    pub(super) block: Option<Block>,
 }
 
 impl NamedLimit {
     /// Creates the limit for `limits: denied`, which denies every request.
     fn deny_all(at: SourceSpan) -> Self {
-        Self { id: "denied".into(), limit: Limit::deny_all(), at }
+        Self { id: "denied".into(), limit: Limit::deny_all(), at, block: None }
     }
 
     /// Creates the limit for `limits: requested`: a placeholder that denies every request, until a descriptor provides
     /// the actual limit.
     fn placeholder_for_requested_limit(at: SourceSpan) -> Self {
-        Self { id: "requested".into(), limit: Limit::deny_all(), at }
+        Self { id: "requested".into(), limit: Limit::deny_all(), at, block: None }
     }
 }
 
@@ -103,7 +106,7 @@ impl Compiler<'_> {
     ) -> Option<NamedLimit> {
         let quota: Quota = self.ok_or_report(at, text.parse())?;
         let limit = self.ok_or_report(at, Limit::new(quota, algorithm))?;
-        Some(NamedLimit { id: quota.window_text().into(), limit, at })
+        Some(NamedLimit { id: quota.window_text().into(), limit, at, block: None })
     }
 
     fn compile_limit_map(
@@ -156,7 +159,7 @@ impl Compiler<'_> {
             Some(name) => name.as_str().into(),
             None => quota.window_text().into(),
         };
-        Some(NamedLimit { id, limit, at })
+        Some(NamedLimit { id, limit, at, block: None })
     }
 
     /// Reports each of these fields that is present, with its message. Returns `true` if all are absent.
@@ -220,7 +223,7 @@ impl Compiler<'_> {
             Some(name) => name.as_str().into(),
             None => calendar.period().name().into(),
         };
-        is_valid.then_some(NamedLimit { id, limit, at })
+        is_valid.then_some(NamedLimit { id, limit, at, block: None })
     }
 
     /// Parses the duration in a field, such as `15m`. Reports an invalid duration.

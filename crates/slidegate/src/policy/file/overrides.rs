@@ -1,5 +1,6 @@
 //! Compiles the field `overrides` of a rule, and reports overrides that never apply.
 
+use super::block::RuleBlock;
 use super::bounds::MAX_OVERRIDES;
 use super::compiler::Compiler;
 use super::deserialize::Field;
@@ -17,7 +18,12 @@ impl Compiler<'_> {
     pub(super) fn compile_overrides(
         &mut self,
         spec: &RuleSpec,
-        (default_algorithm, mode, charge): (Algorithm, Mode, &ChargeSettings),
+        (default_algorithm, mode, charge, block): (
+            Algorithm,
+            Mode,
+            &ChargeSettings,
+            Option<&RuleBlock>,
+        ),
         rule_when: &When,
         context: &RuleContext<'_>,
     ) -> Vec<Override> {
@@ -47,10 +53,11 @@ impl Compiler<'_> {
                 );
                 self.report(at, message);
             }
-            let limits =
+            let mut limits =
                 self.compile_override_limits(override_spec, at, &spec.limits, default_algorithm);
             self.report_limits_smaller_than_charge(charge, &limits);
             let mode = self.mode_from_field(&override_spec.mode).unwrap_or(mode);
+            self.append_block(&mut limits, block, mode);
             let settings = RuleSettings { mode, limits: self.add_key_scopes(limits, context, at) };
             let name = override_spec.name.get().map(|name| name.as_str().into());
             overrides.push((Override { name, when, settings }, at));

@@ -50,19 +50,21 @@ impl RuleContext<'_> {
         &self,
         limits: Vec<(NamedLimit, Option<Arc<RedisOptions>>)>,
     ) -> Box<[RuleLimit]> {
-        let has_several = limits.len() > 1;
-        let limits = limits.into_iter().map(|(NamedLimit { id, limit, .. }, redis)| RuleLimit {
-            index: 0,
-            policy_name: if has_several {
-                format!("{}.{id}", self.rule).into()
-            } else {
-                self.rule.into()
-            },
-            scopes: self.key_scopes(&id, redis.as_ref()),
-            id,
-            limit,
-            texts: LimitTexts::default(),
-        });
+        let has_several = limits.iter().filter(|(limit, _)| limit.block.is_none()).count() > 1;
+        let limits =
+            limits.into_iter().map(|(NamedLimit { id, limit, block, .. }, redis)| RuleLimit {
+                index: 0,
+                block,
+                policy_name: if has_several || block.is_some() {
+                    format!("{}.{id}", self.rule).into()
+                } else {
+                    self.rule.into()
+                },
+                scopes: self.key_scopes(&id, redis.as_ref()),
+                id,
+                limit,
+                texts: LimitTexts::default(),
+            });
         limits.collect()
     }
 
@@ -72,6 +74,7 @@ impl RuleContext<'_> {
         let no_names: [&str; 0] = [];
         RuleLimit {
             index: 0,
+            block: None,
             id: "missing".into(),
             limit: Limit::deny_all(),
             policy_name: self.rule.into(),

@@ -1,6 +1,7 @@
 //! The types into which a policy file is deserialized, before it is compiled. The JSON Schema of policy files is
 //! generated from these types, and editors show the comments of their fields.
 
+pub(super) mod block;
 #[cfg(feature = "schema")]
 mod schema;
 mod text_list_or_map;
@@ -8,6 +9,7 @@ mod text_list_or_map;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use self::block::BlockSpec;
 use self::text_list_or_map::EntriesVisitor;
 use super::deserialize::Field;
 use crate::algorithm::Algorithm;
@@ -103,6 +105,9 @@ pub(super) struct RuleSpec {
     pub(super) required: Field<u64>,
     /// The requests that the rule charges; `if_admitted` if not given.
     pub(super) charge: Field<ChargeSpec>,
+    /// The time for which a key is denied once it has exceeded a limit of the rule; no longer than the limit requires if not
+    /// given.
+    pub(super) block: Field<BlockSpec>,
     /// Prefix length of IPv6 addresses. Addresses with the same prefix share a counter; 64 if not given, 128 counts
     /// each address separately.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 128)))]

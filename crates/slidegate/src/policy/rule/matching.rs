@@ -197,6 +197,7 @@ impl Rule {
         let scope = Scope::new(&self.domain, &self.name, &id, names).with_cluster(self.cluster);
         let index = first.or(self.settings.limits.first()).map_or(u32::MAX, |first| first.index);
         Arc::new(RuleLimit {
+            block: None,
             index,
             limit,
             policy_name: self.name.clone(),

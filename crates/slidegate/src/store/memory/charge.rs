@@ -9,7 +9,8 @@ use crate::outcome::Outcome;
 use crate::store::shards::LockedShards;
 use crate::store::table::SlotIndex;
 use crate::store::{
-    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, has_charge, pending_units,
+    Charge, ChargeResult, CounterId, Outcomes, Receipt, admits, has_charge, outcome_of_charge,
+    pending_units,
 };
 
 use super::shard::{HasStateTable, Shard};
@@ -116,10 +117,10 @@ impl<C: Clock> MemoryStore<C> {
         let mut receipt = Receipt::with_capacity(if allowed { hits.len() } else { 0 });
         let mut have_slots_moved = false;
         for (nth, (hit, location)) in hits.iter().zip(&locations).enumerate() {
-            let outcome = &mut outcomes[nth];
-            if !has_charge(hit, allowed, outcome) {
+            if !has_charge(hits, &outcomes, nth, allowed) {
                 continue;
             }
+            let outcome = &mut outcomes[nth];
             let mut charged = ChargedUnits { units: 0, charged_at: Timestamp::default() };
             if hit.cost > 0 {
                 let shard = locked_shards.shard_of_hit(nth);
@@ -134,7 +135,9 @@ impl<C: Clock> MemoryStore<C> {
                     have_slots_moved |= moved;
                 });
             }
-            receipt.push(new_charge(hit, nth as u32, *location, charged));
+            if hit.charge.block().is_none() {
+                receipt.push(new_charge(hit, nth as u32, *location, charged));
+            }
         }
         ChargeResult { allowed, outcomes, receipt }
     }
@@ -207,7 +210,7 @@ impl<C: Clock> MemoryStore<C> {
             self.shards.record_growth(shard, location.fingerprint, K::table, grown_bytes, now);
         }
         let charged = ChargedUnits { units, charged_at: effect.charged_at };
-        (effect.outcome.charged_after(&before), charged, has_moved_slots)
+        (outcome_of_charge(hit, &before, effect.outcome), charged, has_moved_slots)
     }
 
     pub(super) fn locate_hits(

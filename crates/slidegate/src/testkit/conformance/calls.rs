@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::call::{CallId, CallIdentity};
-use crate::hit::ChargeWhen;
 use crate::outcome::Outcome;
 use crate::store::{
     Adjustment, CallSettlement, ChargeResult, Edit, OnceResult, Outcomes, Receipt, SettleResult,
@@ -141,7 +140,7 @@ impl<S: Store> ConformanceRun<'_, S> {
         } else if has_timed_out && !matches!(&model, OnceResult::Decided(result) if result.allowed)
         {
             // Each attempt of a denied call has charged the hits that are always charged.
-            let charges = hits.iter().any(|hit| hit.charge == ChargeWhen::Always);
+            let charges = hits.iter().any(|hit| hit.charge.charges_denied());
             if charges {
                 return self.reset_call(index).await;
             }

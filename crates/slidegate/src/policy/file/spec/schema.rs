@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
+use super::block::{BlockMap, BlockSpec};
 use super::{
     ALGORITHM_NAMES, AlgorithmSpec, AttributesSpec, ConditionMap, ConditionSpec, CostSpec,
     EnforceMap, LimitMap, LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec, WhenSpec,
@@ -55,6 +56,14 @@ schema!(LimitsSpec, "Limits", |generator| json_schema!({
 schema!(ModeSpec, "Mode", |generator| json_schema!({
     "description": "`enforce` denies requests that exceed a limit; `jointly` denies a request only if it exceeds all limits in this mode; `observe` counts and never denies; `off` disables the rule; { enforce: 5% } enforces for a percentage of the keys.",
     "anyOf": [{ "enum": MODE_NAMES }, generator.subschema_for::<EnforceMap>()],
+}));
+
+schema!(BlockSpec, "Block", |generator| json_schema!({
+    "description": "The time for which a key is denied once it has exceeded a limit of the rule, such as `10m`, or a map with this time.",
+    "anyOf": [
+        { "type": "string", "pattern": r"^\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$" },
+        generator.subschema_for::<BlockMap>(),
+    ],
 }));
 
 schema!(CostSpec, "Cost", |_generator| json_schema!({

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::block::{BlockMap, BlockSpec};
 use super::{
     AttributesSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, Entries, LimitMap,
     LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec,
@@ -148,6 +149,18 @@ impl<'de> TextListOrMap<'de> for ModeSpec {
     }
 }
 
+impl<'de> TextListOrMap<'de> for BlockSpec {
+    const EXPECTED_VALUE_DESCRIPTION: &'static str = "a duration such as 10m, or a map with `for`";
+
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
+        Ok(Self::For(text.to_owned()))
+    }
+
+    fn from_map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+        BlockMap::deserialize(map).map(|map| Self::Map(Box::new(map)))
+    }
+}
+
 impl<'de> TextListOrMap<'de> for CostSpec {
     const EXPECTED_VALUE_DESCRIPTION: &'static str = "a number of units, or the name of a cost";
 
@@ -211,6 +224,7 @@ macro_rules! deserialize_text_list_or_map {
 
 deserialize_text_list_or_map!(
     AttributesSpec,
+    BlockSpec,
     LimitSpec,
     LimitsSpec,
     CostSpec,
