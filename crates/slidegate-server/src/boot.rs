@@ -20,7 +20,7 @@ use std::time::Duration;
 use slidegate_cluster::{Certificates, CredentialsError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use self::ignored_input::warn_about_ignored_input;
@@ -47,6 +47,9 @@ const IDLE_CONNECTION_CLOSE_DELAY: Duration = Duration::from_secs(1);
 /// `--shutdown-grace`. If a node stops without the announcement, the other nodes continue to require its
 /// acknowledgements until every unit that it may have charged has left its window.
 const MIN_CLUSTER_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The interval at which the log reports denials that were not logged.
+const UNLOGGED_DENIALS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The maximum number of connections to the admin listener. This limit is separate from `--max-connections`, so that
 /// health probes can connect even if clients use all connections of the other listeners.
@@ -77,6 +80,7 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
         info!("admin listening on {address}");
     }
     clock_steps::start(service.health().background_tasks().clone());
+    report_unlogged_denials(service.clone());
     if service.is_observe_only() {
         warn!("--observe is set: every rule only observes, and no request is denied");
     }
@@ -144,8 +148,19 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
     if let Some(traces) = service.telemetry().tracer() {
         traces.flush(time_until_deadline(deadline)).await;
     }
+    service.active_policy().log_unlogged_denials();
     info!("stopped");
     Ok(())
+}
+
+/// Starts a task that logs the denials that were not logged, because their rules had used up their budgets of lines.
+fn report_unlogged_denials(service: Arc<Service>) {
+    let tasks = service.health().background_tasks().clone();
+    let report = async move || loop {
+        sleep(UNLOGGED_DENIALS_INTERVAL).await;
+        service.active_policy().log_unlogged_denials();
+    };
+    tokio::spawn(tasks.keep_running("unlogged denials", report));
 }
 
 /// Uses new certificates for new connections to other nodes.

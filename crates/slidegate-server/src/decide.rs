@@ -179,7 +179,7 @@ impl Service {
         let is_observing = self.options.is_observe_only;
         self.gate.replace_policy(if is_observing { policy.observing() } else { policy.clone() });
         let active = ActivePolicy::new(self.gate.policy(), &self.telemetry);
-        self.active_policy.store(Arc::new(active));
+        self.active_policy.swap(Arc::new(active)).log_unlogged_denials();
     }
 
     /// Records the result of a policy reload, and the error if it failed.

@@ -6,6 +6,7 @@
 
 pub mod clock_steps;
 mod decision_log;
+mod denial_budget;
 pub mod log;
 mod log_throttle;
 pub mod metrics;
@@ -40,6 +41,7 @@ pub use self::top::TopKeys;
 pub use self::traces::DecisionTracer;
 
 use self::decision_log::DecisionLog;
+use self::denial_budget::DenialBudgets;
 use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::results::LimitResult;
 use self::rule_use::RuleUse;
@@ -74,6 +76,7 @@ pub struct PolicyMetrics {
     /// The unmatched requests of each domain. Contains exactly the domains of the policy.
     unmatched: HashMap<Box<str>, UnmatchedRequests>,
     rule_use: RuleUse,
+    denial_budgets: DenialBudgets,
 }
 
 /// The requests of a domain to which no rule applies.
@@ -147,7 +150,8 @@ impl Telemetry {
             (domain.into(), UnmatchedRequests { counter, domain: index })
         });
         let unmatched = unmatched.collect();
-        PolicyMetrics { limits: limits.collect(), unmatched, rule_use }
+        let denial_budgets = DenialBudgets::new(policy.rules().len());
+        PolicyMetrics { limits: limits.collect(), unmatched, rule_use, denial_budgets }
     }
 
     /// Records a decision in the current trace span, if the request is traced.
@@ -188,7 +192,8 @@ impl Telemetry {
             collectors.metrics.degraded_decisions.inc();
         }
         if let Some(denial_log) = self.denial_log.as_ref().filter(|_| !decision.is_allowed()) {
-            denial_log.log_denied_request(matched_rules, decision, now());
+            let budgets = &policy_metrics.denial_budgets;
+            denial_log.log_denied_request(budgets, matched_rules, decision, now());
         }
         let mut counted_lists = CountedLists::default();
         let record_limit = |status: LimitStatus<'_>| {
@@ -211,7 +216,8 @@ impl Telemetry {
                 && limit_result == LimitResult::Observed
                 && status.is_observed()
             {
-                denial_log.log_limit_exceeded_without_denial(
+                denial_log.log_exceeded_limit(
+                    &policy_metrics.denial_budgets,
                     &status,
                     matched_rules,
                     decision.is_degraded(),
@@ -248,6 +254,12 @@ impl Telemetry {
 }
 
 impl PolicyMetrics {
+    /// Logs the denials that were not logged, because their rules had used up their budgets. `policy` is the policy of
+    /// these metrics.
+    pub fn log_unlogged_denials(&self, policy: &Policy) {
+        decision_log::log_unlogged_denials(&self.denial_budgets, policy);
+    }
+
     /// Returns the rules that have applied to requests.
     pub fn rule_use(&self) -> &RuleUse {
         &self.rule_use

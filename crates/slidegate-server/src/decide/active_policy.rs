@@ -25,6 +25,11 @@ impl ActivePolicy {
         Self { policy, metrics, header_attributes }
     }
 
+    /// Logs the denials that were not logged, because their rules had used up their budgets of log lines.
+    pub fn log_unlogged_denials(&self) {
+        self.metrics.log_unlogged_denials(&self.policy);
+    }
+
     /// Returns the rules that have applied to requests since the policy was loaded.
     pub fn rule_use(&self) -> &RuleUse {
         self.metrics.rule_use()

@@ -1,13 +1,14 @@
-//! The logs of decisions: each decision at the level `trace`, and a limited number of denials per second, each with its
-//! rule, limit, key and retry time.
+//! The logs of decisions: each decision at the level `trace`, and a limited number of denials per second and rule, each
+//! with its limit, key and retry time.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
 
 use slidegate::policy::{Match, MatchedRules, Rule};
-use slidegate::{Decision, LimitStatus, Reason, Timestamp};
+use slidegate::{Decision, LimitStatus, Policy, Reason, Timestamp};
 use tracing::{info, trace};
 
+use super::denial_budget::DenialBudgets;
 use super::log_throttle::LogThrottle;
 use super::redact::{RedactedValue, Redactor};
 use crate::client_text::excerpt;
@@ -45,78 +46,86 @@ impl DecisionLog {
     }
 }
 
-/// A log of denied requests, with a limited number of messages per second.
+/// A log of denied requests, with a limited number of lines per second and rule.
 pub struct DenialLog {
-    log_throttle: LogThrottle,
+    max_per_second: u16,
+    /// The budget of denials that no rule decides, because the store is unavailable.
+    without_rule: LogThrottle,
     redactor: Redactor,
 }
 
 impl DenialLog {
-    /// Creates a log of at most `per_second` denials per second. Returns `None` if `per_second` is 0.
-    pub fn new(per_second: u16, redactor: Redactor) -> Option<Self> {
-        let log_throttle = LogThrottle::new(per_second, Duration::from_secs(1));
-        (per_second > 0).then_some(Self { log_throttle, redactor })
+    /// Creates a log of at most `max_per_second` lines per second for each [budget](DenialBudgets). Returns `None` if
+    /// `max_per_second` is 0.
+    pub fn new(max_per_second: u16, redactor: Redactor) -> Option<Self> {
+        let without_rule = LogThrottle::new(max_per_second, Duration::from_secs(1));
+        (max_per_second > 0).then_some(Self { max_per_second, without_rule, redactor })
     }
 
     /// Logs a decision that denies the request. `now` is the present time.
     pub fn log_denied_request(
         &self,
+        budgets: &DenialBudgets,
         matched_rules: &MatchedRules<'_>,
         decision: &Decision<'_>,
         now: Timestamp,
     ) {
-        let Some(unlogged) = self.log_throttle.try_acquire(now) else { return };
         let degraded = decision.is_degraded();
-        match decision.binding() {
-            Some(status) => self.log_exceeded_limit(&status, matched_rules, degraded, unlogged),
-            None => {
-                let domain = matched_rules.matches().next().map(|first| first.rule().domain());
-                let is_unavailable = decision.reason() == Some(Reason::StoreUnavailable);
-                let reason = is_unavailable.then_some("the store is unavailable");
-                info!(domain, because = reason, degraded, unlogged, "denied");
-            }
+        if let Some(status) = decision.binding() {
+            return self.log_exceeded_limit(budgets, &status, matched_rules, degraded, now);
         }
+        let Some(unlogged) = self.without_rule.try_acquire(now) else { return };
+        let domain = matched_rules.matches().next().map(|first| first.rule().domain());
+        let is_unavailable = decision.reason() == Some(Reason::StoreUnavailable);
+        let reason = is_unavailable.then_some("the store is unavailable");
+        info!(domain, because = reason, degraded, unlogged, "denied");
     }
 
-    /// Logs an exceeded limit that denies nothing, because its rule only observes. `now` is the present time.
-    pub fn log_limit_exceeded_without_denial(
+    /// Logs an exceeded limit, unless the budget of its rule is used up. `now` is the present time.
+    pub fn log_exceeded_limit(
         &self,
+        budgets: &DenialBudgets,
         status: &LimitStatus<'_>,
         matched_rules: &MatchedRules<'_>,
         degraded: bool,
         now: Timestamp,
     ) {
-        if let Some(unlogged) = self.log_throttle.try_acquire(now) {
-            self.log_exceeded_limit(status, matched_rules, degraded, unlogged);
-        }
-    }
-
-    fn log_exceeded_limit(
-        &self,
-        status: &LimitStatus<'_>,
-        matched_rules: &MatchedRules<'_>,
-        degraded: bool,
-        unlogged: u64,
-    ) {
-        let rule_match = status.find_match(matched_rules);
-        let key = rule_match
-            .map(|it| redacted_key(&self.redactor, it).to_string())
-            .filter(|key| !key.is_empty());
-        let cost = rule_match.and_then(|it| it.hits().next()).map(|hit| hit.cost);
+        let Some(rule_match) = status.find_match(matched_rules) else { return };
         let is_observed = status.is_observed();
+        let settings = (self.max_per_second, &self.redactor);
+        let Some(unlogged) = budgets.try_take_line(rule_match, is_observed, settings, now) else {
+            return;
+        };
+        let key = Some(redacted_key(&self.redactor, rule_match).to_string());
         info!(
-            domain = status.rule().map(Rule::domain),
-            rule = status.rule_name(),
+            domain = rule_match.rule().domain(),
+            rule = rule_match.rule().name(),
             limit = status.id(),
-            key,
-            cost,
+            key = key.filter(|key| !key.is_empty()),
+            cost = rule_match.hits().next().map(|hit| hit.cost),
             retry_after_ms = status.retry_after().map(ceil_millis),
             reset_after_ms = ceil_millis(status.reset_after()),
             observed = is_observed,
             degraded,
-            unlogged,
+            unlogged = unlogged.count,
+            unlogged_keys = unlogged.keys,
             "{}",
             if is_observed { "would have been denied" } else { "denied" }
+        );
+    }
+}
+
+/// Logs the denials of each rule that were not logged since its last line.
+pub fn log_unlogged_denials(budgets: &DenialBudgets, policy: &Policy) {
+    for (rule, observed, unlogged) in budgets.take_unlogged() {
+        let rule = policy.rules().get(rule);
+        info!(
+            domain = rule.map(Rule::domain),
+            rule = rule.map(Rule::name),
+            observed,
+            unlogged = unlogged.count,
+            unlogged_keys = unlogged.keys,
+            "denials were not logged"
         );
     }
 }

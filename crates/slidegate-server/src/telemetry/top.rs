@@ -15,7 +15,7 @@ mod key_budget;
 mod label;
 mod minutes;
 mod report;
-mod summary;
+pub(super) mod summary;
 
 #[cfg(test)]
 mod properties;

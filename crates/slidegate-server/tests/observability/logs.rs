@@ -153,6 +153,44 @@ fn many_denials_are_logged_in_few_lines() {
 }
 
 #[test]
+fn flood_of_observing_rule_hides_no_denials() {
+    let policy = "
+rules:
+  - { name: watched, per: [tenant], limits: [0/min], mode: observe }
+  - { name: enforced, when: { path: /login }, per: [tenant], limits: [0/min] }
+";
+    let server = Server::start_with(policy, &JSON_LOG_FLAGS);
+    let client = Client::new(&server);
+    let watched = json!({"attributes": {"tenant": "acme"}});
+    let login = json!({"attributes": {"tenant": "zen", "path": "/login"}});
+    let floods = [(); 50].map(|()| client.check(&watched).status);
+    let denials = [(); 5].map(|()| client.check(&login).status);
+    assert_eq!((floods, denials), ([200; 50], [429; 5]));
+    let lines = stop_server_and_read_log_lines(&server);
+    let lines: Vec<Value> = lines.iter().map(|line| parse_json_log_line(line)).collect();
+    // A line, and the number of denials that it reports with their keys: its own one and the earlier ones.
+    let accounted = |rule: &str, key: &str| -> u64 {
+        let of_rule = lines.iter().filter(|line| line["rule"] == rule);
+        let counts = of_rule.map(|line| {
+            let own = if line["key"] == key { 1 } else { 0 };
+            let unlogged = line["unlogged"].as_u64().unwrap();
+            let keys = (unlogged > 0).then(|| json!(format!("{unlogged} {key}")));
+            assert_eq!(line["unlogged_keys"], json!(keys), "{line}");
+            own + unlogged
+        });
+        counts.sum()
+    };
+    assert_eq!(accounted("enforced", "tenant=zen"), 5, "{lines:#?}");
+    // The requests to `/login` count as observed denials of another key.
+    let watched = lines.iter().filter(|line| line["rule"] == "watched");
+    let last = watched.last().unwrap();
+    assert_eq!(
+        (&last["message"], &last["observed"]),
+        (&json!("denials were not logged"), &json!(true))
+    );
+}
+
+#[test]
 fn redacted_keys_are_logged_as_stable_hashes() {
     let server =
         start_server_logging_every_denial(&["--redact-keys", JSON_LOG_FLAGS[0], JSON_LOG_FLAGS[1]]);

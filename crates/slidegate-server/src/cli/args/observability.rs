@@ -32,9 +32,10 @@ pub struct ObservabilityArgs {
     )]
     pub log_format: LogFormat,
 
-    /// Maximum number of denials in the log per second, from 0 to 1000; 0 logs none
+    /// Maximum number of denials in the log per second and rule, from 0 to 1000; 0 logs none
     ///
-    /// A later line has the number of omitted denials.
+    /// Denials that a rule only observes have a budget of their own. A later line has the number of omitted denials, and
+    /// their keys.
     #[arg(
         long,
         value_name = "N",
