@@ -88,13 +88,11 @@ pub async fn start_service(
         None => telemetry,
     };
     let is_shared_store = matches!(gate.store(), ServerStore::Redis(..));
-    if is_shared_store && settings.expected_instances.get() > 1 && token_key.is_none() {
-        warn!(
-            "reservations can be settled only at the instance that made them; set the same --token-key-file on all instances"
-        );
-    }
+    let has_other_instances = is_shared_store && settings.expected_instances.get() > 1;
     let tokens = TokenSealer::new(token_key.as_deref(), &store_prefix);
     let tokens = tokens.map_err(|_| ServiceError::NoRandomNumbers)?;
+    let tokens =
+        if has_other_instances && token_key.is_none() { tokens.with_key_warning() } else { tokens };
     let options = ServiceOptions {
         is_observe_only: settings.is_observe_only,
         bodies: BodyBudget::new(settings.max_buffered),

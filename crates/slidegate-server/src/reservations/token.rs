@@ -4,6 +4,7 @@
 //! A token is a PASETO (`v4.local`), whose content is JSON. Instances that share a token key need no common counter. The
 //! holder of a token can neither change nor read it: keys of counters contain attribute values.
 
+use std::sync::Once;
 use std::time::Duration;
 
 use pasetors::errors::Error as PasetoError;
@@ -18,6 +19,7 @@ use slidegate::clock::{Clock, WallClock};
 use slidegate::gate::ReservedCall;
 use slidegate::store::CallId;
 use thiserror::Error;
+use tracing::warn;
 
 use crate::bounds::MAX_BODY_BYTES;
 use crate::decide::error::{CallError, CallErrorKind};
@@ -107,6 +109,8 @@ pub struct TokenSealer {
     store_prefix: Box<str>,
     /// Identifies this process in tokens that no other process can settle.
     instance: CallId,
+    /// Logs once that other instances cannot open the tokens; `None` if they can, or if there are none.
+    key_warning: Option<Once>,
 }
 
 impl TokenSealer {
@@ -117,7 +121,13 @@ impl TokenSealer {
             Some(secret) => SymmetricKey::from(derive_key(secret, KEY_DERIVATION_LABEL).as_ref()),
             None => SymmetricKey::generate(),
         };
-        Ok(Self { key: key?, store_prefix: store_prefix.into(), instance: CallId::unique() })
+        let instance = CallId::unique();
+        Ok(Self { key: key?, store_prefix: store_prefix.into(), instance, key_warning: None })
+    }
+
+    /// Returns a sealer that logs a warning with its first token: other instances cannot open its tokens.
+    pub fn with_key_warning(self) -> Self {
+        Self { key_warning: Some(Once::new()), ..self }
     }
 
     /// Returns the context of a token, which is authenticated. Kinds contain no space, so different contexts have different
@@ -137,6 +147,14 @@ impl TokenSealer {
         kind: &str,
         content: &impl Serialize,
     ) -> Result<String, SealError> {
+        if let Some(once) = &self.key_warning {
+            once.call_once(|| {
+                warn!(
+                    "only the instance that made a reservation or permit can settle, renew or release it; set the same \
+                     --token-key-file on all instances"
+                );
+            });
+        }
         let message = serde_json::to_vec(&(self.instance, content)).map_err(|_| SealError)?;
         let token = LocalToken::encrypt(&self.key, &message, None, Some(&self.context(kind)));
         token.ok().filter(|token| token.len() <= MAX_TOKEN_BYTES).ok_or(SealError)

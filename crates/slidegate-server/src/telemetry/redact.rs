@@ -9,7 +9,8 @@ use slidegate::store::Value;
 /// A redactor of attribute values: it decides whether a value is displayed in plain text or as a keyed hash. Clones
 /// display a value identically.
 ///
-/// Values of credential headers are always hashed, so that a reader of the log cannot impersonate a client.
+/// Values of attributes that are credentials by their names are always hashed, so that a reader of the log cannot
+/// impersonate a client.
 ///
 /// The hash is keyed by a secret that the process generates at start. A reader can follow a value within the log and
 /// the top keys of one process, but cannot test guesses or compare processes. The hash is SipHash from std rather than
@@ -20,9 +21,32 @@ pub struct Redactor {
     redact_all: bool,
 }
 
-/// Attributes that contain credentials of clients. `/v1/auth` creates them from request headers.
-const CREDENTIAL_ATTRIBUTE_NAMES: [&str; 3] =
-    ["header.authorization", "header.cookie", "header.proxy-authorization"];
+/// The last words of the names of attributes that contain credentials, such as `header.cookie` and `x-auth-token`.
+const CREDENTIAL_WORDS: [&str; 8] = [
+    "apikey",
+    "authorization",
+    "cookie",
+    "credential",
+    "passphrase",
+    "password",
+    "secret",
+    "token",
+];
+
+/// The words before `key` in the names of attributes that contain credentials, such as `header.x-api-key`.
+const CREDENTIAL_KEY_WORDS: [&str; 7] =
+    ["access", "api", "auth", "private", "secret", "session", "subscription"];
+
+/// Returns whether an attribute contains a credential of a client, by the words of its name.
+fn is_credential(name: &str) -> bool {
+    let mut words = name.rsplit(['.', '-', '_']);
+    let last = words.next().unwrap_or_default();
+    let is_one_of =
+        |words: &[&str], word: &str| words.iter().any(|it| it.eq_ignore_ascii_case(word));
+    is_one_of(&CREDENTIAL_WORDS, last)
+        || last.eq_ignore_ascii_case("key")
+            && words.next().is_some_and(|word| is_one_of(&CREDENTIAL_KEY_WORDS, word))
+}
 
 impl Redactor {
     /// Creates a redactor. If `redact_all` is `true`, all values are hashed, otherwise only credentials.
@@ -32,7 +56,7 @@ impl Redactor {
 
     /// Returns the value of the attribute `name` for display, in plain text or as a keyed hash.
     pub fn redact<'v>(&self, name: &str, value: Value<'v>) -> RedactedValue<'v> {
-        if self.redact_all || CREDENTIAL_ATTRIBUTE_NAMES.contains(&name) {
+        if self.redact_all || is_credential(name) {
             RedactedValue::Hash(self.secret.hash_one(value))
         } else {
             RedactedValue::Plain(value)
@@ -150,9 +174,27 @@ mod tests {
 
     #[test]
     fn credentials_are_always_hashed() {
-        for name in CREDENTIAL_ATTRIBUTE_NAMES {
+        let is_hashed = |name: &str| {
             let shown = Redactor::new(false).redact(name, "Bearer abc".into());
-            assert!(matches!(shown, RedactedValue::Hash(_)), "{name}");
+            matches!(shown, RedactedValue::Hash(_))
+        };
+        for name in [
+            "header.authorization",
+            "header.proxy-authorization",
+            "header.cookie",
+            "header.x-api-key",
+            "header.api-key",
+            "header.apikey",
+            "header.x-auth-token",
+            "header.ocp-apim-subscription-key",
+            "X-Api-Key",
+            "api_key",
+            "token",
+        ] {
+            assert!(is_hashed(name), "{name}");
+        }
+        for name in ["key", "generic_key", "header.x-tenant", "tokens", "keyboard", "api", ""] {
+            assert!(!is_hashed(name), "{name}");
         }
     }
 

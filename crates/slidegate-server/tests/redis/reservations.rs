@@ -1,6 +1,7 @@
 //! Tests that servers with the same Redis recognize repeated calls, and settle each other's reservations.
 
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -53,6 +54,25 @@ fn servers_recognize_each_others_calls() {
     let metrics = Client::with_address(servers[1].admin_address()).call("GET", "/metrics").body;
     assert!(metrics.contains("\nslidegate_repeated_calls_total 1\n"), "{metrics}");
     redis.assert_all_expire();
+}
+
+#[test]
+fn own_token_key_is_a_warning_at_first_reservation() {
+    let redis = Redis::start();
+    let warning = "set the same --token-key-file on all instances";
+    let server = start_server(&redis, &["--expected-instances", "2"]);
+    let client = Client::new(&server);
+    let body = json!({"attributes": {"client": "ann"}});
+    assert_eq!(post(&client, "/v1/check", &body).status, 200);
+    assert_eq!(server.startup_log().iter().filter(|line| line.contains(warning)).count(), 0);
+    assert!(server.next_log_line(Duration::ZERO).is_none(), "a check makes no token");
+    let reserve = || assert_eq!(post(&client, "/v1/reserve", &body).status, 200);
+    reserve();
+    server.wait_for_log(warning);
+    reserve();
+    server.send_signal("TERM");
+    let rest = std::iter::from_fn(|| server.next_log_line(Duration::from_secs(30)));
+    assert!(rest.into_iter().all(|line| !line.contains(warning)));
 }
 
 #[test]
