@@ -50,10 +50,19 @@ struct RuleExplanation {
     /// The override of the rule that applies to the request. Null if no override applies.
     #[serde(rename = "override")]
     by_override: Option<String>,
+    /// The overrides of the rule that are not used because the request lacks an attribute.
+    unused_overrides: Vec<UnusedOverrides>,
     /// Whether the rule denies the request because an attribute by which the rule counts is missing.
     missing_attribute: bool,
     /// The limits of the rule that apply to the request. A rule that applies without any limit allows every request.
     limits: Vec<LimitExplanation>,
+}
+
+/// The overrides that are not used because the request lacks an attribute.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct UnusedOverrides {
+    missing_attribute: String,
+    overrides: Vec<String>,
 }
 
 /// The explanation of one limit of a rule that applies.
@@ -147,6 +156,9 @@ impl Explanation {
             .collect();
         let domain_rules = policy.rules().iter().filter(|rule| rule.domain() == request.domain());
         let rules_per_descriptor = domain_rules.count().max(1);
+        let path = path_for_route_lookup(policy, request);
+        let route = path.and_then(|path| policy.route_of(path)).map(str::to_owned);
+        let route_unmatched = path.is_some() && route.is_none();
         let mut rules = Vec::new();
         let mut matches = 0;
         let mut denying_without_store = None;
@@ -154,21 +166,28 @@ impl Explanation {
             if cancelled.is_cancelled() {
                 break;
             }
+            let index = rules.len() / rules_per_descriptor;
             let explanation = match result {
                 Ok(matched) => {
                     if rule.on_store_error() == OnStoreError::Deny && matched.is_enforced() {
                         denying_without_store.get_or_insert(rule.name());
                     }
                     matches += 1;
-                    RuleExplanation::from_match(&matched, matches - 1, &statuses)
+                    let explanation = RuleExplanation::from_match(&matched, matches - 1, &statuses);
+                    let descriptor = request.descriptors().get(index);
+                    let unused_overrides = descriptor
+                        .map(|descriptor| describe::unused_overrides(policy, rule, descriptor));
+                    RuleExplanation {
+                        unused_overrides: unused_overrides.unwrap_or_default(),
+                        ..explanation
+                    }
                 }
-                Err(reason) => RuleExplanation::from_no_match_reason(rule, &reason),
+                Err(reason) => {
+                    RuleExplanation::from_no_match_reason(rule, &reason, route_unmatched)
+                }
             };
-            let descriptor = rules.len() / rules_per_descriptor + 1;
-            rules.push(RuleExplanation { descriptor, ..explanation });
+            rules.push(RuleExplanation { descriptor: index + 1, ..explanation });
         }
-        let path = path_for_route_lookup(policy, request);
-        let route = path.and_then(|path| policy.route_of(path)).map(str::to_owned);
         let retry_after = decision.retry_after().filter(|_| !decision.is_allowed());
         Self {
             rules,
@@ -176,7 +195,7 @@ impl Explanation {
             degraded: decision.is_degraded(),
             summary: describe::describe_decision(decision, denying_without_store),
             retry_after_ms: retry_after.map(ceil_millis),
-            route_unmatched: path.is_some() && route.is_none(),
+            route_unmatched,
             route,
         }
     }
@@ -197,13 +216,18 @@ fn path_for_route_lookup<'r>(policy: &Policy, request: &'r Request<'_>) -> Optio
 }
 
 impl RuleExplanation {
-    fn from_no_match_reason(rule: &Rule, reason: &NoMatchReason<'_>) -> Self {
+    fn from_no_match_reason(
+        rule: &Rule,
+        reason: &NoMatchReason<'_>,
+        is_route_unmatched: bool,
+    ) -> Self {
         Self {
             rule: rule.name().to_owned(),
             descriptor: 1,
             applies: false,
-            no_match_reason: Some(describe::describe_no_match(reason)),
+            no_match_reason: Some(describe::describe_no_match(reason, is_route_unmatched)),
             by_override: None,
+            unused_overrides: Vec::new(),
             missing_attribute: false,
             limits: Vec::new(),
         }
@@ -228,6 +252,7 @@ impl RuleExplanation {
             by_override: matched
                 .active_override()
                 .map(|(index, other)| override_label(index, other)),
+            unused_overrides: Vec::new(),
             missing_attribute: matched.is_attribute_missing(),
             limits: limits.collect(),
         }

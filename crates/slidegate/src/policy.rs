@@ -321,6 +321,18 @@ impl Policy {
             explained.collect::<Vec<_>>()
         })
     }
+
+    /// Returns the overrides of a rule that are not used because a descriptor lacks an attribute: the index of each
+    /// override, and the name of the attribute. Does not return overrides after the one that applies.
+    pub fn overrides_without_attribute<'r>(
+        &self,
+        rule: &'r Rule,
+        descriptor: &Descriptor<'_>,
+    ) -> Vec<(usize, &'r str)> {
+        let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
+        let attributes = DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
+        rule.overrides_without_attribute(&attributes)
+    }
 }
 
 impl DomainRules {

@@ -2,17 +2,23 @@
 
 use std::time::Duration;
 
-use slidegate::policy::{NoMatchReason, RuleLimit};
-use slidegate::{Decision, Limit, LimitStatus, Reason};
+use slidegate::policy::{NoMatchReason, Rule, RuleLimit};
+use slidegate::{Decision, Descriptor, Limit, LimitStatus, Policy, Reason};
 
-use crate::policy::description::describe_expected_value;
+use super::UnusedOverrides;
+use crate::policy::description::{describe_expected_value, override_label};
 
-/// Returns the reason why a rule does not apply.
-pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
+/// Returns the reason why a rule does not apply. `is_route_unmatched` states whether the request has no route because its
+/// path matches none of the policy's routes.
+pub fn describe_no_match(reason: &NoMatchReason<'_>, is_route_unmatched: bool) -> String {
     match reason {
         NoMatchReason::ConditionNotMet { attribute, expected, found } => match found {
             Some(found) => {
                 format!("{attribute} is `{found}`, and {}", describe_expected_value(expected))
+            }
+            None if *attribute == "route" && is_route_unmatched => {
+                let expected = describe_expected_value(expected);
+                format!("the path matches none of `routes`, and the route {expected}")
             }
             None => format!("{attribute} is missing, and {}", describe_expected_value(expected)),
         },
@@ -35,6 +41,26 @@ pub fn describe_no_match(reason: &NoMatchReason<'_>) -> String {
         NoMatchReason::Replaced(other) => format!("{other} applies and replaces it"),
         _ => "the rule is switched off".into(),
     }
+}
+
+/// Returns the overrides of a rule that are not used because a descriptor lacks an attribute, by attribute.
+pub fn unused_overrides(
+    policy: &Policy,
+    rule: &Rule,
+    descriptor: &Descriptor<'_>,
+) -> Vec<UnusedOverrides> {
+    let mut unused: Vec<UnusedOverrides> = Vec::new();
+    for (index, attribute) in policy.overrides_without_attribute(rule, descriptor) {
+        let label = override_label(index, &rule.overrides()[index]);
+        match unused.iter_mut().find(|other| other.missing_attribute == attribute) {
+            Some(other) => other.overrides.push(label),
+            None => unused.push(UnusedOverrides {
+                missing_attribute: attribute.to_owned(),
+                overrides: vec![label],
+            }),
+        }
+    }
+    unused
 }
 
 /// Returns the limit as text, such as `10/1s sliding_log`, `block for 10m`, or `nothing passes` if its capacity is 0. `limit`

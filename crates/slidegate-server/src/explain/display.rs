@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-use super::{Explanation, LimitExplanation, RuleExplanation};
+use super::{Explanation, LimitExplanation, RuleExplanation, UnusedOverrides};
+
+/// Maximum number of overrides that the text lists for each attribute that is missing.
+const MAX_LISTED_OVERRIDES: usize = 5;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(route) = &self.route {
             writeln!(f, "path matches route `{route}`")?;
-        } else if self.route_unmatched {
-            f.write_str("path matches none of `routes`\n")?;
         }
         let has_several_descriptors = self.rules.iter().any(|rule| rule.descriptor > 1);
         let mut last = 0;
@@ -37,7 +38,20 @@ impl fmt::Display for RuleExplanation {
             f.write_str(", and an attribute in `per` is missing")?;
         }
         f.write_str(if self.limits.is_empty() { ": everything passes\n" } else { "\n" })?;
+        self.unused_overrides.iter().try_for_each(|unused| unused.fmt(f))?;
         self.limits.iter().try_for_each(|limit| limit.fmt(f))
+    }
+}
+
+impl fmt::Display for UnusedOverrides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let listed = self.overrides.iter().take(MAX_LISTED_OVERRIDES).map(String::as_str);
+        write!(f, "  {}", listed.collect::<Vec<_>>().join(", "))?;
+        match self.overrides.len().checked_sub(MAX_LISTED_OVERRIDES) {
+            None | Some(0) => {}
+            Some(more) => write!(f, " and {more} more")?,
+        }
+        writeln!(f, " not used: {} is missing", self.missing_attribute)
     }
 }
 

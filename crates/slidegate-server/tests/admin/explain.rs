@@ -209,18 +209,56 @@ fn explain_command_prints_server_response() {
     let (text, errors) = run_explain(&server, &["tenant=acme", "path=/nowhere"]);
     assert_eq!(errors, "");
     let expected = "\
-path matches none of `routes`
 per-tenant: applies
+  override `pro` not used: plan is missing
   per-tenant.1h: 3/1h sliding_log: fits, 2 of 3 used
     counted as default:per-tenant:1h:{tenant=acme}
   per-tenant.2s: 4/2s sliding_log: fits, 2 of 4 used
     counted as default:per-tenant:2s:{tenant=acme}
-login: does not apply: route is missing, and must be `/login`
+login: does not apply: the path matches none of `routes`, and the route must be `/login`
 watched: applies
   watched: 1/1h sliding_window: does not fit, 1 of 1 used (observes only)
 ";
     assert!(text.starts_with(expected), "{text}");
     assert!(text.ends_with("allowed: per-tenant.1h is closest to its limit\n"), "{text}");
+}
+
+/// An override is reported if an absent attribute alone prevents its use, and no earlier override applies.
+#[test]
+fn explain_reports_overrides_whose_attribute_is_missing() {
+    let policy = "
+rules:
+  - name: r
+    limits: [9/h]
+    overrides:
+      - { name: pro, when: { header.x-plan: pro }, limits: [20/h] }
+      - { name: old, when: { header.x-plan: old, user: bob }, limits: [30/h] }
+      - { when: { user: eve }, limits: [40/h] }
+      - { name: max, when: { header.x-plan: max }, limits: [50/h] }
+";
+    let server = Server::start_with_admin(policy, &[]);
+    let unused = |attributes: Value| {
+        post_explain(&server, &check_body(attributes, 1))["rules"][0]["unused_overrides"].clone()
+    };
+    let of_plan = |overrides: &[&str]| {
+        let labels: Vec<_> = overrides.iter().map(|name| format!("override `{name}`")).collect();
+        json!([{ "missing_attribute": "header.x-plan", "overrides": labels }])
+    };
+    assert_eq!(
+        unused(json!({ "user": "ann" })),
+        of_plan(&["pro", "max"]),
+        "`old` has another user"
+    );
+    assert_eq!(unused(json!({ "user": "bob" })), of_plan(&["pro", "old", "max"]));
+    assert_eq!(unused(json!({ "user": "eve" })), of_plan(&["pro"]), "the third override applies");
+    assert_eq!(unused(json!({ "user": "ann", "header.x-plan": "free" })), json!([]));
+    let (text, _) = run_explain(&server, &["user=eve"]);
+    assert!(
+        text.starts_with(
+            "r: applies, by override 3\n  override `pro` not used: header.x-plan is missing\n"
+        ),
+        "{text}"
+    );
 }
 
 /// The rule `of-plan` matches the attributes only in the order `user`, `plan`, so the command must not sort the

@@ -278,6 +278,8 @@ fn explain_command_reports_every_rule() {
         "\
 path matches route `/v1/search`
 search: applies
+  override `live` not used: key_type is missing
+  override 2 not used: tenant is missing
   search.1s: 10/1s sliding_log: fits, 0 of 10 used (observes only)
     counted as default:search:1s:{ip=(2001:db8::/64)}
   search.1m: 600/1m sliding_log: fits, 0 of 600 used (observes only)
@@ -289,6 +291,7 @@ allowed: no enforced limit applies
         explain(&["route=/v1/search", "method=POST", "api_key=k", "tenant=evil"]),
         "\
 search: applies, by override 2
+  override `live` not used: key_type is missing
   search: nothing passes: does not fit, 0 of 0 used
     never allowed by this policy
     counted as default:search:denied:{api_key=k}

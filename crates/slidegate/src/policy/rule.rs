@@ -129,6 +129,19 @@ impl When {
         self.0.iter().all(|(name, condition)| condition.matches(attributes.get(name)))
     }
 
+    /// Returns the name of an absent attribute because of which the conditions are not met; `None` if they are met, or if an
+    /// attribute has another value.
+    pub(super) fn missing_attribute(
+        &self,
+        attributes: &DescriptorAttributes<'_, '_>,
+    ) -> Option<&str> {
+        let mut unmet =
+            self.conditions().filter(|(name, condition)| !condition.matches(attributes.get(name)));
+        let (first, _) = unmet.next()?;
+        let is_absent = |name: &str| attributes.get(name).is_none();
+        (is_absent(first) && unmet.all(|(name, _)| is_absent(name))).then_some(first)
+    }
+
     /// Checks all conditions except the condition with the index `met`, which is known to be met.
     fn check_conditions<'r>(
         &'r self,

@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::{NoMatchReason, Rule, RuleSettings, SettingsSource};
+use super::{NoMatchReason, Override, Rule, RuleSettings, SettingsSource};
 use crate::algorithm::{Algorithm, Align};
 use crate::key::{Key, Scope};
 use crate::limit::Limit;
@@ -216,6 +216,19 @@ impl Rule {
             Some((index, other)) => (SettingsSource::Override(index), &other.settings),
             None => (SettingsSource::Base, &self.settings),
         }
+    }
+
+    /// Returns the overrides before the one that applies whose conditions are not met because an attribute is absent: the
+    /// index of each override, and the name of the attribute.
+    pub(crate) fn overrides_without_attribute<'r>(
+        &'r self,
+        attributes: &DescriptorAttributes<'_, '_>,
+    ) -> Vec<(usize, &'r str)> {
+        let unused = self.overrides.iter().take_while(|other| !other.when.matches(attributes));
+        let missing = |(index, other): (usize, &'r Override)| {
+            Some((index, other.when.missing_attribute(attributes)?))
+        };
+        unused.enumerate().filter_map(missing).collect()
     }
 }
 
