@@ -105,7 +105,7 @@ pub use address::{Address, AddressError};
 pub use error::ConnectError;
 pub use script_files::{ScriptFile, script_files};
 pub use settings::{ClientCertificate, RedisSettings};
-pub use store::{RedisStats, RedisStore};
+pub use store::{ChargeSource, RedisStats, RedisStore};
 
 /// Runs the Rust example of the README as a doctest.
 #[cfg(doctest)]

@@ -58,6 +58,15 @@ pub struct RedisStore {
     counts: Arc<CallCounts>,
 }
 
+/// The origin of the result of a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChargeSource {
+    /// Redis has decided.
+    Redis,
+    /// The denial cache has denied the request, without a call of Redis.
+    DenialCache,
+}
+
 /// The part of a store that is shared with background tasks.
 struct RedisStoreInner {
     keyspace: RedisKeyspace,
@@ -150,13 +159,38 @@ impl RedisStore {
         }
     }
 
+    /// Charges like [`charge_async`](Store::charge_async), and returns whether Redis or the denial cache has decided.
+    ///
+    /// # Errors
+    /// As for [`charge_async`](Store::charge_async).
+    pub async fn charge_with_source(
+        &self,
+        call: &[Hit<'_>],
+    ) -> Result<(ChargeResult, ChargeSource), StoreError> {
+        reject_too_many_hits(call)?;
+        let charge = self.inner.charge(self.inner.keyspace.keyed_hits(call));
+        self.counted_if(charge, |(_, source)| *source == ChargeSource::Redis).await
+    }
+
     /// Counts a call, and logs its error if a value of another program caused it.
     async fn counted<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        self.counted_if(call, |_| true).await
+    }
+
+    /// Counts a call unless it succeeds with a result for which `is_call` returns `false`.
+    async fn counted_if<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+        is_call: impl FnOnce(&T) -> bool,
+    ) -> Result<T, StoreError> {
         let started = Instant::now();
         let result = call.await;
+        if result.as_ref().is_ok_and(|value| !is_call(value)) {
+            return result;
+        }
         self.counts.record(started, &result);
         if let Some(error) = result.as_ref().err().filter(|_| self.settings.logs_foreign_values) {
             self.foreign_value_log.log(error);
@@ -206,22 +240,26 @@ impl RedisStoreInner {
     }
 
     /// Decides and charges a request. A denial is served from the denial cache if possible; otherwise Redis is called.
-    async fn charge(self: &Arc<Self>, hits: KeyedHits) -> Result<ChargeResult, StoreError> {
+    async fn charge(
+        self: &Arc<Self>,
+        hits: KeyedHits,
+    ) -> Result<(ChargeResult, ChargeSource), StoreError> {
         if hits.is_empty() {
-            return Ok(result_of_request_without_hits());
+            return Ok((result_of_request_without_hits(), ChargeSource::Redis));
         }
         // With an open breaker the request must fail, even if the cache has a denial.
-        if hits.iter().any(|hit| self.topology.is_breaker_open_for_key(&hit.key)) {
-            return self.charge_in_redis(hits).await;
-        }
-        if let Some(denial) = self.find_cached_denial(&hits) {
+        let is_breaker_open =
+            hits.iter().any(|hit| self.topology.is_breaker_open_for_key(&hit.key));
+        if !is_breaker_open && let Some(denial) = self.find_cached_denial(&hits) {
             self.deny_cache_hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(denial);
+            return Ok((denial, ChargeSource::DenialCache));
         }
-        if hits.iter().any(|hit| hit.sample > 1) {
-            return self.charge_request_with_sampled_hits(hits).await;
-        }
-        self.charge_in_redis(hits).await
+        let result = if !is_breaker_open && hits.iter().any(|hit| hit.sample > 1) {
+            self.charge_request_with_sampled_hits(hits).await
+        } else {
+            self.charge_in_redis(hits).await
+        };
+        Ok((result?, ChargeSource::Redis))
     }
 
     /// Returns a denial from the [`deny_cache`](crate::deny_cache), or `None` if Redis must decide. Redis always
@@ -367,8 +405,7 @@ impl Store for RedisStore {
     type Kind = slidegate::store::Asynchronous;
 
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        reject_too_many_hits(call)?;
-        self.counted(self.inner.charge(self.inner.keyspace.keyed_hits(call))).await
+        self.charge_with_source(call).await.map(|(result, _)| result)
     }
 
     async fn charge_many_async(

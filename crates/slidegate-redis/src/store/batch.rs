@@ -23,11 +23,11 @@ impl RedisStoreInner {
                 // Its slots are called twice, so no other request may be in flight in them.
                 drop(leader.take());
                 results.extend(join_all(pending.drain(..)).await);
-                results.push((index, self.charge(hits).await));
+                results.push((index, self.charge_result(hits).await));
                 continue;
             }
             leader = leader.or_else(|| self.topology.try_hold());
-            let mut future = Box::pin(async move { (index, self.charge(hits).await) });
+            let mut future = Box::pin(async move { (index, self.charge_result(hits).await) });
             // Polled once, so that it is enqueued before the next request.
             match poll_immediate(&mut future).await {
                 Some(result) => results.push(result),
@@ -38,6 +38,10 @@ impl RedisStoreInner {
         results.extend(join_all(pending).await);
         results.sort_unstable_by_key(|(index, _)| *index);
         results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    async fn charge_result(self: &Arc<Self>, hits: KeyedHits) -> Result<ChargeResult, StoreError> {
+        self.charge(hits).await.map(|(result, _)| result)
     }
 
     /// Decides and charges a request whose keys are in several slots.

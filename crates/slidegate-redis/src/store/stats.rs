@@ -12,7 +12,9 @@ use tokio::time::Instant;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// Number of calls of the store, including the calls that the denial cache decided.
+    /// Number of calls of Redis. Denials of the denial cache are not included, except in [`charge_many_async`].
+    ///
+    /// [`charge_many_async`]: slidegate::Store::charge_many_async
     pub calls: u64,
     /// The time that all calls together took. Divided by [`calls`](Self::calls), it is their mean latency.
     pub call_time: Duration,

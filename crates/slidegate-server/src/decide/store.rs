@@ -12,7 +12,7 @@ use slidegate::store::{
 };
 use slidegate::{MemoryStore, StoreError};
 use slidegate_cluster::ClusterStore;
-use slidegate_redis::RedisStore;
+use slidegate_redis::{ChargeSource, RedisStore};
 
 use crate::telemetry::StoreRecorder;
 use crate::telemetry::metrics::{ClusterStats, OvershootBuckets, StoreStats};
@@ -132,7 +132,18 @@ impl slidegate::Store for ServerStore {
     type Kind = slidegate::store::Asynchronous;
 
     async fn charge_async(&self, call: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        record!(self, store => store.charge_async(call))
+        let (store, recorder) = match self {
+            Self::Memory(store, recorder) => {
+                return recorder.record(store.charge_async(call)).await;
+            }
+            Self::Cluster(store, recorder) => {
+                return recorder.record(store.charge_async(call)).await;
+            }
+            Self::Redis(store, recorder) => (store, recorder),
+        };
+        let charge = Box::pin(async { store.charge_with_source(call).await });
+        let is_call = |(_, source): &(_, ChargeSource)| *source == ChargeSource::Redis;
+        recorder.record_if(charge, is_call).await.map(|(result, _)| result)
     }
 
     async fn charge_many_async(

@@ -132,6 +132,16 @@ impl StoreRecorder {
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        self.record_if(call, |_| true).await
+    }
+
+    /// Runs what may be a call, and records it. If `is_call` returns `false` for the result, the store was not called,
+    /// and only the trace has a record.
+    pub async fn record_if<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+        is_call: impl FnOnce(&T) -> bool,
+    ) -> Result<T, StoreError> {
         let span = self.tracer.as_ref().map(StoreTracer::begin);
         let timed = self.metrics.as_ref().map(|metrics| (metrics, Instant::now()));
         let result = call.await;
@@ -139,7 +149,9 @@ impl StoreRecorder {
         if let Some(error) = error {
             self.failure_log.log(error);
         }
-        if let Some((metrics, started)) = timed {
+        if let Some((metrics, started)) = timed
+            && result.as_ref().map_or(true, is_call)
+        {
             metrics.record_call(started.elapsed(), error);
         }
         if let Some(span) = span {
