@@ -26,6 +26,7 @@ use self::names::NameChecks;
 use self::store::ServerStore;
 use crate::connections::bodies::BodyBudget;
 use crate::permits::token::PermitToken;
+use crate::reservations::open::OpenReservations;
 use crate::reservations::token::{ReservationToken, TokenSealer};
 use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::{ReloadResult, StoreStats};
@@ -70,6 +71,9 @@ pub struct DecidedCall {
     pub permit: Option<PermitToken>,
     /// The token of the reservation; `None` without a reservation, or if the request is denied.
     pub reservation: Option<ReservationToken>,
+    /// The units that open reservations hold in the limit that determined the decision about a reservation; `None` if
+    /// they are not known.
+    pub reserved: Option<u64>,
 }
 
 impl<'r> Call<'r> {
@@ -93,6 +97,8 @@ pub struct Service {
     health: Health,
     /// Creates and opens the tokens of reservations and permits.
     pub(crate) tokens: TokenSealer,
+    /// The reservations that are not settled; `None` if other instances may settle them.
+    pub(crate) open_reservations: Option<OpenReservations>,
     name_checks: NameChecks,
     options: ServiceOptions,
 }
@@ -104,6 +110,8 @@ pub struct ServiceOptions {
     pub is_observe_only: bool,
     /// The memory of the request bodies of all client listeners.
     pub bodies: BodyBudget,
+    /// Whether other instances can settle the reservations of this one.
+    pub shares_reservations: bool,
 }
 
 impl Service {
@@ -117,7 +125,17 @@ impl Service {
         options: ServiceOptions,
     ) -> Self {
         let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate.policy(), &telemetry));
-        Self { gate, active_policy, telemetry, health, tokens, options, name_checks }
+        let open_reservations = (!options.shares_reservations).then(OpenReservations::default);
+        Self {
+            gate,
+            active_policy,
+            telemetry,
+            health,
+            tokens,
+            open_reservations,
+            name_checks,
+            options,
+        }
     }
 
     /// Decides about a call by the policy that the caller has loaded, and records the decision. If the future is dropped,
@@ -148,12 +166,16 @@ impl Service {
             }
             _ => None,
         };
+        let reserved = match call.operation {
+            Operation::Reserve { .. } => self.reserved_units(&decision, &matched),
+            _ => None,
+        };
         self.check_attributes(&active.policy, call, &decision)?;
         let permit = match decision.permit() {
             Some(permit) => self.permit_token(call, permit)?,
             None => None,
         };
-        Ok(DecidedCall { decision, permit, reservation })
+        Ok(DecidedCall { decision, permit, reservation, reserved })
     }
 
     /// Records a decision in the trace span of the call. The decision of a check is also recorded in the metrics and the

@@ -222,6 +222,9 @@ pub struct ReserveResponse<'r> {
     reservation: Option<&'r str>,
     /// Milliseconds until the token expires. Null if the request is denied.
     expires_in_ms: Option<u64>,
+    /// Units of `limit` that reservations hold which are not settled, with this one if it is allowed. Null if no limit
+    /// determined the decision, or if other instances may settle reservations.
+    reserved: Option<u64>,
 }
 
 /// The status of one limit.
@@ -309,6 +312,7 @@ impl<'r> ReserveResponse<'r> {
             decision: CheckResponse::new(decided),
             reservation: token.map(|token| &*token.text),
             expires_in_ms: token.map(|token| ceil_millis(token.ttl)),
+            reserved: decided.reserved,
         }
     }
 }

@@ -2,14 +2,16 @@
 
 pub mod body;
 pub mod metric;
+pub mod open;
 pub mod token;
 
 use std::time::Duration;
 
 use slidegate::clock::{Clock, WallClock};
 use slidegate::gate::ReservedCall;
+use slidegate::policy::MatchedRules;
 use slidegate::store::{CallId, CallIdentity, SettleResult};
-use slidegate::{ActualCosts, Decision};
+use slidegate::{ActualCosts, Decision, Store};
 
 use self::metric::SettlementResult;
 use self::token::{Reservation, ReservationOrigin, ReservationToken, TokenError};
@@ -52,7 +54,12 @@ impl Service {
             },
         };
         match self.tokens.seal(&reservation) {
-            Ok(text) => Ok(Some(ReservationToken { text, ttl })),
+            Ok(text) => {
+                if let Some(open) = &self.open_reservations {
+                    open.open(&reservation, WallClock.now());
+                }
+                Ok(Some(ReservationToken { text, ttl }))
+            }
             Err(error) => {
                 let (none, is_degraded) = (ActualCosts::none(), decision.is_degraded());
                 // If this fails, the estimate stays charged, as if the caller had not settled.
@@ -60,6 +67,24 @@ impl Service {
                 Err(error.into())
             }
         }
+    }
+
+    /// Returns the units that open reservations hold in the limit that determined a decision. Returns `None` if no limit
+    /// did, if other instances may settle reservations, or if the store was unavailable.
+    pub(crate) fn reserved_units(
+        &self,
+        decision: &Decision<'_>,
+        matched: &MatchedRules<'_>,
+    ) -> Option<u64> {
+        let open = self.open_reservations.as_ref().filter(|_| !decision.is_degraded())?;
+        let status = decision.binding()?;
+        let rule_match = status.find_match(matched)?;
+        let mut limits = rule_match.limits().iter().zip(rule_match.hits());
+        let (_, hit) = limits.find(|(limit, _)| limit.index() == status.limit_index())?;
+        let counter = self.store().counter_id(&hit)?;
+        let used = status.limit().capacity().saturating_add_signed(-status.outcome().free());
+        // Units that have left the window are settled without effect.
+        Some(open.reserved_units(&counter, WallClock.now()).min(used))
     }
 
     /// Corrects the charges of a reservation to its actual costs, once, and counts the result.
@@ -97,6 +122,9 @@ impl Service {
         let is_degraded = reservation.origin == ReservationOrigin::FallbackOfThisInstance;
         let call = &reservation.call;
         let settled = call.settle_async(&self.gate, actual, remaining, is_degraded).await;
+        if let (Some(open), Ok(_)) = (&self.open_reservations, &settled) {
+            open.settle(call.id());
+        }
         let (result, kind, detail) = match settled {
             Ok(SettleResult::Settled) => return (SettlementResult::Settled, Ok(())),
             Ok(SettleResult::Repeated) => return (SettlementResult::Repeated, Ok(())),

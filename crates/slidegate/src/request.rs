@@ -26,6 +26,7 @@ pub struct Request<'a> {
     /// The identity of the call, if it has an idempotency key.
     identity: Option<CallIdentity>,
     max_wait: Duration,
+    waits_for_settlements: bool,
 }
 
 impl<'a> Request<'a> {
@@ -43,7 +44,13 @@ impl<'a> Request<'a> {
     }
 
     fn with_descriptor_list(domain: &'a str, descriptors: SmallVec<[Descriptor<'a>; 1]>) -> Self {
-        Self { domain, descriptors, identity: None, max_wait: Duration::ZERO }
+        Self {
+            domain,
+            descriptors,
+            identity: None,
+            max_wait: Duration::ZERO,
+            waits_for_settlements: false,
+        }
     }
 
     /// Sets the idempotency key: if an earlier request with the same key was admitted, its decision is returned, and
@@ -94,6 +101,19 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn with_max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait, ..self }
+    }
+
+    /// Makes a check wait for its whole [maximum wait](Self::with_max_wait) if it does not fit, because settlements of other
+    /// requests may return units. By default, a check is denied as soon as it is known that the units in use leave the
+    /// window too late.
+    #[must_use]
+    pub fn waiting_for_settlements(self) -> Self {
+        Self { waits_for_settlements: true, ..self }
+    }
+
+    /// Returns whether the request [waits for settlements](Self::waiting_for_settlements).
+    pub(crate) fn waits_for_settlements(&self) -> bool {
+        self.waits_for_settlements
     }
 
     /// Returns the domain. Only rules of this domain apply.
@@ -150,7 +170,9 @@ impl<'a> Request<'a> {
         if identity.is_none() && max_wait.is_zero() {
             return None;
         }
-        Some(Box::new(CallOptions { identity, max_wait, request_bytes: self.bytes() }))
+        let waits_for_settlements = self.waits_for_settlements;
+        let request_bytes = self.bytes();
+        Some(Box::new(CallOptions { identity, max_wait, waits_for_settlements, request_bytes }))
     }
 
     /// Returns the bytes of the descriptors; see [`Descriptor::bytes`].
@@ -169,6 +191,7 @@ impl<'a> Request<'a> {
 pub(crate) struct CallOptions {
     pub(crate) identity: Option<CallIdentity>,
     pub(crate) max_wait: Duration,
+    pub(crate) waits_for_settlements: bool,
     /// The bytes that the request takes while the call waits.
     pub(crate) request_bytes: usize,
 }

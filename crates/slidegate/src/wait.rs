@@ -67,6 +67,8 @@ pub(crate) enum Step {
 pub(crate) struct Wait<'q> {
     started: Instant,
     deadline: Option<Instant>,
+    /// Whether the call waits until its deadline for units that settlements may return.
+    waits_for_settlements: bool,
     jitter: Jitter,
     place: Place<'q>,
     state: State,
@@ -103,12 +105,18 @@ impl<'q> Wait<'q> {
         Self {
             started: now,
             deadline: max_wait.and_then(|wait| now.checked_add(wait)),
+            waits_for_settlements: false,
             jitter: queues.options().jitter,
             place: Place::new(queues, request_bytes),
             state: State::Ready,
             has_paused: false,
             retry_interval: MIN_RETRY_INTERVAL,
         }
+    }
+
+    /// Makes the call wait until its deadline if units may be returned.
+    pub(crate) fn for_settlements(self, waits_for_settlements: bool) -> Self {
+        Self { waits_for_settlements, ..self }
     }
 
     /// Returns the next step. `counters` returns the counters that can deny the call.
@@ -148,13 +156,15 @@ impl<'q> Wait<'q> {
         let fits_after = decision.retry_after();
         let sleep = match fits_after {
             Some(wait) if self.is_in_time(now, wait) => self.jitter.draw().extend(wait),
-            None if waits_for_permit(&decision) && !self.is_over(now) => self.next_retry_interval(),
+            _ if self.waits_for_other_calls(&decision) && !self.is_over(now) => {
+                self.next_retry_interval()
+            }
             _ => return Some(self.end(WaitEnd::TimedOut, now, decision)),
         };
         let remaining = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
         let sleep = remaining.map_or(sleep, |remaining| sleep.min(remaining)).max(TIMER_PRECISION);
         let wakes_at = now.checked_add(sleep);
-        let fits_at = fits_after.and(wakes_at);
+        let fits_at = fits_after.filter(|wait| self.is_in_time(now, *wait)).and(wakes_at);
         self.state = match self.place.prepare_sleep(fits_at, denying) {
             Ok(true) => State::Pausing(wakes_at),
             Ok(false) => State::Ready,
@@ -173,7 +183,7 @@ impl<'q> Wait<'q> {
         decision: Decision<'l>,
     ) -> Option<Decision<'l>> {
         let State::Peeking(reason) = self.state else { return None };
-        let own_wait = if decision.is_allowed() || waits_for_permit(&decision) {
+        let own_wait = if decision.is_allowed() || self.waits_for_other_calls(&decision) {
             Some(Duration::ZERO)
         } else {
             decision.retry_after()
@@ -223,6 +233,12 @@ impl<'q> Wait<'q> {
         } else {
             decision
         }
+    }
+
+    /// Returns whether another call may make this one fit, at a time that is not known: a request in flight ends, or a
+    /// settlement returns units.
+    fn waits_for_other_calls(&self, decision: &Decision<'_>) -> bool {
+        waits_for_permit(decision) || self.waits_for_settlements && decision.retry_after().is_some()
     }
 
     fn next_retry_interval(&mut self) -> Duration {

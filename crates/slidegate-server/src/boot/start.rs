@@ -96,6 +96,7 @@ pub async fn start_service(
     let options = ServiceOptions {
         is_observe_only: settings.is_observe_only,
         bodies: BodyBudget::new(settings.max_buffered),
+        shares_reservations: is_shared_store && token_key.is_some(),
     };
     Ok(Service::new(gate, telemetry, health, tokens, name_checks, options))
 }

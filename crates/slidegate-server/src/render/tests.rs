@@ -5,7 +5,7 @@ use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 use super::*;
 
 fn decided(decision: Decision<'static>) -> DecidedCall {
-    DecidedCall { decision, permit: None, reservation: None }
+    DecidedCall { decision, permit: None, reservation: None, reserved: None }
 }
 
 /// Renders the decision about a request while the store is unavailable. The rule has the setting

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::bad_input::assert_problem;
 use crate::client::{Client, HttpResponse};
 use crate::common::Server;
+use crate::waiting::wait_for_waiting_calls;
 
 const POLICY: &str = "
 rules:
@@ -194,6 +195,45 @@ fn denied_reservation_has_no_token() {
     let json = denied.json();
     assert_eq!((denied.status, &json["reason"]), (429, &json!("cost_exceeds_max")));
     assert_eq!((&json["reservation"], &json["expires_in_ms"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn response_says_how_much_of_use_is_reserved() {
+    let server = Server::start(POLICY);
+    let client = Client::new(&server);
+    let body = |tokens: u64| json!({"attributes": {"client": "ann"}, "costs": {"tokens": tokens}});
+    post(&client, "/v1/report", &body(100));
+    let reserved = post(&client, "/v1/reserve", &body(890)).json();
+    assert_eq!((&reserved["remaining"], &reserved["reserved"]), (&json!(10), &json!(890)));
+    let denied = post(&client, "/v1/reserve", &body(20));
+    assert_eq!((denied.status, &denied.json()["reserved"]), (429, &json!(890)));
+    assert!(denied.json()["retry_after_ms"].as_u64().unwrap() > 3_000_000);
+    let settle = json!({"reservation": reserved["reservation"], "costs": {"tokens": 300}});
+    for _ in 0..2 {
+        assert_eq!(post(&client, "/v1/settle", &settle).status, 200);
+    }
+    let again = post(&client, "/v1/reserve", &body(600)).json();
+    assert_eq!((&again["remaining"], &again["reserved"]), (&json!(0), &json!(600)));
+    let unlimited = post(&client, "/v1/reserve", &json!({"attributes": {}})).json();
+    assert_eq!(unlimited["reserved"], Value::Null, "no limit applies");
+}
+
+#[test]
+fn waiting_reservation_is_admitted_by_settlement() {
+    let server = Server::start_with_admin(POLICY, &["--max-wait", "30s"]);
+    let (client, address) = (Client::new(&server), server.address());
+    let token = reserve(&client, 1, 1_000);
+    let body =
+        json!({"attributes": {"client": "ann"}, "costs": {"tokens": 200}, "wait_ms": 30_000});
+    let reserved = thread::scope(|scope| {
+        let waiting = scope.spawn(|| post(&Client::with_address(address), "/v1/reserve", &body));
+        wait_for_waiting_calls(&server, 1);
+        let settle = json!({"reservation": token, "costs": {"tokens": 700}});
+        assert_eq!(post(&client, "/v1/settle", &settle).status, 200);
+        waiting.join().unwrap()
+    });
+    assert_eq!((reserved.status, &reserved.json()["reserved"]), (200, &json!(200)));
+    assert_eq!(remaining(&client, "ann")[1], 100);
 }
 
 #[test]

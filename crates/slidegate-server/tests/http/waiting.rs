@@ -44,7 +44,7 @@ fn metric(server: &Server, name: &str) -> f64 {
 }
 
 /// Blocks until this number of calls wait.
-fn wait_for_waiting_calls(server: &Server, calls: u32) {
+pub fn wait_for_waiting_calls(server: &Server, calls: u32) {
     let started = Instant::now();
     while metric(server, "slidegate_waiting_calls") != f64::from(calls) {
         assert!(started.elapsed() < Duration::from_secs(30), "{calls} calls do not wait");

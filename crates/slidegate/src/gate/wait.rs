@@ -83,7 +83,8 @@ impl<S: Store> Gate<S> {
         max_wait: Option<Duration>,
     ) -> Decision<'static> {
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, max_wait, request.bytes(), timer.now());
+        let wait = Wait::new(queues, max_wait, request.bytes(), timer.now());
+        let mut wait = wait.for_settlements(request.waits_for_settlements());
         run_wait!(
             wait,
             timer,
@@ -108,7 +109,10 @@ impl<S: Store> Gate<S> {
         request_bytes: usize,
     ) -> Decision<'static> {
         let queues = &self.wait_queues;
-        let mut wait = Wait::new(queues, max_wait, request_bytes, timer.now());
+        let waits_for_settlements =
+            matched.options().is_some_and(|options| options.waits_for_settlements);
+        let wait = Wait::new(queues, max_wait, request_bytes, timer.now());
+        let mut wait = wait.for_settlements(waits_for_settlements);
         run_wait!(
             wait,
             timer,

@@ -431,3 +431,29 @@ fn units_returned_during_first_decision_are_noticed() {
         }
     });
 }
+
+#[test]
+fn call_that_waits_for_settlements_is_admitted_by_one() {
+    run_on_paused_time(async {
+        let (clock, gate) = local_gate(UNITS);
+        let first = gate.check(&request(10));
+        let call = |max_wait| request(4).with_max_wait(max_wait).waiting_for_settlements();
+        let denied = gate.check_async(&request(4).with_max_wait(ms(5_000))).await;
+        assert_eq!((denied.is_allowed(), clock.elapsed_ms()), (false, 0), "denied at once");
+        let wait = async {
+            let decision = gate.check_async(&call(ms(5_000))).await;
+            (decision.is_allowed(), clock.elapsed_ms())
+        };
+        let settle = async {
+            sleep(ms(FREED_AT)).await;
+            gate.settle(&first, 6);
+        };
+        assert_eq!(tokio::join!(wait, settle), ((true, FREED_AT), ()));
+        let denied = gate.check_async(&call(ms(500))).await;
+        assert_eq!((denied.is_allowed(), clock.elapsed_ms()), (false, FREED_AT + 500));
+        let too_large = request(11).with_max_wait(ms(500)).waiting_for_settlements();
+        let denied = gate.check_async(&too_large).await;
+        assert_eq!(denied.reason(), Some(Reason::CostExceedsMax));
+        assert_eq!(clock.elapsed_ms(), FREED_AT + 500, "a cost that never fits does not wait");
+    });
+}

@@ -37,7 +37,7 @@ pub struct CallBody<'b> {
     /// `/v1/peek`.
     #[serde(default, deserialize_with = "read_idempotency_key")]
     idempotency_key: Option<Text<'b>>,
-    /// Milliseconds for which a check may wait until the request fits, in the order of arrival; bounded by the server.
+    /// Milliseconds for which a check or a reservation may wait until the request fits, in the order of arrival; bounded by the server.
     #[serde(default, deserialize_with = "read_wait_ms")]
     wait_ms: Option<Duration>,
     /// Milliseconds for which a reservation can be settled, at most 24 hours.
@@ -111,6 +111,10 @@ impl<'b> CallBody<'b> {
             None => request,
         };
         let request = request.with_max_wait(self.wait_ms.unwrap_or_default());
+        let request = match operation {
+            Operation::Reserve { .. } => request.waiting_for_settlements(),
+            _ => request,
+        };
         Call {
             returns_permit: matches!(operation, Operation::Check | Operation::Reserve { .. }),
             ..Call::new(operation, request)
@@ -124,7 +128,7 @@ fn fields_of(endpoint: Endpoint) -> &'static [&'static str] {
         Endpoint::Peek => &["domain", "attributes", "cost", "costs"],
         Endpoint::Report => &["domain", "attributes", "cost", "costs", "idempotency_key"],
         Endpoint::Reserve => {
-            &["domain", "attributes", "cost", "costs", "idempotency_key", "ttl_ms"]
+            &["domain", "attributes", "cost", "costs", "idempotency_key", "wait_ms", "ttl_ms"]
         }
         _ => &["domain", "attributes", "cost", "costs", "idempotency_key", "wait_ms"],
     }
