@@ -424,3 +424,46 @@ fn unlimited_rule_with_store_error_deny_gives_warning() {
         assert_eq!(formatted_warnings(&yaml), [""; 0], "{without_warning}");
     }
 }
+
+/// Returns the warnings about the overrides of a rule with the limit 10/s, with this field `attributes`.
+fn warnings_about_override(fields: &str, attributes: &str) -> Vec<String> {
+    formatted_warnings(&format!(
+        "{attributes}\nrules:\n  - {{ name: a, per: [user|ip], limits: [10/s], overrides: [{{ {fields} }}] }}\n"
+    ))
+}
+
+#[test]
+fn header_that_selects_higher_limit_gives_warning() {
+    for fields in [
+        "when: { header.x-plan: pro }, limits: [100/s]",
+        "when: { header.x-plan: [pro, max] }, limits: unlimited",
+        "when: { header.x-plan: pro }, limits: [10/s], mode: observe",
+        "when: { header.x-plan: pro, method: GET }, limits: [700/min]",
+        "when: { query.plan: pro }, limits: [100/s, 1000000/d]",
+    ] {
+        let warnings = warnings_about_override(fields, "");
+        let [warning] = &warnings[..] else { panic!("{fields}: {warnings:?}") };
+        assert!(warning.starts_with("3:73: a client that sends `"), "{warning}");
+    }
+    let twice = "when: { header.x-plan: pro }, limits: [100/s] }, { when: { header.x-plan: max }, limits: [200/s]";
+    assert_eq!(warnings_about_override(twice, "").len(), 1, "one warning for each attribute");
+}
+
+#[test]
+fn header_that_selects_no_higher_limit_gives_no_warning() {
+    for fields in [
+        "when: { header.x-plan: free }, limits: [5/s]",
+        "when: { header.x-plan: free }, limits: [500/min]",
+        "when: { header.x-plan: free }, limits: denied",
+        "when: { plan: pro }, limits: [100/s]",
+        "when: { header.x-api-key: k-4711 }, limits: [100/s]",
+        "when: { header.authorization: Bearer 4711 }, limits: unlimited",
+        "when: { header.x-plan: pro, ip: 10.0.0.0/8 }, limits: [100/s]",
+        "when: { header.x-plan: pro, user: ann }, limits: [100/s]",
+    ] {
+        assert_eq!(warnings_about_override(fields, ""), [""; 0], "{fields}");
+    }
+    let pro = "when: { header.x-plan: pro }, limits: [100/s]";
+    let listed = "attributes: [user, ip, header.x-plan]";
+    assert_eq!(warnings_about_override(pro, listed), [""; 0], "the list states who sets it");
+}

@@ -4,6 +4,7 @@
 //! exclude each other prove that a rule never applies. A problem that cannot be proved within
 //! [`MAX_WARNING_SEARCH_STEPS`] is not reported.
 
+mod client_headers;
 mod evasion;
 mod misspelt;
 mod sample_requests;
@@ -76,6 +77,7 @@ pub(super) fn find_warnings(
     for source in sources {
         collector.warn_about_route_without_routes(&source);
         collector.warn_about_unlimited_rule_that_denies_without_store(&source);
+        collector.warn_about_chosen_limits(&source);
         collector.add_warnings_about_single_rule(&source);
         domains.entry(source.rule.domain()).or_default().push(source);
     }
