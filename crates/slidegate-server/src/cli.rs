@@ -179,6 +179,7 @@ impl Args {
             }
             Command::Explain(args) => {
                 args.policy_source.resolve_policy_source_precedence(matches)?;
+                args.check_source()?;
             }
             Command::Replay(args) => args.resolve_policy_source(matches)?,
             Command::Validate(args) => args.resolve_policy_precedence(matches),

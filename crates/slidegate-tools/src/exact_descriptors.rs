@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use slidegate::{Descriptor, Policy, Request};
 
+use super::json_line::JsonFields;
 use super::line::{Line, is_attribute_name};
 
 /// The attribute names of the descriptors that are built from each line.
@@ -14,12 +15,16 @@ use super::line::{Line, is_attribute_name};
 pub struct ExactDescriptors<'a>(Vec<Vec<&'a str>>);
 
 impl<'a> ExactDescriptors<'a> {
-    /// Returns the descriptors to which the rules of a domain apply, as far as lines have all their attributes.
-    pub fn from_rules(policy: &'a Policy, domain: &str) -> Self {
+    /// Returns the descriptors to which the rules of a domain apply, as far as lines can have all their attributes:
+    /// lines in JSON have those that `json_fields` names.
+    pub fn from_rules(policy: &'a Policy, domain: &str, json_fields: &JsonFields) -> Self {
         let rules = policy.rules().iter().filter(|rule| rule.domain() == domain);
         let lists = rules.filter_map(|rule| Some(rule.descriptor()?.collect::<Vec<_>>()));
         let distinct: BTreeSet<Vec<&str>> = lists.collect();
-        let is_in_log = |names: &Vec<&str>| names.iter().all(|name| is_attribute_name(name));
+        let is_known = |name: &str| {
+            is_attribute_name(name) || json_fields.other_names().any(|own| own == name)
+        };
+        let is_in_log = |names: &Vec<&str>| names.iter().all(|name| is_known(name));
         Self(distinct.into_iter().filter(is_in_log).collect())
     }
 

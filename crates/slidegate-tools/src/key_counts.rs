@@ -22,6 +22,8 @@ pub struct KeyCounts {
     hasher: RandomState,
     counts: ByHash<KeyCount>,
     denied: ByHash<RuleKey>,
+    /// The number of keys of each rule, indexed by the position of the rule in the policy.
+    keys_of_rules: Vec<u64>,
     uncounted: u64,
 }
 
@@ -61,7 +63,12 @@ impl KeyCounts {
             self.uncounted += 1;
             return None;
         }
-        self.counts.entry(hash).or_default().requests += 1;
+        let count = self.counts.entry(hash).or_default();
+        count.requests += 1;
+        if count.requests == 1 {
+            self.keys_of_rules.resize(self.keys_of_rules.len().max(rule + 1), 0);
+            self.keys_of_rules[rule] += 1;
+        }
         Some(hash)
     }
 
@@ -89,6 +96,12 @@ impl KeyCounts {
         });
         denied.truncate(max_keys);
         denied
+    }
+
+    /// Returns the number of keys of a rule, and how many of them had a denial.
+    pub fn keys_and_denied_keys(&self, rule: usize) -> (u64, u64) {
+        let keys = self.keys_of_rules.get(rule).copied().unwrap_or_default();
+        (keys, self.denied.values().filter(|key| key.rule == rule).count() as u64)
     }
 
     /// Returns the number of requests that were not counted, because their keys exceeded the maximum number of keys.
@@ -128,6 +141,7 @@ mod tests {
             .iter()
             .map(|(key, count)| (key.rule, &*key.values[0].1, count.denied, count.requests));
         assert_eq!(denials.collect::<Vec<_>>(), [(1, "a", 2, 2), (0, "b", 1, 2)]);
+        assert_eq!([0, 1, 2].map(|rule| keys.keys_and_denied_keys(rule)), [(3, 2), (1, 1), (0, 0)]);
     }
 
     #[test]

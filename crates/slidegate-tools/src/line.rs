@@ -13,15 +13,18 @@ use jiff::tz::Offset;
 use slidegate::Timestamp;
 use thiserror::Error;
 
+pub use self::client::without_port;
 use self::client::{ClientFields, parse_client_fields};
 
 /// The values of one line of an access log. Escape sequences are not decoded: a quote in a value remains `\"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// The time of the request.
     pub time: Timestamp,
     /// The values in the order of [`ATTRIBUTE_NAMES`], `None` for missing values.
     values: [Option<&'a str>; VALUE_COUNT],
+    /// The names and values of further attributes, which only lines in JSON have.
+    others: Vec<(&'a str, &'a str)>,
 }
 
 /// The attribute names for the values of a line. `/v1/auth` uses the same names.
@@ -32,7 +35,7 @@ pub const ATTRIBUTE_NAMES: [&str; 7] =
 const ENVOY_CLIENT_ADDRESS_NAME: &str = "remote_address";
 
 /// Returns the index of an attribute in [`ATTRIBUTE_NAMES`].
-fn attribute_index(name: &str) -> Option<usize> {
+pub fn attribute_index(name: &str) -> Option<usize> {
     let name = if name == ENVOY_CLIENT_ADDRESS_NAME { "ip" } else { name };
     ATTRIBUTE_NAMES.iter().position(|known| *known == name)
 }
@@ -89,13 +92,18 @@ pub fn parse(text: &str) -> Result<Line<'_>, LineError> {
     Ok(Line {
         time,
         values: [Some(method), Some(path), ip, host.or(virtual_host), referer, user_agent, user],
+        others: Vec::new(),
     })
 }
 
 impl<'a> Line<'a> {
-    /// Creates a line from its time and its values, which are in the order of the attribute names.
-    pub fn from_values(time: Timestamp, values: [Option<&'a str>; VALUE_COUNT]) -> Self {
-        Self { time, values }
+    /// Creates a line from its time, its values, which are in the order of the attribute names, and further attributes.
+    pub fn from_values(
+        time: Timestamp,
+        values: [Option<&'a str>; VALUE_COUNT],
+        others: Vec<(&'a str, &'a str)>,
+    ) -> Self {
+        Self { time, values, others }
     }
 
     /// Returns all values in the order of the attribute names, `None` for missing values.
@@ -105,7 +113,10 @@ impl<'a> Line<'a> {
 
     /// Returns the value of an attribute, or `None` if the line lacks it.
     pub fn value(&self, name: &str) -> Option<&'a str> {
-        self.values[attribute_index(name)?]
+        match attribute_index(name) {
+            Some(index) => self.values[index],
+            None => self.others.iter().find(|(own, _)| *own == name).map(|(_, value)| *value),
+        }
     }
 
     /// Returns the names and values of the attributes of the request. Missing values are omitted.
@@ -114,6 +125,7 @@ impl<'a> Line<'a> {
             .into_iter()
             .zip(self.values)
             .filter_map(|(name, value)| Some((name, value?)))
+            .chain(self.others.iter().copied())
     }
 }
 
@@ -134,7 +146,7 @@ fn split_at_byte(text: &str, at: u8) -> Option<(&str, &str)> {
 }
 
 /// Parses a time such as `17/May/2015:10:05:03 +0000`. Returns `None` if the time is malformed or before 1970.
-fn parse_timestamp(text: &str) -> Option<Timestamp> {
+pub fn parse_timestamp(text: &str) -> Option<Timestamp> {
     #[rustfmt::skip]
     let &[
         d, dd, b'/', m, mo, mon, b'/', y, yy, yyy, yyyy,
@@ -217,7 +229,7 @@ fn parse_logged_request(request: &str) -> Option<LoggedRequestLine<'_>> {
     Some(LoggedRequestLine { method, host, path: remove_query_string(path) })
 }
 
-fn remove_query_string(path: &str) -> &str {
+pub fn remove_query_string(path: &str) -> &str {
     split_at_byte(path, b'?').map_or(path, |(path, _query)| path)
 }
 

@@ -1,7 +1,10 @@
 //! Stores parsed lines as the byte offsets of their values, so that a stored line need not be parsed again.
 
+use std::ops::Range;
+
 use slidegate::Timestamp;
 
+use super::json_line::JsonLine;
 use super::line::{Line, VALUE_COUNT};
 
 /// A parsed line without its text. Several lines share one text buffer, and each line stores only the offsets of its
@@ -12,6 +15,8 @@ pub struct LineOffsets {
     /// The byte offset of the line in the shared text buffer.
     line_start: usize,
     values: [ByteRange; VALUE_COUNT],
+    /// The values of further attributes, which only lines in JSON have.
+    others: Box<[ByteRange]>,
 }
 
 /// The byte range of a value in its line. A range that begins after its end represents a missing value. 32 bits are
@@ -29,15 +34,35 @@ impl LineOffsets {
         let byte_range = |value: Option<&str>| {
             value.map_or(ByteRange::MISSING_VALUE_RANGE, |value| ByteRange::new(text, value))
         };
-        Self { time: line.time, line_start, values: line.values().map(byte_range) }
+        let values = line.values().map(byte_range);
+        Self { time: line.time, line_start, values, others: Box::default() }
     }
 
-    /// Returns the line with its values. `text` is the shared text buffer.
-    pub fn to_line<'a>(&self, text: &'a str) -> Line<'a> {
+    /// Creates the offsets of the values of a line in JSON. `line_start` is the byte offset of its text in the shared text
+    /// buffer.
+    pub fn from_json_line(line: &JsonLine, line_start: usize) -> Self {
+        let byte_range = |range: &Option<Range<usize>>| match range {
+            Some(range) => ByteRange { begin: range.start as u32, end: range.end as u32 },
+            None => ByteRange::MISSING_VALUE_RANGE,
+        };
+        let values = line.standard.each_ref().map(byte_range);
+        Self {
+            time: line.time,
+            line_start,
+            values,
+            others: line.other.iter().map(byte_range).collect(),
+        }
+    }
+
+    /// Returns the line with its values. `text` is the shared text buffer, and `names` has the names of the further
+    /// attributes of lines in JSON.
+    pub fn to_line<'a>(&self, text: &'a str, names: &'a [Box<str>]) -> Line<'a> {
         let text = &text[self.line_start..];
         let value =
             |byte_range: ByteRange| text.get(byte_range.begin as usize..byte_range.end as usize);
-        Line::from_values(self.time, self.values.map(value))
+        let others = names.iter().zip(&self.others);
+        let others = others.filter_map(|(name, range)| Some((&**name, value(*range)?)));
+        Line::from_values(self.time, self.values.map(value), others.collect())
     }
 }
 

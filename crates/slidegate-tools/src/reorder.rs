@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use slidegate::Timestamp;
 
+use super::json_line::JsonLine;
 use super::line::Line;
 use super::line_offsets::LineOffsets;
 
@@ -48,14 +49,22 @@ impl ReorderBuffer {
 
     /// Adds a line to the buffer. The line was parsed from `text`.
     pub fn push(&mut self, text: &str, line: &Line<'_>) {
-        self.newest = self.newest.max(line.time);
+        let batch = self.batch_of(line.time);
+        batch.push(text, |start| LineOffsets::new(text, line, start));
+    }
+
+    /// Adds a line in JSON to the buffer.
+    pub fn push_json_line(&mut self, line: &JsonLine) {
+        let batch = self.batch_of(line.time);
+        batch.push(&line.text, |start| LineOffsets::from_json_line(line, start));
+    }
+
+    /// Returns the batch for a new line with this time.
+    fn batch_of(&mut self, time: Timestamp) -> &mut LineBatch {
+        self.newest = self.newest.max(time);
         self.pending_lines += 1;
         let spare_batches = &mut self.spare_batches;
-        let batch = self
-            .pending
-            .entry(line.time)
-            .or_insert_with(|| spare_batches.pop().unwrap_or_default());
-        batch.push(text, line);
+        self.pending.entry(time).or_insert_with(|| spare_batches.pop().unwrap_or_default())
     }
 
     /// Returns the lines with the earliest time if their delay is over, or if the buffer holds too many lines.
@@ -84,14 +93,15 @@ impl ReorderBuffer {
 }
 
 impl LineBatch {
-    fn push(&mut self, text: &str, line: &Line<'_>) {
-        self.lines.push(LineOffsets::new(text, line, self.text.len()));
+    fn push(&mut self, text: &str, offsets: impl FnOnce(usize) -> LineOffsets) {
+        self.lines.push(offsets(self.text.len()));
         self.text.push_str(text);
     }
 
-    /// Returns the lines of the batch in the order of the log.
-    pub fn lines(&self) -> impl Iterator<Item = Line<'_>> {
-        self.lines.iter().map(|offsets| offsets.to_line(&self.text))
+    /// Returns the lines of the batch in the order of the log. `names` has the names of the further attributes of lines in
+    /// JSON.
+    pub fn lines<'l>(&'l self, names: &'l [Box<str>]) -> impl Iterator<Item = Line<'l>> {
+        self.lines.iter().map(|offsets| offsets.to_line(&self.text, names))
     }
 }
 
@@ -108,7 +118,7 @@ mod tests {
         let mut out = Vec::new();
         let mut output = |batch: &LineBatch| {
             let entries = batch
-                .lines()
+                .lines(&[])
                 .map(|line| format!("{}{}", line.time, line.values()[0].unwrap_or_default()));
             out.extend(entries.map(|entry| entry.replace(".000000", ".")));
         };

@@ -1,6 +1,7 @@
 //! The report of `slidegate replay`, as text or as JSON.
 
 mod accuracy;
+mod missing_attributes;
 mod rule_suggestions;
 mod snippet;
 mod suggestions;
@@ -9,9 +10,11 @@ mod table;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use slidegate::policy::{Override, Rule};
 use slidegate::{Algorithm, Policy, Timestamp};
 
 use self::accuracy::{AccuracyReport, DeviationReport};
+use self::missing_attributes::{MissingAttribute, missing_attributes};
 use self::suggestions::Suggestions;
 pub use self::table::escape_control;
 use super::key_counts::{KeyCount, RuleKey};
@@ -29,6 +32,9 @@ pub struct ReplayReport<'a> {
     first: Option<String>,
     last: Option<String>,
     rules: Vec<RuleReport<'a>>,
+    /// The attributes that rules use and that no line has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing_attributes: Vec<MissingAttribute<'a>>,
     top_denied: Vec<DeniedKey<'a>>,
     /// Number of requests whose keys were not counted, because there were more keys than `--max-keys`. They are not
     /// included in `top_denied`, `exact` and `suggestions`.
@@ -45,6 +51,10 @@ struct RuleReport<'a> {
     rule: &'a str,
     #[serde(flatten)]
     counts: RequestCounts,
+    /// The number of keys of the rule; `None` if it has one counter for all requests.
+    clients: Option<u64>,
+    /// The number of keys with at least one request above a limit.
+    clients_denied: Option<u64>,
     exact: DeviationReport,
     limits: Vec<LimitReport<'a>>,
 }
@@ -53,6 +63,9 @@ struct RuleReport<'a> {
 #[derive(Debug, Serialize)]
 struct LimitReport<'a> {
     limit: NamedQuota<'a>,
+    /// The override that has the limit; `None` if the rule itself has it.
+    #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
+    by_override: Option<String>,
     algorithm: &'static str,
     #[serde(flatten)]
     counts: RequestCounts,
@@ -85,13 +98,23 @@ impl<'a> ReplayReport<'a> {
     /// Creates the report about the rules of one domain. It lists at most `top` denied keys.
     pub fn new(policy: &'a Policy, domain: &str, stats: &'a ReplayStats, top: usize) -> Self {
         let rules = policy.rules().iter().zip(&stats.rules);
-        let rules =
-            rules.filter(|(rule, _)| rule.domain() == domain).map(|(rule, stats)| RuleReport {
+        let rules = rules.enumerate().filter(|(_, (rule, _))| rule.domain() == domain);
+        let rules = rules.map(|(index, (rule, rule_stats))| {
+            let (clients, denied) = stats.keys.keys_and_denied_keys(index);
+            let has_keys = !rule.per().entries().is_empty();
+            RuleReport {
                 rule: rule.name(),
-                counts: stats.counts,
-                exact: DeviationReport::new(stats.deviation),
-                limits: stats.limits.iter().map(LimitReport::new).collect(),
-            });
+                counts: rule_stats.counts,
+                clients: has_keys.then_some(clients),
+                clients_denied: has_keys.then_some(denied),
+                exact: DeviationReport::new(rule_stats.deviation),
+                limits: rule_stats
+                    .limits
+                    .iter()
+                    .map(|limit| LimitReport::new(rule, limit))
+                    .collect(),
+            }
+        });
         Self {
             requests: stats.counts.requests,
             allowed: stats.counts.allowed,
@@ -101,6 +124,7 @@ impl<'a> ReplayReport<'a> {
             first: stats.span.map(|(first, _)| format_timestamp(first)),
             last: stats.span.map(|(_, last)| format_timestamp(last)),
             rules: rules.collect(),
+            missing_attributes: missing_attributes(policy, domain, stats),
             top_denied: stats
                 .keys
                 .most_denied(top)
@@ -127,12 +151,27 @@ impl<'a> ReplayReport<'a> {
     /// Removes the results of rules from the report, because the user has not provided a policy.
     pub fn without_policy(self) -> Self {
         let suggestions = self.suggestions.map(Suggestions::without_policy);
-        Self { rules: Vec::new(), suggestions, ..self }
+        Self { rules: Vec::new(), missing_attributes: Vec::new(), suggestions, ..self }
+    }
+}
+
+impl RuleReport<'_> {
+    /// Formats the number of clients with a denial, such as `3 of 250`; empty if the rule does not distinguish clients.
+    fn format_clients(&self) -> String {
+        match (self.clients, self.clients_denied) {
+            (Some(clients), Some(denied)) => format!("{denied} of {clients}"),
+            _ => String::new(),
+        }
     }
 }
 
 impl<'a> LimitReport<'a> {
-    fn new(LimitStats { limit: rule_limit, counts, accuracy }: &'a LimitStats) -> Self {
+    fn new(
+        rule: &Rule,
+        LimitStats { limit: rule_limit, counts, accuracy }: &'a LimitStats,
+    ) -> Self {
+        let by_override = override_with_limit(rule, rule_limit.index());
+        let named = by_override.as_ref().map(|label| format!(" ({label})")).unwrap_or_default();
         let (limit, quota) = (rule_limit.limit(), rule_limit.limit().quota());
         Self {
             limit: NamedQuota {
@@ -140,11 +179,12 @@ impl<'a> LimitReport<'a> {
                 max: quota.max(),
                 window_ms: table::ceil_millis(limit.window()),
             },
+            by_override,
             algorithm: limit.algorithm().name(),
             counts: *counts,
             exact: AccuracyReport::new(accuracy, quota.max()),
             has_burst: matches!(limit.algorithm(), Algorithm::TokenBucket { .. }),
-            text: format!("  {}: {limit}", rule_limit.id()),
+            text: format!("  {}{named}: {limit}", rule_limit.id()),
         }
     }
 }
@@ -162,6 +202,19 @@ impl<'a> DeniedKey<'a> {
             self.key.iter().map(|(name, value)| format!(" {name}={}", escape_control(value)));
         pairs.fold(self.rule.to_owned(), |text, pair| text + &pair)
     }
+}
+
+/// Returns the override of a rule that has the limit with this index, such as ``override `pro` ``; `None` if the rule itself
+/// has it.
+fn override_with_limit(rule: &Rule, limit_index: usize) -> Option<String> {
+    let has_limit = |other: &Override| {
+        other.settings().limits().iter().any(|limit| limit.index() == limit_index)
+    };
+    let position = rule.overrides().iter().position(has_limit)?;
+    Some(match rule.overrides()[position].name() {
+        Some(name) => format!("override `{name}`"),
+        None => format!("override {}", position + 1),
+    })
 }
 
 /// Formats a time in UTC, such as `2015-05-17T10:05:03Z`.
@@ -182,6 +235,7 @@ impl fmt::Display for ReplayReport<'_> {
         self.write_summary(f)?;
         if !self.rules.is_empty() {
             self.write_rule_table(f)?;
+            self.missing_attributes.iter().try_for_each(|missing| missing.fmt(f))?;
             accuracy::write(f, self)?;
         }
         if self.denied > 0 {
@@ -207,27 +261,34 @@ impl ReplayReport<'_> {
     }
 
     fn write_rule_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rows: Vec<(String, &RequestCounts)> = Vec::new();
+        let mut rows: Vec<(String, &RequestCounts, String)> = Vec::new();
         for rule in &self.rules {
-            rows.push((rule.rule.to_owned(), &rule.counts));
-            rows.extend(rule.limits.iter().map(|limit| (limit.text.clone(), &limit.counts)));
+            rows.push((rule.rule.to_owned(), &rule.counts, rule.format_clients()));
+            let limits = rule.limits.iter();
+            rows.extend(limits.map(|limit| (limit.text.clone(), &limit.counts, String::new())));
         }
         let title = "rule and its limits";
-        if rows.iter().all(|(_, counts)| counts.observed == 0) {
-            let rows = rows.into_iter().map(|(name, counts)| {
-                (name, [counts.requests, counts.allowed, counts.denied].map(|n| n.to_string()))
+        if rows.iter().all(|(_, counts, _)| counts.observed == 0) {
+            let rows = rows.into_iter().map(|(name, counts, clients)| {
+                let [requests, allowed, denied] =
+                    [counts.requests, counts.allowed, counts.denied].map(|n| n.to_string());
+                (name, [requests, allowed, denied, clients])
             });
-            table::write(f, title, ["requests", "allowed", "denied"], &rows.collect::<Vec<_>>())?;
+            let head = ["requests", "allowed", "denied", "clients denied"];
+            table::write(f, title, head, &rows.collect::<Vec<_>>())?;
         } else {
-            let rows = rows.into_iter().map(|(name, counts)| {
+            let rows = rows.into_iter().map(|(name, counts, clients)| {
                 let RequestCounts { requests, allowed, denied, observed } = *counts;
-                (name, [requests, allowed, denied, observed].map(|n| n.to_string()))
+                let [requests, allowed, denied, observed] =
+                    [requests, allowed, denied, observed].map(|n| n.to_string());
+                (name, [requests, allowed, denied, observed, clients])
             });
-            let head = ["requests", "allowed", "denied", "observed"];
+            let head = ["requests", "allowed", "denied", "observed", "clients denied"];
             table::write(f, title, head, &rows.collect::<Vec<_>>())?;
             writeln!(
                 f,
-                "(Observed: requests that exceeded the limit but were not denied, because the rule only observes.)"
+                "(Observed: requests that exceeded the limit but were not denied, because the rule only observes. Their clients\n\
+                 count as denied.)"
             )?;
         }
         writeln!(

@@ -8,6 +8,7 @@ use slidegate::clock::Clock;
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
 use super::exact_descriptors::ExactDescriptors;
+use super::json_line::JsonFields;
 use super::line::{self, Line};
 use super::reorder::{LineBatch, ReorderBuffer};
 use super::source::{LogSource, NextLine};
@@ -29,6 +30,9 @@ pub struct Replay<'a> {
     reorder_buffer: ReorderBuffer,
     /// The descriptors of each request, or `None` if each request is one descriptor with all attributes of its line.
     exact_descriptors: Option<ExactDescriptors<'a>>,
+    /// The fields of lines in JSON, and the names of the attributes that only these lines have.
+    json_fields: JsonFields,
+    json_names: Box<[Box<str>]>,
     stats: ReplayStats,
 }
 
@@ -67,6 +71,8 @@ impl<'a> Replay<'a> {
                 u64::try_from(reorder.as_micros()).unwrap_or(u64::MAX),
             ),
             exact_descriptors: None,
+            json_fields: JsonFields::default(),
+            json_names: Box::default(),
             stats: ReplayStats::new(policy, max_keys, measure_demand),
         }
     }
@@ -74,6 +80,12 @@ impl<'a> Replay<'a> {
     /// Replays each line as a request with these descriptors, in place of one descriptor with all attributes.
     pub fn with_exact_descriptors(self, descriptors: ExactDescriptors<'a>) -> Self {
         Self { exact_descriptors: Some(descriptors), ..self }
+    }
+
+    /// Reads the attributes of lines in JSON from these fields.
+    pub fn with_json_fields(self, json_fields: JsonFields) -> Self {
+        let json_names = json_fields.other_names().map(Into::into).collect();
+        Self { json_fields, json_names, ..self }
     }
 
     /// Returns the statistics of all requests that have been replayed until now.
@@ -107,9 +119,14 @@ impl<'a> Replay<'a> {
         // is much faster.
         let text =
             str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
-        let line =
-            line::parse(&text).map_err(|error| format!("{error}: {}", escape_line_start(&text)))?;
-        self.reorder_buffer.push(&text, &line);
+        let at_line = |error: String| format!("{error}: {}", escape_line_start(&text));
+        if text.starts_with('{') {
+            let line = self.json_fields.parse(&text).map_err(|error| at_line(error.to_string()))?;
+            self.reorder_buffer.push_json_line(&line);
+        } else {
+            let line = line::parse(&text).map_err(|error| at_line(error.to_string()))?;
+            self.reorder_buffer.push(&text, &line);
+        }
         while let Some(batch) = self.reorder_buffer.pop_due() {
             self.replay_line_batch(batch);
         }
@@ -126,7 +143,9 @@ impl<'a> Replay<'a> {
     }
 
     fn replay_line_batch(&mut self, batch: LineBatch) {
-        batch.lines().for_each(|line| self.replay_request(&line));
+        let names = std::mem::take(&mut self.json_names);
+        batch.lines(&names).for_each(|line| self.replay_request(&line));
+        self.json_names = names;
         self.reorder_buffer.recycle(batch);
     }
 
@@ -135,7 +154,7 @@ impl<'a> Replay<'a> {
         // that were still valid at its own time.
         let now = line.time.max(self.clock.now());
         self.clock.set(now);
-        self.stats.record_time(line.time);
+        self.stats.record_line(line);
         let gate = self.gate.get_or_insert_with(|| {
             Gate::new(
                 self.policy.clone(),

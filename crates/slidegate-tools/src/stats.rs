@@ -10,6 +10,7 @@ use slidegate::{Decision, LimitStatus, Policy, Timestamp};
 use super::accuracy::{Deviation, LimitAccuracy, LimitObservation};
 use super::demand::Demand;
 use super::key_counts::KeyCounts;
+use super::line::Line;
 
 /// Statistics of the requests that a replay has decided.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub struct ReplayStats {
     pub rules: Vec<RuleStats>,
     /// The numbers of requests and denials of individual keys.
     pub keys: KeyCounts,
+    /// The names of the attributes that a line had.
+    pub seen_attributes: Vec<Box<str>>,
 }
 
 /// Numbers of requests, counted by result. The counts are for all requests, for one rule, or for one limit.
@@ -96,6 +99,7 @@ impl ReplayStats {
             span: None,
             rules: policy.rules().iter().map(rule).collect(),
             keys: KeyCounts::new(max_keys),
+            seen_attributes: Vec::new(),
         }
     }
 
@@ -122,8 +126,14 @@ impl ReplayStats {
         }
     }
 
-    /// Records the time of a replayed line.
-    pub fn record_time(&mut self, time: Timestamp) {
+    /// Records the time and the attributes of a replayed line.
+    pub fn record_line(&mut self, line: &Line<'_>) {
+        let time = line.time;
+        for (name, _) in line.attributes() {
+            if !self.seen_attributes.iter().any(|seen| **seen == *name) {
+                self.seen_attributes.push(name.into());
+            }
+        }
         let (first, last) = self.span.unwrap_or((time, time));
         self.out_of_order += u64::from(time < self.previous);
         self.previous = time;
@@ -212,10 +222,11 @@ impl RuleStats {
     }
 
     fn get_or_create_limit_stats(&mut self, limit: &RuleLimit) -> &mut LimitStats {
-        let existing_index = self
-            .limits
-            .iter()
-            .position(|own| own.limit.limit() == limit.limit() && own.limit.id() == limit.id());
+        let existing_index = self.limits.iter().position(|own| {
+            own.limit.index() == limit.index()
+                && own.limit.limit() == limit.limit()
+                && own.limit.id() == limit.id()
+        });
         let index = existing_index.unwrap_or_else(|| {
             self.limits.push(LimitStats::new(limit));
             self.limits.len() - 1

@@ -35,6 +35,7 @@ use crate::wire::http::RepeatedHeaders;
 
 /// The flags of `slidegate serve`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("policy", |policy| policy.required_unless_present("ratelimit_config")))]
 pub struct ServeArgs {
     #[command(flatten)]
     pub policy_source: PolicySourceArgs,

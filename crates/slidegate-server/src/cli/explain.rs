@@ -5,6 +5,7 @@ use std::error::Error;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::error::ErrorKind;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
@@ -23,7 +24,6 @@ use crate::policy::file;
 /// The flags of `slidegate explain`.
 #[derive(Debug, clap::Args)]
 #[command(
-    mut_arg("policy", |policy| policy.required_unless_present("server")),
     override_usage = "slidegate explain [OPTIONS] <--policy FILE | --server URL> [NAME=VALUE]..."
 )]
 pub struct ExplainArgs {
@@ -88,6 +88,15 @@ impl FromStr for CostArg {
 }
 
 impl ExplainArgs {
+    /// Checks that the command line or the environment names a policy or a server.
+    pub fn check_source(&self) -> Result<(), clap::Error> {
+        if self.server.is_some() || self.policy_source.has_source() {
+            return Ok(());
+        }
+        let message = "nothing decides about the request: set --server http://127.0.0.1:6070 for the policy and counters of a running server, or --policy FILE or --ratelimit-config DIR for unused limits\n";
+        Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, message))
+    }
+
     /// Returns the number in `--cost N`, which is the cost in all rules that set no cost in the policy. Returns `None`
     /// if the command line has no such flag.
     fn unnamed_cost(&self) -> Option<u64> {

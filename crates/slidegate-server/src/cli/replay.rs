@@ -14,8 +14,8 @@ use slidegate::limit::MAX_UNITS;
 use slidegate::policy::DEFAULT_DOMAIN;
 use slidegate::{Policy, PolicyErrors};
 use slidegate_tools::{
-    ATTRIBUTE_NAMES, ExactDescriptors, Headroom, LogSource, Replay, ReplayOptions, ReplayProgress,
-    ReplayReport, UnparsableLine,
+    ATTRIBUTE_NAMES, ExactDescriptors, FieldMapping, Headroom, JsonFields, LogSource, Replay,
+    ReplayOptions, ReplayProgress, ReplayReport, UnparsableLine,
 };
 use thiserror::Error;
 
@@ -27,7 +27,9 @@ const MAX_PRINTED_UNPARSABLE_LINES: u32 = 5;
 
 /// The flags of `slidegate replay`.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("policy", |policy| policy.required_unless_present("suggest")))]
+#[command(
+    override_usage = "slidegate replay [OPTIONS] <--policy FILE | --ratelimit-config DIR | --suggest> <ACCESS_LOG>..."
+)]
 pub struct ReplayArgs {
     #[command(flatten)]
     pub policy_source: PolicySourceArgs,
@@ -99,7 +101,14 @@ pub struct ReplayArgs {
     )]
     pub reorder: Duration,
 
-    /// Access logs in the common or combined format, plain or gzip, oldest first; `-` is standard input
+    /// Attribute of lines in JSON, and the field that has it; `time` is the time
+    ///
+    /// Such as header.x-api-key=request.headers.X-Api-Key. Can be repeated. By default, the fields of Caddy, Traefik, Envoy
+    /// and nginx, and a field with the name of the attribute.
+    #[arg(long, value_name = "ATTRIBUTE=FIELD")]
+    pub map: Vec<FieldMapping>,
+
+    /// Access logs in the common or combined format, or lines of JSON, plain or gzip, oldest first; `-` is standard input
     #[arg(required = true, value_name = "ACCESS_LOG")]
     pub logs: Vec<PathBuf>,
 }
@@ -127,6 +136,10 @@ impl ReplayArgs {
             source.ratelimit_config.take_if(|_| !is_set("ratelimit_config"));
         }
         source.resolve_policy_source_precedence(matches)?;
+        if !self.suggest && !source.has_source() {
+            let message = "a replay needs a policy to test: set --policy FILE, or --ratelimit-config DIR; --suggest derives limits from the log instead\n";
+            return Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, message));
+        }
         if source.has_source() && matches.value_source("per") == Some(ValueSource::CommandLine) {
             let message =
                 "--per has no effect with a policy, whose rules name the attributes; remove it\n";
@@ -142,7 +155,7 @@ enum ReplayError {
     #[error("{}: cannot be read: {error}", log.display())]
     Unreadable { log: PathBuf, error: io::Error },
     #[error(
-        "none of {0} lines is an access log line in the common or combined format, such as\n\
+        "none of {0} lines is an access log line in JSON, or in the common or combined format, such as\n\
          192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET /path HTTP/1.1\" 200 512 \"-\" \"curl/8.1\""
     )]
     NotAnAccessLog(u64),
@@ -165,12 +178,16 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
         reorder: args.reorder,
         measure_demand: args.suggest,
     };
+    let names = policy.attribute_names();
+    let names = names.iter().copied().filter(|name| *name != "route");
+    let json_fields = JsonFields::new(names, &args.map);
     let replay = Replay::new(&policy, &args.domain, options);
-    let mut replay = if has_exact_descriptors {
-        replay.with_exact_descriptors(exact_descriptors(&policy, &args.domain))
+    let replay = if has_exact_descriptors {
+        replay.with_exact_descriptors(exact_descriptors(&policy, &args.domain, &json_fields))
     } else {
         replay
     };
+    let mut replay = replay.with_json_fields(json_fields);
     let progress = ReplayProgress::new(&args.logs);
     replay_access_logs(&args.logs, &mut replay, &progress)?;
     progress.start_report();
@@ -222,11 +239,15 @@ fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
 }
 
 /// Returns the descriptors for the files of Envoy's reference rate limit server. Prints a warning if there are none.
-fn exact_descriptors<'a>(policy: &'a Policy, domain: &str) -> ExactDescriptors<'a> {
-    let descriptors = ExactDescriptors::from_rules(policy, domain);
+fn exact_descriptors<'a>(
+    policy: &'a Policy,
+    domain: &str,
+    json_fields: &JsonFields,
+) -> ExactDescriptors<'a> {
+    let descriptors = ExactDescriptors::from_rules(policy, domain, json_fields);
     if descriptors.is_empty() {
         super::print_to_stderr(&format!(
-            "no rule of domain `{domain}` applies to access logs, so no request is denied; the keys of a descriptor must be among {}\n",
+            "no rule of domain `{domain}` applies to access logs, so no request is denied; the keys of a descriptor must be among {}, or named by --map\n",
             ATTRIBUTE_NAMES.join(", ")
         ));
     }

@@ -382,3 +382,14 @@ rules:
     assert!(line.contains("class=\"timed_out\""), "{line}");
     redis.resume();
 }
+
+#[test]
+fn explain_without_source_names_all_ways_to_go_on() {
+    let mut command = slidegate_command();
+    command.args(["explain", "client=alice"]).env_remove("SLIDEGATE_POLICY");
+    let output = command.output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    for way in ["--server http", "--policy FILE", "--ratelimit-config DIR"] {
+        assert!(output.status.code() == Some(2) && error.contains(way), "{error}");
+    }
+}

@@ -18,7 +18,7 @@
 //! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of the named file, tested elsewhere |
 //! | `python run`, `javascript run` | a program, which is executed (see module `programs`) |
 //! | `python`, `javascript` | a program, whose syntax is checked |
-//! | `go`, `bash`, `ini`, `yaml limitador` | for other programs, not checked |
+//! | `go`, `bash`, `ini`, `nginx`, `yaml limitador` | for other programs, not checked |
 //! | no language | a diagram, a log or pseudocode, which is not checked |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
@@ -126,7 +126,7 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
             }
             ("python" | "javascript", "run") => shell.run_program(block),
             ("python" | "javascript", "") => programs::check_syntax(block),
-            ("go" | "bash" | "ini" | "", "") => Ok(()),
+            ("go" | "bash" | "ini" | "nginx" | "", "") => Ok(()),
             (language, modifier) => Err(format!("unknown block `{language} {modifier}`")),
         };
         if let Err(message) = result {

@@ -360,12 +360,14 @@ fn text_and_json_reports_agree() {
         expected += &format!("{name} {}\n", json[name].to_string().replace('"', ""));
     }
     expected += &format!(
-        "out of order {}\n\nrule and its limits requests allowed denied\n",
+        "out of order {}\n\nrule and its limits requests allowed denied clients denied\n",
         json["out_of_order"]
     );
     for rule in json["rules"].as_array().unwrap() {
         let RequestCounts { requests, allowed, denied } = RequestCounts::from_json(rule);
-        expected += &format!("{} {requests} {allowed} {denied}\n", rule["rule"].as_str().unwrap());
+        let clients = format!("{} of {}", rule["clients_denied"], rule["clients"]);
+        let name = rule["rule"].as_str().unwrap();
+        expected += &format!("{name} {requests} {allowed} {denied} {clients}\n");
         for limit in rule["limits"].as_array().unwrap() {
             let RequestCounts { requests, allowed, denied } = RequestCounts::from_json(limit);
             let (name, algorithm) =
@@ -419,11 +421,11 @@ denied        21
 unparsable    0
 out of order  0
 
-rule and its limits         requests  allowed  denied
-per-ip                            25        4       0
+rule and its limits         requests  allowed  denied  clients denied
+per-ip                            25        4       0          0 of 1
   1m: 20/1m sliding_log           25        4       0
   5m: 45/5m sliding_log           25        4       0
-writes                            25        4      21
+writes                            25        4      21          1 of 1
   burst: 4/10s sliding_log        25        4      21
 (Requests that a limit neither allowed nor denied were denied by another limit.)
 
@@ -574,12 +576,68 @@ fn empty_log_is_accepted() {
 #[test]
 fn unknown_log_format_fails_with_hint() {
     let files = ReplayFiles::new("format");
-    files.write_file("access.log", "{\"ip\":\"::1\"}\n".repeat(9));
+    files.write_file("access.log", "ip=::1\n".repeat(9));
     let error = expect_failure(files.run_replay_with_policy(&["access.log"], b""));
     assert!(
-        error.contains("none of 9 lines is an access log line in the common or combined format"),
+        error.contains(
+            "none of 9 lines is an access log line in JSON, or in the common or combined format"
+        ),
         "{error}"
     );
+}
+
+#[test]
+fn json_lines_have_mapped_attributes_and_overrides() {
+    let files = ReplayFiles::new("json");
+    let policy = "
+attributes: [ip, header.x-api-key, header.x-plan, tenant]
+rules:
+  - name: per-key
+    per: [header.x-api-key|ip]
+    limits: [2/min]
+    overrides: [{ name: pro, when: { header.x-plan: pro }, limits: [3/min] }]
+  - { name: per-tenant, per: [tenant], limits: [1/min] }
+";
+    files.write_file("plans.yaml", policy);
+    let line = |key: &str, plan: &str, at: i64| {
+        json!({"ts": START_UNIX_SECONDS + at, "request": {"client_ip": "192.0.2.7", "headers": {"X-Api-Key": [key]}}, "plan": plan}).to_string() + "\n"
+    };
+    let requests = [("a", "free", 3), ("b", "pro", 5), ("c", "pro", 3), ("d", "free", 1)];
+    let lines =
+        requests.iter().flat_map(|(key, plan, times)| (0..*times).map(|at| line(key, plan, at)));
+    files.write_file("access.log", lines.collect::<String>() + "{\"request\":{}}\n");
+    let map =
+        ["--map", "header.x-api-key=request.headers.x-api-key", "--map", "header.x-plan=plan"];
+    let arguments = [&["--policy", "plans.yaml"], &map[..], &["access.log"]].concat();
+    let text = expect_successful_stdout(files.run_replay(&arguments, b""));
+    let rows: Vec<String> =
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for row in [
+        "unparsable 1",
+        "per-key 12 9 3 2 of 4",
+        "1m: 2/1m sliding_window 4 3 1",
+        "1m (override `pro`): 3/1m sliding_window 8 6 2",
+        "(No line has `tenant`, which per-tenant uses. Lines in JSON can have it: --map tenant=FIELD.)",
+    ] {
+        assert!(rows.iter().any(|line| line == row), "{row} in {text}");
+    }
+    assert!(!text.contains("No line has `header.x-plan`"), "{text}");
+    let unmapped =
+        expect_successful_stdout(files.run_replay(&["--policy", "plans.yaml", "access.log"], b""));
+    assert!(
+        unmapped.contains("(No line has `header.x-api-key`, which per-key uses."),
+        "{unmapped}"
+    );
+}
+
+#[test]
+fn command_without_policy_names_all_ways_to_go_on() {
+    let files = ReplayFiles::new("ways");
+    let output = files.run_replay(&["nofile.log"], b"");
+    let error = stderr_text(&output);
+    for way in ["--policy FILE", "--ratelimit-config DIR", "--suggest"] {
+        assert!(output.status.code() == Some(2) && error.contains(way), "{error}");
+    }
 }
 
 #[test]

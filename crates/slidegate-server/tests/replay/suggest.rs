@@ -161,13 +161,14 @@ denied        0
 unparsable    0
 out of order  0
 
-limits for per-ip, of 10 clients  max  clients denied  with 20 % headroom  clients denied
-1s: denying no client              10               0                  12               0
+limits for per-ip, of 10 clients  max  clients denied  plus 20 %, rounded up  clients denied
+1s: denying no client              10               0                     12               0
 (0.1 % or 1 % or 5 % of 10 clients is less than one client, so max is the highest demand of any client.)
 
 (max: the smallest limit with which an exact log denies no more clients than the row says. A client
 counts as denied if at least one of its requests is denied. Headroom: a margin for days with more
-requests than this log; the sum is rounded up.)
+requests than this log. Rounded: up to 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6 or 8 times a power of ten,
+so by up to a third.)
 (Windows longer than the log are omitted.)
 
 Suggested policy; replay the log with it to see which requests it would have denied:

@@ -68,7 +68,7 @@ fn split_client_list(text: &str) -> Option<(&str, &str)> {
 
 /// Returns the address of a field such as `192.0.2.7`, `192.0.2.7:4711` or `[2001:db8::1]:4711`, or `None` if the field
 /// is not an address. Each connection of a client has another port.
-fn without_port(field: &str) -> Option<&str> {
+pub fn without_port(field: &str) -> Option<&str> {
     if field.parse::<IpAddr>().is_ok() {
         return Some(field);
     }

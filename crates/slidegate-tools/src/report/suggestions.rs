@@ -71,7 +71,8 @@ impl fmt::Display for Suggestions<'_> {
         f.write_str(
             "\n(max: the smallest limit with which an exact log denies no more clients than the row says. A client\n\
              counts as denied if at least one of its requests is denied. Headroom: a margin for days with more\n\
-             requests than this log; the sum is rounded up.)\n",
+             requests than this log. Rounded: up to 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6 or 8 times a power of ten,\n\
+             so by up to a third.)\n",
         )?;
         if self.is_short {
             writeln!(f, "(Windows longer than the log are omitted.)")?;
@@ -105,7 +106,7 @@ impl Suggestions<'_> {
         rule: &RuleSuggestions<'_>,
     ) -> fmt::Result {
         let title = format!("limits for {}, of {}", rule.rule, format_client_count(rule.clients));
-        let with_headroom = format!("with {} % headroom", self.headroom_percent);
+        let with_headroom = format!("plus {} %, rounded up", self.headroom_percent);
         let head = ["max", "clients denied", &with_headroom, "clients denied"];
         let rows = rule.windows.iter().flat_map(|window| {
             let choices = window.choices_without_duplicates();

@@ -15,13 +15,7 @@ use crate::policy::file::PolicySource;
 #[group(skip)]
 pub struct PolicySourceArgs {
     /// YAML file with the policy
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "SLIDEGATE_POLICY",
-        required_unless_present = "ratelimit_config",
-        help_heading = "Policy"
-    )]
+    #[arg(long, value_name = "FILE", env = "SLIDEGATE_POLICY", help_heading = "Policy")]
     pub policy: Option<PathBuf>,
 
     /// File of Envoy's reference rate limit server, or directory of such files; replaces --policy
