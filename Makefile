@@ -15,6 +15,7 @@ test: test-tools
 test-tools:
 	command -v curl >/dev/null || { apt-get update -q && apt-get install -y -q curl; }
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
+	command -v go >/dev/null || { apt-get update -q && apt-get install -y -q golang-go; }
 	crates/slidegate-redis/tests/client_interop.sh
 	crates/slidegate-server/tests/deploy.sh
 	crates/slidegate-server/tests/proxies.sh

@@ -15,7 +15,7 @@
 //! | `json` elsewhere | JSON |
 //! | `rust` | run by `cargo test --doc`: a library includes the document |
 //! | `toml` | dependencies on crates of the project, with existing features |
-//! | any `deploy/…`, `rust examples/…`, `rust,ignore examples/…` | an excerpt of the named file, tested elsewhere |
+//! | any `deploy/…`, a program `examples/…` | an excerpt of the named file, tested elsewhere |
 //! | `python run`, `javascript run` | a program, which is executed (see module `programs`) |
 //! | `python`, `javascript` | a program, whose syntax is checked |
 //! | `go`, `bash`, `ini`, `nginx`, `yaml limitador` | for other programs, not checked |
@@ -98,7 +98,9 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
     for block in blocks {
         let result = match (block.language(), block.modifier()) {
             (_, file) if file.starts_with("deploy/") => check_excerpt_matches_file(file, block),
-            ("rust" | "rust,ignore", file) if file.starts_with("examples/") => {
+            ("rust" | "rust,ignore" | "python" | "javascript" | "go", file)
+                if file.starts_with("examples/") =>
+            {
                 check_excerpt_matches_file(file, block)
             }
             ("yaml", "ratelimit") => shell.save_file(block),

@@ -17,6 +17,7 @@ mod lifecycle;
 mod malformed;
 mod names;
 mod openapi;
+mod other_languages;
 mod permits;
 mod report;
 mod reservations;
