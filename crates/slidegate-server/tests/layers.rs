@@ -25,6 +25,7 @@ const SERVER_LAYERS: &[&[&str]] = &[
     &["policy"],
     &["decide::error"],
     &["reservations::token", "permits::token"],
+    &["reservations::open"],
     &["decide"],
     &["reservations", "permits", "explain"],
     &["render"],

@@ -443,7 +443,7 @@ fn header_that_selects_higher_limit_gives_warning() {
     ] {
         let warnings = warnings_about_override(fields, "");
         let [warning] = &warnings[..] else { panic!("{fields}: {warnings:?}") };
-        assert!(warning.starts_with("3:73: a client that sends `"), "{warning}");
+        assert!(warning.starts_with("3:70: a client that sends `"), "{warning}");
     }
     let twice = "when: { header.x-plan: pro }, limits: [100/s] }, { when: { header.x-plan: max }, limits: [200/s]";
     assert_eq!(warnings_about_override(twice, "").len(), 1, "one warning for each attribute");
