@@ -82,7 +82,7 @@ fn units_per_second(settings: &RuleSettings) -> f64 {
     let rates = settings
         .limits
         .iter()
-        .filter(|limit| !limit.limit.is_concurrent())
+        .filter(|limit| !limit.limit.is_concurrent() && !limit.is_block())
         .map(|limit| limit.limit.quota().max() as f64 / limit.limit.window().as_secs_f64());
     rates.fold(f64::INFINITY, f64::min)
 }
