@@ -9,6 +9,7 @@ mod man;
 mod replay;
 mod serve;
 mod settings;
+mod top;
 mod validate;
 
 use std::collections::BTreeSet;
@@ -29,6 +30,7 @@ use self::health::HealthArgs;
 use self::lua::LuaArgs;
 use self::man::ManArgs;
 use self::replay::ReplayArgs;
+use self::top::TopArgs;
 use self::validate::ValidateArgs;
 use crate::cli::args::{ServeArgs, reject_ineffective_flags};
 
@@ -82,6 +84,12 @@ pub enum Command {
     /// With --ratelimit-config, a request has one descriptor for each rule whose keys are attributes of the log: method,
     /// path, ip or remote_address, host, user, header.referer, header.user-agent.
     Replay(ReplayArgs),
+    /// List the keys that an observing rule would have denied, summed over all servers
+    ///
+    /// Counts since the roll-out of the rule began, up to 10,000 keys per server.
+    ///
+    /// Example: slidegate top per-client --server http://10.0.0.5:6070,http://10.0.0.6:6070
+    Top(TopArgs),
     /// Check that a server runs, for the health check of a container
     ///
     /// Calls /healthz. Exits with 1 if the server does not respond within 5 seconds.
@@ -111,6 +119,7 @@ pub fn run(command: Command) -> Result<ExitCode, Box<dyn error::Error>> {
         Command::Convert(args) => print_to_stdout(&convert::run(args)?)?,
         Command::Lua(args) => print_to_stdout(&lua::run(args)?)?,
         Command::Schema => print_schema()?,
+        Command::Top(args) => print_to_stdout(&top::run(&args)?)?,
         Command::Health(args) => print_to_stdout(health::run(&args)?)?,
         Command::Man(args) => print_to_stdout(&man::run(&args, Args::command())?)?,
         Command::Completions { shell } => print_to_stdout(&completion_script(shell)?)?,
@@ -188,6 +197,7 @@ impl Args {
             | Command::Lua(_)
             | Command::Man(_)
             | Command::Schema
+            | Command::Top(_)
             | Command::Completions { .. } => {}
         }
         Ok(args)

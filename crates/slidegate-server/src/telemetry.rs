@@ -45,7 +45,7 @@ use self::denial_budget::DenialBudgets;
 use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::results::LimitResult;
 use self::rule_use::RuleUse;
-use self::top::{TopList, TopReport};
+use self::top::{ObservedKeyCount, RolloutReport, TopList, TopReport};
 use self::unknown_domain_log::UnknownDomainLog;
 
 /// Maximum number of keys in each [`TopList`] of a rule, per minute.
@@ -129,6 +129,19 @@ impl Telemetry {
             .map(|collectors| collectors.top_keys.report(max_keys, self.clock.now()))
     }
 
+    /// Returns the keys that observing rules with this name would have denied since their roll-outs began, at most
+    /// `max_keys` for each rule. Returns `None` if metrics are disabled.
+    pub fn rollout_keys(&self, rule: &str, max_keys: usize) -> Option<RolloutReport> {
+        let collectors = self.collectors.as_ref()?;
+        Some(collectors.top_keys.rollout_report(rule, max_keys, self.clock.now()))
+    }
+
+    /// Returns the number of these keys, for each observing rule of a policy.
+    pub fn observed_key_counts(&self, policy: &Policy) -> Vec<ObservedKeyCount> {
+        let collectors = self.collectors.iter();
+        collectors.flat_map(|collectors| collectors.top_keys.observed_key_counts(policy)).collect()
+    }
+
     /// Returns the tracer, or `None` if tracing is disabled.
     pub fn tracer(&self) -> Option<&Arc<DecisionTracer>> {
         self.tracer.as_ref()
@@ -142,8 +155,9 @@ impl Telemetry {
             policy.limits().map(|(rule, limit)| metrics.limit_counters(rule, limit))
         });
         let rule_use = RuleUse::new(policy);
-        if let Some(metrics) = metrics {
-            metrics.rules.reset();
+        if let Some(collectors) = &self.collectors {
+            collectors.metrics.rules.reset();
+            collectors.top_keys.end_rollouts(policy);
         }
         let unmatched = rule_use.domains().map(|(index, domain)| {
             let counter = metrics.map(|metrics| metrics.unmatched_counter(domain));

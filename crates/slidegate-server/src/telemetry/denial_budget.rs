@@ -1,5 +1,5 @@
-//! The budgets of the denial log. Each rule has two of them, for the denials that it enforces and for those that it
-//! only observes, so that a flood of one rule hides no denial of another one.
+//! The budgets of the denial log. Each rule has two of them, for enforced and for observed denials, so that a flood of
+//! one rule hides no denial of another one.
 //!
 //! A denial above the budget is counted with its key. The next line of the rule reports these denials, or a line of
 //! their own if the rule denies nothing more.

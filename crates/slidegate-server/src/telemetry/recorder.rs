@@ -135,8 +135,8 @@ impl StoreRecorder {
         self.record_if(call, |_| true).await
     }
 
-    /// Runs what may be a call, and records it. If `is_call` returns `false` for the result, the store was not called,
-    /// and only the trace has a record.
+    /// Runs an operation that may call the store, and records it. If `is_call` returns `false` for the result, the store
+    /// was not called, and only the trace has a record.
     pub async fn record_if<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,

@@ -9,12 +9,14 @@
 //!
 //! Each summary holds at most `capacity` keys. All summaries share a budget of 65,536 keys ([`key_budget`]), and there
 //! are at most 16,384 rules. Memory is allocated as keys arrive: about 17 MB when the budget is used up, 52 MB if all
-//! values are long, because a key keeps at most 256 bytes of names and values.
+//! values are long, because a key keeps at most 256 bytes of names and values. The keys since the roll-out of observing
+//! rules began have a budget of their own ([`rollout`]), of the same size.
 
 mod key_budget;
 mod label;
 mod minutes;
 mod report;
+mod rollout;
 pub(super) mod summary;
 
 #[cfg(test)]
@@ -33,8 +35,10 @@ use slidegate::store::Value;
 use super::redact::Redactor;
 use key_budget::KeyBudget;
 use minutes::{MinuteSummaries, unix_minute};
+use rollout::Rollout;
 
 pub use report::TopReport;
+pub use rollout::{MAX_KEYS_OF_RULE, ObservedKeyCount, RolloutReport};
 
 /// Number of shards into which the rules are divided. Each shard has its own lock.
 const RULE_SHARD_COUNT: usize = 64;
@@ -67,6 +71,8 @@ pub struct TopKeys {
     secret: foldhash::quality::RandomState,
     shards: [RwLock<RuleShard>; RULE_SHARD_COUNT],
     key_budget: KeyBudget,
+    /// The budget of the keys of all [rollouts](rollout).
+    rollout_budget: KeyBudget,
     /// The minute of the current cleanup of expired minutes, and the next shard to clean up, encoded as
     /// `unix_minute * RULE_SHARD_COUNT + shard`.
     cleanup_position: AtomicU64,
@@ -82,6 +88,8 @@ struct TopListsOfRule {
     domain: Box<str>,
     rule: Box<str>,
     lists: [Mutex<MinuteSummaries>; TopList::ALL_LISTS.len()],
+    /// The observed keys since the roll-out of the rule began; `None` if it has not observed a key.
+    rollout: Mutex<Option<Rollout>>,
 }
 
 impl TopKeys {
@@ -104,6 +112,7 @@ impl TopKeys {
             secret: foldhash::quality::RandomState::default(),
             shards: array::from_fn(|_| RwLock::default()),
             key_budget,
+            rollout_budget: KeyBudget::new(key_budget::MAX_KEYS),
             cleanup_position: AtomicU64::new((unix_minute(started) + 1) * RULE_SHARD_COUNT as u64),
         }
     }
@@ -130,8 +139,25 @@ impl TopKeys {
         self.update_top_lists_of_rule(rule, |rule_lists| {
             let mut minutes = rule_lists.lists[list as usize].lock();
             minutes.record(now, (key, amount), (self.capacity, &self.key_budget), write_label);
+            if list == TopList::Observed {
+                let mut rollout = rule_lists.rollout.lock();
+                let rollout =
+                    rollout.get_or_insert_with(|| Rollout::new(now, &self.rollout_budget));
+                rollout.record(key, amount, write_label);
+            }
         });
         self.remove_expired_minutes_of_next_shard(now);
+    }
+
+    /// Returns the result of `read` for the lists of a rule; `None` if the rule has no lists.
+    fn with_lists<T>(
+        &self,
+        domain: &str,
+        rule: &str,
+        read: impl FnOnce(&TopListsOfRule) -> T,
+    ) -> Option<T> {
+        let hash = self.secret.hash_one((domain, rule));
+        self.shards[hash as usize % RULE_SHARD_COUNT].read().get(&hash).map(read)
     }
 
     /// Calls `record` with the lists of a rule, and creates the lists if necessary. Does not call `record` if the lists
@@ -175,12 +201,18 @@ fn remove_expired_minutes_of_shard(shard: &RwLock<RuleShard>, minute: u64) {
     shard.read().values().for_each(remove_minutes);
     // The exclusive lock is held only for the check of empty lists, which is fast.
     shard.write().retain(|_, rule_lists| {
-        rule_lists.lists.iter_mut().any(|minutes| !minutes.get_mut().is_empty())
+        rule_lists.rollout.get_mut().is_some()
+            || rule_lists.lists.iter_mut().any(|minutes| !minutes.get_mut().is_empty())
     });
 }
 
 impl TopListsOfRule {
     fn new(rule: &Rule) -> Self {
-        Self { domain: rule.domain().into(), rule: rule.name().into(), lists: Default::default() }
+        Self {
+            domain: rule.domain().into(),
+            rule: rule.name().into(),
+            lists: Default::default(),
+            rollout: Mutex::default(),
+        }
     }
 }

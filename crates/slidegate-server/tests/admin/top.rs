@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::common::Server;
+use crate::common::{Server, slidegate_command};
 use crate::samples::MetricSamples;
 
 const POLICY: &str = "
@@ -72,6 +72,45 @@ fn top_response_lists_denied_nearly_denied_and_observed_keys() {
             .sort_by_key(|key_count| key_count["key"]["tenant"].to_string());
     }
     assert_eq!(rules, expected);
+}
+
+#[test]
+fn observed_keys_are_counted_until_rule_enforces() {
+    let server = Server::start_with_admin(POLICY, &[]);
+    for nth in 0..70 {
+        send_check_requests(&server, &nth.to_string(), 3);
+    }
+    send_check_requests(&server, "7", 1);
+    let rules = get_top_keys(&server, "?rule=watched")["rules"].clone();
+    let watched = &rules[0];
+    assert_eq!((&watched["domain"], &watched["total"]), (&json!("api"), &json!(71)), "{watched}");
+    assert_eq!(watched["observed"].as_array().unwrap().len(), 70);
+    let first = json!({ "key": { "tenant": "7" }, "count": 2, "max_overcount": 0 });
+    assert_eq!(watched["observed"][0], first);
+    let one = get_top_keys(&server, "?rule=watched&keys=1")["rules"][0].clone();
+    assert_eq!((&one["observed"], &one["max_unlisted"]), (&json!([first]), &json!(1)));
+    assert_eq!(get_top_keys(&server, "?rule=per-tenant"), json!({ "rules": [] }));
+    let samples = MetricSamples::scrape(&server);
+    assert_eq!(samples.get(r#"slidegate_observed_keys{domain="api",rule="watched"}"#), 70.0);
+    let other = Server::start_with_admin(POLICY, &[]);
+    send_check_requests(&other, "7", 4);
+    let servers = [&server, &other].map(|server| format!("http://{}", server.admin_address()));
+    let servers = servers.join(",");
+    let run_top = |rule: &str| {
+        let arguments = ["top", rule, "--server", &servers, "--keys", "2"];
+        slidegate_command().args(arguments).output().unwrap()
+    };
+    let text = String::from_utf8(run_top("watched").stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let start = "watched (domain api): 73 requests of 70 keys would have been denied in ";
+    assert!(lines[0].starts_with(start) && lines[0].ends_with(", on 2 servers"), "{text}");
+    assert_eq!((lines[1], lines[3]), ("        4  tenant=7", "(68 more keys: raise --keys.)"));
+    let errors = String::from_utf8(run_top("per-tenant").stderr).unwrap();
+    assert!(errors.contains("no server has counted a request that `per-tenant`"), "{errors}");
+    let enforced = POLICY.replace(", mode: observe", "");
+    std::fs::write(server.policy_path(), enforced).unwrap();
+    server.wait_for_log("the policy has changed");
+    assert_eq!(get_top_keys(&server, "?rule=watched"), json!({ "rules": [] }));
 }
 
 #[test]

@@ -126,7 +126,8 @@ fn every_panel_filters_by_dashboard_variables() {
                 let has_domain = name.contains("decisions_total") && !name.contains("degraded")
                     || name.contains("near_limit")
                     || name.contains("unmatched_requests")
-                    || name.contains("rules_never_applied");
+                    || name.contains("rules_never_applied")
+                    || name.contains("observed_keys");
                 assert_eq!(has("domain", "$domain"), has_domain, "{name}: {expression}");
             }
         }

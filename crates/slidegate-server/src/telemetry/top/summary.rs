@@ -162,6 +162,13 @@ impl<L: Default> Summary<L> {
     }
 }
 
+impl<L> Summary<L> {
+    /// Returns the number of keys that the summary holds.
+    pub fn keys(&self) -> usize {
+        self.entries.len()
+    }
+}
+
 impl<L> SummaryEntry<L> {
     fn increase_count(&mut self, amount: u64) {
         self.count = self.count.saturating_add(amount);
@@ -261,6 +268,11 @@ impl<L: Copy> Merged<L> {
         entries.iter_mut().for_each(|(_, entry)| entry.excess -= cutoff);
         self.untracked_max = self.untracked_max.saturating_add(cutoff);
         self.entries.extend(entries);
+    }
+
+    /// Returns an upper bound of the true count of each key that the combination does not hold.
+    pub fn untracked_max(&self) -> u64 {
+        self.untracked_max
     }
 
     /// Returns the exact total of the counts of all keys, including keys that are not held.

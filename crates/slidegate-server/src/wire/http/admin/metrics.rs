@@ -21,7 +21,9 @@ pub async fn metrics(
     // This path exists only on the admin listener, and with that listener metrics are always collected.
     let metrics = service.telemetry().metrics();
     let text = metrics.map(|metrics| {
-        metrics.rules.update(service.active_policy().rule_use());
+        let active = service.active_policy();
+        let observed = service.telemetry().observed_key_counts(&active.policy);
+        metrics.rules.update(active.rule_use(), observed);
         metrics.encode(format, store, cluster, service.wait_stats(), service.bodies().used_bytes())
     });
     let text = text.transpose().map_err(HttpProblem::internal)?.unwrap_or_default();
