@@ -16,7 +16,7 @@ pub struct ExactDescriptors<'a>(Vec<Vec<&'a str>>);
 
 impl<'a> ExactDescriptors<'a> {
     /// Returns the descriptors to which the rules of a domain apply, as far as lines can have all their attributes:
-    /// lines in JSON have those that `json_fields` names.
+    /// lines in JSON have the attributes of `json_fields`.
     pub fn from_rules(policy: &'a Policy, domain: &str, json_fields: &JsonFields) -> Self {
         let rules = policy.rules().iter().filter(|rule| rule.domain() == domain);
         let lists = rules.filter_map(|rule| Some(rule.descriptor()?.collect::<Vec<_>>()));

@@ -98,7 +98,7 @@ impl KeyCounts {
         denied
     }
 
-    /// Returns the number of keys of a rule, and how many of them had a denial.
+    /// Returns the number of keys of a rule, and the number of keys with a denial.
     pub fn keys_and_denied_keys(&self, rule: usize) -> (u64, u64) {
         let keys = self.keys_of_rules.get(rule).copied().unwrap_or_default();
         (keys, self.denied.values().filter(|key| key.rule == rule).count() as u64)

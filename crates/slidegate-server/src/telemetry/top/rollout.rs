@@ -1,4 +1,4 @@
-//! Counts the keys that an observing rule would have denied since its roll-out began: "who would be denied?".
+//! Counts the keys that an observing rule would have denied since its roll-out began.
 //!
 //! The counts begin with the first such request, and end when the rule observes no more or the server stops. They hold
 //! many more keys than a [list](super::TopList) of the last minutes, so that a long roll-out leaves out no client.

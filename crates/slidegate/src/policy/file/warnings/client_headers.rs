@@ -1,6 +1,6 @@
 //! Finds overrides with which a client can give itself a higher limit: it only has to send a header.
 //!
-//! A policy does not say who sets a header. A proxy that sets `X-Plan` in each request is safe, and one that forwards the
+//! A policy does not state the sender of a header. A proxy that sets `X-Plan` in each request is safe, and one that forwards the
 //! header of the client is not. The warning ends when the policy lists the header in `attributes`.
 
 use super::super::deserialize::Field;
@@ -12,11 +12,10 @@ use crate::policy::rule::{Override, RuleSettings};
 /// The kinds of attributes that a client can send.
 const SENT_BY_CLIENT: [&str; 3] = ["header.", "query.", "cookie."];
 
-/// The attributes by which an override may choose requests besides those that a client can send. The client chooses
-/// these values too.
+/// Further attributes whose values a client chooses by its request.
 const PARTS_OF_REQUEST: [&str; 4] = ["method", "path", "route", "host"];
 
-/// The ends of the names of attributes whose values a client must know, so that the values prove who it is.
+/// The ends of the names of credentials. A client must know their values, so they prove its identity.
 const CREDENTIALS: [&str; 7] =
     ["authorization", "cookie", "key", "password", "secret", "signature", "token"];
 
@@ -73,7 +72,7 @@ fn is_enforced(settings: &RuleSettings) -> bool {
     denies && !settings.limits.is_empty()
 }
 
-/// Returns `true` if the settings of an override admit more units in the long run than those of its rule.
+/// Returns `true` if the settings of an override admit more units in the long run than the settings of its rule.
 fn is_higher(other: &RuleSettings, base: &RuleSettings) -> bool {
     !is_enforced(other) || units_per_second(other) > units_per_second(base)
 }
