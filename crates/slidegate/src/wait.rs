@@ -115,6 +115,7 @@ impl<'q> Wait<'q> {
     }
 
     /// Makes the call wait until its deadline if units may be returned.
+    #[cfg(feature = "policy")]
     pub(crate) fn for_settlements(self, waits_for_settlements: bool) -> Self {
         Self { waits_for_settlements, ..self }
     }

@@ -182,8 +182,8 @@ rules:
     };
     assert_eq!(accounted("enforced", "tenant=zen"), 5, "{lines:#?}");
     // The requests to `/login` count as observed denials of another key.
-    let watched = lines.iter().filter(|line| line["rule"] == "watched");
-    let last = watched.last().unwrap();
+    let mut watched = lines.iter().filter(|line| line["rule"] == "watched");
+    let last = watched.next_back().unwrap();
     assert_eq!(
         (&last["message"], &last["observed"]),
         (&json!("denials were not logged"), &json!(true))
