@@ -85,7 +85,7 @@ fn reset_ends_block_and_peek_starts_none() {
     assert_eq!((peek.reason(), peek.retry_after()), (Some(Reason::LimitExceeded), Some(MINUTE)));
     assert_eq!(login.attempt("192.0.2.7").0, Some(Reason::Blocked));
     assert_eq!(login.gate.peek(&request).reason(), Some(Reason::Blocked));
-    let _ = login.gate.reset(&request);
+    login.gate.reset(&request);
     login.exhaust("192.0.2.7");
 }
 

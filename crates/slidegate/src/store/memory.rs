@@ -14,7 +14,7 @@ mod calls;
 mod charge;
 mod shard;
 mod state_bytes;
-#[cfg(all(test, feature = "calendar"))]
+#[cfg(test)]
 mod tests;
 
 use std::fmt;

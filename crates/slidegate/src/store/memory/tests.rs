@@ -1,5 +1,7 @@
 //! Tests of windows after a step of the wall clock.
 
+#![cfg(feature = "calendar")]
+
 use std::time::Duration;
 
 use super::MemoryStore;
