@@ -183,35 +183,35 @@ fn check((unexpected, _): (usize, Decide)) {
 
 #[library_benchmark(teardown = check)]
 // An entry has up to 31,250 units of five hours.
-#[bench::one_entry_allowed(args = (&["1000000/w"], SLIDING_WINDOW, ALLOWED), setup = text_keys, config = limit(665))]
+#[bench::one_entry_allowed(args = (&["1000000/w"], SLIDING_WINDOW, ALLOWED), setup = text_keys, config = limit(674))]
 // All charges of a key have the same tick.
-#[bench::one_entry_denied(args = (&["100/w"], SLIDING_WINDOW, DENIED), setup = text_keys, config = limit(585))]
+#[bench::one_entry_denied(args = (&["100/w"], SLIDING_WINDOW, DENIED), setup = text_keys, config = limit(594))]
 // An entry has the two charges of less than 60/32 seconds. The oldest of 30 entries expires every two seconds.
 #[bench::many_entries_allowed(args = (&["100/min"], SLIDING_WINDOW, ALLOWED), setup = text_keys, config = limit(1061))]
 // 32 entries of three units, none of which expires during the benchmark.
 #[bench::many_entries_denied(args = (&["96/3min"], SLIDING_WINDOW, DENIED_OVER_TIME), setup = text_keys, config = limit(745))]
 #[bench::sliding_log_allowed(args = (&["100/min"], SlidingLog, ALLOWED), setup = text_keys, config = limit(827))]
-#[bench::sliding_log_denied(args = (&["100/w"], SlidingLog, DENIED), setup = text_keys, config = limit(628))]
+#[bench::sliding_log_denied(args = (&["100/w"], SlidingLog, DENIED), setup = text_keys, config = limit(638))]
 #[bench::sliding_buckets_allowed(args = (&["100/min"], SLIDING_BUCKETS, ALLOWED), setup = text_keys, config = limit(814))]
-#[bench::sliding_buckets_denied(args = (&["100/w"], SLIDING_BUCKETS, DENIED), setup = text_keys, config = limit(618))]
-#[bench::sliding_counter_allowed(args = (&["100/min"], SlidingCounter, ALLOWED), setup = text_keys, config = limit(603))]
-#[bench::sliding_counter_denied(args = (&["100/w"], SlidingCounter, DENIED), setup = text_keys, config = limit(586))]
+#[bench::sliding_buckets_denied(args = (&["100/w"], SLIDING_BUCKETS, DENIED), setup = text_keys, config = limit(628))]
+#[bench::sliding_counter_allowed(args = (&["100/min"], SlidingCounter, ALLOWED), setup = text_keys, config = limit(612))]
+#[bench::sliding_counter_denied(args = (&["100/w"], SlidingCounter, DENIED), setup = text_keys, config = limit(595))]
 #[bench::fixed_window_allowed(args = (&["100/min"], FIXED_WINDOW, ALLOWED), setup = text_keys, config = limit(960))]
 #[bench::fixed_window_denied(args = (&["100/w"], FIXED_WINDOW, DENIED), setup = text_keys, config = limit(697))]
 // With a fast refill, the store evicts a key that is requested once a second.
-#[bench::token_bucket_allowed(args = (&["1000/w"], TOKEN_BUCKET, ALLOWED), setup = text_keys, config = limit(590))]
-#[bench::token_bucket_denied(args = (&["100/w"], TOKEN_BUCKET, DENIED), setup = text_keys, config = limit(586))]
-#[bench::three_limits_allowed(args = (&["100/min", "10000/h", "200000/d"], SlidingCounter, ALLOWED), setup = text_keys, config = limit(4030))]
+#[bench::token_bucket_allowed(args = (&["1000/w"], TOKEN_BUCKET, ALLOWED), setup = text_keys, config = limit(600))]
+#[bench::token_bucket_denied(args = (&["100/w"], TOKEN_BUCKET, DENIED), setup = text_keys, config = limit(596))]
+#[bench::three_limits_allowed(args = (&["100/min", "10000/h", "200000/d"], SlidingCounter, ALLOWED), setup = text_keys, config = limit(4129))]
 #[bench::check_many_allowed(args = ("100/min"), setup = batches, config = limit(1305))]
-#[bench::u64_key_allowed(args = ("100/min"), setup = number_keys, config = limit(557))]
+#[bench::u64_key_allowed(args = ("100/min"), setup = number_keys, config = limit(566))]
 #[bench::gate_3_rules_allowed(args = (3), setup = gate, config = limit(3133))]
 #[bench::gate_1000_rules_allowed(args = (1_000), setup = gate, config = limit(3309))]
-#[bench::memory_store_allowed(args = ("1000000/w", ALLOWED), setup = memory_store, config = limit(650))]
-#[bench::memory_store_denied(args = ("100/w", DENIED), setup = memory_store, config = limit(572))]
-#[bench::cluster_of_one_allowed(args = ("1000000/w", ALLOWED), setup = cluster_of_one, config = limit(1608))]
-#[bench::cluster_of_one_denied(args = ("100/w", DENIED), setup = cluster_of_one, config = limit(1302))]
-#[bench::cluster_of_three_allowed(args = ("1000000/w", ALLOWED), setup = cluster_of_three, config = limit(1786))]
-#[bench::cluster_of_three_denied(args = ("100/w", DENIED), setup = cluster_of_three, config = limit(1331))]
+#[bench::memory_store_allowed(args = ("1000000/w", ALLOWED), setup = memory_store, config = limit(659))]
+#[bench::memory_store_denied(args = ("100/w", DENIED), setup = memory_store, config = limit(581))]
+#[bench::cluster_of_one_allowed(args = ("1000000/w", ALLOWED), setup = cluster_of_one, config = limit(1635))]
+#[bench::cluster_of_one_denied(args = ("100/w", DENIED), setup = cluster_of_one, config = limit(1323))]
+#[bench::cluster_of_three_allowed(args = ("1000000/w", ALLOWED), setup = cluster_of_three, config = limit(1815))]
+#[bench::cluster_of_three_denied(args = ("100/w", DENIED), setup = cluster_of_three, config = limit(1352))]
 fn decisions(decide: Decide) -> (usize, Decide) {
     let counted = WARM_UP_DECISIONS..WARM_UP_DECISIONS + COUNTED_DECISIONS;
     (counted.filter(|&nth| !decide(nth)).count(), decide)
