@@ -10,11 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use slidegate::algorithm::{AnyAdditive, Counter, SlidingBuckets};
-use slidegate::clock::Clock;
 use slidegate::store::{Adjustment, Charge, ChargeResult, CounterId, Edit, Hit, Outcomes, Receipt};
 use slidegate::store::{Asynchronous, Store, StoreError, admits, has_charge, pending_units};
 use slidegate::testkit::{block_on, conformance::run_trace, properties};
-use slidegate::{Algorithm, Limit, Limiter, ManualClock, Timestamp};
+use slidegate::{Algorithm, Limit, Limiter, ManualClock, Timestamp, clock::Clock};
 
 /// The counters, each with its algorithm and its state. In a database, a counter has a row for each bucket, with the units
 /// that `Additive::visit_units` returns. `Additive::state_from_buckets` creates the state from these rows.
@@ -36,14 +35,15 @@ fn sliding_buckets(limit: &Limit) -> Result<SlidingBuckets, String> {
 }
 
 /// Returns the outcome of each hit. Units that earlier hits of the call charge to the same counter are not free.
-fn peek(table: &Table, call: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
+fn peek(table: &mut Table, call: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
     let ids: Vec<CounterId> = call.iter().map(Hit::counter_id).collect();
     let mut outcomes = Outcomes::new();
     for (nth, hit) in call.iter().enumerate() {
         let pending = pending_units(&call[..nth], &outcomes, |other| ids[other] == ids[nth]);
-        let state = table.get(&ids[nth]).map(|(_, state)| state.clone()).unwrap_or_default();
         let buckets = sliding_buckets(hit.limit).map_err(StoreError::Unsupported)?;
-        outcomes.push(buckets.peek(&state, now, hit.required.saturating_add(pending)));
+        let state = table.get_mut(&ids[nth]).map(|(_, state)| buckets.state_at(state, now).clone());
+        let required = hit.required.saturating_add(pending);
+        outcomes.push(buckets.peek(&state.unwrap_or_default(), now, required));
     }
     Ok(outcomes)
 }
@@ -98,7 +98,7 @@ impl<C: Clock> Store for MapStore<C> {
     }
 
     async fn peek_async(&self, call: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
-        peek(&self.lock(), call, self.clock.now())
+        peek(&mut self.lock(), call, self.clock.now())
     }
 
     async fn adjust_async(&self, receipt: &Receipt, change: Adjustment) -> Result<(), StoreError> {
@@ -117,10 +117,10 @@ impl<C: Clock> Store for MapStore<C> {
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
         let (table, now, mut outcomes) = (&mut self.lock(), self.clock.now(), Outcomes::new());
         for hit in hits {
-            match (edit, table.get_mut(&hit.counter_id())) {
-                (Edit::Refund, Some((buckets, state))) => buckets.refund(state, now, hit.cost),
-                (Edit::Refund, None) => {} // no units are in use
-                (Edit::Reset, _) => drop(table.remove(&hit.counter_id())),
+            if edit == Edit::Reset {
+                table.remove(&hit.counter_id());
+            } else if let Some((buckets, state)) = table.get_mut(&hit.counter_id()) {
+                buckets.refund(buckets.state_at(state, now), now, hit.cost);
             }
             outcomes.push(peek(table, &[hit.with_required(1)], now)?[0]);
         }

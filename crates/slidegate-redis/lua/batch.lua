@@ -40,12 +40,33 @@ local function value_of_key(key_index)
   return value
 end
 
--- Returns the position of a slot, whether the value is foreign, the known expiry of the key, and the state.
-local function read_slot(value, tag)
-  local position, is_foreign = find_slot(value, tag)
-  if not position then return nil, is_foreign, 0, 0, 0, 0 end
+-- Keeps a key for at least this time, if its value is written with a new time to live.
+local function extend_ttl(key_index, ttl_ms)
+  local pending_ms = ttls_ms[key_index] or 0
+  if pending_ms > 0 and ttl_ms > pending_ms then ttls_ms[key_index] = ttl_ms end
+end
+
+-- Returns whether the value of a key is foreign, the known expiry of the key, and the state in a slot. Sets the state
+-- back if it is ahead.
+local function read_slot(key_index, limit, phase)
+  local value = values[key_index]
+  local position, is_foreign = find_slot(value, limit.tag)
+  if not position then return is_foreign, 0, 0, 0, 0 end
   local _, expiry_s, a, b, c = unpack(SLOT, value, position)
-  return position, false, expiry_s, a, b, c
+  local tick_us, window, max, extra, debt = limit.tick_us, limit.window, limit.max, limit.extra, limit.debt
+  if a * (tick_us > 0 and tick_us or 1) > now + phase + SECOND then
+    local charged, new_a, new_b, new_c =
+      limit.decide_slot(now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
+    if charged == nil then
+      local reset, ttl_ms
+      a, b, c = new_a, new_b, new_c
+      _, _, reset = limit.decide_slot(now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
+      values[key_index], expiry_s, _, ttl_ms = set_back_slot(KEYS[key_index], value, limit.tag, now, reset,
+        tick_us * window, limit.margin_s, a, b, c)
+      extend_ttl(key_index, ttl_ms)
+    end
+  end
+  return false, expiry_s, a, b, c
 end
 
 -- Returns the bytes of a charged slot. Extends the expiry of its key if necessary.
@@ -122,6 +143,13 @@ local function decide_log(key_index, limit, required, cost, take)
   if charged == nil then
     before, value, after, latest_expiry_s = split_logs(value, tag, now)
     if not before then return end
+    local ttl_ms
+    before, value, after, latest_expiry_s, ttl_ms = set_back_log(decide, KEYS[key_index], before, value, after,
+      latest_expiry_s, now, tick_us, window, max, extra, limit.margin_s)
+    if ttl_ms then
+      values[key_index] = before .. value .. after
+      extend_ttl(key_index, ttl_ms)
+    end
     charged, remaining, reset, retry, charged_at, state, expiry_s, rest =
       decide(value, now, tick_us, window, max, extra, required, cost, take, tag)
   end
@@ -162,7 +190,7 @@ local function decide_single(key_index, limit, cost, required, admission, phase,
   else
     local value = value_of_key(key_index)
     if not value then return wrong_type_replies(1) end
-    local _, is_foreign, expiry_s, a, b, c = read_slot(value, limit.tag)
+    local is_foreign, expiry_s, a, b, c = read_slot(key_index, limit, phase)
     if is_foreign then return wrong_type_replies(1) end
     local tick_us, window, max, extra, debt = limit.tick_us, limit.window, limit.max, limit.extra, limit.debt
     charged, remaining, reset, retry, charged_at, a, b, c =
@@ -194,7 +222,9 @@ local function decide_slot_units(key_indexes, count, limit)
       local charged, remaining, reset, retry, charged_at
       charged, remaining, reset, retry, charged_at, a, b, c =
         decide(now, tick_us, window, max, extra, debt, 1, 1, 1, a, b, c)
-      if not charged then
+      if charged == nil then
+        reply = decide_single(key_index, limit, 1, 1, 0, 0, 1)
+      elseif not charged then
         reply = pack(REPLY, 0, remaining, reset, retry, 0, 0)
       else
         if now + reset > expiry_s * SECOND then
@@ -276,12 +306,19 @@ local function decide_enforced(hits, mode)
     else
       local is_foreign
       whole_value_key = false
-      _, is_foreign, expiry_s, a, b, c = read_slot(value, limit.tag)
+      is_foreign, expiry_s, a, b, c = read_slot(key_index, limit, phase)
       if is_foreign then return append_reply(wrong_type_replies(hits)) end
     end
     local charged, remaining, reset, retry, charged_at, remaining_before, reset_before
     charged, remaining, reset, retry, charged_at, a, b, c, remaining_before, reset_before = limit.decide_slot(now + phase,
       limit.tick_us, limit.window, limit.max, limit.extra, limit.debt, required, cost, cost > 0 and take or 0, a, b, c)
+    if charged == nil then
+      local _
+      whole_value_key = false
+      _, expiry_s, a, b, c = read_slot(key_index, limit, phase)
+      charged, remaining, reset, retry, charged_at, a, b, c, remaining_before, reset_before = limit.decide_slot(now + phase,
+        limit.tick_us, limit.window, limit.max, limit.extra, limit.debt, required, cost, cost > 0 and take or 0, a, b, c)
+    end
     local base = 14 * nth
     if charged then
       pending[base], pending[base + 1], pending[base + 2], pending[base + 3] = limit, key_index, phase, expiry_s
@@ -326,9 +363,9 @@ local function decide_any(hits, mode)
       counter = { pending = 0, expiry_s = 0, a = 0, b = 0, c = 0 }
       counters[counter_id] = counter
       if limit.decide_slot then
-        local value, _, is_foreign = value_of_key(key_index)
-        if not value then return wrong_type_replies(hits) end
-        _, is_foreign, counter.expiry_s, counter.a, counter.b, counter.c = read_slot(value, limit.tag)
+        if not value_of_key(key_index) then return wrong_type_replies(hits) end
+        local is_foreign
+        is_foreign, counter.expiry_s, counter.a, counter.b, counter.c = read_slot(key_index, limit, phase)
         if is_foreign then return wrong_type_replies(hits) end
       end
     end

@@ -3,9 +3,13 @@
 -- calendar, window number `boundary` begins at the period boundary that is nearest to the client's time, and `now` has the
 -- phase of the period before this boundary. The phase grows by `step_s` seconds at the boundary: for a decision after the
 -- boundary, and for a late decision, which finds a state of the next period.
+--
+-- Every `decide` of a slot returns nil and the state that is set back if the state is ahead of `now`.
 local function decide(now, _, window, max, boundary, step_s, required, cost, take, last, large, small)
-  if boundary > 0 and (now >= boundary * window or last >= boundary * window) then now = now + step_s * 1000000 end
   local window_end = last - last % window + window
+  if boundary > 0 and now >= boundary * window then now, boundary = now + step_s * 1000000, 0 end
+  if window_end - window > now + 1000000 then return nil, now, large, small end
+  if boundary > 0 and last >= boundary * window then now = now + step_s * 1000000 end
   local reset, count = 0, large + small
   if now >= window_end then
     count = 0

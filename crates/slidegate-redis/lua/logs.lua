@@ -24,3 +24,41 @@ local function split_logs(value, tag, now)
     position = next_position
   end
 end
+
+-- Sets back the log in `section` if it is ahead of `now`, because a clock has stepped back: all its units are counted in
+-- one entry. Then writes the value. Returns the three parts of the value, and the latest expiry of all logs; and the new
+-- time to live of the key if the value was written.
+local function set_back_log(decide, key, before, section, after, latest_expiry_s, now, tick_us, window, max, resolution, margin_s)
+  if #section < 37 then return before, section, after, latest_expiry_s end
+  local pack, unpack = struct.pack, struct.unpack
+  local tag, _, newest = unpack('<I4I4d', section)
+  if newest * tick_us <= now + 1000000 then return before, section, after, latest_expiry_s end
+  local _, remaining = decide(section, newest * tick_us, tick_us, window, max, resolution, 1, 0, 0, tag)
+  -- A foreign value.
+  if not remaining then return before, section, after, latest_expiry_s end
+
+  local units, tick = max - remaining, now / tick_us
+  tick = tick + -tick % 1
+  local expiry_s, ttl_ms = expiry_after_step(key, now, (tick + window) * tick_us - now, tick_us * window, margin_s)
+  local units_low, width, high = units % 4294967296, 2, ''
+  if units > 4294967295 then
+    local units_high = (units - units_low) / 4294967296
+    width, high = 8, pack('<I4I4', units_high, units_high)
+  end
+  section = pack('<I4I4dI4I4I4I4BI4', tag, 29 + #high, tick, units_low, 0, units_low, expiry_s, width, tick % 4294967296)
+    .. high
+  local function limit_expiries(logs)
+    local position = 1
+    while position < #logs do
+      local _, bytes = unpack('<I4I4', logs, position)
+      if unpack('<I4', logs, position + 28) > expiry_s then
+        logs = logs:sub(1, position + 27) .. pack('<I4', expiry_s) .. logs:sub(position + 32)
+      end
+      position = position + 8 + bytes
+    end
+    return logs
+  end
+  before, after = limit_expiries(before), limit_expiries(after)
+  redis.call('SET', key, before .. section .. after, 'PX', ttl_ms)
+  return before, section, after, expiry_s, ttl_ms
+end

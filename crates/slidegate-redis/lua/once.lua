@@ -11,6 +11,10 @@ local ttl_ms, hits = unpack('<dH', ARGV[1], 25)
 local record_key = KEYS[#KEYS]
 local record = call('GET', record_key)
 if record then
+  -- If the clock of Redis has stepped back, the record counts as new. A settled record is kept for longer.
+  if record:byte(25) ~= 1 and call('PTTL', record_key) > ttl_ms + 1000 then
+    call('PEXPIRE', record_key, ('%d'):format(ttl_ms))
+  end
   -- A record of 24 bytes is a claim of the call (see call_record.lua).
   if #record == 24 and record:sub(1, 8) == ARGV[1]:sub(1, 8) then return '\3' end
   if #record < RECORD_HEAD_BYTES then return redis.error_reply(FOREIGN .. record_key) end

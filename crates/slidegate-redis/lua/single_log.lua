@@ -14,6 +14,8 @@ local charged, remaining, reset, retry, charged_at, state, expiry_s, rest =
 if charged == nil then
   before, value, after, latest_expiry_s = split_logs(value, tag, now)
   if before then
+    before, value, after, latest_expiry_s = set_back_log(decide, key, before, value, after, latest_expiry_s, now,
+      tick_us, window, max, extra, unpack('<d', ARGV[1], 73))
     charged, remaining, reset, retry, charged_at, state, expiry_s, rest =
       decide(value, now, tick_us, window, max, extra, required, cost, take, tag)
   end

@@ -31,6 +31,16 @@ end
 local charged, remaining, reset, retry, charged_at
 charged, remaining, reset, retry, charged_at, a, b, c =
   decide(now + phase, tick_us, window, max, extra, debt, required, cost, take, a, b, c)
+if charged == nil then
+  -- The clock has stepped back. The state that is set back is written even if the hit is denied.
+  a, b, c = remaining, reset, retry
+  local margin_s, others, _ = unpack('<d', ARGV[1], 73), nil, nil
+  _, _, reset = decide(now + phase, tick_us, window, max, extra, debt, 1, 0, 0, a, b, c)
+  value, expiry_s, others = set_back_slot(key, value, tag, now, reset, tick_us * window, margin_s, a, b, c)
+  if #value > 28 then other_slots = others end
+  charged, remaining, reset, retry, charged_at, a, b, c =
+    decide(now + phase, tick_us, window, max, extra, debt, required, cost, take, a, b, c)
+end
 if not charged then return pack('<Bddddd', 0, remaining, reset, retry, 0, 0) end
 local ttl_ms
 if now + reset > expiry_s * SECOND then

@@ -32,6 +32,19 @@ local function decide(key, now, precision_us, window, max, counted, margin_s, re
   newest = newest - newest % 1
   -- A clock that is behind charges the bucket of the last charge.
   local moment = newest * precision_us
+  if moment > now + 1000000 then
+    -- The clock has stepped back: all units are counted in the current bucket.
+    newest = now / precision_us
+    newest, moment = newest - newest % 1, now
+    if total > 4294967295 then width, format = 8, '<d' end
+    local ttl_ms
+    expiry_s, ttl_ms =
+      expiry_after_step(key, now, (newest + counted) * precision_us - now, precision_us * window, margin_s)
+    local place = newest % counted
+    value = pack(HEAD, moment, total, expiry_s)
+      .. ('\0'):rep(place * width) .. pack(format, total) .. ('\0'):rep((counted - 1 - place) * width)
+    call('SET', key, value, 'PX', ttl_ms)
+  end
   if now > moment then moment = now end
   local running = moment / precision_us
   running = running - running % 1

@@ -3,7 +3,14 @@
 local function decide(now, tick_us, window, max, _, _, required, cost, take, last, previous, current)
   local tick = now / tick_us
   tick = tick - tick % 1
-  if tick < last then tick = last end
+  if tick < last then
+    if last * tick_us > now + 1000000 then
+      local weight = previous * (window - last % window) / window
+      current = current + weight + -weight % 1
+      return nil, tick, 0, current < 536870912 and current or 536870912
+    end
+    tick = last
+  end
   local start = last - last % window
   local elapsed = tick - start
   if elapsed >= window then

@@ -166,7 +166,27 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
   end
   local tick = now / tick_us
   tick = tick - tick % 1
-  if tick < last then tick = last end
+  if tick < last then
+    if last * tick_us > now + 1000000 then
+      -- The clock has stepped back: all units are counted as one charge.
+      local charge_tick, words, ttl_ms = tick, '', nil
+      if tick * tick_us ~= now then charge_tick = tick + 1 end
+      if total > 536870912 then total = 536870912 end
+      oldest = charge_tick % WRAP
+      newest = oldest
+      if total > 1 then
+        words, newest = pack('<I4I4', oldest, total + WRAP), oldest + WRAP
+      elseif total == 1 then
+        words = pack('<I4', oldest)
+      end
+      last, sum, first, len, cap = tick, total, 0, #words / 4, #words / 4
+      expiry_s, ttl_ms =
+        expiry_after_step(key, now, (charge_tick + window) * tick_us - now, tick_us * window, margin_s)
+      value = pack(HEAD, last, total, sum, first, len, cap, oldest, newest, expiry_s) .. words
+      call('SET', key, value, 'PX', ttl_ms)
+    end
+    tick = last
+  end
 
   -- Drops expired charges: the words before `expired_words`, and their units. The age of a word is the number of ticks
   -- from its charge to `last + 1`. Between frequent calls only few charges expire, so a short scan is tried first.

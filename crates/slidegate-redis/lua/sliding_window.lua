@@ -14,7 +14,7 @@
 -- Decides a hit of a log. `value` is the section of the log, or '' if there is none. If it charges, the last results are
 -- the new state of 20 bytes, the known expiry of the key, and the bytes that follow: nil if they have not changed.
 -- Returns nothing if the value is not one section with this tag, or foreign: processing a foreign value as a log could
--- block Redis for a long time.
+-- block Redis for a long time. Also returns nothing if the log is ahead of `now`: `set_back_log` must be called first.
 local function decide(value, now, tick_us, window, max, resolution, required, cost, take, tag)
   local unpack, size = struct.unpack, #value
   local newest, used, span, newest_units, expiry_s, width = 0, 0, 0, 0, 0, 2
@@ -24,7 +24,7 @@ local function decide(value, now, tick_us, window, max, resolution, required, co
     if size < 37 then return end
     found_tag, bytes, newest, used, span, newest_units, expiry_s, width = unpack('<I4I4dI4I4I4I4B', value)
     if found_tag ~= tag or bytes ~= size - 8 or size > 98349 then return end
-    if newest < 0 or newest > 2 ^ 53 or newest % 1 ~= 0 then return end
+    if newest < 0 or newest > 2 ^ 53 or newest % 1 ~= 0 or newest * tick_us > now + 1000000 then return end
     if width == 4 then
       entry = '<I4I4'
     elseif width == 8 then

@@ -21,7 +21,10 @@ end
 local function decide(now, tick_us, window, max, burst, debt, required, cost, take, last, level, rate)
   local tick = now / tick_us
   tick = tick - tick % 1
-  if tick < last then tick = last end
+  if tick < last then
+    if last * tick_us > now + 1000000 then return nil, tick, level, rate end
+    tick = last
+  end
   local max_units = burst + debt
   if max == 0 then burst = 0 end
   if rate == 0 then rate = 1 end

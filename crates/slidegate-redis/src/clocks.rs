@@ -36,6 +36,14 @@ impl Clocks {
         self.counting_now().unwrap_or_else(|| self.machine_now())
     }
 
+    /// Returns the wall time with which the boundaries of calendar periods are computed.
+    pub fn wall_now(&self) -> Timestamp {
+        self.counting_now().unwrap_or_else(|| {
+            let (now, step_us) = (self.machine_now(), self.machine_clock.wall_clock_step_us());
+            Timestamp::from_micros(now.as_micros().wrapping_add_signed(step_us))
+        })
+    }
+
     /// Returns the time of this machine's monotonic clock.
     pub fn machine_now(&self) -> Timestamp {
         self.machine_clock.now()

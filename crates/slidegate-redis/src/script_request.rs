@@ -192,8 +192,7 @@ impl RedisKeyspace {
             None => (self.key(hit), compute_limit_tag(hit)),
         };
         let limit = *hit.key.share().unwrap_or(hit.limit);
-        let (mut params, phase_us) =
-            limit.params_and_phase_us(&hit.key, || self.clocks.local_now());
+        let (mut params, phase_us) = limit.params_and_phase_us(&hit.key, || self.clocks.wall_now());
         if limit.is_concurrent() {
             params.extra = self.permit_margin_ms();
         }

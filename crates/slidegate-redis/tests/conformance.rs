@@ -21,6 +21,7 @@ async fn assert_store_matches_model(
     address: &str,
     algorithms: &[Algorithm],
     seeds: std::ops::Range<u64>,
+    has_clock_steps: bool,
 ) {
     let (mut decisions, mut waits, mut repeated_calls) = (0, 0, 0);
     for seed in seeds {
@@ -37,7 +38,13 @@ async fn assert_store_matches_model(
             ..RedisSettings::default()
         };
         let store = RedisStore::open(address, settings).unwrap().with_clock(clock.clone());
-        match conformance::run_trace(&store, &clock, algorithms, seed, 400).await {
+        let result = if has_clock_steps {
+            let trace = conformance::run_trace_with_clock_steps;
+            trace(&store, &clock, algorithms, seed, 400).await
+        } else {
+            conformance::run_trace(&store, &clock, algorithms, seed, 400).await
+        };
+        match result {
             Ok(report) => {
                 decisions += report.decisions;
                 waits += report.waits;
@@ -54,20 +61,39 @@ async fn assert_store_matches_model(
 async fn store_matches_model_with_each_algorithm() {
     let redis = Redis::start();
     for algorithm in conformance::ALL_ALGORITHMS {
-        assert_store_matches_model(&redis.address(), &[algorithm], 0..60).await;
+        assert_store_matches_model(&redis.address(), &[algorithm], 0..60, false).await;
     }
 }
 
 #[tokio::test]
 async fn store_matches_model_with_mixed_algorithms() {
     let redis = Redis::start();
-    assert_store_matches_model(&redis.address(), &conformance::ALL_ALGORITHMS, 1_000..1_150).await;
+    assert_store_matches_model(&redis.address(), &conformance::ALL_ALGORITHMS, 1_000..1_150, false)
+        .await;
+}
+
+/// `SEEDS=1000` runs 1000 seeds for each algorithm and for all algorithms together.
+#[tokio::test]
+async fn store_matches_model_with_clock_steps() {
+    let redis = Redis::start();
+    let count = std::env::var("SEEDS").map_or(40, |seeds| seeds.parse().unwrap());
+    let seeds = 10_000..10_000 + count;
+    for algorithms in
+        conformance::ALL_ALGORITHMS.chunks(1).chain([&conformance::ALL_ALGORITHMS[..]])
+    {
+        assert_store_matches_model(&redis.address(), algorithms, seeds.clone(), true).await;
+    }
 }
 
 /// Tests a Cluster with random requests, some of which have keys in several slots.
 #[tokio::test]
 async fn cluster_store_matches_model() {
     let cluster = Cluster::start();
-    assert_store_matches_model(&cluster.address(), &conformance::ALL_ALGORITHMS, 2_000..2_040)
-        .await;
+    assert_store_matches_model(
+        &cluster.address(),
+        &conformance::ALL_ALGORITHMS,
+        2_000..2_040,
+        false,
+    )
+    .await;
 }

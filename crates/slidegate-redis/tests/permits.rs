@@ -128,9 +128,9 @@ async fn key_expires_after_permits() {
     let keys: Vec<String> = redis.try_command(&["KEYS", "*"]).unwrap();
     let ttl_ms = || redis.try_command::<u64>(&["PTTL", &keys[0]]).unwrap();
     assert!((60_000..=61_000).contains(&ttl_ms()), "{}", ttl_ms());
-    // A release keeps the id of the newest permit, so that no later permit gets it.
+    // A release keeps the id of the newest permit, so that no later permit gets it, and the time of the last change.
     assert!(store.change_permit_async(&permit, PermitChange::Release).await.unwrap());
-    assert_eq!(redis.try_command::<u64>(&["ZCARD", &keys[0]]).unwrap(), 1);
+    assert_eq!(redis.try_command::<u64>(&["ZCARD", &keys[0]]).unwrap(), 2);
     assert!(ttl_ms() > 50_000);
     store.adjust_async(&permit, Adjustment::Revert).await.unwrap();
     assert!(!store.change_permit_async(&permit, PermitChange::Release).await.unwrap());

@@ -37,6 +37,8 @@ impl RedisStoreFactory {
             expiry_margin: LONG_EXPIRY_MARGIN,
             // An answer of the cache lists only the limits that deny, and depends on the real time.
             deny_cache_ttl: Duration::ZERO,
+            // Permits end at the stated time.
+            max_clock_skew: Duration::ZERO,
             ..RedisSettings::default()
         };
         RedisStore::open(&self.redis.address(), settings).unwrap().with_clock(self.clock.clone())
@@ -120,6 +122,26 @@ async fn hit_order_does_not_affect_outcomes() {
         )
         .await;
     }
+}
+
+/// `SEEDS=100` runs 100 seeds for each limit.
+#[tokio::test]
+async fn clock_steps_keep_bound_and_waits() {
+    let bench = RedisStoreFactory::start();
+    let seeds = std::env::var("SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
+    let permits = [1, 10].map(|max| Limit::concurrent(max, Duration::from_secs(60)).unwrap());
+    for limit in properties::limits().into_iter().chain(permits) {
+        for seed in 0..seeds {
+            let store = bench.new_store();
+            properties::clock_steps_keep_bound_and_waits(&store, &bench.clock, &limit, seed).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn permits_end_in_time_after_clock_steps() {
+    let bench = RedisStoreFactory::start();
+    properties::permits_end_in_time_after_clock_steps(&bench.new_store(), &bench.clock).await;
 }
 
 #[tokio::test]

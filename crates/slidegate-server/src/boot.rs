@@ -32,6 +32,7 @@ use crate::connections::bodies::{BodyBudget, MIN_BODY_BUDGET};
 use crate::connections::{ConnectionSources, ConnectionThreads, Connections, LargeCalls, Protocol};
 use crate::decide::Service;
 use crate::render::ResponseRenderer;
+use crate::telemetry::clock_steps;
 use crate::telemetry::log::LogQueue;
 use crate::tls::{AppProtocol, ListenerTls};
 use crate::wire::grpc::{GrpcProtocol, GrpcServices};
@@ -75,6 +76,7 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
         spawn_admin_listener(admin, service.clone(), bounds, &settings.admin_hosts);
         info!("admin listening on {address}");
     }
+    clock_steps::start(service.health().background_tasks().clone());
     if service.is_observe_only() {
         warn!("--observe is set: every rule only observes, and no request is denied");
     }

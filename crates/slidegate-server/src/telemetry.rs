@@ -4,6 +4,7 @@
 //! No metric label contains a value that a client sent. Such values appear only in [`top`], the denial log and traces,
 //! and [`redact`] hashes them if necessary.
 
+pub mod clock_steps;
 mod decision_log;
 pub mod log;
 mod log_throttle;

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(all(feature = "coarse-clock", target_os = "linux"))]
 pub use coarse::CoarseClock;
-use corrected::{CorrectedClock, ProcessorCounter};
+pub(crate) use corrected::{CorrectedClock, ProcessorCounter};
 
 /// A point in time, in whole microseconds since the Unix epoch.
 #[derive(
@@ -73,11 +73,23 @@ pub(crate) fn ceil_micros(duration: Duration) -> u64 {
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
+
+    /// Returns the sum of the steps of the wall clock since this clock was created, in microseconds: it is negative if the
+    /// wall clock was set back. It is 0 for a clock that follows all steps.
+    ///
+    /// Calendar periods and windows aligned to the clock follow the wall clock, which is ahead of this clock by the steps.
+    fn wall_clock_step_us(&self) -> i64 {
+        0
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
     fn now(&self) -> Timestamp {
         (**self).now()
+    }
+
+    fn wall_clock_step_us(&self) -> i64 {
+        (**self).wall_clock_step_us()
     }
 }
 
@@ -85,8 +97,11 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 ///
 /// It starts at the time of the wall clock and advances with the processor's counter, which is cheaper to read. The
 /// counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at most 500 µs per
-/// second. Calendar windows therefore begin at the right time, and an adjustment of the wall clock by a minute neither
-/// opens nor closes a window. A correction may set the clock back by up to 25 µs.
+/// second. A correction may set the clock back by up to 25 µs.
+///
+/// If the wall clock differs by more than half a second, it has stepped: time synchronization has set it, or the machine
+/// was suspended. The clock does not follow a step, so a step neither opens nor closes a rolling window. Calendar periods
+/// and windows aligned to the clock [follow it](Clock::wall_clock_step_us).
 #[derive(Clone, Debug)]
 pub struct SystemClock(CorrectedClock<ProcessorCounter, WallClock>);
 
@@ -106,6 +121,10 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         self.0.now()
+    }
+
+    fn wall_clock_step_us(&self) -> i64 {
+        self.0.wall_clock_step_us()
     }
 }
 
@@ -147,8 +166,7 @@ impl DriftCorrectedClock {
         Self { clock: SystemClock::new(), ahead_us: AtomicI64::new(0) }
     }
 
-    /// Sets the clock to the current wall time, which may be earlier than the clock's time. A counter treats a time
-    /// before its last charge as the time of that charge.
+    /// Sets the clock to the current wall time, which may be earlier than the clock's time.
     pub fn sync_with_wall_clock(&self) {
         let ahead = WallClock.now().0.wrapping_sub(self.clock.now().0);
         self.ahead_us.store(ahead as i64, Ordering::Relaxed);

@@ -357,8 +357,22 @@ impl Limit {
     /// calendar limit, it depends on the period that contains `now`; for all other limits, it is 0.
     #[inline]
     pub fn phase_us(&self, key: &Key<'_>, now: Timestamp) -> u64 {
+        self.phase_after_steps_us(key, now, || 0)
+    }
+
+    /// Returns the phase of a key for a clock that does not follow the steps of the wall clock, which `step_us` returns. The
+    /// sum of `now` and the phase is modulo 2^64.
+    #[inline]
+    pub(crate) fn phase_after_steps_us(
+        &self,
+        key: &Key<'_>,
+        now: Timestamp,
+        step_us: impl FnOnce() -> i64,
+    ) -> u64 {
         match self.counter_ref() {
-            AnyCounter::FixedWindow(counter) => counter.phase_us(|| key.stable_hash(), now),
+            AnyCounter::FixedWindow(counter) => {
+                counter.phase_us(|| key.stable_hash(), now, step_us)
+            }
             _ => 0,
         }
     }

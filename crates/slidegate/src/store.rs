@@ -18,7 +18,7 @@
 //!
 //! # Write a store
 //!
-//! [`examples/store.rs`](https://github.com/slidegate/slidegate/blob/main/examples/store.rs) is a complete store in 150
+//! [`examples/store.rs`](https://github.com/slidegate/slidegate/blob/main/examples/store.rs) is a complete store in 160
 //! lines.
 //!
 //! 1. Implement [`Store`] if calls may wait or fail, with the kind [`Asynchronous`]. Implement [`SyncStore`] if they never
@@ -31,7 +31,8 @@
 //!    language gets the numbers of a limit from [`Limit::params`](crate::Limit::params).
 //! 4. Decide a call in one atomic step: peek at each hit, with the [pending units](pending_units) of the hits before it in
 //!    addition to its own; determine whether the hits [admit](admits) the call; then charge the hits that [have a
-//!    charge](has_charge). The outcome of a charged hit is [`Outcome::charged_after`].
+//!    charge](has_charge). The outcome of a charged hit is [`Outcome::charged_after`]. Get states from
+//!    [`Counter::state_at`](crate::algorithm::Counter::state_at), because a clock may step back.
 //! 5. Return an error from [`Store::supports`] for limits that the store cannot count, and [`StoreError::Unsupported`] for
 //!    calls with such limits. All other errors mean that the store could
 //!    not decide; a denial is not an error.
@@ -43,9 +44,10 @@
 //!
 //! # Test a store
 //!
-//! With the feature `testkit`, run [`run_trace`](crate::testkit::conformance::run_trace) with the algorithms that the store
-//! supports, and [`all_properties_hold`](crate::testkit::properties::all_properties_hold), both with many seeds. They need a
-//! store that reads a [`ManualClock`](crate::ManualClock).
+//! With the feature `testkit`, run [`run_trace`](crate::testkit::conformance::run_trace) and
+//! [`run_trace_with_clock_steps`](crate::testkit::conformance::run_trace_with_clock_steps) with the algorithms that the
+//! store supports, and [`all_properties_hold`](crate::testkit::properties::all_properties_hold), all with many seeds. They
+//! need a store that reads a [`ManualClock`](crate::ManualClock).
 
 mod call_records;
 mod charge_result;

@@ -4,13 +4,13 @@
 #[cfg(not(shuttle))]
 pub(crate) use {
     parking_lot::{Mutex, MutexGuard},
-    std::sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering},
 };
 
 #[cfg(shuttle)]
 pub(crate) use {
     shuttle::sync::MutexGuard,
-    shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    shuttle::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering},
     shuttle_mutex::Mutex,
 };
 

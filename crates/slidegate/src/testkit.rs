@@ -5,6 +5,7 @@
 //! [`properties::all_properties_hold`].
 
 mod calendar;
+mod clock_steps;
 pub mod conformance;
 pub mod faulty;
 mod limits;

@@ -10,7 +10,9 @@ use slidegate::store::{
     Key, OnceResult, Outcomes, PermitChange, Receipt, Scope, SettleResult, Value,
 };
 use slidegate::testkit::block_on;
-use slidegate::testkit::conformance::{ALL_ALGORITHMS, Mismatch, TraceStats, run_trace};
+use slidegate::testkit::conformance::{
+    ALL_ALGORITHMS, Mismatch, TraceStats, run_trace, run_trace_with_clock_steps,
+};
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::model::ModelStore;
 use slidegate::{
@@ -80,6 +82,20 @@ fn memory_store_matches_model() {
         MemoryStore::with_clock(clock.clone(), 1_000)
     });
     assert!(stats.decisions >= 600_000, "at least 100,000 for each algorithm: {stats:?}");
+}
+
+#[test]
+fn memory_store_matches_model_with_clock_steps() {
+    for algorithms in ALL_ALGORITHMS.chunks(1).chain([&ALL_ALGORITHMS[..]]) {
+        for seed in 0..100 {
+            let clock = ManualClock::default();
+            let store = StoreWithSweepBeforeCalls(MemoryStore::with_clock(clock.clone(), 1_000));
+            let trace = run_trace_with_clock_steps(&store, &clock, algorithms, seed, 400);
+            if let Err(mismatch) = block_on(trace) {
+                panic!("{algorithms:?}: {mismatch}");
+            }
+        }
+    }
 }
 
 /// A memory store that removes expired counters before each call that charges or reads counters.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::testkit::{block_on, permits, properties};
-use slidegate::{Limit, ManualClock, MemoryStore};
+use slidegate::{Limit, ManualClock, MemoryStore, Timestamp};
 
 /// Runs a property test for every limit, each time on an empty memory store and on an empty store with two slots. With
 /// `seeds`, the test runs once per seed.
@@ -110,6 +110,29 @@ fn calendar_periods_are_counted_separately() {
         let store = MemoryStore::with_clock(clock.clone(), 1_000);
         block_on(properties::calendar_periods_are_counted_separately(&store, &clock, seed));
     }
+}
+
+/// `SEEDS=100` runs 100 seeds for each limit.
+#[test]
+fn clock_steps_keep_bound_and_waits() {
+    let seeds = std::env::var("SEEDS").map_or(10, |seeds| seeds.parse().unwrap());
+    let permits = [1, 10].map(|max| Limit::concurrent(max, Duration::from_secs(60)).unwrap());
+    for limit in properties::limits().into_iter().chain(permits) {
+        for seed in 0..seeds {
+            let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
+            let store = MemoryStore::with_clock(clock.clone(), 100);
+            block_on(properties::clock_steps_keep_bound_and_waits(&store, &clock, &limit, seed));
+            let faulty = FaultyStore::new(&clock, 2, Faults::default(), seed);
+            block_on(properties::clock_steps_keep_bound_and_waits(&faulty, &clock, &limit, seed));
+        }
+    }
+}
+
+#[test]
+fn permits_end_in_time_after_clock_steps() {
+    let clock = ManualClock::default();
+    let store = MemoryStore::with_clock(clock.clone(), 100);
+    block_on(properties::permits_end_in_time_after_clock_steps(&store, &clock));
 }
 
 #[test]

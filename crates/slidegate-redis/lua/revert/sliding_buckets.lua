@@ -6,7 +6,9 @@ local function revert(key, precision_us, _, counted, cost, charged_at)
   local last, total, expiry_s = unpack(HEAD, value)
   local bucket, newest = charged_at / precision_us, last / precision_us
   bucket, newest = bucket - bucket % 1, newest - newest % 1
-  if bucket > newest or bucket + counted <= newest then return true end
+  -- A charge after the newest bucket was made before the state was set back.
+  if bucket > newest then bucket = newest end
+  if bucket + counted <= newest then return true end
   local place = HEAD_BYTES + bucket % counted * width
   local count = unpack(format, value, place + 1)
   if cost > count then cost = count end

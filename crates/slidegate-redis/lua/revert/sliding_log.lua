@@ -19,6 +19,8 @@ local function revert(key, tick_us, max, _, cost, charged_at)
   local tick = charged_at / tick_us
   tick = tick - tick % 1
   local age = last + 1 - tick
+  -- A charge after the newest one was made before the log was set back.
+  if age < (last + 1 - newest) % WRAP then age = (last + 1 - newest) % WRAP end
   if len == 0 or cost == 0 or age < 0 then return true end
   local nth, word = 0, oldest
   if (last + 1 - word) % WRAP > age then nth, word = find_tick(1, age) end

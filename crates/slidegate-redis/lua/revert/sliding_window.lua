@@ -12,6 +12,8 @@ local function revert(section, tag, tick_us, cost, charged_at)
   end
   local ticks, subtract = open_entries(section, tag)
   if not ticks then return end
+  -- A charge after the newest entry was made before the log was set back.
+  if #ticks > 0 and tick > ticks[#ticks] then tick = ticks[#ticks] end
   return subtract(function(first, last, units)
     if tick < first or tick > last then return 0 end
     return cost < units and cost or units

@@ -163,7 +163,8 @@ pub fn call_record() -> String {
 
 /// Composes the script that releases or renews a permit.
 pub fn permit() -> String {
-    [COMMON_HELPERS_LUA, PERMIT_LUA].join("\n")
+    let concurrent = lua_files_of_algorithm(&Algorithm::Concurrent).decide;
+    [COMMON_HELPERS_LUA, concurrent, PERMIT_LUA].join("\n")
 }
 
 /// Returns the script that tests whether a server executes scripts.

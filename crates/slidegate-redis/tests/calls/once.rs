@@ -303,3 +303,30 @@ async fn settlement_is_remembered_longer_than_its_reservation() {
     let ttl_ms: i64 = redis.try_command(&["PTTL", &key]).unwrap();
     assert!(ttl_ms > TTL.as_millis() as i64 - 60_000, "{ttl_ms}");
 }
+
+/// The expiry of a key is a time of the clock of Redis. After a step back, all keys would live longer by the step.
+#[tokio::test]
+async fn record_expires_in_time_after_redis_clock_steps_back() {
+    let redis = Redis::start();
+    let store = RedisStore::open(&redis.address(), settings()).unwrap();
+    let request = TestRequest::new(1);
+    let hits = request.hits(10);
+    let result = decided(store.charge_once_async(&hits, &identity(1)).await.unwrap());
+    let is_record = |key: &String| key.contains("call:");
+    let record = redis.keys().into_iter().find(is_record).unwrap();
+    let ttl_ms = TTL.as_millis() as i64;
+    let step_back = || redis.command(&["PEXPIRE", &record, &(ttl_ms + 3_600_000).to_string()]);
+    step_back();
+    let repeated = store.charge_once_async(&hits, &identity(1)).await.unwrap();
+    assert!(matches!(repeated, OnceResult::Repeated { .. }), "{repeated:?}");
+    let margin_ms = settings().expiry_margin.as_millis() as i64;
+    let left_ms = redis.ttl_ms(&record);
+    assert!(left_ms <= ttl_ms + margin_ms, "{left_ms} ms are left");
+
+    // The record of a settlement is kept at least as long as the reservation.
+    let settlement = settlement(1, &result.receipt, 4);
+    assert_eq!(store.settle_async(&settlement).await.unwrap(), SettleResult::Settled);
+    step_back();
+    store.charge_once_async(&hits, &identity(1)).await.unwrap();
+    assert!(redis.ttl_ms(&record) > ttl_ms + 60_000);
+}

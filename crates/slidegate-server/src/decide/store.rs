@@ -21,6 +21,10 @@ use crate::telemetry::metrics::{ClusterStats, OvershootBuckets, StoreStats};
 pub type ClusterNode = ClusterStore<Arc<DriftCorrectedClock>>;
 
 /// The store that holds the counters, with the recorder of its calls.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a process has one value, and a pointer to the store in memory would cost time at each decision"
+)]
 pub enum ServerStore {
     /// The memory of this process.
     Memory(MemoryStore, StoreRecorder),

@@ -11,7 +11,9 @@
 #[cfg(test)]
 mod tests;
 
-use super::counter::{ChargeEffect, Counter, clamp_to_small_units, micros_until_expiry};
+use super::counter::{
+    ChargeEffect, Counter, clamp_to_small_units, is_time_ahead, micros_until_expiry,
+};
 use super::ring::{RingBuffer, max_heap_bytes};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
@@ -34,6 +36,8 @@ pub struct Concurrent {
 pub struct State {
     /// The id of the newest permit, in microseconds.
     newest_id: u64,
+    /// The time at which a permit was last created or renewed, in microseconds since the Unix epoch.
+    last_us: u64,
     /// The sum of the units of all permits, including expired permits that have not been removed.
     units: u64,
     /// The permits, sorted by the time at which they expire.
@@ -140,6 +144,7 @@ impl Concurrent {
         let expires_us = permit.expires_us.max(now.as_micros().saturating_add(self.ttl_us));
         state.remove(index);
         state.insert(LivePermit { expires_us, ..permit });
+        state.last_us = now.as_micros();
         true
     }
 
@@ -194,6 +199,7 @@ impl Counter for Concurrent {
         // An id is never used twice, not even if the permit has no units.
         let id = now.as_micros().max(state.newest_id + 1);
         state.newest_id = id;
+        state.last_us = now.as_micros();
         state.remove_expired_permits(now);
         if cost > 0 {
             let expires_us = now.as_micros().saturating_add(self.ttl_us);
@@ -215,6 +221,24 @@ impl Counter for Concurrent {
 
     /// Does nothing: a permit is released by its holder, and a refund has no holder.
     fn refund(&self, _: &mut State, _: Timestamp, _: u64) {}
+
+    /// A permit of an earlier policy may have a longer time to live. It is ahead only if a permit was created or renewed
+    /// after `now`.
+    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        is_time_ahead(state.last_us, now)
+            && is_time_ahead(self.expires_at(state).as_micros(), now.after_us(self.ttl_us))
+    }
+
+    /// Gives each permit the time to live that it had when a permit was last created or renewed.
+    fn set_back(&self, state: &mut State, now: Timestamp) {
+        state.remove_expired_permits(Timestamp::from_micros(state.last_us));
+        let lead_us = state.last_us - now.as_micros();
+        for (index, permit) in state.permits.iter().enumerate().collect::<Vec<_>>() {
+            let expires_us = permit.expires_us - lead_us;
+            state.permits.set(index, LivePermit { expires_us, ..permit });
+        }
+        state.last_us = now.as_micros();
+    }
 
     fn expires_at(&self, state: &State) -> Timestamp {
         let last = state.permits.len().checked_sub(1).and_then(|last| state.permits.get(last));

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, micros_until_expiry};
+use super::counter::{ChargeEffect, Counter, is_time_ahead, micros_until_expiry};
 use super::tick::LimitParams;
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
@@ -132,14 +132,24 @@ impl FixedWindow {
         }
     }
 
-    /// Returns the phase of a key at `_now`: the number of microseconds that the caller adds to this time. `key_hash`
-    /// returns a stable hash of the key.
-    pub(crate) fn phase_us(&self, key_hash: impl FnOnce() -> u64, _now: Timestamp) -> u64 {
+    /// Returns the phase of a key at `_now`: the number of microseconds that the caller adds to this time, modulo 2^64.
+    /// `key_hash` returns a stable hash of the key, and `step_us` returns the steps of the wall clock, which is ahead of
+    /// `_now` by them.
+    pub(crate) fn phase_us(
+        &self,
+        key_hash: impl FnOnce() -> u64,
+        _now: Timestamp,
+        step_us: impl FnOnce() -> i64,
+    ) -> u64 {
         match self.windows {
             Windows::Key { window_us } => key_hash() % window_us.get(),
-            Windows::Clock { .. } => 0,
+            Windows::Clock { .. } => step_us() as u64,
             #[cfg(feature = "calendar")]
-            Windows::Calendar(calendar) => calendar.phase_us(_now),
+            Windows::Calendar(calendar) => {
+                let step_us = step_us();
+                let wall_us = _now.as_micros().wrapping_add_signed(step_us);
+                calendar.phase_us(Timestamp::from_micros(wall_us)).wrapping_add_signed(step_us)
+            }
         }
     }
 
@@ -219,6 +229,15 @@ impl Counter for FixedWindow {
         if now.as_micros() < self.window_end_us(state) {
             state.subtract(cost);
         }
+    }
+
+    /// Compares the start of the window, because a state does not contain the time of its last charge.
+    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        is_time_ahead(self.last_charged_at(state).as_micros(), now)
+    }
+
+    fn set_back(&self, state: &mut State, now: Timestamp) {
+        *state = State::new(now.as_micros() / self.window_us(), state.units());
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {

@@ -10,7 +10,7 @@ mod state;
 use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter};
+use super::counter::{ChargeEffect, Counter, is_time_ahead};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
 use crate::compact::CompactU64;
@@ -224,7 +224,8 @@ impl Counter for SlidingBuckets {
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        let bucket = self.bucket_number(charged_at.as_micros());
+        // A charge after the current bucket was made before the state was set back.
+        let bucket = self.bucket_number(charged_at.as_micros()).min(self.current_bucket(state));
         if bucket == self.current_bucket(state) {
             state.subtract_current_units(cost);
         } else if let Some(index) = self.find_earlier_bucket(state, bucket) {
@@ -239,6 +240,18 @@ impl Counter for SlidingBuckets {
             let left = state.subtract_earlier_units(expired.entries, cost);
             state.subtract_current_units(left);
         }
+    }
+
+    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        is_time_ahead(state.start_us, now)
+    }
+
+    /// Counts all units in the current bucket.
+    fn set_back(&self, state: &mut State, now: Timestamp) {
+        let start_us = self.bucket_number(now.as_micros()) * self.precision_us();
+        let current_units = state.total();
+        *state = State::with_earlier_buckets(start_us, EarlierBuckets::default());
+        state.current_units = current_units;
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {

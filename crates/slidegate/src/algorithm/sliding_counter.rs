@@ -6,7 +6,7 @@
 //! window, a previous count above zero counts as at least one unit.
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, clamp_to_small_units};
+use super::counter::{ChargeEffect, Counter, clamp_to_small_units, is_time_ahead};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
@@ -269,6 +269,21 @@ impl Counter for SlidingCounter {
             state.current =
                 state.current.saturating_sub(clamp_to_small_units(cost.saturating_sub(weight)));
         }
+    }
+
+    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        is_time_ahead(self.last_charged_at(state).as_micros(), now)
+    }
+
+    /// Counts all units in the current window.
+    fn set_back(&self, state: &mut State, now: Timestamp) {
+        let used = self.used(state, self.last_charged_at(state));
+        let tick = self.resolution.tick_at(now);
+        *state = State {
+            last: WindowTime::of_tick(tick, self.resolution.window_ticks()),
+            previous: 0,
+            current: clamp_to_small_units(used),
+        };
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {

@@ -11,7 +11,9 @@
 #[cfg(test)]
 mod tests;
 
-use super::counter::{ChargeEffect, Counter, clamp_to_small_units, micros_until_expiry};
+use super::counter::{
+    ChargeEffect, Counter, clamp_to_small_units, is_time_ahead, micros_until_expiry,
+};
 use super::ring::{RingBuffer, max_heap_bytes};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
@@ -344,7 +346,9 @@ impl Counter for SlidingLog {
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        let charge_tick = self.resolution.tick_at(charged_at);
+        let Some(newest) = state.tick_of_newest_charge() else { return };
+        // A charge after the newest one was made before the state was set back.
+        let charge_tick = self.resolution.tick_at(charged_at).min(newest);
         let mut later = Vec::new();
         while state.tick_of_newest_charge().is_some_and(|newest| newest > charge_tick) {
             later.extend(state.pop_newest_charge());
@@ -371,6 +375,20 @@ impl Counter for SlidingLog {
         state.remove_charges_before(self.window_start_tick(tick));
         state.last = tick;
         state.remove_oldest_units(cost);
+    }
+
+    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        is_time_ahead(self.resolution.tick_start_us(state.last), now)
+    }
+
+    /// Counts all units as one charge.
+    fn set_back(&self, state: &mut State, now: Timestamp) {
+        let (last, charge_tick) = self.resolution.ticks_around(now);
+        let units = clamp_to_small_units(state.total);
+        *state = State { last, ..State::default() };
+        if units > 0 {
+            state.push_charge(charge_tick, units, self.max_ring_words());
+        }
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {

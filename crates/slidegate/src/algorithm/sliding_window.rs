@@ -15,7 +15,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use super::counter::{ChargeEffect, Counter};
+use super::counter::{ChargeEffect, Counter, is_time_ahead};
 use super::sliding_buckets::SlidingBuckets;
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
@@ -314,7 +314,9 @@ impl Counter for SlidingWindow {
     /// Subtracts the units from the entry that contains the charge. The entry keeps its tick, so its other units are not
     /// counted for a shorter time.
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        let tick = self.ticks.tick_at(charged_at);
+        let Some(newest) = state.newest() else { return };
+        // A charge after the newest entry was made before the state was set back.
+        let tick = self.ticks.tick_at(charged_at).min(newest.entry.tick);
         let mut first = state.oldest_first();
         state.edit_units(|entries| {
             for entry in entries {
@@ -336,6 +338,20 @@ impl Counter for SlidingWindow {
                 left -= units;
             }
         });
+    }
+
+    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        state
+            .newest()
+            .is_some_and(|newest| is_time_ahead(self.ticks.tick_start_us(newest.entry.tick), now))
+    }
+
+    /// Counts all units in one entry.
+    fn set_back(&self, state: &mut State, now: Timestamp) {
+        let Some(newest) = state.newest() else { return };
+        let expired = state.expired_before(self.first_tick_of_window(newest.entry.tick));
+        let units = state.total() - expired.units;
+        state.replace_single(Entry { tick: self.ticks.tick_at_or_after(now), units }, 0);
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {

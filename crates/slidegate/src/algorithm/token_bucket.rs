@@ -11,7 +11,7 @@
 //! A change of max preserves the level. Until the next charge the level leaks at the rate of the last charge, so that
 //! the expiry of a state is known when it is written.
 
-use super::counter::{ChargeEffect, Counter};
+use super::counter::{ChargeEffect, Counter, is_time_ahead};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::compact::CompactU64;
@@ -219,6 +219,14 @@ impl Counter for TokenBucket {
         // The level stops at 0, so the result is the same whether it is lowered before or after it leaks.
         let units = cost.min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
         state.lower(units);
+    }
+
+    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+        is_time_ahead(self.resolution.tick_start_us(state.last()), now)
+    }
+
+    fn set_back(&self, state: &mut State, now: Timestamp) {
+        state.last = self.resolution.tick_at(now).into();
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {

@@ -52,6 +52,10 @@ impl Clock for CoarseClock {
     fn now(&self) -> Timestamp {
         self.0.now()
     }
+
+    fn wall_clock_step_us(&self) -> i64 {
+        self.0.wall_clock_step_us()
+    }
 }
 
 /// The kernel's monotonic clock, as of its last tick.

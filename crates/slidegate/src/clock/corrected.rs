@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use super::{Clock, Timestamp};
 
 /// A clock that is cheap to read, and may drift.
-pub(super) trait FastClock {
+pub(crate) trait FastClock: Send + Sync + 'static {
     /// Returns the time since the clock was started, in microseconds.
     fn elapsed_us(&self) -> u64;
 }
 
 /// The processor's counter.
 #[derive(Clone, Debug)]
-pub(super) struct ProcessorCounter {
+pub(crate) struct ProcessorCounter {
     clock: quanta::Clock,
     /// The value of the counter at the start of the clock.
     start_raw: u64,
@@ -20,7 +20,7 @@ pub(super) struct ProcessorCounter {
 
 impl ProcessorCounter {
     /// Starts a clock.
-    pub(super) fn new(clock: quanta::Clock) -> Self {
+    pub(crate) fn new(clock: quanta::Clock) -> Self {
         Self { start_raw: clock.raw(), clock }
     }
 }
@@ -33,7 +33,7 @@ impl FastClock for ProcessorCounter {
 
 /// A fast clock that is slowly corrected towards a wall clock.
 #[derive(Debug)]
-pub(super) struct CorrectedClock<F, W> {
+pub(crate) struct CorrectedClock<F, W> {
     fast_clock: F,
     wall_clock: W,
     /// The time of the wall clock when the corrected clock was created, in microseconds since the Unix epoch.
@@ -42,6 +42,8 @@ pub(super) struct CorrectedClock<F, W> {
     corrected_at_us: AtomicU64,
     /// The sum of all corrections, in microseconds, which is added to the time of the fast clock.
     correction_us: AtomicI64,
+    /// The sum of all steps of the wall clock, in microseconds, which the clock does not follow.
+    step_us: AtomicI64,
 }
 
 /// The interval between two corrections, in microseconds.
@@ -50,21 +52,21 @@ const CORRECTION_INTERVAL_US: u64 = 50_000;
 /// The minimum number of microseconds that must pass for each microsecond of correction.
 const MIN_ELAPSED_US_PER_CORRECTED_US: u64 = 2_000;
 
+/// The largest difference from the wall clock that is not a step, in microseconds, in addition to the largest correction for
+/// the time since the last one.
+const MIN_STEP_US: u64 = 500_000;
+
+/// The longest time between the readings of the two clocks with which a step is measured, in microseconds. A thread that was
+/// interrupted for longer measures a step that did not happen.
+const MAX_READING_US: u64 = 100_000;
+
 impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
     /// Creates a clock. `fast_clock` must have been started just before.
-    pub(super) fn new(fast_clock: F, wall_clock: W) -> Self {
+    pub(crate) fn new(fast_clock: F, wall_clock: W) -> Self {
         let start_us = wall_clock.now().0;
         let (corrected_at_us, correction_us) = (AtomicU64::new(0), AtomicI64::new(0));
-        Self { fast_clock, wall_clock, start_us, corrected_at_us, correction_us }
-    }
-
-    pub(super) fn now(&self) -> Timestamp {
-        let elapsed_us = self.fast_clock.elapsed_us();
-        let corrected_at_us = self.corrected_at_us.load(Ordering::Relaxed);
-        if elapsed_us >= corrected_at_us + CORRECTION_INTERVAL_US {
-            self.correct_towards_wall_clock(elapsed_us, corrected_at_us);
-        }
-        self.corrected_time(elapsed_us)
+        let step_us = AtomicI64::new(0);
+        Self { fast_clock, wall_clock, start_us, corrected_at_us, correction_us, step_us }
     }
 
     fn corrected_time(&self, elapsed_us: u64) -> Timestamp {
@@ -81,11 +83,35 @@ impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
         if exchanged.is_err() {
             return;
         }
-        let max_us =
-            i64::try_from((elapsed_us - corrected_at_us) / MIN_ELAPSED_US_PER_CORRECTED_US)
-                .unwrap_or(i64::MAX);
+        let max_us = (elapsed_us - corrected_at_us) / MIN_ELAPSED_US_PER_CORRECTED_US;
+        let step_us = self.step_us.load(relaxed);
+        let wall_us = wall_us.wrapping_add_signed(-step_us);
         let behind_us = wall_us.wrapping_sub(self.corrected_time(elapsed_us).0) as i64;
+        if behind_us.unsigned_abs() > MIN_STEP_US + max_us {
+            if self.fast_clock.elapsed_us() - elapsed_us < MAX_READING_US {
+                // Another thread may have measured the same step.
+                let after_us = step_us + behind_us;
+                _ = self.step_us.compare_exchange(step_us, after_us, relaxed, relaxed);
+            }
+            return;
+        }
+        let max_us = i64::try_from(max_us).unwrap_or(i64::MAX);
         self.correction_us.fetch_add(behind_us.clamp(-max_us, max_us), relaxed);
+    }
+}
+
+impl<F: FastClock, W: Clock> Clock for CorrectedClock<F, W> {
+    fn now(&self) -> Timestamp {
+        let elapsed_us = self.fast_clock.elapsed_us();
+        let corrected_at_us = self.corrected_at_us.load(Ordering::Relaxed);
+        if elapsed_us >= corrected_at_us + CORRECTION_INTERVAL_US {
+            self.correct_towards_wall_clock(elapsed_us, corrected_at_us);
+        }
+        self.corrected_time(elapsed_us)
+    }
+
+    fn wall_clock_step_us(&self) -> i64 {
+        self.step_us.load(Ordering::Relaxed)
     }
 }
 
@@ -97,6 +123,7 @@ impl<F: Clone, W: Clone> Clone for CorrectedClock<F, W> {
             start_us: self.start_us,
             corrected_at_us: AtomicU64::new(self.corrected_at_us.load(Ordering::Relaxed)),
             correction_us: AtomicI64::new(self.correction_us.load(Ordering::Relaxed)),
+            step_us: AtomicI64::new(self.step_us.load(Ordering::Relaxed)),
         }
     }
 }
@@ -143,13 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn wall_clock_adjustment_is_followed_slowly() {
-        for step_s in [3_600, -3_600] {
+    fn small_adjustment_is_followed_slowly() {
+        for adjusted_ms in [400, -400] {
             let (clock, mock) = quanta::Clock::mock();
             let wall = ManualClock::at(START_TIME);
             let slewed = CorrectedClock::new(ProcessorCounter::new(clock), wall.clone());
-            let stepped = START_TIME.0.saturating_add_signed(1_000_000 * step_s);
-            wall.set(Timestamp(stepped));
+            wall.set(Timestamp(START_TIME.0.saturating_add_signed(1_000 * adjusted_ms)));
             let mut last = slewed.now().0;
             for _ in 0..100_000 {
                 advance_clocks_with_drift(&mock, &wall, Duration::from_millis(10), 0);
@@ -158,8 +184,26 @@ mod tests {
                 assert!((10_000 - 25..=10_000 + 25).contains(&elapsed), "{elapsed} µs in 10 ms");
                 last = now;
             }
-            let difference = last.abs_diff(wall.now().0);
-            assert!(difference.abs_diff(3_600_000_000 - 500_000) < 1_000, "{difference}");
+            assert_eq!((last, slewed.wall_clock_step_us()), (wall.now().0, 0));
+        }
+    }
+
+    #[test]
+    fn step_of_wall_clock_is_measured_and_not_followed() {
+        for step_s in [1, -1, 5 * 3_600, -5 * 3_600, 26 * 31_557_600, -26 * 31_557_600] {
+            let (clock, mock) = quanta::Clock::mock();
+            let wall = ManualClock::at(START_TIME);
+            let corrected = CorrectedClock::new(ProcessorCounter::new(clock), wall.clone());
+            let step_us = 1_000_000 * step_s;
+            wall.set(Timestamp(START_TIME.0.saturating_add_signed(step_us)));
+            for nth in 1..1_000 {
+                advance_clocks_with_drift(&mock, &wall, Duration::from_millis(60), 0);
+                assert_eq!(corrected.now().0, START_TIME.0 + 60_000 * nth);
+                assert_eq!(corrected.wall_clock_step_us(), step_us);
+            }
+            wall.set(Timestamp(wall.now().0.saturating_add_signed(-step_us)));
+            advance_clocks_with_drift(&mock, &wall, Duration::from_millis(60), 0);
+            assert_eq!((corrected.now(), corrected.wall_clock_step_us()), (wall.now(), 0));
         }
     }
 }

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{CallSettlement, Charge, ChargeResult, OnceResult, SettleResult};
+use crate::algorithm::MAX_LEAD_US;
 use crate::call::{CallId, CallIdentity};
 use crate::clock::Timestamp;
 use crate::heap::allocated_bytes;
@@ -138,6 +139,7 @@ impl CallRecords {
         hits: &[Hit<'_>],
         now: Timestamp,
     ) -> Option<OnceResult> {
+        self.set_back_if_ahead(identity.id, now);
         self.remove_expired(now);
         let record = self.records.get(&identity.id)?;
         let Some(call) = &record.call else { return Some(OnceResult::OtherRequest) };
@@ -192,6 +194,7 @@ impl CallRecords {
     /// Records a settlement. The caller must apply it, in the same critical section, if the result is
     /// [`SettleResult::Settled`].
     fn settle(&mut self, settlement: &CallSettlement, now: Timestamp) -> SettleResult {
+        self.set_back_if_ahead(settlement.id, now);
         self.remove_expired(now);
         let expires_at = now.after(settlement.ttl).after(SETTLED_RECORD_MARGIN);
         let Some(record) = self.records.get_mut(&settlement.id) else {
@@ -246,6 +249,19 @@ impl CallRecords {
         self.evicted += 1;
         if record.settled_value.is_some() {
             self.evicted_expiry = self.evicted_expiry.max(Some(record.expires_at));
+        }
+    }
+
+    /// Moves a record that was created more than a second after `now`, because the clock has stepped back since: it expires as
+    /// if it had been created at `now`.
+    fn set_back_if_ahead(&mut self, id: CallId, now: Timestamp) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        let lead_us = record.created_at.as_micros().saturating_sub(now.as_micros());
+        if lead_us > MAX_LEAD_US {
+            self.by_expiry.remove(&(record.expires_at, id));
+            record.created_at = now;
+            record.expires_at = Timestamp::from_micros(record.expires_at.as_micros() - lead_us);
+            self.by_expiry.insert((record.expires_at, id));
         }
     }
 

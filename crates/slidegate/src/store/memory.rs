@@ -14,14 +14,20 @@ mod calls;
 mod charge;
 mod shard;
 mod state_bytes;
+#[cfg(all(test, feature = "calendar"))]
+mod tests;
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::hit::Hit;
+use crate::quota::MAX_WINDOW;
 use crate::store::shards::{LockedShards, Shards};
 use crate::store::table::CoarseTime;
 use crate::store::{CallRecordTable, DEFAULT_MAX_CALL_RECORDS, max_call_record_bytes};
+
+use crate::sync::{AtomicI64, Ordering};
 
 use shard::Shard;
 
@@ -49,6 +55,8 @@ pub struct MemoryStore<C = SystemClock> {
     shards: Shards<Shard>,
     /// The admitted calls with an id, and the settled reservations.
     calls: CallRecordTable,
+    /// The steps of the wall clock for which the expiry of keys was extended, in microseconds.
+    wall_clock_step_us: AtomicI64,
 }
 
 /// The location of a hit's counter in the store.
@@ -57,14 +65,14 @@ struct HitLocation {
     shard: usize,
     fingerprint: u64,
     /// The phase of the key at the time of the decision: the offset, in microseconds, that is added to this time to get
-    /// the time of the counter. See [`Limit::phase_us`](crate::Limit::phase_us).
+    /// the time of the counter, modulo 2^64. See [`Limit::phase_us`](crate::Limit::phase_us).
     phase_us: u64,
 }
 
 impl HitLocation {
     /// Returns the time of the counter at `now`.
     fn to_counter_time(self, now: Timestamp) -> Timestamp {
-        Timestamp::from_micros(now.as_micros() + self.phase_us)
+        Timestamp::from_micros(now.as_micros().wrapping_add(self.phase_us))
     }
 }
 
@@ -95,6 +103,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn with_clock(clock: C, max_keys: usize) -> Self {
         Self {
             shards: Shards::new(clock.now(), max_keys, DEFAULT_MAX_MEMORY),
+            wall_clock_step_us: AtomicI64::new(clock.wall_clock_step_us()),
             clock,
             secret: foldhash::quality::RandomState::default(),
             calls: CallRecordTable::new(
@@ -169,7 +178,31 @@ impl<C: Clock> MemoryStore<C> {
         HitLocation {
             shard: self.shards.index_of(fingerprint),
             fingerprint,
-            phase_us: hit.limit.phase_us(&hit.key, now),
+            phase_us: hit.limit.phase_after_steps_us(&hit.key, now, || self.wall_clock_step_us()),
+        }
+    }
+
+    /// Returns the steps of the wall clock, which the clock of the store does not follow. No shard may be locked.
+    fn wall_clock_step_us(&self) -> i64 {
+        let step_us = self.clock.wall_clock_step_us();
+        let known_us = self.wall_clock_step_us.load(Ordering::Relaxed);
+        if step_us != known_us {
+            self.follow_wall_clock_step(known_us, step_us);
+        }
+        step_us
+    }
+
+    /// Keeps fixed windows for longer after a step back of the wall clock: windows that follow it end later.
+    #[cold]
+    fn follow_wall_clock_step(&self, known_us: i64, step_us: i64) {
+        let (known, relaxed) = (&self.wall_clock_step_us, Ordering::Relaxed);
+        let is_first = known.compare_exchange(known_us, step_us, relaxed, relaxed).is_ok();
+        if is_first && step_us < known_us {
+            let back = Duration::from_micros(known_us.abs_diff(step_us)).min(MAX_WINDOW);
+            let back = self.shards.to_coarse_duration(back);
+            for padded in self.shards.iter() {
+                padded.shard.lock().extend_fixed_windows(back);
+            }
         }
     }
 
@@ -180,7 +213,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Converts the time at which the state of a key changes, in the time of its counter, to coarse time.
     fn to_coarse_expiry(&self, time: Timestamp, phase_us: u64) -> CoarseTime {
-        let time_us = time.as_micros().saturating_sub(phase_us);
+        let time_us = time.as_micros().wrapping_sub(phase_us);
         self.shards.to_coarse_expiry(Timestamp::from_micros(time_us))
     }
 

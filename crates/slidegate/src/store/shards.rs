@@ -11,6 +11,7 @@ mod locked;
 
 use std::fmt;
 use std::ops::Index;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
@@ -142,6 +143,12 @@ impl<T> Shards<T> {
     /// read the clock slightly earlier.
     pub fn to_coarse_expiry(&self, time: Timestamp) -> CoarseTime {
         self.to_coarse_time(time).saturating_add(1)
+    }
+
+    /// Converts a duration to coarse time, rounded up.
+    pub fn to_coarse_duration(&self, duration: Duration) -> CoarseTime {
+        let coarse = (duration.as_micros() >> COARSE_TIME_SHIFT) + 1;
+        CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
     /// Returns the index of the shard of a fingerprint.

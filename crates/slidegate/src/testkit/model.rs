@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::algorithm::{AnyCounter, Counter, with_counter};
+use crate::algorithm::{AnyCounter, Counter, MAX_LEAD_US, with_counter};
 use crate::call::{CallId, CallIdentity};
 use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{ChargeWhen, Hit, Veto};
@@ -54,15 +54,20 @@ fn counter_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
     Timestamp::from_micros(now.as_micros() + hit.limit.phase_us(&hit.key, now))
 }
 
+/// Returns the state of a counter. With a time, the state is set back first if it is ahead.
 fn counter_state<'s, C: Counter>(
-    _: &C,
+    counter: &C,
     states: &'s mut CounterStates,
     id: &CounterId,
+    now: Option<Timestamp>,
 ) -> &'s mut C::State {
     let state = states.entry(id.clone()).or_insert_with(|| Box::new(C::State::default()));
-    match state.downcast_mut() {
-        Some(state) => state,
-        None => unreachable!("the identifier of a counter contains its algorithm"),
+    let Some(state) = state.downcast_mut() else {
+        unreachable!("the identifier of a counter contains its algorithm")
+    };
+    match now {
+        Some(now) => counter.state_at(state, now),
+        None => state,
     }
 }
 
@@ -74,7 +79,7 @@ fn peek_counter(
     required: u64,
 ) -> Outcome {
     with_counter!(counter, counter => {
-        counter.peek(counter_state(&counter, states, id), now, required)
+        counter.peek(counter_state(&counter, states, id, Some(now)), now, required)
     })
 }
 
@@ -86,7 +91,7 @@ fn charge_counter(
     cost: u64,
 ) -> (Timestamp, u64) {
     with_counter!(counter, counter => {
-        let state = counter_state(&counter, states, id);
+        let state = counter_state(&counter, states, id, Some(now));
         let units = counter.chargeable_units(state, now, cost);
         (counter.charge(state, now, units).charged_at, units)
     })
@@ -122,7 +127,7 @@ impl ModelStore {
     fn revert_charge(&self, charge: &Charge) {
         let states = &mut *self.states.lock();
         with_counter!(charge.limit.counter(), counter => {
-            let state = counter_state(&counter, states, &charge.counter);
+            let state = counter_state(&counter, states, &charge.counter, None);
             counter.revert(state, charge.charged_at, charge.cost);
         });
     }
@@ -175,8 +180,13 @@ impl SyncStore for ModelStore {
     fn charge_once(&self, hits: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
         let now = self.clock.now();
         let records = &mut *self.calls.lock();
-        let known = records.get(&identity.id).filter(|record| record.expires_at > now);
+        let known = records.get_mut(&identity.id).filter(|record| record.expires_at > now);
         if let Some(record) = known {
+            let lead_us = record.created_at.as_micros().saturating_sub(now.as_micros());
+            if lead_us > MAX_LEAD_US {
+                record.created_at = now;
+                record.expires_at = Timestamp::from_micros(record.expires_at.as_micros() - lead_us);
+            }
             return match &record.result {
                 Some(result) if record.request_digest == identity.request_digest => {
                     let age = now.as_micros().saturating_sub(record.created_at.as_micros());
@@ -242,7 +252,7 @@ impl SyncStore for ModelStore {
         let states = &mut *self.states.lock();
         change_permit(permit, change, |charge, change| {
             let AnyCounter::Concurrent(counter) = charge.limit.counter() else { return true };
-            let state = counter_state(&counter, states, &charge.counter);
+            let state = counter_state(&counter, states, &charge.counter, Some(now));
             match change {
                 PermitChange::Release => counter.release(state, now, charge.charged_at),
                 PermitChange::Renew => counter.renew(state, now, charge.charged_at),
@@ -255,7 +265,7 @@ impl SyncStore for ModelStore {
         let edit_hit = |hit: &Hit<'_>| {
             let (id, now) = (hit.counter_id(), counter_time(&self.clock, hit));
             with_counter!(hit.limit.counter(), counter => {
-                let state = counter_state(&counter, states, &id);
+                let state = counter_state(&counter, states, &id, Some(now));
                 match edit {
                     Edit::Refund => counter.refund(state, now, hit.cost),
                     Edit::Reset => *state = Default::default(),

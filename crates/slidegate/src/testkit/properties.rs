@@ -16,6 +16,9 @@ use crate::outcome::Outcome;
 use crate::store::{Adjustment, ChargeResult, Edit, Store};
 
 pub use super::calendar::calendar_periods_are_counted_separately;
+pub use super::clock_steps::{
+    clock_steps_keep_bound_and_waits, permits_end_in_time_after_clock_steps,
+};
 pub use super::limits::{limits, max_units_in_window};
 use super::oracle::Oracle;
 
@@ -51,10 +54,10 @@ async fn all_properties_of_limit_hold<S: Store>(
 }
 
 /// A counter under test: one key with one limit in a store.
-struct TestCounter<'s, S> {
+pub(super) struct TestCounter<'s, S> {
     store: &'s S,
     scope: Scope,
-    limit: Limit,
+    pub(super) limit: Limit,
 }
 
 impl<S: Store> TestCounter<'_, S> {
@@ -63,7 +66,7 @@ impl<S: Store> TestCounter<'_, S> {
         Hit::new(key, &self.limit, cost)
     }
 
-    async fn take(&self, cost: u64) -> ChargeResult {
+    pub(super) async fn take(&self, cost: u64) -> ChargeResult {
         unwrap_store_response(self.store.charge_async(&[self.hit(cost)]).await)
     }
 
@@ -71,7 +74,7 @@ impl<S: Store> TestCounter<'_, S> {
         unwrap_store_response(self.store.edit_async(&[self.hit(cost)], Edit::Refund).await)[0]
     }
 
-    async fn peek(&self, cost: u64) -> Outcome {
+    pub(super) async fn peek(&self, cost: u64) -> Outcome {
         unwrap_store_response(self.store.peek_async(&[self.hit(cost)]).await)[0]
     }
 }
@@ -84,7 +87,7 @@ pub(super) fn unwrap_store_response<T, E: std::fmt::Display>(result: Result<T, E
 }
 
 /// Sets the clock to a fixed time plus `start` microseconds, and returns a counter without charges.
-fn new_test_counter<'s, S: Store>(
+pub(super) fn new_test_counter<'s, S: Store>(
     store: &'s S,
     clock: &ManualClock,
     limit: &Limit,

@@ -18,12 +18,16 @@ use super::limits::{new_limit, valid_limit};
 
 /// Maximum time by which one step of a trace sets the clock back.
 ///
-/// A store must therefore keep a counter for at least this time after the counter has expired.
+/// A store must therefore keep a counter for at least this time after the counter has expired. After a longer step back, it
+/// is undefined whether the store still has a counter that had expired before the step.
 pub const MAX_BACKWARD_STEP: Duration = Duration::from_millis(50);
 
 /// Latest time of a trace in microseconds since the Unix epoch, in the year 2103. Store scripts can represent all times
 /// up to this one as microseconds in a double and as seconds in 32 bits.
 const MAX_CLOCK_TIME_US: u64 = 4_200_000_000_000_000;
+
+/// The earliest time to which a trace sets the clock back, in the year 2001.
+const MIN_CLOCK_TIME_US: u64 = 1_000_000_000_000_000;
 
 /// Window lengths in microseconds. Counters measure time in ticks, which are longer for longer windows. The list covers
 /// ticks of every length, and windows that are not a whole number of ticks.
@@ -45,6 +49,8 @@ const WINDOW_LENGTHS_US: [u64; 12] = [
 /// One step of a trace: a call to the store, or a change of the clock.
 pub(super) enum ConformanceStep {
     SetClock(Timestamp),
+    /// Sets the clock to a time that may be long before the present time. The hits are for all counters of the trace.
+    StepClock(Timestamp, Vec<PlannedHit>),
     Charge(Vec<PlannedHit>),
     ChargeMany(Vec<Vec<PlannedHit>>),
     Peek(Vec<PlannedHit>),
@@ -75,18 +81,21 @@ pub(super) struct ConformanceStepGenerator {
     limits: Vec<Limit>,
     keys: usize,
     now: Timestamp,
+    has_clock_steps: bool,
     /// Times at which, according to recent outcomes, a request fits or a counter is reset. At most eight times are
     /// kept, the most recently recorded ones.
     promised_times: Vec<Timestamp>,
 }
 
 impl ConformanceStepGenerator {
-    /// Creates a generator whose trace uses limits of these algorithms.
-    pub(super) fn new(seed: u64, algorithms: &[Algorithm]) -> Self {
+    /// Creates a generator whose trace uses limits of these algorithms. With `has_clock_steps`, the clock of the trace also
+    /// steps far ahead and back.
+    pub(super) fn new(seed: u64, algorithms: &[Algorithm], has_clock_steps: bool) -> Self {
         let mut rng = Rng::with_seed(seed);
         let limits = (0..rng.usize(1..=4)).map(|_| draw_limit(&mut rng, algorithms)).collect();
         let now = Timestamp::from_micros(1_700_000_000_000_000 + rng.u64(..10_000_000_000_000));
-        Self { limits, keys: rng.usize(1..=4), now, promised_times: Vec::new(), rng }
+        let (keys, promised_times) = (rng.usize(1..=4), Vec::new());
+        Self { limits, keys, now, has_clock_steps, promised_times, rng }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -115,6 +124,9 @@ impl ConformanceStepGenerator {
             let change = [PermitChange::Release, PermitChange::Renew][self.rng.usize(..2)];
             return ConformanceStep::ChangePermit(self.rng.usize(..4), change);
         }
+        if self.has_clock_steps && self.rng.u32(..16) == 0 {
+            return self.draw_clock_step();
+        }
         match self.rng.u32(..100) {
             0..=34 => ConformanceStep::SetClock(self.draw_next_time()),
             35..=75 => ConformanceStep::Charge(self.draw_hits()),
@@ -132,6 +144,28 @@ impl ConformanceStepGenerator {
                 ConformanceStep::SetClock(self.now)
             }
         }
+    }
+
+    /// Draws a step of the clock by some windows, or by up to three days.
+    fn draw_clock_step(&mut self) -> ConformanceStep {
+        let window_us = self.limits[self.rng.usize(..self.limits.len())].quota().window_us();
+        let max_step_us = if self.rng.bool() { 5 * window_us } else { 3 * 86_400_000_000 };
+        let (now_us, step_us) = (self.now.as_micros(), self.rng.u64(..=max_step_us));
+        self.now = Timestamp::from_micros(match self.rng.u32(..3) {
+            0 => (now_us + step_us).min(MAX_CLOCK_TIME_US),
+            _ => now_us.saturating_sub(step_us).max(MIN_CLOCK_TIME_US),
+        });
+        let hits = (0..self.keys).flat_map(|key| {
+            self.limits.iter().map(move |limit| PlannedHit {
+                key,
+                limit: *limit,
+                cost: 1,
+                required: 1,
+                veto: Veto::Alone,
+                charge: ChargeWhen::IfAdmitted,
+            })
+        });
+        ConformanceStep::StepClock(self.now, hits.collect())
     }
 
     fn draw_next_time(&mut self) -> Timestamp {

@@ -54,6 +54,25 @@ fn settlement(number: u8, value_digest: u64, ttl_s: u64) -> CallSettlement {
 }
 
 #[test]
+fn record_expires_in_time_after_clock_step_back() {
+    let mut records = CallRecords::new(10, MANY_BYTES);
+    let (call, hour) = (identity(1, 7, 600), 3_600);
+    records.insert(&call, &[], Some(&admitted()), at(hour));
+    let repeated = |age| {
+        Some(OnceResult::Repeated { result: Some(admitted()), age: Duration::from_secs(age) })
+    };
+    assert_eq!(records.find(&call, &[], at(hour - 1)), repeated(0));
+    assert_eq!(records.find(&call, &[], at(0)), repeated(0));
+    assert_eq!(records.find(&call, &[], at(599)), repeated(599));
+    assert_eq!(records.find(&call, &[], at(600)), None);
+
+    assert_eq!(records.settle(&settlement(2, 1, 600), at(hour)), SettleResult::Settled);
+    assert_eq!(records.settle(&settlement(2, 1, 600), at(0)), SettleResult::Repeated);
+    records.remove_expired(at(660));
+    assert!(records.records.is_empty() && records.by_expiry.is_empty());
+}
+
+#[test]
 fn admitted_call_is_remembered_until_ttl() {
     let mut records = CallRecords::new(10, MANY_BYTES);
     let call = identity(1, 7, 600);

@@ -12,8 +12,8 @@ use crate::store::{
     PermitChange, Receipt, SettleResult, SyncStore, change_permit,
 };
 
-use super::MemoryStore;
 use super::shard::{HasStateTable, Shard};
+use super::{HitLocation, MemoryStore};
 
 /// The number of calls whose states are read together.
 const CALLS_PER_BATCH: usize = 16;
@@ -126,6 +126,9 @@ impl<C: Clock> MemoryStore<C> {
         let AnyCounter::Concurrent(counter) = charge.limit.counter() else { return true };
         let CounterId::Fingerprint(fingerprint) = charge.counter else { return false };
         let shard = &mut *self.shards[self.shards.index_of(fingerprint)].shard.lock();
+        let location =
+            HitLocation { fingerprint, phase_us: charge.phase_us, ..HitLocation::default() };
+        self.find_at(shard, counter, location, now);
         let coarse = |time| self.to_coarse_expiry(time, charge.phase_us);
         let permit = (charge.charged_at, change);
         let (was_live, grown) = shard.change_permit(counter, fingerprint, permit, now, coarse);
@@ -137,6 +140,7 @@ impl<C: Clock> MemoryStore<C> {
         let location = self.locate_hit(hit, now);
         let shard = &mut *self.shards[location.shard].shard.lock();
         let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
+            self.find_at(shard, counter, location, now);
             shard.refund(counter, location.fingerprint, location.to_counter_time(now), hit.cost)
         });
         self.shards.add_bytes(grown);

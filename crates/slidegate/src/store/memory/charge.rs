@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::with_counter;
+use crate::algorithm::{ChargeEffect, with_counter};
 use crate::clock::{Clock, Timestamp};
 use crate::hit::{Hit, Veto};
 use crate::outcome::Outcome;
@@ -65,23 +65,43 @@ impl<C: Clock> MemoryStore<C> {
         let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
         let charged =
             shard.charge_if_fits(counter, location.fingerprint, counter_now, hit.cost, coarse);
-        let is_new = charged.is_none();
-        let (effect, grown_bytes) = match charged {
-            Some(result) => result?,
-            None => {
-                let outcome = counter.peek(&K::State::default(), counter_now, hit.cost);
-                if !outcome.fits() {
-                    return Err(outcome);
+        let effect = match charged {
+            Some(result) => {
+                let (effect, grown_bytes) = result?;
+                if grown_bytes != 0 {
+                    let id = location.fingerprint;
+                    self.shards.record_growth(shard, id, K::table, grown_bytes, now);
                 }
-                let id = (location.fingerprint, hit.key.group());
-                let slot = self.shards.insert(shard, id, K::table, now);
-                shard.charge(counter, slot, counter_now, hit.cost, coarse)
+                effect
             }
+            None => self.charge_new_or_ahead(shard, counter, hit, location, now)?,
         };
-        if is_new || grown_bytes != 0 {
-            self.shards.record_growth(shard, location.fingerprint, K::table, grown_bytes, now);
-        }
         Ok((effect.outcome.charged(), effect.charged_at))
+    }
+
+    /// Charges a counter if its cost fits, as [`charge_counter_if_fits`](Self::charge_counter_if_fits) does: a counter that
+    /// does not exist, or whose state must be set back first. It is a separate function because both are rare.
+    #[inline(never)]
+    fn charge_new_or_ahead<K: HasStateTable>(
+        &self,
+        shard: &mut Shard,
+        counter: K,
+        hit: &Hit<'_>,
+        location: HitLocation,
+        now: Timestamp,
+    ) -> Result<ChargeEffect, Outcome> {
+        let counter_now = location.to_counter_time(now);
+        let slot = self.find_at(shard, counter, location, now);
+        let outcome = shard.peek_slot(counter, slot, counter_now, hit.cost);
+        if !outcome.fits() {
+            return Err(outcome);
+        }
+        let id = (location.fingerprint, hit.key.group());
+        let slot = slot.unwrap_or_else(|| self.shards.insert(shard, id, K::table, now));
+        let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
+        let (effect, grown_bytes) = shard.charge(counter, slot, counter_now, hit.cost, coarse);
+        self.shards.record_growth(shard, location.fingerprint, K::table, grown_bytes, now);
+        Ok(effect)
     }
 
     /// Decides a call of any hits: evaluates all of them, and then charges them.
@@ -135,12 +155,27 @@ impl<C: Clock> MemoryStore<C> {
             let required = hit.required.saturating_add(pending);
             let shard = locked_shards.shard_of_hit(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
-                let slot = shard.find(counter, location.fingerprint);
+                let slot = self.find_at(shard, counter, *location, now);
                 slots.push(slot);
                 shard.peek_slot(counter, slot, location.to_counter_time(now), required)
             }));
         }
         (outcomes, slots)
+    }
+
+    /// Returns the slot of a counter, whose state is set back if it is ahead of `now`.
+    pub(super) fn find_at<K: HasStateTable>(
+        &self,
+        shard: &mut Shard,
+        counter: K,
+        location: HitLocation,
+        now: Timestamp,
+    ) -> Option<SlotIndex> {
+        let slot = shard.find(counter, location.fingerprint)?;
+        let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
+        let counter_now = location.to_counter_time(now);
+        self.shards.add_bytes(shard.set_back_if_ahead(counter, slot, counter_now, coarse));
+        Some(slot)
     }
 
     /// Charges a hit to the state in a slot, or to the state of a new key if `slot` is `None`. `before` is the outcome of

@@ -71,9 +71,50 @@ impl_has_table! {
     Concurrent => concurrent,
 }
 
+/// Sets back the state in a slot. It is a separate function, because it is rare.
+#[cold]
+#[inline(never)]
+fn set_back<C: HasStateTable>(
+    table: &mut Table<C::State>,
+    counter: C,
+    slot: SlotIndex,
+    now: Timestamp,
+    coarse: impl Fn(Timestamp) -> CoarseTime,
+) -> isize {
+    let set_back = |slot: &mut Slot<C::State>| {
+        counter.set_back(&mut slot.state, now);
+        slot.expires = coarse(counter.expires_at(&slot.state).max(now));
+    };
+    table.update(slot, set_back).1
+}
+
 impl Shard {
+    /// Keeps the keys with fixed windows for longer.
+    pub(super) fn extend_fixed_windows(&mut self, by: CoarseTime) {
+        for (_, slot) in self.fixed_window.iter_mut() {
+            slot.expires = slot.expires.saturating_add(by);
+        }
+    }
+
     pub(super) fn find<C: HasStateTable>(&mut self, _: C, fingerprint: u64) -> Option<SlotIndex> {
         C::table(self).find(fingerprint)
+    }
+
+    /// Sets back the state in a slot if it [is ahead](Counter::is_ahead). Returns the bytes by which its heap allocations
+    /// have grown. `coarse` converts its expiry to coarse time.
+    #[inline]
+    pub(super) fn set_back_if_ahead<C: HasStateTable>(
+        &mut self,
+        counter: C,
+        slot: SlotIndex,
+        now: Timestamp,
+        coarse: impl Fn(Timestamp) -> CoarseTime,
+    ) -> isize {
+        let table = C::table(self);
+        if counter.is_ahead(&table.slot(slot).state, now) {
+            return set_back(table, counter, slot, now, coarse);
+        }
+        0
     }
 
     pub(super) fn peek_slot<C: HasStateTable>(
@@ -122,7 +163,7 @@ impl Shard {
     }
 
     /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of
-    /// the hit as an error. Returns `None` if there is no such key.
+    /// the hit as an error. Returns `None` if there is no such key, or if its state [is ahead](Counter::is_ahead).
     #[inline]
     pub(super) fn charge_if_fits<C: HasStateTable>(
         &mut self,
@@ -134,6 +175,9 @@ impl Shard {
     ) -> Option<Result<(ChargeEffect, isize), Outcome>> {
         let table = C::table(self);
         let slot = table.find_mut(fingerprint)?;
+        if counter.is_ahead(&slot.state, now) {
+            return None;
+        }
         let before = slot.state.heap_bytes();
         let effect = match counter.charge_if_fits(&mut slot.state, now, cost) {
             Ok(effect) => effect,
