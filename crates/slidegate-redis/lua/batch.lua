@@ -349,7 +349,8 @@ local function decide_enforced(hits, mode)
 end
 
 -- Returns whether a hit that blocks its key is charged: to start the block if it fits and one of the limits before it does
--- not, and to extend the block if it does not fit. Without limits, they have been decided in an earlier call. `waits` are the waits of all hits of the request, 0 if they fit.
+-- not, and to extend the block if it does not fit. Without limits, an earlier call has decided that it is charged. `waits`
+-- are the waits of all hits of the request, 0 if they fit.
 local function is_block_charged(waits, nth, admission)
   if waits[nth] ~= 0 or admission < 64 then return admission % 64 >= 32 end
   for limit = math.max(nth - (admission - admission % 64) / 64, 1), nth - 1 do

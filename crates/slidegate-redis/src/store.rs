@@ -2,6 +2,7 @@
 //! slot of a Cluster.
 
 mod batch;
+mod cached_denials;
 mod edits;
 mod once;
 mod permits;
@@ -17,9 +18,9 @@ use std::time::Duration;
 use slidegate::clock::Clock;
 use slidegate::store::{
     Adjustment, CallIdentity, CallSettlement, ChargeResult, CounterId, Edit, Hit, OnceResult,
-    Outcome, Outcomes, PermitChange, Receipt, SettleResult, Veto,
+    Outcomes, PermitChange, Receipt, SettleResult,
 };
-use slidegate::{Store, StoreError, Timestamp};
+use slidegate::{Store, StoreError};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -27,16 +28,16 @@ use crate::address::{Address, AddressTarget, redact_password};
 use crate::clocks::Clocks;
 use crate::cluster::Cluster;
 use crate::connect::ConnectionSource;
-use crate::deny_cache::{CacheLookup, CacheVersion, DenialReport, DenyCache, effective_units};
+use crate::deny_cache::DenyCache;
 use crate::error::ConnectError;
 use crate::execution::CallSettings;
 use crate::failure::{self, Failure};
 use crate::foreign_value_log::ForeignValueLog;
 use crate::multi_slot::{self, split_by_slot};
 use crate::node::Node;
-use crate::reply::{HitReply, ScriptReply};
+use crate::reply::HitReply;
 use crate::script_request::{
-    KeyedHit, KeyedHits, RedisKeyspace, ScriptMode, ScriptRequest, reject_too_many_hits,
+    KeyedHits, RedisKeyspace, ScriptMode, ScriptRequest, reject_too_many_hits,
 };
 use crate::settings::RedisSettings;
 use crate::tls::ClientTls;
@@ -262,51 +263,6 @@ impl RedisStoreInner {
         Ok((result?, ChargeSource::Redis))
     }
 
-    /// Returns a denial from the [`deny_cache`](crate::deny_cache), or `None` if Redis must decide. Redis always
-    /// decides a request with a hit that is charged even if the request is denied. It also decides a request with joint
-    /// hits, because these deny only if none of them fits.
-    fn find_cached_denial(&self, hits: &KeyedHits) -> Option<ChargeResult> {
-        // Whether joint hits deny depends on all of them.
-        let is_decided_by_redis = |hit: &KeyedHit| {
-            let is_extended = hit.charge.block().is_some_and(|block| block.extends);
-            hit.is_always_charged() || is_extended || hit.veto == Veto::Jointly
-        };
-        if hits.iter().any(is_decided_by_redis) {
-            return None;
-        }
-        let now = self.clocks.local_now();
-        let mut allowed = true;
-        let mut outcome = |(index, hit): (usize, &KeyedHit)| {
-            // Only the hits that can deny must have figures. Figures of sampled rules are always estimates.
-            let never_denies = hit.veto == Veto::Never;
-            let unknown = |is_possible: bool| is_possible.then(Outcome::unknown);
-            if !is_first_hit_of_counter(hits, index) {
-                return unknown(never_denies);
-            }
-            // Requests in flight can end at any time, so they are not cached.
-            if hit.limit.is_concurrent() {
-                return unknown(true);
-            }
-            match self.deny_cache.lookup(hit, now) {
-                CacheLookup::Denied(outcome) => {
-                    allowed &= never_denies;
-                    Some(outcome)
-                }
-                CacheLookup::Fits(outcome) => Some(outcome),
-                CacheLookup::Stale | CacheLookup::Missing => {
-                    unknown(never_denies || hit.sample > 1)
-                }
-            }
-        };
-        let outcomes: Outcomes =
-            hits.iter().enumerate().map(&mut outcome).collect::<Option<_>>()?;
-        // A denial that would start a block is decided by Redis.
-        let starts_block = (hits.iter().zip(&outcomes))
-            .any(|(hit, outcome)| hit.charge.block().is_some() && outcome.fits());
-        let is_served = !allowed && !starts_block;
-        is_served.then(|| ChargeResult { allowed, outcomes, receipt: Receipt::default() })
-    }
-
     /// Decides and charges a request with calls to Redis: one call if all its keys are in one slot, whose denials are
     /// recorded in the denial cache.
     async fn charge_in_redis(
@@ -340,45 +296,6 @@ impl RedisStoreInner {
         others.iter().all(|hit| self.topology.slot(&hit.key) == slot).then_some(slot)
     }
 
-    /// Adds the denials of a reply to the denial cache. The figures of the other counters of the request are added too,
-    /// because a cached denial is served only if they are known.
-    fn record_denials_in_cache(
-        &self,
-        hits: &KeyedHits,
-        reply: &ScriptReply,
-        sent_at: Timestamp,
-        versions: &[CacheVersion],
-    ) {
-        let is_denial = |hit_reply: &HitReply| {
-            hit_reply.wait_if_exhausted.is_some() || !hit_reply.outcome.fits()
-        };
-        let any_denies = reply.hits().iter().any(is_denial);
-        if !any_denies && hits.iter().all(|hit| hit.sample == 1) {
-            return;
-        }
-        let received_at = self.clocks.local_now();
-        for (index, ((hit, hit_reply), version)) in
-            hits.iter().zip(reply.hits()).zip(versions).enumerate()
-        {
-            if hit.sample > 1 && hit_reply.outcome.fits() {
-                self.deny_cache.record_fit(hit, hit_reply.is_charged());
-                continue;
-            }
-            if !any_denies || hit.limit.is_concurrent() || !is_first_hit_of_counter(hits, index) {
-                continue;
-            }
-            let (denied_units, retry_after) = match hit_reply.wait_if_exhausted {
-                Some(wait) => (Some(1), wait),
-                None if hit_reply.outcome.fits() || hit_reply.is_charged() => (None, None),
-                None => (Some(hit.required), hit_reply.outcome.retry_after()),
-            };
-            let (reset_after, free) = (hit_reply.outcome.reset_after(), hit_reply.outcome.free());
-            let report = DenialReport { sent_at, received_at, retry_after, reset_after, free };
-            let charged = if hit_reply.is_charged() { effective_units(hit.cost) } else { 0 };
-            self.deny_cache.record(hit, denied_units, &report, *version, charged);
-        }
-    }
-
     /// Evaluates a request without charging.
     async fn peek(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         let (hits, deadline) = (self.keyspace.keyed_hits(hits), self.new_request_deadline());
@@ -393,12 +310,6 @@ impl RedisStoreInner {
         let reply = self.topology.decide(slot, &request, deadline).await;
         reply.map(|reply| reply.outcomes()).map_err(Failure::into_error)
     }
-}
-
-/// Returns `true` if no earlier hit of the request has the same counter. The figures of a later hit of the same counter
-/// are computed as if the earlier hit had been charged.
-fn is_first_hit_of_counter(hits: &KeyedHits, index: usize) -> bool {
-    !hits[..index].iter().any(|other| other.shares_counter_with(&hits[index]))
 }
 
 impl Store for RedisStore {

@@ -15,7 +15,7 @@ const BLOCK: Duration = Duration::from_secs(600);
 fn open_gate(redis: &Redis, clock: &ManualClock, block: &str) -> Gate<RedisStore> {
     let settings = RedisSettings {
         timeout: LONG,
-        // Keys expire by the clock of Redis, and the clock of the test stands still.
+        // Keys expire by the clock of Redis, which the test does not set.
         expiry_margin: Duration::from_secs(1_000_000),
         ..RedisSettings::default()
     };

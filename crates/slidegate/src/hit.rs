@@ -61,8 +61,8 @@ pub enum ChargeWhen {
     Block(Block),
 }
 
-/// The condition on which a hit blocks its key. The hit then does not fit, whether it fitted before or not, and its charge is
-/// in no receipt, because no settlement may end a block.
+/// The condition on which a hit blocks its key. After its charge the hit does not fit, and no receipt contains the charge,
+/// because no settlement may end a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
     /// The number of limits of the key, at least one: of the hits directly before this one, whose keys have the same values,

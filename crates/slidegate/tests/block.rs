@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use fastrand::Rng;
-use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Reason, Request};
+use slidegate::{
+    Algorithm, Descriptor, Gate, Limit, ManualClock, MemoryStore, Policy, Reason, Request,
+};
 
 const BLOCK: Duration = Duration::from_secs(600);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -179,6 +181,17 @@ fn blocks_equal_those_of_oracle() {
             }
         }
     }
+}
+
+#[test]
+fn store_without_exact_counts_rejects_block() {
+    let supports = |limit: &Limit| match limit.algorithm() {
+        Algorithm::SlidingLog => Err("no logs"),
+        _ => Ok(()),
+    };
+    let yaml = "rules: [{ name: login, limits: [5/min], block: 10m }]";
+    let errors = Policy::from_yaml_for(yaml, supports).unwrap_err().to_string();
+    assert!(errors.contains("`block` is not available in a cluster"), "{errors}");
 }
 
 #[test]

@@ -101,7 +101,8 @@ pub async fn run_trace<S: Store>(
 ///
 /// Before a step, the counters whose units have all expired are reset, because a store may have removed them. After a step,
 /// a peek sets back all counters of keys with several limits: a store that keeps these limits in one value may remove a
-/// counter that is ahead, after its time to live.
+/// counter that is ahead, after its time to live. The fixed windows of these keys are then reset: one that has begun is not
+/// set back, so that a store may remove it earlier than its end by the step.
 ///
 /// # Errors
 /// Returns the first difference between the store and the model.
