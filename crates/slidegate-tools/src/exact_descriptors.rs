@@ -28,11 +28,6 @@ impl<'a> ExactDescriptors<'a> {
         Self(distinct.into_iter().filter(is_in_log).collect())
     }
 
-    /// Returns `true` if no rule applies to any line.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Returns the request of a line. A line that lacks an attribute has no descriptor with that attribute.
     pub fn request<'r>(&'r self, domain: &'r str, line: &Line<'r>) -> Request<'r> {
         let descriptor = |names: &'r Vec<&'a str>| {

@@ -5,7 +5,6 @@
 //! limits.
 
 mod error;
-mod fields;
 mod share;
 
 use std::fmt;
@@ -35,7 +34,6 @@ use crate::quota::format_window;
 pub use crate::calendar::{Calendar, CalendarError, Period, Weekday};
 pub use crate::quota::{MAX_SMALL_UNITS, MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, QuotaError};
 pub use error::LimitError;
-use fields::LimitFields;
 
 /// A quota with the algorithm that enforces it. Plain data, so that it can be sent to a store.
 ///
@@ -437,3 +435,31 @@ impl From<&Limit> for Limit {
 
 #[cfg(test)]
 mod tests;
+
+/// The serialized form of a limit.
+#[derive(Serialize, Deserialize)]
+struct LimitFields {
+    max: u64,
+    window_us: u64,
+    algorithm: Algorithm,
+}
+
+impl From<Limit> for LimitFields {
+    fn from(limit: Limit) -> Self {
+        let quota = limit.quota();
+        Self { max: quota.max(), window_us: quota.window_us(), algorithm: limit.algorithm() }
+    }
+}
+
+impl TryFrom<LimitFields> for Limit {
+    type Error = LimitError;
+
+    fn try_from(fields: LimitFields) -> Result<Self, LimitError> {
+        #[cfg(feature = "calendar")]
+        if let Algorithm::FixedWindow { align: Align::Calendar(calendar) } = fields.algorithm {
+            return Self::calendar(fields.max, calendar);
+        }
+        let quota = Quota::new(fields.max, Duration::from_micros(fields.window_us))?;
+        Self::new(quota, fields.algorithm)
+    }
+}

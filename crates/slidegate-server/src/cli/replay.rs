@@ -15,7 +15,7 @@ use slidegate::policy::DEFAULT_DOMAIN;
 use slidegate::{Policy, PolicyErrors};
 use slidegate_tools::{
     ATTRIBUTE_NAMES, ExactDescriptors, FieldMapping, Headroom, JsonFields, LogSource, Replay,
-    ReplayOptions, ReplayProgress, ReplayReport, UnparsableLine,
+    ReplayOptions, ReplayProgress, ReplayReport, ReplayStats, UnparsableLine,
 };
 use thiserror::Error;
 
@@ -183,7 +183,8 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
     let json_fields = JsonFields::new(names, &args.map);
     let replay = Replay::new(&policy, &args.domain, options);
     let replay = if has_exact_descriptors {
-        replay.with_exact_descriptors(exact_descriptors(&policy, &args.domain, &json_fields))
+        let descriptors = ExactDescriptors::from_rules(&policy, &args.domain, &json_fields);
+        replay.with_exact_descriptors(descriptors)
     } else {
         replay
     };
@@ -203,6 +204,9 @@ pub fn run(args: ReplayArgs) -> Result<(), Box<dyn Error>> {
     };
     let report = if has_policy { report } else { report.without_policy() };
     drop(progress);
+    if has_exact_descriptors {
+        warn_if_no_rule_applied(&args.domain, stats);
+    }
     if args.json {
         super::print_to_stdout(&format!("{}\n", serde_json::to_string(&report)?))?
     } else {
@@ -238,20 +242,16 @@ fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
     }
 }
 
-/// Returns the descriptors for the files of Envoy's reference rate limit server. Prints a warning if there are none.
-fn exact_descriptors<'a>(
-    policy: &'a Policy,
-    domain: &str,
-    json_fields: &JsonFields,
-) -> ExactDescriptors<'a> {
-    let descriptors = ExactDescriptors::from_rules(policy, domain, json_fields);
-    if descriptors.is_empty() {
+/// Prints a warning if no rule applied to any line of the logs. The rules are those of a file of Envoy's reference rate
+/// limit server, which apply only to descriptors with certain keys.
+fn warn_if_no_rule_applied(domain: &str, stats: &ReplayStats) {
+    let applied = stats.rules.iter().any(|rule| rule.counts.requests > 0);
+    if stats.counts.requests > 0 && !applied {
         super::print_to_stderr(&format!(
-            "no rule of domain `{domain}` applies to access logs, so no request is denied; the keys of a descriptor must be among {}, or named by --map\n",
+            "no rule of domain `{domain}` applied to a line, so no request was denied; the keys of a descriptor must be among {}, fields of a line in JSON, or named by --map\n",
             ATTRIBUTE_NAMES.join(", ")
         ));
     }
-    descriptors
 }
 
 fn replay_access_logs(

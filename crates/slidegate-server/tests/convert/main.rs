@@ -174,7 +174,7 @@ fn explain_command_uses_converted_policy() {
         run_slidegate_expecting_failure(&["explain", "--ratelimit-config", config, "a=b"], 1);
     assert!(unknown.ends_with("; set --domain to one of `shop`\n"), "{unknown}");
     let none = run_slidegate_expecting_failure(&["explain", "a=b"], 2);
-    assert!(none.contains("--policy <FILE>"), "{none}");
+    assert!(none.contains("--policy FILE"), "{none}");
 }
 
 #[test]
@@ -203,7 +203,10 @@ fn replay_command_uses_converted_policy() {
 
 #[test]
 fn replay_without_matching_descriptors_prints_warning() {
-    let log = TempFile::new(".log", "");
+    let log = TempFile::new(
+        ".log",
+        "192.0.2.7 - - [17/May/2026:10:05:03 +0000] \"GET /cart HTTP/1.1\" 200 1\n",
+    );
     let log = log.path().to_str().unwrap();
     let output =
         run_slidegate(&["replay", "--ratelimit-config", "mail.yaml", "--domain", "mail", log]);
