@@ -91,6 +91,7 @@ const MODES: &[&str] = &[
 ];
 const ON_STORE_ERROR_OPTIONS: &[&str] = &["allow", "deny", "local", "never"];
 const WHEN_MISSING_OPTIONS: &[&str] = &["skip", "deny", "fail"];
+const NORMALIZE_STEPS: &[&str] = &["trim", "nfkc", "lowercase", "trailing_slash", "double_slash", "case"];
 const ON_PARTITION_OPTIONS: &[&str] = &["bounded", "available", "split"];
 const SLOT_BY_ENTRIES: &[&str] = &["ip", "tenant", "'plan|ip'", "'a|b|c'", "path", "unlisted"];
 const SPLIT_COUNTS: &[&str] = &["2", "3", "8", "1024", "1", "1025", "-1"];
@@ -114,6 +115,9 @@ impl<'a> Arbitrary<'a> for GeneratedPolicy {
         }
         if u.ratio(1, 6)? {
             let _ = writeln!(text, "attributes: {}", generate_attributes(u)?);
+        }
+        if u.ratio(1, 6)? {
+            let _ = writeln!(text, "normalize: {}", generate_normalize(u)?);
         }
         text.push_str("rules:\n");
         for _ in 0..u.int_in_range(0..=8)? {
@@ -195,6 +199,7 @@ const LIMIT_FIELDS: &[FieldGenerator] = &[
     ("calendar", true, |u| choose_value(u, &["day", "week", "month", "quarter", "year", "moon"])),
     ("timezone", true, |u| choose_value(u, &["UTC", "Europe/Berlin", "Asia/Beirut", "Moon/Base"])),
     ("week_starts", true, |u| choose_value(u, &["monday", "sunday", "moonday"])),
+    ("starts", true, |u| choose_value(u, &["15", "31", "06:00", "04-06", "'15 06:00'", "noon"])),
     ("align", true, |u| choose_value(u, &["clock", "key", "moon"])),
 ];
 
@@ -225,6 +230,18 @@ fn generate_attributes(u: &mut Unstructured<'_>) -> Result<String> {
     match u.arbitrary()? {
         true => names(u),
         false => Ok(format!("{{ {}: {} }}", choose_value(u, DOMAINS)?, names(u)?)),
+    }
+}
+
+/// Generates the value of the field `normalize`: the steps of an attribute, in all domains or in one.
+fn generate_normalize(u: &mut Unstructured<'_>) -> Result<String> {
+    let attribute = choose_value(u, ATTRIBUTES)?;
+    let steps = generate_sequence(u, |u| choose_value(u, NORMALIZE_STEPS))?;
+    match u.arbitrary()? {
+        true => Ok(format!("{{ {attribute}: {steps} }}")),
+        false => {
+            Ok(format!("{{ {}: {{ {attribute}: {steps} }} }}", choose_value(u, DOMAINS)?))
+        }
     }
 }
 

@@ -63,7 +63,10 @@ fn draw_calendar(rng: &mut Rng) -> Calendar {
     let zones =
         ["UTC", "Europe/Berlin", "Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia"];
     let calendar = Calendar::new(Period::ALL[rng.usize(..5)]);
-    calendar.with_time_zone(zones[rng.usize(..5)]).unwrap().with_week_start(Weekday::Sunday)
+    let calendar = calendar.with_time_zone(zones[rng.usize(..5)]).unwrap();
+    let starts = ["06:00", "15 02:30", "02:30", "11-30", "04-06 12:00"];
+    let calendar = calendar.with_week_start(Weekday::Sunday);
+    calendar.with_start(starts[rng.usize(..5)]).unwrap_or(calendar)
 }
 
 /// The clock of Redis decides in which period a request is, and when the period ends: a store whose clock differs by less

@@ -16,6 +16,7 @@ mod cache;
 mod civil;
 mod error;
 mod period;
+mod start;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use cache::PeriodCache;
+use start::PeriodStart;
 
 pub use error::CalendarError;
 pub use period::{Period, Weekday};
@@ -40,7 +42,7 @@ const DEFAULT_TIME_ZONE: &str = "UTC";
 ///
 /// The periods follow the rules of the IANA time zone database, which is a part of the program. A day on which the clocks
 /// change has 23 or 25 hours. A period begins at the first moment of its first day, which is not midnight if the clocks
-/// skip midnight.
+/// skip midnight, or at the date and time that [`with_start`](Self::with_start) sets.
 ///
 /// ```
 /// use slidegate::{Calendar, Period, Timestamp};
@@ -54,6 +56,9 @@ const DEFAULT_TIME_ZONE: &str = "UTC";
 ///
 /// let week = Calendar::new(Period::Week).with_week_start(Weekday::Sunday);
 /// assert_eq!(week.to_string(), "week UTC from sunday");
+///
+/// let billing_month = Calendar::new(Period::Month).with_start("15")?;
+/// assert_eq!(billing_month.to_string(), "month UTC from 15");
 /// # Ok::<(), slidegate::limit::CalendarError>(())
 /// ```
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -66,12 +71,16 @@ struct CalendarFields {
     period: Period,
     week_start: Weekday,
     time_zone: String,
+    /// Empty for the default.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    start: String,
 }
 
 impl From<Calendar> for CalendarFields {
     fn from(calendar: Calendar) -> Self {
         let (period, week_start) = (calendar.period(), calendar.week_start());
-        Self { period, week_start, time_zone: calendar.time_zone().to_owned() }
+        let (time_zone, start) = (calendar.time_zone().to_owned(), calendar.start_text());
+        Self { period, week_start, time_zone, start }
     }
 }
 
@@ -80,15 +89,19 @@ impl TryFrom<CalendarFields> for Calendar {
 
     fn try_from(fields: CalendarFields) -> Result<Self, CalendarError> {
         let calendar = Self::new(fields.period).with_week_start(fields.week_start);
-        calendar.with_time_zone(&fields.time_zone)
+        let calendar = calendar.with_time_zone(&fields.time_zone)?;
+        if fields.start.is_empty() { Ok(calendar) } else { calendar.with_start(&fields.start) }
     }
 }
 
-/// The rules of a calendar, and the period of its last decision. There is one value per combination of period, time zone
-/// and first day of the week, which is never freed: at most about 6,600 values of a few hundred bytes.
+/// The rules of a calendar, and the period of its last decision. There is one value of a few hundred bytes per combination
+/// of period, time zone, first day of the week and start, which is never freed. Only policies and code create new ones.
 struct CalendarRules {
     period: Period,
     week_start: Weekday,
+    start: PeriodStart,
+    /// See [`civil::lead_s`].
+    lead_s: u32,
     time_zone: TimeZone,
     time_zone_name: Box<str>,
     cache: PeriodCache,
@@ -126,7 +139,8 @@ pub(crate) struct PeriodBoundary {
 impl Calendar {
     /// Creates a calendar of these periods in UTC, whose weeks begin on Monday.
     pub fn new(period: Period) -> Self {
-        Self::intern(period, Weekday::Monday, &TimeZone::UTC, DEFAULT_TIME_ZONE)
+        let start = PeriodStart::default();
+        Self::intern(period, Weekday::Monday, start, &TimeZone::UTC, DEFAULT_TIME_ZONE)
     }
 
     /// Sets the time zone: a name of the IANA time zone database, such as `Europe/Berlin`, in upper or lower case.
@@ -138,7 +152,7 @@ impl Calendar {
         let known = time_zone.as_ref().filter(|time_zone| !time_zone.is_unknown());
         match known.and_then(|time_zone| Some((time_zone, time_zone.iana_name()?))) {
             Some((time_zone, name)) => {
-                Ok(Self::intern(self.period(), self.week_start(), time_zone, name))
+                Ok(Self::intern(self.period(), self.week_start(), self.0.start, time_zone, name))
             }
             None => Err(CalendarError::TimeZone(name.to_owned())),
         }
@@ -147,26 +161,51 @@ impl Calendar {
     /// Sets the first day of a week. Other periods do not depend on it.
     #[must_use]
     pub fn with_week_start(self, day: Weekday) -> Self {
-        Self::intern(self.period(), day, &self.0.time_zone, &self.0.time_zone_name)
+        let rules = self.0;
+        Self::intern(rules.period, day, rules.start, &rules.time_zone, &rules.time_zone_name)
     }
 
-    fn intern(period: Period, week_start: Weekday, time_zone: &TimeZone, name: &str) -> Self {
+    /// Sets the date and the time of day at which periods begin: `06:00` for all periods, `15` or `15 06:00` for months,
+    /// `04-06` or `04-06 06:00` for quarters and years. A month without the day has its last day instead. The date of one
+    /// quarter determines the dates of the other quarters.
+    ///
+    /// # Errors
+    /// If the text is not a start of the calendar's periods.
+    pub fn with_start(self, text: &str) -> Result<Self, CalendarError> {
+        let rules = self.0;
+        let start = PeriodStart::parse(text, rules.period)?;
+        let (time_zone, name) = (&rules.time_zone, &rules.time_zone_name);
+        Ok(Self::intern(rules.period, rules.week_start, start, time_zone, name))
+    }
+
+    fn intern(
+        period: Period,
+        week_start: Weekday,
+        start: PeriodStart,
+        time_zone: &TimeZone,
+        name: &str,
+    ) -> Self {
         // Months and years are the same for every first day of a week.
         let week_start = if period == Period::Week { week_start } else { Weekday::Monday };
         let mut calendars = CALENDARS.lock();
         let is_same = |other: &&&CalendarRules| {
-            (other.period, other.week_start, &*other.time_zone_name) == (period, week_start, name)
+            (other.period, other.week_start, other.start, &*other.time_zone_name)
+                == (period, week_start, start, name)
         };
         if let Some(rules) = calendars.iter().find(is_same) {
             return Self(rules);
         }
-        let rules: &'static CalendarRules = Box::leak(Box::new(CalendarRules {
+        let mut rules = CalendarRules {
             period,
             week_start,
+            start,
+            lead_s: 0,
             time_zone: time_zone.clone(),
             time_zone_name: name.into(),
             cache: PeriodCache::default(),
-        }));
+        };
+        rules.lead_s = civil::lead_s(&rules);
+        let rules: &'static CalendarRules = Box::leak(Box::new(rules));
         calendars.push(rules);
         Self(rules)
     }
@@ -184,6 +223,17 @@ impl Calendar {
     /// Returns the first day of a week; Monday if the periods are not weeks.
     pub fn week_start(&self) -> Weekday {
         self.0.week_start
+    }
+
+    /// Returns the date and the time at which periods begin, as [`with_start`](Self::with_start) reads it; empty for midnight
+    /// of the first day.
+    fn start_text(&self) -> String {
+        self.0.start.to_text(self.period())
+    }
+
+    /// Returns the duration in seconds by which period 0 began before the Unix epoch, on average; 0 for the default start.
+    pub(crate) fn lead_s(&self) -> u32 {
+        self.0.lead_s
     }
 
     /// Returns the start and the end of the period that contains `time`.
@@ -301,9 +351,13 @@ impl fmt::Debug for Calendar {
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.period(), self.time_zone())?;
-        match (self.period(), self.week_start()) {
-            (Period::Week, day) if day != Weekday::Monday => write!(f, " from {day}"),
-            _ => Ok(()),
+        let has_week_start = self.week_start() != Weekday::default();
+        let start = self.start_text();
+        match (has_week_start, start.is_empty()) {
+            (false, true) => Ok(()),
+            (false, false) => write!(f, " from {start}"),
+            (true, true) => write!(f, " from {}", self.week_start()),
+            (true, false) => write!(f, " from {} {start}", self.week_start()),
         }
     }
 }

@@ -13,6 +13,8 @@ pub mod file;
 mod index;
 mod matched;
 mod mode;
+mod name_map;
+mod normalization;
 mod pattern;
 mod per;
 mod redis;
@@ -26,14 +28,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldhash::fast::FixedState;
-use indexmap::IndexMap;
-
-use crate::request::{AttributePairs, Descriptor, Request};
+use crate::request::{Descriptor, Request};
 
 use attributes::DescriptorAttributes;
 use declared_attributes::DeclaredAttributes;
 use index::{CandidateRules, RuleIndex};
+use name_map::NameMap;
+use normalization::{Normalization, Normalizations};
 use route::Routes;
 use rule_sets::RuleSets;
 
@@ -48,6 +49,7 @@ pub use file::suggest::most_similar_word;
 pub(crate) use matched::{HitList, HitOrigin, Operation};
 pub use matched::{Match, MatchedRules};
 pub use mode::{Mode, Percentage, PercentageError, WhenMissing};
+pub use normalization::NormalizeStep;
 pub use pattern::Condition;
 pub use per::{Alternatives, Per};
 pub use redis::RuleRedisOptions;
@@ -57,10 +59,6 @@ pub use unused_names::UnknownCost;
 
 pub use crate::rule_limit::RuleLimit;
 
-/// A map from texts of the policy, such as attribute names, to values. Iterates in the order of insertion. The hash function
-/// has a fixed seed, because clients choose no keys.
-type NameMap<V> = IndexMap<Box<str>, V, FixedState>;
-
 /// The rules to enforce, grouped by domain. [`Policy::from_yaml`] reads a policy from YAML.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -69,8 +67,7 @@ pub struct Policy {
     routes: Routes,
     declared_attributes: DeclaredAttributes,
     by_domain: NameMap<DomainRules>,
-    /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.
-    uses_host_attributes: bool,
+    normalizations: Normalizations,
     /// Whether a rule lists other rules in `replaces`.
     has_replaces: bool,
     /// Whether a limit bounds the requests in flight.
@@ -80,7 +77,8 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self::new(Vec::new(), Routes::default(), DeclaredAttributes::default())
+        let normalizations = Normalizations::default();
+        Self::new(Vec::new(), Routes::default(), DeclaredAttributes::default(), normalizations)
     }
 }
 
@@ -92,10 +90,16 @@ struct DomainRules {
     /// domain has no such rule, or it is off.
     requested_rule: Option<u32>,
     names: DomainNames,
+    normalization: Normalization,
 }
 
 impl Policy {
-    fn new(mut rules: Vec<Rule>, routes: Routes, declared_attributes: DeclaredAttributes) -> Self {
+    fn new(
+        mut rules: Vec<Rule>,
+        routes: Routes,
+        declared_attributes: DeclaredAttributes,
+        normalizations: Normalizations,
+    ) -> Self {
         for (index, limit) in (0..).zip(rules.iter_mut().flat_map(Rule::all_limits_mut)) {
             limit.index = index;
         }
@@ -107,10 +111,11 @@ impl Policy {
         for (domain, rules) in rules_by_domain {
             let declared = declared_attributes.for_domain(&domain);
             let all = rules.iter().map(|(_, rule)| *rule);
+            let uses_hosts = all.clone().any(Rule::uses_host_attributes);
             let names = DomainNames::new(all, declared, !routes.is_empty());
-            by_domain.insert(domain, DomainRules::new(&rules, names));
+            let normalization = Normalization::new(&normalizations, &domain, uses_hosts);
+            by_domain.insert(domain, DomainRules::new(&rules, names, normalization));
         }
-        let uses_host_attributes = rules.iter().any(Rule::uses_host_attributes);
         let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
         let has_concurrent_limits =
             rules.iter().flat_map(Rule::all_limits).any(|limit| limit.limit.is_concurrent());
@@ -121,7 +126,7 @@ impl Policy {
             rules: RuleSets::new(rules.into()),
             routes,
             declared_attributes,
-            uses_host_attributes,
+            normalizations,
             has_replaces,
             has_concurrent_limits,
             warnings: Arc::default(),
@@ -184,8 +189,8 @@ impl Policy {
     pub fn observing(&self) -> Self {
         let observing = self.rules.all.iter().map(Rule::observing).collect();
         let declared = self.declared_attributes.clone();
-        let warnings = self.warnings.clone();
-        Self { warnings, ..Self::new(observing, self.routes.clone(), declared) }
+        let (warnings, normalizations) = (self.warnings.clone(), self.normalizations.clone());
+        Self { warnings, ..Self::new(observing, self.routes.clone(), declared, normalizations) }
     }
 
     /// Sets the number of instances that share the store.
@@ -227,9 +232,8 @@ impl Policy {
         let mut matched_rules = MatchedRules::new(&self.rules, request.call_options());
         let Some(domain) = self.by_domain.get(request.domain) else { return matched_rules };
         for (descriptor_index, descriptor) in (0..).zip(&request.descriptors) {
-            let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
-            let attributes =
-                DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
+            let normalized = domain.normalization.normalize(descriptor);
+            let attributes = domain.attributes(descriptor, normalized.as_deref(), &self.routes);
             let first_match = matched_rules.len();
             let new_match =
                 |rule_index, rule| Match::new(rule_index, rule, descriptor_index, descriptor);
@@ -265,15 +269,6 @@ impl Policy {
         Some((rule_index, &self.rules.all[rule_index as usize]))
     }
 
-    /// Returns the attributes of a descriptor with all host names in canonical form. Returns `None` if all host names
-    /// are canonical already, or if no rule uses host names.
-    fn attribute_pairs_with_canonical_hosts<'r>(
-        &self,
-        descriptor: &'r Descriptor<'_>,
-    ) -> Option<AttributePairs<'r>> {
-        if self.uses_host_attributes { descriptor.attributes_with_canonical_hosts() } else { None }
-    }
-
     /// Returns one result for each pair of a descriptor and a rule of the request's domain: the match if the rule
     /// applies to the descriptor, otherwise the reason why the rule does not apply.
     pub fn explain<'r>(
@@ -293,11 +288,10 @@ impl Policy {
             .map(|rule_match| ((rule_match.origin.descriptor, rule_match.origin.rule), rule_match))
             .collect();
         (0..).zip(&request.descriptors).flat_map(move |(descriptor_index, descriptor)| {
-            let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
-            let attributes =
-                DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
-            let domain = self.by_domain.get(request.domain);
-            let requested_rule = domain.and_then(|domain| self.requested_rule(domain, descriptor));
+            let Some(domain) = self.by_domain.get(request.domain) else { return Vec::new() };
+            let normalized = domain.normalization.normalize(descriptor);
+            let attributes = domain.attributes(descriptor, normalized.as_deref(), &self.routes);
+            let requested_rule = self.requested_rule(domain, descriptor);
             let rules =
                 (0..).zip(&*self.rules.all).filter(|(_, rule)| *rule.domain == *request.domain);
             let explained = rules.map(|(rule_index, rule)| {
@@ -329,15 +323,16 @@ impl Policy {
         rule: &'r Rule,
         descriptor: &Descriptor<'_>,
     ) -> Vec<(usize, &'r str)> {
-        let canonical = self.attribute_pairs_with_canonical_hosts(descriptor);
-        let attributes = DescriptorAttributes::new(descriptor, canonical.as_deref(), &self.routes);
+        let Some(domain) = self.by_domain.get(rule.domain()) else { return Vec::new() };
+        let normalized = domain.normalization.normalize(descriptor);
+        let attributes = domain.attributes(descriptor, normalized.as_deref(), &self.routes);
         rule.overrides_without_attribute(&attributes)
     }
 }
 
 impl DomainRules {
     /// Creates the rules of one domain. Each rule in `rules` comes with its index in the policy.
-    fn new(rules: &[(u32, &Rule)], names: DomainNames) -> Self {
+    fn new(rules: &[(u32, &Rule)], names: DomainNames, normalization: Normalization) -> Self {
         let (requested, others): (Vec<_>, Vec<_>) =
             rules.iter().copied().partition(|(_, rule)| rule.is_for_requested_limits);
         let requested = requested.iter().find(|(_, rule)| rule.settings.mode != Mode::Off);
@@ -345,7 +340,19 @@ impl DomainRules {
             index: RuleIndex::new(&others),
             requested_rule: requested.map(|(rule_index, _)| *rule_index),
             names,
+            normalization,
         }
+    }
+
+    /// Returns the attributes of a descriptor for matching. `normalized` contains their normalized values; `None` if all values
+    /// are normalized already.
+    fn attributes<'a: 'r, 'r, 'd>(
+        &'d self,
+        descriptor: &'d Descriptor<'a>,
+        normalized: Option<&'d [(&'r str, &'r str)]>,
+        routes: &'r Routes,
+    ) -> DescriptorAttributes<'r, 'd> {
+        DescriptorAttributes::new(descriptor, normalized, &self.normalization, routes)
     }
 }
 

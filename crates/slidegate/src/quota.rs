@@ -10,7 +10,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 #[cfg(feature = "policy")]
-pub(crate) use closest::closest_quota;
+pub(crate) use closest::closest_quotas;
 
 /// The largest `max` and cost: 2^53 - 1 units, the range in which the doubles of Redis' Lua and the numbers of JavaScript
 /// are exact integers. Algorithms that multiply counts support a max of up to [`MAX_SMALL_UNITS`].
@@ -133,7 +133,7 @@ impl FromStr for Quota {
     fn from_str(text: &str) -> Result<Self, QuotaError> {
         Self::parse(text).map_err(|error| match error {
             QuotaError::Max(_) | QuotaError::Window(_)
-                if closest::closest_quota(text).is_some() =>
+                if !closest::closest_quotas(text).is_empty() =>
             {
                 QuotaError::Malformed(text.to_owned())
             }
@@ -160,9 +160,9 @@ impl Quota {
 }
 
 fn quota_remedy(text: &str) -> String {
-    match closest::closest_quota(text) {
-        Some(quota) => format!("did you mean `{quota}`?"),
-        None => "write max/window, for example 100/min or 10/15m".to_owned(),
+    match &closest::closest_quotas(text)[..] {
+        [] => "write max/window, for example 100/min or 10/15m".to_owned(),
+        quotas => format!("did you mean `{}`?", quotas.join("` or `")),
     }
 }
 

@@ -1,14 +1,17 @@
 //! Requests: a domain, descriptors with attributes and costs, and the options of the call.
 
-use std::sync::OnceLock;
+mod normalized_texts;
+
+use std::borrow::Cow;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::call::CallIdentity;
-use crate::host::{is_canonical_host, is_host_attribute, normal_host};
 use crate::idempotency_key::IdempotencyKey;
 use crate::quota::Quota;
+
+use normalized_texts::NormalizedTexts;
 
 /// The input of one decision: a domain and one or more descriptors. A request over HTTP has one descriptor, a request
 /// from Envoy may have several. It may also have an idempotency key and a maximum wait.
@@ -209,9 +212,8 @@ pub struct Descriptor<'a> {
     pub(crate) is_refund: bool,
     pub(crate) is_exact: bool,
     pub(crate) limit: Option<Quota>,
-    /// Canonical forms of the host attributes. Computed on first use, if the policy has conditions on hosts and a host
-    /// is not canonical.
-    hosts: OnceLock<Box<[Box<str>]>>,
+    /// Normalized attribute values. Computed on first use, if the policy normalizes attributes and a value changes.
+    normalized: NormalizedTexts,
 }
 
 /// The costs that a descriptor specifies.
@@ -249,7 +251,7 @@ impl<'a> Descriptor<'a> {
             is_refund: false,
             is_exact: false,
             limit: None,
-            hosts: OnceLock::new(),
+            normalized: NormalizedTexts::default(),
         };
         // In place, because a collected list is large and would be copied.
         descriptor.attributes.extend(attributes);
@@ -377,23 +379,31 @@ impl<'a> Descriptor<'a> {
         &self.attributes
     }
 
-    /// Returns the attributes with every host in its [canonical form](normal_host); `None` if all hosts are canonical
-    /// already.
-    pub(crate) fn attributes_with_canonical_hosts(&self) -> Option<AttributePairs<'_>> {
-        let is_host = |(name, _): &(&str, &str)| is_host_attribute(name);
-        if self.iter().filter(is_host).all(|(_, host)| is_canonical_host(host)) {
+    /// Returns the attributes with normalized values; `None` if all values are normalized already. `normalize` returns the
+    /// normalized value of an attribute: a part of the value, or another text. `id` identifies the normalization.
+    pub(crate) fn normalized_attributes(
+        &self,
+        id: u64,
+        normalize: impl for<'v> Fn(&str, &'v str) -> Cow<'v, str>,
+    ) -> Option<AttributePairs<'_>> {
+        let is_normalized = |(name, value): (&str, &str)| match normalize(name, value) {
+            Cow::Borrowed(part) => part.len() == value.len(),
+            Cow::Owned(_) => false,
+        };
+        if self.iter().all(is_normalized) {
             return None;
         }
-        let hosts = self.hosts.get_or_init(|| {
-            self.iter().filter(is_host).map(|(_, host)| normal_host(host).into()).collect()
-        });
-        let mut hosts = hosts.iter();
-        let pairs = self.iter().map(|(name, value)| {
-            if is_host_attribute(name) {
-                (name, hosts.next().map_or(value, |host| &**host))
-            } else {
-                (name, value)
-            }
+        let text_of = |(name, value)| match normalize(name, value) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(text) => Some(text.into()),
+        };
+        let texts = self.normalized.get_or_compute(id, || self.iter().map(text_of).collect());
+        let pairs = self.iter().zip(texts).map(|((name, value), text)| match text {
+            Some(text) => (name, &**text),
+            None => match normalize(name, value) {
+                Cow::Borrowed(part) => (name, part),
+                Cow::Owned(_) => (name, value),
+            },
         });
         Some(pairs.collect())
     }

@@ -51,6 +51,22 @@ fn monthly_budget_is_full_again_at_midnight_of_its_time_zone() {
 }
 
 #[test]
+fn budget_is_full_again_at_its_start() {
+    let clock = ManualClock::at(START);
+    let gate = gate(
+        "rules: [{ name: budget, per: [tenant], limits: [{ max: 1, calendar: month, starts: 15 06:00 }] }]",
+        &clock,
+    );
+    assert!(gate.check(&request()).is_allowed());
+    let wait = Duration::from_secs(9 * 86_400 + 18 * 3_600);
+    assert_eq!(gate.check(&request()).retry_after(), Some(wait));
+    clock.advance(wait - Duration::from_micros(1));
+    assert!(!gate.check(&request()).is_allowed());
+    clock.advance(Duration::from_micros(1));
+    assert!(gate.check(&request()).is_allowed());
+}
+
+#[test]
 fn headers_state_length_of_current_period() {
     let clock = ManualClock::at(START);
     // No other test uses this calendar, because the latest decision in the process determines the length.
@@ -86,6 +102,8 @@ fn changed_calendar_resets_counter_and_changed_max_keeps_it() {
         ("{ name: week, max: 5, calendar: week, timezone: Europe/Paris }", 4),
         ("{ name: week, max: 5, calendar: week }", 4),
         ("{ name: week, max: 5, calendar: week, week_starts: sunday }", 4),
+        ("{ name: week, max: 5, calendar: week, starts: '06:00' }", 4),
+        ("{ name: week, max: 5, calendar: week, starts: '00:00' }", 3),
         ("{ name: week, max: 5, calendar: month, timezone: Europe/Berlin }", 4),
         ("{ name: week, max: 5, window: 1w, algorithm: fixed_window, align: clock }", 4),
         ("{ max: 5, calendar: week, timezone: Europe/Berlin }", 1),

@@ -118,12 +118,14 @@ proptest! {
         if let Err(error) = text.parse::<Quota>()
             && let Some((_, end)) = error.to_string().split_once("did you mean `")
         {
-            let suggested = end.strip_suffix("`?").unwrap();
-            // A month or a year is a calendar period, which only a policy has.
-            let policy = Policy::from_yaml(&format!("rules: [{{ name: a, limits: [{suggested}] }}]"));
-            let is_valid = suggested.parse::<Quota>().is_ok() || suggested.contains("calendar");
-            prop_assert!(is_valid && policy.is_ok(), "{} for {}", suggested, text);
-            prop_assert_ne!(suggested, text.as_str());
+            // A month or a year may be a calendar period, which only a policy has.
+            for suggested in end.strip_suffix("`?").unwrap().split("` or `") {
+                let limits = format!("rules: [{{ name: a, limits: [{suggested}] }}]");
+                let is_valid = suggested.parse::<Quota>().is_ok() || suggested.contains("calendar");
+                let is_limit = Policy::from_yaml(&limits).is_ok();
+                prop_assert!(is_valid && is_limit, "{} for {}", suggested, text);
+                prop_assert_ne!(suggested, text.as_str());
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ fn any_counter_update() -> impl Strategy<Value = CounterUpdate> {
         bucket_us: seconds * 1_000_000,
         buckets,
         drift_us: u64::from(buckets % 3) * 100_000,
+        lead_s: buckets % 3,
     });
     let near = (1_700_000_000u64..1_700_000_010).boxed();
     let bucket = prop_oneof![9 => near, 1 => any::<u64>().boxed()];
@@ -184,7 +185,7 @@ fn recorded_frames_of_this_version_are_decoded() {
         name: "node-1".into(),
         address: Some(([192, 0, 2, 11], 7946).into()),
     };
-    let layout = BucketLayout { bucket_us: 1_000_000, buckets: 61, drift_us: 0 };
+    let layout = BucketLayout { bucket_us: 1_000_000, buckets: 61, drift_us: 0, lead_s: 0 };
     let update = |key, bucket, charged, removed| CounterUpdate {
         key,
         layout,
@@ -231,7 +232,7 @@ fn unknown_kind_of_message_is_skipped() {
 fn encoded_update_needs_at_most_twelve_bytes() {
     let update = |key: u64| CounterUpdate {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        layout: BucketLayout { bucket_us: 60_000_000, buckets: 2, drift_us: 0 },
+        layout: BucketLayout { bucket_us: 60_000_000, buckets: 2, drift_us: 0, lead_s: 0 },
         incarnation: Incarnation(1_700_000_000_000_000),
         bucket: 28_333_333 + key % 2,
         units: PnCounter { charged: key % 300, removed: 0 },
@@ -246,7 +247,7 @@ fn encoded_update_needs_at_most_twelve_bytes() {
 fn many_updates_are_split_into_several_frames() {
     let update = |key: u64| CounterUpdate {
         key: u64::MAX - key,
-        layout: BucketLayout { bucket_us: u64::MAX - key, buckets: 1441, drift_us: 0 },
+        layout: BucketLayout { bucket_us: u64::MAX - key, buckets: 1441, drift_us: 0, lead_s: 0 },
         incarnation: Incarnation(u64::MAX),
         bucket: u64::MAX / 2,
         units: PnCounter { charged: u64::MAX, removed: u64::MAX },

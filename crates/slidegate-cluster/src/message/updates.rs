@@ -11,8 +11,8 @@ use crate::transport::MAX_FRAME;
 /// Maximum size of an encoded update, in bytes: 8 for the key, and 10 for each of three integers.
 const MAX_UPDATE_BYTES: usize = 38;
 
-/// Maximum size of a group without its updates, in bytes: five integers, and the lengths of four columns.
-const MAX_GROUP_BYTES: usize = 80;
+/// Maximum size of a group without its updates, in bytes: six integers, and the lengths of four columns.
+const MAX_GROUP_BYTES: usize = 88;
 
 /// A builder that packs counter updates into frame bodies.
 #[derive(Debug, Default)]
@@ -55,11 +55,12 @@ impl FrameBodyBuilder {
         }
         let groups = &mut self.groups;
         let index = *self.group_indexes.entry(shared).or_insert_with(|| {
-            let BucketLayout { bucket_us, buckets, drift_us } = update.layout;
+            let BucketLayout { bucket_us, buckets, drift_us, lead_s } = update.layout;
             groups.push(wire::UpdateGroup {
                 bucket_us,
                 buckets,
                 drift_us,
+                lead_s,
                 incarnation: update.incarnation.0,
                 first_bucket: update.bucket,
                 ..wire::UpdateGroup::default()
@@ -123,8 +124,8 @@ pub(super) fn from_groups(
 }
 
 fn layout_of(group: &wire::UpdateGroup) -> Option<BucketLayout> {
-    let wire::UpdateGroup { bucket_us, buckets, drift_us, .. } = *group;
+    let wire::UpdateGroup { bucket_us, buckets, drift_us, lead_s, .. } = *group;
     // The current bucket is included in the number of buckets.
     let is_valid = drift_us < bucket_us && (1..=MAX_BUCKETS + 1).contains(&u64::from(buckets));
-    is_valid.then_some(BucketLayout { bucket_us, buckets, drift_us })
+    is_valid.then_some(BucketLayout { bucket_us, buckets, drift_us, lead_s })
 }

@@ -79,6 +79,8 @@ pub(super) struct UpdateGroup {
     /// Empty if no update has removed units.
     #[prost(uint64, repeated, tag = "9")]
     pub removed: Vec<u64>,
+    #[prost(uint32, tag = "10")]
+    pub lead_s: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -34,6 +34,10 @@ pub fn describe_base_rule(rule: &Rule) -> Vec<String> {
         lines.push(describe_counter_key(rule));
         lines.extend(describe_rule_settings(rule.settings()));
     }
+    lines.extend(rule.normalized_attributes().map(|(name, steps)| {
+        let steps: Vec<&str> = steps.iter().map(|step| step.name()).collect();
+        format!("{name} is normalized by {}", steps.join(", "))
+    }));
     lines.extend(describe_costs(rule));
     if let Some(status) = rule.deny_status() {
         lines.push(format!("denied requests have status {status}"));

@@ -133,7 +133,7 @@ fn documented_defaults_match_parser() {
             };
             // A limit with a calendar has no window.
             let period = match field {
-                "timezone" => "calendar: day",
+                "timezone" | "starts" => "calendar: day",
                 "week_starts" => "calendar: week",
                 _ => "window: 1m",
             };

@@ -79,7 +79,7 @@ fn files_with_extension(folder: &Path, extension: &str) -> Vec<PathBuf> {
 fn broken_policies_have_expected_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/validate/broken");
     let broken = files_with_extension(&folder, "yaml");
-    assert_eq!(broken.len(), 29);
+    assert_eq!(broken.len(), 30);
     for path in broken {
         let name = path.file_name().unwrap().to_str().unwrap();
         let output =
@@ -367,6 +367,11 @@ fn schema_accepts_valid_and_rejects_invalid_policies() {
     assert_valid(
         "rules: [{ name: a, limits: [{ max: 5, calendar: week, timezone: UTC, week_starts: sunday }] }]",
     );
+    assert_valid("rules: [{ name: a, limits: [{ max: 5, calendar: month, starts: 15 }] }]");
+    assert_valid("rules: [{ name: a, limits: [{ max: 5, calendar: day, starts: '06:00' }] }]");
+    assert_valid(
+        "{ normalize: { a: [trim], shop: { a: [lowercase] } }, rules: [{ name: a, per: [a], limits: [5/s] }] }",
+    );
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     for example in files_with_extension(&root, "yaml") {
         assert_valid(&fs::read_to_string(example).unwrap());
@@ -398,6 +403,9 @@ fn schema_accepts_valid_and_rejects_invalid_policies() {
         "rules: [{ name: a, limits: [10/s], cluster: { on_partition: available, nodes: 3 } }]",
         "rules: [{ name: a, limits: [10/s], cluster: { on_partition: availabel } }]",
         "{ version: 2, rules: [] }",
+        "{ normalize: { a: [case] }, rules: [] }",
+        "{ normalize: { a: trim }, rules: [] }",
+        "{ normalize: {}, rules: [] }",
     ] {
         assert!(!schema.is_valid(&parse_yaml(invalid)), "{invalid}");
     }

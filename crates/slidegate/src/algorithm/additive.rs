@@ -73,6 +73,9 @@ pub struct BucketLayout {
     /// The duration in microseconds by which a bucket is longer than the time that it represents, on average: 0, unless
     /// the buckets are periods of a calendar. The time of such a counter runs ahead of the clock, by this much per bucket.
     pub drift_us: u64,
+    /// The duration in seconds by which the period of bucket 0 began before the Unix epoch, on average: 0, unless the
+    /// buckets are periods of a calendar that begin at a set date or time.
+    pub lead_s: u32,
 }
 
 /// The largest difference between the end of a period of a calendar and its end if all periods had the mean length. The
@@ -111,7 +114,8 @@ impl BucketLayout {
 
     /// Returns the start of a period of a calendar if all periods had the mean length.
     fn mean_start_us(&self, bucket: u64) -> u64 {
-        bucket.saturating_mul(self.bucket_us.saturating_sub(self.drift_us))
+        let since_first_us = bucket.saturating_mul(self.bucket_us.saturating_sub(self.drift_us));
+        since_first_us.saturating_sub(u64::from(self.lead_s) * 1_000_000)
     }
 
     fn deviation_us(&self) -> u64 {

@@ -250,12 +250,18 @@ impl Counter for FixedWindow {
 
 impl Additive for FixedWindow {
     fn layout(&self) -> BucketLayout {
-        let drift_us = match self.windows {
-            Windows::Key { .. } | Windows::Clock { .. } => 0,
+        match self.windows {
+            Windows::Key { window_us } | Windows::Clock { window_us } => {
+                BucketLayout { bucket_us: window_us.get(), buckets: 1, drift_us: 0, lead_s: 0 }
+            }
             #[cfg(feature = "calendar")]
-            Windows::Calendar(calendar) => calendar.period().drift_us(),
-        };
-        BucketLayout { bucket_us: self.window_us(), buckets: 1, drift_us }
+            Windows::Calendar(calendar) => BucketLayout {
+                bucket_us: calendar.period().window_us(),
+                buckets: 1,
+                drift_us: calendar.period().drift_us(),
+                lead_s: calendar.lead_s(),
+            },
+        }
     }
 
     fn current_bucket(&self, state: &State) -> u64 {

@@ -271,6 +271,7 @@ impl Additive for SlidingBuckets {
             bucket_us: self.precision_us(),
             buckets: u32::from(self.buckets) + 1,
             drift_us: 0,
+            lead_s: 0,
         }
     }
 

@@ -295,7 +295,7 @@ impl Counter for SlidingCounter {
 /// Each time bucket is one window.
 impl Additive for SlidingCounter {
     fn layout(&self) -> BucketLayout {
-        BucketLayout { bucket_us: self.resolution.window_us(), buckets: 2, drift_us: 0 }
+        BucketLayout { bucket_us: self.resolution.window_us(), buckets: 2, drift_us: 0, lead_s: 0 }
     }
 
     fn current_bucket(&self, state: &State) -> u64 {

@@ -1,12 +1,15 @@
 //! The dates at which the periods of a calendar begin, and the moments of these dates in a time zone.
 
 use jiff::Timestamp;
-use jiff::civil::Date;
-use jiff::tz::TimeZone;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::{AmbiguousOffset, TimeZone};
 
+use super::start::PeriodStart;
 use super::{CalendarRules, Period, PeriodSpan, Weekday};
 
 const DAY_S: i64 = 86_400;
+
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 /// The latest time for which periods are computed, in seconds since the Unix epoch: in the year 9892. Later times belong
 /// to the period of this time.
@@ -30,12 +33,12 @@ pub(super) fn spans_around(rules: &CalendarRules, time_us: u64) -> [PeriodSpan; 
 fn span_containing(rules: &CalendarRules, time_us: u64) -> PeriodSpan {
     let time_s = i64::try_from(time_us / 1_000_000).unwrap_or(MAX_TIME_S).min(MAX_TIME_S);
     let local = match Timestamp::from_second(time_s) {
-        Ok(time) => rules.time_zone.to_datetime(time).date(),
-        Err(_) => Date::constant(1970, 1, 1),
+        Ok(time) => rules.time_zone.to_datetime(time),
+        Err(_) => EPOCH,
     };
     let number = number_of(rules, local);
-    // The clocks may return to the previous date for a while. A period begins when its date begins for the first time, so
-    // this time is in the later period.
+    // The clocks may return to before the start for a while. A period begins when its start is reached for the first time,
+    // so this time is in the later period.
     let has_ended = |span: &PeriodSpan| span.end_us / 1_000_000 <= time_s.unsigned_abs();
     let span = span_of_number(rules, number);
     if has_ended(&span) { span_of_number(rules, number + 1) } else { span }
@@ -55,43 +58,77 @@ fn start_us(rules: &CalendarRules, number: u64) -> u64 {
     if number == 0 {
         return 0;
     }
-    let day = first_day(rules, number);
-    let midnight = date_from_days(day).at(0, 0, 0, 0);
-    // If the clocks skip midnight, this is the first moment after; if they show it twice, the first of both.
-    let start_s = rules.time_zone.to_timestamp(midnight).map_or(day * DAY_S, Timestamp::as_second);
+    let local = local_start(rules, number);
+    let start_s = first_second_from(&rules.time_zone, local).unwrap_or_else(|| utc_second(local));
     u64::try_from(start_s).unwrap_or(0).saturating_mul(1_000_000)
 }
 
-/// Returns the first day of a period, as the number of days since the Unix epoch.
-fn first_day(rules: &CalendarRules, number: u64) -> i64 {
-    let number = i64::try_from(number).unwrap_or(i64::MAX).min(MAX_DAY);
-    let first_day_of_month = |month: i64| {
-        let year = i16::try_from(1970 + month / 12).unwrap_or(i16::MAX).min(9_999);
-        Date::new(year, (month % 12 + 1) as i8, 1).map_or(0, days_since_epoch)
+/// Returns the first second at which the clocks show `local` or a later time: if they skip it, the second at which they
+/// skip; if they show it twice, the first one. Returns `None` if it is out of range.
+fn first_second_from(time_zone: &TimeZone, local: DateTime) -> Option<i64> {
+    let ambiguous = time_zone.to_ambiguous_timestamp(local);
+    if let AmbiguousOffset::Gap { after, .. } = ambiguous.offset() {
+        // The skipped time with the larger offset is before the change.
+        let before_change = after.to_timestamp(local).ok()?;
+        return Some(time_zone.following(before_change).next()?.timestamp().as_second());
+    }
+    Some(ambiguous.compatible().ok()?.as_second())
+}
+
+/// Returns the date and the time at which a period begins, on the clocks of its time zone.
+fn local_start(rules: &CalendarRules, number: u64) -> DateTime {
+    let index = i64::try_from(number).unwrap_or(i64::MAX).min(MAX_DAY) + index_of(rules, EPOCH);
+    let day = match rules.period {
+        Period::Day => index,
+        Period::Week => index * 7 - days_before_epoch_in_week(rules.week_start),
+        Period::Month | Period::Quarter | Period::Year => {
+            let first = first_day_of_month(
+                index * i64::from(rules.period.months()) + i64::from(rules.start.month_offset),
+            );
+            days_since_epoch(first) + rules.start.day_offset_in_month(first)
+        }
     };
+    rules.start.moment_of(date_from_days(day))
+}
+
+/// Returns the first day of a month, which is given as the number of months since January 1970.
+fn first_day_of_month(month: i64) -> Date {
+    let year = i16::try_from(1970 + month.div_euclid(12)).unwrap_or(i16::MAX).min(9_999);
+    Date::new(year, (month.rem_euclid(12) + 1) as i8, 1).unwrap_or(EPOCH.date())
+}
+
+/// Returns the number of the period that contains a local time.
+fn number_of(rules: &CalendarRules, local: DateTime) -> u64 {
+    // West of Greenwich, the Unix epoch is in 1969.
+    u64::try_from(index_of(rules, local) - index_of(rules, EPOCH)).unwrap_or(0)
+}
+
+/// Returns the index of the period that contains a local time. The period with index 0 is the first one that begins in
+/// 1970, or the week that contains 1 January 1970.
+fn index_of(rules: &CalendarRules, local: DateTime) -> i64 {
+    let date = rules.start.date_of(local);
+    let days = days_since_epoch(date);
     match rules.period {
-        Period::Day => number,
-        Period::Week => number * 7 - days_before_epoch_in_week(rules.week_start),
-        Period::Month => first_day_of_month(number),
-        Period::Quarter => first_day_of_month(number.saturating_mul(3)),
-        Period::Year => first_day_of_month(number.saturating_mul(12)),
+        Period::Day => days,
+        Period::Week => (days + days_before_epoch_in_week(rules.week_start)).div_euclid(7),
+        Period::Month | Period::Quarter | Period::Year => {
+            let month = (i64::from(date.year()) - 1970) * 12 + i64::from(date.month()) - 1;
+            let is_before_start = i64::from(date.day()) - 1 < rules.start.day_offset_in_month(date);
+            let months = month - i64::from(rules.start.month_offset) - i64::from(is_before_start);
+            months.div_euclid(rules.period.months().into())
+        }
     }
 }
 
-/// Returns the number of the period that contains a date.
-fn number_of(rules: &CalendarRules, date: Date) -> u64 {
-    let month = (i64::from(date.year()) - 1970) * 12 + i64::from(date.month()) - 1;
-    let number = match rules.period {
-        Period::Day => days_since_epoch(date),
-        Period::Week => {
-            (days_since_epoch(date) + days_before_epoch_in_week(rules.week_start)).div_euclid(7)
-        }
-        Period::Month => month,
-        Period::Quarter => month.div_euclid(3),
-        Period::Year => month.div_euclid(12),
-    };
-    // West of Greenwich, the Unix epoch is in 1969.
-    u64::try_from(number).unwrap_or(0)
+/// Returns the duration by which period 0 began before the Unix epoch if all periods had the mean length; 0 for the default
+/// start.
+pub(super) fn lead_s(rules: &CalendarRules) -> u32 {
+    if rules.start == PeriodStart::default() {
+        return 0;
+    }
+    let end_s = u64::try_from(utc_second(local_start(rules, 1))).unwrap_or(0);
+    let lead_s = (rules.period.mean_us() / 1_000_000).saturating_sub(end_s);
+    u32::try_from(lead_s).unwrap_or(u32::MAX)
 }
 
 /// Returns the number of days from the first day of a week to 1 January 1970, a Thursday in that week.
@@ -101,8 +138,12 @@ fn days_before_epoch_in_week(week_start: Weekday) -> i64 {
 }
 
 fn days_since_epoch(date: Date) -> i64 {
-    let midnight = TimeZone::UTC.to_timestamp(date.at(0, 0, 0, 0));
-    midnight.map_or(0, |midnight| midnight.as_second().div_euclid(DAY_S))
+    utc_second(date.at(0, 0, 0, 0)).div_euclid(DAY_S)
+}
+
+/// Returns the second of a date and time in UTC; 0 if it is out of range.
+fn utc_second(local: DateTime) -> i64 {
+    TimeZone::UTC.to_timestamp(local).map_or(0, Timestamp::as_second)
 }
 
 fn date_from_days(days: i64) -> Date {

@@ -18,6 +18,25 @@ pub enum CalendarError {
     /// The time zone database has no time zone of this name.
     #[error("`{0}` is not a time zone; {remedy}", remedy = time_zone_remedy(.0))]
     TimeZone(String),
+    /// Periods cannot begin at this date or time.
+    #[error("`{text}` is not the start of a {period}; {remedy}", remedy = start_remedy(*.period))]
+    Start {
+        /// The invalid date or time.
+        text: String,
+        /// The period that would begin at it.
+        period: Period,
+    },
+}
+
+fn start_remedy(period: Period) -> &'static str {
+    match period {
+        Period::Day => "write a time such as `06:00`",
+        Period::Week => "write a time such as `06:00`; `week_starts` is the day",
+        Period::Month => "write a day such as `15`, a time such as `06:00`, or both: `15 06:00`",
+        Period::Quarter | Period::Year => {
+            "write month and day such as `04-06`, a time such as `06:00`, or both: `04-06 06:00`"
+        }
+    }
 }
 
 fn period_remedy(word: &str) -> String {

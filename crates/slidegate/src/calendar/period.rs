@@ -13,15 +13,15 @@ pub(super) const DAY_US: u64 = 86_400_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
-    /// From midnight to midnight.
+    /// From midnight to midnight, unless the calendar sets another time.
     Day,
     /// Seven days, from Monday unless the calendar sets another day.
     Week,
-    /// A month.
+    /// A month, from its first day unless the calendar sets another day.
     Month,
-    /// Three months, from January, April, July or October.
+    /// Three months, from January, April, July or October unless the calendar sets another date.
     Quarter,
-    /// A year, from 1 January.
+    /// A year, from 1 January unless the calendar sets another date.
     Year,
 }
 
@@ -52,6 +52,16 @@ impl Period {
             }
     }
 
+    /// Returns the number of months of the period; 0 if it is shorter than a month.
+    pub(super) const fn months(self) -> u8 {
+        match self {
+            Self::Day | Self::Week => 0,
+            Self::Month => 1,
+            Self::Quarter => 3,
+            Self::Year => 12,
+        }
+    }
+
     /// Returns the length of a window in counter time: longer than any period, because a change of the offset from UTC
     /// makes a period longer by less than a day.
     pub(crate) const fn window_us(self) -> u64 {
@@ -59,7 +69,7 @@ impl Period {
     }
 
     /// Returns the length of a period, averaged over the 400 years in which the Gregorian calendar repeats.
-    const fn mean_us(self) -> u64 {
+    pub(super) const fn mean_us(self) -> u64 {
         const YEAR_US: u64 = 146_097 * DAY_US / 400;
         match self {
             Self::Day => DAY_US,

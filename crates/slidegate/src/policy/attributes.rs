@@ -1,13 +1,12 @@
-//! The attributes of one descriptor in the form in which rules match them: with a route, and with host names in
-//! canonical form.
+//! The attributes of one descriptor in the form in which rules match them: with a route, and with normalized values.
 //!
 //! A value that is too long for a key is hashed at most once per descriptor.
 
 use std::cell::{Cell, RefCell};
 use std::iter;
 
+use super::normalization::Normalization;
 use super::route::Routes;
-use crate::host::is_host_attribute;
 use crate::key::{MAX_VALUE_BYTES, ShortenedValue, Value};
 use crate::quota::Quota;
 use crate::request::Descriptor;
@@ -30,23 +29,26 @@ pub(crate) struct DescriptorAttributes<'r, 'd> {
     pub(super) limit: Option<Quota>,
     /// The original bytes of attribute values that are not UTF-8, by attribute name.
     bytes: &'d [(&'r str, &'r [u8])],
+    normalization: &'d Normalization,
     /// Cache of shortened attribute values, by attribute name. A long value is hashed only once, even if several rules
     /// count by it.
     shortened: RefCell<Vec<(&'r str, ShortenedValue<'r>)>>,
 }
 
 impl<'r, 'd> DescriptorAttributes<'r, 'd> {
-    /// Creates the attributes of a descriptor. `canonical` contains their names and values with host names in canonical
-    /// form. If it is `None`, the names and values in the descriptor are used unchanged.
+    /// Creates the attributes of a descriptor. `normalized` contains their names and normalized values. If it is `None`, the
+    /// names and values in the descriptor are used unchanged.
     pub(super) fn new<'a: 'r>(
         descriptor: &'d Descriptor<'a>,
-        canonical: Option<&'d [(&'r str, &'r str)]>,
+        normalized: Option<&'d [(&'r str, &'r str)]>,
+        normalization: &'d Normalization,
         routes: &'r Routes,
     ) -> Self {
-        let pairs = canonical.unwrap_or(descriptor.attribute_pairs());
+        let pairs = normalized.unwrap_or(descriptor.attribute_pairs());
         let Descriptor { is_exact, limit, .. } = *descriptor;
         let (bytes, shortened) = (descriptor.non_utf8_attributes(), RefCell::default());
-        Self { pairs, routes, route: Cell::new(None), is_exact, limit, bytes, shortened }
+        let route = Cell::new(None);
+        Self { pairs, routes, route, is_exact, limit, bytes, normalization, shortened }
     }
 
     /// Returns the value of an attribute; `None` if the descriptor does not have the attribute.
@@ -81,8 +83,8 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
     }
 
     fn find_or_shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
-        // The bytes of a host are not in canonical form.
-        let has_name = |(own, _): &&(&str, _)| *own == name && !is_host_attribute(name);
+        // The bytes are not normalized.
+        let has_name = |(own, _): &&(&str, _)| *own == name && !self.normalization.applies_to(name);
         let bytes = self.bytes.iter().find(has_name).map(|(_, bytes)| *bytes);
         if bytes.is_none() && text.len() <= MAX_VALUE_BYTES {
             return None;

@@ -17,6 +17,7 @@ pub(crate) mod deserialize;
 mod fields;
 mod limits;
 mod node;
+mod normalize;
 mod overrides;
 mod rule_context;
 mod spec;
@@ -120,9 +121,9 @@ fn parse_and_compile_policy(
         return None;
     }
     let spec = deserialize::deserialize_tree::<PolicySpec>(&node, diagnostics)?;
-    let (rules, routes, declared) =
+    let (rules, routes, declared, normalizations) =
         Compiler::new(diagnostics, supports).compile_policy(&spec, node.span);
-    let mut policy = Policy::new(rules, routes, declared);
+    let mut policy = Policy::new(rules, routes, declared, normalizations);
     if diagnostics.is_empty() {
         policy.warnings = warnings::find_warnings(text, &spec, &policy);
     }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use thiserror::Error;
 
+use super::normalization::{NormalizeStep, normalize};
 use crate::host::normal_host;
 use crate::network::{NetworkError, parse_address, parse_network};
 
@@ -84,6 +85,19 @@ impl Pattern {
             }
             Self::Glob(_) => normal_host(text).parse(),
             network => Ok(network),
+        }
+    }
+}
+
+impl Pattern {
+    /// Parses a pattern for values that are normalized by these steps. Slashes and white space next to a `*` are kept.
+    pub(crate) fn with_steps(text: &str, steps: &[NormalizeStep]) -> Result<Self, PatternError> {
+        match text.parse()? {
+            Self::Literal(text) => Ok(Self::Literal(normalize(steps, &text).into())),
+            Self::Glob(_) if steps.contains(&NormalizeStep::Lowercase) => {
+                normalize(&[NormalizeStep::Lowercase], text).parse()
+            }
+            pattern => Ok(pattern),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use super::attributes::DescriptorAttributes;
 use super::cost::{ChargeSettings, RuleCost};
 use super::mode::{Mode, WhenMissing};
+use super::normalization::{NormalizeStep, NormalizeSteps};
 use super::pattern::Condition;
 use super::per::{Alternatives, Per};
 use super::redis::RuleRedisOptions;
@@ -31,6 +32,8 @@ pub struct Rule {
     pub(super) descriptor: Option<Box<[Box<str>]>>,
     /// The names of all attributes that the rule uses, sorted and without duplicates.
     pub(super) attribute_names: Box<[Box<str>]>,
+    /// The steps by which attributes of the rule are normalized.
+    pub(super) normalized: NormalizeSteps,
     /// Indexes of the rules that the field `replaces` lists. These rules do not apply to a request to which this rule
     /// applies.
     pub(super) replaces: Box<[u32]>,
@@ -241,6 +244,11 @@ impl Rule {
         let counts = |settings: &RuleSettings| !settings.limits.is_empty();
         counts(&self.settings)
             && self.overrides.iter().all(|rule_override| counts(&rule_override.settings))
+    }
+
+    /// Returns the attributes of the rule that are normalized before it compares and counts them, with the steps.
+    pub fn normalized_attributes(&self) -> impl Iterator<Item = (&str, &[NormalizeStep])> {
+        self.normalized.iter().map(|(name, steps)| (&**name, &**steps))
     }
 
     /// Returns `true` if the rule uses an attribute that contains a host name.

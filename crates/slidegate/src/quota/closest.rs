@@ -39,10 +39,21 @@ const COUNTED_NAMES: [&str; 12] = [
 /// Words between the maximum and the window of a quota.
 const SEPARATORS: [&str; 6] = ["/", "per", "every", "each", "in", "a"];
 
-/// Returns the quota that a text in another notation probably means, in the notation of policies: `10/min` for
-/// `10 requests per minute`, and `{ max: 10, calendar: month }` for `10/month`. Returns `None` if the meaning is not
-/// clear.
-pub(crate) fn closest_quota(text: &str) -> Option<String> {
+/// Returns the quotas that a text in another notation may mean, in the notation of policies: `10/min` for
+/// `10 requests per minute`, and `10/30d` and `{ max: 10, calendar: month }` for `10/month`. Returns none if the meaning
+/// is not clear.
+pub(crate) fn closest_quotas(text: &str) -> Vec<String> {
+    let Some((max, window)) = split_max_and_window(text) else { return Vec::new() };
+    if let Some((period, window)) = calendar_period(&window) {
+        let quotas = [format!("{max}/{window}"), format!("{{ max: {max}, calendar: {period} }}")];
+        return if Quota::parse(&quotas[0]).is_ok() { quotas.into() } else { Vec::new() };
+    }
+    let quota = closest_window(&window).map(|window| format!("{max}/{window}"));
+    quota.into_iter().filter(|quota| Quota::parse(quota).is_ok()).collect()
+}
+
+/// Returns the digits of the maximum and the text of the window; `None` if the text has other parts.
+fn split_max_and_window(text: &str) -> Option<(String, String)> {
     let text = text.to_lowercase().replace('/', " / ");
     let (max, rest) = split_number(&text);
     let mut words = rest.split_whitespace().peekable();
@@ -54,12 +65,7 @@ pub(crate) fn closest_quota(text: &str) -> Option<String> {
         None if SEPARATORS.contains(&word) => words.collect::<Vec<_>>().join(" "),
         _ => return None,
     };
-    if let Some((period, window)) = calendar_period(&window) {
-        let is_valid = Quota::parse(&format!("{max}/{window}")).is_ok();
-        return is_valid.then(|| format!("{{ max: {max}, calendar: {period} }}"));
-    }
-    let quota = format!("{max}/{}", closest_window(&window)?);
-    Quota::parse(&quota).is_ok().then_some(quota)
+    Some((max, window))
 }
 
 /// Returns the period of the calendar that a text such as `month` or `1 yr` means, and the window of about its length.
@@ -123,19 +129,28 @@ mod tests {
             ("10/hrs", "10/h"),
             ("10/days", "10/d"),
             ("10/week", "10/w"),
-            ("10/month", "{ max: 10, calendar: month }"),
-            ("1/Month", "{ max: 1, calendar: month }"),
-            ("100/mo", "{ max: 100, calendar: month }"),
-            ("100/1 month", "{ max: 100, calendar: month }"),
-            ("10k per quarter", "{ max: 10000, calendar: quarter }"),
-            ("100/y", "{ max: 100, calendar: year }"),
             ("10/500 millis", "10/500ms"),
             ("10_000/min", "10000/min"),
             ("10,000/h", "10000/h"),
             ("10k/day", "10000/d"),
             ("10k per day", "10000/d"),
         ] {
-            assert_eq!(closest_quota(text).as_deref(), Some(expected), "{text}");
+            assert_eq!(closest_quotas(text), [expected], "{text}");
+        }
+    }
+
+    #[test]
+    fn long_period_has_two_closest_quotas() {
+        for (text, max, window, period) in [
+            ("10/month", 10, "30d", "month"),
+            ("1/Month", 1, "30d", "month"),
+            ("100/mo", 100, "30d", "month"),
+            ("100/1 month", 100, "30d", "month"),
+            ("10k per quarter", 10_000, "90d", "quarter"),
+            ("100/y", 100, "365d", "year"),
+        ] {
+            let calendar_limit = format!("{{ max: {max}, calendar: {period} }}");
+            assert_eq!(closest_quotas(text), [format!("{max}/{window}"), calendar_limit], "{text}");
         }
     }
 
@@ -163,7 +178,7 @@ mod tests {
             "10ö/s",
             "10/ö",
         ] {
-            assert_eq!(closest_quota(text), None, "{text}");
+            assert_eq!(closest_quotas(text), [""; 0], "{text}");
         }
     }
 }

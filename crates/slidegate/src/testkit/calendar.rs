@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use fastrand::Rng;
+use jiff::ToSpan;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::calendar::{Calendar, Period, Weekday};
@@ -32,9 +33,51 @@ pub(super) const TIME_ZONES: [&str; 8] = [
 
 /// Draws a calendar of any period.
 pub(super) fn draw_calendar(rng: &mut Rng) -> Calendar {
+    draw_calendar_and_start(rng).0
+}
+
+/// Draws a calendar of any period, and the start of its periods.
+fn draw_calendar_and_start(rng: &mut Rng) -> (Calendar, DrawnStart) {
     let period = Period::ALL[rng.usize(..Period::ALL.len())];
     let time_zone = TIME_ZONES[rng.usize(..TIME_ZONES.len())];
-    new_calendar(period, time_zone).with_week_start(Weekday::ALL[rng.usize(..7)])
+    let calendar = new_calendar(period, time_zone);
+    let calendar = calendar.with_week_start(Weekday::ALL[rng.usize(..7)]);
+    let start = DrawnStart::draw(rng, period);
+    match calendar.with_start(&start.text(period)) {
+        Ok(calendar) => (calendar, start),
+        Err(error) => unreachable!("the start is valid: {error}"),
+    }
+}
+
+/// The date and the time at which periods begin.
+struct DrawnStart {
+    /// The month from 1; 1 if the periods have no month.
+    month: i64,
+    /// The day of the month from 1; 1 if the periods have no day.
+    day: i8,
+    /// Midnight, or an hour that no clock shows twice.
+    hour: i8,
+}
+
+impl DrawnStart {
+    fn draw(rng: &mut Rng, period: Period) -> Self {
+        let has_month = matches!(period, Period::Quarter | Period::Year);
+        let has_day = has_month || period == Period::Month;
+        Self {
+            month: if has_month && rng.bool() { rng.i64(1..=12) } else { 1 },
+            day: if has_day && rng.bool() { rng.i8(1..=31) } else { 1 },
+            hour: if rng.bool() { rng.i8(4..22) } else { 0 },
+        }
+    }
+
+    fn text(&self, period: Period) -> String {
+        let Self { month, day, hour } = self;
+        match period {
+            Period::Day | Period::Week => format!("{hour:02}:00"),
+            Period::Month => format!("{day} {hour:02}:00"),
+            Period::Quarter | Period::Year => format!("{month:02}-{day:02} {hour:02}:00"),
+        }
+    }
 }
 
 /// Creates a calendar in one of the [`TIME_ZONES`].
@@ -49,35 +92,38 @@ pub(super) fn new_calendar(period: Period, time_zone: &str) -> Calendar {
 /// and the end of the period.
 struct PeriodOracle {
     calendar: Calendar,
+    start: DrawnStart,
     time_zone: TimeZone,
-    charged: HashMap<(i64, i64), u64>,
+    charged: HashMap<i64, u64>,
 }
 
 impl PeriodOracle {
-    fn new(calendar: Calendar) -> Self {
+    fn new(calendar: Calendar, start: DrawnStart) -> Self {
         match TimeZoneDatabase::bundled().get(calendar.time_zone()) {
-            Ok(time_zone) => Self { calendar, time_zone, charged: HashMap::new() },
+            Ok(time_zone) => Self { calendar, start, time_zone, charged: HashMap::new() },
             Err(error) => unreachable!("a calendar has a time zone that exists: {error}"),
         }
     }
 
-    /// Returns two numbers that are the same for all times of a period, and different for all other periods.
-    fn label(&self, time: Timestamp) -> (i64, i64) {
+    /// Returns a number that is the same for all times of a period, and different for all other periods.
+    fn label(&self, time: Timestamp) -> i64 {
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         let moment = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
-        let date = self.time_zone.to_datetime(moment).date();
-        let (year, month) = (i64::from(date.year()), i64::from(date.month()));
+        // The time and the date in a calendar whose days begin at midnight.
+        let local = self.time_zone.to_datetime(moment);
+        let date = (local - i64::from(self.start.hour).hours()).date();
+        // The number of days since any Monday.
+        let days = jiff::civil::date(1900, 1, 1).duration_until(date).as_hours() / 24;
+        let is_before_day = date.day() < self.start.day.min(date.days_in_month());
+        let months = i64::from(date.year()) * 12 + i64::from(date.month())
+            - self.start.month
+            - i64::from(is_before_day);
         match self.calendar.period() {
-            Period::Day => (year, i64::from(date.day_of_year())),
-            Period::Week => {
-                // The number of days between any Monday and the date, moved to the first day of the week.
-                let monday = jiff::civil::date(1900, 1, 1);
-                let days = monday.duration_until(date).as_hours() / 24;
-                (0, (days - self.calendar.week_start() as i64).div_euclid(7))
-            }
-            Period::Month => (year, month),
-            Period::Quarter => (year, (month - 1) / 3),
-            Period::Year => (year, 0),
+            Period::Day => days,
+            Period::Week => (days - self.calendar.week_start() as i64).div_euclid(7),
+            Period::Month => months,
+            Period::Quarter => months.div_euclid(3),
+            Period::Year => months.div_euclid(12),
         }
     }
 }
@@ -94,7 +140,7 @@ pub async fn calendar_periods_are_counted_separately<S: Store>(
     seed: u64,
 ) {
     let mut rng = Rng::with_seed(seed);
-    let (calendar, max) = (draw_calendar(&mut rng), rng.u64(1..20));
+    let ((calendar, start), max) = (draw_calendar_and_start(&mut rng), rng.u64(1..20));
     let limit = match Limit::calendar(max, calendar) {
         Ok(limit) => limit,
         Err(error) => unreachable!("the limit is valid: {error}"),
@@ -103,7 +149,7 @@ pub async fn calendar_periods_are_counted_separately<S: Store>(
     let hit = |cost| Hit::new(Key::new(&scope, &[Value::Text("one")]), &limit, cost);
     let peek =
         async |cost| -> Outcome { unwrap_store_response(store.peek_async(&[hit(cost)]).await)[0] };
-    let mut oracle = PeriodOracle::new(calendar);
+    let mut oracle = PeriodOracle::new(calendar, start);
     // The year 2009 has periods that a date line change and skipped midnights follow.
     clock.set(Timestamp::from_secs(1_240_000_000 + rng.u64(..900_000_000)));
     let mut last_charge = Timestamp::default();

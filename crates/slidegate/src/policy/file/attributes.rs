@@ -71,7 +71,7 @@ impl Compiler<'_> {
         names.collect()
     }
 
-    fn report_domain_without_rules(
+    pub(super) fn report_domain_without_rules(
         &mut self,
         domain: &str,
         at: SourceSpan,

@@ -16,6 +16,7 @@ use crate::on_store_error::OnStoreError;
 use crate::policy::declared_attributes::DeclaredAttributes;
 use crate::policy::error::SourceSpan;
 use crate::policy::mode::{Mode, WhenMissing};
+use crate::policy::normalization::Normalizations;
 use crate::policy::per::Per;
 use crate::policy::route::Routes;
 use crate::policy::rule::{Rule, RuleSettings};
@@ -40,13 +41,13 @@ struct RuleDefaults {
 }
 
 impl Compiler<'_> {
-    /// Compiles the rules, the routes and the declared attributes of a policy. The result is usable only if no error was
+    /// Compiles the rules, the routes, the declared attributes and the normalizations of a policy. The result is usable only if no error was
     /// reported.
     pub(super) fn compile_policy(
         &mut self,
         spec: &PolicySpec,
         at: SourceSpan,
-    ) -> (Vec<Rule>, Routes, DeclaredAttributes) {
+    ) -> (Vec<Rule>, Routes, DeclaredAttributes, Normalizations) {
         if let Some((version, at)) =
             spec.version.value_and_span().filter(|(version, _)| **version != POLICY_VERSION)
         {
@@ -66,6 +67,7 @@ impl Compiler<'_> {
                 self.ok_or_report(at, added);
             }
         }
+        self.normalizations = self.compile_normalizations(&spec.normalize);
         let defaults = spec
             .defaults
             .get()
@@ -91,7 +93,9 @@ impl Compiler<'_> {
         self.report_second_requested_limits_rule(spec, &rules);
         let declared = self.compile_declared_attributes(spec, &rules);
         self.report_undeclared_attributes(spec, &declared);
-        (rules, std::mem::take(&mut self.routes), declared)
+        self.report_unused_normalizations(&spec.normalize, &rules);
+        let normalizations = std::mem::take(&mut self.normalizations);
+        (rules, std::mem::take(&mut self.routes), declared, normalizations)
     }
 
     /// Adds the number of limits of a rule to the sum of its domain in `domain_limits`. Reports an error if this
@@ -138,6 +142,7 @@ impl Compiler<'_> {
     ) -> Rule {
         self.has_descriptor = !spec.descriptor.is_absent();
         let domain = self.domain_from_field(&spec.domain);
+        self.domain = domain.into();
         let name = self.validate_rule_name(&spec.name, at, domain, names);
         let per = self.compile_per_field(spec, defaults);
         let when = self.compile_when_field(&spec.when);
@@ -183,8 +188,10 @@ impl Compiler<'_> {
             overrides: &overrides,
             redis: redis.as_ref(),
         };
+        let attribute_names = named.sorted_attribute_names(descriptor.as_deref());
         Rule {
-            attribute_names: named.sorted_attribute_names(descriptor.as_deref()),
+            normalized: self.normalizations.of_attributes(domain, &attribute_names),
+            attribute_names,
             descriptor,
             replaces: Box::default(),
             is_for_requested_limits: self.validate_requested_limits_rule(

@@ -8,6 +8,7 @@ use std::fmt;
 use super::suggest::format_did_you_mean;
 use crate::limit::Limit;
 use crate::policy::error::{Diagnostics, SourceSpan};
+use crate::policy::normalization::Normalizations;
 use crate::policy::pattern::Pattern;
 use crate::policy::route::Routes;
 
@@ -30,6 +31,9 @@ pub(super) struct Compiler<'s> {
     pub(super) scope_count: usize,
     /// Number of comparison steps that remain of [`MAX_COMPARISON_STEPS`].
     remaining_steps: usize,
+    pub(super) normalizations: Normalizations,
+    /// The domain of the rule that is being compiled.
+    pub(super) domain: Box<str>,
     /// Whether the rule that is being compiled has the field `descriptor`. The attributes of such a rule may have any
     /// names and values.
     pub(super) has_descriptor: bool,
@@ -48,6 +52,8 @@ impl<'s> Compiler<'s> {
             routes: Routes::default(),
             scope_count: 0,
             remaining_steps: MAX_COMPARISON_STEPS,
+            normalizations: Normalizations::default(),
+            domain: Box::default(),
             has_descriptor: false,
         }
     }

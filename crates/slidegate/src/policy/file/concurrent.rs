@@ -29,6 +29,7 @@ impl Compiler<'_> {
             ("calendar", map.calendar.is_absent(), map.calendar.span()),
             ("timezone", map.timezone.is_absent(), map.timezone.span()),
             ("week_starts", map.week_starts.is_absent(), map.week_starts.span()),
+            ("starts", map.starts.is_absent(), map.starts.span()),
             ("algorithm", map.algorithm.is_absent(), map.algorithm.span()),
             ("resolution", map.resolution.is_absent(), map.resolution.span()),
             ("precision", map.precision.is_absent(), map.precision.span()),

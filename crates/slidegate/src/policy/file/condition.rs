@@ -5,6 +5,7 @@ use super::deserialize::Field;
 use super::spec::{ConditionMap, ConditionSpec, WhenSpec};
 use crate::host::{is_host_attribute, normal_host};
 use crate::policy::error::SourceSpan;
+use crate::policy::normalization::normalize;
 use crate::policy::pattern::{Condition, Pattern, PatternError};
 use crate::policy::rule::When;
 
@@ -58,11 +59,13 @@ impl Compiler<'_> {
             (false, true) if !negated => self.compile_condition(attribute, &map.not, true),
             (true, false) => {
                 let (list, at) = map.literal.value_and_span()?;
+                let steps = self.normalizations.steps(&self.domain, attribute).to_vec();
                 let literal = |(text, _): (&String, _)| {
+                    let text = normalize(&steps, text);
                     if is_host_attribute(attribute) {
-                        Pattern::Literal(normal_host(text).into())
+                        Pattern::Literal(normal_host(&text).into())
                     } else {
-                        Pattern::Literal(text.as_str().into())
+                        Pattern::Literal(text.into())
                     }
                 };
                 let values = self.non_empty_values(list, at);
@@ -101,8 +104,12 @@ impl Compiler<'_> {
         text: &'t str,
         at: SourceSpan,
     ) -> Option<(&'t str, Pattern)> {
-        let pattern =
-            if is_host_attribute(attribute) { Pattern::for_host(text) } else { text.parse() };
+        let steps = self.normalizations.steps(&self.domain, attribute);
+        let pattern = if is_host_attribute(attribute) {
+            Pattern::for_host(text)
+        } else {
+            Pattern::with_steps(text, steps)
+        };
         let pattern = self.ok_or_report(at, pattern)?;
         match attribute {
             // In a descriptor, an attribute with this name may have any value.

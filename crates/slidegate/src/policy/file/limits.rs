@@ -131,6 +131,7 @@ impl Compiler<'_> {
         for (field, is_absent, at) in [
             ("timezone", map.timezone.is_absent(), map.timezone.span()),
             ("week_starts", map.week_starts.is_absent(), map.week_starts.span()),
+            ("starts", map.starts.is_absent(), map.starts.span()),
         ] {
             if !is_absent {
                 let message = format_args!(
@@ -216,6 +217,9 @@ impl Compiler<'_> {
                 is_valid = false;
             }
             calendar = calendar.map(|calendar| calendar.with_week_start((*day).into()));
+        }
+        if let Some((start, at)) = map.starts.value_and_span() {
+            calendar = self.ok_or_report(at, calendar?.with_start(start));
         }
         let (calendar, (max, max_at)) = (calendar?, map.max.value_and_span()?);
         let limit = self.ok_or_report(max_at, Limit::calendar(*max, calendar))?;

@@ -2,6 +2,7 @@
 //! generated from these types, and editors show the comments of their fields.
 
 pub(super) mod block;
+mod normalize;
 #[cfg(feature = "schema")]
 mod schema;
 mod text_list_or_map;
@@ -10,6 +11,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use self::block::BlockSpec;
+pub(super) use self::normalize::{AttributeSteps, NormalizeSpec};
 use self::text_list_or_map::EntriesVisitor;
 use super::deserialize::Field;
 use crate::algorithm::Algorithm;
@@ -33,6 +35,8 @@ pub(super) struct PolicySpec {
     /// The names of the attributes that rules may use. Any other name in a rule is an error. A list for all domains, or a
     /// map with a list for each domain.
     pub(super) attributes: Field<AttributesSpec>,
+    /// The steps by which the values of attributes are normalized before rules compare and count them.
+    pub(super) normalize: Field<NormalizeSpec>,
     /// Route templates such as `/users/{id}` or `/files/{*path}`. The `path` of a request is matched against them and
     /// sets its attribute `route`.
     pub(super) routes: Field<Vec<Field<String>>>,
@@ -224,6 +228,10 @@ pub(super) struct LimitMap {
     pub(super) timezone: Field<String>,
     /// For `calendar: week`: the first day of a week; `monday` if not given.
     pub(super) week_starts: Field<WeekdaySpec>,
+    /// For `calendar`: the time of day such as `06:00`, the day of a month such as `15`, or the month and day of a quarter or
+    /// year such as `04-06` at which periods begin; midnight of the first day if not given.
+    #[cfg_attr(feature = "schema", schemars(extend("type" = ["string", "integer"])))]
+    pub(super) starts: Field<String>,
     /// The maximum number of requests in flight, instead of `max` and a window; 0 denies all requests. Each admitted request
     /// gets a permit, which counts until it is released or expires.
     #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
@@ -268,7 +276,7 @@ pub(super) enum AlignSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Period"))]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PeriodSpec {
-    /// From midnight to midnight.
+    /// From midnight to midnight, or from the time in `starts`.
     Day,
     /// Seven days, from the day in `week_starts`.
     Week,

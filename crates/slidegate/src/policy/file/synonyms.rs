@@ -50,6 +50,14 @@ const LIMIT_WORDS: &Synonyms = &[
 const WINDOW_STARTS: &Synonyms =
     &[("clock", &["calendar", "utc", "wall_clock"]), ("key", &["first_request", "hash"])];
 
+const NORMALIZE_STEPS: &Synonyms = &[
+    ("lowercase", &["case", "lower", "lower_case", "downcase", "case_insensitive"]),
+    ("trim", &["strip", "whitespace"]),
+    ("nfkc", &["unicode", "nfc", "normalize"]),
+    ("double_slash", &["merge_slashes", "double_slashes", "slashes"]),
+    ("trailing_slash", &["trailing_slashes"]),
+];
+
 const PERIODS: &Synonyms = &[
     ("day", &["daily", "d", "1d", "24h"]),
     ("week", &["weekly", "w", "1w", "7d"]),
@@ -96,6 +104,10 @@ const FIELDS: &Synonyms = &[
     ("burst", &["burst_size", "max_burst", "burst_limit", "capacity", "bucket_size"]),
     ("timezone", &["time_zone", "tz", "zone", "location"]),
     ("week_starts", &["week_start", "week_starts_on", "first_day_of_week", "start_of_week"]),
+    (
+        "starts",
+        &["start", "starts_at", "starts_on", "begins", "anchor", "reset_day", "billing_day"],
+    ),
     ("precision", &["bucket", "bucket_length", "granularity"]),
     ("algorithm", &["type", "strategy", "kind"]),
     ("mode", &["action", "enforcement", "dry_run", "shadow_mode", "enabled"]),
@@ -109,13 +121,14 @@ const FIELDS: &Synonyms = &[
     ("sample", &["sampling", "sample_rate"]),
 ];
 
-const VOCABULARIES: [&Synonyms; 9] = [
+const VOCABULARIES: [&Synonyms; 10] = [
     MODES,
     STORE_ERRORS,
     MISSING_ATTRIBUTES,
     ALGORITHMS,
     LIMIT_WORDS,
     WINDOW_STARTS,
+    NORMALIZE_STEPS,
     PERIODS,
     WEEKDAYS,
     FIELDS,

@@ -30,7 +30,8 @@ fn any_limit() -> impl Strategy<Value = Limit> {
     let calendar =
         (1..60_000_u64, prop::sample::select(Period::ALL.to_vec())).prop_map(|(max, period)| {
             let calendar = Calendar::new(period).with_time_zone("Europe/Berlin").unwrap();
-            Limit::calendar(max, calendar.with_week_start(Weekday::Sunday)).unwrap()
+            let calendar = calendar.with_week_start(Weekday::Sunday);
+            Limit::calendar(max, calendar.with_start("06:00").unwrap()).unwrap()
         });
     prop_oneof![4 => periodic, 1 => calendar]
 }

@@ -7,6 +7,7 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::block::{BlockMap, BlockSpec};
+use super::normalize::NormalizeEntry;
 use super::{
     AttributesSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, Entries, LimitMap,
     LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec,
@@ -112,14 +113,17 @@ impl<'de> TextListOrMap<'de> for LimitsSpec {
             "denied" => Ok(Self::Denied),
             "requested" => Ok(Self::Requested),
             other => {
-                let is_quota = other.contains('/');
-                let quota = quota::closest_quota(other);
-                match quota.as_deref().or(is_quota.then_some(other)) {
-                    Some(quota) => Err(E::custom(format_args!(
-                        "expected a list of limits, found `{other}`; did you mean `[{quota}]`?"
-                    ))),
-                    None => Err(E::unknown_variant(other, &["unlimited", "denied", "requested"])),
+                let mut quotas = quota::closest_quotas(other);
+                if quotas.is_empty() && !other.contains('/') {
+                    return Err(E::unknown_variant(other, &["unlimited", "denied", "requested"]));
                 }
+                if quotas.is_empty() {
+                    quotas.push(other.to_owned());
+                }
+                Err(E::custom(format_args!(
+                    "expected a list of limits, found `{other}`; did you mean `[{}]`?",
+                    quotas.join("]` or `[")
+                )))
             }
         }
     }
@@ -210,6 +214,24 @@ impl<'de> TextListOrMap<'de> for AttributesSpec {
     }
 }
 
+impl<'de> TextListOrMap<'de> for NormalizeEntry {
+    const EXPECTED_VALUE_DESCRIPTION: &'static str =
+        "a list of steps such as [trim, lowercase], or a map of attributes with such lists";
+
+    fn from_text<E: Error>(text: &str) -> Result<Self, E> {
+        Err(E::custom(format_args!("expected a list, found `{text}`; did you mean `[{text}]`?")))
+    }
+
+    fn from_list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        collect_list(list).map(Self::Steps)
+    }
+
+    fn from_map<D: Deserializer<'de>>(map: D) -> Result<Self, D::Error> {
+        let expected = Self::EXPECTED_VALUE_DESCRIPTION;
+        map.deserialize_map(EntriesVisitor { expected, entries: Vec::new() }).map(Self::Domain)
+    }
+}
+
 /// Implements `Deserialize` for types that are written as text, a list or a map. A derived untagged enum would lose the
 /// source positions and report no specific errors.
 macro_rules! deserialize_text_list_or_map {
@@ -225,6 +247,7 @@ macro_rules! deserialize_text_list_or_map {
 deserialize_text_list_or_map!(
     AttributesSpec,
     BlockSpec,
+    NormalizeEntry,
     LimitSpec,
     LimitsSpec,
     CostSpec,

@@ -1,0 +1,8 @@
+//! Maps whose keys are names of the policy.
+
+use foldhash::fast::FixedState;
+use indexmap::IndexMap;
+
+/// A map from texts of the policy, such as attribute names, to values. Iterates in the order of insertion. The hash function
+/// has a fixed seed, because clients choose no keys.
+pub(super) type NameMap<V> = IndexMap<Box<str>, V, FixedState>;
