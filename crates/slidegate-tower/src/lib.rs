@@ -156,6 +156,11 @@ struct GovernorMigrationGuide;
 #[doc = include_str!("../../../docs/how-to/migrate-from-tower-governor.md")]
 struct TowerGovernorMigrationGuide;
 
+/// Runs the code of the guide for scripts in browsers as documentation tests.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../../../docs/how-to/limit-scripts-in-browsers.md")]
+struct BrowserGuide;
+
 /// Runs the code of the guide for tests with a manual clock as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../docs/how-to/test-with-a-manual-clock.md")]
