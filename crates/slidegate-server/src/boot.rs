@@ -11,25 +11,24 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use slidegate_cluster::{Certificates, CredentialsError};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use self::ignored_input::warn_about_ignored_input;
-use self::listen::{ListenAddress, ListenError};
 use self::settings::Settings;
 use self::start::start_service;
 use crate::bounds::ClientBounds;
 use crate::connections::bodies::{BodyBudget, MIN_BODY_BUDGET};
-use crate::connections::{ConnectionSources, ConnectionThreads, Connections, LargeCalls, Protocol};
+use crate::connections::{
+    ConnectionSources, ConnectionThreads, Connections, LargeCalls, ListenSocket, Protocol,
+};
 use crate::decide::Service;
 use crate::render::ResponseRenderer;
 use crate::telemetry::clock_steps;
@@ -61,8 +60,9 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
     let hangup = signal(SignalKind::hangup())?;
     let shutdown_grace = settings.shutdown_grace;
     let http = listen::bind(&settings.http, "--http (SLIDEGATE_HTTP)")?;
-    let grpc = bind_optional_listener(settings.grpc, "--grpc (SLIDEGATE_GRPC)")?;
-    let admin = bind_optional_listener(settings.admin, "--admin (SLIDEGATE_ADMIN)")?;
+    let grpc = settings.grpc.map(|address| listen::bind_grpc(&address, "--grpc (SLIDEGATE_GRPC)"));
+    let admin = settings.admin.map(|address| listen::bind(&address, "--admin (SLIDEGATE_ADMIN)"));
+    let (grpc, admin) = (grpc.transpose()?, admin.transpose()?);
     listen::warn_about_short_accept_queues();
     let connection_sources = ConnectionSources {
         client_listeners: 1 + u64::from(grpc.is_some()),
@@ -75,7 +75,7 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
     let cluster_tls = settings.service.store.cluster_tls().cloned();
     let service = Arc::new(start_service(settings.service, log.clone()).await?);
     if let Some(admin) = admin {
-        let address = admin.local_addr()?;
+        let address = admin.local_address()?;
         spawn_admin_listener(admin, service.clone(), bounds, &settings.admin_hosts);
         info!("admin listening on {address}");
     }
@@ -189,17 +189,17 @@ struct ClientResources {
 
 /// A client listener: its socket and its connections.
 struct ClientListener<P> {
-    socket: TcpListener,
+    socket: ListenSocket,
     connections: Connections<P>,
 }
 
 impl<P: Protocol> ClientListener<P> {
-    fn new(socket: TcpListener, connections: Connections<P>) -> Self {
+    fn new(socket: ListenSocket, connections: Connections<P>) -> Self {
         Self { socket, connections }
     }
 
-    fn local_address(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+    fn local_address(&self) -> io::Result<String> {
+        self.socket.local_address()
     }
 
     async fn accept_connections(&self) -> Infallible {
@@ -213,7 +213,7 @@ impl<P: Protocol> ClientListener<P> {
 }
 
 async fn new_grpc_listener(
-    socket: TcpListener,
+    socket: ListenSocket,
     service: Arc<Service>,
     renderer: ResponseRenderer,
     tls: Option<ListenerTls>,
@@ -266,7 +266,7 @@ async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) 
 /// connections cannot delay health probes: each connection closes after its first response, and if the maximum number
 /// of connections is open, a new connection closes the oldest one. `hosts` are the names of the listener.
 fn spawn_admin_listener(
-    socket: TcpListener,
+    socket: ListenSocket,
     service: Arc<Service>,
     clients: ClientBounds,
     hosts: &[String],
@@ -285,13 +285,6 @@ fn spawn_admin_listener(
     .evicting_oldest();
     let accept = async move || match connections.accept_connections(&socket).await {};
     tokio::spawn(tasks.keep_running("admin listener", accept));
-}
-
-fn bind_optional_listener(
-    address: Option<ListenAddress>,
-    flag: &'static str,
-) -> Result<Option<TcpListener>, ListenError> {
-    address.map(|address| listen::bind(&address, flag)).transpose()
 }
 
 /// The signals that stop the server: SIGTERM and SIGINT. They are registered before the server listens, so that no

@@ -8,6 +8,7 @@ mod eviction;
 mod large;
 mod open_files;
 mod per_address;
+mod socket;
 mod stream;
 
 use std::convert::Infallible;
@@ -19,16 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::clock::{Clock, WallClock};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{self, Handle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 pub use self::large::{CallPanicked, LargeCalls};
 pub use self::open_files::ConnectionSources;
+pub use self::socket::{ClientSocket, ListenSocket};
 pub use self::stream::ClientIo;
 
 use self::eviction::{EvictionSignal, OpenConnections};
@@ -105,8 +107,9 @@ impl<P: Protocol> Connections<P> {
 
     /// Accepts connections until the process ends. Connections above the maximum number wait in the operating system's
     /// queue of the listener: a delay is better for a client than a rejection.
-    pub async fn accept_connections(&self, listener: &TcpListener) -> Infallible {
+    pub async fn accept_connections(&self, listener: &ListenSocket) -> Infallible {
         let mut open = self.shares.is_none().then(OpenConnections::default);
+        let shares = self.shares.as_ref().filter(|_| listener.has_client_addresses());
         loop {
             if let Some(open) = open.as_mut().filter(|_| self.slots.available_permits() == 0) {
                 open.evict_oldest();
@@ -115,7 +118,9 @@ impl<P: Protocol> Connections<P> {
             let listener_slot = Arc::clone(&self.slots).acquire_owned().await.ok();
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    let Ok(address_slot) = self.occupy_address_slot(peer.ip()) else { continue };
+                    let Ok(address_slot) = self.occupy_address_slot(shares, peer.ip()) else {
+                        continue;
+                    };
                     let slot = ConnectionSlot { _address: address_slot, _listener: listener_slot };
                     let evicted = open.as_mut().map(OpenConnections::add);
                     self.serve_connection(stream, peer, slot, evicted);
@@ -133,8 +138,12 @@ impl<P: Protocol> Connections<P> {
 
     /// Counts a connection of an address. Fails if the address has its maximum number of connections, and logs it at
     /// most once a minute.
-    fn occupy_address_slot(&self, address: IpAddr) -> Result<Option<AddressShare>, ShareExceeded> {
-        let Some(shares) = &self.shares else { return Ok(None) };
+    fn occupy_address_slot(
+        &self,
+        shares: Option<&AddressShares>,
+        address: IpAddr,
+    ) -> Result<Option<AddressShare>, ShareExceeded> {
+        let Some(shares) = shares else { return Ok(None) };
         if let Some(share) = shares.try_add(address) {
             return Ok(Some(share));
         }
@@ -153,13 +162,15 @@ impl<P: Protocol> Connections<P> {
 
     fn serve_connection(
         &self,
-        stream: TcpStream,
+        stream: ClientSocket,
         peer: SocketAddr,
         slot: ConnectionSlot,
         evicted: Option<EvictionSignal>,
     ) {
         // Responses are small, so waiting to fill a packet would only delay them.
-        if let Err(error) = stream.set_nodelay(true) {
+        if let Either::Left(stream) = &stream
+            && let Err(error) = stream.set_nodelay(true)
+        {
             debug!("cannot set TCP_NODELAY: {error}");
         }
         let client = AcceptedConnection {
@@ -209,7 +220,7 @@ struct AcceptedConnection<P> {
 
 impl<P: Protocol> AcceptedConnection<P> {
     /// Serves the connection until it ends or is evicted.
-    async fn serve_until_evicted(self, stream: TcpStream, evicted: EvictionSignal) {
+    async fn serve_until_evicted(self, stream: ClientSocket, evicted: EvictionSignal) {
         let peer = self.peer;
         tokio::select! {
             () = self.serve_until_closed(stream) => {}
@@ -218,7 +229,7 @@ impl<P: Protocol> AcceptedConnection<P> {
     }
 
     /// Serves the connection until it ends.
-    async fn serve_until_closed(self, stream: TcpStream) {
+    async fn serve_until_closed(self, stream: ClientSocket) {
         let io = match stream::open_client_io(stream, self.tls.as_ref(), self.client_timeout).await
         {
             Ok(io) => io,
@@ -257,8 +268,11 @@ impl ConnectionThreads {
 
     /// Serves a connection on one of these threads. With dedicated threads, selects the thread with the fewest
     /// connections: Envoy opens few connections and keeps them busy, so they must be distributed evenly.
-    pub fn serve<F>(&self, stream: TcpStream, client: impl FnOnce(TcpStream) -> F + Send + 'static)
-    where
+    pub fn serve<F>(
+        &self,
+        stream: ClientSocket,
+        client: impl FnOnce(ClientSocket) -> F + Send + 'static,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
         match self {
@@ -268,10 +282,10 @@ impl ConnectionThreads {
                     threads.iter().min_by_key(|thread| Arc::strong_count(&thread.connections));
                 let Some(thread) = least_busy else { return };
                 let guard = thread.connections.clone();
-                // Converted to a standard stream and back, because a socket wakes the runtime in which it was created.
-                let stream = stream.into_std();
+                // A socket wakes the runtime in which it was created.
+                let stream = socket::detach(stream);
                 thread.runtime.spawn(async move {
-                    match stream.and_then(TcpStream::from_std) {
+                    match stream.and_then(socket::attach) {
                         Ok(stream) => client(stream).await,
                         Err(error) => debug!("cannot move a connection to its thread: {error}"),
                     }

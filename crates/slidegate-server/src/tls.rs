@@ -10,7 +10,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use rustls::crypto::ring;
 use rustls::server::{NoClientAuth, ServerConfig, WebPkiClientVerifier};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -75,7 +75,10 @@ impl Tls {
 
 impl ListenerTls {
     /// Performs the TLS handshake with a client.
-    pub async fn accept(&self, client: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub async fn accept<S>(&self, client: S) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let config = {
             let current = self.tls.current.load();
             match self.protocol {

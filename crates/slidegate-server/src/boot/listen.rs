@@ -1,15 +1,20 @@
 //! Resolves the addresses of listeners, and listens on them.
 
+mod unix;
+
 use std::fmt;
 use std::fs;
 use std::io;
 use std::iter;
 use std::net::{self, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::warn;
+
+use crate::connections::ListenSocket;
 
 /// Number of connections that can wait in the accept queue of a listener. If the queue is full, the system drops new
 /// connections, and a proxy may let their requests pass. Proxies open hundreds of connections at once.
@@ -25,6 +30,13 @@ pub enum ListenAddress {
     Host { name: String, port: u16 },
 }
 
+/// The address of a gRPC listener: TCP, or `unix:` with the path of a UNIX socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrpcAddress {
+    Tcp(ListenAddress),
+    Unix(PathBuf),
+}
+
 /// The error for a text that is not the address of a listener. Displayed as the remedy.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum ListenAddressError {
@@ -36,6 +48,8 @@ pub enum ListenAddressError {
     MissingBrackets,
     #[error("write IP:PORT or HOST:PORT, for example 127.0.0.1:8080")]
     Invalid,
+    #[error("write an absolute path, for example unix:/run/slidegate/grpc.sock")]
+    RelativePath,
 }
 
 impl FromStr for ListenAddress {
@@ -54,6 +68,18 @@ impl FromStr for ListenAddress {
             Some(Ok(port)) => Err(ListenAddressError::MissingHost(port)),
             _ if is_ipv6_without_brackets(text) => Err(ListenAddressError::MissingBrackets),
             _ => Err(ListenAddressError::Invalid),
+        }
+    }
+}
+
+impl FromStr for GrpcAddress {
+    type Err = ListenAddressError;
+
+    fn from_str(text: &str) -> Result<Self, ListenAddressError> {
+        match text.strip_prefix("unix:").map(PathBuf::from) {
+            None => text.parse().map(Self::Tcp),
+            Some(path) if path.is_absolute() => Ok(Self::Unix(path)),
+            Some(_) => Err(ListenAddressError::RelativePath),
         }
     }
 }
@@ -104,6 +130,8 @@ pub enum ListenError {
     Unresolved { flag: &'static str, address: ListenAddress, error: io::Error },
     #[error("{flag}: cannot listen on {address}: {error}; {}", bind_remedy(.error))]
     Bind { flag: &'static str, address: SocketAddr, error: io::Error },
+    #[error("{flag}: cannot listen on {}: {error}; {}", path.display(), unix::bind_remedy(.error))]
+    BindUnix { flag: &'static str, path: PathBuf, error: io::Error },
 }
 
 /// The IP addresses of a listener, at least one. A host name can have several.
@@ -142,11 +170,22 @@ pub fn resolve_local(
     Ok(addresses.iter().find(is_local).unwrap_or(addresses.first))
 }
 
+/// Listens on the address of a gRPC listener.
+pub fn bind_grpc(address: &GrpcAddress, flag: &'static str) -> Result<ListenSocket, ListenError> {
+    match address {
+        GrpcAddress::Tcp(address) => bind(address, flag),
+        GrpcAddress::Unix(path) => {
+            let unusable = |error| ListenError::BindUnix { flag, path: path.clone(), error };
+            unix::listen_on(path).map(ListenSocket::Unix).map_err(unusable)
+        }
+    }
+}
+
 /// Listens on the first address on which that is possible. If there is none, returns the error of the first address.
-pub fn bind(address: &ListenAddress, flag: &'static str) -> Result<TcpListener, ListenError> {
+pub fn bind(address: &ListenAddress, flag: &'static str) -> Result<ListenSocket, ListenError> {
     let addresses = resolve(address, flag)?;
     let bind = |address| {
-        let listener = listen_on(address);
+        let listener = listen_on(address).map(ListenSocket::Tcp);
         listener.map_err(|error| ListenError::Bind { flag, address, error })
     };
     let first = bind(addresses.first);

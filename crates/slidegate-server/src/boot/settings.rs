@@ -14,7 +14,7 @@ use slidegate_cluster::Credentials;
 use slidegate_redis::Address;
 use slidegate_tower::TrustedProxies;
 
-use crate::boot::listen::ListenAddress;
+use crate::boot::listen::{GrpcAddress, ListenAddress};
 use crate::bounds::{ClientBounds, StoreBounds};
 use crate::policy::file::PolicyFile;
 use crate::policy::{LimitCheck, accept_any_limit};
@@ -27,7 +27,7 @@ use crate::wire::http::RepeatedHeaders;
 /// The settings of `slidegate serve`.
 pub struct Settings {
     pub http: ListenAddress,
-    pub grpc: Option<ListenAddress>,
+    pub grpc: Option<GrpcAddress>,
     pub trusted_proxies: TrustedProxies,
     pub repeated_headers: RepeatedHeaders,
     pub admin: Option<ListenAddress>,

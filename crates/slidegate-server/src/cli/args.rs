@@ -30,7 +30,7 @@ pub use self::store::StoreArgs;
 pub use self::value_parsers::{DurationRange, parse_host_name, parse_nonzero};
 pub use self::waiting::WaitingArgs;
 
-use crate::boot::listen::ListenAddress;
+use crate::boot::listen::{GrpcAddress, ListenAddress};
 use crate::wire::http::RepeatedHeaders;
 
 /// The flags of `slidegate serve`.
@@ -67,6 +67,8 @@ pub struct ServeArgs {
     pub http: ListenAddress,
 
     /// Address of the gRPC listener, for Envoy and other clients; none disables it
+    ///
+    /// unix:/run/slidegate/grpc.sock listens on a UNIX socket.
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -74,7 +76,7 @@ pub struct ServeArgs {
         default_value = "127.0.0.1:8081",
         help_heading = "Listeners"
     )]
-    pub grpc: AddressOrNone,
+    pub grpc: AddressOrNone<GrpcAddress>,
 
     /// Address of the admin listener: metrics, top keys, explain; none disables it
     ///
@@ -86,7 +88,7 @@ pub struct ServeArgs {
         default_value = "127.0.0.1:6070",
         help_heading = "Listeners"
     )]
-    pub admin: AddressOrNone,
+    pub admin: AddressOrNone<ListenAddress>,
 
     /// Host names of the admin listener in URLs, such as slidegate.internal
     ///

@@ -4,16 +4,16 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
+use super::socket::ClientSocket;
 use crate::tls::ListenerTls;
 
 /// The byte stream of a client connection, with or without TLS.
-pub type ClientIo = Pin<Box<TimeoutStream<Either<TcpStream, Box<TlsStream<TcpStream>>>>>>;
+pub type ClientIo = Pin<Box<TimeoutStream<Either<ClientSocket, Box<TlsStream<ClientSocket>>>>>>;
 
 /// Maximum time for a TLS handshake. A responsive client completes it within a few round trips.
 const MAX_TLS_HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ const MAX_TLS_HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Opens the byte stream of a client connection, and performs the TLS handshake if `tls` is set. Writes fail after
 /// `client_timeout` without progress.
 pub async fn open_client_io(
-    stream: TcpStream,
+    stream: ClientSocket,
     tls: Option<&ListenerTls>,
     client_timeout: Duration,
 ) -> io::Result<ClientIo> {

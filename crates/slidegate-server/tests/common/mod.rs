@@ -134,7 +134,8 @@ impl Server {
         loop {
             let line = server.next_log_line(LOG_LINE_TIMEOUT).unwrap();
             if let Some((_, address)) = line.split_once("gRPC listening on ") {
-                server.grpc = address.split('"').next().map(|address| address.parse().unwrap());
+                // A UNIX socket has no address.
+                server.grpc = address.split('"').next().and_then(|address| address.parse().ok());
             }
             if let Some((_, address)) = line.split_once("admin listening on ") {
                 server.admin = address.split('"').next().map(|address| address.parse().unwrap());

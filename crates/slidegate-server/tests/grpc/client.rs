@@ -1,5 +1,7 @@
 //! A gRPC client based on tonic, with message types generated from the `.proto` files of the server.
 
+use std::path::Path;
+
 use prost_types::value::Kind;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
@@ -28,8 +30,11 @@ pub const SHOULD_RATE_LIMIT_PATH: &str =
 
 /// Opens a tonic channel to the gRPC listener of a server.
 pub async fn connect_channel(server: &Server) -> Channel {
-    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc_address())).unwrap();
-    endpoint.connect().await.unwrap()
+    connect_channel_to(format!("http://{}", server.grpc_address())).await
+}
+
+async fn connect_channel_to(uri: String) -> Channel {
+    Endpoint::from_shared(uri).unwrap().connect().await.unwrap()
 }
 
 /// A client of the rate limit service with its own connection.
@@ -40,6 +45,11 @@ impl Client {
     /// Connects to the gRPC listener of a server.
     pub async fn connect(server: &Server) -> Self {
         Self(Grpc::new(connect_channel(server).await))
+    }
+
+    /// Connects to a UNIX socket.
+    pub async fn connect_unix(path: &Path) -> Self {
+        Self(Grpc::new(connect_channel_to(format!("unix:{}", path.display())).await))
     }
 
     /// Calls `ShouldRateLimit`, and returns the response. Panics if the call fails.

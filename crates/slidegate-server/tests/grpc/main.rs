@@ -17,3 +17,4 @@ mod permits;
 mod raw;
 mod responses;
 mod tls;
+mod unix_socket;

@@ -6,6 +6,7 @@ use clap::parser::ValueSource;
 
 use super::listener::AddressOrNone;
 use super::store::StoreArg;
+use crate::boot::listen::ListenAddress;
 
 /// A kind of store, as far as `--store` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub fn reject_ineffective_flags(matches: &ArgMatches) -> Result<(), Error> {
             ));
         }
     }
-    let admin = matches.get_one::<AddressOrNone>("admin");
+    let admin = matches.get_one::<AddressOrNone<ListenAddress>>("admin");
     if admin.is_some_and(|AddressOrNone(address)| address.is_none()) {
         let condition = "with `--admin none`";
         errors.extend(describe_ineffective_flag(matches, "admin_host", condition, "set --admin"));

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::boot::listen::{ListenAddress, ListenAddressError};
+use crate::boot::listen::ListenAddressError;
 use crate::tls::AppProtocol;
 
 /// The TLS flags of the client listeners.
@@ -43,14 +43,14 @@ pub struct TlsArgs {
 
 /// A listener address, or `none` for no listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddressOrNone(pub Option<ListenAddress>);
+pub struct AddressOrNone<A>(pub Option<A>);
 
 /// The error for a text that is neither an address nor `none`.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("{0}; or none to disable the listener")]
 pub struct AddressOrNoneError(ListenAddressError);
 
-impl FromStr for AddressOrNone {
+impl<A: FromStr<Err = ListenAddressError>> FromStr for AddressOrNone<A> {
     type Err = AddressOrNoneError;
 
     fn from_str(text: &str) -> Result<Self, AddressOrNoneError> {
@@ -64,15 +64,23 @@ impl FromStr for AddressOrNone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boot::listen::{GrpcAddress, ListenAddress};
 
     #[test]
     fn listener_option_accepts_address_or_none() {
-        assert_eq!("none".parse(), Ok(AddressOrNone(None)));
-        let address = "[::1]:1".parse().unwrap();
-        assert_eq!("[::1]:1".parse(), Ok(AddressOrNone(Some(ListenAddress::Ip(address)))));
+        assert_eq!("none".parse(), Ok(AddressOrNone::<ListenAddress>(None)));
+        let address = ListenAddress::Ip("[::1]:1".parse().unwrap());
+        assert_eq!("[::1]:1".parse(), Ok(AddressOrNone(Some(address.clone()))));
         for invalid in ["", "None", "6070", "127.0.0.1"] {
-            let error = invalid.parse::<AddressOrNone>().unwrap_err().to_string();
+            let error = invalid.parse::<AddressOrNone<ListenAddress>>().unwrap_err().to_string();
             assert!(error.ends_with("127.0.0.1:8080; or none to disable the listener"), "{error}");
+        }
+        assert_eq!("[::1]:1".parse(), Ok(AddressOrNone(Some(GrpcAddress::Tcp(address)))));
+        let socket = GrpcAddress::Unix("/run/a.sock".into());
+        assert_eq!("unix:/run/a.sock".parse(), Ok(AddressOrNone(Some(socket))));
+        for invalid in ["unix:", "unix:a.sock"] {
+            let error = invalid.parse::<AddressOrNone<GrpcAddress>>().unwrap_err().to_string();
+            assert!(error.starts_with("write an absolute path, for example unix:/"), "{error}");
         }
     }
 }
