@@ -8,7 +8,7 @@ export function limiter({ url = 'http://localhost:8080', budgetMs = 100, allowOn
   let failures = 0
   let openUntil = 0
   const failed = (reason) =>
-    ({ allowed: allowOnFailure, status: allowOnFailure ? 200 : 503, reason, headers: {} })
+    ({ allowed: allowOnFailure, status: allowOnFailure ? 200 : 503, reason, retry_after_ms: null, headers: {} })
 
   return async function check(attributes, cost = 1) {
     const now = performance.now()

@@ -68,4 +68,5 @@ class Limiter:
 
     def _failed(self, reason):
         status = 200 if self.allow_on_failure else 503
-        return {"allowed": self.allow_on_failure, "status": status, "reason": reason, "headers": {}}
+        return {"allowed": self.allow_on_failure, "status": status, "reason": reason,
+                "retry_after_ms": None, "headers": {}}

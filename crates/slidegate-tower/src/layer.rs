@@ -65,8 +65,8 @@ impl RateLimitLayer {
     }
 
     /// Creates a layer that decides with a limiter, which has one counter for each value of `key`. If a request has no
-    /// value, `when_missing` applies: the request is allowed without a charge, or denied like a request whose cost
-    /// exceeds the maximum of a limit.
+    /// value, `when_missing` applies: the request is allowed without a charge, or denied for the reason
+    /// `missing_attribute`. A function is a key with [`extract::from_fn`](crate::extract::from_fn).
     ///
     /// ```
     /// use slidegate::Limiter;

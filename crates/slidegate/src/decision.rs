@@ -399,6 +399,16 @@ impl Denied {
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after()
     }
+
+    /// Returns the reason for the denial.
+    pub fn reason(&self) -> Option<Reason> {
+        self.0.reason()
+    }
+
+    /// Returns the units that the binding limit still admits.
+    pub fn remaining(&self) -> u64 {
+        self.0.remaining()
+    }
 }
 
 impl fmt::Display for Denied {

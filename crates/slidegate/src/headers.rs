@@ -43,6 +43,7 @@ use thiserror::Error;
 use crate::clock::{Clock, Timestamp};
 use crate::decision::{Decision, LimitStatus};
 use crate::jitter::JitterSample;
+use crate::reason::Reason;
 
 pub use crate::problem::Problem;
 pub use crate::reason::ProblemType;
@@ -342,6 +343,8 @@ impl Clock for FixedClock {
 struct HeaderContext<'r> {
     decision: &'r Decision<'r>,
     limit: &'r LimitStatus<'r>,
+    /// The units that the shown limit still admits; 0 for a blocked key.
+    remaining: u64,
     /// The duration until the reset; `None` for a denied request that never fits.
     wait: Option<Duration>,
     clock: &'r dyn Clock,
@@ -354,13 +357,16 @@ impl<'r> HeaderContext<'r> {
         clock: &'r dyn Clock,
         jitter: JitterSample,
     ) -> Self {
+        // A block is not shown: the limit is shown in its place, as used up until the block ends.
+        let is_blocked = decision.reason() == Some(Reason::Blocked);
+        let remaining = if is_blocked { 0 } else { limit.remaining() };
         // A limit that fits a denied request is shown in place of a limit without headers.
-        let wait = if decision.is_allowed() || limit.fits() {
+        let wait = if decision.is_allowed() || (limit.fits() && !is_blocked) {
             Some(limit.reset_after())
         } else {
-            limit.retry_after().map(|wait| jitter.extend(wait))
+            decision.retry_after().map(|wait| jitter.extend(wait))
         };
-        Self { decision, limit, wait, clock }
+        Self { decision, limit, remaining, wait, clock }
     }
 
     /// Returns the max of the shown limit, limited to the largest integer of a structured field.
@@ -370,7 +376,7 @@ impl<'r> HeaderContext<'r> {
 
     /// Returns the units that the shown limit still admits, limited to the largest integer of a structured field.
     fn remaining_units(&self) -> u64 {
-        clamp_to_field_integer(self.limit.remaining())
+        clamp_to_field_integer(self.remaining)
     }
 
     /// Returns the seconds until the reset, rounded up; `None` for a denied request that never fits.

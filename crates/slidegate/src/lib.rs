@@ -111,7 +111,8 @@
 //! algorithms use no clock, lock or I/O. A [`Hit`](store::Hit) is one charge: a [`Key`](store::Key), a [`Limit`], a cost, and the conditions of
 //! admission. A [`Store`] charges all hits of a request or none, and returns one [`Outcome`](store::Outcome) for each hit. A
 //! [`Decision`] says whether the request is allowed, and names the binding outcome, which is the outcome that clients
-//! see. A denial is a value; an error always means that the store did not respond.
+//! see. A denial is a value. Only methods that wait or return a guard, and [`Decision::into_result`], return it as the error
+//! [`Denied`].
 //!
 //! # Features
 //!

@@ -141,8 +141,8 @@ impl IntoLimit for &str {
 }
 
 impl<S> Limiter<S> {
-    /// Creates a limiter that counts in `store`. In a store that several limiters share, limiters with the same name share
-    /// the counts of each key and limit. The name also appears in headers; see [`named`](Self::named).
+    /// Creates a limiter that counts in `store`. In a store outside of this process, such as Redis, limiters with the same name
+    /// share the counts of each key and limit. In a memory store, each limiter has its own counts. The name also appears in headers; see [`named`](Self::named).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -199,7 +199,8 @@ impl<S> Limiter<S> {
         })
     }
 
-    /// Sets the name of the limiter, `limiter` by default. It appears in headers, with `-` in place of characters other than
+    /// Sets the name of the limiter, `limiter` by default. It is a part of its keys in a store outside of this process, and
+    /// appears in headers, with `-` in place of characters other than
     /// `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {

@@ -6,8 +6,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use fastrand::Rng;
+use slidegate::headers::{self, Style};
+use slidegate::wait::JitterSample;
 use slidegate::{
     Algorithm, Descriptor, Gate, Limit, ManualClock, MemoryStore, Policy, Reason, Request,
+    Timestamp,
 };
 
 const BLOCK: Duration = Duration::from_secs(600);
@@ -209,5 +212,23 @@ fn policy_errors_name_remedy() {
         ("limits: [5/min], block: 10m, redis: { sample: 10% }", "exact counts"),
     ] {
         assert!(error(rule).contains(expected), "{rule}: {}", error(rule));
+    }
+}
+
+#[test]
+fn headers_of_blocked_request_state_end_of_block() {
+    let login = Login::new("10m");
+    login.exhaust("192.0.2.7");
+    login.attempt("192.0.2.7");
+    login.clock.advance(MINUTE);
+    let request = Request::new("default", Descriptor::new([("ip", "192.0.2.7")]));
+    let decision = login.gate.check(&request);
+    for style in [Style::Ietf, Style::Draft03] {
+        let headers = headers::write(style, &decision, Timestamp::default(), JitterSample::NONE);
+        let has = |name: &str, value: &str| {
+            headers.iter().any(|header| header.0 == name && header.1.ends_with(value))
+        };
+        assert!(has("retry-after", "540"), "{headers:?}");
+        assert!(has("ratelimit", ";t=540") || has("ratelimit-reset", "540"), "{headers:?}");
     }
 }

@@ -42,11 +42,11 @@ pub struct TopArgs {
 #[derive(Debug, Error)]
 enum TopError {
     #[error(
-        "{url}: the server does not list the rule: {cause}; check --server, which is the address of --admin"
+        "{url}: {cause}; --server is the URL of an admin listener, for example http://127.0.0.1:6070"
     )]
     Server { url: String, cause: ureq::Error },
     #[error(
-        "no server has counted a request that `{0}` would have denied; the rule must have `mode: observe`, or a canary such as `{{ enforce: 5% }}`"
+        "no server has counted a request that `{0}` would have denied; if the name is wrong, or the rule has neither `mode: observe` nor a canary such as `{{ enforce: 5% }}`, correct it"
     )]
     NothingObserved(String),
 }
@@ -176,14 +176,20 @@ fn merge_keys(servers: Vec<ServerRule>, all_unlisted: u64) -> Vec<MergedKey> {
     merged
 }
 
+fn plural_end(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 impl fmt::Display for MergedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, rule, servers, since_seconds, total, keys, .. } = self;
         let at_least = if self.is_incomplete { "at least " } else { "" };
         writeln!(
             f,
-            "{rule} (domain {domain}): {total} requests of {at_least}{keys} keys would have been denied in {since_seconds} s, on {servers} server{s}",
-            s = if *servers == 1 { "" } else { "s" }
+            "{rule} (domain {domain}): {total} request{requests_end} of {at_least}{keys} key{keys_end} would have been denied in {since_seconds} s, on {servers} server{s}",
+            requests_end = plural_end(*total),
+            keys_end = plural_end(*keys as u64),
+            s = plural_end(*servers as u64)
         )?;
         for MergedKey { key, count, .. } in &self.observed {
             let pairs = key.iter().map(|(name, value)| format!("{name}={}", value.escape_debug()));

@@ -82,7 +82,7 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
     }
     Some(match outcome.retry_after() {
         Some(wait) if limit_status.rule_limit().is_block() => {
-            format!("blocked for {}, unless it is reset", format_wait(wait))
+            format!("blocked for {}", format_wait(wait))
         }
         None if limit.capacity() == 0 => "never allowed by this policy".into(),
         None => format!("never allowed at this cost: at most {} fit", limit.capacity()),

@@ -13,7 +13,7 @@ use crate::wait::{
 
 impl<S> Gate<S> {
     /// Charges a request as soon as it fits. Blocks the current thread until then, plus a random time if the
-    /// [options of waits](crate::wait::WaitOptions) have a jitter. The [maximum wait](Request::with_max_wait) of the request is not used.
+    /// [options of waits](crate::wait::WaitOptions) have a jitter. Waits without a bound, if the request has no [maximum wait](Request::with_max_wait).
     ///
     /// Waiting requests for the same limit and key are admitted in the order of their arrival: a request waits for the
     /// requests before it even if its own cost would fit now. This order includes asynchronous requests, but not
@@ -28,8 +28,8 @@ impl<S> Gate<S> {
     /// [refunds](crate::Descriptor::as_refund), or if a rule has `charge: always`.
     ///
     /// # Errors
-    /// If the request never fits, for example because its cost exceeds the capacity of a limit, if it cannot wait, or if
-    /// too many requests are waiting; see [`WaitOptions`](crate::wait::WaitOptions).
+    /// If the request never fits, for example because its cost exceeds the capacity of a limit, if it cannot wait, if the
+    /// maximum wait has ended, or if too many requests are waiting; see [`WaitOptions`](crate::wait::WaitOptions).
     pub fn wait(&self, request: &Request<'_>) -> Result<Decision<'static>, Denied>
     where
         S: SyncStore,
@@ -72,7 +72,8 @@ impl<S: Store> Gate<S> {
         if !can_wait(&matched) {
             return self.decide_once(&matched).await;
         }
-        self.wait_for_request(timer, request, None).await
+        let max_wait = self.wait_of(&matched).map(|(max_wait, _)| max_wait);
+        self.wait_for_request(timer, request, max_wait).await
     }
 
     /// Charges a request as soon as it fits. Each decision uses the policy of its time.

@@ -55,7 +55,7 @@ pub fn write_status(context: &HeaderContext<'_>, on_header: &mut impl FnMut(usiz
 /// use them until then, and a client without units waits until then.
 fn seconds_until_units(context: &HeaderContext<'_>) -> Option<u64> {
     let (limit, reset) = (context.limit.limit(), context.seconds_until_reset()?);
-    if !context.limit.fits() || context.limit.remaining() > 0 {
+    if !context.decision.is_allowed() || context.limit.remaining() > 0 {
         return Some(reset);
     }
     match limit.algorithm() {

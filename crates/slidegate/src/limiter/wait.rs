@@ -15,7 +15,7 @@ use crate::wait::{Timer, Wait, denying_counters, run_wait, vetoing_counters};
 
 impl<S> Limiter<S> {
     /// Charges a call as soon as it fits. Blocks the current thread until then, plus a random time if the
-    /// [options of waits](crate::wait::WaitOptions) have a jitter. The [maximum wait](Check::max_wait) of the call is not used.
+    /// [options of waits](crate::wait::WaitOptions) have a jitter. Waits without a bound, if the call has no [maximum wait](Check::max_wait).
     ///
     /// Waiting calls for the same key are admitted in the order of their arrival: a call waits for the calls before it
     /// even if its own cost would fit now. This order includes asynchronous calls, but not calls that do not wait: they
@@ -23,7 +23,8 @@ impl<S> Limiter<S> {
     /// limiter settles, reverts or refunds units of the key, the first waiting call decides again immediately.
     ///
     /// # Errors
-    /// If the cost exceeds the capacity of a limit, and so never fits, or if too many calls are waiting; see
+    /// If the cost exceeds the capacity of a limit, and so never fits, if the maximum wait has ended, or if too many calls are
+    /// waiting; see
     /// [`WaitOptions`](crate::wait::WaitOptions).
     pub fn wait<'k, K: Hash + ?Sized + 'k>(
         &self,
@@ -32,7 +33,8 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.wait_on_thread(&call.into(), None).into_result()
+        let call = call.into();
+        self.wait_on_thread(&call, self.bound_of_wait(&call)).into_result()
     }
 
     /// Decides a call that waits for at most its maximum wait.
@@ -54,6 +56,11 @@ impl<S> Limiter<S> {
         poll_once(self.wait_for_key(Timer::Thread, self.local_key(call.key), call, max_wait))
     }
 
+    /// Returns the longest wait of a call that waits until it fits; `None` if it waits without a bound.
+    fn bound_of_wait<K: ?Sized>(&self, call: &Check<'_, K>) -> Option<Duration> {
+        (!call.max_wait.is_zero()).then(|| self.bounded_wait(call.max_wait))
+    }
+
     /// Returns the smaller of `max_wait` and the longest wait of this limiter.
     pub(super) fn bounded_wait(&self, max_wait: Duration) -> Duration {
         max_wait.min(self.wait_queues.options().max_wait)
@@ -68,7 +75,8 @@ impl<S: Store> Limiter<S> {
     /// not polled delays the calls behind it.
     ///
     /// # Errors
-    /// If the cost exceeds the capacity of a limit, and so never fits, or if too many calls are waiting; see
+    /// If the cost exceeds the capacity of a limit, and so never fits, if the maximum wait has ended, or if too many calls are
+    /// waiting; see
     /// [`WaitOptions`](crate::wait::WaitOptions). Also if the store is unavailable, and
     /// [`on_store_error`](Self::on_store_error) denies calls then.
     pub async fn wait_async<'k, K: StoreKey + ?Sized + 'k>(
@@ -79,7 +87,8 @@ impl<S: Store> Limiter<S> {
         let text = self.text_for_store(call.key);
         let value = [Value::from(&*text)];
         let key = self.call_key(call.key, &value);
-        self.wait_for_key(Timer::Tokio, key, &call, None).await.into_result()
+        let max_wait = self.bound_of_wait(&call);
+        self.wait_for_key(Timer::Tokio, key, &call, max_wait).await.into_result()
     }
 }
 

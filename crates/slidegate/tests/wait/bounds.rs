@@ -1,7 +1,7 @@
 //! Bounds of the queues.
 
 use slidegate::wait::WaitOptions;
-use slidegate::{Check, Limiter, MemoryStore, Reason};
+use slidegate::{Check, Descriptor, Gate, Limiter, MemoryStore, Policy, Reason, Request};
 use tokio::time::sleep;
 
 use crate::fixture::{TokioClock, exact, ms, run_on_paused_time};
@@ -77,5 +77,23 @@ fn cost_above_max_has_its_own_reason_even_if_queue_is_full() {
         let limiter = new_bounded_limiter(0, 0);
         let denied = limiter.check_async(Check::new("key").cost(2).max_wait(ms(5_000))).await;
         assert_eq!(denied.reason(), Some(Reason::CostExceedsMax));
+    });
+}
+
+#[test]
+fn wait_ends_with_maximum_wait_of_call() {
+    run_on_paused_time(async {
+        let limiter = new_bounded_limiter(10, 10);
+        assert!(limiter.check("key").is_allowed());
+        let wait = |max_wait| limiter.wait_async(Check::new("key").max_wait(ms(max_wait)));
+        assert_eq!(wait(400).await.unwrap_err().retry_after(), Some(ms(1_000)));
+        assert!(wait(1_000).await.is_ok_and(|decision| decision.waited() == ms(1_000)));
+
+        let policy = Policy::from_yaml("rules: [{ name: all, limits: [1/s] }]").unwrap();
+        let gate = Gate::new(policy, MemoryStore::with_clock(TokioClock::new(), 1_000));
+        let request =
+            |max_wait| Request::new("default", Descriptor::new([])).with_max_wait(ms(max_wait));
+        assert!(gate.wait_async(&request(0)).await.is_ok());
+        assert!(gate.wait_async(&request(900)).await.is_err());
     });
 }
