@@ -5,7 +5,7 @@ use std::time::Duration;
 use slidegate::Timestamp;
 
 /// The time that a message may take without its sender's clock counting as behind, in microseconds.
-const MAX_DELAY_US: i64 = 1_000_000;
+const MAX_MESSAGE_DELAY_US: i64 = 1_000_000;
 
 /// The maximum difference between the clocks of two nodes. A clock is compared with the times in the messages of its
 /// node. A message takes time, so a clock may seem to be behind.
@@ -22,10 +22,12 @@ impl ClockLimit {
 
     /// Returns `true` if a clock with this offset is within the limit.
     pub(crate) fn contains(self, offset_us: i64) -> bool {
-        (-self.max_skew_us.saturating_add(MAX_DELAY_US)..=self.max_skew_us).contains(&offset_us)
+        (-self.max_skew_us.saturating_add(MAX_MESSAGE_DELAY_US)..=self.max_skew_us)
+            .contains(&offset_us)
     }
 
-    /// Returns `true` if a message with the time `sent_at` may have been sent by a clock within the limit.
+    /// Returns `true` if `sent_at`, the time in a message, differs from the clock of this node by at most the permitted skew
+    /// and the delay of a message.
     pub(crate) fn contains_time(self, sent_at: Timestamp, now: Timestamp) -> bool {
         self.contains(clock_offset_us(sent_at, now))
     }
@@ -33,7 +35,7 @@ impl ClockLimit {
     /// Returns the maximum difference between the clocks of two nodes that are within the limit for each other, in
     /// microseconds.
     pub(crate) fn max_difference_us(self) -> u64 {
-        self.max_skew_us.saturating_add(MAX_DELAY_US).unsigned_abs()
+        self.max_skew_us.saturating_add(MAX_MESSAGE_DELAY_US).unsigned_abs()
     }
 }
 

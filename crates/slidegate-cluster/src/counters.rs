@@ -38,7 +38,7 @@ use slidegate::{Algorithm, Limit, StoreError, Timestamp};
 
 use crate::overshoot::OvershootHistogram;
 use crate::pn_counter::Incarnation;
-use crate::progress::SharedProgress;
+use crate::progress::SharedReplicationProgress;
 use crate::replica::KeyReplica;
 
 use kinds::{CounterKindId, CounterKinds};
@@ -64,7 +64,7 @@ pub struct Counters {
     /// The first shard that the next call of [`Counters::prune`] visits.
     next_pruned_shard: AtomicUsize,
     kinds: CounterKinds,
-    progress: Arc<SharedProgress>,
+    progress: Arc<SharedReplicationProgress>,
     overshoot: OvershootHistogram,
 }
 
@@ -124,7 +124,7 @@ impl Counters {
 
     /// Returns the replication progress of the other members. The replication engine publishes the progress, and
     /// decisions read it.
-    pub fn progress(&self) -> &Arc<SharedProgress> {
+    pub fn progress(&self) -> &Arc<SharedReplicationProgress> {
         &self.progress
     }
 

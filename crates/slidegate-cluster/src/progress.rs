@@ -114,13 +114,13 @@ impl Progress {
 /// The published replication progress, which all decisions read. The most frequently read values are also stored as
 /// atomics.
 #[derive(Debug)]
-pub struct SharedProgress {
+pub struct SharedReplicationProgress {
     progress: ArcSwap<Progress>,
     is_alone: AtomicBool,
     nodes: AtomicU32,
 }
 
-impl Default for SharedProgress {
+impl Default for SharedReplicationProgress {
     fn default() -> Self {
         Self {
             progress: ArcSwap::from_pointee(Progress::single_node()),
@@ -130,7 +130,7 @@ impl Default for SharedProgress {
     }
 }
 
-impl SharedProgress {
+impl SharedReplicationProgress {
     /// Publishes new progress, which later decisions read.
     pub fn store(&self, progress: Arc<Progress>) {
         self.is_alone.store(progress.is_alone(), Ordering::Relaxed);

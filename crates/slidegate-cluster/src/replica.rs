@@ -385,8 +385,7 @@ impl KeyReplica {
 }
 
 impl RemoteBucketCounter {
-    /// Returns `true` if this node knows of removed units that it has neither sent to the other nodes nor received from
-    /// them.
+    /// Returns `true` if this node has removed units, for example by a refund, and has not yet sent that to the other nodes.
     fn has_unsent_removed_units(&self) -> bool {
         self.units.removed > self.known_removed
     }

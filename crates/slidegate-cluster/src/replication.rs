@@ -74,7 +74,7 @@ use slidegate::Timestamp;
 use crate::message::{Ack, Message, ReceivedMessage, UpdateFrame};
 use crate::node_info::NodeInfo;
 use crate::pn_counter::{CounterUpdate, Incarnation};
-use crate::progress::{MemberProgress, Progress, SharedProgress};
+use crate::progress::{MemberProgress, Progress, SharedReplicationProgress};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 use crate::transport::MAX_FRAME;
 
@@ -134,7 +134,7 @@ pub struct ReplicationEngine {
     /// Version of the roster, increased by each change.
     roster_version: u64,
     rejected_frames: u64,
-    progress: Arc<SharedProgress>,
+    progress: Arc<SharedReplicationProgress>,
 }
 
 impl ReplicationEngine {
@@ -145,7 +145,7 @@ impl ReplicationEngine {
         local_node: NodeInfo,
         settings: Settings,
         has_other_seeds: bool,
-        progress: Arc<SharedProgress>,
+        progress: Arc<SharedReplicationProgress>,
         now: Timestamp,
     ) -> Self {
         let min_bytes = settings.interval_bytes.max(2 * MAX_FRAME);

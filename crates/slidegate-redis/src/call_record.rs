@@ -21,7 +21,7 @@ use crate::script_request::{KeyedHit, ScriptRequest};
 
 pub use record_change::RecordChange;
 
-/// Status of a script call: it was carried out now.
+/// Status of a script call: the script has carried it out, and it repeats no earlier call.
 const STATUS_NOW: u8 = 0;
 /// Status of a script call: the same call was carried out before.
 const STATUS_REPEATED: u8 = 1;

@@ -180,9 +180,9 @@ pub const ALGORITHM_SET_COUNT: usize = 1 << ALGORITHM_COUNT;
 pub enum StatePlace {
     /// The state has its own key.
     OwnKey = 0,
-    /// The state is a slot of fixed size, in a value that several limits share.
+    /// The state of a limit is a fixed number of bytes in a value of Redis, which has the states of several limits.
     Slot = 1,
-    /// The state is a log of variable size, in a value that several limits share.
+    /// The state of a limit is a log of variable size, in a value of Redis that has the states of several limits.
     Log = 2,
 }
 

@@ -213,7 +213,7 @@ impl RedisKeyspace {
             params,
             hit_cost: hit.cost,
             cost: hit.cost.saturating_mul(sample.into()),
-            // A hit that charges nothing does not represent other requests.
+            // With sampling, a hit counts for the requests that are not decided in Redis. A hit without a cost counts only for itself.
             required: match hit.cost {
                 0 => hit.required,
                 _ => hit.required.saturating_mul(sample.into()),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::{io, thread};
 
 use parking_lot::Mutex;
-use slidegate::store::{RESTART_DELAY, restart_on_panic};
+use slidegate::store::{TASK_RESTART_DELAY, restart_on_panic};
 use tracing::error;
 
 /// The supervised background tasks of the server. Clones share them.
@@ -29,7 +29,7 @@ impl BackgroundTasks {
         let run_until_end = move || {
             while catch_unwind(AssertUnwindSafe(&mut run)).is_err() {
                 log_panicked_task(name);
-                thread::sleep(RESTART_DELAY);
+                thread::sleep(TASK_RESTART_DELAY);
             }
             tasks.record_end(name);
         };

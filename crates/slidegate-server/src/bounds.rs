@@ -21,7 +21,7 @@ pub const MAX_HEADERS: usize = 500;
 
 /// The largest random increase of the maximum age of a connection, so that connections that were opened together do not
 /// close together.
-const AGE_JITTER: Jitter = Jitter::up_to_percent(10);
+const CONNECTION_AGE_JITTER: Jitter = Jitter::up_to_percent(10);
 
 /// The default of the maximum number of connections from one address is the maximum of all, divided by this number.
 const SHARES: usize = 2;
@@ -57,7 +57,7 @@ impl ClientBounds {
     /// Returns the maximum age of a new connection: [`max_connection_age`](Self::max_connection_age), increased at
     /// random by up to a tenth.
     pub fn draw_max_age(&self) -> Duration {
-        AGE_JITTER.draw().extend(self.max_connection_age)
+        CONNECTION_AGE_JITTER.draw().extend(self.max_connection_age)
     }
 
     /// Returns the maximum number of open connections from one address.

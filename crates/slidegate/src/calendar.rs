@@ -94,8 +94,9 @@ impl TryFrom<CalendarFields> for Calendar {
     }
 }
 
-/// The rules of a calendar, and the period of its last decision. There is one value of a few hundred bytes per combination
-/// of period, time zone, first day of the week and start, which is never freed. Only policies and code create new ones.
+/// How a calendar divides time into periods, with the period of its last decision. There is one value of a few hundred bytes
+/// per combination of period, time zone, first day of the week and start. It is never freed, which clients cannot exploit:
+/// policies and code create values, and requests do not.
 struct CalendarRules {
     period: Period,
     week_start: Weekday,

@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// Pause before a background task that has panicked runs again, so that repeated panics do not occupy a core.
-pub const RESTART_DELAY: Duration = Duration::from_secs(1);
+pub const TASK_RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// Runs a background task until it ends. After a panic, calls `on_panic`, and runs the task again after
-/// [`RESTART_DELAY`]. The state that `run` borrows must stay usable if a call panics at any point.
+/// [`TASK_RESTART_DELAY`]. The state that `run` borrows must stay usable if a call panics at any point.
 pub async fn restart_on_panic(mut run: impl AsyncFnMut(), on_panic: impl Fn()) {
     while !is_ended_without_panic(run()).await {
         on_panic();
-        sleep(RESTART_DELAY).await;
+        sleep(TASK_RESTART_DELAY).await;
     }
 }
 

@@ -79,7 +79,7 @@ pub use crate::on_store_error::OnStoreError;
 pub use crate::outcome::Outcome;
 pub use crate::redis_options::{RedisOptions, RedisOptionsError};
 #[cfg(feature = "tokio")]
-pub use crate::restart::{RESTART_DELAY, restart_on_panic};
+pub use crate::restart::{TASK_RESTART_DELAY, restart_on_panic};
 pub use call_records::{
     CallRecordTable, DEFAULT_MAX_CALL_RECORDS, digest_hits, max_call_record_bytes,
 };

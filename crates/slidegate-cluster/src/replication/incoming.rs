@@ -27,7 +27,7 @@ pub(super) struct PendingAck {
 pub(super) struct IncomingStream {
     /// The position up to which all frames of the epoch have arrived.
     pub received: Position,
-    /// Numbers of frames after the received position that have already arrived.
+    /// The sequence numbers of frames that arrived out of order: an earlier frame is still missing.
     out_of_order: BTreeSet<u64>,
     /// The number of the frame that completes the initial state of the epoch; `None` if this frame has not arrived.
     complete_seq: Option<u64>,

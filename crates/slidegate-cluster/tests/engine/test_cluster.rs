@@ -11,7 +11,7 @@ use slidegate_cluster::membership::MembershipView;
 use slidegate_cluster::message::{self, Message};
 use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::progress::SharedProgress;
+use slidegate_cluster::progress::SharedReplicationProgress;
 use slidegate_cluster::replicated_counters::FlushSeq;
 use slidegate_cluster::replication::{
     EngineStatus, OutboundFrame, PeerStatus, ReplicationEngine, Settings,
@@ -47,7 +47,7 @@ pub struct TestNode {
     pub name: String,
     pub engine: ReplicationEngine,
     pub counters: MapCounters,
-    pub progress: Arc<SharedProgress>,
+    pub progress: Arc<SharedReplicationProgress>,
 }
 
 /// Nodes by incarnation number, a manual clock, and the frames in flight in sending order.
@@ -88,7 +88,7 @@ impl TestCluster {
     /// Starts a node. If other nodes are running, the new node waits for one of them before it starts a new cluster.
     pub fn start_node(&mut self, incarnation: u64, name: &str) {
         let expects_peers = !self.nodes.is_empty();
-        let progress = Arc::<SharedProgress>::default();
+        let progress = Arc::<SharedReplicationProgress>::default();
         let settings = self.settings.clone();
         let local_node = node_info(incarnation, name);
         let engine = ReplicationEngine::new(

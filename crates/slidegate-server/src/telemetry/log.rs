@@ -111,8 +111,8 @@ fn new_dispatch(
     }
 }
 
-/// Returns the level of the HTTP/2 library. It warns about single connections whose clients break the protocol, which is
-/// for `debug`.
+/// Returns the log level of the HTTP/2 library. The library logs a warning for each connection whose client breaks the
+/// protocol; these are shown only at the level `debug`.
 fn http2_level(level: LevelFilter) -> LevelFilter {
     if level >= LevelFilter::DEBUG { level } else { level.min(LevelFilter::ERROR) }
 }

@@ -116,7 +116,7 @@ impl RuleUse {
 
     /// Returns the name of each domain, and the number of its rules that have not applied. The number is 0 until the
     /// domain has had enough requests.
-    pub fn unused_rule_counts(&self) -> impl Iterator<Item = (&str, usize)> {
+    pub fn count_unused_rules(&self) -> impl Iterator<Item = (&str, usize)> {
         let mut counts = vec![0; self.domains.len()];
         for rule in self.unused() {
             counts[rule.domain] += 1;
@@ -182,7 +182,7 @@ rules:
         };
         assert_eq!(unused(), "unused, late");
         let counts = |domain: &str| {
-            rule_use.unused_rule_counts().find(|(name, _)| *name == domain).unwrap().1
+            rule_use.count_unused_rules().find(|(name, _)| *name == domain).unwrap().1
         };
         assert_eq!((counts("default"), counts("other")), (2, 0));
         record(&[("path", "/late")]);

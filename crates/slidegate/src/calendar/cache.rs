@@ -17,7 +17,7 @@ pub(super) struct PeriodCache {
 }
 
 impl PeriodCache {
-    /// Returns the current period; `None` if there is none, or if it is being replaced.
+    /// Returns the cached period; `None` if there is none yet, or if another thread is replacing it.
     pub(super) fn current(&self) -> Option<PeriodSpan> {
         self.read(|words| {
             let word = |index: usize| words[index].load(Ordering::Relaxed);

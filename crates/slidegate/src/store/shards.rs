@@ -69,7 +69,7 @@ pub struct Shards<T> {
     bytes: AtomicUsize,
     /// The bytes of the records of calls, which count against the memory budget.
     record_bytes: AtomicUsize,
-    /// The bytes of other data that count against the memory budget, and that cannot be evicted.
+    /// The bytes of data other than counters, such as call records, that count against the memory budget and cannot be evicted.
     reserved_bytes: AtomicUsize,
     /// A counter that selects the shard from which the next keys are evicted to free memory.
     next_shard_to_evict: AtomicUsize,

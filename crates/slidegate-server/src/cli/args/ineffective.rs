@@ -8,7 +8,7 @@ use super::listener::AddressOrNone;
 use super::store::StoreArg;
 use crate::boot::listen::ListenAddress;
 
-/// A kind of store, as far as `--store` names it.
+/// A kind of store that `--store` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StoreKind {
     Memory,

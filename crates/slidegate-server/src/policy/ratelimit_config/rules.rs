@@ -178,7 +178,7 @@ impl<'e> LimitCollector<'_, 'e> {
             return Some(ConvertedLimits::Word("unlimited"));
         };
         match self.options.check_quota_is_supported(max.into(), unit.window) {
-            Ok(()) => Some(self.options.converted_quota(max.into(), unit.window)),
+            Ok(()) => Some(self.options.convert_quota(max.into(), unit.window)),
             Err(message) => {
                 self.findings.push_error(self.path, position, message);
                 None
@@ -224,7 +224,7 @@ impl<'e> LimitCollector<'_, 'e> {
 }
 
 impl ConversionOptions {
-    fn converted_quota(&self, max: u64, window: &'static str) -> ConvertedLimits {
+    fn convert_quota(&self, max: u64, window: &'static str) -> ConvertedLimits {
         match self.algorithm {
             Algorithm::FixedWindow { .. } => {
                 let quota = ClockAlignedQuota { max, window, align: "clock" };

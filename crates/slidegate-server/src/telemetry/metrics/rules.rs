@@ -51,7 +51,7 @@ impl RuleGauges {
             let gauge = self.observed_keys.get_or_create(&labels);
             gauge.set(i64::try_from(keys).unwrap_or(i64::MAX));
         }
-        for (domain, unused) in rule_use.unused_rule_counts() {
+        for (domain, unused) in rule_use.count_unused_rules() {
             let gauge =
                 self.never_applied.get_or_create(&DomainLabels { domain: domain.to_owned() });
             gauge.set(i64::try_from(unused).unwrap_or(i64::MAX));

@@ -275,7 +275,8 @@ impl<L: Copy> Merged<L> {
         self.untracked_max
     }
 
-    /// Returns the exact total of the counts of all keys, including keys that are not held.
+    /// Returns the sum of the counts of all keys, also of keys that are no longer tracked. It is exact, although the count of a
+    /// single key may be an estimate.
     pub fn total(&self) -> u64 {
         self.total
     }

@@ -52,7 +52,7 @@ impl<T> Shards<T> {
                     // There are at most `MAX_SHARDS`.
                     (locked.shards.len() - 1) as u16
                 }
-                // The shard may be locked for an earlier hit.
+                // This call may hold the lock of the shard already, for an earlier hit.
                 None => {
                     let mut earlier = shards.clone().take(locked.indices.len());
                     locked.indices[earlier.position(|earlier| earlier == shard)?]

@@ -60,7 +60,7 @@ pub(super) fn sample_requests<'a>(
         .take(MAX_TRIED_OVERRIDES_PER_RULE)
         .map(|rule_override| Some(&rule_override.when));
     [None].into_iter().chain(overrides).flat_map(move |override_when| {
-        let values = SampleAttributeValues::new(policy, rule, override_when, invented);
+        let values = ExampleAttributeValues::new(policy, rule, override_when, invented);
         let without_sent = values.generate_request_attributes();
         let with_sent = values.with_invented_values(sent).generate_request_attributes();
         let requests = without_sent.chain(with_sent);
@@ -70,9 +70,9 @@ pub(super) fn sample_requests<'a>(
 
 /// The values that each attribute may have in sample requests.
 #[derive(Clone)]
-struct SampleAttributeValues<'a>(BTreeMap<&'a str, CandidateAttributeValues>);
+struct ExampleAttributeValues<'a>(BTreeMap<&'a str, CandidateAttributeValues>);
 
-impl<'a> SampleAttributeValues<'a> {
+impl<'a> ExampleAttributeValues<'a> {
     /// Creates attribute values that meet the conditions of a rule and, if given, of one of its overrides.
     fn new(
         policy: &Policy,
