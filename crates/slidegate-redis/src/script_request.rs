@@ -213,7 +213,7 @@ impl RedisKeyspace {
             params,
             hit_cost: hit.cost,
             cost: hit.cost.saturating_mul(sample.into()),
-            // With sampling, a hit counts for the requests that are not decided in Redis. A hit without a cost counts only for itself.
+            // With sampling, a hit also counts for the requests that are not decided in Redis, unless its cost is 0.
             required: match hit.cost {
                 0 => hit.required,
                 _ => hit.required.saturating_mul(sample.into()),

@@ -142,7 +142,8 @@ impl IntoLimit for &str {
 
 impl<S> Limiter<S> {
     /// Creates a limiter that counts in `store`. In a store outside of this process, such as Redis, limiters with the same name
-    /// share the counts of each key and limit. In a memory store, each limiter has its own counts. The name also appears in headers; see [`named`](Self::named).
+    /// share the counts of each key and limit. In a memory store, each limiter has its own counts. The name also
+    /// appears in headers; see [`named`](Self::named).
     ///
     /// ```
     /// use std::sync::Arc;

@@ -13,7 +13,8 @@ use crate::wait::{
 
 impl<S> Gate<S> {
     /// Charges a request as soon as it fits. Blocks the current thread until then, plus a random time if the
-    /// [options of waits](crate::wait::WaitOptions) have a jitter. Waits without a bound, if the request has no [maximum wait](Request::with_max_wait).
+    /// [options of waits](crate::wait::WaitOptions) have a jitter. Waits without a bound if the
+    /// request has no [maximum wait](Request::with_max_wait).
     ///
     /// Waiting requests for the same limit and key are admitted in the order of their arrival: a request waits for the
     /// requests before it even if its own cost would fit now. This order includes asynchronous requests, but not

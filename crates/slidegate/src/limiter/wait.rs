@@ -15,7 +15,8 @@ use crate::wait::{Timer, Wait, denying_counters, run_wait, vetoing_counters};
 
 impl<S> Limiter<S> {
     /// Charges a call as soon as it fits. Blocks the current thread until then, plus a random time if the
-    /// [options of waits](crate::wait::WaitOptions) have a jitter. Waits without a bound, if the call has no [maximum wait](Check::max_wait).
+    /// [options of waits](crate::wait::WaitOptions) have a jitter. Waits without a bound if the
+    /// call has no [maximum wait](Check::max_wait).
     ///
     /// Waiting calls for the same key are admitted in the order of their arrival: a call waits for the calls before it
     /// even if its own cost would fit now. This order includes asynchronous calls, but not calls that do not wait: they
@@ -24,8 +25,7 @@ impl<S> Limiter<S> {
     ///
     /// # Errors
     /// If the cost exceeds the capacity of a limit, and so never fits, if the maximum wait has ended, or if too many calls are
-    /// waiting; see
-    /// [`WaitOptions`](crate::wait::WaitOptions).
+    /// waiting; see [`WaitOptions`](crate::wait::WaitOptions).
     pub fn wait<'k, K: Hash + ?Sized + 'k>(
         &self,
         call: impl Into<Check<'k, K>>,
@@ -76,8 +76,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// If the cost exceeds the capacity of a limit, and so never fits, if the maximum wait has ended, or if too many calls are
-    /// waiting; see
-    /// [`WaitOptions`](crate::wait::WaitOptions). Also if the store is unavailable, and
+    /// waiting; see [`WaitOptions`](crate::wait::WaitOptions). Also if the store is unavailable, and
     /// [`on_store_error`](Self::on_store_error) denies calls then.
     pub async fn wait_async<'k, K: StoreKey + ?Sized + 'k>(
         &self,

@@ -27,7 +27,7 @@ fn is_left_over(path: &Path) -> bool {
     is_socket && UnixStream::connect(path).is_err_and(is_refused)
 }
 
-/// Returns what to do if listening failed.
+/// Returns the remedy for an error of [`listen_on`].
 pub fn bind_remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "stop the process that uses it, or remove the file",
