@@ -1,4 +1,6 @@
-//! `slidegate convert`: converts files of Envoy's reference rate limit server to a policy, and prints the policy.
+//! `slidegate convert`: converts files of Envoy's reference rate limit server, or of nginx, to a policy, and prints the policy.
+
+mod nginx;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -13,24 +15,44 @@ use crate::policy::{FileText, SourceTexts, accept_any_limit};
 /// The flags of `slidegate convert`.
 #[derive(Debug, clap::Args)]
 pub struct ConvertArgs {
-    /// Algorithm of the limits: sliding_window, sliding_log, sliding_buckets, sliding_counter, token_bucket, or
-    /// fixed_window, whose windows are aligned to the clock, as in the reference server
-    #[arg(
-        long,
-        value_name = "ALGORITHM",
-        default_value = "sliding_window",
-        value_parser = parse_algorithm
-    )]
-    pub ratelimit_algorithm: Algorithm,
+    /// Format of the files
+    #[arg(long, value_name = "FORMAT", default_value = "ratelimit")]
+    from: Format,
 
-    /// Files of the reference server, or directories with such files (*.yaml, *.yml)
+    /// Algorithm of the limits of a reference server: sliding_window (default), sliding_log, sliding_buckets,
+    /// sliding_counter, token_bucket, or fixed_window, whose windows are aligned to the clock, as in the reference server
+    #[arg(long, value_name = "ALGORITHM", value_parser = parse_algorithm)]
+    ratelimit_algorithm: Option<Algorithm>,
+
+    /// Files to convert, or directories with files of a reference server (*.yaml, *.yml)
     #[arg(required = true, value_name = "DIR|FILE")]
-    pub files: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+/// The format of the files.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Format {
+    /// Envoy's reference rate limit server
+    Ratelimit,
+    /// limit_req_zone and limit_req of nginx: its files, or the output of `nginx -T`
+    Nginx,
 }
 
 /// Runs `slidegate convert`, and returns the text of the policy.
 pub fn run(args: ConvertArgs) -> Result<String, Box<dyn Error>> {
-    let algorithm = args.ratelimit_algorithm;
+    if let Format::Nginx = args.from {
+        if args.ratelimit_algorithm.is_some() {
+            return Err("--ratelimit-algorithm has no effect with --from nginx: its limits are token buckets; remove the flag".into());
+        }
+        let read = |path: PathBuf| {
+            let text = file::read_text(&path)?.into();
+            Ok(FileText { path, text })
+        };
+        let files: Vec<FileText> =
+            args.files.into_iter().map(read).collect::<Result<_, PolicyFileError>>()?;
+        return Ok(nginx::convert(&files)?);
+    }
+    let algorithm = args.ratelimit_algorithm.unwrap_or_default();
     let mut texts: Vec<FileText> = Vec::new();
     for path in args.files {
         texts.extend_from_slice(&read_config_file_texts(path, algorithm)?);

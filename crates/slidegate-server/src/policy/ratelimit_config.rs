@@ -25,14 +25,16 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use slidegate::Policy;
 
-use finding::{FILE_START, Findings};
-use print::PolicyPrinter;
+use finding::FILE_START;
 
 use crate::policy::FileText;
 
-pub use finding::Finding;
+pub use converted_rule::{Conditions, ConvertedCondition, ConvertedOverride};
+pub use finding::{Finding, Findings, SourcePosition};
+pub use print::policy_text;
 pub use rules::ConversionOptions;
 
 /// The result of converting configuration files of Envoy's reference rate limit server to a policy.
@@ -43,6 +45,13 @@ pub struct Conversion {
     pub text: String,
     /// Notes about accepted settings that have no effect, or an unexpected effect.
     pub notes: Vec<Finding>,
+}
+
+#[derive(Serialize)]
+struct PrintedDefaults {
+    algorithm: &'static str,
+    required: u8,
+    ipv6_prefix: u8,
 }
 
 /// Converts configuration files of Envoy's reference rate limit server to a policy.
@@ -76,9 +85,11 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
         return Err(findings.errors);
     }
     findings.notes.sort_by_key(sort_key);
-    let sources = files.iter().map(|file| file.path.display().to_string()).collect();
     let notes = findings.notes;
-    let text = PolicyPrinter { sources, notes: &notes, algorithm, rules: all_rules }.to_string();
+    // As in the reference server, a `hits_addend` of 0 is denied only above max, and every IPv6 address has its own
+    // counter.
+    let defaults = PrintedDefaults { algorithm: algorithm.name(), required: 0, ipv6_prefix: 128 };
+    let text = policy_text(files, &notes, defaults, &all_rules);
     match Policy::from_yaml_for(&text, supports) {
         Ok(policy) => Ok(Conversion { policy, text, notes }),
         Err(errors) => Err(findings_from_policy_errors(files, &errors.0)),

@@ -237,3 +237,15 @@ fn serve_command_accepts_exactly_one_policy_source() {
     let wrong = run_slidegate_expecting_failure(&["serve", "--ratelimit-config", "nowhere"], 1);
     assert!(wrong.starts_with("nowhere: cannot be read"), "{wrong}");
 }
+
+#[test]
+fn algorithm_of_reference_server_is_rejected_for_nginx() {
+    let nginx =
+        TempFile::new("nginx.conf", "limit_req_zone $uri zone=a:1m rate=1r/s; limit_req zone=a;");
+    let path = nginx.path().to_str().unwrap();
+    let arguments = ["convert", "--from", "nginx", path];
+    assert!(run_slidegate_successfully(&arguments).contains("per: [path]"));
+    let arguments = ["convert", "--from", "nginx", "--ratelimit-algorithm", "sliding_log", path];
+    let error = run_slidegate_expecting_failure(&arguments, 1);
+    assert!(error.contains("remove the flag"), "{error}");
+}

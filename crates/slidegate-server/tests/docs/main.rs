@@ -6,7 +6,7 @@
 //! | block | content |
 //! |---|---|
 //! | `yaml` | a policy; or, without `rules:`, fields of one rule (see module `policies`) |
-//! | `yaml ratelimit` | a file of the reference server, which an `sh` block below reads |
+//! | `yaml ratelimit`, `nginx convert` | a file of the reference server or nginx, which an `sh` block below reads |
 //! | `yaml warned` | a valid policy with warnings; other policies must not have any |
 //! | `yaml wrong` | an invalid policy; an `sh` block below shows its errors |
 //! | `requests` | requests and their outcomes under the policy above (see module `requests`) |
@@ -103,7 +103,7 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
             {
                 check_excerpt_matches_file(file, block)
             }
-            ("yaml", "ratelimit") => shell.save_file(block),
+            ("yaml", "ratelimit") | ("nginx", "convert") => shell.save_file(block),
             ("yaml", "limitador") => Ok(()),
             ("yaml", modifier) => {
                 policy = Some(block);

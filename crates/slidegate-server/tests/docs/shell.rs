@@ -74,8 +74,10 @@ impl Shell {
         self.output = None;
         let first = block.text.lines().next().and_then(|line| line.strip_prefix("# "));
         let plain = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
-        if let Some(name) = first.filter(|name| name.ends_with(".yaml") && name.chars().all(plain))
-        {
+        let is_name = |name: &&str| {
+            (name.ends_with(".yaml") || name.ends_with(".conf")) && name.chars().all(plain)
+        };
+        if let Some(name) = first.filter(is_name) {
             fs::write(self.folder.join(name), &block.text).unwrap();
         }
         Ok(())

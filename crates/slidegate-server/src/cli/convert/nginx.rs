@@ -1,0 +1,196 @@
+//! Converts the limits of nginx, `limit_req_zone` and `limit_req`, to a policy.
+//!
+//! A place of a configuration is a `server` or a `location`. It has the limits of its own `limit_req` lines; a place without
+//! such lines inherits the limits of the place around it. A rule applies to the outermost places that have its limit. Its overrides switch it off for places
+//! within them that do not have the limit, and on again.
+//!
+//! Comments above the policy list each directive that was not converted, and each difference.
+//!
+//! Source: the documentation and the code of `ngx_http_limit_req_module`.
+
+mod servers;
+#[cfg(test)]
+mod tests;
+mod zone;
+
+use std::path::Path;
+
+use nginx_lint_parser::ast::Config;
+use nginx_lint_parser::parse_string;
+use serde::Serialize;
+use serde_saphyr::{FlowMap, FlowSeq};
+use slidegate::Policy;
+
+use self::servers::{Extent, Server, ServerReader, ZoneLimit};
+use self::zone::{Rate, Zone, position_of, read_zones};
+use crate::policy::FileText;
+use crate::policy::ratelimit_config::{
+    Conditions, ConvertedCondition, ConvertedOverride, Finding, Findings, policy_text,
+};
+
+/// Converts files of nginx, and returns the text of a policy.
+///
+/// # Errors
+/// Returns a text with a position for a file that cannot be parsed, and a text if the files limit nothing.
+pub fn convert(files: &[FileText]) -> Result<String, String> {
+    let mut configs = Vec::new();
+    for FileText { path, text } in files {
+        let config = parse_string(text).map_err(|error| format!("{}: {error}", path.display()))?;
+        configs.push((path.as_path(), config));
+    }
+    let mut findings = Findings::default();
+    let zones = read_zones(&configs, &mut findings);
+    note_includes(files, &configs, &mut findings);
+    let mut reader = ServerReader::new(&zones, &mut findings);
+    reader.read_files(&configs);
+    let servers = reader.servers;
+    let mut rules: Vec<ConvertedRule> = Vec::new();
+    for (name, zone) in &zones {
+        let Some(zone) = zone else { continue };
+        let first = rules.len();
+        for limit in limits_of_zone(&servers, name) {
+            rules.extend(convert_limit(zone, &limit, &servers));
+        }
+        for (nth, rule) in rules[first..].iter_mut().enumerate().skip(1) {
+            rule.name = format!("{name}-{}", nth + 1);
+        }
+        if rules.len() > first + 1 {
+            let message = format!(
+                "the zone `{name}` has several rules, because its limits differ between places: each rule has counters of its own, which nginx shares"
+            );
+            findings.push_note(&zone.path, zone.position, message);
+        }
+    }
+    let file_order =
+        |note: &Finding| (files.iter().position(|file| file.path == note.path), note.position);
+    findings.notes.sort_by_key(file_order);
+    if rules.is_empty() {
+        let notes = findings.notes.iter().map(|note| format!("{note}\n"));
+        return Err(format!(
+            "{}no limit was converted; name all files of the configuration, or the output of `nginx -T`",
+            notes.collect::<String>()
+        ));
+    }
+    // nginx counts each IPv6 address.
+    let text = policy_text(files, &findings.notes, PrintedDefaults { ipv6_prefix: 128 }, &rules);
+    match Policy::from_yaml(&text) {
+        Ok(_) => Ok(text),
+        Err(errors) => Err(format!("the converted policy is invalid: {errors}")),
+    }
+}
+
+#[derive(Serialize)]
+struct PrintedDefaults {
+    ipv6_prefix: u8,
+}
+
+/// A rule of the converted policy.
+#[derive(Serialize)]
+struct ConvertedRule {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    when: Option<FlowMap<Conditions>>,
+    #[serde(skip_serializing_if = "is_empty")]
+    per: FlowSeq<Vec<String>>,
+    limits: FlowSeq<[ConvertedBucket; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deny_status: Option<u16>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    overrides: Vec<FlowMap<ConvertedOverride>>,
+}
+
+fn is_empty(list: &FlowSeq<Vec<String>>) -> bool {
+    list.0.is_empty()
+}
+
+#[derive(Serialize)]
+struct ConvertedBucket {
+    max: u64,
+    window: &'static str,
+    algorithm: &'static str,
+    burst: u64,
+}
+
+/// Adds a note for each `include`, because the files that it names are not read.
+fn note_includes(files: &[FileText], configs: &[(&Path, Config)], findings: &mut Findings) {
+    // The output of `nginx -T` contains the included files, each below such a comment.
+    if files.iter().any(|file| file.text.contains("# configuration file ")) {
+        return;
+    }
+    for (path, config) in configs {
+        for include in config.all_directives().filter(|directive| directive.is("include")) {
+            let names = include.args.first().map_or("", |names| &names.raw);
+            let message = format!(
+                "`include {names}` was not read: name its files too, or convert the output of `nginx -T`"
+            );
+            findings.push_note(path, position_of(include), message);
+        }
+    }
+}
+
+/// Returns the different limits with a zone that the places of all servers have.
+fn limits_of_zone(servers: &[Server], zone: &str) -> Vec<ZoneLimit> {
+    let mut limits = Vec::new();
+    for limit in servers.iter().flat_map(|server| &server.places).flat_map(|place| &place.limits) {
+        if limit.zone == zone && !limits.contains(limit) {
+            limits.push(limit.clone());
+        }
+    }
+    limits
+}
+
+/// Converts a limit to one rule for all servers in which it applies to the same paths.
+fn convert_limit(zone: &Zone, limit: &ZoneLimit, servers: &[Server]) -> Vec<ConvertedRule> {
+    let mut extents: Vec<(Extent, Vec<&Server>)> = Vec::new();
+    for server in servers {
+        let Some(extent) = server.extent(limit) else { continue };
+        match extents.iter_mut().find(|(other, _)| *other == extent) {
+            Some((_, same)) => same.push(server),
+            None => extents.push((extent, vec![server])),
+        }
+    }
+    let rule = |(extent, in_servers): (Extent, Vec<&Server>)| {
+        let mut conditions = Vec::new();
+        let hosts: Vec<String> =
+            in_servers.iter().flat_map(|server| server.hosts.iter().cloned()).collect();
+        let has_names = in_servers.iter().all(|server| !server.hosts.is_empty());
+        if has_names && in_servers.len() < servers.len() {
+            conditions.push(("host".to_owned(), one_or_several(hosts)));
+        }
+        if let Some(paths) = extent.paths {
+            conditions.push(("path".to_owned(), one_or_several(paths)));
+        }
+        let Rate { max, window } = zone.rate;
+        let mode_when_on = if limit.observes { "observe" } else { "enforce" };
+        let overrides = extent.exceptions.into_iter().map(|(path, is_limited)| {
+            let when = vec![("path".to_owned(), ConvertedCondition::Value(path))];
+            let mode = if is_limited { mode_when_on } else { "off" };
+            FlowMap(ConvertedOverride { when: Conditions(when), mode })
+        });
+        ConvertedRule {
+            name: limit.zone.clone(),
+            when: (!conditions.is_empty()).then_some(FlowMap(Conditions(conditions))),
+            per: FlowSeq(zone.per.clone()),
+            limits: FlowSeq([ConvertedBucket {
+                max,
+                window,
+                algorithm: "token_bucket",
+                // nginx admits a request and `burst` more.
+                burst: limit.burst.saturating_add(1),
+            }]),
+            mode: limit.observes.then_some("observe"),
+            deny_status: limit.deny_status,
+            overrides: overrides.collect(),
+        }
+    };
+    extents.into_iter().map(rule).collect()
+}
+
+fn one_or_several(mut values: Vec<String>) -> ConvertedCondition {
+    match values.len() {
+        1 => ConvertedCondition::Value(values.remove(0)),
+        _ => ConvertedCondition::Values(values),
+    }
+}
