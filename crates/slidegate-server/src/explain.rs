@@ -50,7 +50,8 @@ struct RuleExplanation {
     /// The override of the rule that applies to the request. Null if no override applies.
     #[serde(rename = "override")]
     by_override: Option<String>,
-    /// The overrides of the rule that are not used because the request lacks an attribute.
+    /// The overrides of the rule that are not used because of an attribute. If an override applies, only those before it
+    /// whose attribute is missing.
     unused_overrides: Vec<UnusedOverrides>,
     /// Whether the rule denies the request because an attribute by which the rule counts is missing.
     missing_attribute: bool,
@@ -58,10 +59,12 @@ struct RuleExplanation {
     limits: Vec<LimitExplanation>,
 }
 
-/// The overrides that are not used because the request lacks an attribute.
+/// The overrides that are not used because of an attribute.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct UnusedOverrides {
-    missing_attribute: String,
+    attribute: String,
+    /// The value of the attribute, which does not match their `when`. Null if the attribute is missing.
+    value: Option<String>,
     overrides: Vec<String>,
 }
 
@@ -175,8 +178,10 @@ impl Explanation {
                     matches += 1;
                     let explanation = RuleExplanation::from_match(&matched, matches - 1, &statuses);
                     let descriptor = request.descriptors().get(index);
-                    let unused_overrides = descriptor
-                        .map(|descriptor| describe::unused_overrides(policy, rule, descriptor));
+                    let is_overridden = matched.active_override().is_some();
+                    let unused_overrides = descriptor.map(|descriptor| {
+                        describe::unused_overrides(policy, rule, descriptor, is_overridden)
+                    });
                     RuleExplanation {
                         unused_overrides: unused_overrides.unwrap_or_default(),
                         ..explanation

@@ -316,17 +316,18 @@ impl Policy {
         })
     }
 
-    /// Returns the overrides of a rule that are not used because a descriptor lacks an attribute: the index of each
-    /// override, and the name of the attribute. Does not return overrides after the one that applies.
-    pub fn overrides_without_attribute<'r>(
+    /// Returns the overrides of a rule before the one that applies to a descriptor, which are therefore not used: the index
+    /// of each override, the name of an attribute because of which its `when` does not match, and the attribute's value;
+    /// `None` if it is missing.
+    pub fn unused_overrides<'r>(
         &self,
         rule: &'r Rule,
         descriptor: &Descriptor<'_>,
-    ) -> Vec<(usize, &'r str)> {
+    ) -> Vec<(usize, &'r str, Option<String>)> {
         let Some(domain) = self.by_domain.get(rule.domain()) else { return Vec::new() };
         let normalized = domain.normalization.normalize(descriptor);
         let attributes = domain.attributes(descriptor, normalized.as_deref(), &self.routes);
-        rule.overrides_without_attribute(&attributes)
+        rule.unused_overrides(&attributes)
     }
 }
 

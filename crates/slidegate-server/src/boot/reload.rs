@@ -40,6 +40,8 @@ struct PolicyReloader {
     is_reload_requested: bool,
     /// Whether a policy is being applied. If this is `true` when the loop starts, its last reload panicked.
     is_applying: bool,
+    /// Whether the last reload failed.
+    has_failed: bool,
 }
 
 /// Starts a thread that reloads the policy of a service when `file` changes or SIGHUP is received.
@@ -55,6 +57,7 @@ pub fn start(file: PolicyFile, service: Arc<Service>, mut hangup: Signal) -> io:
         current: file,
         is_reload_requested: false,
         is_applying: false,
+        has_failed: false,
     };
     tasks.start_thread("policy reload", move || reloader.run_reload_loop())?;
     let forward_signals = async move || forward_sighup_signals(&mut hangup, &sender).await;
@@ -133,9 +136,13 @@ impl PolicyReloader {
         }
     }
 
-    fn record_reload_of_unchanged_policy(&self) {
+    fn record_reload_of_unchanged_policy(&mut self) {
         self.service.record_reload(ReloadResult::Unchanged, None);
-        info!("policy unchanged");
+        if mem::take(&mut self.has_failed) {
+            info!("policy reload succeeded again: the policy is valid, and equals the active one");
+        } else {
+            info!("policy unchanged");
+        }
     }
 
     fn apply_parsed_policy(&mut self, texts: SourceTexts, parsed_policy: ParsedPolicy) {
@@ -149,6 +156,7 @@ impl PolicyReloader {
             return self.record_reload_of_unchanged_policy();
         }
         self.service.record_reload(ReloadResult::Changed, None);
+        self.has_failed = false;
         info!("the policy has changed; - before, + now:");
         log_at_most_max_lines(&diff, |line| info!("{line}"));
         log_notes(&notes);
@@ -158,7 +166,7 @@ impl PolicyReloader {
     }
 
     /// Records and logs a failed reload. The current policy stays active.
-    fn record_failed_reload(&self, errors: &[String]) {
+    fn record_failed_reload(&mut self, errors: &[String]) {
         let problem = match errors {
             [only] => only.clone(),
             [first, more @ ..] => format!("{first} (and {} more)", more.len()),
@@ -167,6 +175,7 @@ impl PolicyReloader {
         self.service.record_reload(ReloadResult::Failed, Some(problem));
         log_at_most_max_lines(errors, |line| error!("{line}"));
         error!("policy reload failed; keeping the current policy");
+        self.has_failed = true;
     }
 }
 

@@ -43,21 +43,28 @@ pub fn describe_no_match(reason: &NoMatchReason<'_>, is_route_unmatched: bool) -
     }
 }
 
-/// Returns the overrides of a rule that are not used because a descriptor lacks an attribute, by attribute.
+/// Returns the overrides of a rule that are not used, by the attribute because of which they are not. If an override
+/// applies, `is_overridden`, only those are returned whose attribute is missing: the others are meant for other requests.
 pub fn unused_overrides(
     policy: &Policy,
     rule: &Rule,
     descriptor: &Descriptor<'_>,
+    is_overridden: bool,
 ) -> Vec<UnusedOverrides> {
     let mut unused: Vec<UnusedOverrides> = Vec::new();
-    for (index, attribute) in policy.overrides_without_attribute(rule, descriptor) {
+    for (index, attribute, value) in policy.unused_overrides(rule, descriptor) {
+        if is_overridden && value.is_some() {
+            continue;
+        }
         let label = override_label(index, &rule.overrides()[index]);
-        match unused.iter_mut().find(|other| other.missing_attribute == attribute) {
+        let is_same =
+            |other: &&mut UnusedOverrides| other.attribute == attribute && other.value == value;
+        match unused.iter_mut().find(is_same) {
             Some(other) => other.overrides.push(label),
-            None => unused.push(UnusedOverrides {
-                missing_attribute: attribute.to_owned(),
-                overrides: vec![label],
-            }),
+            None => {
+                let (attribute, overrides) = (attribute.to_owned(), vec![label]);
+                unused.push(UnusedOverrides { attribute, value, overrides });
+            }
         }
     }
     unused

@@ -51,7 +51,11 @@ impl fmt::Display for UnusedOverrides {
             None | Some(0) => {}
             Some(more) => write!(f, " and {more} more")?,
         }
-        writeln!(f, " not used: {} is missing", self.missing_attribute)
+        write!(f, " not used: {} is ", self.attribute)?;
+        match &self.value {
+            Some(value) => writeln!(f, "`{value}`"),
+            None => writeln!(f, "missing"),
+        }
     }
 }
 

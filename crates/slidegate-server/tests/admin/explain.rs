@@ -223,9 +223,10 @@ watched: applies
     assert!(text.ends_with("allowed: per-tenant.1h is closest to its limit\n"), "{text}");
 }
 
-/// An override is reported if an absent attribute alone prevents its use, and no earlier override applies.
+/// The reasons for unused overrides are an absent attribute or another value. If an override applies, only the absent
+/// attributes of earlier ones are reported.
 #[test]
-fn explain_reports_overrides_whose_attribute_is_missing() {
+fn explain_reports_unused_overrides() {
     let policy = "
 rules:
   - name: r
@@ -237,28 +238,40 @@ rules:
       - { name: max, when: { header.x-plan: max }, limits: [50/h] }
 ";
     let server = Server::start_with_admin(policy, &[]);
-    let unused = |attributes: Value| {
-        post_explain(&server, &check_body(attributes, 1))["rules"][0]["unused_overrides"].clone()
-    };
-    let of_plan = |overrides: &[&str]| {
-        let labels: Vec<_> = overrides.iter().map(|name| format!("override `{name}`")).collect();
-        json!([{ "missing_attribute": "header.x-plan", "overrides": labels }])
-    };
-    assert_eq!(
-        unused(json!({ "user": "ann" })),
-        of_plan(&["pro", "max"]),
-        "`old` has another user"
-    );
-    assert_eq!(unused(json!({ "user": "bob" })), of_plan(&["pro", "old", "max"]));
-    assert_eq!(unused(json!({ "user": "eve" })), of_plan(&["pro"]), "the third override applies");
-    assert_eq!(unused(json!({ "user": "ann", "header.x-plan": "free" })), json!([]));
-    let (text, _) = run_explain(&server, &["user=eve"]);
-    assert!(
-        text.starts_with(
-            "r: applies, by override 3\n  override `pro` not used: header.x-plan is missing\n"
+    let no_plan = ("header.x-plan", None);
+    let (wrong_plan, ann, bob) =
+        (("header.x-plan", Some("Pro")), ("user", Some("ann")), ("user", Some("bob")));
+    let (pro, old, third, max) =
+        ("override `pro`", "override `old`", "override 3", "override `max`");
+    for (attributes, expected) in [
+        (json!({ "user": "ann" }), vec![(no_plan, vec![pro, max]), (ann, vec![old, third])]),
+        (json!({ "user": "bob" }), vec![(no_plan, vec![pro, old, max]), (bob, vec![third])]),
+        (json!({ "user": "eve" }), vec![(no_plan, vec![pro])]),
+        (json!({ "user": "eve", "header.x-plan": "Pro" }), vec![]),
+        (
+            json!({ "header.x-plan": "Pro" }),
+            vec![(wrong_plan, vec![pro, old, max]), (("user", None), vec![third])],
         ),
-        "{text}"
-    );
+    ] {
+        let unused = post_explain(&server, &check_body(attributes.clone(), 1));
+        let expected: Vec<Value> = expected
+            .into_iter()
+            .map(|((attribute, value), overrides)| {
+                json!({ "attribute": attribute, "value": value, "overrides": overrides })
+            })
+            .collect();
+        assert_eq!(unused["rules"][0]["unused_overrides"], json!(expected), "{attributes}");
+    }
+    for (user, line) in [
+        ("user=eve", "  override `pro` not used: header.x-plan is missing\n"),
+        (
+            "header.x-plan=Pro",
+            "  override `pro`, override `old`, override `max` not used: header.x-plan is `Pro`\n",
+        ),
+    ] {
+        let (text, _) = run_explain(&server, &[user]);
+        assert!(text.contains(line), "{text}");
+    }
 }
 
 /// The rule `of-plan` matches the attributes only in the order `user`, `plan`, so the command must not sort the

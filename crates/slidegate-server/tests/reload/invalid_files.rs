@@ -60,7 +60,7 @@ fn empty_policy_file_is_rejected_until_restored() {
         );
     }
     folder.replace_file(OLD_POLICY);
-    server.process.wait_for_log("policy unchanged");
+    server.process.wait_for_log("policy reload succeeded again");
     assert_eq!(
         (server.reload_count("unchanged"), server.metric_sum("slidegate_policy_stale")),
         (1, 0)
@@ -89,7 +89,7 @@ fn removed_policy_file_is_reported_until_restored() {
     assert!(server.wait_for_rejection().contains("cannot be read: No such file"));
     assert_eq!(server.check_remaining(), Some(7));
     folder.overwrite_policy(OLD_POLICY);
-    server.process.wait_for_log("policy unchanged");
+    server.process.wait_for_log("policy reload succeeded again");
     assert_eq!(server.metric_sum("slidegate_policy_stale"), 0);
     fs::remove_file(folder.policy_path()).unwrap();
     server.wait_for_rejection();

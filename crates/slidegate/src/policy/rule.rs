@@ -132,17 +132,22 @@ impl When {
         self.0.iter().all(|(name, condition)| condition.matches(attributes.get(name)))
     }
 
-    /// Returns the name of an absent attribute because of which the conditions are not met; `None` if they are met, or if an
-    /// attribute has another value.
-    pub(super) fn missing_attribute(
+    /// Returns the attribute because of which the conditions are not met, and its value; `None` if they are met. An absent
+    /// attribute is returned only if no other attribute has a wrong value.
+    pub(super) fn unmet_attribute<'a>(
         &self,
-        attributes: &DescriptorAttributes<'_, '_>,
-    ) -> Option<&str> {
-        let mut unmet =
-            self.conditions().filter(|(name, condition)| !condition.matches(attributes.get(name)));
-        let (first, _) = unmet.next()?;
-        let is_absent = |name: &str| attributes.get(name).is_none();
-        (is_absent(first) && unmet.all(|(name, _)| is_absent(name))).then_some(first)
+        attributes: &DescriptorAttributes<'a, '_>,
+    ) -> Option<(&str, Option<&'a str>)> {
+        let mut unmet = (self.conditions())
+            .map(|(name, condition)| (name, condition, attributes.get(name)))
+            .filter(|(_, condition, found)| !condition.matches(*found))
+            .map(|(name, _, found)| (name, found));
+        let first = unmet.next()?;
+        Some(if first.1.is_some() {
+            first
+        } else {
+            unmet.find(|(_, found)| found.is_some()).unwrap_or(first)
+        })
     }
 
     /// Checks all conditions except the condition with the index `met`, which is known to be met.

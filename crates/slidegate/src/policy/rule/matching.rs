@@ -218,17 +218,15 @@ impl Rule {
         }
     }
 
-    /// Returns the overrides before the one that applies whose conditions are not met because an attribute is absent: the
-    /// index of each override, and the name of the attribute.
-    pub(crate) fn overrides_without_attribute<'r>(
+    /// Returns the overrides before the one that applies: the index of each override, the attribute because of which its
+    /// conditions are not met, and the value of the attribute.
+    pub(crate) fn unused_overrides<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'_, '_>,
-    ) -> Vec<(usize, &'r str)> {
-        let unused = self.overrides.iter().take_while(|other| !other.when.matches(attributes));
-        let missing = |(index, other): (usize, &'r Override)| {
-            Some((index, other.when.missing_attribute(attributes)?))
-        };
-        unused.enumerate().filter_map(missing).collect()
+    ) -> Vec<(usize, &'r str, Option<String>)> {
+        let unmet = |other: &'r Override| other.when.unmet_attribute(attributes);
+        let unused = self.overrides.iter().map_while(unmet).enumerate();
+        unused.map(|(index, (name, value))| (index, name, value.map(str::to_owned))).collect()
     }
 }
 
