@@ -21,6 +21,7 @@ mod synchronous;
 mod wait;
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -65,6 +66,23 @@ pub struct Gate<S = MemoryStore> {
     /// The requests that wait until they fit.
     wait_queues: WaitQueues,
     warned_costs: WarnedCosts,
+}
+
+/// The gate of a guard.
+enum GateRef<'g, S> {
+    Borrowed(&'g Gate<S>),
+    Shared(Arc<Gate<S>>),
+}
+
+impl<S> Deref for GateRef<'_, S> {
+    type Target = Gate<S>;
+
+    fn deref(&self) -> &Gate<S> {
+        match self {
+            Self::Borrowed(gate) => gate,
+            Self::Shared(gate) => gate,
+        }
+    }
 }
 
 impl<S> Gate<S> {

@@ -66,8 +66,8 @@ enum ReservedCost {
 ///
 /// - A cost that is not set leaves its charges at their estimate.
 /// - Charges of rules with a constant cost stay, unless the call is [cancelled](Self::none).
-///
-/// A number converts to the cost for rules that do not state a cost.
+/// - A number converts to the cost without a name. If a decision was charged a single cost, which has a name, a cost without
+///   a name settles it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActualCosts<'c> {
     is_cancelled: bool,
@@ -122,6 +122,30 @@ impl<'c> ActualCosts<'c> {
             self.named.iter().map(|(name, units)| (decision.named_cost_receipt(name), *units));
         let corrections = plain.into_iter().chain(named);
         corrections.map(|(receipt, units)| (receipt, Adjustment::SetCost(units))).collect()
+    }
+
+    /// Returns the costs to which a decision is settled: a cost without a name gets the name of the only cost that the
+    /// decision was charged, if that has a name.
+    pub(crate) fn for_decision<'d>(self, decision: &'d Decision<'_>) -> ActualCosts<'d>
+    where
+        'c: 'd,
+    {
+        let Some(units) = self.plain.filter(|_| self.named.is_empty() && !self.is_cancelled) else {
+            return self;
+        };
+        let counted =
+            decision.charges_with_costs().filter(|(charge, _)| !charge.limit.is_concurrent());
+        let mut costs = counted.map(|(_, cost)| cost.unwrap_or(&RuleCost::Request));
+        let mut only = None;
+        let is_single = costs.all(|cost| match cost {
+            RuleCost::Constant(_) => true,
+            RuleCost::Request => false,
+            RuleCost::Named(name) => *only.get_or_insert(name) == name,
+        });
+        match only.filter(|_| is_single) {
+            Some(name) => ActualCosts::new().with_cost(name, units),
+            None => self,
+        }
     }
 
     fn get(&self, name: &str) -> Option<u64> {
@@ -289,6 +313,33 @@ rules:
             (ActualCosts::none(), [-1, -50, -700]),
         ] {
             assert_eq!(changes(&actual), expected, "{actual:?}");
+        }
+    }
+
+    #[test]
+    fn number_settles_only_cost_of_decision() {
+        let tokens = "{ name: a, limits: [1000/h], cost: tokens }";
+        let more_tokens = "{ name: b, limits: [1000/d], cost: tokens }";
+        let units = "{ name: c, limits: [1000/h] }";
+        let images = "{ name: d, limits: [1000/h], cost: images }";
+        let constant = "{ name: e, limits: [1000/h], cost: 1 }";
+        let in_flight = "{ name: f, limits: [{ concurrent: 5, permit_ttl: 60s }] }";
+        let named = || ActualCosts::new().with_cost("tokens", 200);
+        for (rules, expected) in [
+            (vec![tokens], named()),
+            (vec![constant, tokens, more_tokens, in_flight], named()),
+            (vec![tokens, units], ActualCosts::from(200)),
+            (vec![tokens, images], ActualCosts::from(200)),
+            (vec![units], ActualCosts::from(200)),
+            (vec![constant], ActualCosts::from(200)),
+        ] {
+            let policy = Policy::from_yaml(&format!("rules: [{}]", rules.join(", "))).unwrap();
+            let gate = Gate::new(policy, MemoryStore::new());
+            let estimate = Descriptor::new([]).with_cost("tokens", 700).with_cost("images", 7);
+            let decision = gate.check(&Request::new("default", estimate));
+            assert_eq!(ActualCosts::from(200).for_decision(&decision), expected, "{rules:?}");
+            let settled = ActualCosts::new().with_cost("images", 5).cost(200);
+            assert_eq!(settled.clone().for_decision(&decision), settled);
         }
     }
 

@@ -4,7 +4,10 @@ use serde_json::{Value, json};
 
 use crate::common::Server;
 use crate::curl::{CurlResponse, send_with_curl};
-use crate::launch::{Backends, start_caddy, start_haproxy, start_nginx, start_traefik};
+use crate::launch::{
+    Backends, start_caddy, start_haproxy, start_nginx, start_traefik,
+    start_traefik_with_entry_point,
+};
 use crate::process::Proxy;
 use crate::servers::wait_until;
 use crate::upstream::Upstream;
@@ -203,4 +206,38 @@ fn haproxy_enforces_limits_and_sends_headers() {
             status_without_slidegate: 200,
         },
     );
+}
+
+/// Traefik behind another proxy trusts forwarded headers. A client must not choose its method and path by them.
+#[test]
+fn traefik_behind_proxy_ignores_forged_method_and_path() {
+    let (server, upstream) = (Server::start(POLICY), Upstream::start());
+    let edits =
+        &[("      forwardAuth:\n", "      forwardAuth:\n        trustForwardHeader: true\n")];
+    let backends = Backends { slidegate: server.address(), service: upstream.address(), edits };
+    let trusted = "\n    forwardedHeaders:\n      insecure: true";
+    let proxy = start_traefik_with_entry_point(&backends, trusted);
+    let send = |header: &str| {
+        let arguments = ["-H", "Host: shop.example", "-H", header, "-d", "abc"];
+        send_with_curl(proxy.address, 2, "/login", &arguments).status
+    };
+    wait_until("Traefik calls slidegate", || send("X-None: 1") == 429);
+    for header in ["X-Forwarded-Method: GET", "X-Forwarded-Uri: /x"] {
+        assert_eq!(send(&format!("{header}\r\nX-Forwarded-For: 192.0.2.9")), 429, "{header}");
+    }
+}
+
+#[test]
+fn haproxy_adds_no_headers_without_limit() {
+    let policy = "rules: [{ name: a, when: { path: /limited }, limits: [1000000/h] }]";
+    let (server, upstream) = (Server::start(policy), Upstream::start());
+    let (slidegate, service) = (server.address(), upstream.address());
+    let proxy = start_haproxy(&Backends { slidegate, service, edits: &[] });
+    let limit_of = |path: &str| {
+        let response = send_with_curl(proxy.address, 2, path, &[]);
+        assert_eq!(response.status, 200);
+        ["ratelimit-policy", "ratelimit"].map(|name| response.header(name).map(str::to_owned))
+    };
+    wait_until("HAProxy calls slidegate", || limit_of("/limited")[1].is_some());
+    assert_eq!(limit_of("/free"), [None, None]);
 }

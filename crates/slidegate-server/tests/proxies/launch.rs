@@ -70,10 +70,15 @@ pub fn start_caddy(backends: &Backends) -> Proxy {
 
 /// Starts Traefik with its configuration files in `deploy/`.
 pub fn start_traefik(backends: &Backends) -> Proxy {
+    start_traefik_with_entry_point(backends, "")
+}
+
+/// Starts Traefik with its configuration files in `deploy/`, and these further lines in the entry point.
+pub fn start_traefik_with_entry_point(backends: &Backends, lines: &str) -> Proxy {
     let (folder, address) = (Folder::new(), free_address());
     backends.write_deploy_file(&folder, "traefik/slidegate.yml", &[]);
     let folder_path = folder.path().to_str().unwrap();
-    let replacements = [("/etc/traefik", folder_path), (":80\"", &format!("{address}\""))];
+    let replacements = [("/etc/traefik", folder_path), (":80\"", &format!("{address}\"{lines}"))];
     let config = write_deploy_file(&folder, "traefik/traefik.yml", &replacements);
     let mut command = Command::new(installed_program("traefik/bin/traefik"));
     command.arg(format!("--configFile={config}"));

@@ -75,6 +75,16 @@ fn nginx_and_envoy_share_counters() {
         assert_denied_by(&send_with_curl(proxy.address, 7, "/", &forged), "per-key.1d");
     }
 
+    // Only the first key counts, and only in this spelling: others have the limit of the plan free.
+    for keys in [&["x-api-key: k2", "x-api-key: k-pro-1"][..], &["x-api-key: K-PRO-1"]] {
+        let arguments: Vec<&str> = keys.iter().flat_map(|key| ["-H", key]).collect();
+        for proxy in [&both.nginx, &both.envoy] {
+            let response = send_with_curl(proxy.address, 8, "/", &arguments);
+            let policy = response.header("ratelimit-policy").unwrap();
+            assert!(policy.contains("q=10;") && !policy.contains("q=100;"), "{keys:?}: {policy}");
+        }
+    }
+
     // The plan pro has a larger limit.
     for _ in 0..8 {
         assert_eq!(both.send_to_both(8, "/", &["-H", "x-api-key: k-pro-1"]), [200, 200]);
@@ -86,6 +96,9 @@ fn nginx_and_envoy_share_counters() {
         assert_eq!(both.send_to_both(9, path, &login), [200, 200]);
     }
     assert_eq!(both.send_to_both(9, "/%6Cogin", &login), [200, 429]);
+    for path in ["/LOGIN", "/login/", "//login"] {
+        assert_eq!(both.send_to_both(9, path, &login), [429, 429], "{path}");
+    }
     assert_eq!(both.send_to_both(9, "/login", &["-H", "x-api-key: k-pro-1"]), [200, 200]);
 }
 

@@ -67,7 +67,7 @@ impl<S: Store> Gate<S> {
         if !decision.is_allowed() {
             return Ok(());
         }
-        let actual = actual.into();
+        let actual = actual.into().for_decision(decision);
         let corrections = actual.corrections(decision);
         if corrections.iter().any(|(receipt, _)| receipt.charges().iter().all(is_permit)) {
             self.warn_about_uncharged_costs(decision, &actual);

@@ -1,8 +1,9 @@
 //! Permits within a process: releases and renewals, and a guard that releases the permit of a request when it is dropped.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::Gate;
+use super::{Gate, GateRef};
 use crate::decision::{Decision, Denied};
 use crate::permit::Permit;
 use crate::request::Request;
@@ -32,7 +33,7 @@ use crate::store::{PermitChange, Store, StoreError, SyncStore, poll_once};
 /// ```
 #[must_use = "a guard that is dropped releases its permit"]
 pub struct PermitGuard<'g, S: Store> {
-    gate: &'g Gate<S>,
+    gate: GateRef<'g, S>,
     decision: Decision<'static>,
     /// `None` if no limit bounds the requests in flight, or the permit has been released.
     permit: Option<Permit>,
@@ -127,7 +128,14 @@ impl Permit {
 impl<'g, S: Store> PermitGuard<'g, S> {
     fn new(gate: &'g Gate<S>, decision: Decision<'static>) -> Self {
         let permit = decision.permit();
-        Self { gate, decision, permit }
+        Self { gate: GateRef::Borrowed(gate), decision, permit }
+    }
+
+    /// Converts to a guard that owns a reference to its gate, for a task or the body of a response. `gate` is the gate that
+    /// returned the guard.
+    pub fn into_owned(mut self, gate: Arc<Gate<S>>) -> PermitGuard<'static, S> {
+        let (decision, permit) = (self.decision.clone(), self.permit.take());
+        PermitGuard { gate: GateRef::Shared(gate), decision, permit }
     }
 
     /// Returns the decision of the request.
@@ -146,7 +154,7 @@ impl<'g, S: Store> PermitGuard<'g, S> {
     where
         S: SyncStore,
     {
-        self.permit.as_ref().is_none_or(|permit| permit.renew(self.gate))
+        self.permit.as_ref().is_none_or(|permit| permit.renew(&self.gate))
     }
 
     /// Renews the permit. See [`renew`](Self::renew).
@@ -155,7 +163,7 @@ impl<'g, S: Store> PermitGuard<'g, S> {
     /// If the store did not respond. The caller can repeat the call.
     pub async fn renew_async(&self) -> Result<bool, StoreError> {
         match &self.permit {
-            Some(permit) => permit.renew_async(self.gate).await,
+            Some(permit) => permit.renew_async(&self.gate).await,
             None => Ok(true),
         }
     }
@@ -167,7 +175,7 @@ impl<'g, S: Store> PermitGuard<'g, S> {
     /// If the store did not respond. The permit is then released in the background.
     pub async fn release_async(mut self) -> Result<bool, StoreError> {
         let Some(permit) = &self.permit else { return Ok(true) };
-        let was_live = permit.release_async(self.gate).await?;
+        let was_live = permit.release_async(&self.gate).await?;
         self.permit = None;
         Ok(was_live)
     }
@@ -181,7 +189,7 @@ impl<'g, S: Store> PermitGuard<'g, S> {
 impl<S: Store> Drop for PermitGuard<'_, S> {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
-            permit.release_later(self.gate);
+            permit.release_later(&self.gate);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Reservations within a process: a guard that settles the estimate of a request, or reverts it when it is dropped.
 
-use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, mem};
 
-use super::Gate;
+use super::{Gate, GateRef};
 use crate::call::CallId;
 use crate::decision::{Decision, Denied};
 use crate::request::Request;
@@ -35,7 +36,7 @@ const SETTLE_TTL: Duration = Duration::from_secs(60);
 /// ```
 #[must_use = "a reservation that is dropped reverts its charges"]
 pub struct Reservation<'g, S: Store> {
-    gate: &'g Gate<S>,
+    gate: GateRef<'g, S>,
     decision: Decision<'static>,
     call: ReservedCall,
     /// Whether the charges are reverted when the reservation is dropped.
@@ -89,7 +90,32 @@ impl<'g, S: Store> Reservation<'g, S> {
         let call = ReservedCall::from_decision(id, &decision);
         // The first call still owns the charges that a repetition returns.
         let is_reverted_on_drop = decision.repeated_after().is_none();
-        Self { gate, decision, call, is_reverted_on_drop }
+        Self { gate: GateRef::Borrowed(gate), decision, call, is_reverted_on_drop }
+    }
+
+    /// Converts to a reservation that owns a reference to its gate, for a task or the body of a response. `gate` is the gate
+    /// that returned the reservation.
+    ///
+    /// ```
+    /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
+    /// use std::sync::Arc;
+    ///
+    /// let policy = Policy::from_yaml("rules: [{ name: tokens, limits: [1000/h], cost: tokens }]")?;
+    /// let gate = Arc::new(Gate::new(policy, MemoryStore::new()));
+    /// let request = Request::new("default", Descriptor::new([]).with_cost("tokens", 700));
+    ///
+    /// let reservation = gate.reserve(&request)?.into_owned(Arc::clone(&gate));
+    /// std::thread::spawn(move || reservation.settle(200)).join().unwrap();
+    /// assert_eq!(gate.peek(&request).remaining(), 800);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn into_owned(mut self, gate: Arc<Gate<S>>) -> Reservation<'static, S> {
+        Reservation {
+            gate: GateRef::Shared(gate),
+            decision: self.decision.clone(),
+            call: self.call.clone(),
+            is_reverted_on_drop: mem::take(&mut self.is_reverted_on_drop),
+        }
     }
 
     /// Returns the decision of the request.
@@ -115,8 +141,11 @@ impl<'g, S: Store> Reservation<'g, S> {
         actual: impl Into<ActualCosts<'c>>,
     ) -> Result<(), StoreError> {
         let actual = actual.into();
-        self.gate.warn_about_uncharged_costs(&self.decision, &actual);
-        let settlement = self.call.settlement(&actual, SETTLE_TTL);
+        let settlement = {
+            let actual = actual.for_decision(&self.decision);
+            self.gate.warn_about_uncharged_costs(&self.decision, &actual);
+            self.call.settlement(&actual, SETTLE_TTL)
+        };
         let is_degraded = self.decision.is_degraded();
         self.is_reverted_on_drop = false;
         let first = self.gate.settle_call(&settlement, is_degraded).await;
