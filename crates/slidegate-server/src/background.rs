@@ -13,7 +13,7 @@ use tracing::error;
 /// The supervised background tasks of the server. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct BackgroundTasks {
-    /// The names of the tasks that have returned.
+    /// The names of the tasks that have returned. If there is any, the server is not ready.
     ended: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -37,7 +37,8 @@ impl BackgroundTasks {
         Ok(())
     }
 
-    /// Runs `run` until the process ends, in the task of the caller. The name identifies it in the log and in `/readyz`.
+    /// Runs `run` until the process ends, in the Tokio task of the caller, and again if it panics. `name` identifies
+    /// the background task in the log and in `/readyz`.
     pub async fn keep_running(self, name: &'static str, run: impl AsyncFnMut()) {
         restart_on_panic(run, || log_panicked_task(name)).await;
         self.record_end(name);

@@ -47,7 +47,8 @@ const IDLE_CONNECTION_CLOSE_DELAY: Duration = Duration::from_secs(1);
 /// acknowledgements until every unit that it may have charged has left its window.
 const MIN_CLUSTER_LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The interval at which the log reports denials that were not logged.
+/// The interval at which the log reports the denials that had no line of their own, because their rules had used up
+/// their budgets of lines.
 const UNLOGGED_DENIALS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The maximum number of connections to the admin listener. This limit is separate from `--max-connections`, so that
@@ -153,7 +154,8 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
     Ok(())
 }
 
-/// Starts a task that logs the denials that were not logged, because their rules had used up their budgets of lines.
+/// Starts a task that regularly logs, for each rule, the denials that had no line of their own, because the rule had
+/// used up its budget of lines.
 fn report_unlogged_denials(service: Arc<Service>) {
     let tasks = service.health().background_tasks().clone();
     let report = async move || loop {
@@ -163,7 +165,8 @@ fn report_unlogged_denials(service: Arc<Service>) {
     tokio::spawn(tasks.keep_running("unlogged denials", report));
 }
 
-/// Uses new certificates for new connections to other nodes.
+/// Makes a cluster node use new certificates for new connections to other nodes. Does nothing if the store is not a
+/// cluster.
 fn replace_cluster_certificates(
     service: &Service,
     certificates: &Certificates,
@@ -179,7 +182,7 @@ fn time_until_deadline(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// The resources that the clients of both client listeners share, and their bounds.
+/// The resources that the clients of the HTTP and gRPC listeners share, and their bounds.
 #[derive(Clone)]
 struct ClientResources {
     bounds: ClientBounds,
@@ -264,7 +267,7 @@ async fn drain_grpc_connections(connections: Option<Connections<GrpcProtocol>>) 
 
 /// Serves the admin listener until the process ends, so that `/readyz` responds even while the server drains. Idle
 /// connections cannot delay health probes: each connection closes after its first response, and if the maximum number
-/// of connections is open, a new connection closes the oldest one. `hosts` are the names of the listener.
+/// of connections is open, a new connection closes the oldest one. `hosts` are the host names of the listener.
 fn spawn_admin_listener(
     socket: ListenSocket,
     service: Arc<Service>,
@@ -273,7 +276,7 @@ fn spawn_admin_listener(
 ) {
     let bounds = ClientBounds { max_connections: MAX_ADMIN_CONNECTIONS, ..clients };
     let tasks = service.health().background_tasks().clone();
-    // A budget of its own: bodies of clients do not delay operators.
+    // The admin listener has its own body budget, so that the bodies of clients do not delay operators.
     let bodies = BodyBudget::new(MIN_BODY_BUDGET);
     let router = admin::router(service, hosts);
     let connections = Connections::new(

@@ -1,6 +1,7 @@
 //! Bounds on the resources that clients and keys can use.
 //!
-//! Listeners and settings share them. Each listener enforces the bounds on requests before it reads a request further.
+//! Listeners and settings share these bounds. Each listener enforces the bounds on requests before it reads a request
+//! further.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use slidegate::Jitter;
 /// allow a request if its check fails.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// Maximum size of a request head in bytes: its first line and its headers. A proxy may forward all headers of its
-/// client.
+/// Maximum size of a request head in bytes: its first line and its headers. It is large, because a proxy may forward
+/// all headers of its client.
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// Maximum number of headers of a request.
@@ -23,7 +24,8 @@ pub const MAX_HEADERS: usize = 500;
 /// close together.
 const CONNECTION_AGE_JITTER: Jitter = Jitter::up_to_percent(10);
 
-/// The default of the maximum number of connections from one address is the maximum of all, divided by this number.
+/// The default of the maximum number of connections from one address is the maximum of the listener, divided by this
+/// number.
 const SHARES: usize = 2;
 
 /// The default of the maximum number of connections from one address is not below this number: a small maximum often
@@ -72,13 +74,15 @@ impl ClientBounds {
 /// of a route, so clients cannot influence the number.
 pub const MAX_DESCRIPTORS: usize = 100;
 
-/// Maximum number of descriptors of a request that is handled on the thread of its connection.
+/// Maximum number of descriptors of a request that is handled on the thread of its connection. Requests with more
+/// descriptors are handled on a thread for large calls.
 pub const MAX_DESCRIPTORS_OF_SMALL_REQUEST: usize = 8;
 
 /// Maximum number of entries of all descriptors of a request. Envoy creates one entry for each action of a list.
 pub const MAX_ENTRIES: usize = 1_000;
 
-/// Maximum number of limits that apply to a request with many descriptors. The time of a decision grows with it.
+/// Maximum number of limits that apply to a request with many descriptors, because the time of a decision grows with
+/// the number of limits.
 pub const MAX_HITS: usize = 1_000;
 
 /// Bounds on the keys, the records of calls, the waiting calls and the permits in the memory of this process.
@@ -86,7 +90,7 @@ pub const MAX_HITS: usize = 1_000;
 pub struct StoreBounds {
     /// Maximum number of keys that are counted.
     pub max_keys: usize,
-    /// Maximum memory of all of these together in bytes.
+    /// Maximum memory in bytes of keys, call records, waiting calls and permits together.
     pub max_memory: usize,
     /// Maximum number of records of idempotent calls and of settled reservations.
     pub max_call_records: usize,

@@ -39,7 +39,7 @@ use crate::cli::args::{ServeArgs, reject_ineffective_flags};
 /// Write a policy file with the limits, start `slidegate serve`, and check each request before you serve it:
 /// `curl localhost:8080/v1/check -d '{"attributes":{"client":"alice"}}'`.
 #[derive(Debug, Parser)]
-// Without a width, `-h` prints each flag on one line.
+// A width of 0 disables wrapping, so that `-h` prints each flag on one line.
 #[command(name = "slidegate", version, disable_help_subcommand = true, term_width = 0)]
 pub struct Args {
     #[command(subcommand)]

@@ -72,8 +72,9 @@ pub struct Connections<P> {
     draining: CancellationToken,
 }
 
-/// The places that a connection occupies until it ends. The one of its address is freed first: the next connection, which
-/// waits for a place of the listener, may have the same address.
+/// The slots that a connection occupies until it ends: one of its address, and one of the listener. The slot of the
+/// address is freed first, because the next connection, which waits for a slot of the listener, may have the same
+/// address.
 struct ConnectionSlot {
     _address: Option<AddressShare>,
     _listener: Option<OwnedSemaphorePermit>,
@@ -178,7 +179,7 @@ impl<P: Protocol> Connections<P> {
             tls: self.tls.clone(),
             peer,
             client_timeout: self.bounds.client_timeout,
-            // A token of its own: connections on different threads do not share a lock.
+            // Each connection has its own child token, so that connections on different threads do not share a lock.
             draining: self.draining.child_token(),
         };
         self.threads.serve(stream, async move |stream| {
@@ -201,12 +202,12 @@ impl<P: Protocol> Connections<P> {
 
     async fn wait_until_closed(&self) {
         let all = u32::try_from(max_connections(self.bounds)).unwrap_or(u32::MAX);
-        // The semaphore is never closed.
+        // Acquiring cannot fail, because the semaphore is never closed.
         let _ = self.slots.acquire_many(all).await;
     }
 }
 
-/// An address has its maximum number of open connections.
+/// The error for a connection whose address already has its maximum number of open connections.
 struct ShareExceeded;
 
 /// An accepted client connection without its byte stream: the address of the client, and the settings to serve it.
@@ -282,7 +283,8 @@ impl ConnectionThreads {
                     threads.iter().min_by_key(|thread| Arc::strong_count(&thread.connections));
                 let Some(thread) = least_busy else { return };
                 let guard = thread.connections.clone();
-                // A socket wakes the runtime in which it was created.
+                // The socket moves to the runtime of the thread, because a socket wakes the runtime in which it was
+                // created.
                 let stream = socket::detach(stream);
                 thread.runtime.spawn(async move {
                     match stream.and_then(socket::attach) {

@@ -1,7 +1,7 @@
 //! The service behind all listeners: it decides about calls by the active policy, with the counters of the store, and
 //! records the decisions.
 //!
-//! [`Service::decide`] is the middle of the way of every call: a listener parses a request to a [`Call`], and renders the
+//! Every call passes through [`Service::decide`]: a listener parses a request to a [`Call`], and renders the
 //! [`DecidedCall`]. Nothing in this module knows a protocol. A reload replaces the policy, and keeps the store with its
 //! counters.
 
@@ -106,7 +106,8 @@ pub struct Service {
 /// The options of a service.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
-    /// Whether every rule only observes, because of `--observe`. The rules of the first policy already do.
+    /// Whether every rule only observes, because of `--observe`. Applies to reloaded policies, since the rules of the
+    /// first policy already observe.
     pub is_observe_only: bool,
     /// The memory of the request bodies of all client listeners.
     pub bodies: BodyBudget,

@@ -50,8 +50,8 @@ struct RuleExplanation {
     /// The override of the rule that applies to the request. Null if no override applies.
     #[serde(rename = "override")]
     by_override: Option<String>,
-    /// The overrides of the rule that are not used because of an attribute. If an override applies, only those before it
-    /// whose attribute is missing.
+    /// The overrides of the rule that are not used because of an attribute that is missing or does not match. If an
+    /// override applies, contains only the overrides before it whose attribute is missing.
     unused_overrides: Vec<UnusedOverrides>,
     /// Whether the rule denies the request because an attribute by which the rule counts is missing.
     missing_attribute: bool,
@@ -59,7 +59,7 @@ struct RuleExplanation {
     limits: Vec<LimitExplanation>,
 }
 
-/// The overrides that are not used because of an attribute.
+/// The overrides that are not used because of one attribute, which is missing or does not match their conditions.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct UnusedOverrides {
     attribute: String,
@@ -122,7 +122,8 @@ impl Service {
     /// explanation is incomplete.
     ///
     /// # Errors
-    /// If several descriptors have more than [`MAX_EXPLAINED_RULES`].
+    /// If the request has several descriptors, and their explanation would have more than [`MAX_EXPLAINED_RULES`]
+    /// rules.
     pub async fn explain(
         &self,
         request: &Request<'_>,
@@ -244,7 +245,7 @@ impl RuleExplanation {
         let limits = matched.limits().iter().zip(matched.hits());
         let limits = limits.filter_map(|(limit, hit)| {
             let status = statuses.get(&(match_index, limit.index())).copied();
-            // The status of a block is only known while the key is blocked.
+            // A block has a status only while the key is blocked. Otherwise it is not shown.
             let is_shown = status.is_some() || !limit.is_block();
             is_shown
                 .then(|| LimitExplanation::from_limit_hit_and_status(matched, limit, &hit, status))
@@ -271,7 +272,8 @@ impl LimitExplanation {
         hit: &Hit<'_>,
         limit_status: Option<LimitStatus<'_>>,
     ) -> Self {
-        // Without the store, each instance enforces a share of the limit.
+        // Shows the limit that was enforced: without the store, each instance enforces a share of the limit of the
+        // rule.
         let limit = limit_status.map_or(rule_limit.limit(), |limit_status| limit_status.limit());
         let quota = limit.quota();
         let identity = matched.identity().map(|(name, value)| (name.to_owned(), value.to_string()));

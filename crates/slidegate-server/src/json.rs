@@ -83,7 +83,7 @@ pub fn parse<'b, T: JsonBody<'b>>(text: &'b str) -> Result<T, InvalidBody> {
     parse_object(text, None)
 }
 
-/// Parses a body as [`parse`] does, but accepts only these of the fields of its type.
+/// Parses a body as [`parse`] does, but accepts only the fields in `fields`, a subset of the fields of its type.
 pub fn parse_with_fields<'b, T: JsonBody<'b>>(
     text: &'b str,
     fields: FieldNames,
@@ -100,7 +100,7 @@ fn parse_object<'b, T: JsonBody<'b>>(
     let body = object.and_then(|JsonObject(body): JsonObject<T>| json.end().map(|()| body));
     let body = body.map_err(|error| {
         let problem = describe_json_error(&error);
-        // Errors of fields contain a more specific remedy.
+        // Errors of fields contain a more specific remedy after a semicolon, so the general remedy is not added.
         let has_remedy = problem.contains("; ");
         InvalidBody(if has_remedy { problem } else { format!("{problem}; {}", T::REMEDY) })
     })?;
@@ -167,7 +167,8 @@ pub fn describe_json_error(error: &serde_json::Error) -> String {
     let location = format!("line {} column {}", error.line(), error.column());
     let message = error.to_string().replace("EOF while parsing", "the body ends within");
     let problem = message.strip_suffix(&format!(" at {location}")).unwrap_or(&message);
-    // serde's messages repeat a value or name of any length, and end with the types or fields that are expected.
+    // serde's messages repeat a value or name of any length, and end with the expected types or fields. The two parts
+    // are cut separately, so that the end remains.
     let expected = problem.rfind(", expected").unwrap_or(problem.len());
     let (found, expected) = problem.split_at(expected);
     let [found, expected] = [found, expected].map(|part| truncate(part, MAX_PROBLEM_PART_CHARS));
@@ -263,8 +264,8 @@ fn read_field<'de, D: Deserializer<'de>, V>(
     value.map(Some).map_err(|problem| D::Error::custom(format!("`{name}`: {problem}")))
 }
 
-/// Parses the value of an attribute. An integer or a boolean counts as its text. Other numbers and -0 have several
-/// spellings, such as 1e3 and 1000.0, which would have separate counters.
+/// Parses the value of an attribute. An integer or a boolean counts as its text. Other numbers and -0 are rejected:
+/// they have several spellings, such as 1e3 and 1000.0, which would have separate counters.
 fn parse_attribute_value(json: &str) -> Result<Text<'_>, String> {
     let is_integer = json.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit());
     match json {
@@ -311,7 +312,7 @@ fn parse_idempotency_key(json: &str) -> Result<Text<'_>, String> {
 /// denied.
 fn parse_whole_number(json: &str) -> Option<u64> {
     if json.bytes().all(|byte| byte.is_ascii_digit()) {
-        // Only an overflow fails: the text has at least one digit.
+        // Parsing fails only on an overflow, because the text has at least one digit.
         return Some(json.parse().unwrap_or(u64::MAX));
     }
     let units: f64 = json.parse().ok()?;
@@ -319,7 +320,7 @@ fn parse_whole_number(json: &str) -> Option<u64> {
     (is_whole && units >= 0.0).then_some(units as u64)
 }
 
-/// A visitor of an object whose names the caller chooses.
+/// A serde visitor of a JSON object whose member names the caller chooses, such as the attributes of a request.
 struct MembersVisitor<'b, V> {
     /// The term for a member in error messages.
     term: &'static str,
@@ -350,11 +351,13 @@ impl<'de, V> Visitor<'de> for MembersVisitor<'de, V> {
             } else {
                 !names.insert(name.clone())
             };
-            // Different names may become equal if they are not Unicode. No policy contains such a name.
+            // A repeated name with U+FFFD is skipped: different names may become equal if they are not Unicode, and no
+            // policy contains such a name.
             if is_repeated && name.contains('\u{fffd}') {
                 continue;
             }
-            // JSON parsers disagree on which of two equal names counts. A client could use that to bypass a limit.
+            // A repeated name is rejected: JSON parsers disagree on which of the two counts, and a client could use
+            // that to bypass a limit.
             if is_repeated {
                 let name = excerpt(&name);
                 let message = format!("duplicate {term} `{name}`; send each {term} once");
@@ -379,7 +382,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
 /// The names of fields in JSON.
 type FieldNames = &'static [&'static str];
 
-/// A visitor of an object, which accepts only these fields. `None` accepts all fields of the value.
+/// A serde visitor that accepts only a JSON object with these fields. `None` accepts all fields of the value.
 struct JsonObjectVisitor<T> {
     fields: Option<FieldNames>,
     value: PhantomData<T>,

@@ -14,8 +14,8 @@
 //! curl localhost:8080/v1/check -d '{"attributes":{"client":"alice"}}'
 //! ```
 //!
-//! The modules from top to bottom; each uses only those below it, but the tokens and metrics of reservations and permits
-//! lie below `decide` and `telemetry`. The test `layers` has the exact list, and checks it.
+//! The modules from top to bottom. Each uses only modules below it, except that `decide` and `telemetry` also use the
+//! tokens and metrics of reservations and permits. The test `layers` has the exact list, and checks it.
 //!
 //! | module | content |
 //! |---|---|

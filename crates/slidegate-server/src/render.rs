@@ -1,6 +1,7 @@
 //! Rendering of decisions: status, headers and JSON.
 //!
-//! The listeners use this module, and it uses none of them. The waits in the headers of all protocols have jitter.
+//! The listeners use this module, and it uses none of them. In the headers of all protocols, the waits have jitter,
+//! which is a random increase.
 
 pub mod problem;
 
@@ -85,7 +86,8 @@ impl ResponseRenderer {
         let status = deny_status.unwrap_or(status);
         let json = to_json(&denial.with_status(status.as_u16()))?;
         let mut response = self.build_http_response(decision, status, Some(PROBLEM_JSON), json)?;
-        // A proxy that chooses the status, and does not forward the body, would not know the reason.
+        // A header repeats the reason, because a proxy that chooses the status, and does not forward the body, would
+        // not know it.
         if decision.reason() == Some(Reason::StoreUnavailable) {
             let reason = HeaderValue::from_static("store_unavailable");
             response.headers_mut().insert(REASON_HEADER, reason);
@@ -93,7 +95,7 @@ impl ResponseRenderer {
         Ok(counted(decided, response))
     }
 
-    /// Renders the response to a call that succeeded and has no decision.
+    /// Renders the response to a call that succeeded and has no decision, such as a settlement.
     pub fn success(&self, body: &impl Serialize) -> Result<Counted<Response>, HttpProblem> {
         let mut response = Response::new(to_json(body)?);
         let content_type = HeaderValue::from_static("application/json");
@@ -179,8 +181,9 @@ impl ClassifyResponse for Result<Counted<Response>, HttpProblem> {
     }
 }
 
-/// The decision. The fields outside `limits` describe the limit that determined it. They are null if no rule applies,
-/// or if no limit was evaluated, because the rules that apply evaluate only a sample of the requests.
+/// The decision in the body of a response. The fields outside `limits` describe the limit that determined it. They are
+/// null if no rule applies, or if no limit was evaluated, because the rules that apply evaluate only a sample of the
+/// requests.
 #[derive(Serialize)]
 pub struct CheckResponse<'r> {
     /// Whether the request is allowed: true with status 200. A denial has the `deny_status` of its rule, 429 by
@@ -222,7 +225,7 @@ pub struct ReserveResponse<'r> {
     reservation: Option<&'r str>,
     /// Milliseconds until the token expires. Null if the request is denied.
     expires_in_ms: Option<u64>,
-    /// Units of `limit` that reservations hold which are not settled, with this one if it is allowed. Null if no limit
+    /// Units of `limit` that unsettled reservations hold, including this one if it is allowed. Null if no limit
     /// determined the decision, or if other instances may settle reservations.
     reserved: Option<u64>,
 }

@@ -62,15 +62,15 @@ impl Service {
             }
             Err(error) => {
                 let (none, is_degraded) = (ActualCosts::none(), decision.is_degraded());
-                // If this fails, the estimate stays charged, as if the caller had not settled.
+                // If reverting the charges fails, the estimate stays charged, as if the caller had not settled.
                 let _ = reservation.call.settle_async(&self.gate, &none, ttl, is_degraded).await;
                 Err(error.into())
             }
         }
     }
 
-    /// Returns the units that open reservations hold in the limit that determined a decision. Returns `None` if no limit
-    /// did, if other instances may settle reservations, or if the store was unavailable.
+    /// Returns the units that open reservations hold in the limit that determined a decision. Returns `None` if no
+    /// limit determined it, if other instances may settle reservations, or if the store was unavailable.
     pub(crate) fn reserved_units(
         &self,
         decision: &Decision<'_>,
@@ -83,7 +83,8 @@ impl Service {
         let (_, hit) = limits.find(|(limit, _)| limit.index() == status.limit_index())?;
         let counter = self.store().counter_id(&hit)?;
         let used = status.limit().capacity().saturating_add_signed(-status.outcome().free());
-        // Units that have left the window are settled without effect.
+        // The result is at most the units in use, because reserved units that have left the window are settled without
+        // effect.
         Some(open.reserved_units(&counter, WallClock.now()).min(used))
     }
 

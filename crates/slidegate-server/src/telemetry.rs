@@ -136,7 +136,8 @@ impl Telemetry {
         Some(collectors.top_keys.rollout_report(rule, max_keys, self.clock.now()))
     }
 
-    /// Returns the number of these keys, for each observing rule of a policy.
+    /// Returns, for each observing rule of a policy, the number of keys that it would have denied since its roll-out
+    /// began.
     pub fn observed_key_counts(&self, policy: &Policy) -> Vec<ObservedKeyCount> {
         let collectors = self.collectors.iter();
         collectors.flat_map(|collectors| collectors.top_keys.observed_key_counts(policy)).collect()
@@ -268,8 +269,8 @@ impl Telemetry {
 }
 
 impl PolicyMetrics {
-    /// Logs the denials that were not logged, because their rules had used up their budgets. `policy` is the policy of
-    /// these metrics.
+    /// Logs, for each rule, the denials that had no line of their own, because the rule had used up its budget of
+    /// lines. `policy` is the policy of these metrics.
     pub fn log_unlogged_denials(&self, policy: &Policy) {
         decision_log::log_unlogged_denials(&self.denial_budgets, policy);
     }
@@ -295,8 +296,8 @@ impl Default for CountedLists {
 }
 
 impl CountedLists {
-    /// Adds a list, and returns `true` if the key of the match has not been counted in it. The limits of a match follow
-    /// each other.
+    /// Adds a list, and returns `true` if the key of the match has not been counted in it. Only the last match is
+    /// remembered, because the limits of a match follow each other.
     fn insert(&mut self, match_index: usize, list: TopList) -> bool {
         if self.match_index != match_index {
             *self = Self { match_index, lists: 0 };

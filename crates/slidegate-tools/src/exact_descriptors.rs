@@ -15,8 +15,8 @@ use super::line::{Line, is_attribute_name};
 pub struct ExactDescriptors<'a>(Vec<Vec<&'a str>>);
 
 impl<'a> ExactDescriptors<'a> {
-    /// Returns the descriptors to which the rules of a domain apply, as far as lines can have all their attributes:
-    /// lines in JSON have the attributes of `json_fields`.
+    /// Returns the descriptors to which the rules of a domain apply. Omits a descriptor with an attribute that no line
+    /// can have. Lines in JSON can have the attributes in `json_fields`.
     pub fn from_rules(policy: &'a Policy, domain: &str, json_fields: &JsonFields) -> Self {
         let rules = policy.rules().iter().filter(|rule| rule.domain() == domain);
         let lists = rules.filter_map(|rule| Some(rule.descriptor()?.collect::<Vec<_>>()));

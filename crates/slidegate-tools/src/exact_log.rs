@@ -49,7 +49,7 @@ impl<const N: usize> ExactLog<N> {
     pub fn add(&mut self, now_us: u64, units: u32, lengths_us: &[u64; N]) -> [u32; N] {
         let at_us = self.entries.back().map_or(now_us, |newest| newest.at_us.max(now_us));
         self.units_in_windows(at_us, lengths_us);
-        // From here on the time cannot go back any more.
+        // The time never goes back before the newest entry, so entries outside of all windows are no longer needed.
         self.remove_expired_entries();
         match self.entries.back_mut() {
             Some(newest) if newest.at_us == at_us => {

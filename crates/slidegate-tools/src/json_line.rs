@@ -12,11 +12,12 @@ use thiserror::Error;
 
 use crate::line::{self, ATTRIBUTE_NAMES, VALUE_COUNT};
 
-/// The fields of the time of a request, in the order of their choice. Traefik's `time` is the end of the request.
+/// The fields that may contain the time of a request, in the order in which they are tried. `time` is among the last,
+/// because Traefik's `time` is the end of the request.
 const TIME_FIELDS: [&str; 7] =
     ["StartUTC", "start_time", "ts", "timestamp", "@timestamp", "time", "msec"];
 
-/// The fields of each attribute in [`ATTRIBUTE_NAMES`], in the order of their choice.
+/// The fields that may contain each attribute in [`ATTRIBUTE_NAMES`], in the order in which they are tried.
 const ATTRIBUTE_FIELDS: [&[&str]; VALUE_COUNT] = [
     &["method", "request.method", "RequestMethod", "request_method"],
     &["path", "request.uri", "RequestPath", "request_uri", "uri"],
@@ -40,7 +41,7 @@ const ATTRIBUTE_FIELDS: [&[&str]; VALUE_COUNT] = [
     &["user", "user_id", "ClientUsername", "remote_user"],
 ];
 
-/// The name by which a mapping names the time of a request.
+/// The name in a [`FieldMapping`] that stands for the time of a request in place of an attribute.
 const TIME: &str = "time";
 
 /// A mapping of an attribute, or of the time, to a field: `header.x-api-key=request.headers.X-Api-Key`.

@@ -2,7 +2,8 @@
 //!
 //! `ip ident user [17/May/2015:10:05:03 +0000] "METHOD target HTTP/1.1" status size "referer" "user-agent"`
 //!
-//! A host may precede it. Further fields are ignored. A line must be complete up to the status; it may be cut anywhere after it.
+//! A host may precede the IP address. Fields after the user agent are ignored. A line must be complete up to the
+//! status, and may be cut anywhere after the status.
 
 mod client;
 #[cfg(test)]

@@ -14,13 +14,13 @@ const MAX_LOG_NAME_CHARS: usize = 30;
 /// Interval at which a spinner moves, so that it also moves while nothing is read.
 const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The template if the size of all logs is known.
+/// The template of the progress bar if the size of all logs is known.
 const BAR_TEMPLATE: &str = "{msg} {wide_bar} {percent:>3} % {bytes}/{total_bytes}, {eta} left";
 
-/// The template if the size of a log is unknown, for example of standard input.
+/// The template of the progress bar if the size of a log is unknown, for example of standard input.
 const UNKNOWN_SIZE_TEMPLATE: &str = "{spinner} {msg} {bytes}, {bytes_per_sec}, {elapsed}";
 
-/// The template after all logs have been read.
+/// The template of the progress bar after all logs have been read.
 const REPORT_TEMPLATE: &str = "{spinner} {msg} {elapsed}";
 
 /// A progress bar that shows the number of bytes that have been read, before decompression. It is removed from the

@@ -24,8 +24,8 @@ pub struct Replay<'a> {
     domain: &'a str,
     max_keys: usize,
     clock: ManualClock,
-    /// The gate that decides about the requests. Created at the first request, after the clock has been set to the time
-    /// of the log. A store measures time from its creation.
+    /// The gate that decides about the requests. Created at the first request, when the clock has been set to the time
+    /// of the log, because a store measures time from its creation.
     gate: Option<Gate<MemoryStore<ManualClock>>>,
     reorder_buffer: ReorderBuffer,
     /// The descriptors of each request, or `None` if each request is one descriptor with all attributes of its line.

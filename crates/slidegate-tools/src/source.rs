@@ -69,7 +69,7 @@ impl LogSource {
     /// Reads the next line of the log. Skips a line that is too long.
     pub fn next_line(&mut self) -> io::Result<NextLine<'_>> {
         self.line.clear();
-        // Includes the line end.
+        // The maximum includes the line end.
         let max_bytes = MAX_LINE_BYTES as u64 + 2;
         if self.reader.by_ref().take(max_bytes).read_until(b'\n', &mut self.line)? == 0 {
             return Ok(NextLine::End);

@@ -210,7 +210,8 @@ impl RuleStats {
         }
         self.counts.count_request(request.allowed, fit);
         if let Some(key) = request.key {
-            // A blocked key is denied although its limits have capacity.
+            // The decision about a blocked key is not compared, because the key is denied although its limits have
+            // capacity.
             if !is_blocked {
                 self.deviation.record(fit == LimitFit::Yes, has_capacity);
             }

@@ -56,7 +56,7 @@ pub struct PendingCharge {
     pub context: Option<SettleContext>,
 }
 
-/// A future of an asynchronous store.
+/// A boxed future that waits for an asynchronous store.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A decider of requests: a gate or a limiter, with its extractors.
@@ -123,8 +123,8 @@ pub trait Backend: Send + Sync + 'static {
     }
 }
 
-/// Logs that the server has not added an extension to a request, without which a limit does not count it. `value` is the
-/// name of the attribute, or `key`.
+/// Logs that the server has not added an extension to a request, without which a limit does not count it. `value` is
+/// the name of the attribute that lacks its value, or `key` for a limiter.
 fn log_missing_extension(value: &str, extension: &str) {
     tracing::warn!(
         value,

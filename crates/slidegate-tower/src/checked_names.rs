@@ -12,7 +12,7 @@ pub struct CheckedNames {
     needed_extractors: AtomicU64,
 }
 
-/// A copy belongs to a layer that is about to be changed, so it has compared nothing.
+/// A clone starts without a comparison, because it belongs to a copy of a layer whose names are about to be changed.
 impl Clone for CheckedNames {
     fn clone(&self) -> Self {
         Self::default()

@@ -45,7 +45,7 @@ impl SettleTime {
 /// The callback that determines the final cost of a request from the head of its response.
 type SettleCallback = Arc<dyn Fn(&ResponseHead<'_>) -> Settlement + Send + Sync>;
 
-/// The callback that receives each ruling before the request is allowed or denied.
+/// The callback that receives each decision before the request is allowed or denied.
 type InspectCallback = Arc<dyn Fn(RequestHead<'_>, &Decision<'_>) + Send + Sync>;
 
 impl<R> Clone for LayerConfig<R> {

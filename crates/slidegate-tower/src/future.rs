@@ -121,7 +121,8 @@ where
                     let mut response = match ready!(call.poll(context)) {
                         Ok(response) => response,
                         Err(error) => {
-                            // The charge stays: otherwise dropping the guard could revert it.
+                            // After an error of the service, the charge stays. If the guard were only dropped, it could
+                            // revert the charge.
                             let guard = admission.settle_guard.take();
                             guard.and_then(|guard| guard.settle(Settlement::Keep));
                             return Poll::Ready(Err(error));

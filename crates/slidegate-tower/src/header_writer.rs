@@ -122,7 +122,7 @@ impl HeaderWriter {
     fn format_policy_header(&self, decision: &Decision<'_>) -> Option<HeaderValue> {
         let policy_header = headers::policy_header(self.style, decision)?;
         let policy_header = HeaderValue::from_str(policy_header.as_str()).ok()?;
-        // The header of a calendar limit has the length of the current period.
+        // The header of a calendar limit has the length of the current period, so it is not cached.
         let varies = decision.limits().any(|status| status.limit().has_varying_window());
         if !varies && let Some(limits) = decision.decided_limits() {
             let policy_header = policy_header.clone();

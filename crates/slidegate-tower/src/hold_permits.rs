@@ -89,7 +89,7 @@ where
         let mut response = ready!(self.project().future.poll(context))?;
         let permit = response.extensions_mut().remove::<HeldPermit>();
         Poll::Ready(Ok(response.map(|body| PermitBody {
-            // A server does not poll a body that has ended already.
+            // A server does not poll a body that has ended already, so its permit is released now.
             permit: permit.filter(|_| !body.is_end_stream()),
             body,
         })))
@@ -106,7 +106,7 @@ impl<B: Body> Body for PermitBody<B> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(context));
-        // A server does not poll a body again after its last frame, if the body says that it has ended.
+        // A server does not always poll a body again after its last frame, so the permit is released with that frame.
         if !matches!(frame, Some(Ok(_))) || this.body.is_end_stream() {
             *this.permit = None;
         }

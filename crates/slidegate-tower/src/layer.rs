@@ -267,9 +267,9 @@ impl<R> RateLimitLayer<R> {
         self.with_modified_config(|config| config.on_drop = on_drop)
     }
 
-    /// Returns a layer that also holds the permit of each request until its response body has ended, for policies that bound
-    /// the [requests in flight](slidegate::Limit::concurrent). Without it, the permit is released with the head of the
-    /// response.
+    /// Returns a layer that also holds the permit of each request until its response body has ended, for policies that
+    /// bound the [requests in flight](slidegate::Limit::concurrent). Without this layer, the permit is released with
+    /// the head of the response.
     ///
     /// ```
     /// use slidegate::{Gate, MemoryStore, Policy};

@@ -63,7 +63,7 @@ pub fn check_names(
         let remedy = format_remedy("domains", &domains, most_similar(domain, &domains));
         let problem =
             format!("domain `{domain}`: no rule has this domain, so no limit applies{remedy}");
-        // Without any rule, no name is misspelt.
+        // A policy without any rule is no problem, because no name is misspelt.
         return NamesError::from_problems(if domains.is_empty() { vec![] } else { vec![problem] });
     };
     let extractors: Vec<&str> = attributes.names().collect();
@@ -92,7 +92,8 @@ pub fn find_needed_extractors(policy: &Policy, attributes: &Attributes, domain: 
     needed
 }
 
-/// Returns the rules of a domain that a request of a layer may match.
+/// Returns the rules of a domain that may apply to a request of a layer: not rules whose mode is always `off`, nor
+/// rules for limits that a request states.
 fn enforced_rules<'p>(policy: &'p Policy, domain: &str) -> impl Iterator<Item = &'p Rule> {
     let is_off = |rule: &Rule| {
         let overrides = rule.overrides().iter().map(|own| own.settings());
@@ -180,8 +181,8 @@ impl<'c> AttributeChecker<'c> {
         self.extractors.contains(&name) || (name == "route" && derives_route())
     }
 
-    /// Returns whether no extractor provides an alternative of `per`, but an extractor that no rule uses has a similar name.
-    /// Otherwise another service of the same policy may provide the alternative.
+    /// Returns whether an alternative of `per` is probably misspelt: no extractor provides it, but an extractor that no
+    /// rule uses has a similar name. An alternative without a similar extractor may belong to another service.
     fn is_misspelt(&self, name: &str) -> bool {
         !self.has_extractor(name) && most_similar(name, &self.unused).is_some()
     }

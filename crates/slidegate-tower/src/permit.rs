@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::backend::Backend;
 
-/// A permit is renewed each time this part of its time to live has passed, so that two renewals may fail.
+/// The number of renewals of a permit within its time to live: with 3, two of them may fail before the permit expires.
 const RENEWALS_PER_TTL: u32 = 3;
 
 /// The permit of a request in flight. [`RateLimit`](crate::RateLimit) adds it to the extensions of the response. When the

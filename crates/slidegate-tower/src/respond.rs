@@ -60,7 +60,8 @@ enum DenialReason<'d> {
 #[derive(Clone, Copy, Debug)]
 pub struct MissingExtension {
     pub name: &'static str,
-    /// The status that the layer has for such denials; `None` for the status of other denials.
+    /// The status of such denials that is set in the layer; `None` if they have the status of other denials, such as
+    /// 429.
     pub status: Option<StatusCode>,
 }
 

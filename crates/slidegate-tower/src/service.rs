@@ -49,8 +49,8 @@ impl<I, R> RateLimit<I, R> {
 
 impl<R> LayerConfig<R> {
     /// Sets the empty `admission` of an allowed request, or returns the response to a denied or malformed request as
-    /// `Err`. The decision and the admission are passed by reference, because they are large. The inner decision is
-    /// moved out of the decision only if the charge may be settled or reverted.
+    /// `Err`. The decision and the admission are passed by reference, because they are large. If the charge may be
+    /// settled or reverted, the decision moves into the settle guard, and `decision` becomes `Uncounted`.
     pub(crate) fn admit<ResBody>(
         &self,
         decision: &mut BackendDecision<'_>,
@@ -107,7 +107,7 @@ impl<R> LayerConfig<R> {
         R: Respond<ResBody>,
     {
         let jitter = self.header_writer.draw_jitter();
-        // `Denial` shows a decision that borrows nothing.
+        // The decision in a `Denial` must not borrow from the limiter, because responders get a `Decision<'static>`.
         let decision = decision.clone().into_owned();
         let missing = self.backend.missing_extension(&decision, head);
         let missing =
@@ -183,10 +183,11 @@ where
         let mut decision = config.backend.decide(&config.options, head);
         let mut admission = Admission::default();
         let result = decision.as_mut().map(|decision| config.admit(decision, head, &mut admission));
-        // The decision borrows from the configuration, which moves into the future.
+        // The decision borrows from the configuration, which then moves into the response future.
         drop(decision);
         match result {
-            // Not in a function of its own, because each call would copy the large values once more.
+            // This branch is not a function of its own, because the call would copy the large request and admission
+            // once more.
             Some(Ok(())) => {
                 config.add_reservation(&mut admission, &mut request);
                 let call = self.inner.call(request);
@@ -208,7 +209,8 @@ impl<I, R> RateLimit<I, R> {
         I: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
         R: Respond<ResBody>,
     {
-        // Takes the service that was polled ready. A clone of it may not be ready.
+        // Uses the service that was polled ready for this request, and its clone for the next: a clone may not be
+        // ready.
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
         let (parts, body) = request.into_parts();

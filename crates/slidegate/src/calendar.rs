@@ -71,7 +71,7 @@ struct CalendarFields {
     period: Period,
     week_start: Weekday,
     time_zone: String,
-    /// Empty for the default.
+    /// The start of the periods, as text; empty for midnight of the first day.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     start: String,
 }
@@ -101,14 +101,14 @@ struct CalendarRules {
     period: Period,
     week_start: Weekday,
     start: PeriodStart,
-    /// See [`civil::lead_s`].
+    /// The average duration by which period 0 began before the Unix epoch; see [`civil::lead_s`].
     lead_s: u32,
     time_zone: TimeZone,
     time_zone_name: Box<str>,
     cache: PeriodCache,
 }
 
-/// All calendars that were created.
+/// The rules of all calendars that were created, so that equal calendars share one value.
 static CALENDARS: Mutex<Vec<&'static CalendarRules>> = Mutex::new(Vec::new());
 
 /// A period of a calendar: its number, counted from the period that contains the Unix epoch, and its start and end.
@@ -129,9 +129,9 @@ impl PeriodSpan {
 /// machine: the boundary between two periods that is nearest to this machine's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PeriodBoundary {
-    /// The phase before the boundary, in microseconds.
+    /// The phase, that is, counter time minus time, before the boundary, in microseconds.
     pub(crate) phase_us: u64,
-    /// The number of the window of counter time at whose start the boundary is.
+    /// The number of the window, in counter time, that begins at the boundary.
     pub(crate) window: u32,
     /// The duration by which the phase grows at the boundary, in seconds.
     pub(crate) phase_step_s: u32,
@@ -186,7 +186,8 @@ impl Calendar {
         time_zone: &TimeZone,
         name: &str,
     ) -> Self {
-        // Months and years are the same for every first day of a week.
+        // Only weeks depend on the first day of a week. All other calendars have Monday, so that equal ones share one
+        // value.
         let week_start = if period == Period::Week { week_start } else { Weekday::Monday };
         let mut calendars = CALENDARS.lock();
         let is_same = |other: &&&CalendarRules| {
@@ -263,8 +264,8 @@ impl Calendar {
         ((span.number + 1) * self.0.period.window_us()).saturating_sub(span.end_us)
     }
 
-    /// Returns the boundary that is nearest to `time`. A machine whose clock differs by less than half a period finds with
-    /// it the counter time of its own time.
+    /// Returns the boundary that is nearest to `time`. With it, a machine whose clock differs by less than half a
+    /// period can convert its own time into counter time.
     pub(crate) fn nearest_boundary(&self, time: Timestamp) -> PeriodBoundary {
         let [previous, current, next] = self.spans(time);
         let is_first_half = time.as_micros() < current.start_us.midpoint(current.end_us);
@@ -275,7 +276,7 @@ impl Calendar {
         };
         let phase_us = self.phase_of(&before);
         let step_us = self.phase_of(&after).saturating_sub(phase_us);
-        // Time zones change their offset at whole seconds, so periods have whole seconds too.
+        // Time zones change their offset at whole seconds, so the phase grows by whole seconds.
         let to_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         PeriodBoundary {
             phase_us,
@@ -284,8 +285,8 @@ impl Calendar {
         }
     }
 
-    /// Converts a counter time to the counter time that the same moment has with the phase of the period `number`, which is
-    /// a later one: the moment is that long before the end of this period.
+    /// Converts a counter time to the counter time of the same moment with the phase of a later period, whose number is
+    /// `number`. The duration from it to the end of that period's window is then the duration to the end of the period.
     pub(crate) fn time_relative_to_period(
         &self,
         counter_time: Timestamp,
@@ -307,7 +308,7 @@ impl Calendar {
         }
     }
 
-    /// Returns the period that contains a time, between the previous and the next one.
+    /// Returns the previous period, the period that contains a time, and the next period.
     fn spans(&self, time: Timestamp) -> [PeriodSpan; 3] {
         match self.0.cache.latest() {
             Some(spans) if spans[1].contains(time.as_micros()) => spans,
@@ -328,7 +329,8 @@ impl From<Period> for Calendar {
     }
 }
 
-/// Two calendars are equal if they have the same periods, time zone and first day of the week.
+/// Two calendars are equal if they have the same periods, time zone, first day of the week and start: they then share
+/// their rules.
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.0, other.0)

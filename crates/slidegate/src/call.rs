@@ -24,7 +24,7 @@ impl CallId {
     pub fn unique() -> Self {
         static PROCESS: OnceLock<u64> = OnceLock::new();
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        // std seeds the hasher with random bits of the operating system.
+        // The hash is random, because std seeds the hasher with random bits of the operating system.
         let process = *PROCESS.get_or_init(|| RandomState::new().hash_one(0));
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Self((u128::from(process) << 64 | u128::from(count)).to_be_bytes())

@@ -95,9 +95,9 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
 /// The default clock.
 ///
-/// It starts at the time of the wall clock and advances with the processor's counter, which is cheaper to read. The
-/// counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at most 500 µs per
-/// second. A correction may set the clock back by up to 25 µs.
+/// It starts at the time of the wall clock and advances with the processor's counter, which is cheaper to read than the
+/// wall clock. The counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at
+/// most 500 µs per second. A correction may set the clock back by up to 25 µs.
 ///
 /// If the wall clock differs by more than half a second, it has stepped: time synchronization has set it, or the machine
 /// was suspended. The clock does not follow a step, so a step neither opens nor closes a rolling window. Calendar periods
@@ -131,7 +131,7 @@ impl Clock for SystemClock {
 /// The wall clock of the machine, for times that other machines compare with their own clocks: dates, and counters in a
 /// store that several machines share.
 ///
-/// Within one process use a [`SystemClock`], since the wall clock may be adjusted.
+/// Within one process use a [`SystemClock`], because an adjustment of the wall clock opens or closes windows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WallClock;
 
@@ -142,7 +142,7 @@ impl Clock for WallClock {
             reason = "this module is the only one that reads time"
         )]
         let wall = std::time::SystemTime::now();
-        // A misconfigured wall clock may show a time before 1970.
+        // A misconfigured wall clock may show a time before 1970, which becomes the Unix epoch.
         Timestamp(ceil_micros(wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()))
     }
 }
@@ -150,8 +150,8 @@ impl Clock for WallClock {
 /// A clock for times that several machines compare: a [`SystemClock`] that is set to the wall clock by each call of
 /// [`sync_with_wall_clock`](Self::sync_with_wall_clock).
 ///
-/// Clock synchronization such as NTP adjusts only the wall clock, but a wall clock that is read for each decision costs
-/// more.
+/// Clock synchronization such as NTP adjusts only the wall clock, but reading the wall clock for each decision costs
+/// more than reading this clock.
 #[derive(Debug)]
 pub struct DriftCorrectedClock {
     clock: SystemClock,

@@ -25,7 +25,7 @@ pub struct ClusterOptions {
     on_partition: OnPartition,
 }
 
-/// The behaviour of a node while other nodes are unreachable.
+/// The behavior of a node while other nodes are unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -71,7 +71,7 @@ impl ClusterOptions {
         }
     }
 
-    /// Sets the behaviour while nodes are unreachable.
+    /// Sets the behavior while nodes are unreachable.
     pub fn with_on_partition(self, on_partition: OnPartition) -> Self {
         Self { on_partition, ..self }
     }
@@ -82,7 +82,7 @@ impl ClusterOptions {
         self.max_unsynced
     }
 
-    /// Returns the behaviour while nodes are unreachable.
+    /// Returns the behavior while nodes are unreachable.
     pub fn on_partition(&self) -> OnPartition {
         self.on_partition
     }

@@ -1,4 +1,4 @@
-//! A number of 64 bits for structs of numbers of 32 bits, which need no padding then.
+//! A 64-bit number that is stored as two 32-bit numbers, so that a struct with other 32-bit numbers needs no padding.
 
 /// A number of 64 bits with the alignment of a `u32`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -51,18 +51,18 @@ pub struct Decision<'l> {
     result: ChargeResult,
     /// One limit for each outcome of the result.
     limits: DecisionLimits<'l>,
-    /// Index of the binding limit.
+    /// Index of the binding limit, the limit that clients see; `None` if no limit is binding.
     binding: Option<u16>,
     is_degraded: bool,
-    /// The reason of a denial that no limit made.
+    /// The reason for a denial that no limit caused, such as an unavailable store.
     other_reason: Option<Reason>,
     details: Option<Box<Details>>,
 }
 
-/// The details that few decisions have.
+/// Details that few decisions have, in a type of their own so that other decisions are small.
 #[derive(Clone, Debug, Default)]
 struct Details {
-    /// The failure of the store, because of which the decision is degraded.
+    /// The failure of the store because of which the decision was made without the store.
     store_error: Option<StoreError>,
     /// The time since the first call with the same idempotency key.
     repeated_after: Option<Duration>,
@@ -174,8 +174,8 @@ impl<'l> Decision<'l> {
         self
     }
 
-    /// Returns a denial with the same limits. The request may fit, but it must wait for other requests: the binding
-    /// limit gets this `retry_after`. `None` leaves the `retry_after` of a denial unchanged. The decision must not have
+    /// Converts the decision on a request that would have to wait for earlier requests to a denial, even if the request
+    /// fits. The binding limit gets this `retry_after`; with `None`, it keeps its own. The decision must not have
     /// charges.
     pub(crate) fn into_denial(mut self, retry_after: Option<Duration>) -> Self {
         let binding =
@@ -187,7 +187,7 @@ impl<'l> Decision<'l> {
         self
     }
 
-    /// Sets the reason of a denial that no limit made. The decision must not have charges.
+    /// Sets the reason for a denial that no limit caused. The decision must not have charges.
     pub(crate) fn with_reason(self, reason: Reason) -> Self {
         Self { other_reason: Some(reason), ..self }
     }
@@ -309,7 +309,7 @@ impl<'l> Decision<'l> {
     }
 
     /// Returns the status of every limit that applies, in the order of the policy or the limiter. Limits that the store
-    /// did not have to evaluate are left out, and the `block` of a rule unless the key is blocked.
+    /// did not have to evaluate are left out. So is the `block` of a rule, unless the key is blocked.
     pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         let known = self.outcomes().iter().enumerate().filter(|(_, outcome)| outcome.is_known());
         let statuses = known.filter_map(|(index, outcome)| self.limits.status(index, *outcome));
@@ -325,11 +325,12 @@ impl<'l> Decision<'l> {
     /// Returns the status of the binding limit, which is the limit that clients see; `None` if no limit is binding.
     ///
     /// If the request is denied, the binding limit is the denying limit with the longest wait; the wait of a cost that
-    /// never fits counts as infinite. A limit on [requests in flight](crate::Limit::concurrent), whose wait is not known, is
-    /// binding only if no other limit denies. If the request is allowed, the binding limit is the one with the smallest
-    /// fraction remaining, of the limits that do not bound the requests in flight if there are any. Only one of all [joint](Veto::Jointly) limits is considered. If the request is denied
-    /// because none of them fits, this is the limit with the shortest wait. If the request is allowed, this is the
-    /// limit with the largest fraction remaining. Limits that only observe are never binding.
+    /// never fits counts as infinite. A limit on [requests in flight](crate::Limit::concurrent), whose wait is not
+    /// known, is binding only if no other limit denies. If the request is allowed, the binding limit is the limit with
+    /// the smallest fraction remaining. A limit on requests in flight is then binding only if there are no other
+    /// limits. Only one of all [joint](Veto::Jointly) limits is considered. If the request is denied because no joint
+    /// limit fits, it is the joint limit with the shortest wait. If the request is allowed, it is the joint limit with
+    /// the largest fraction remaining. Limits that only observe are never binding.
     pub fn binding(&self) -> Option<LimitStatus<'_>> {
         self.limits.status(usize::from(self.binding?), *self.binding_outcome()?)
     }

@@ -22,21 +22,22 @@ use crate::store::{CallSettlement, PermitChange, SettleResult};
 /// decision that uses them.
 const MIN_LOCAL_COUNTS_LIFETIME: Duration = Duration::from_secs(1);
 
-/// Value of `needed_until` if there are no counts in memory.
+/// The value of `InMemoryFallback::needed_until`, the time until which counts are kept, if there are no counts.
 const NEEDED_UNTIL_IF_NO_COUNTS: u64 = 0;
 
 /// A fallback that enforces limits in memory while the store is unavailable. The first decision without the store
 /// creates the counts. They are dropped when the store responds again and the windows of all counts have passed. All
 /// outages within a window therefore share the same counts, and each limit is granted in memory only once per window.
 pub(crate) struct InMemoryFallback {
-    /// The clock runs already, because starting a clock at the time when the store fails could delay decisions.
+    /// The options of the counts. Their clock runs already, because starting a clock when the store fails could delay
+    /// decisions.
     options: LocalCountsOptions,
     counts: ArcSwapOption<LocalCounts>,
     /// The time at which the last count leaves its window, in microseconds; [`NEEDED_UNTIL_IF_NO_COUNTS`] if there are
     /// no counts. While the store is available, decisions read no other field. The value is set after `counts` is
     /// filled and cleared before `counts` is emptied, so that no counts are lost.
     needed_until: AtomicU64,
-    /// The number of records that were evicted from counts which have been dropped.
+    /// The number of call records that were evicted from earlier counts in memory, which have been dropped since.
     evicted_call_records: AtomicU64,
 }
 
@@ -174,7 +175,7 @@ impl InMemoryFallback {
         let created = Arc::new(created);
         let none: Option<Arc<LocalCounts>> = None;
         let previous = self.counts.compare_and_swap(&none, Some(created.clone()));
-        // Another thread may have created counts in the meantime.
+        // If another thread has created counts in the meantime, these counts are used.
         Guard::into_inner(previous).unwrap_or(created)
     }
 

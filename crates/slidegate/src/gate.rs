@@ -1,9 +1,9 @@
 //! The [`Gate`], which decides requests by a policy with the counters of a store, and in memory while the store is
 //! unavailable.
 //!
-//! A gate returns a [`Decision`](crate::Decision), a [`Reservation`], which guards an estimated charge, or a [`PermitGuard`],
-//! which guards a request in flight. [`ReservedCall`] and [`Permit`] are the same as plain data, which another process can
-//! settle or release.
+//! A gate returns a [`Decision`](crate::Decision), a [`Reservation`], which guards an estimated charge, or a
+//! [`PermitGuard`], which guards a request in flight. [`ReservedCall`] and [`Permit`] are reservations and permits as
+//! plain data, so that another process can settle or release them.
 
 // `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
 // `decide.rs` calls the store; a request with refunds takes two calls. `wait.rs` decides requests that wait until they
@@ -63,12 +63,12 @@ pub struct Gate<S = MemoryStore> {
     policy: ArcSwap<Policy>,
     store: S,
     fallback: InMemoryFallback,
-    /// The requests that wait until they fit.
+    /// The queues of requests that wait for capacity in place of a denial.
     wait_queues: WaitQueues,
     warned_costs: WarnedCosts,
 }
 
-/// The gate of a guard.
+/// The gate of a [`Reservation`] or a [`PermitGuard`]: borrowed, or shared, so that a task can own the guard.
 enum GateRef<'g, S> {
     Borrowed(&'g Gate<S>),
     Shared(Arc<Gate<S>>),
@@ -163,20 +163,21 @@ impl<S> Gate<S> {
 }
 
 /// The numbers of the requests that wait at a gate, and of its counts in memory, which were made while the store was
-/// unavailable. They are kept until their windows have passed.
+/// unavailable. The counts are kept until their windows have passed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GateStats {
     /// The requests that wait now, and the results of the requests that have waited.
     pub waits: WaitStats,
-    /// Number of keys that are counted in memory.
+    /// Number of keys that are counted in memory, because the store was unavailable.
     pub local_keys: usize,
-    /// Bytes of memory that these keys take.
+    /// Bytes of memory that the keys of [`local_keys`](Self::local_keys) take.
     pub local_key_bytes: usize,
-    /// Number of calls that are remembered in memory.
+    /// Number of calls that are remembered in memory, so that a repetition is not charged again.
     pub local_call_records: usize,
-    /// Bytes of memory that these calls take.
+    /// Bytes of memory that the calls of [`local_call_records`](Self::local_call_records) take.
     pub local_call_record_bytes: usize,
-    /// Number of calls that were forgotten too early since the start, because of a bound.
+    /// Number of call records in memory that were evicted before they expired, since the start. A repetition of such a
+    /// call is charged again.
     pub local_evicted_call_records: u64,
 }
 

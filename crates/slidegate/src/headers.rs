@@ -7,12 +7,13 @@
 //! | [`X`](Style::X) | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 99`, `X-RateLimit-Reset: 1750000080` |
 //! | [`None`](Style::None) | |
 //!
-//! All styles but [`None`](Style::None) have the binding limit, and `Ietf` has all limits and their names. Limits of rules
-//! with `headers: false` are left out; in place of a binding limit of such a rule, the headers have the visible limit with
-//! the smallest share left. The reset of a denial is the time at which the request would fit; otherwise it is the time at
-//! which no unit of the limit is in use. If an allowed request leaves no unit, the parameter `t` of `Ietf` is the time until
-//! another unit is available, or it is absent if that time is not known. Times are whole seconds, rounded up. `Retry-After` is part of every denial with a known wait, in every style, for
-//! clients and proxies that do not read rate-limit headers. A denial of a request that never fits has neither a reset nor
+//! All styles but [`None`](Style::None) have the binding limit, and `Ietf` has all limits and their names. Limits of
+//! rules with `headers: false` are left out; in place of a binding limit of such a rule, the headers have the visible
+//! limit with the smallest share left. The reset of a denial is the time at which the request would fit; otherwise it
+//! is the time at which no unit of the limit is in use. If an allowed request leaves no unit, the parameter `t` of
+//! `Ietf` is the time until another unit is available, or it is absent if that time is not known. Times are whole
+//! seconds, rounded up. `Retry-After` is part of every denial with a known wait, in every style, for clients and
+//! proxies that do not read rate-limit headers. A denial of a request that never fits has neither a reset nor
 //! `Retry-After`. The limit is the max of the quota; with a token bucket whose burst is larger, the remaining units may
 //! exceed it.
 //!
@@ -58,8 +59,8 @@ const RETRY_AFTER_HEADER_NAME: &str = "retry-after";
 /// other clients or after the limit has capacity again (RFC 9111, section 4.2.2).
 pub const NO_STORE: (&str, &str) = ("cache-control", "no-store");
 
-/// The number of bytes that a value can have without a heap allocation: enough for three limits with names of usual
-/// length.
+/// The number of bytes that a header value can have without a heap allocation: enough for three limits with names of
+/// usual length.
 const MAX_INLINE_TEXT_BYTES: usize = 128;
 
 /// A header name, in lower case, and its value.
@@ -128,7 +129,8 @@ struct StyleDefinition {
     /// Whether the values are lists, so that several decisions about one request can append their values.
     has_list_values: bool,
     /// The function that returns the value of the first header, if this header is the same for all decisions with the
-    /// same limits; otherwise `None`, because it has only the binding limit, which depends on counts.
+    /// same limits. `None` if the first header has only the binding limit, because the counts determine which limit is
+    /// binding.
     write_policies: Option<fn(&Decision<'_>) -> HeaderText>,
 }
 
@@ -313,7 +315,8 @@ pub fn for_each_status(
 ) {
     if let Some(limit) = shown_limit(decision) {
         let context = HeaderContext::new(decision, &limit, clock, jitter);
-        // Calls that the compiler can inline: function pointers in the definitions of the styles take more instructions.
+        // A `match`, so that the compiler can inline the calls: function pointers in `STYLE_DEFINITIONS` take more
+        // instructions.
         match style {
             Style::Ietf => ietf::write_status(&context, &mut on_header),
             Style::Draft03 => three_fields::write_draft03_headers(&context, &mut on_header),
@@ -357,10 +360,12 @@ impl<'r> HeaderContext<'r> {
         clock: &'r dyn Clock,
         jitter: JitterSample,
     ) -> Self {
-        // A block is not shown: the limit is shown in its place, as used up until the block ends.
+        // Headers do not show the `block` of a rule. While a key is blocked, they show the limit as used up until the
+        // block ends.
         let is_blocked = decision.reason() == Some(Reason::Blocked);
         let remaining = if is_blocked { 0 } else { limit.remaining() };
-        // A limit that fits a denied request is shown in place of a limit without headers.
+        // If the shown limit fits a denied request, a limit with `headers: false` denies the request, so the headers
+        // have the reset of the shown limit.
         let wait = if decision.is_allowed() || (limit.fits() && !is_blocked) {
             Some(limit.reset_after())
         } else {

@@ -65,9 +65,9 @@ pub enum ChargeWhen {
 /// because no settlement may end a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
-    /// The number of limits of the key, at least one: of the hits directly before this one, whose keys have the same values,
-    /// with the same veto, which is not [`Veto::Jointly`]. The block starts when one of them does not fit while the hit of the
-    /// block fits.
+    /// The number of limits of the key, at least one. Their hits are directly before the hit of the block. The keys of
+    /// all these hits have the same values, and the hits have the same veto, which is not [`Veto::Jointly`]. The block
+    /// starts when one of the limits does not fit while the hit of the block fits.
     pub limits: u8,
     /// Whether a call during the block extends it: the hit is also charged while it does not fit.
     pub extends: bool,
@@ -130,9 +130,9 @@ impl<'a> Hit<'a> {
         Self { required: 0, veto: Veto::Never, charge: ChargeWhen::Always, ..self }
     }
 
-    /// Returns an identifier of the counter that the hit charges, for a store that identifies counters by text: the text of
-    /// the key and the [shape](Limit::shape_text) of the limit. A hit for a counter of a receipt has the identifier in the
-    /// receipt.
+    /// Returns an identifier of the counter that the hit charges, for a store that identifies counters by text: the
+    /// text of the key and the [shape](Limit::shape_text) of the limit. If the hit was created from a receipt, returns
+    /// the identifier in the receipt.
     ///
     /// ```
     /// use slidegate::Limit;
@@ -152,7 +152,8 @@ impl<'a> Hit<'a> {
         }
     }
 
-    /// Returns whether the hit, if it is the only one of its request, is charged if it fits, and not otherwise.
+    /// Returns whether a request with only this hit charges it exactly if it fits, so that a store can check and charge
+    /// in one step.
     #[inline]
     pub fn is_charged_only_if_it_fits(&self) -> bool {
         let is_charged_only_if_it_fits = match self.charge {

@@ -31,7 +31,8 @@ pub(crate) fn is_host_attribute(name: &str) -> bool {
 fn strip_port_and_brackets(text: &str) -> &str {
     let text = trim_trailing_dots_and_white_space(text.trim_ascii_start());
     if let Some((inside, _)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
-        // Brackets around other text are kept: without them, its colons would separate a port.
+        // Brackets around text that is not an IPv6 address are kept: without them, a colon in the text would separate a
+        // port.
         return if is_ipv6(inside) { inside } else { &text[..inside.len() + 2] };
     }
     match text.split_once(':') {

@@ -57,7 +57,8 @@ impl<'k> IdempotencyKey<'k> {
         let key = Sha256::digest(self.key.as_bytes());
         let mut digest = RequestDigest(Sha256::new());
         digest.write(self.operation.as_bytes());
-        // With a longer time than the first call, a repetition could outlive its record.
+        // The time is part of the digest: a repetition with a longer time than the first call could arrive after the
+        // record has expired.
         digest.write_number(ceil_micros(self.ttl));
         write_request(&mut digest);
         let request = digest.0.finalize();
@@ -77,13 +78,13 @@ impl<'k> IdempotencyKey<'k> {
 pub(crate) struct RequestDigest(Sha256);
 
 impl RequestDigest {
-    /// Adds a part.
+    /// Adds a part of the request to the digest.
     pub(crate) fn write(&mut self, part: &[u8]) {
         self.write_number(part.len() as u64);
         self.0.update(part);
     }
 
-    /// Adds a number.
+    /// Adds a number to the digest.
     pub(crate) fn write_number(&mut self, number: u64) {
         self.0.update(number.to_le_bytes());
     }

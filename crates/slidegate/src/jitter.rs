@@ -86,7 +86,7 @@ impl FromStr for Jitter {
     fn from_str(text: &str) -> Result<Self, JitterError> {
         let malformed = || JitterError::Malformed(text.to_owned());
         let number = text.strip_suffix('%').ok_or_else(malformed)?;
-        // `parse` would also take a plus sign.
+        // The digits are checked first, because `parse` also accepts a plus sign.
         if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
             return Err(malformed());
         }

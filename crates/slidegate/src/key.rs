@@ -3,8 +3,8 @@
 //!
 //! A key borrows its parts. Stores hash it, or write it as text, without allocating unless the text is very long.
 //! Different keys have different texts and different hash inputs. Both are stable across processes and versions,
-//! because stores that share counts identify them by text or hash. Only the hashed keys of a limiter are local to their
-//! process.
+//! because stores that share counts identify a key by its text or hash. Only the hashed keys of a limiter are local to
+//! their process.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -90,8 +90,8 @@ impl Scope {
     }
 }
 
-/// The group of a key in a store in memory. Each limit of a rule has a group, which it may share with other limits. A group
-/// that has its share of the keys loses keys first.
+/// The group of a key in a store in memory. Each limit of a rule has a group, which it may share with other limits. The
+/// store first evicts keys of groups that have at least their share of all keys.
 pub type KeyGroup = u8;
 
 /// The identity of a counter: a scope (domain, rule and limit), and the values that the rule counts by.
@@ -177,8 +177,7 @@ impl<'a> Key<'a> {
     }
 
     /// Returns the sub-key with this index. A policy can split the counts of a key over several sub-keys, and selects
-    /// one sub-key for each request. Other keys are returned
-    /// unchanged.
+    /// one sub-key for each request. A key that consists of hashes or of a store's identifier is returned unchanged.
     pub fn with_part(self, part: u16) -> Self {
         match self.0 {
             KeyRepr::Named { scope, values, .. } => {
@@ -326,7 +325,8 @@ impl<'a> Key<'a> {
                 writer.0.finish()
             }
             KeyRepr::Hashed { stable_hash, .. } => stable_hash,
-            // The phase is the stable hash modulo the window.
+            // The receipt has only the phase, which is the stable hash modulo the window, so it leads to the same phase
+            // again.
             KeyRepr::Counter { phase_us, .. } => phase_us,
         }
     }
@@ -350,7 +350,7 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-// Defined here rather than in `limit.rs`, because keys depend on limits.
+// The methods of limits that compute with a key. They are not in `limit.rs`, because keys depend on limits.
 impl Limit {
     /// Returns the phase of a key at `now`, in microseconds: the offset that is added to `now` to get the time of its
     /// counter. For fixed windows with [`Align::Key`](crate::Align::Key), the phase is a stable hash of the key; for a
@@ -360,8 +360,8 @@ impl Limit {
         self.phase_after_steps_us(key, now, || 0)
     }
 
-    /// Returns the phase of a key for a clock that does not follow the steps of the wall clock, which `step_us` returns. The
-    /// sum of `now` and the phase is modulo 2^64.
+    /// Returns the phase of a key for a clock that does not follow the steps of the wall clock. `step_us` returns the
+    /// sum of these steps. The phase is added to `now` modulo 2^64, because steps back are negative.
     #[inline]
     pub(crate) fn phase_after_steps_us(
         &self,

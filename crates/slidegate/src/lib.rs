@@ -108,11 +108,11 @@
 //! ```
 //!
 //! Data flows in one direction. The policy does not depend on stores, stores do not depend on the policy, and the
-//! algorithms use no clock, lock or I/O. A [`Hit`](store::Hit) is one charge: a [`Key`](store::Key), a [`Limit`], a cost, and the conditions of
-//! admission. A [`Store`] charges all hits of a request or none, and returns one [`Outcome`](store::Outcome) for each hit. A
-//! [`Decision`] says whether the request is allowed, and names the binding outcome, which is the outcome that clients
-//! see. A denial is a value. Only methods that wait or return a guard, and [`Decision::into_result`], return it as the error
-//! [`Denied`].
+//! algorithms use no clock, lock or I/O. A [`Hit`](store::Hit) is one charge: a [`Key`](store::Key), a [`Limit`], a
+//! cost, and the conditions of admission. A [`Store`] charges all hits of a request or none, and returns one
+//! [`Outcome`](store::Outcome) for each hit. A [`Decision`] says whether the request is allowed, and names the binding
+//! outcome, which is the outcome that clients see. A denial is a value. Only methods that wait or return a guard, and
+//! [`Decision::into_result`], return it as the error [`Denied`].
 //!
 //! # Features
 //!

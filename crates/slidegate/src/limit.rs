@@ -298,12 +298,13 @@ impl Limit {
         if let Some(calendar) = self.calendar_periods() {
             let PeriodBoundary { phase_us, window, phase_step_s } =
                 calendar.nearest_boundary(now());
-            // Without ticks, a remote store keeps a state until the end of the period, and no window longer.
+            // With a tick length of 0, a remote store keeps a state only until the end of the period, and no window
+            // longer.
             let params =
                 LimitParams { extra: window, max_debt: phase_step_s, tick_us: 0, ..self.params() };
             return (params, phase_us);
         }
-        // The time has no effect on the phase of other limits.
+        // Only the phase of a calendar limit depends on the time, so `now` need not be called.
         let _ = now;
         (self.params(), self.phase_us(key, Timestamp::default()))
     }
@@ -325,7 +326,8 @@ impl Limit {
     }
 
     /// Returns the properties that separate the counters of two limits on the same key: the algorithm, the window, and
-    /// its precision, alignment or calendar. For [requests in flight](Self::concurrent), the window is not included. Max and burst are not included, so that counts survive a change of max or burst.
+    /// its precision, alignment or calendar. For [requests in flight](Self::concurrent), the window is not included.
+    /// Max and burst are not included, so that counts survive a change of max or burst.
     pub fn shape_text(&self) -> String {
         let window = self.quota().window_text();
         match self.counter {
@@ -338,7 +340,7 @@ impl Limit {
                 #[cfg(feature = "calendar")]
                 Align::Calendar(calendar) => format!("{}:{calendar}", self.algorithm()),
             },
-            // A permit keeps its time to live if the policy changes it.
+            // The time to live of a permit is not included, so that permits stay in use if the policy changes it.
             AnyCounter::Concurrent(_) => self.algorithm().name().to_owned(),
             _ => format!("{}:{window}", self.algorithm()),
         }

@@ -1,7 +1,7 @@
 //! The [`Limiter`]: limits fixed in code, counted by any hashable key, without a policy.
 //!
-//! A call is a key, which costs one unit, or a [`Check`], which has options. Over a store outside of the process, keys
-//! implement [`StoreKey`].
+//! A call is a key, which costs one unit, or a [`Check`], which also has a cost and a maximum wait. Over a store
+//! outside of the process, keys implement [`StoreKey`].
 
 // `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
 // `decide.rs` calls the store, or counts in memory while the store is unavailable. `wait.rs` decides calls that wait until
@@ -50,14 +50,14 @@ pub use check::Check;
 /// ```
 ///
 /// Methods with a plain name are synchronous: they exist for stores that never wait. The methods of the same names with
-/// `_async` exist for every store. With a synchronous store, both count the same keys.
+/// `_async` exist for every store. With a synchronous store, both kinds of methods share the counts of a key.
 pub struct Limiter<S = MemoryStore> {
     limits: Box<[Limit]>,
     store: S,
     /// The secret with which keys are hashed, so that clients cannot choose keys whose hashes collide.
     secret: foldhash::quality::RandomState,
-    /// Whether the windows of a limit begin at an offset that depends on the key (the phase). The phase is computed
-    /// from a stable hash of the key.
+    /// Whether the windows of a limit begin at an offset that depends on the key. Only then each call computes the
+    /// stable hash of its key, from which the store derives the offset.
     has_per_key_window_offset: bool,
     /// The constant part of the limiter's keys, for a store that other processes share.
     scope: Scope,
@@ -66,11 +66,12 @@ pub struct Limiter<S = MemoryStore> {
     on_store_error: OnStoreError,
     share: LocalShare,
     fallback: InMemoryFallback,
-    /// The calls that wait until they fit.
+    /// The queues of calls that wait for capacity in place of a denial.
     wait_queues: WaitQueues,
 }
 
-/// The limits that one instance enforces in memory while the store is unavailable.
+/// The limits that one instance enforces in memory while the store is unavailable: max and burst are divided by the
+/// number of instances.
 struct LocalShare {
     limits: Box<[Limit]>,
     named_limits: Arc<NamedLimits>,
@@ -93,15 +94,15 @@ pub enum LimiterError {
         "`{0}` has the same window and algorithm as another limit; keep the smaller of the two"
     )]
     Duplicate(Limit),
-    /// The limit bounds the requests in flight. A limiter does not release permits.
+    /// The limit bounds the requests in flight. A limiter rejects it, because it does not release permits.
     #[error("`{0}` needs permits, which a limiter does not release; use a gate with a policy")]
     Concurrent(Limit),
     /// The store cannot count one of the limits.
     #[error("the store does not support `{limit}`: {reason}")]
     Unsupported {
-        /// The limit.
+        /// The limit that the store cannot count.
         limit: Limit,
-        /// The reason and an alternative.
+        /// The reason why the store cannot count the limit, and an alternative.
         reason: String,
     },
 }
@@ -233,7 +234,7 @@ impl<S> Limiter<S> {
         }
     }
 
-    /// Sets the behaviour while the store is unavailable. By default, each instance enforces its share of the limits in
+    /// Sets the behavior while the store is unavailable. By default, each instance enforces its share of the limits in
     /// memory; see [`with_local_counts`](Self::with_local_counts). A decision that was made without the store is
     /// [degraded](crate::Decision::is_degraded), and [has the error](crate::Decision::store_error) of the store.
     #[must_use]

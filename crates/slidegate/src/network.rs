@@ -44,7 +44,7 @@ pub enum NetworkError {
         text: String,
         /// `IPv4` or `IPv6`.
         family: &'static str,
-        /// The number of bits of an address.
+        /// The number of bits of an address of this family.
         max_bits: u8,
     },
     /// The address has bits set after the prefix, so it is not the first address of a network.
@@ -128,7 +128,8 @@ pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
 /// Returns `false` if a text is certainly not an address in IPv6 notation, such as `2001:db8::1` or `::ffff:192.0.2.7`.
 /// Examines only the first bytes, so that most values are rejected cheaply.
 pub(crate) fn may_be_ipv6_notation(text: &str) -> bool {
-    // The first group has at most four digits. If it has none, the text begins with two colons.
+    // The first group has one to four digits, which a colon follows. Without a first group, the text begins with two
+    // colons.
     let bytes = text.as_bytes();
     matches!(bytes, [_, b':', ..] | [_, _, b':', ..] | [_, _, _, b':', ..] | [_, _, _, _, b':', ..])
 }

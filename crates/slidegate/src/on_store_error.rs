@@ -1,4 +1,4 @@
-//! The behaviour of limits while the store is unavailable.
+//! The behavior of limits while the store is unavailable.
 
 use serde::Deserialize;
 

@@ -75,8 +75,8 @@ impl Outcome {
         self.free != UNKNOWN_FREE_UNITS
     }
 
-    /// Returns the outcome of a hit that fitted and has been charged. `self` is the outcome that
-    /// [`Counter::charge`](crate::algorithm::Counter::charge) returned.
+    /// Returns the outcome of a hit that fitted and has been charged, so its `retry_after` is zero. `self` is the
+    /// outcome that [`Counter::charge`](crate::algorithm::Counter::charge) returned.
     #[inline]
     pub fn charged(self) -> Self {
         Self { retry_after_us: 0, ..self }
@@ -89,7 +89,8 @@ impl Outcome {
         Self { retry_after_us: self.retry_after_us.max(1), ..self }
     }
 
-    /// Returns the outcome of a hit that does not fit for this duration, for a reason that is not its counter.
+    /// Returns the outcome of a hit that does not fit for this duration, for a reason other than the units of its
+    /// counter.
     pub(crate) fn denied(self, retry_after: Duration) -> Self {
         Self { retry_after_us: ceil_micros(retry_after).max(1), ..self }
     }

@@ -59,7 +59,7 @@ impl Permit {
         if !decision.is_allowed() {
             return None;
         }
-        // The permit belongs to no call, so the positions of the hits in their call have no meaning.
+        // The permit belongs to no call, so the positions of the hits in their call have no meaning, and are set to 0.
         let without_position = |charge: &Charge| Charge { hit_index: 0, ..charge.clone() };
         let charges: Receipt = decision.receipt().permit_charges().map(without_position).collect();
         let is_degraded = decision.is_degraded();

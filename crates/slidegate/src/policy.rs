@@ -1,8 +1,9 @@
 //! Policies: the rules of each domain, and the search for the rules that apply to a request.
 //!
 //! [`Policy::apply`] compares each descriptor of a request with the rules of the request's domain, and returns the
-//! rules that apply as [`MatchedRules`]. From these, the gate creates the hits: the charges that the store makes. A policy does not depend on a store. If a store supports only some limits, the caller reads the policy
-//! with [`Policy::from_yaml_for`], which rejects the other limits.
+//! rules that apply as [`MatchedRules`]. From these, the gate creates the hits: the charges that the store makes. A
+//! policy does not depend on a store. If a store supports only some limits, the caller reads the policy with
+//! [`Policy::from_yaml_for`], which rejects the other limits.
 
 mod attributes;
 mod cost;
@@ -68,7 +69,7 @@ pub struct Policy {
     declared_attributes: DeclaredAttributes,
     by_domain: NameMap<DomainRules>,
     normalizations: Normalizations,
-    /// Whether a rule lists other rules in `replaces`.
+    /// Whether a rule lists other rules in `replaces`, so that matches of replaced rules must be removed.
     has_replaces: bool,
     /// Whether a limit bounds the requests in flight.
     has_concurrent_limits: bool,
@@ -86,8 +87,9 @@ impl Default for Policy {
 #[derive(Clone, Debug)]
 struct DomainRules {
     index: RuleIndex,
-    /// Index of the rule with `limits: requested`, which alone applies to descriptors that contain a limit. `None` if the
-    /// domain has no such rule, or it is off.
+    /// Index of the rule with `limits: requested`, which enforces the limits that descriptors contain. No other rule
+    /// applies to a descriptor with a limit. `None` if the domain has no such rule, or if the mode of the rule is
+    /// `off`.
     requested_rule: Option<u32>,
     names: DomainNames,
     normalization: Normalization,
@@ -193,7 +195,8 @@ impl Policy {
         Self { warnings, ..Self::new(observing, self.routes.clone(), declared, normalizations) }
     }
 
-    /// Sets the number of instances that share the store.
+    /// Sets the number of slidegate instances that share the store. While the store is unavailable, each instance
+    /// enforces its share of each limit.
     pub(crate) fn with_instances(self, instances: NonZeroU32) -> Self {
         Self { rules: self.rules.with_instances(instances), ..self }
     }
@@ -258,8 +261,8 @@ impl Policy {
         matched_rules
     }
 
-    /// Returns the rule with `limits: requested` of a domain, with its index, if the descriptor contains a limit. Then no
-    /// other rule applies to the descriptor.
+    /// Returns the rule with `limits: requested` of a domain, with its index, if the descriptor contains a limit. In
+    /// this case, no other rule applies to the descriptor.
     fn requested_rule(
         &self,
         domain: &DomainRules,
@@ -276,7 +279,8 @@ impl Policy {
         request: &'r Request<'_>,
     ) -> impl Iterator<Item = (&'r Rule, Result<Match<'r>, NoMatchReason<'r>>)> {
         let matched_rules = self.match_request(request);
-        // Maps, because a search in the list for each pair would take quadratic time.
+        // Maps instead of lists, because a search in a list for each pair of descriptor and rule would take quadratic
+        // time.
         let mut replaced_by: HashMap<u32, &'r str> = HashMap::new();
         for rule in matched_rules.matches().map(Match::rule) {
             for replaced in &*rule.replaces {
@@ -316,9 +320,9 @@ impl Policy {
         })
     }
 
-    /// Returns the overrides of a rule before the one that applies to a descriptor, which are therefore not used: the index
-    /// of each override, the name of an attribute because of which its `when` does not match, and the attribute's value;
-    /// `None` if it is missing.
+    /// Returns the overrides of a rule whose `when` a descriptor does not meet, up to the first override that applies.
+    /// Each entry has the index of the override, the name of an attribute that does not meet its condition, and the
+    /// value of the attribute; `None` if the attribute is absent.
     pub fn unused_overrides<'r>(
         &self,
         rule: &'r Rule,
@@ -345,8 +349,8 @@ impl DomainRules {
         }
     }
 
-    /// Returns the attributes of a descriptor for matching. `normalized` contains their normalized values; `None` if all values
-    /// are normalized already.
+    /// Returns the attributes of a descriptor in the form in which rules match them. `normalized` contains their
+    /// normalized values; `None` if all values are normalized already.
     fn attributes<'a: 'r, 'r, 'd>(
         &'d self,
         descriptor: &'d Descriptor<'a>,

@@ -150,7 +150,7 @@ impl Quota {
         if max.is_empty() || window.is_empty() {
             return Err(QuotaError::Malformed(text.to_owned()));
         }
-        // `parse` would also take a plus sign.
+        // The digits are checked first, because `parse` also accepts a plus sign.
         if !max.bytes().all(|b| b.is_ascii_digit()) {
             return Err(QuotaError::Max(max.to_owned()));
         }

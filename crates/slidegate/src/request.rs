@@ -129,7 +129,8 @@ impl<'a> Request<'a> {
         self.identity.as_ref()
     }
 
-    /// Returns the identity of a call with this key. The order of attributes and costs does not matter.
+    /// Returns the identity of a call with this idempotency key. It has a digest of the request, which shows whether
+    /// the key is reused for another request. The digest does not depend on the order of attributes and costs.
     fn identify(&self, key: IdempotencyKey<'_>) -> CallIdentity {
         key.identify(|digest| {
             digest.write(self.domain.as_bytes());
@@ -178,7 +179,7 @@ impl<'a> Request<'a> {
         Some(Box::new(CallOptions { identity, max_wait, waits_for_settlements, request_bytes }))
     }
 
-    /// Returns the bytes of the descriptors; see [`Descriptor::bytes`].
+    /// Returns the bytes of memory that the descriptors take; see [`Descriptor::bytes`].
     pub(crate) fn bytes(&self) -> usize {
         self.descriptors.iter().map(Descriptor::bytes).sum()
     }
@@ -231,7 +232,8 @@ pub(crate) struct DescriptorCosts<'a> {
 }
 
 impl DescriptorCosts<'_> {
-    /// Returns `true` if the descriptor states a cost for rules of a certain kind: an unnamed or a named cost.
+    /// Returns `true` if the descriptor states an unnamed or a named cost. The cost in `any` does not count, because it
+    /// applies to all rules without a constant cost.
     pub(crate) fn has_own_costs(&self) -> bool {
         self.plain.is_some() || !self.named.is_empty()
     }
@@ -253,13 +255,14 @@ impl<'a> Descriptor<'a> {
             limit: None,
             normalized: NormalizedTexts::default(),
         };
-        // In place, because a collected list is large and would be copied.
+        // The list is extended in place: `collect` would return a new list, which is large and would be copied.
         descriptor.attributes.extend(attributes);
         descriptor
     }
 
-    /// Adds attributes and named costs, and sets the unnamed cost. The third item of an attribute contains the bytes of a
-    /// value that is not UTF-8. A descriptor is large, and each method that returns a changed one copies it.
+    /// Adds attributes and named costs, and sets the unnamed cost. The third item of an attribute contains the bytes of
+    /// a value that is not UTF-8. This is faster than methods that return a changed descriptor, because they copy it,
+    /// and a descriptor is large.
     pub fn extend(
         &mut self,
         attributes: impl Iterator<Item = (&'a str, &'a str, Option<&'a [u8]>)>,
@@ -353,7 +356,7 @@ impl<'a> Descriptor<'a> {
         Self { limit: Some(limit), ..self }
     }
 
-    /// Returns the bytes of the descriptor, with the names and values of its attributes and costs.
+    /// Returns the bytes of memory that the descriptor takes, with the names and values of its attributes and costs.
     pub(crate) fn bytes(&self) -> usize {
         let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len());
         let bytes = self.bytes.iter().map(|(_, bytes)| bytes.len());
@@ -379,8 +382,9 @@ impl<'a> Descriptor<'a> {
         &self.attributes
     }
 
-    /// Returns the attributes with normalized values; `None` if all values are normalized already. `normalize` returns the
-    /// normalized value of an attribute: a part of the value, or another text. `id` identifies the normalization.
+    /// Returns the attributes with normalized values; `None` if all values are normalized already. `normalize` returns
+    /// the normalized value of an attribute: a part of the value, or another text. The result is cached under `id`,
+    /// which identifies the normalization.
     pub(crate) fn normalized_attributes(
         &self,
         id: u64,

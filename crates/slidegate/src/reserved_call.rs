@@ -43,20 +43,20 @@ pub struct ReservedCall {
     charges: Vec<ReservedCharge>,
 }
 
-/// A charge, and the cost of the request that it consists of.
+/// A charge, and the cost of the request from which it results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct ReservedCharge {
     charge: Charge,
     cost: ReservedCost,
 }
 
-/// The cost of a request to which a charge belongs.
+/// The cost of a request from which a charge results. It determines the actual cost that corrects the charge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ReservedCost {
-    /// The rule charges the same number of units for each request.
+    /// The rule charges the same number of units for each request, so an actual cost does not change the charge.
     Constant,
-    /// The plain cost of the request.
+    /// The unnamed cost of the request.
     Request,
     /// The cost with this name.
     Named(Box<str>),
@@ -66,8 +66,8 @@ enum ReservedCost {
 ///
 /// - A cost that is not set leaves its charges at their estimate.
 /// - Charges of rules with a constant cost stay, unless the call is [cancelled](Self::none).
-/// - A number converts to the cost without a name. If a decision was charged a single cost, which has a name, a cost without
-///   a name settles it.
+/// - A number converts to the cost without a name. If the only cost that a decision was charged is a named cost, a cost
+///   without a name settles the named cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActualCosts<'c> {
     is_cancelled: bool,
@@ -152,7 +152,7 @@ impl<'c> ActualCosts<'c> {
         self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
     }
 
-    /// Returns the change of a charge; `None` if it stays.
+    /// Returns the change of a charge that results from `cost`; `None` if the charge stays.
     fn adjustment(&self, cost: &ReservedCost) -> Option<Adjustment> {
         if self.is_cancelled {
             return Some(Adjustment::Revert);
@@ -165,7 +165,8 @@ impl<'c> ActualCosts<'c> {
         units.map(Adjustment::SetCost)
     }
 
-    /// Returns a digest of the costs. It is the same in every process and version.
+    /// Returns a digest of the costs, by which a store recognizes a repeated settlement. It is the same in every
+    /// process and version.
     fn digest(&self) -> u64 {
         let mut hasher = FnvHasher::default();
         let mut write_number = |number: u64| hasher.write(&number.to_le_bytes());
@@ -205,7 +206,8 @@ impl ReservedCall {
         let charges = decision.charges_with_costs().map(|(charge, cost)| ReservedCharge {
             charge: Charge { hit_index: 0, ..charge.clone() },
             cost: match cost {
-                // A request in flight takes its permit, whatever it costs.
+                // A request in flight takes one permit, whatever its cost, so an actual cost does not change this
+                // charge.
                 _ if charge.limit.is_concurrent() => ReservedCost::Constant,
                 Some(RuleCost::Constant(_)) => ReservedCost::Constant,
                 Some(RuleCost::Named(name)) => ReservedCost::Named(name.clone()),

@@ -77,8 +77,7 @@ pub struct RuleLimit {
     pub(crate) limit: Limit,
     pub(crate) policy_name: Box<str>,
     pub(crate) texts: LimitTexts,
-    /// The key scopes of the limit: one for each combination of attribute names in `per`. Limiters
-    /// have none.
+    /// The key scopes of the limit: one for each combination of attribute names in `per`. Limiters have none.
     #[cfg(feature = "policy")]
     pub(crate) scopes: Box<[Scope]>,
 }
@@ -86,11 +85,11 @@ pub struct RuleLimit {
 /// The texts about a limit that responses contain and that never change. Each is formatted when it is first needed.
 #[derive(Debug, Default)]
 pub(crate) struct LimitTexts {
-    /// The limit in the header `RateLimit-Policy`.
+    /// The text of the limit in the header `RateLimit-Policy`.
     pub(crate) policy_item: OnceLock<Box<str>>,
 }
 
-/// Returns empty texts, because the clone of a limit may get another max.
+/// Returns empty texts, because the clone of a limit may get another max, which the texts contain.
 impl Clone for LimitTexts {
     fn clone(&self) -> Self {
         Self::default()

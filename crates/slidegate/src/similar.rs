@@ -1,14 +1,14 @@
-//! Finds the known word that a misspelt word probably means.
+//! Finds the known word that a misspelled word probably means.
 
-/// The maximum length of a word for which a correction is searched, in bytes. The time to compare two words is
-/// proportional to the product of their lengths.
+/// The maximum length, in bytes, of the words that are compared. The bound limits the time of a comparison, which is
+/// proportional to the product of the lengths.
 const MAX_SUGGESTION_WORD_BYTES: usize = 128;
 
 /// The minimum similarity between a word and its suggested correction. 0 is no similarity, 1 is equality.
 const MIN_SUGGESTION_SIMILARITY: f64 = 0.8;
 
-/// Returns the known word that is most similar to `word`; `None` if no known word is similar enough. Upper and lower case
-/// are equal in `word`, and in known words that contain no upper case.
+/// Returns the known word that is most similar to `word`; `None` if no known word is similar enough. `word` is
+/// converted to lower case, so a known word that contains upper case is less similar.
 pub fn most_similar_word<'w>(
     word: &str,
     known: impl IntoIterator<Item = &'w str>,
@@ -42,7 +42,7 @@ fn most_similar_by<'w>(
 
 fn similarity(candidate: &str, word: &str) -> f64 {
     match strsim::osa_distance(word, candidate) {
-        // A single typing error, in a word that is long enough.
+        // A single typing error counts as equality, except in known words of one or two bytes.
         1 if candidate.len() > 2 => 1.0,
         _ => strsim::jaro_winkler(word, candidate),
     }

@@ -106,8 +106,8 @@ pub trait Store: Send + Sync + 'static {
     /// The kind of the store: [`Synchronous`] or [`Asynchronous`].
     type Kind: StoreKind;
 
-    /// Checks whether the store can count a limit. By default, it can count every limit. Calls with other limits return
-    /// [`StoreError::Unsupported`].
+    /// Checks whether the store can count a limit. By default, it can count every limit. Calls with a limit that it
+    /// cannot count return [`StoreError::Unsupported`].
     ///
     /// # Errors
     /// The reason why the store cannot count the limit, and an alternative.
@@ -176,9 +176,9 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Releases or renews a permit: the charges of a receipt whose limits [bound requests in
-    /// flight](crate::Limit::concurrent). Other charges are ignored. Returns whether the permit was live. It is live until one
-    /// of its charges has been released or has expired. A permit that is not live cannot be renewed; its other charges are
-    /// released then.
+    /// flight](crate::Limit::concurrent). Other charges are ignored. Returns whether the permit was live. It is live
+    /// until one of its charges has been released or has expired. A permit that is not live cannot be renewed: the
+    /// attempt releases its other charges.
     fn change_permit_async(
         &self,
         permit: &Receipt,
@@ -190,7 +190,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the identifier of the counter of a hit, as in the [receipt](Charge::counter) of its charge. Calls that
     /// [wait](crate::wait) for this counter are woken when charges with this identifier are reverted. With `None`, the
-    /// default, they decide again at the time that their denial has stated.
+    /// default, the waiting calls are not woken, and decide again at the time that their denial has stated.
     fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
         let _ = hit;
         None
@@ -216,7 +216,7 @@ async fn charge_one_by_one<S: Store + ?Sized>(
             Ok(result) => results.push(result),
             Err(error) => {
                 for result in &results {
-                    // If this fails too, the charges stay until they have left their window.
+                    // If the revert fails too, the charges stay until they have left their window.
                     let _ = store.adjust_async(&result.receipt, Adjustment::Revert).await;
                 }
                 return Err(error);

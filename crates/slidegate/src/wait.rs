@@ -41,14 +41,16 @@ use queues::{Place, QueueFull, Turn, WaitEnd, WaitQueues};
 /// much, so a wait may also end late by this much.
 const TIMER_PRECISION: Duration = Duration::from_millis(1);
 
-/// The first interval between two decisions about a call that waits for the end of another request. It doubles with each
-/// decision, and is this short again after the call was woken, because a permit may be released in the background.
+/// The first interval between two decisions about a call that waits for the end of another request. The interval
+/// doubles with each decision. It begins again when the call is woken, because the permit for which it was woken may
+/// still be released in the background.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The longest interval between two decisions about a call that waits for the end of another request.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The random extension of these intervals, so that instances which share a store do not call it at the same time.
+/// The random extension of the intervals from [`MIN_RETRY_INTERVAL`] to [`MAX_RETRY_INTERVAL`], so that instances with
+/// a common store do not call it at the same time.
 const RETRY_JITTER: Jitter = Jitter::up_to_percent(20);
 
 /// The next step of a call that may wait.
@@ -85,17 +87,18 @@ enum State {
     Peeking(PeekReason),
 }
 
-/// The reason for a peek at the decision about a call, which is then denied, or continues to wait.
+/// The reason why a call cannot be decided now. A peek then shows when it would fit, and so whether it is denied or
+/// waits.
 #[derive(Clone, Copy, Debug)]
 enum PeekReason {
     QueueFull,
-    /// Earlier calls wait. Contains the time at which the first of them wakes.
+    /// Earlier calls wait for the same counters. Contains the time that [`Turn::Later`] contains.
     Behind(Option<Instant>),
 }
 
 impl<'q> Wait<'q> {
-    /// Creates the state of a call that has not been decided. It waits for at most `max_wait`, or until it is admitted.
-    /// While it waits, it keeps its request of `request_bytes` bytes.
+    /// Creates the state of a call that has not been decided. It waits for at most `max_wait`, with `None` until it is
+    /// admitted. While it waits, its `request_bytes` count toward [`WaitOptions::max_waiting_bytes`].
     pub(crate) fn new(
         queues: &'q WaitQueues,
         max_wait: Option<Duration>,
@@ -114,7 +117,7 @@ impl<'q> Wait<'q> {
         }
     }
 
-    /// Makes the call wait until its deadline if units may be returned.
+    /// Sets whether the call waits until its deadline, because settlements of other calls may return units.
     #[cfg(feature = "policy")]
     pub(crate) fn for_settlements(self, waits_for_settlements: bool) -> Self {
         Self { waits_for_settlements, ..self }
@@ -143,8 +146,8 @@ impl<'q> Wait<'q> {
         Step::Peek
     }
 
-    /// Returns the decision that the call gets after this one, or `None` if it continues to wait. `denying` are the counters
-    /// that deny the call.
+    /// Handles the decision of a check. Returns the final decision of the call, or `None` if it continues to wait.
+    /// `denying` are the counters that deny the call.
     pub(crate) fn on_check<'l>(
         &mut self,
         now: Instant,
@@ -177,7 +180,7 @@ impl<'q> Wait<'q> {
         None
     }
 
-    /// Returns the result of the call after a peek, or `None` if it continues to wait.
+    /// Handles the decision of a peek. Returns the final decision of the call, or `None` if it continues to wait.
     pub(crate) fn on_peek<'l>(
         &mut self,
         now: Instant,
@@ -193,7 +196,7 @@ impl<'q> Wait<'q> {
             PeekReason::Behind(Some(wakes_at)) => wakes_at.saturating_duration_since(now),
             _ => Duration::ZERO,
         };
-        // A call fits at the earliest when the calls before it do.
+        // A call fits at the earliest when the calls before it in its queues fit, so the longer wait applies.
         let wait = own_wait.map(|own| own.max(wait_behind));
         let end = match reason {
             PeekReason::QueueFull => WaitEnd::NeverWaited,
@@ -267,8 +270,9 @@ fn waits_for_permit(decision: &Decision<'_>) -> bool {
     decision.reason() == Some(Reason::ConcurrencyExceeded)
 }
 
-/// Runs a [`Wait`] to its end on the timer, and returns the decision of the call. `check` is a decision with the counters that deny
-/// the call, and `peek` a decision.
+/// Runs a [`Wait`] to its end on the timer, and returns the decision of the call. The expression `check` decides the
+/// call, and returns the decision and the counters that deny the call. The expression `peek` returns a decision without
+/// a charge.
 ///
 /// This is a macro, because a future with a trait for these operations is not `Send` for every lifetime
 /// (rust-lang/rust#100013).

@@ -50,8 +50,8 @@ const REFERENCE_VARIABLES: [&str; 113] = [
     "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
 ];
 
-/// Warns about variables of the reference server, and about files of the folder that are not read, if the policy is from
-/// files of the reference server.
+/// If the policy is from files of the reference server, warns about variables of the reference server that are set, and
+/// about files of the folder that are not read.
 pub fn warn_about_ignored_input(source: &PolicySource) {
     let PolicySource::RatelimitConfig { path, .. } = source else { return };
     let variables: Vec<&str> =
@@ -63,7 +63,7 @@ pub fn warn_about_ignored_input(source: &PolicySource) {
              --store and --observe"
         );
     }
-    // An error of reading the folder has been reported already.
+    // An error of reading the folder is ignored here, because it has been reported already.
     let ignored = if source.is_folder() { folder::ignored_entries(path) } else { Ok(Vec::new()) };
     if let Ok(ignored) = ignored
         && !ignored.is_empty()
@@ -77,7 +77,7 @@ pub fn warn_about_ignored_input(source: &PolicySource) {
 }
 
 /// Returns whether a variable has a value that would change the reference server. An empty value has no effect there,
-/// and slidegate has nothing that `false` would switch off.
+/// and `false` only switches off features that slidegate does not have.
 fn is_switched_on(name: &str) -> bool {
     env::var_os(name).is_some_and(|value| !value.is_empty() && value != "false")
 }

@@ -37,7 +37,7 @@ pub enum GrpcAddress {
     Unix(PathBuf),
 }
 
-/// The error for a text that is not the address of a listener. Displayed as the remedy.
+/// The error for a text that is not the address of a listener. Its message is the remedy.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum ListenAddressError {
     #[error(
@@ -59,7 +59,8 @@ impl FromStr for ListenAddress {
         if let Ok(address) = text.parse() {
             return Ok(Self::Ip(address));
         }
-        // The last part of a misspelled IPv4 address, such as 127.0.0.256, is not the end of a host name.
+        // A host name does not end in a number, so a misspelled IPv4 address such as 127.0.0.256 is not read as a host
+        // name.
         let is_name = |host: &str| host.rsplit('.').next().is_some_and(is_not_a_number);
         if let Some((name, port)) = split_host_and_port(text).filter(|(host, _)| is_name(host)) {
             return Ok(Self::Host { name: name.to_owned(), port });
@@ -201,7 +202,7 @@ pub fn bind(address: &ListenAddress, flag: &'static str) -> Result<ListenSocket,
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Otherwise the server could not restart while connections of the former process are closing.
+    // Without SO_REUSEADDR, the server could not restart while connections of the former process are closing.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(ACCEPT_QUEUE_LENGTH)

@@ -32,9 +32,9 @@ struct PolicyReloader {
     is_rereadable: bool,
     /// The active policy, and the texts of the files from which it was parsed.
     current: PolicyFile,
-    /// The last result that was applied or rejected.
+    /// The last read result that was applied or rejected. An equal result is applied again only after SIGHUP.
     last_used: PolicyReadResult,
-    /// The result of the previous read; `None` before the first read, and after SIGHUP.
+    /// The result of the previous read, which the next read must equal; `None` before the first read, and after SIGHUP.
     previous_read: Option<PolicyReadResult>,
     /// Whether SIGHUP has been received since the last reload.
     is_reload_requested: bool,
@@ -93,7 +93,8 @@ impl PolicyReloader {
         }
         loop {
             match self.hangups.recv_timeout(READ_INTERVAL) {
-                // Only reads that are a full interval apart show that a file is complete.
+                // Discards the previous read: only equal reads that are a full interval apart show that a file is
+                // complete.
                 Ok(()) => (self.is_reload_requested, self.previous_read) = (true, None),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -104,7 +105,8 @@ impl PolicyReloader {
         }
     }
 
-    /// Reads the policy files, and uses the result if it is complete, and if it is new or a reload was requested.
+    /// Reads the policy files. Uses the result if it equals the previous read, which shows that the files are complete,
+    /// and if it is new or a reload was requested.
     fn read_policy(&mut self) {
         let now = read_policy_texts(&self.current.source);
         if self.previous_read.as_ref() == Some(&now)

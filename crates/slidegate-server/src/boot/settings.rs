@@ -1,5 +1,5 @@
-//! The settings of the server, from which [`serve_until_signal`](crate::boot::serve_until_signal) starts it. `cli::settings` reads them from the
-//! arguments.
+//! The settings from which [`serve_until_signal`](crate::boot::serve_until_signal) starts the server. The module
+//! `cli::settings` reads them from the arguments.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -31,7 +31,7 @@ pub struct Settings {
     pub trusted_proxies: TrustedProxies,
     pub repeated_headers: RepeatedHeaders,
     pub admin: Option<ListenAddress>,
-    /// The names of the admin listener, in addition to IP addresses and `localhost`.
+    /// The host names that requests to the admin listener may have, in addition to IP addresses and `localhost`.
     pub admin_hosts: Vec<String>,
     /// The TLS settings of the client listeners, or `None` for plain TCP.
     pub tls: Option<Arc<Tls>>,
@@ -68,7 +68,7 @@ pub struct ServiceSettings {
     pub wait_options: WaitOptions,
     /// Whether there is an admin listener. Without an admin listener, no metrics and no top keys are collected.
     pub has_admin_listener: bool,
-    /// Maximum number of denials in the log per second.
+    /// Maximum number of denials in the log per second and rule; 0 logs none.
     pub max_denial_logs_per_second: u16,
     /// The redactor of the log and the top keys. It decides which key values are shown as hashes.
     pub redact: Redactor,
@@ -96,7 +96,8 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// Returns the secret that all nodes share: the own secret of the cluster, or else its key. `None` without both.
+    /// Returns the secret that all nodes share: the separate secret of the cluster, or else its first key. `None`
+    /// without both.
     pub fn secret(&self) -> Option<&str> {
         let key = match &self.node.credentials {
             Some(Credentials::Keys(keys)) => keys.first(),

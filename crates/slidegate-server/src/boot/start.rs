@@ -101,8 +101,9 @@ pub async fn start_service(
     Ok(Service::new(gate, telemetry, health, tokens, name_checks, options))
 }
 
-/// Returns the token key of a node without a token key of its own; `None` if the store is not a cluster with a secret.
-/// All nodes have the same key, so that they can distinguish tokens of other nodes from invalid ones.
+/// Derives the key of reservation and permit tokens from the secret of the cluster, for a node without a token key of
+/// its own. Returns `None` if the store is not a cluster with a secret. With the same key, all nodes can distinguish
+/// tokens of other nodes from invalid ones.
 fn derive_token_key(store: &StoreSettings) -> Option<Vec<u8>> {
     match store {
         StoreSettings::Cluster(settings) => settings.secret().map(token_key_of_cluster),
@@ -132,7 +133,8 @@ async fn open_store(
     let store = address.open(settings)?;
     let store = match clock {
         RedisClock::Server => store,
-        // The clocks of several machines must agree. Time synchronization adjusts only the wall clock.
+        // The store uses the wall clock, because the clocks of all instances must agree, and time synchronization
+        // adjusts only the wall clock.
         RedisClock::Client => store.with_clock(WallClock),
     };
     Ok(ServerStore::Redis(Box::new(store), recorder))

@@ -18,7 +18,7 @@ pub struct ManArgs {
 
 /// Runs `slidegate man`, and returns the list of the written files.
 pub fn run(args: &ManArgs, mut program: Command) -> Result<String, Box<dyn Error>> {
-    // Names the subcommands as in the usage, such as `slidegate-serve`.
+    // `build` gives the subcommands their full names, such as `slidegate-serve`.
     program.build();
     let mut written = write_page(&program, &args.out)?;
     for command in program.get_subcommands() {

@@ -225,7 +225,7 @@ fn build_policy_allowing_all_requests(args: &ReplayArgs) -> Result<Policy, Repla
         "per": args.per,
         "limits": [{ "max": MAX_UNITS, "window": "1s" }],
     });
-    // JSON is a subset of YAML.
+    // JSON is a subset of YAML, so the parser of policy files reads it.
     let policy = json!({ "version": 1, "rules": [rule] }).to_string();
     Policy::from_yaml(&policy).map_err(|PolicyErrors(errors)| {
         let messages: Vec<_> = errors.into_iter().map(|error| error.message).collect();

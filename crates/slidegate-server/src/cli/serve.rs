@@ -16,10 +16,10 @@ pub fn run(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let log = Log::start(settings.log)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(serve_until_signal(settings, log.queue()));
-    // Does not wait for connections that outlast the drain.
+    // Stops the runtime without waiting for connections that outlast the drain.
     runtime.shutdown_background();
     let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
-    // Not returned, because the caller would print it without a timeout.
+    // The error is written through the log queue and not returned, because the caller would print it without a timeout.
     log.queue().push(&format!("{error}\n"));
     Ok(ExitCode::FAILURE)
 }

@@ -143,8 +143,8 @@ fn exposed_secrets(args: &ServeArgs) -> Vec<String> {
     warnings.into_iter().flatten().collect()
 }
 
-/// Returns the maximum number of denials in the log per second. Returns 0 if the log level excludes denials. The log
-/// then does not report a number of omitted denials either.
+/// Returns the maximum number of denials in the log per second and rule. Returns 0 if the log level excludes denials.
+/// The log then does not report a number of omitted denials either.
 fn max_denial_logs_per_second(args: &ObservabilityArgs) -> u16 {
     if args.log_level >= LevelFilter::INFO { args.log_denials } else { 0 }
 }
@@ -188,7 +188,8 @@ fn store_settings(
         ca_file: args.redis_ca_file,
         client_certificate: client_certificate(args.redis_cert_file, args.redis_key_file),
         deny_cache_ttl: args.deny_cache_ttl,
-        // The log of failed calls has the key, redacted as configured.
+        // The store itself does not log keys with values of other programs: the log of failed calls has these keys,
+        // redacted as configured.
         logs_foreign_values: false,
         ..slidegate_redis::RedisSettings::default()
     };

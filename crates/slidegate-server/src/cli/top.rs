@@ -98,7 +98,7 @@ struct MergedKey {
     max_overcount: u64,
 }
 
-/// The timeout of the call of each server.
+/// The timeout of the call to each server.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum size of a response in bytes: 10,000 keys of 256 bytes, in several domains.
@@ -160,7 +160,8 @@ fn merge_keys(servers: Vec<ServerRule>, all_unlisted: u64) -> Vec<MergedKey> {
     let mut keys: BTreeMap<BTreeMap<String, String>, (u64, u64)> = BTreeMap::new();
     for server in servers {
         for ServerKey { key, count, max_overcount } in server.observed {
-            // The bounds of the servers that do not list the key remain.
+            // A key starts with the bounds of all servers. The count of a server that lists the key replaces the bound
+            // of this server, so the bounds of the other servers remain.
             let (sum, min) = keys.entry(key).or_insert((all_unlisted, 0));
             *sum = (*sum + count).saturating_sub(server.max_unlisted);
             *min += count.saturating_sub(max_overcount);

@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::bounds::MAX_BODY_BYTES;
 
-/// Bytes of bodies that each connection may hold outside of the budget. Nearly all requests fit, so that connections
-/// share no counter.
+/// Bytes of bodies that each connection may hold outside of the shared budget. Nearly all requests fit, so that
+/// connections rarely use a shared counter.
 const OWN_BYTES: usize = 64 * 1024;
 
 /// The bodies of a connection may occupy at most the budget divided by this number.
@@ -73,7 +73,7 @@ pub enum BodyError {
         /// The time that the client had.
         max_wait: Duration,
     },
-    /// The body is longer than its beginning states.
+    /// The body is longer than the length that its first bytes state.
     #[error("the body has more than the {0} bytes that its beginning states; send one message")]
     Overlong(usize),
     /// The body ends early, or its encoding is malformed.
@@ -90,13 +90,14 @@ struct PartialBody {
     received_bytes: usize,
     bytes: Vec<u8>,
     space: BodySpace,
-    /// The number of bytes for which it has space: zero before its first part, then its whole length.
+    /// The number of bytes for which the body has space: zero before its first part, then its whole length.
     space_bytes: usize,
-    /// The time at which the whole body must have arrived; `None` if it has no part of the budget.
+    /// The time at which the whole body must have arrived; `None` if the body occupies no part of the shared budget.
     deadline: Option<Instant>,
 }
 
-/// The space that a body occupies: of its connection alone, or of the budget and the connection's share of it.
+/// The space that a body occupies: one permit of its connection alone, or two permits, of the connection's share and of
+/// the shared budget.
 type BodySpace = [Option<OwnedSemaphorePermit>; 2];
 
 impl BodyBudget {
@@ -122,8 +123,8 @@ impl BodyBudget {
 }
 
 impl ConnectionBodies {
-    /// Reads a whole body. Waits while there is no space for it. `stated_length` returns the length of the body that its
-    /// first part states; without any, the body gets the space of the largest one.
+    /// Reads a whole body. Waits while there is no space for it. `stated_length` returns the length of the body that
+    /// its first part states. If no length is known, the body gets space for the maximum size.
     pub async fn read<B>(
         &self,
         mut body: B,
@@ -195,7 +196,7 @@ impl ConnectionBodies {
             partial.space = [Some(own), None];
             return;
         }
-        // The semaphores are never closed.
+        // Acquiring cannot fail, because the semaphores are never closed.
         let share = self.share.clone().acquire_many_owned(bytes).await.ok();
         let budget = self.budget.clone().acquire_many_owned(bytes).await.ok();
         partial.space = [share, budget];
@@ -203,12 +204,12 @@ impl ConnectionBodies {
     }
 }
 
-/// States no length.
+/// Returns `None`, for protocols whose bodies do not begin with their length.
 pub fn no_stated_length(_: &[u8]) -> Option<usize> {
     None
 }
 
-/// Returns the innermost cause of an error. The outer errors do not contain it.
+/// Returns the innermost cause of an error, which the texts of the outer errors do not contain.
 fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     let mut cause = error;
     while let Some(source) = cause.source() {

@@ -10,8 +10,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::RuntimeThread;
 use crate::background::BackgroundTasks;
 
-/// Maximum number of large calls that are handled at the same time. The others wait in the order of their arrival.
-/// Several, because a call may wait for the store.
+/// Maximum number of large calls that are handled at the same time. Further calls wait in the order of their arrival.
+/// The number is above 1, because a call may wait for the store.
 const MAX_HANDLED_CALLS: usize = 4;
 
 /// The thread that handles large calls. Clones share it.
@@ -21,7 +21,7 @@ pub struct LargeCalls {
     turns: Arc<Semaphore>,
 }
 
-/// A call panicked.
+/// The error for a large call that panicked.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("the call failed; the log of the server has the reason")]
 pub struct CallPanicked;
@@ -39,7 +39,7 @@ impl LargeCalls {
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        // The semaphore is never closed.
+        // Acquiring cannot fail, because the semaphore is never closed.
         let _turn = self.turns.acquire().await;
         AbortOnDropHandle::new(self.thread.spawn(call)).await.map_err(|_| CallPanicked)
     }

@@ -32,8 +32,7 @@ impl ConnectionSources {
     /// admin listener could not accept a health probe.
     ///
     /// Logs a warning that the system permits fewer open files, but only if the user set the maximum number of
-    /// connections. The default maximum is only a bound that
-    /// few servers reach.
+    /// connections. The default maximum is only a bound that few servers reach.
     pub fn within_open_files(
         self,
         bounds: ClientBounds,
@@ -71,7 +70,7 @@ impl ConnectionSources {
 
     /// Returns the maximum number of connections for each client listener if the process may open `allowed` files. The
     /// client listeners share the files that are not reserved for other purposes, at least a quarter of the files that
-    /// the server does not need itself. The others remain for health probes.
+    /// the server does not need itself. The other files remain for health probes.
     fn max_connections_per_listener(self, allowed: u64) -> NonZeroUsize {
         let unreserved = allowed.saturating_sub(self.reserved_open_files());
         let clients = unreserved.max(allowed.saturating_sub(MIN_OPEN_FILES) / 4);

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 /// Number of bits of an IPv6 address that do not distinguish clients: one client usually has a whole /64 network.
 const IPV6_HOST_BITS: u32 = 64;
 
-/// The number of open connections of each address, at most the same number for each.
+/// The numbers of open connections of all client addresses, each at most `max_per_address`.
 #[derive(Debug)]
 pub struct AddressShares {
     max_per_address: usize,

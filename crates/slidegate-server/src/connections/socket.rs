@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
-/// The address of a client that is connected through a UNIX socket: it is on this machine.
+/// The address that is used for every client of a UNIX socket, since such a client is on this machine.
 const UNIX_CLIENT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A listening socket.
@@ -20,7 +20,8 @@ pub enum ListenSocket {
 /// The byte stream of an accepted connection, without TLS.
 pub type ClientSocket = Either<TcpStream, UnixStream>;
 
-/// An accepted connection that belongs to no runtime. A socket wakes the runtime in which it was created.
+/// An accepted connection that belongs to no runtime, so that another runtime can take it: a socket wakes the runtime
+/// in which it was created.
 pub type DetachedSocket = Either<std::net::TcpStream, StdUnixStream>;
 
 impl ListenSocket {
@@ -38,7 +39,7 @@ impl ListenSocket {
         }
     }
 
-    /// Returns whether clients have network addresses.
+    /// Returns whether clients have network addresses, which clients of a UNIX socket do not have.
     pub fn has_client_addresses(&self) -> bool {
         matches!(self, Self::Tcp(_))
     }

@@ -22,7 +22,7 @@ pub enum CallErrorKind {
     Conflict,
     /// The reservation or the permit has ended.
     Ended,
-    /// Only another instance can make the change.
+    /// Only the instance that created the reservation or the permit can carry out the call.
     OtherInstance,
     /// The call is well-formed, but cannot be carried out.
     Unprocessable,

@@ -83,14 +83,14 @@ impl Service {
         call: &Call<'_>,
         decision: &Decision<'_>,
     ) -> Result<(), CallError> {
-        // A decision without the store may have no limits for another reason.
+        // A degraded decision, made without the store, may have no limits although a rule applies.
         if decision.limits().next().is_some() || decision.is_degraded() {
             return Ok(());
         }
         let Call { request, name_source: source, .. } = call;
         let checks = &self.name_checks;
         let rejects = checks.is_strict && *source == NameSource::Caller;
-        // Each examination compares a request with all rules of its domain.
+        // Examinations are throttled, because each one compares a request with all rules of its domain.
         if !rejects && checks.examinations.try_acquire(checks.clock.now()).is_none() {
             return Ok(());
         }
@@ -131,7 +131,7 @@ impl Service {
         let NameChecks { attribute_log, clock, redactor, .. } = &self.name_checks;
         let Some(unlogged) = attribute_log.try_acquire(clock.now()) else { return };
         let used = names_that_rules_use(policy, domain);
-        // A caller may have sent a value in place of a name.
+        // Names are redacted too, because a caller may have sent a value in place of a name.
         let shown = unused.iter().map(|name| redactor.redact(name, (*name).into()).to_string());
         let shown: Vec<String> = shown.collect();
         let sent = list_names(&shown.iter().map(String::as_str).collect::<Vec<_>>());
@@ -198,7 +198,7 @@ pub fn check_costs(policy: &Policy, request: &Request<'_>) -> Result<(), CallErr
 /// Returns an error if a request has many descriptors, to which more than [`MAX_HITS`] limits apply.
 fn check_hits(policy: &Policy, request: &Request<'_>) -> Result<(), CallError> {
     let descriptors = request.descriptors().len();
-    // The number of limits of few descriptors is a matter of the policy.
+    // With few descriptors, the policy alone determines the number of limits, so it is not bounded here.
     if descriptors <= MAX_DESCRIPTORS_OF_SMALL_REQUEST {
         return Ok(());
     }
@@ -247,7 +247,7 @@ fn names_that_rules_use<'p>(policy: &'p Policy, domain: &str) -> Vec<&'p str> {
     policy.domain_names(domain).into_iter().flat_map(|names| names.attributes()).collect()
 }
 
-/// Returns the attribute of rules that one of the unused names probably means.
+/// Returns the attribute name in rules of which one of the unused names is probably a misspelling.
 fn suggest_attribute<'u>(unused: &[&str], used: &[&'u str]) -> Option<&'u str> {
     unused
         .iter()

@@ -88,7 +88,7 @@ impl ServerStore {
         self.cluster_node().and_then(ClusterNode::ended_task)
     }
 
-    /// Returns the calls that this process remembers, or `None` if Redis remembers them.
+    /// Returns the records of idempotent calls and settled reservations in this process, or `None` if Redis holds them.
     fn call_records(&self) -> Option<&CallRecordTable> {
         match self {
             Self::Memory(store, _) => Some(store.call_records()),

@@ -43,8 +43,9 @@ pub fn describe_no_match(reason: &NoMatchReason<'_>, is_route_unmatched: bool) -
     }
 }
 
-/// Returns the overrides of a rule that are not used, by the attribute because of which they are not. If an override
-/// applies, `is_overridden`, only those are returned whose attribute is missing: the others are meant for other requests.
+/// Returns the overrides of a rule that are not used, grouped by the attribute that is missing or does not match. If an
+/// override applies (`is_overridden`), returns only overrides whose attribute is missing: the others are meant for
+/// other requests.
 pub fn unused_overrides(
     policy: &Policy,
     rule: &Rule,

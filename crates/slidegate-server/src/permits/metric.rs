@@ -164,7 +164,8 @@ impl PermitMetrics {
         });
         match change {
             PermitChange::Renew if was_live => self.track(permit),
-            // It may expire here a moment later than in the store.
+            // A permit that was no longer live stays tracked, because it may expire here a moment later than in the
+            // store.
             _ if !was_live => {}
             _ => self.tracked.lock().remove(hash_of(permit)),
         }

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::reservations::token::{SealError, TokenSealer};
 
-/// The kind of the tokens of permits. It is authenticated.
+/// The kind of permit tokens. It is authenticated, so that a token of another kind is not accepted as a permit.
 const PERMIT_KIND: &str = "permit";
 
 /// The token of a permit, and the time after which the permit expires unless it is renewed.

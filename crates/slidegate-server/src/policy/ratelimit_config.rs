@@ -112,7 +112,8 @@ fn findings_from_policy_errors(
     let mut findings = Findings::default();
     let path = files.first().map_or_else(PathBuf::new, |file| file.path.clone());
     for error in errors {
-        // Position and excerpt of the error are in the text of the policy, which its author does not see.
+        // Only the message is used: the position and the excerpt are in the converted policy, which the author of the
+        // files does not see.
         let message =
             format_args!("cannot be converted: the resulting policy is invalid: {}", error.message);
         findings.push_error(&path, FILE_START, message);

@@ -77,7 +77,7 @@ impl HttpProblem {
             status: self.status.as_u16(),
             detail: &self.detail,
         };
-        // Strings and numbers always serialize. If they did not, the status would have to suffice.
+        // Strings and numbers always serialize. If they did not, the response would have an empty body.
         serde_json::to_vec(&body).unwrap_or_default()
     }
 }
@@ -113,7 +113,7 @@ impl From<CallError> for HttpProblem {
     }
 }
 
-/// The reason why a request has no decision (RFC 9457).
+/// The body of an error response (RFC 9457): the reason why a request has no decision.
 #[derive(Serialize)]
 pub struct ProblemBody<'p> {
     /// Always `about:blank`: the status identifies the kind of problem.

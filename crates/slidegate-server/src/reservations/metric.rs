@@ -14,7 +14,7 @@ pub enum SettlementResult {
     /// The reservation has been settled with other costs.
     Conflict,
     Expired,
-    /// The record may have been evicted.
+    /// The record that shows whether the reservation has been settled may have been evicted.
     Forgotten,
     OtherInstance,
     /// The token is forged or damaged.

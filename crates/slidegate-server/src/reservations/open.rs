@@ -1,7 +1,7 @@
-//! The units that open reservations hold in each counter. Responses state this part of the use.
+//! The units that open reservations hold in each counter. The responses of `/v1/reserve` state them.
 //!
-//! A reservation is open until it is settled or its token expires. If another instance may settle it, this instance
-//! does not know when, so nothing is recorded then.
+//! A reservation is open until it is settled or its token expires. If other instances may settle reservations, this
+//! instance does not know when one is settled, so it records none.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasher;
@@ -19,7 +19,7 @@ const MAX_CHARGES: usize = 65_536;
 /// The units of open reservations, by counter.
 #[derive(Default)]
 pub struct OpenReservations {
-    /// Counters are known by hashes, because their names are long.
+    /// The hasher of counters, which are identified by hashes, because their names are long.
     hasher: foldhash::quality::RandomState,
     state: Mutex<State>,
 }
@@ -43,7 +43,7 @@ impl OpenReservations {
     /// Records the charges of a reservation, unless it is recorded already. `now` is the present time.
     pub fn open(&self, reservation: &Reservation, now: Timestamp) {
         let receipt = reservation.call.receipt();
-        // A permit is released, not settled.
+        // Charges of concurrent limits are left out, because a permit is released, not settled.
         let rates = receipt.charges().iter().filter(|charge| !charge.limit.is_concurrent());
         let charges: Box<[(u64, u64)]> =
             rates.map(|charge| (self.hasher.hash_one(&charge.counter), charge.cost)).collect();

@@ -1,8 +1,9 @@
 //! Reservation tokens: the charges of a reserved call, encrypted and authenticated. [Permits](crate::permits::token) have
 //! tokens of the same kind.
 //!
-//! A token is a PASETO (`v4.local`), whose content is JSON. Instances that share a token key need no common counter. The
-//! holder of a token can neither change nor read it: keys of counters contain attribute values.
+//! A token is a PASETO (`v4.local`), whose content is JSON. Its nonce is random, so instances that share a token key
+//! need no common counter of nonces. The holder of a token can neither change nor read it: keys of counters contain
+//! attribute values.
 
 use std::sync::Once;
 use std::time::Duration;
@@ -25,10 +26,11 @@ use crate::bounds::MAX_BODY_BYTES;
 use crate::decide::error::{CallError, CallErrorKind};
 
 /// Maximum length of a token in bytes. A body with the token fits into [`MAX_BODY_BYTES`]. A key has a bounded length
-/// whatever clients send, so only a request with more than about 180 limits reaches it.
+/// whatever clients send, so only a request with more than about 180 limits reaches this maximum.
 pub const MAX_TOKEN_BYTES: usize = MAX_BODY_BYTES / 4 * 3;
 
-/// The kind of the tokens of reservations. It is authenticated.
+/// The kind of reservation tokens. It is authenticated, so that a token of another kind is not accepted as a
+/// reservation.
 const RESERVATION_KIND: &str = "reservation";
 
 /// Separates the keys of tokens from other uses of the same secret.
@@ -37,7 +39,7 @@ const KEY_DERIVATION_LABEL: &[u8] = b"slidegate reservation token 2";
 /// Separates the token key of a cluster from other uses of its secret.
 const CLUSTER_SECRET_LABEL: &[u8] = b"slidegate reservation token key of a cluster 1";
 
-/// The content of a token.
+/// The content of a reservation token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reservation {
     pub call: ReservedCall,
@@ -78,7 +80,8 @@ pub enum TokenError {
     OtherInstance,
 }
 
-/// The token would be longer than [`MAX_TOKEN_BYTES`], or the system has no random numbers.
+/// The error for a token that cannot be created: it would be longer than [`MAX_TOKEN_BYTES`], or the system has no
+/// random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "the request has too many limits for a token of its reservation or permit; use fewer rules or fewer descriptors"
@@ -104,12 +107,12 @@ fn derive_key(secret: &[u8], label: &[u8]) -> hmac::Tag {
 /// Creates and opens tokens.
 pub struct TokenSealer {
     key: SymmetricKey<V4>,
-    /// The prefix of the keys in the store; empty if they have none. It is authenticated, because stores with different
-    /// prefixes have different counters, also if instances share the token key.
+    /// The prefix of the keys in the store; empty if they have none. Every token authenticates it, because stores with
+    /// different prefixes have different counters, even if instances share the token key.
     store_prefix: Box<str>,
     /// Identifies this process in tokens that no other process can settle.
     instance: CallId,
-    /// Logs once that other instances cannot open the tokens; `None` if they can, or if there are none.
+    /// Logs once that other instances cannot open the tokens; `None` if they can, or if there are no other instances.
     key_warning: Option<Once>,
 }
 
@@ -130,8 +133,8 @@ impl TokenSealer {
         Self { key_warning: Some(Once::new()), ..self }
     }
 
-    /// Returns the context of a token, which is authenticated. Kinds contain no space, so different contexts have different
-    /// bytes.
+    /// Returns the context of a token, its kind and the store prefix, which is authenticated with the token. Kinds
+    /// contain no space, so different contexts have different bytes.
     fn context(&self, kind: &str) -> Vec<u8> {
         format!("{kind} {}", self.store_prefix).into_bytes()
     }

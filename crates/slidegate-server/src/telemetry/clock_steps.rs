@@ -1,4 +1,4 @@
-//! Logs the steps of the wall clock: time synchronization has set it, or the machine was suspended.
+//! Logs each step of the wall clock, which shows that time synchronization has set it or the machine was suspended.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl<C: Clock> StepDetector<C> {
 
     /// Returns the length of the step since the last call, in seconds; negative for a step back.
     fn next_step_s(&mut self) -> Option<f64> {
-        // A clock measures steps when it is read.
+        // The time is read, because a clock measures steps only when it is read.
         self.clock.now();
         let known_us = std::mem::replace(&mut self.known_us, self.clock.wall_clock_step_us());
         let step_us = self.known_us - known_us;

@@ -123,7 +123,8 @@ impl Budget {
     }
 }
 
-/// Writes the number of denials of each key before the key. Keys have no comma that is followed by a space.
+/// Writes the number of denials of each key before the key. No key contains a comma followed by a space, so this
+/// separator is unambiguous.
 fn write_keys(f: &mut fmt::Formatter<'_>, entries: &[TopEntry<&String>]) -> fmt::Result {
     for (index, TopEntry { label, count, .. }) in entries.iter().enumerate() {
         write!(f, "{}{count} {label}", if index > 0 { ", " } else { "" })?;

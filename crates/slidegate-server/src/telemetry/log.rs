@@ -55,7 +55,8 @@ pub struct Log {
 impl Log {
     /// Starts logging to standard error. Can be called only once per process.
     pub fn start(settings: LogSettings) -> Result<Self, SetGlobalDefaultError> {
-        // Reports do not pass through the queue, which may be full. The writing thread may block.
+        // Reports of lost lines do not pass through the queue, which may be full. The thread that writes them may
+        // block.
         let reports = new_dispatch(settings, io::stderr);
         let queue = LogQueue::start(io::stderr(), move |lost| {
             dispatcher::with_default(&reports, || log_lost_lines(lost));
@@ -90,7 +91,7 @@ fn new_dispatch(
         .with_max_level(settings.level)
         .with_target(false)
         .with_ansi(io::stderr().is_terminal())
-        // Otherwise the thread that logs prints the errors of its writer to standard error, and panics if that fails.
+        // By default, a thread that logs prints the errors of its writer to standard error, and panics if that fails.
         .log_internal_errors(false);
     match settings.format {
         LogFormat::Text => log
@@ -177,8 +178,8 @@ impl<W: io::Write> io::Write for JsonLineWriter<W> {
     }
 }
 
-/// Escapes unsafe characters in a line of JSON, except the line break at its end. They occur only in strings, so the line
-/// has the same meaning.
+/// Escapes unsafe characters in a line of JSON, except the line break at its end. Such characters occur only in
+/// strings, so the line has the same meaning.
 fn escape_json_line(line: &str) -> Cow<'_, str> {
     if !line.contains(must_be_escaped_in_json_line) {
         return line.into();
@@ -186,7 +187,7 @@ fn escape_json_line(line: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(line.len() + 64);
     for char in line.chars() {
         if must_be_escaped_in_json_line(char) {
-            // All of them have at most four hexadecimal digits. Writing to a string cannot fail.
+            // All unsafe characters have at most four hexadecimal digits. Writing to a string cannot fail.
             let _ = write!(escaped, "\\u{:04x}", u32::from(char));
         } else {
             escaped.push(char);

@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::results::RequestResult;
 use super::trace_settings::TraceSettings;
 
-/// The error if tracing should start.
+/// The error of starting a tracer, which always fails in this program.
 #[derive(Debug, Error)]
 #[error(
     "--otlp-endpoint: this program was compiled without traces; install a package of slidegate, or compile it with \
@@ -19,20 +19,20 @@ use super::trace_settings::TraceSettings;
 )]
 pub struct TracerError;
 
-/// A tracer, which does not exist.
+/// A tracer of decisions. No value of it exists, because this program has no tracing.
 pub enum DecisionTracer {}
 
-/// The trace span of a request, which does not exist.
+/// The trace span of a request. No value of it exists, because this program has no tracing.
 pub enum DecisionSpan {}
 
-/// A tracer of calls to the store, which does not exist.
+/// A tracer of calls to the store. No value of it exists, because this program has no tracing.
 pub enum StoreTracer {}
 
-/// The trace span of a call to the store, which does not exist.
+/// The trace span of a call to the store. No value of it exists, because this program has no tracing.
 pub enum StoreSpan {}
 
 impl DecisionTracer {
-    /// Returns an error.
+    /// Returns an error, because this program has no tracing.
     pub fn start(_: TraceSettings) -> Result<Self, TracerError> {
         Err(TracerError)
     }

@@ -190,7 +190,8 @@ impl StoreFailureLog {
         else {
             return;
         };
-        // Only the message about the value of a key has values of clients.
+        // Only an error about a key with a value of another program contains values of clients, so its keys are
+        // redacted.
         let key = error.foreign_keys().map(|keys| self.redactor.redact_store_keys(keys));
         let message = match error {
             StoreError::Rejected { message, .. } => message.clone(),

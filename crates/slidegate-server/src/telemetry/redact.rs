@@ -76,7 +76,7 @@ impl Redactor {
     }
 
     fn redact_store_key(&self, key: &str) -> String {
-        // The values are in braces; further ones follow them up to the next colon.
+        // The values of a key are in braces, and further values follow the braces up to the next colon.
         let Some((scope, rest)) = key.split_once('{') else { return key.to_owned() };
         let (tagged, rest) = rest.split_once('}').unwrap_or((rest, ""));
         let (others, shape) = if rest.starts_with(',') {
@@ -98,9 +98,9 @@ impl Redactor {
     fn redact_pairs(&self, pairs: &str) -> String {
         let pair = |pair: &str| match pair.split_once('=') {
             Some((name, value)) => format!("{name}={}", self.redact_key_value(name, value)),
-            // The hash tag of the record of a call.
+            // Digits without a name are the hash tag of a call record, which needs no redaction.
             None if pair.bytes().all(|byte| byte.is_ascii_digit()) => pair.to_owned(),
-            // The digest of a long list of values.
+            // Other text without a name is the digest of a long list of values.
             None => self.redact_key_value("", pair),
         };
         pairs.split(',').map(pair).collect::<Vec<_>>().join(",")

@@ -18,8 +18,8 @@ pub enum RequestResult {
     Error,
 }
 
-/// A response, with the result and the wait that metrics record. The status alone does not determine the result, since a proxy may choose
-/// the status of a denial.
+/// A response, with the result and the wait that metrics record. The status alone does not determine the result, since
+/// a proxy may choose the status of a denial.
 pub struct Counted<R> {
     pub response: R,
     pub result: RequestResult,
@@ -91,7 +91,7 @@ impl LimitResult {
         let fits = status.fits();
         match status.veto() {
             Veto::Alone if !fits => Some(Self::Denied),
-            // Another joint limit has capacity.
+            // The request is allowed, so another joint limit has capacity.
             Veto::Jointly if !fits && is_allowed => Some(Self::Observed),
             Veto::Jointly if !fits => Some(Self::Denied),
             Veto::Never if !fits => Some(Self::Observed),

@@ -24,7 +24,7 @@ struct UseOfRule {
     name: Box<str>,
     /// Index of the domain of the rule.
     domain: usize,
-    /// Whether the rule has applied. Only written until then, so that threads do not contend.
+    /// Whether the rule has applied to a request. After that, the value is only read, so that threads do not contend.
     has_applied: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl RuleUse {
         let index_by_name: HashMap<&str, usize> = names.zip(0..).collect();
         let rules = policy.rules().iter().map(|rule| UseOfRule {
             name: rule.name().into(),
-            // Every rule has a domain of the policy.
+            // Every rule has a domain of the policy, so the default index is never used.
             domain: index_by_name.get(rule.domain()).copied().unwrap_or_default(),
             has_applied: AtomicBool::new(!is_watched(rule)),
         });
@@ -82,7 +82,7 @@ impl RuleUse {
     }
 
     /// Records a request of the domain with this index. Logs the rules that have not applied once the domain has had
-    /// enough requests.
+    /// [`WATCHED_REQUESTS`] requests.
     pub fn record_request(&self, domain: usize) {
         let Some(RequestsOfDomain { name, requests }) = self.domains.get(domain) else { return };
         if requests.load(Ordering::Relaxed) >= WATCHED_REQUESTS
@@ -105,7 +105,7 @@ impl RuleUse {
         }
     }
 
-    /// Returns the rules that have not applied, in domains that have had enough requests.
+    /// Returns the rules that have not applied, in domains that have had at least [`WATCHED_REQUESTS`] requests.
     pub fn unused_rules(&self) -> Vec<UnusedRule> {
         let unused = self.unused().filter_map(|rule| {
             let domain = self.domains.get(rule.domain).filter(|domain| domain.is_watched())?;
@@ -115,7 +115,7 @@ impl RuleUse {
     }
 
     /// Returns the name of each domain, and the number of its rules that have not applied. The number is 0 until the
-    /// domain has had enough requests.
+    /// domain has had [`WATCHED_REQUESTS`] requests.
     pub fn count_unused_rules(&self) -> impl Iterator<Item = (&str, usize)> {
         let mut counts = vec![0; self.domains.len()];
         for rule in self.unused() {
@@ -125,20 +125,21 @@ impl RuleUse {
         domains.map(|(domain, count)| (&*domain.name, if domain.is_watched() { count } else { 0 }))
     }
 
-    /// Returns the rules that have not applied, also in domains that have not had enough requests.
+    /// Returns the rules that have not applied, also in domains with fewer than [`WATCHED_REQUESTS`] requests.
     fn unused(&self) -> impl Iterator<Item = &UseOfRule> {
         self.rules.iter().filter(|rule| !rule.has_applied.load(Ordering::Relaxed))
     }
 }
 
 impl RequestsOfDomain {
-    /// Returns `true` if the domain has had enough requests.
+    /// Returns `true` if the domain has had [`WATCHED_REQUESTS`] requests, so that its unused rules are reported.
     fn is_watched(&self) -> bool {
         self.requests.load(Ordering::Relaxed) >= WATCHED_REQUESTS
     }
 }
 
-/// Returns `true` if the rule is expected to apply: it is not switched off, and not only for descriptors with limits.
+/// Returns `true` if the rule is expected to apply: it is not switched off, and not only meant for descriptors that
+/// contain a limit.
 fn is_watched(rule: &Rule) -> bool {
     let overrides = rule.overrides().iter().map(|rule_override| rule_override.settings());
     let mut settings = overrides.chain([rule.settings()]);

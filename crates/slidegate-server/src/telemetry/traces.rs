@@ -89,8 +89,8 @@ impl DecisionTracer {
         self.trust_forwarded
     }
 
-    /// Begins the span of a decision. Returns `None` if the decision is not sampled. Only if `is_trusted` is set, the
-    /// headers determine sampling.
+    /// Begins the span of a decision. Returns `None` if the decision is not sampled. The headers determine sampling
+    /// only if `is_trusted` is `true`.
     pub fn begin_decision_span(
         &self,
         name: &'static str,
@@ -192,7 +192,7 @@ impl StoreSpan {
         let Some(mut span) = self.0 else { return };
         if let Some(error) = error {
             span.set_attribute(KeyValue::new("error.type", error.class()));
-            // A message about the value of a key has values of clients.
+            // An error about the value of a key contains values of clients, so only its remedy is recorded.
             span.set_status(Status::error(match error.foreign_keys() {
                 Some(_) => error.remedy().to_owned(),
                 None => error.to_string(),

@@ -31,7 +31,8 @@ impl ClusterTls {
         certificates(&self.contents, &self.name)
     }
 
-    /// Starts to reload the certificates when their files change. `replace` uses new certificates for new connections.
+    /// Starts to reload the certificates when their files change. `replace` makes the node use new certificates for new
+    /// connections.
     pub fn reload_on_change(
         self,
         tasks: &BackgroundTasks,

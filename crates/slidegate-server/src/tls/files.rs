@@ -21,7 +21,7 @@ pub struct TlsFiles {
     pub(super) cert: TlsFile,
     pub(super) key: TlsFile,
     /// The certificate authorities that sign the certificates of clients, or of the other nodes. If this file is set,
-    /// they must present a certificate.
+    /// clients or nodes must present such a certificate.
     pub(super) ca: Option<TlsFile>,
 }
 

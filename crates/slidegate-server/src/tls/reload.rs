@@ -17,12 +17,12 @@ type TlsReadResult = Result<TlsFileContents, TlsError>;
 /// The reloader of certificates, which runs on its own thread.
 pub struct CertificateReloader<R> {
     files: TlsFiles,
-    /// The contents that are in use.
+    /// The contents of the files that are in use.
     current: TlsFileContents,
     /// Uses new contents for new connections, or returns the reason why they cannot be used.
     replace: R,
     previous_read: Option<TlsReadResult>,
-    /// The last result that could not be used.
+    /// The last read result that could not be used, so that its error is logged only once.
     last_rejected: Option<TlsReadResult>,
 }
 
@@ -30,7 +30,7 @@ impl<R> CertificateReloader<R>
 where
     R: Fn(&TlsFileContents) -> Result<(), TlsError> + Send + 'static,
 {
-    /// Creates a reloader of `files`. `current` are the contents in use, and `replace` uses others.
+    /// Creates a reloader of `files`. `current` are the contents in use, and `replace` starts to use new contents.
     pub fn new(files: TlsFiles, current: TlsFileContents, replace: R) -> Self {
         Self { files, current, replace, previous_read: None, last_rejected: None }
     }
@@ -45,7 +45,8 @@ where
         })
     }
 
-    /// Reads the files, and uses them if they are complete and have changed.
+    /// Reads the files. Uses them if they have changed, and if they equal the previous read, which shows that they are
+    /// complete.
     fn read_certificates(&mut self) {
         let now = self.files.read_contents();
         if now.as_ref() == Ok(&self.current) {

@@ -42,7 +42,7 @@ pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 /// The maximum size of a message in bytes whose call is handled on the thread of its connection.
 const MAX_SMALL_MESSAGE_BYTES: usize = 16 * 1024;
 
-/// The maximum size of a message of the health and reflection services in bytes. Their messages contain a name.
+/// The maximum size of a message of the health and reflection services in bytes. Such messages contain only a name.
 const MAX_OTHER_MESSAGE_BYTES: usize = 4 * 1024;
 
 /// All gRPC services of the listener. The path of a call selects the service.
@@ -78,7 +78,7 @@ impl GrpcServices {
     }
 }
 
-/// The services as the clients of one connection see them.
+/// The services for the calls of one connection, with the space for its messages and the count of its open calls.
 #[derive(Clone)]
 pub struct ConnectionServices(Arc<ConnectionState>);
 
@@ -116,7 +116,7 @@ impl TowerService<Request<Body>> for ConnectionServices {
         }
         let response = connection.services.other_services.clone().oneshot(call);
         Box::pin(async move {
-            // The call is open until the stream of its messages ends.
+            // The call counts as open until the stream of its response messages ends.
             let keep_open = move |messages| {
                 let _open_call = &open_call;
                 messages
@@ -156,7 +156,8 @@ impl ConnectionState {
     }
 }
 
-/// Returns the length of a message with its prefix of five bytes, a flag and the length, from its first part.
+/// Returns the length of a gRPC message, including its prefix of five bytes: a flag and the length. `start` is the
+/// first part of the body.
 fn stated_message_length(start: &[u8]) -> Option<usize> {
     let length = u32::from_be_bytes(start.get(1..5)?.try_into().ok()?);
     usize::try_from(length).ok()?.checked_add(5)

@@ -99,11 +99,11 @@ impl Endpoint {
         Self::ALL.into_iter().find(|endpoint| endpoint.as_str() == path)
     }
 
-    /// Returns the maximum size of a body in bytes whose request is handled on the thread of its connection. It takes
-    /// less time than a few small requests.
+    /// Returns the maximum size of a body in bytes whose request is handled on the thread of its connection. Such a
+    /// request takes less time than a few small requests.
     pub fn max_small_body_bytes(self) -> usize {
         match self {
-            // A descriptor takes 40 bytes, and is decided like a request of its own.
+            // The bound is low, because a descriptor takes only 40 bytes, and is decided like a request of its own.
             Self::Json => 1024,
             _ => 16 * 1024,
         }
@@ -178,7 +178,7 @@ impl HttpServiceState {
                 let decided = service.decide(&policy, &message.to_call()).await?;
                 json::render(renderer, &message, &decided)
             }
-            // Boxed, because these futures are rare.
+            // Boxed, so that the futures of these rare calls do not enlarge the future of every call.
             Endpoint::Settle => {
                 let body: SettleBody<'_> = parse(text)?;
                 Box::pin(service.settle(&body.reservation, &body.actual_costs())).await?;

@@ -13,8 +13,8 @@ pub struct ClientFields<'a> {
     pub user: Option<&'a str>,
 }
 
-/// Parses the part of a line before its time. A first field that is no address would make a client of its own of each
-/// host, port or list of proxies, so that a wrong limit is suggested: such a line is an error.
+/// Parses the part of a line before its time. A line whose first field is not an address is an error: each host, port
+/// or list of proxies would otherwise count as a client of its own, and the suggested limits would be wrong.
 pub fn parse_client_fields(text: &str) -> Result<ClientFields<'_>, LineError> {
     let (host, text) = split_host(text)?;
     let (clients, rest) = split_client_list(text).ok_or(LineError::Start)?;
@@ -23,7 +23,7 @@ pub fn parse_client_fields(text: &str) -> Result<ClientFields<'_>, LineError> {
         first => Some(first.and_then(without_port).ok_or(LineError::Client)?),
     };
     let (_ident, user) = split_at_byte(rest, b' ').ok_or(LineError::Start)?;
-    // A user name may contain spaces. A `-` between spaces is a field of another format.
+    // A user name may contain spaces. A `-` between spaces is a field of another format, so the line is rejected.
     if user.len() > 1 && user.split(' ').any(|word| word == "-") {
         return Err(LineError::Start);
     }
@@ -34,11 +34,12 @@ pub fn parse_client_fields(text: &str) -> Result<ClientFields<'_>, LineError> {
 fn split_host(text: &str) -> Result<(Option<&str>, &str), LineError> {
     let (first, rest) = split_at_byte(text, b' ').ok_or(LineError::Start)?;
     let second = split_at_byte(rest, b' ').map_or(rest, |(second, _)| second);
-    // The second address of a list, such as `198.51.100.1, 10.0.0.1`, follows a comma.
+    // If a comma follows the first field, it is an address in a list, such as `198.51.100.1, 10.0.0.1`, and not a host.
     if first.ends_with(',') || without_port(second.trim_end_matches(',')).is_none() {
         return Ok((None, text));
     }
-    // Of two addresses, either may be the client, unless the first one has a port, as a virtual host has.
+    // A line with two addresses is rejected, because either may be the client, unless the first has a port, as a
+    // virtual host has.
     if first.parse::<IpAddr>().is_err() && is_host(first) {
         Ok((Some(first).filter(|host| !matches!(*host, "-" | "_")), rest))
     } else {
@@ -67,7 +68,7 @@ fn split_client_list(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the address of a field such as `192.0.2.7`, `192.0.2.7:4711` or `[2001:db8::1]:4711`, or `None` if the field
-/// is not an address. Each connection of a client has another port.
+/// is not an address. The port is removed, because it differs between the connections of a client.
 pub fn without_port(field: &str) -> Option<&str> {
     if field.parse::<IpAddr>().is_ok() {
         return Some(field);

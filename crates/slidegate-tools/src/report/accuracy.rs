@@ -35,7 +35,7 @@ impl AccuracyReport {
     /// Creates the report of one limit. `max` is its maximum number of units in the policy.
     pub fn new(accuracy: &LimitAccuracy, max: u64) -> Self {
         let worst = accuracy.worst;
-        // A limit that allowed no requests has recorded no max.
+        // A limit that allowed no requests has recorded no max, so the max of the policy is shown.
         let worst = if worst.units == 0 { WindowPeak { units: 0, max } } else { worst };
         Self {
             deviation: DeviationReport::new(accuracy.deviation),
@@ -62,8 +62,8 @@ impl fmt::Display for WorstWindow {
     }
 }
 
-/// Writes a table that compares the decisions of each rule and limit with the decisions of an exact log, which keeps the time
-/// of each request. Explains the columns.
+/// Writes a table that compares the decisions of each rule and limit with the decisions of an exact log, which keeps
+/// the time of each request. Explains the columns.
 pub fn write(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
     let row = |name: &str, deviation: &DeviationReport, worst: String| {
         let counts = [deviation.false_allows, deviation.false_denies].map(|n| n.to_string());

@@ -89,7 +89,7 @@ fn format_yaml_scalar(name: &str) -> String {
     let is_plain = name.starts_with(|char: char| char.is_ascii_alphabetic())
         && name.chars().all(|char| char.is_ascii_alphanumeric() || "._-|".contains(char))
         && !YAML_KEYWORDS.contains(&&*name.to_ascii_lowercase());
-    // Every JSON string is a valid YAML string.
+    // A name in quotes is written as a JSON string, because every JSON string is a valid YAML string.
     if is_plain { name.to_owned() } else { serde_json::Value::from(name).to_string() }
 }
 

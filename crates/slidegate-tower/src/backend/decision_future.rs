@@ -33,9 +33,9 @@ pub struct DecisionTask {
 }
 
 impl DecisionFuture {
-    /// Creates the future of a decision. With [`OnDrop::Revert`], and if the decision may have a permit, it runs in a new tokio
-    /// task. Outside of a tokio runtime, no task can be started. The charge of a dropped request then stays, and its permit
-    /// counts until it expires.
+    /// Creates the future of a decision. The decision runs in a new tokio task if a dropped request must be reverted
+    /// ([`OnDrop::Revert`]) or may have a permit to release. Outside of a tokio runtime, no task can be started. The
+    /// charge of a dropped request then stays, and its permit counts until it expires.
     pub fn new(
         future: BoxFuture<(Parts, BackendDecision<'static>)>,
         backend: &Arc<dyn Backend>,
@@ -66,7 +66,7 @@ impl Future for DecisionFuture {
         match result {
             Ok(decision) => Poll::Ready(decision),
             Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-            // The runtime is shutting down.
+            // The runtime is shutting down, and has canceled the task, so there is no decision.
             Err(_) => Poll::Pending,
         }
     }

@@ -72,13 +72,13 @@ impl<S: Store> GateBackend<S> {
         values.extend_descriptor(&mut descriptor, &costs);
         let context = options.settle_context(values.iter());
         let request = Request::new(self.attributes.policy_domain(), descriptor);
-        // Not `check_async`, which warns about costs again that `warn_about_names` has found.
+        // In place of `check_async`, which would warn again about unknown costs that `warn_about_names` has reported.
         let decision = self.gate.decide_async(&policy.apply(&request)).await;
         BackendDecision::Counted(decision, context)
     }
 
     async fn settle_charge(&self, charge: &PendingCharge, settlement: Settlement) {
-        // After a failure of the store, the charge stays.
+        // Errors are ignored: after a failure of the store, the charge stays.
         let _ = match (settlement, &charge.context) {
             (Settlement::Revert, _) => self.gate.revert_async(&charge.decision).await,
             (Settlement::Cost(cost), _) => self.gate.settle_async(&charge.decision, cost).await,

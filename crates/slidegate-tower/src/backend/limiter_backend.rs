@@ -69,7 +69,7 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
                 "a settlement of a named cost has no effect on a limiter; settle the cost without a name, or use a gate"
             );
         }
-        // After a failure of the store, the charge stays.
+        // Errors are ignored: after a failure of the store, the charge stays.
         let _ = match (settlement, &charge.context) {
             (Settlement::Revert, _) => self.limiter.revert_async(&charge.decision).await,
             (Settlement::Cost(cost), _) => self.limiter.settle_async(&charge.decision, cost).await,

@@ -22,7 +22,7 @@ pin_project! {
     {
         #[pin]
         step: RetryState<S::Future>,
-        // `None` for a request that must not be repeated.
+        // The data for retries; `None` for a request that must not be repeated.
         retries: Option<RetryContext<S, B>>,
     }
 }

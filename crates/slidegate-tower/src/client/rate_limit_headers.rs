@@ -54,7 +54,7 @@ fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
 /// if the value is not a number.
 fn parse_wait_seconds(value: &HeaderValue) -> Option<Duration> {
     let text = trimmed_header_text(value)?;
-    // `parse` would also accept a plus sign.
+    // `str::parse` would also accept a plus sign, which `Retry-After` does not allow.
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| Duration::from_secs(text.parse().unwrap_or(u64::MAX)))
 }

@@ -52,7 +52,8 @@ impl RetrySchedule {
             return None;
         }
         let wait = match parse_retry_delay(response.headers(), WallClock.now()) {
-            // Retries without a pause are never intended, even if the response states a wait of zero.
+            // A stated wait of zero counts as no stated wait, so that the client backs off and does not retry without a
+            // pause.
             None | Some(Duration::ZERO) => self.draw_random_backoff(attempt),
             Some(stated) => self.jitter.draw().extend(stated),
         };

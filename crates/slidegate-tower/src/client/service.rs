@@ -43,7 +43,8 @@ where
         if !can_repeat {
             return RetryFuture::without_retries(self.inner.call(request));
         }
-        // Takes the service that was polled ready. A clone of it may not be ready.
+        // Uses the service that was polled ready for this request, and its clone for the next: a clone may not be
+        // ready.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
         RetryFuture::with_retries(ready, request, Arc::clone(&self.config))

@@ -14,7 +14,7 @@ use crate::TrustedProxies;
 /// usually controls the whole /64 network.
 const DEFAULT_IPV6_PREFIX_BITS: u8 = 64;
 
-/// The extensions of which one has the address of the peer.
+/// The request extensions that can have the address of the peer, as a warning names them if none is present.
 const PEER_EXTENSIONS: &str = "ConnectInfo<SocketAddr>, TcpConnectInfo or Peer";
 
 /// Creates an extractor of the client's address: the address of the peer or, if the peer is a trusted proxy, the
@@ -100,7 +100,8 @@ impl Extract for ClientIp {
     }
 }
 
-/// The hundreds, tens and ones of each octet. The table takes fewer instructions than divisions.
+/// The decimal digits (hundreds, tens, ones) of each octet of an IPv4 address. A table takes fewer instructions than
+/// divisions.
 static OCTET_DIGITS: [[u8; 3]; 256] = octet_digits();
 
 const fn octet_digits() -> [[u8; 3]; 256] {
@@ -115,7 +116,7 @@ const fn octet_digits() -> [[u8; 3]; 256] {
 
 /// Formats an address like `to_string`, but faster, because this function runs for every request.
 fn format_ipv4(address: Ipv4Addr) -> InlineText {
-    // The compiler knows from the mask that the character is ASCII.
+    // The mask changes no digit. It shows the compiler that the character is ASCII, so that `push` is short.
     let digit = |value: u8| char::from(b'0' | (value & 0xf));
     let mut text = InlineText::new();
     for (nth, octet) in address.octets().into_iter().enumerate() {
@@ -140,7 +141,7 @@ fn format_ipv6_network(address: Ipv6Addr, bits: u8) -> InlineText {
     let mut text = InlineText::new();
     let mask = !u128::MAX.checked_shr(bits.into()).unwrap_or(0);
     let network = Ipv6Addr::from_bits(address.to_bits() & mask);
-    // The buffer is large enough for the longest network.
+    // The buffer is large enough for the longest network, so `write!` does not fail.
     let _ = match bits {
         128 => write!(text, "{network}"),
         _ => write!(text, "{network}/{bits}"),

@@ -37,7 +37,7 @@ fn axum_peer_address(extensions: &Extensions) -> Option<SocketAddr> {
     use axum::extract::connect_info::MockConnectInfo;
 
     let connection = extensions.get().map(|ConnectInfo(address)| *address);
-    // axum itself also accepts the mock, for tests of a service.
+    // axum also accepts `MockConnectInfo` in place of `ConnectInfo`, for tests of a service, so this function does too.
     connection.or_else(|| extensions.get().map(|MockConnectInfo(address)| *address))
 }
 

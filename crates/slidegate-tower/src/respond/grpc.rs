@@ -35,7 +35,7 @@ pub fn is_grpc(head: RequestHead<'_>) -> bool {
     media_type.is_some_and(|media_type| media_type.starts_with(GRPC_MEDIA_TYPE.as_bytes()))
 }
 
-/// Returns the status code of a denial, and its reason as a percent-encoded message.
+/// Returns the gRPC status code of a denial, and its reason as a percent-encoded message.
 fn status_and_message(denial: &Denial<'_>) -> (u16, &'static str) {
     match denial.reason() {
         None => (INVALID_ARGUMENT, "the%20cost%20is%20not%20a%20whole%20number"),

@@ -29,7 +29,8 @@ impl<B: From<Bytes> + Default> Respond<B> for ProblemJson {
     }
 }
 
-/// The name of the extension is in the log only: it is no matter of clients.
+/// The detail of a denial for a missing extension. Only the log has the name of the extension, because clients cannot
+/// add it.
 const MISSING_EXTENSION_DETAIL: &str = "the server has not added a value that a limit counts by";
 
 fn problem_json_body(denial: &Denial<'_>) -> Bytes {

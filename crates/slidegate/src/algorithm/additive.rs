@@ -1,8 +1,8 @@
 //! Algorithms whose states count units per time bucket, so that the counts of several nodes can be added.
 //!
-//! Two algorithms are not additive: a [`sliding_log`](super::sliding_log) records each charge, and the level of a
-//! [`token_bucket`](super::token_bucket) stops at zero, so that the sum of the levels of two nodes differs from the
-//! level of a single node with the same charges.
+//! Two of the algorithms that limit rates cannot be counted in this way: a [`sliding_log`](super::sliding_log) records
+//! each charge, and the level of a [`token_bucket`](super::token_bucket) stops at zero, so that the sum of the levels
+//! of two nodes differs from the level of a single node with the same charges.
 
 use super::counter::Counter;
 use crate::clock::Timestamp;
@@ -15,7 +15,8 @@ pub trait Additive: Counter {
     /// Returns the number of the bucket that contains the last charge.
     fn current_bucket(&self, state: &Self::State) -> u64;
 
-    /// Returns whether `now` is in the bucket that contains the last charge, or earlier. A charge then begins no bucket.
+    /// Returns whether `now` is in the bucket that contains the last charge, or earlier. A charge at `now` then begins
+    /// no new bucket.
     fn is_in_current_bucket(&self, state: &Self::State, now: Timestamp) -> bool {
         let next_bucket = self.current_bucket(state) + 1;
         now.as_micros() < next_bucket.saturating_mul(self.layout().bucket_us)
@@ -36,9 +37,9 @@ pub trait Additive: Counter {
         }
     }
 
-    /// Adds units to the bucket with the number `bucket`, if it is the bucket of the last charge. Returns the number of
-    /// added units, which is less than `units` only if the bucket would have more than the largest count.
-    /// Otherwise returns `None` and changes nothing.
+    /// Adds units to the bucket with the number `bucket`, and returns the number of added units. Fewer than `units` are
+    /// added only if the bucket would otherwise exceed the largest count. If the bucket is not the bucket of the last
+    /// charge, returns `None` and changes nothing.
     fn add_to_current_bucket(
         &self,
         state: &mut Self::State,
@@ -59,7 +60,8 @@ pub trait Additive: Counter {
     /// result may exceed max.
     fn used(&self, state: &Self::State, now: Timestamp) -> u64;
 
-    /// Returns a time in the bucket that contains the last charge, not later than the last charge.
+    /// Returns the time of the last charge, or an earlier time in the same bucket if the state does not contain the
+    /// exact time.
     fn last_charged_at(&self, state: &Self::State) -> Timestamp;
 }
 
@@ -70,16 +72,17 @@ pub struct BucketLayout {
     pub bucket_us: u64,
     /// The number of buckets whose units are counted at any one time, including the bucket that contains this time.
     pub buckets: u32,
-    /// The duration in microseconds by which a bucket is longer than the time that it represents, on average: 0, unless
-    /// the buckets are periods of a calendar. The time of such a counter runs ahead of the clock, by this much per bucket.
+    /// The average duration in microseconds by which a bucket is longer than the calendar period that it represents; 0
+    /// if the buckets are not periods of a calendar. With each bucket, counter time advances by this much more than the
+    /// clock.
     pub drift_us: u64,
-    /// The duration in seconds by which the period of bucket 0 began before the Unix epoch, on average: 0, unless the
-    /// buckets are periods of a calendar that begin at a set date or time.
+    /// The average duration in seconds from the start of the calendar period of bucket 0 to the Unix epoch; 0 unless
+    /// the buckets are periods of a calendar that begin at a set date or time.
     pub lead_s: u32,
 }
 
-/// The largest difference between the end of a period of a calendar and its end if all periods had the mean length. The
-/// difference of a period also is at most a bucket.
+/// The largest difference between the end of a calendar period and the end that it would have if all periods had the
+/// mean length. The difference is also never larger than the length of a bucket.
 const MAX_CALENDAR_DEVIATION_US: u64 = 8 * 86_400_000_000;
 
 impl BucketLayout {
@@ -93,9 +96,9 @@ impl BucketLayout {
         bucket.saturating_add(u64::from(self.buckets)).saturating_mul(self.bucket_us)
     }
 
-    /// Returns a time on the clock, in microseconds since the Unix epoch, at which the units of a bucket are certainly no
-    /// longer counted. [`bucket_expires_us`](Self::bucket_expires_us) is a time of the counter, to which the phase of its
-    /// key is added.
+    /// Returns a time on the clock, in microseconds since the Unix epoch, at which the units of a bucket are certainly
+    /// no longer counted. [`bucket_expires_us`](Self::bucket_expires_us) returns a counter time instead: a time on the
+    /// clock plus the phase of a key.
     pub fn latest_expiry_us(&self, bucket: u64) -> u64 {
         match self.drift_us {
             0 => self.bucket_expires_us(bucket),
@@ -106,13 +109,13 @@ impl BucketLayout {
     /// Returns a time on the clock, in microseconds since the Unix epoch, before which no clock charges units to a bucket.
     pub fn earliest_start_us(&self, bucket: u64) -> u64 {
         match self.drift_us {
-            // The phase of a key is less than a window.
+            // A counter time is at most a window ahead of the clock, because the phase of a key is less than a window.
             0 => bucket.saturating_mul(self.bucket_us).saturating_sub(self.lifetime_us()),
             _ => self.mean_start_us(bucket).saturating_sub(self.deviation_us()),
         }
     }
 
-    /// Returns the start of a period of a calendar if all periods had the mean length.
+    /// Returns the time at which the calendar period of a bucket would begin if all periods had the mean length.
     fn mean_start_us(&self, bucket: u64) -> u64 {
         let since_first_us = bucket.saturating_mul(self.bucket_us.saturating_sub(self.drift_us));
         since_first_us.saturating_sub(u64::from(self.lead_s) * 1_000_000)

@@ -43,8 +43,8 @@ pub(crate) use with_counter;
 pub enum AnyAdditive {
     /// The sliding counter algorithm, which counts the current and the previous window.
     SlidingCounter(SlidingCounter),
-    /// The sliding buckets algorithm, which counts all buckets of a window. Also counts limits with the sliding window
-    /// algorithm.
+    /// The sliding buckets algorithm, which counts all buckets of a window. Limits with the sliding window algorithm,
+    /// which is not additive, are counted in such buckets too.
     SlidingBuckets(SlidingBuckets),
     /// The fixed window algorithm, which counts the current window.
     FixedWindow(FixedWindow),

@@ -44,7 +44,7 @@ pub struct State {
     permits: RingBuffer<LivePermit>,
 }
 
-/// A permit that was not released.
+/// A permit that has not been released. An expired permit stays in the state until the next charge of its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LivePermit {
     expires_us: u64,
@@ -140,7 +140,7 @@ impl Concurrent {
     pub(crate) fn renew(&self, state: &mut State, now: Timestamp, id: Timestamp) -> bool {
         let live = find_permit(state, id).filter(|(_, permit)| permit.is_live(now));
         let Some((index, permit)) = live else { return false };
-        // If a new policy has a shorter time to live, the permit keeps its longer one.
+        // If a new policy has a shorter time to live, a renewal must not make the permit expire earlier than before.
         let expires_us = permit.expires_us.max(now.as_micros().saturating_add(self.ttl_us));
         state.remove(index);
         state.insert(LivePermit { expires_us, ..permit });
@@ -148,8 +148,8 @@ impl Concurrent {
         true
     }
 
-    /// Returns the outcome of a hit that requires `required` free units. The permits from `index` are live, and have
-    /// `used` units.
+    /// Returns the outcome of a hit that requires `required` free units. The first live permit is at `index`, and all
+    /// live permits have `used` units together.
     fn outcome(
         &self,
         state: &State,
@@ -160,7 +160,8 @@ impl Concurrent {
         let max = u64::from(self.max);
         let reset_after_us = if used > 0 { micros_until_expiry(self, state, now) } else { 0 };
         Outcome::from_used_units((used, max), required, reset_after_us, || {
-            // The permits expire one by one, until enough units are free.
+            // The wait ends when enough permits have expired to free the required units. The permits are sorted by
+            // expiry.
             let mut excess = used + required - max;
             for permit in state.permits.iter().skip(index) {
                 excess = excess.saturating_sub(permit.units.into());
@@ -190,13 +191,13 @@ impl Counter for Concurrent {
         self.outcome(state, (expired, state.units - expired_units), now, required)
     }
 
-    /// Returns the free units, if the cost exceeds them: there are never more live permits than max.
+    /// Returns the cost, but at most the free units, so that there are never more live permits than max.
     fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
         cost.min(self.peek(state, now, 1).remaining())
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        // An id is never used twice, not even if the permit has no units.
+        // A charge without units takes an id too, although it creates no permit, so that no id is ever used twice.
         let id = now.as_micros().max(state.newest_id + 1);
         state.newest_id = id;
         state.last_us = now.as_micros();
@@ -212,7 +213,7 @@ impl Counter for Concurrent {
         }
     }
 
-    /// Releases the permit. Its units are reverted together.
+    /// Releases the whole permit, whatever the number of units to revert is.
     fn revert(&self, state: &mut State, charged_at: Timestamp, _: u64) {
         if let Some((index, _)) = find_permit(state, charged_at) {
             state.remove(index);
@@ -222,14 +223,15 @@ impl Counter for Concurrent {
     /// Does nothing: a permit is released by its holder, and a refund has no holder.
     fn refund(&self, _: &mut State, _: Timestamp, _: u64) {}
 
-    /// A permit of an earlier policy may have a longer time to live. It is ahead only if a permit was created or renewed
-    /// after `now`.
+    /// A late expiry alone does not show that the clock has stepped back, because a permit of an earlier policy may
+    /// have a longer time to live. So a permit must also have been created or renewed after `now`.
     fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
         is_time_ahead(state.last_us, now)
             && is_time_ahead(self.expires_at(state).as_micros(), now.after_us(self.ttl_us))
     }
 
-    /// Gives each permit the time to live that it had when a permit was last created or renewed.
+    /// Moves the expiry of each permit back by the same duration, so that each has as much time left as when a permit
+    /// was last created or renewed.
     fn set_back(&self, state: &mut State, now: Timestamp) {
         state.remove_expired_permits(Timestamp::from_micros(state.last_us));
         let lead_us = state.last_us - now.as_micros();

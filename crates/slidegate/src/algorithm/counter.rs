@@ -24,7 +24,7 @@ pub trait Counter: Copy {
     fn peek(&self, state: &Self::State, now: Timestamp, required: u64) -> Outcome;
 
     /// Returns the number of units that a charge of `cost` units counts: less than `cost` only if the whole cost would
-    /// exceed the largest debt.
+    /// exceed the largest debt of a token bucket, or the max of requests in flight.
     fn chargeable_units(&self, _: &Self::State, _: Timestamp, cost: u64) -> u64 {
         cost
     }
@@ -34,7 +34,8 @@ pub trait Counter: Copy {
     fn charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) -> ChargeEffect;
 
     /// Decides a hit that requires and costs `cost` units: charges it if it fits, as [`charge`](Self::charge) does, and
-    /// returns its outcome otherwise. An algorithm overrides this method if the two steps have a part in common.
+    /// returns its outcome otherwise. An algorithm overrides this method if the check and the charge can share a
+    /// computation.
     fn charge_if_fits(
         &self,
         state: &mut Self::State,
@@ -104,7 +105,7 @@ pub(super) fn micros_until_expiry<C: Counter>(
     counter.expires_at(state).as_micros().saturating_sub(now.as_micros())
 }
 
-/// Limits a number of units to [`MAX_SMALL_UNITS`].
+/// Limits a number of units to [`MAX_SMALL_UNITS`], for algorithms that store counts in 32 bits.
 pub(super) fn clamp_to_small_units(units: u64) -> u32 {
     units.min(MAX_SMALL_UNITS) as u32
 }

@@ -61,7 +61,7 @@ pub struct State {
     low_units: u32,
 }
 
-/// The number of the high bits of the units.
+/// The number of bits of the units, which have 53 bits, that are stored above the low 32 bits.
 const HIGH_UNITS_BITS: u32 = 53 - u32::BITS;
 
 impl State {
@@ -77,7 +77,7 @@ impl State {
         self.window_and_high_units.get() >> HIGH_UNITS_BITS
     }
 
-    /// Returns the units charged in this window.
+    /// Returns the units charged in the window that contains the last charge.
     fn units(&self) -> u64 {
         let high = self.window_and_high_units.get() & ((1 << HIGH_UNITS_BITS) - 1);
         high << u32::BITS | u64::from(self.low_units)
@@ -92,7 +92,8 @@ impl State {
 impl HeapSize for State {}
 
 impl FixedWindow {
-    /// Creates windows of the length of the quota's window. The windows of a calendar have their own length.
+    /// Creates a counter whose windows have the length of the quota's window. The calendar determines the length of its
+    /// periods.
     pub(crate) fn new(quota: &Quota, align: Align) -> Self {
         let window_us = quota.window_us().into();
         let windows = match align {
@@ -133,8 +134,8 @@ impl FixedWindow {
     }
 
     /// Returns the phase of a key at `_now`: the number of microseconds that the caller adds to this time, modulo 2^64.
-    /// `key_hash` returns a stable hash of the key, and `step_us` returns the steps of the wall clock, which is ahead of
-    /// `_now` by them.
+    /// `key_hash` returns a stable hash of the key, and `step_us` returns the number of microseconds by which steps
+    /// have set the wall clock ahead of `_now`.
     pub(crate) fn phase_us(
         &self,
         key_hash: impl FnOnce() -> u64,
@@ -167,8 +168,8 @@ impl FixedWindow {
         (state.window() + 1) * self.window_us()
     }
 
-    /// Returns `now` for durations until the end of the state's window. It differs from `now` if the state is in a later
-    /// period of a calendar, which has another phase than the period of `now`.
+    /// Returns the time from which durations until the end of the state's window are measured. It is `now`, unless the
+    /// state is already in a later calendar period, which has another phase than the period of `now`.
     fn now_for_durations(&self, _state: &State, now: Timestamp) -> Timestamp {
         match self.windows {
             Windows::Key { .. } | Windows::Clock { .. } => now,

@@ -42,7 +42,8 @@ impl SlidingBuckets {
         }
     }
 
-    /// Creates a counter with buckets of this length, which cover at least the window.
+    /// Creates a counter with buckets of this length, which need not divide the window: enough buckets to cover the
+    /// window are used.
     pub(super) fn with_buckets(max: u64, window_us: u64, precision_us: u64) -> Self {
         Self {
             max: max.into(),
@@ -122,7 +123,8 @@ impl SlidingBuckets {
         }
     }
 
-    /// Returns the index of an earlier bucket; `None` if the bucket has no units, or if it is not an earlier bucket.
+    /// Returns the index of a bucket among the buckets that a state stores in addition to its current bucket; `None` if
+    /// the bucket has no units, is the current bucket, or is no longer counted.
     fn find_earlier_bucket(&self, state: &State, bucket: u64) -> Option<usize> {
         let newest = self.current_bucket(state);
         let age = newest.checked_sub(bucket).filter(|age| *age < self.unexpired_bucket_count())?;
@@ -155,8 +157,8 @@ impl SlidingBuckets {
         max_state_heap_bytes(self.buckets.into())
     }
 
-    /// Returns the outcome of a hit that requires `required` free units while `used` units are in use. The units expire
-    /// at `expires_at`.
+    /// Returns the outcome of a hit that requires `required` free units while `used` units are in use. All of these
+    /// units have expired at `expires_at`.
     fn outcome(
         &self,
         state: &State,
@@ -170,9 +172,11 @@ impl SlidingBuckets {
         })
     }
 
-    /// Returns the time from which `required` units fit, in microseconds since the Unix epoch. They must not fit now.
+    /// Returns the time from which `required` units fit, in microseconds since the Unix epoch. Must be called only if
+    /// they do not fit now.
     fn units_fit_at_us(&self, state: &State, required: u64) -> u64 {
-        // The oldest buckets expire one by one, until the rest of the total leaves enough free units.
+        // The buckets expire one by one, oldest first. The units fit when the buckets that remain leave enough free
+        // units.
         let newest = self.current_bucket(state);
         let mut counted = state.total();
         for entry in state.entries() {
@@ -224,7 +228,8 @@ impl Counter for SlidingBuckets {
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        // A charge after the current bucket was made before the state was set back.
+        // If the clock has stepped back since the charge, its time is after the current bucket, which then contains its
+        // units.
         let bucket = self.bucket_number(charged_at.as_micros()).min(self.current_bucket(state));
         if bucket == self.current_bucket(state) {
             state.subtract_current_units(cost);
@@ -246,7 +251,7 @@ impl Counter for SlidingBuckets {
         is_time_ahead(state.start_us, now)
     }
 
-    /// Counts all units in the current bucket.
+    /// Moves all units into the bucket that contains `now`.
     fn set_back(&self, state: &mut State, now: Timestamp) {
         let start_us = self.bucket_number(now.as_micros()) * self.precision_us();
         let current_units = state.total();

@@ -47,7 +47,7 @@ impl WindowTime {
         Self(window << tick_bits(window_ticks) | ticks)
     }
 
-    /// Returns the time of a tick since the Unix epoch.
+    /// Converts the number of a tick, counted from the Unix epoch, into a window time.
     fn of_tick(tick: u64, window_ticks: u64) -> Self {
         Self::new(tick / window_ticks, tick % window_ticks, window_ticks)
     }
@@ -62,7 +62,7 @@ impl WindowTime {
         self.window(window_ticks) * window_ticks
     }
 
-    /// Returns the tick since the Unix epoch.
+    /// Returns the number of the tick, counted from the Unix epoch.
     fn tick(self, window_ticks: u64) -> u64 {
         self.window_start(window_ticks) + (self.0 & ((1 << tick_bits(window_ticks)) - 1))
     }
@@ -73,8 +73,8 @@ fn tick_bits(window_ticks: u64) -> u32 {
     u64::BITS - window_ticks.leading_zeros()
 }
 
-/// The counts of a state, as seen at a given time. By then a new window may have begun. The current window of the state
-/// is then the previous window, or both windows of the state have passed.
+/// The counts of a state, as seen at a given time. If a new window has begun since the last charge, the current window
+/// of the state is the previous window here, or both windows of the state have passed.
 #[derive(Clone, Copy)]
 struct WindowCounts {
     /// The number of the current window.
@@ -167,7 +167,8 @@ impl SlidingCounter {
             |units: u64, count: u64, end: u64| end.saturating_sub((units * ticks) / count.max(1));
         match max_used.checked_sub(counts.current) {
             Some(units) => fits_at(units, counts.previous, (counts.window + 1) * ticks),
-            // Not before the current window has become the previous one.
+            // The current count alone is too high, so the units fit only after the current window has become the
+            // previous window.
             None => fits_at(max_used, counts.current, (counts.window + 2) * ticks),
         }
     }
@@ -275,7 +276,7 @@ impl Counter for SlidingCounter {
         is_time_ahead(self.last_charged_at(state).as_micros(), now)
     }
 
-    /// Counts all units in the current window.
+    /// Counts the units in use as units of the window that contains `now`.
     fn set_back(&self, state: &mut State, now: Timestamp) {
         let used = self.used(state, self.last_charged_at(state));
         let tick = self.resolution.tick_at(now);

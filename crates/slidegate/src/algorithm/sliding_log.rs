@@ -270,7 +270,7 @@ impl SlidingLog {
         let max = u64::from(self.max);
         let reset_after_us = micros_until_expiry(self, state, now);
         Outcome::from_used_units((used, max), required, reset_after_us, || {
-            // The oldest charges expire one by one, until enough units are free.
+            // The wait ends when enough of the oldest charges have expired to free the required units.
             self.charge_expiry_us(
                 state.tick_of_last_charge_that_must_expire(index, used + required - max),
             ) - now.as_micros()
@@ -279,7 +279,8 @@ impl SlidingLog {
 }
 
 impl SlidingLog {
-    /// Charges a state at the tick `last`. `expired` are the words and units of the charges that have left the window.
+    /// Charges a state at the tick `last`. `expired` are the numbers of words and units of the charges that have left
+    /// the window.
     fn charge_at_tick(
         &self,
         state: &mut State,
@@ -347,7 +348,8 @@ impl Counter for SlidingLog {
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let Some(newest) = state.tick_of_newest_charge() else { return };
-        // A charge after the newest one was made before the state was set back.
+        // If the clock has stepped back since the charge, its time is after the newest charge, which then contains its
+        // units.
         let charge_tick = self.resolution.tick_at(charged_at).min(newest);
         let mut later = Vec::new();
         while state.tick_of_newest_charge().is_some_and(|newest| newest > charge_tick) {
@@ -371,7 +373,8 @@ impl Counter for SlidingLog {
         if cost == 0 || expired_units == state.total {
             return;
         }
-        // Expired charges precede the refunded units in the log, so they are removed as well, and `last` advances.
+        // Expired charges precede the refunded units in the log, so they must be removed first. `last` advances,
+        // because the log then ends at `now`.
         state.remove_charges_before(self.window_start_tick(tick));
         state.last = tick;
         state.remove_oldest_units(cost);
@@ -381,7 +384,7 @@ impl Counter for SlidingLog {
         is_time_ahead(self.resolution.tick_start_us(state.last), now)
     }
 
-    /// Counts all units as one charge.
+    /// Replaces all charges by one charge at `now`.
     fn set_back(&self, state: &mut State, now: Timestamp) {
         let (last, charge_tick) = self.resolution.ticks_around(now);
         let units = clamp_to_small_units(state.total);

@@ -32,11 +32,11 @@ pub const DEFAULT_RESOLUTION: u16 = 32;
 /// The smallest and the largest resolution.
 pub const RESOLUTIONS: std::ops::RangeInclusive<u16> = 8..=1024;
 
-/// The number of entries, as a multiple of the resolution, above which neighbouring entries are merged.
+/// The number of entries, as a multiple of the resolution, above which neighboring entries are merged.
 const ENTRIES_PER_RESOLUTION: usize = 3;
 
-/// Entries are merged when their number is a multiple of the resolution divided by this number. So a charge of a log whose
-/// entries cannot be merged does not try it each time.
+/// Entries are merged when their number is a multiple of the resolution divided by this number. So not every charge of
+/// a long log tries to merge entries, even if none can be merged.
 const MERGES_PER_RESOLUTION: usize = 4;
 
 /// A quota that is counted with a compacted log.
@@ -64,7 +64,7 @@ impl SlidingWindow {
         self.max.get()
     }
 
-    /// Returns the largest number of units of an entry with several charges.
+    /// Returns the largest number of units up to which charges at different ticks share an entry.
     fn max_entry_units(&self) -> u64 {
         self.max().div_ceil(self.resolution.into())
     }
@@ -85,8 +85,9 @@ impl SlidingWindow {
 
     /// Returns the largest number of heap bytes that a state can take.
     pub(crate) fn max_heap_bytes(&self) -> usize {
-        // `docs/explanation/algorithms.md` has the proof. Also, each entry has a unit, and a charge above twice max adds an entry only
-        // once in window / resolution.
+        // Two bounds hold for the number of entries. `docs/explanation/algorithms.md` proves the bound by the
+        // resolution. The bound by the units holds because each entry has a unit, and charges above twice max add only
+        // one entry in window / resolution.
         let resolution = usize::from(self.resolution);
         let by_resolution = 6 * resolution + 3 + resolution / MERGES_PER_RESOLUTION;
         let by_units = (2 * self.max()) as usize + 1 + resolution + 2;
@@ -108,7 +109,7 @@ impl SlidingWindow {
         self.ticks.tick_start_us(tick + self.ticks.window_ticks())
     }
 
-    /// Returns whether `ticks` are less than window / resolution.
+    /// Returns whether `ticks` are less than window / resolution, so that one entry may cover them.
     fn is_within_entry(&self, ticks: u64) -> bool {
         ticks * u64::from(self.resolution) < self.ticks.window_ticks()
     }
@@ -138,7 +139,7 @@ impl SlidingWindow {
     ) -> Outcome {
         let until = |tick| self.entry_expiry_us(tick).saturating_sub(now.as_micros());
         Outcome::from_used_units((used, self.max()), required, until(newest_tick), || {
-            // The oldest entries leave one by one, until enough units are free.
+            // The wait ends when enough of the oldest entries have left the window to free the required units.
             let (mut to_free, mut fits_at) = (used + required - self.max(), newest_tick);
             for entry in entries {
                 fits_at = entry.tick;
@@ -166,7 +167,8 @@ impl SlidingWindow {
         let newest = state.newest();
         tick = newest.map_or(tick, |newest| tick.max(newest.entry.tick));
         if units > 0 {
-            // The number of units in debts is not bounded, so each of them cannot have an entry of its own.
+            // Charges without a check can exceed max by any number of units, so above twice max they share entries to
+            // keep the log short.
             let is_deep_in_debt = total + units > 2 * self.max();
             let joins =
                 newest.is_some_and(|newest| self.may_join(newest, tick, units, is_deep_in_debt));
@@ -183,8 +185,8 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns whether a charge of `units` units at `tick` may join the newest entry. With `is_deep_in_debt`, the number of
-    /// units in the entry is not limited.
+    /// Returns whether a charge of `units` units at `tick` may join the newest entry. With `is_deep_in_debt`, which
+    /// means above twice max, the number of units in the entry is not limited.
     fn may_join(&self, newest: NewestEntry, tick: u64, units: u64, is_deep_in_debt: bool) -> bool {
         tick == newest.entry.tick
             || (is_deep_in_debt || newest.entry.units + units <= self.max_entry_units())
@@ -198,19 +200,19 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns whether neighbouring entries are merged after a charge with which the log has `entries` entries.
+    /// Returns whether neighboring entries are merged after a charge with which the log has `entries` entries.
     fn merges_at(&self, entries: usize) -> bool {
         let resolution = usize::from(self.resolution);
         entries > ENTRIES_PER_RESOLUTION * resolution
             && entries.is_multiple_of(resolution / MERGES_PER_RESOLUTION)
     }
 
-    /// Merges neighbouring entries that could have been one entry. The newest entry is not merged, because charges may
+    /// Merges neighboring entries that could have been one entry. The newest entry is not merged, because charges may
     /// still join it.
     fn merge_neighbours(&self, state: &mut State) {
         state.merge(|entries, oldest_first| {
             let mut merged: Vec<Entry> = Vec::with_capacity(entries.len());
-            // The charges of an entry are after the last charge of the entry before it.
+            // An entry can have charges from the tick after the last charge of the previous entry.
             let mut first = oldest_first;
             for entry in entries {
                 match merged.last_mut() {
@@ -232,8 +234,8 @@ impl SlidingWindow {
 }
 
 impl SlidingWindow {
-    /// Decides a hit for a state with at most one entry, the state of most keys, unless the charge needs a second entry.
-    /// Takes a third of the instructions of the general case.
+    /// Decides a hit for a state with at most one entry, which most keys have. Takes a third of the instructions of the
+    /// general case. Returns `None` if the charge needs a second entry.
     fn charge_single_if_fits(
         &self,
         state: &mut State,
@@ -315,7 +317,8 @@ impl Counter for SlidingWindow {
     /// counted for a shorter time.
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let Some(newest) = state.newest() else { return };
-        // A charge after the newest entry was made before the state was set back.
+        // If the clock has stepped back since the charge, its time is after the newest entry, which then contains its
+        // units.
         let tick = self.ticks.tick_at(charged_at).min(newest.entry.tick);
         let mut first = state.oldest_first();
         state.edit_units(|entries| {
@@ -346,7 +349,7 @@ impl Counter for SlidingWindow {
             .is_some_and(|newest| is_time_ahead(self.ticks.tick_start_us(newest.entry.tick), now))
     }
 
-    /// Counts all units in one entry.
+    /// Replaces all entries by one entry at `now`, with the units that were in use at the last charge.
     fn set_back(&self, state: &mut State, now: Timestamp) {
         let Some(newest) = state.newest() else { return };
         let expired = state.expired_before(self.first_tick_of_window(newest.entry.tick));

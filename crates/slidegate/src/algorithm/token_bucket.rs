@@ -207,7 +207,8 @@ impl Counter for TokenBucket {
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
-        // A charge expires by leaking. The part that may have leaked until the last charge is not reverted.
+        // The units of a charge leak from the bucket. The part that may have leaked before the last charge is not
+        // subtracted again.
         let elapsed = state.last().saturating_sub(self.resolution.tick_at(charged_at));
         let charged = cost.min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
         let rate = u64::from(self.max.max(state.rate));

@@ -1,4 +1,5 @@
-//! The period of the last decision with a calendar, and its neighbours: read without a lock on the decision path.
+//! The period of the last decision with a calendar, the previous period and the next one. A decision reads them without
+//! a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -8,7 +9,8 @@ use super::PeriodSpan;
 /// of the next one. A period ends where the next one begins.
 const WORDS: usize = 7;
 
-/// A sequence lock that never waits: a reader gets no period while a writer replaces the periods, and then computes it.
+/// A sequence lock that never waits: a reader gets no period while a writer replaces the periods, and then computes the
+/// period itself.
 #[derive(Default)]
 pub(super) struct PeriodCache {
     /// Odd while a writer changes the words.
@@ -48,7 +50,7 @@ impl PeriodCache {
         (self.version.load(Ordering::Relaxed) == version).then_some(value)
     }
 
-    /// Replaces the periods, unless another thread does.
+    /// Replaces the periods, unless another thread is replacing them.
     pub(super) fn replace(&self, [previous, current, next]: &[PeriodSpan; 3]) {
         let version = self.version.load(Ordering::Relaxed);
         let is_locked = version.is_multiple_of(2)

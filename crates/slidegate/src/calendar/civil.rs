@@ -11,15 +11,15 @@ const DAY_S: i64 = 86_400;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// The latest time for which periods are computed, in seconds since the Unix epoch: in the year 9892. Later times belong
-/// to the period of this time.
+/// The latest time for which periods are computed, in seconds since the Unix epoch: in the year 9892. Later times are
+/// counted in the period of this time.
 const MAX_TIME_S: i64 = 250_000_000_000;
 
 /// The last day on which a period begins, as the number of days since the Unix epoch: in the year 9999.
 const MAX_DAY: i64 = 2_932_800;
 
-/// Returns the period that contains a time, between the previous and the next one. The first period has no previous one;
-/// its place has the first period itself.
+/// Returns the previous period, the period that contains a time, and the next period. For the first period, which has
+/// no previous one, the first element is the first period itself.
 pub(super) fn spans_around(rules: &CalendarRules, time_us: u64) -> [PeriodSpan; 3] {
     let current = span_containing(rules, time_us);
     let previous = match current.start_us {
@@ -37,8 +37,8 @@ fn span_containing(rules: &CalendarRules, time_us: u64) -> PeriodSpan {
         Err(_) => EPOCH,
     };
     let number = number_of(rules, local);
-    // The clocks may return to before the start for a while. A period begins when its start is reached for the first time,
-    // so this time is in the later period.
+    // If the clocks go back past the start of a period, they show the times before the start again. A period begins
+    // when its start is reached for the first time, so the repeated times are in the later period.
     let has_ended = |span: &PeriodSpan| span.end_us / 1_000_000 <= time_s.unsigned_abs();
     let span = span_of_number(rules, number);
     if has_ended(&span) { span_of_number(rules, number + 1) } else { span }
@@ -53,7 +53,7 @@ pub(super) fn span_of_number(rules: &CalendarRules, number: u64) -> PeriodSpan {
     }
 }
 
-/// Returns the time at which a period begins. The first one begins at the Unix epoch.
+/// Returns the time at which a period begins. Period 0 begins at the Unix epoch, because no time is earlier.
 fn start_us(rules: &CalendarRules, number: u64) -> u64 {
     if number == 0 {
         return 0;
@@ -68,7 +68,8 @@ fn start_us(rules: &CalendarRules, number: u64) -> u64 {
 fn first_second_from(time_zone: &TimeZone, local: DateTime) -> Option<i64> {
     let ambiguous = time_zone.to_ambiguous_timestamp(local);
     if let AmbiguousOffset::Gap { after, .. } = ambiguous.offset() {
-        // The skipped time with the larger offset is before the change.
+        // With the offset after the change, the skipped time is a moment before the change. The next transition is then
+        // the change.
         let before_change = after.to_timestamp(local).ok()?;
         return Some(time_zone.following(before_change).next()?.timestamp().as_second());
     }
@@ -99,7 +100,7 @@ fn first_day_of_month(month: i64) -> Date {
 
 /// Returns the number of the period that contains a local time.
 fn number_of(rules: &CalendarRules, local: DateTime) -> u64 {
-    // West of Greenwich, the Unix epoch is in 1969.
+    // West of Greenwich, local times at the Unix epoch are in 1969, before period 0. They are counted in period 0.
     u64::try_from(index_of(rules, local) - index_of(rules, EPOCH)).unwrap_or(0)
 }
 
@@ -120,8 +121,8 @@ fn index_of(rules: &CalendarRules, local: DateTime) -> i64 {
     }
 }
 
-/// Returns the duration by which period 0 began before the Unix epoch if all periods had the mean length; 0 for the default
-/// start.
+/// Returns the duration, in seconds, by which period 0 would begin before the Unix epoch if all periods had the mean
+/// length; 0 for the default start.
 pub(super) fn lead_s(rules: &CalendarRules) -> u32 {
     if rules.start == PeriodStart::default() {
         return 0;

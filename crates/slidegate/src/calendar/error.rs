@@ -1,4 +1,4 @@
-//! Invalid calendars, and the names that a misspelt name probably means.
+//! The errors of invalid calendars, with the name that a misspelled name probably means.
 
 use jiff::tz::TimeZoneDatabase;
 use thiserror::Error;
@@ -23,7 +23,7 @@ pub enum CalendarError {
     Start {
         /// The invalid date or time.
         text: String,
-        /// The period that would begin at it.
+        /// The kind of period that cannot begin at this date or time.
         period: Period,
     },
 }
@@ -67,7 +67,7 @@ fn weekday_remedy(word: &str) -> String {
 fn time_zone_remedy(word: &str) -> String {
     let database = TimeZoneDatabase::bundled();
     let names: Vec<String> = database.available().map(|name| name.as_str().to_owned()).collect();
-    // A city without its continent, such as `Berlin` or `New York`.
+    // The text may be a city without its continent, such as `Berlin` or `New York`.
     let city = word.replace(' ', "_");
     let last_part = |name: &&String| {
         name.rsplit_once('/').is_some_and(|(_, last)| last.eq_ignore_ascii_case(&city))

@@ -40,7 +40,8 @@ impl Period {
         }
     }
 
-    /// Returns the length of the longest period, in a time zone that never changes its offset.
+    /// Returns the largest length of a period of this kind, for example 31 days for a month, in a time zone that never
+    /// changes its offset.
     pub(crate) const fn longest_us(self) -> u64 {
         DAY_US
             * match self {

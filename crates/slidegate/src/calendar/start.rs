@@ -11,9 +11,10 @@ const MINUTES_PER_HOUR: u16 = 60;
 pub(super) struct PeriodStart {
     /// The number of months from January to the first month of a period; less than the number of months of a period.
     pub(super) month_offset: u8,
-    /// The number of days from the first day of the month. A month without this day has its last day instead.
+    /// The number of days from the first day of the month to the start. A month without this day has its last day
+    /// instead.
     pub(super) day_offset: u8,
-    /// The number of minutes from midnight, or from the first moment of a day on which the clocks skip midnight.
+    /// The time of day of the start, in minutes from midnight, as the clocks show it.
     minute_of_day: u16,
 }
 

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::{Clock, Timestamp};
 
-/// A clock that is cheap to read, and may drift.
+/// A clock that is cheap to read, and may drift from the wall clock.
 pub(crate) trait FastClock: Send + Sync + 'static {
     /// Returns the time since the clock was started, in microseconds.
     fn elapsed_us(&self) -> u64;
 }
 
-/// The processor's counter.
+/// A fast clock that reads the processor's counter.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessorCounter {
     clock: quanta::Clock,
@@ -19,7 +19,7 @@ pub(crate) struct ProcessorCounter {
 }
 
 impl ProcessorCounter {
-    /// Starts a clock.
+    /// Starts a clock, whose elapsed time is 0 now.
     pub(crate) fn new(clock: quanta::Clock) -> Self {
         Self { start_raw: clock.raw(), clock }
     }
@@ -52,12 +52,13 @@ const CORRECTION_INTERVAL_US: u64 = 50_000;
 /// The minimum number of microseconds that must pass for each microsecond of correction.
 const MIN_ELAPSED_US_PER_CORRECTED_US: u64 = 2_000;
 
-/// The largest difference from the wall clock that is not a step, in microseconds, in addition to the largest correction for
-/// the time since the last one.
+/// The difference from the wall clock, in microseconds, above which the wall clock has stepped. The largest correction
+/// for the time since the last correction is added to it.
 const MIN_STEP_US: u64 = 500_000;
 
-/// The longest time between the readings of the two clocks with which a step is measured, in microseconds. A thread that was
-/// interrupted for longer measures a step that did not happen.
+/// The longest time between the readings of the two clocks with which a step is measured, in microseconds. A longer
+/// measurement is ignored, because a thread that was interrupted between the readings measures a step that did not
+/// happen.
 const MAX_READING_US: u64 = 100_000;
 
 impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
@@ -89,7 +90,8 @@ impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
         let behind_us = wall_us.wrapping_sub(self.corrected_time(elapsed_us).0) as i64;
         if behind_us.unsigned_abs() > MIN_STEP_US + max_us {
             if self.fast_clock.elapsed_us() - elapsed_us < MAX_READING_US {
-                // Another thread may have measured the same step.
+                // If another thread has recorded the same step, the exchange fails, so that the step is not added
+                // twice.
                 let after_us = step_us + behind_us;
                 _ = self.step_us.compare_exchange(step_us, after_us, relaxed, relaxed);
             }

@@ -28,7 +28,7 @@ fn find_binding_of_several_hits(
     let all = || hits.iter().zip(outcomes).enumerate().filter(is_known);
     let with_veto = |veto| all().filter(move |(_, (hit, _))| hit.veto == veto);
     let binding = if allowed {
-        // A joint limit that does not fit denies nothing while another one fits.
+        // A joint limit that does not fit is not binding for an allowed request, because another joint limit fits.
         let fitting = with_veto(Veto::Jointly).filter(|(_, (_, outcome))| outcome.fits());
         let most =
             fitting.reduce(|most, next| if is_tighter(most.1, next.1) { next } else { most });
@@ -50,8 +50,8 @@ fn find_binding_of_several_hits(
 /// A hit with its outcome, preceded by the index of the hit in the request.
 type IndexedHit<'h> = (usize, (&'h Hit<'h>, &'h Outcome));
 
-/// Returns the wait of a hit that does not fit, in microseconds. The wait for the end of another request is not known, and
-/// counts as 0.
+/// Returns the wait of a hit that does not fit, in microseconds. The wait of a limit on requests in flight is not
+/// known. It counts as 0, so that any other denying limit is binding.
 fn wait_us((_, (hit, outcome)): IndexedHit<'_>) -> u64 {
     if outcome.retry_after().is_some() && hit.limit.is_concurrent() {
         0

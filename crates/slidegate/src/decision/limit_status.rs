@@ -145,7 +145,7 @@ impl<'d> LimitStatus<'d> {
         }
     }
 
-    /// Returns the problem type of a denial by this limit.
+    /// Returns the type of the problem details (RFC 9457) for a denial by this limit.
     pub(crate) fn problem_type(&self) -> ProblemType {
         match self.source {
             LimitStatusSource::Limiter { .. } => ProblemType::QuotaExceeded,
@@ -159,8 +159,8 @@ impl<'d> LimitStatus<'d> {
         self.veto == Veto::Never && !self.is_refund() && !self.is_reported()
     }
 
-    /// Returns whether the request [refunded](crate::Descriptor::as_refund) units of the limit. The status is then that
-    /// of the counter after the refund.
+    /// Returns whether the request [refunded](crate::Descriptor::as_refund) units of the limit. The status is then the
+    /// state of the counter after the refund.
     pub fn is_refund(&self) -> bool {
         match self.source {
             LimitStatusSource::Limiter { .. } => false,

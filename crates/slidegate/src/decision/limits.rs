@@ -21,7 +21,7 @@ pub(crate) enum DecisionLimits<'l> {
     /// The limits of a limiter.
     Limiter {
         limits: Cow<'l, Arc<NamedLimits>>,
-        /// Whether the request has no key, so that the decision is based on [`NamedLimits::missing`].
+        /// Whether the request has no key, so that its only limit is [`NamedLimits::missing`], which has no capacity.
         is_key_missing: bool,
     },
     /// The limits of the rules of a policy.
@@ -45,7 +45,7 @@ pub(crate) struct PolicyLimits {
 #[cfg(feature = "policy")]
 #[derive(Clone, Debug, Default)]
 struct UncommonLimits {
-    /// The limits that the descriptors of the request contained.
+    /// The limits that descriptors of the request state, in place of the limits of their rules.
     requested: Vec<Arc<RuleLimit>>,
     /// Indexes of the descriptors to which a rule without limits (`limits: unlimited`) applies.
     unlimited: Vec<u32>,
@@ -90,7 +90,7 @@ impl PolicyLimits {
         Some(LimitStatus { source, limit, outcome, veto: origin.veto })
     }
 
-    /// Returns whether both have the same limits and no uncommon data.
+    /// Returns whether both have the same limits. Returns `false` if one has uncommon data, which is not compared.
     fn are_same(&self, other: &Self) -> bool {
         let is_common = self.rest.is_none() && other.rest.is_none();
         is_common && Arc::ptr_eq(&self.rules, &other.rules) && self.origins == other.origins

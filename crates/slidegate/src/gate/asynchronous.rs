@@ -87,8 +87,8 @@ impl<S: Store> Gate<S> {
         self.adjust_receipt(decision, decision.receipt(), Adjustment::Revert).await
     }
 
-    /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. No decision
-    /// is needed.
+    /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. Unlike
+    /// [`revert_async`](Self::revert_async), this needs no decision.
     ///
     /// # Errors
     /// If the store did not respond.
@@ -216,7 +216,8 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Returns `result` unchanged. If the store call succeeded, notifies the fallback, which can then drop its counts.
+    /// Returns `result` unchanged. If the store call succeeded, notifies the in-memory fallback, which drops its counts
+    /// if their windows have passed.
     pub(super) fn notify_fallback_on_success<T>(
         &self,
         result: Result<T, StoreError>,

@@ -12,8 +12,8 @@ use crate::store::{
 };
 
 impl<S: Store> Gate<S> {
-    /// Decides a call with an identity, unless an earlier call with the same identity was admitted. Then returns the
-    /// decision of the earlier call, and charges nothing.
+    /// Decides a call with an idempotency key, unless an earlier call with the same identity was admitted: then returns
+    /// the decision of the earlier call, and charges nothing.
     ///
     /// While the store is unavailable, calls are remembered in this process. If a call times out, the store may have
     /// charged it, and a repetition then returns the store's decision.
@@ -59,8 +59,8 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    /// Decides a call after a failed store call, as
-    /// [`decide_without_store`](Gate::decide_without_store) does.
+    /// Decides a call with an idempotency key after a failed store call, as
+    /// [`decide_without_store`](Gate::decide_without_store) does for other requests.
     fn charge_call_without_store(
         &self,
         matched: &MatchedRules<'_>,
@@ -105,7 +105,8 @@ fn denial(reason: Reason, matched: &MatchedRules<'_>) -> Decision<'static> {
     Decision::denial(reason, DecisionLimits::Policy(PolicyLimits::none(matched)))
 }
 
-/// Returns the result of an admitted call of which only the admission is known.
+/// Returns the result of a repeated call if the store knows only that the first call was admitted, and not its
+/// outcomes.
 fn unknown_admission(hits: usize) -> ChargeResult {
     let outcomes = (0..hits).map(|_| Outcome::unknown()).collect();
     ChargeResult { allowed: true, outcomes, receipt: Receipt::default() }

@@ -45,7 +45,7 @@ impl<'h> RefundsAndCharges<'h> {
         let mut charges = charged.outcomes.iter().copied();
         let merge_next = |is_refund: &bool| {
             if *is_refund {
-                // A refund denies nothing, whatever the state of its counter.
+                // A refund denies nothing, so its outcome counts as fitting, even if its counter is above max.
                 refunds.next().map(Outcome::charged)
             } else {
                 charges.next()
@@ -81,8 +81,8 @@ pub(super) async fn charge<S: Store>(
     Ok(Decision::from_charge(&hits, result, limits_of(matched)))
 }
 
-/// Decides a request as [`charge`] does, with the counts in memory. Calls wait for counters of the store, so refunds of
-/// counts in memory wake no call.
+/// Decides a request as [`charge`] does, with the counts in memory. Refunds of these counts wake no waiting call,
+/// because calls wait only for counters of the store.
 pub(super) fn charge_local(counts: &LocalCounts, matched: &MatchedRules<'_>) -> Decision<'static> {
     decide_now(charge(counts, matched, |_| {}))
 }
@@ -100,7 +100,7 @@ pub(super) async fn peek<S: Store>(
     Ok(Decision::from_peek(&hits, outcomes, limits_of(matched)))
 }
 
-/// Returns the decision of [`peek`] with the counts in memory.
+/// Returns the decision that [`charge_local`] would make with the counts in memory. Charges nothing.
 pub(super) fn peek_local(counts: &LocalCounts, matched: &MatchedRules<'_>) -> Decision<'static> {
     decide_now(peek(counts, matched))
 }

@@ -13,7 +13,8 @@ use crate::reserved_call::ActualCosts;
 use crate::similar::most_similar_word;
 use crate::store::Charge;
 
-/// The maximum number of costs about which a gate warns until its policy is replaced. The names may come from clients.
+/// The maximum number of costs about which a gate warns until its policy is replaced. A bound is needed because the
+/// names may come from clients.
 const MAX_WARNED_COSTS: usize = 16;
 
 /// The costs about which a gate has warned since its policy was replaced. `None` is the cost without a name.
@@ -70,7 +71,7 @@ impl<S> Gate<S> {
                 self.warn_about_unknown_cost(cost, &names);
             }
         }
-        // A cost of 0 may cancel the request.
+        // An unnamed cost of 0 causes no warning, because it may cancel the request.
         if actual.unnamed().is_none_or(|units| units == 0) {
             return;
         }
@@ -93,7 +94,8 @@ impl<S> Gate<S> {
         }
     }
 
-    /// Warns once about a cost that no rule charges. `names` are the names of the domains in which rules were searched.
+    /// Warns once about a cost that no rule charges. `names` has the names in the domains that were searched; the
+    /// warning suggests a similar one.
     fn warn_about_unknown_cost(&self, cost: &str, names: &[&DomainNames]) {
         if self.warned_costs.insert(Some(cost)) {
             let known: BTreeSet<&str> = names.iter().flat_map(|names| names.costs()).collect();

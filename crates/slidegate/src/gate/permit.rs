@@ -76,8 +76,8 @@ impl<S: Store> Gate<S> {
         Ok(was_live)
     }
 
-    /// Wakes the first request that waits for the permit, if the permit is free now. A permit that cannot be renewed is
-    /// released.
+    /// Wakes the first request that waits for the permit, if the permit is free now. A permit that could not be renewed
+    /// is also free, because it had been released or had expired.
     fn on_permit_change(&self, permit: &Permit, change: PermitChange, was_live: bool) {
         if change == PermitChange::Release || !was_live {
             self.wait_queues.wake_for_charges(permit.receipt().permit_charges());
@@ -115,7 +115,8 @@ impl Permit {
         gate.change_permit_async(self, PermitChange::Renew).await
     }
 
-    /// Releases the permit without waiting for the result. If the store cannot release it, it counts until it expires.
+    /// Releases the permit without waiting for the result. If the store cannot release the permit, it counts until it
+    /// expires.
     pub fn release_later<S: Store>(self, gate: &Gate<S>) {
         if self.is_degraded() {
             gate.fallback.change_permit(&self, PermitChange::Release);

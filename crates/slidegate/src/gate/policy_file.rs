@@ -89,9 +89,10 @@ impl<S: Send + Sync + 'static> Gate<S> {
 struct PolicyFollower<S, F> {
     gate: Weak<Gate<S>>,
     path: PathBuf,
-    /// The text that was accepted or rejected last; `None` if the file could not be read.
+    /// The text that was accepted or rejected last, and is not processed again; `None` if the file could not be read.
     active: Option<String>,
-    /// The text of the previous read; `None` if the file could not be read.
+    /// The text of the previous read. A change takes effect if the next read has the same text. `None` if the file
+    /// could not be read.
     last_read: Option<String>,
     on_reload: F,
 }

@@ -11,7 +11,7 @@ use crate::request::Request;
 use crate::reserved_call::{ActualCosts, ReservedCall};
 use crate::store::{Adjustment, SettleResult, Store, StoreError, SyncStore, poll_once};
 
-/// The time for which a store remembers that a guard was settled. A lost call is repeated within it.
+/// The time for which a store remembers that a reservation was settled, so that a repeated settlement has no effect.
 const SETTLE_TTL: Duration = Duration::from_secs(60);
 
 /// The charges of an allowed request, which are an estimate. They are corrected with [`settle`](Self::settle). If the
@@ -88,7 +88,7 @@ impl ReservedCall {
 impl<'g, S: Store> Reservation<'g, S> {
     fn new(gate: &'g Gate<S>, id: CallId, decision: Decision<'static>) -> Self {
         let call = ReservedCall::from_decision(id, &decision);
-        // The first call still owns the charges that a repetition returns.
+        // A repeated call must not revert its charges when it is dropped, because they belong to the first call.
         let is_reverted_on_drop = decision.repeated_after().is_none();
         Self { gate: GateRef::Borrowed(gate), decision, call, is_reverted_on_drop }
     }
@@ -150,7 +150,8 @@ impl<'g, S: Store> Reservation<'g, S> {
         self.is_reverted_on_drop = false;
         let first = self.gate.settle_call(&settlement, is_degraded).await;
         match first {
-            // The store applies the settlement once.
+            // The failed call may have settled the charges. A second call is safe, because the store applies a
+            // settlement once.
             Err(error) if error.may_have_charged() => {
                 self.gate.settle_call(&settlement, is_degraded).await.map(drop)
             }

@@ -9,8 +9,8 @@ use crate::reserved_call::ActualCosts;
 use crate::store::{SyncStore, poll_once};
 use crate::wait::Timer;
 
-/// Synchronous methods, for a store that responds without waiting and never fails. The bound is on each method, so that
-/// the compiler's message for another store names the method with `_async`.
+/// Synchronous methods, for a store that responds without waiting and never fails. The bound `S: SyncStore` is on each
+/// method, not on the `impl`, so that the compiler's message for another store names the method with `_async`.
 impl<S> Gate<S> {
     /// Decides a request, and charges its cost if every limit has capacity for it. Blocks the current thread until then, if
     /// the request has a [maximum wait](Request::with_max_wait).
@@ -54,11 +54,12 @@ impl<S> Gate<S> {
         poll_once(self.peek_async(request))
     }
 
-    /// Records units that have been consumed already. A report is never denied, and does not wait: units are charged even above max, and
-    /// the counters then deny requests until enough units have left the window.
+    /// Records units that have been consumed already. A report is never denied, and does not wait: units are charged
+    /// even above max, and the counters then deny requests until enough units have left the window.
     ///
     /// Rules with a constant cost are skipped. Rules with a [named cost] are charged if the descriptor has a cost with
-    /// this name; a name that no rule charges is logged once. Rules without a cost of their own are charged if [`cost`] was called.
+    /// this name; a name that no rule charges is logged once. Rules without a cost of their own are charged if [`cost`]
+    /// was called.
     ///
     /// [`cost`]: crate::Descriptor::cost
     /// [named cost]: crate::Descriptor::with_cost
@@ -92,8 +93,9 @@ impl<S> Gate<S> {
     /// above max. A key above max is denied until enough units have left the window. A denied request has no cost, so its
     /// charges are not changed. Call this method at most once per decision.
     ///
-    /// A number is the cost for rules that do not [state a cost](crate::policy::RuleCost). If the request has several
-    /// descriptors, each of them is corrected to the new costs. A cost that no rule charges is logged once.
+    /// A number in place of [`ActualCosts`] is the cost for rules that do not [state a cost](crate::policy::RuleCost).
+    /// If the request has several descriptors, each of them is corrected to the new costs. A cost that no rule charges
+    /// is logged once.
     ///
     /// ```
     /// use slidegate::{ActualCosts, Descriptor, Gate, MemoryStore, Policy, Request};
@@ -130,8 +132,8 @@ impl<S> Gate<S> {
         drop(poll_once(self.revert_async(decision)));
     }
 
-    /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. No decision
-    /// is needed.
+    /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. Unlike
+    /// [`revert`](Self::revert), this needs no decision.
     pub fn refund(&self, request: &Request<'_>)
     where
         S: SyncStore,

@@ -25,8 +25,8 @@ impl<S> Gate<S> {
     /// for them decides again immediately. A request that waits only for a permit also decides again at intervals of up
     /// to 1.2 seconds, because other processes may release permits.
     ///
-    /// A request is decided once, and does not wait, if it also changes counters if it is denied: if it contains
-    /// [refunds](crate::Descriptor::as_refund), or if a rule has `charge: always`.
+    /// A request that changes counters even if it is denied is decided once, and does not wait: a request with
+    /// [refunds](crate::Descriptor::as_refund), or to which a rule with `charge: always` or with `block` applies.
     ///
     /// # Errors
     /// If the request never fits, for example because its cost exceeds the capacity of a limit, if it cannot wait, if the
@@ -77,7 +77,8 @@ impl<S: Store> Gate<S> {
         self.wait_for_request(timer, request, max_wait).await
     }
 
-    /// Charges a request as soon as it fits. Each decision uses the policy of its time.
+    /// Charges a request as soon as it fits. Each attempt uses the current policy, so a new policy also applies to
+    /// requests that already wait.
     pub(super) async fn wait_for_request(
         &self,
         timer: Timer,
@@ -102,7 +103,8 @@ impl<S: Store> Gate<S> {
         )
     }
 
-    /// Charges a request as soon as it fits. Each decision uses the same rules.
+    /// Charges a request as soon as it fits. Each attempt uses the rules in `matched`, even if the policy has been
+    /// replaced.
     pub(super) async fn wait_for_rules(
         &self,
         timer: Timer,
@@ -138,7 +140,8 @@ impl<S: Store> Gate<S> {
     }
 }
 
-/// Returns whether a request can wait. A request that also changes counters if it is denied may only be decided once.
+/// Returns whether a request can wait. Each attempt of a waiting request is a decision, so a request that changes
+/// counters even if it is denied cannot wait.
 fn can_wait(matched: &MatchedRules<'_>) -> bool {
     !matched.is_refund() && !is_decided_once(matched.hits())
 }

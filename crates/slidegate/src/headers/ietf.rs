@@ -1,8 +1,8 @@
 //! The style of draft-ietf-httpapi-ratelimit-headers-11. The headers are structured fields (RFC 9651): lists of strings
 //! with parameters.
 //!
-//! Later drafts may rename the parameters: proposals rename `r` to `a` and `t` to `w`. Only this module writes them. Names of limits are quoted without escapes,
-//! because they consist of `[a-z0-9._-]`.
+//! Later drafts may rename the parameters: proposals rename `r` to `a` and `t` to `w`. Therefore only this module
+//! writes their names. Names of limits are quoted without escapes, because they consist of `[a-z0-9._-]`.
 
 use super::{
     HeaderContext, HeaderText, RETRY_AFTER_HEADER_NAME, ceil_seconds, clamp_to_field_integer,
@@ -59,14 +59,14 @@ fn seconds_until_units(context: &HeaderContext<'_>) -> Option<u64> {
         return Some(reset);
     }
     match limit.algorithm() {
-        // All units are available at the end of the window.
+        // A fixed window frees all of its units at once, at the reset.
         Algorithm::FixedWindow { .. } if !limit.is_concurrent() => Some(reset),
         Algorithm::TokenBucket { .. } => {
             let quota = limit.quota();
             let unit = quota.window().div_f64(quota.max().max(1) as f64);
             Some(ceil_seconds(unit).min(reset))
         }
-        // The next unit leaves the window before the last one, at a time that the store does not report.
+        // With other algorithms, the next unit is free before the reset, at a time that the store does not report.
         _ => None,
     }
 }

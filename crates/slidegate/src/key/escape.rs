@@ -29,7 +29,8 @@ pub fn write_name_value_pairs<'p>(
         }
         Ok(())
     };
-    // An escaped byte has three characters. 64 covers `=`, `,` and the text of a network or digest.
+    // An upper bound of the length: an escaped byte takes three characters, and 64 more cover `=`, `,` and a network or
+    // digest.
     let max_bytes =
         |name: &str, value: &Value<'_>| 3 * (name.len() + value.byte_count_to_escape()) + 64;
     if pairs.clone().map(|(name, value)| max_bytes(name, value)).sum::<usize>()
@@ -60,7 +61,7 @@ fn write_name_value_pair(
     match value {
         Value::Text(text) => write_escaped(f, text, is_in_braces),
         Value::Ipv4(address) => write!(f, "{address}"),
-        // Parentheses distinguish a network from a text, which is escaped.
+        // Parentheses distinguish a network from a text, in which they would be percent-encoded.
         Value::Network { address, prefix_bits } if is_in_braces => {
             write!(f, "({address}/{prefix_bits})")
         }

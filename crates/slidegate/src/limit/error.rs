@@ -26,7 +26,7 @@ pub enum LimitError {
         /// The window, as written.
         window: String,
     },
-    /// The precision makes too many buckets.
+    /// The precision divides the window into too many buckets.
     #[error(
         "a precision of {} divides the window of {window} into {buckets} buckets; the maximum is {max}",
         format_duration(*precision),

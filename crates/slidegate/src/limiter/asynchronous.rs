@@ -8,9 +8,9 @@ use crate::store::{Adjustment, Edit, Store, StoreError};
 use crate::store_key::StoreKey;
 use crate::wait::Timer;
 
-/// Asynchronous methods, for any store. While the store is unavailable, calls are decided by
-/// [`on_store_error`](Limiter::on_store_error). Each method does the same as the method of the same name without `_async`. A store outside of this process counts by the
-/// [text](StoreKey::text) of a key, which is the same in every process.
+/// Asynchronous methods, for any store. While the store is unavailable, [`on_store_error`](Limiter::on_store_error)
+/// determines how calls are decided. Each method does the same as the method of the same name without `_async`. A store
+/// outside of this process counts by the [text](StoreKey::text) of a key, which is the same in every process.
 impl<S: Store> Limiter<S> {
     /// Decides a call, and charges its cost if every limit has capacity for it. Waits until then on the timer of tokio, if the
     /// call has a [maximum wait](Check::max_wait). The call is a key, which costs one unit, or a [`Check`].

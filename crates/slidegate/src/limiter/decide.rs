@@ -1,5 +1,5 @@
-//! The bodies of all operations: calls of the store, and decisions in memory while the store is unavailable. With a
-//! synchronous store, they are ready when they are first polled.
+//! The bodies of all operations of a limiter: they call the store, or decide in memory while the store is unavailable.
+//! With a synchronous store, their futures are ready when they are first polled.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::rule_limit::NamedLimits;
 use crate::store::{Adjustment, Edit, Receipt, Store, StoreError, StoreKind, decide_now};
 use crate::store_key::StoreKey;
 
-/// The hits of one call.
+/// The hits of one call, one for each limit of the limiter.
 pub(super) type HitList<'l> = SmallVec<[Hit<'l>; 4]>;
 
 /// The effect of a call on the counters of its key.
@@ -30,7 +30,7 @@ pub(super) enum Operation {
     Report,
 }
 
-/// The key of a call: in the store, and in the memory of this process.
+/// The key of a call in two forms: for the store, and for the counts in this process while the store is unavailable.
 #[derive(Clone, Copy)]
 pub(super) struct CallKey<'a> {
     pub(super) in_store: Key<'a>,
@@ -68,7 +68,7 @@ impl<S> Limiter<S> {
         if self.named_limits.is_observing() { hit.observed() } else { hit }
     }
 
-    /// Decides a call after a failed call of the store.
+    /// Decides a call after a failed call of the store, as the [`OnStoreError`] of the limiter says.
     fn decide_without_store(
         &self,
         operation: Operation,
@@ -161,7 +161,8 @@ impl<S: Store> Limiter<S> {
         if S::Kind::IS_SYNCHRONOUS { Cow::Borrowed("") } else { key.text() }
     }
 
-    /// Returns the key of a call. A synchronous store counts by the hash of `key`, another store by `value`.
+    /// Returns the key of a call. A synchronous store counts by the hash of `key`, an asynchronous one by `value`,
+    /// which has the text of the key.
     pub(super) fn call_key<'a, K: StoreKey + ?Sized>(
         &'a self,
         key: &K,

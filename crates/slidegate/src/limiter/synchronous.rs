@@ -8,8 +8,8 @@ use crate::decision::Decision;
 use crate::hit::Hit;
 use crate::store::{Adjustment, Edit, SyncStore, decide_now, poll_once};
 
-/// Synchronous methods, for a store that responds without waiting and never fails. The bound is on each method, so that
-/// the compiler's message for another store names the method with `_async`.
+/// Synchronous methods, for a store that responds without waiting and never fails. The bound `S: SyncStore` is on each
+/// method, not on the `impl`, so that the compiler's message for another store names the method with `_async`.
 impl<S> Limiter<S> {
     /// Decides a call, and charges its cost if every limit has capacity for it. Blocks the current thread until then, if the
     /// call has a [maximum wait](Check::max_wait). The call is a key, which costs one unit, or a [`Check`].
@@ -23,7 +23,8 @@ impl<S> Limiter<S> {
             return self.check_after_wait(call);
         }
         let key = self.hash_key(call.key);
-        // One hit needs no list, which the compiler would move as a whole.
+        // A single hit is in an array and not in a `HitList`, because the compiler would move the whole list, which is
+        // large.
         let (hit, list);
         let hits: &[Hit<'_>] = match &*self.limits {
             [limit] => {
@@ -111,8 +112,8 @@ impl<S> Limiter<S> {
         decide_now(self.adjust(decision, Adjustment::Revert));
     }
 
-    /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer. No
-    /// decision is needed.
+    /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer.
+    /// Unlike [`revert`](Self::revert), this needs no decision.
     ///
     /// ```
     /// use slidegate::{Check, Limiter};

@@ -92,7 +92,7 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Charges a call as soon as it fits. While the call waits, it keeps its key.
+    /// Charges a call as soon as it fits. While the call waits, the size of its key counts as waiting bytes.
     pub(super) async fn wait_for_key<K: ?Sized>(
         &self,
         timer: Timer,

@@ -20,8 +20,9 @@ pub(crate) struct DescriptorAttributes<'r, 'd> {
     /// Names and values of the attributes in the descriptor. A route that is derived from the path is not included.
     pub(super) pairs: &'d [(&'r str, &'r str)],
     routes: &'r Routes,
-    /// Cache of the route template that matches the attribute `path`. The inner `None` means that no template matches.
-    /// Searched on first use, because not every request is compared with a rule that uses the route.
+    /// Cache of the route template that matches the attribute `path`. The outer `None` means that the search has not
+    /// run yet, the inner `None` that no template matches. The search runs on first use, because not every request is
+    /// compared with a rule that uses the route.
     route: Cell<Option<Option<&'r str>>>,
     /// Whether the descriptor is exact. An exact descriptor matches only rules that name all of its attributes.
     pub(super) is_exact: bool,
@@ -36,8 +37,8 @@ pub(crate) struct DescriptorAttributes<'r, 'd> {
 }
 
 impl<'r, 'd> DescriptorAttributes<'r, 'd> {
-    /// Creates the attributes of a descriptor. `normalized` contains their names and normalized values. If it is `None`, the
-    /// names and values in the descriptor are used unchanged.
+    /// Creates the attributes of a descriptor. `normalized` contains their names and normalized values. If it is
+    /// `None`, the names and values in the descriptor are used unchanged.
     pub(super) fn new<'a: 'r>(
         descriptor: &'d Descriptor<'a>,
         normalized: Option<&'d [(&'r str, &'r str)]>,
@@ -83,7 +84,7 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
     }
 
     fn find_or_shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
-        // The bytes are not normalized.
+        // The original bytes are not normalized, so they are not used for an attribute whose values are normalized.
         let has_name = |(own, _): &&(&str, _)| *own == name && !self.normalization.applies_to(name);
         let bytes = self.bytes.iter().find(has_name).map(|(_, bytes)| *bytes);
         if bytes.is_none() && text.len() <= MAX_VALUE_BYTES {

@@ -9,9 +9,9 @@ pub(super) enum DeclaredAttributes {
     /// Rules may use any names.
     #[default]
     Undeclared,
-    /// The names for all domains.
+    /// The names that the rules of all domains may use.
     ForAllDomains(Box<[Box<str>]>),
-    /// The names for each of these domains. Rules of other domains may use any names.
+    /// The names that the rules of each listed domain may use. Rules of other domains may use any names.
     ByDomain(NameMap<Box<[Box<str>]>>),
 }
 

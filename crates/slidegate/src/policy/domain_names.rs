@@ -21,24 +21,25 @@ use crate::rule_limit::RuleLimit;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainNames {
-    /// Sorted and without duplicates.
+    /// The names of the attributes that the rules use, sorted and without duplicates.
     attributes: Box<[Box<str>]>,
-    /// Sorted and without duplicates.
+    /// The names of the costs that the rules charge, sorted and without duplicates.
     costs: Box<[Box<str>]>,
     counts_request_cost: bool,
-    /// Whether a limit counts units, whatever their cost.
+    /// Whether at least one limit counts units. Otherwise no cost has an effect.
     counts_units: bool,
     /// The attributes that the policy declares for this domain, sorted; `None` if it declares none.
     declared: Option<Box<[Box<str>]>>,
     /// Whether a rule counts by all attributes of a descriptor, whatever their names are (`limits: requested`).
     uses_all_attributes: bool,
-    /// Whether the attribute `route` results from the attribute `path`.
+    /// Whether a rule uses the attribute `route` and the policy has route templates, so that `route` results from
+    /// `path`.
     derives_route: bool,
 }
 
 impl DomainNames {
-    /// Collects the names of the rules of one domain. `declared` are the attributes that the policy declares for it, and
-    /// `has_routes` is whether the policy has route templates.
+    /// Collects the names that the rules of one domain use. `declared` contains the attributes that the policy declares
+    /// for the domain, and `has_routes` is whether the policy has route templates.
     pub(super) fn new<'r>(
         rules: impl Iterator<Item = &'r Rule> + Clone,
         declared: Option<&[Box<str>]>,
@@ -63,8 +64,9 @@ impl DomainNames {
         }
     }
 
-    /// Returns the names of the attributes in `when`, `per`, `overrides`, `descriptor` and `redis`, sorted. If the policy
-    /// has [routes](super::Policy::routes), `route` results from the attribute `path`, and a caller need not send it.
+    /// Returns the names of the attributes in `when`, `per`, `overrides`, `descriptor` and `redis`, sorted. If the
+    /// policy has [routes](super::Policy::routes), `route` results from the attribute `path`, and a caller need not
+    /// send it.
     pub fn attributes(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
         self.attributes.iter().map(|name| &**name)
     }
@@ -82,13 +84,14 @@ impl DomainNames {
             || contains(&self.attributes, name)
     }
 
-    /// Returns the names of the attributes that the policy declares for the domain (`attributes` in the file), sorted; `None` if it
-    /// declares none.
+    /// Returns the names of the attributes that the policy declares for the domain (`attributes` in the file), sorted;
+    /// `None` if it declares none.
     pub fn declared_attributes(&self) -> Option<impl ExactSizeIterator<Item = &str> + Clone> {
         self.declared.as_ref().map(|names| names.iter().map(|name| &**name))
     }
 
-    /// Returns `true` if a caller may send an attribute with this name: it can have an effect, or the policy declares it.
+    /// Returns `true` if a caller may send an attribute with this name: it can have an effect, or the policy declares
+    /// it.
     pub fn knows_attribute(&self, name: &str) -> bool {
         self.uses_attribute(name)
             || self.declared.as_ref().is_some_and(|names| contains(names, name))
@@ -99,14 +102,14 @@ impl DomainNames {
         contains(&self.costs, name)
     }
 
-    /// Returns `true` if a limit counts the [unnamed cost](crate::Descriptor::cost) of a request. Otherwise this cost has
-    /// no effect: rules charge named or constant costs, or limit only requests in flight.
+    /// Returns `true` if a limit counts the [unnamed cost](crate::Descriptor::cost) of a request. Otherwise this cost
+    /// has no effect: rules charge named or constant costs, or limit only requests in flight.
     pub fn counts_request_cost(&self) -> bool {
         self.counts_request_cost
     }
 
-    /// Returns `true` if a limit counts units. Otherwise no cost has an effect: all requests are unlimited or denied, or
-    /// rules limit only the requests in flight.
+    /// Returns `true` if a limit counts units. Otherwise no cost has an effect: all requests are unlimited or denied,
+    /// or rules limit only the requests in flight.
     pub fn counts_units(&self) -> bool {
         self.counts_units
     }

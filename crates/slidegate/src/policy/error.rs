@@ -68,7 +68,8 @@ impl<'s> Diagnostics<'s> {
         let message = escape_control_chars(&message.to_string());
         let is_same =
             |(span, known_message): &(SourceSpan, String)| *span == at && *known_message == message;
-        // The limits that a rule and its overrides share are compiled for each of them.
+        // An error in a limit that overrides inherit from their rule is found once for each of them, but is added only
+        // once.
         if !entries.iter().any(is_same) {
             entries.push((at, message));
         }

@@ -25,7 +25,8 @@ use super::pattern::Condition;
 use super::rule::Rule;
 use crate::network::parse_address;
 
-/// The largest number of attributes in an index that are looked up in the request, rather than the other way round.
+/// If an index has at most this many attributes, each of them is looked up in the request. Otherwise, each attribute of
+/// the request is looked up in the index.
 const MAX_LOOKED_UP_ATTRIBUTES: usize = 4;
 
 /// The largest domain, in rules, for which no index is built. Checking so few rules is as fast as a lookup.
@@ -45,17 +46,18 @@ pub(crate) struct RuleIndex {
 pub(crate) struct CandidateRule {
     /// Index of the rule in the policy.
     pub(crate) rule_index: u32,
-    /// Index of a condition in the `when` of the rule that the descriptor is known to meet; `None` if no condition is
-    /// known to be met.
+    /// Index of a condition in the `when` of the rule that the descriptor is known to meet, so that it is not checked
+    /// again; `None` if no condition is known to be met.
     pub(crate) met_condition: Option<u16>,
 }
 
-/// The candidate rules of one descriptor. Usually they are one list of the index, which is not copied.
+/// The candidate rules of one descriptor. If they all come from one list of the index, as usual, this list is borrowed
+/// and not copied.
 #[derive(Debug, Default)]
 pub(crate) struct CandidateRules<'c> {
-    /// The first list that was found.
+    /// The first list of the index that was found. It contains all candidates if `merged` is empty.
     first: &'c [CandidateRule],
-    /// The rules of all lists. Empty if at most one list was found.
+    /// A copy of the rules of all lists that were found. Empty if at most one list was found.
     merged: SmallVec<[CandidateRule; 16]>,
 }
 
@@ -86,8 +88,8 @@ enum AnchorCondition<'p> {
     Network(IpNet),
 }
 
-/// An anchor of a rule. `met_condition` is the index of the condition in the `when` of the rule that every request that
-/// meets the anchor also meets.
+/// An anchor of a rule. Every request that meets the anchor also meets the condition with the index `met_condition` in
+/// the `when` of the rule. If `met_condition` is `None`, the anchor proves no condition.
 struct AnchorOfRule<'p> {
     anchor: RuleAnchor<'p>,
     met_condition: Option<u16>,
@@ -163,7 +165,7 @@ impl RuleIndex {
 }
 
 impl<'c> CandidateRules<'c> {
-    /// Adds a list of the index.
+    /// Adds the rules of one list of the index.
     fn add(&mut self, rules: &'c [CandidateRule]) {
         if rules.is_empty() {
             return;
@@ -187,13 +189,15 @@ impl<'c> CandidateRules<'c> {
         if self.merged.is_empty() { self.first } else { self.sort_and_merge() }
     }
 
-    /// Sorts the merged rules, and merges equal rules. A rule is found several times if several of its patterns match.
+    /// Sorts the merged rules in the order of the policy, and removes duplicates. A rule occurs several times if the
+    /// request meets several of its anchors.
     fn sort_and_merge(&mut self) -> &[CandidateRule] {
         self.merged.sort_unstable_by_key(|candidate| candidate.rule_index);
         self.merged.dedup_by(|next, previous| {
             let is_same = next.rule_index == previous.rule_index;
             if is_same {
-                // All anchors of a rule result from the same condition.
+                // All anchors under which a rule is indexed result from one condition, so the duplicates cannot name
+                // two conditions.
                 previous.met_condition = previous.met_condition.or(next.met_condition);
             }
             is_same
@@ -210,7 +214,8 @@ impl CandidateRule {
 }
 
 impl AttributeIndex {
-    /// Appends the rules with an anchor that the value of the attribute meets. `None` is an absent attribute.
+    /// Adds to `found` the rules with an anchor that the value of the attribute meets. If `value` is `None`, the
+    /// attribute is absent, and no rule is added.
     fn collect_matching_rules<'c>(&'c self, value: Option<&str>, found: &mut CandidateRules<'c>) {
         let Some(value) = value else { return };
         found.add(&self.present);
@@ -264,7 +269,8 @@ fn merge_equal_anchors(anchors: &mut Vec<AnchorOfRule<'_>>) {
     });
 }
 
-/// Returns the anchors of a condition. An anchor is exact if every value that meets the anchor meets the condition.
+/// Returns the anchors of a condition, each with a flag that is `true` if the anchor is exact: every value that meets
+/// the anchor also meets the condition.
 fn anchor_conditions(condition: &Condition) -> Vec<(AnchorCondition<'_>, bool)> {
     let globs = condition.globs();
     if globs.iter().any(|glob| glob.prefix().is_empty()) {

@@ -1,6 +1,7 @@
 //! The rules that apply to a request, and the hits that result from them. A hit is one charge against one counter.
 //!
-//! Invariant: [`MatchedRules::hits`] returns one hit for each limit of each matched rule, in this order.
+//! Invariant: [`MatchedRules::hits`] returns one hit for each limit of each matched rule, in the order of the matches,
+//! then of their limits.
 
 use std::iter::repeat_n;
 use std::num::NonZeroU32;
@@ -25,7 +26,8 @@ use crate::rule_limit::RuleLimit;
 pub struct MatchedRules<'r> {
     options: Option<Box<CallOptions>>,
     operation: Operation,
-    /// The rules that are enforced: the rules of the policy, or the same rules with divided limits.
+    /// The rules that are enforced: the rules of the policy, or, while the store is unavailable, the same rules with
+    /// limits divided by the number of instances.
     pub(super) rules: &'r Arc<[Rule]>,
     rule_sets: &'r RuleSets,
     pub(super) matches: SmallVec<[Match<'r>; 2]>,
@@ -36,7 +38,7 @@ pub struct MatchedRules<'r> {
 pub(crate) enum Operation {
     /// Charges the cost if every limit has capacity for it, or records units that have been consumed.
     Charge,
-    /// Charges nothing.
+    /// Checks whether the request would be allowed, and charges nothing.
     Peek,
 }
 
@@ -44,7 +46,8 @@ pub(crate) enum Operation {
 #[derive(Clone, Debug)]
 pub struct Match<'r> {
     pub(super) rule: &'r Rule,
-    /// The origin of the hit of the first limit. The origins of other hits differ only in the index of the limit.
+    /// The rule, the descriptor and the limit from which the first hit of the match results. The origins of its other
+    /// hits differ only in the index of the limit.
     pub(super) origin: HitOrigin,
     pub(super) limits: &'r [RuleLimit],
     /// The limit that the descriptor contains. If it is `Some`, it replaces `limits`.
@@ -88,12 +91,13 @@ impl<'r> MatchedRules<'r> {
         self.options.as_deref()
     }
 
-    /// Returns the effect of the request.
+    /// Returns the effect of the request on counters: whether it charges them or only checks them.
     pub(crate) fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// Appends a match, and completes it in place with `complete`. Removes it again if this fails.
+    /// Appends a match, and calls `complete` to set its limits and its key in place. Removes the match again if
+    /// `complete` fails.
     pub(super) fn push(
         &mut self,
         mut rule_match: Match<'r>,
@@ -123,7 +127,7 @@ impl<'r> MatchedRules<'r> {
         self.matches.len()
     }
 
-    /// Returns the rules that are enforced.
+    /// Returns the rules that are enforced: the rules of the policy, or a copy of them with divided limits.
     pub(crate) fn rules(&self) -> &Arc<[Rule]> {
         self.rules
     }
@@ -214,7 +218,7 @@ impl<'r> MatchedRules<'r> {
 }
 
 impl<'r> Match<'r> {
-    /// Creates a match without limits.
+    /// Creates a match without limits and without key values. The caller sets both later.
     pub(super) fn new(
         rule_index: u32,
         rule: &'r Rule,
@@ -244,20 +248,20 @@ impl<'r> Match<'r> {
         rule_match
     }
 
-    /// Sets the veto of the rule's mode.
+    /// Sets whether the hits of the match can deny the request. `veto` is the veto of the rule's mode.
     pub(super) fn set_veto(&mut self, veto: Veto) {
         // A refund denies nothing and does not affect the decision.
         self.origin.veto = if self.is_refund() { Veto::Never } else { veto };
     }
 
-    /// Sets the limit that the descriptor contains.
+    /// Sets the limit that the descriptor contains, which replaces the limits of the rule.
     pub(super) fn set_requested_limit(&mut self, limit: Arc<RuleLimit>) {
         self.requested = Some(limit);
         self.origin.is_requested = true;
     }
 
-    /// Returns `true` if the limit that the descriptor contains has a counter of the rule that no other descriptor of the
-    /// rule uses: each attribute has its value in the key, or only one possible value.
+    /// Returns `true` if the descriptor contains a limit and is the only one that uses its counter of the rule: the key
+    /// must contain each attribute of the descriptor, unless `when` allows only one value of the attribute.
     pub(super) fn has_own_counter(&self, attributes: &DescriptorAttributes<'_, '_>) -> bool {
         let Some(limit) = &self.requested else { return false };
         let is_counted = |name: &str| limit.scopes[0].attribute_names().any(|own| own == name);
@@ -265,8 +269,8 @@ impl<'r> Match<'r> {
         names.all(|name| is_counted(name) || self.rule.when.allows_one_value(name))
     }
 
-    /// Divides the limits of the match by the number of slidegate instances. `rules` are the rules of the policy with
-    /// limits that are divided already.
+    /// Divides the limits of the match by the number of slidegate instances. `rules` contains the rules of the policy
+    /// with divided limits, from which the limits are taken.
     fn with_divided_limits(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
         self.rule = &rules[self.rule_index()];
         self.limits = self.rule.limits(self.origin.settings_source);
@@ -277,7 +281,7 @@ impl<'r> Match<'r> {
         self
     }
 
-    /// Returns the origin of the hit of the first limit.
+    /// Returns the rule, the descriptor and the limit from which the first hit of the match results.
     pub(crate) fn origin(&self) -> HitOrigin {
         self.origin
     }
@@ -379,9 +383,9 @@ impl<'r> Match<'r> {
         }
     }
 
-    /// Returns the hit of a limit on requests in flight. It takes one permit, whatever the request costs. A request of cost
-    /// 0 takes none, because it only checks whether another one would fit. A charge of consumed units takes none, because
-    /// its request has ended.
+    /// Returns the hit of a limit on requests in flight. The hit takes one permit, whatever the request costs. A
+    /// request of cost 0 takes no permit, because it only checks whether one is free. A charge of consumed units takes
+    /// no permit, because its request has ended.
     fn permit_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>) -> Hit<'h> {
         let takes_permit = self.is_new_request();
         Hit {
@@ -397,14 +401,16 @@ impl<'r> Match<'r> {
         }
     }
 
-    /// Returns the hit of the rule's `block`. Only a new request is denied by it, and starts or extends it.
+    /// Returns the hit of the rule's `block`. Only a new request can be denied by the block, start it or extend it, so
+    /// the hit of a refund or of a report of consumed units charges and requires nothing.
     fn block_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>, block: Block) -> Hit<'h> {
         let units = self.is_new_request().into();
         let (limit, charge) = (&limit.limit, ChargeWhen::Block(block));
         Hit { key, limit, cost: units, required: units, veto: self.origin.veto, charge }
     }
 
-    /// Returns `false` for a refund, and for a charge of units that have been consumed: its request has ended.
+    /// Returns `false` for a refund, and for a report or charge of units that have been consumed, because the request
+    /// that consumed them has ended.
     fn is_new_request(&self) -> bool {
         let has_ended = self.charge.is_consumed && self.charge.cost > 0;
         !has_ended && !self.origin.is_reported && !self.is_refund()
@@ -413,14 +419,14 @@ impl<'r> Match<'r> {
     fn required_units(&self, limit: &RuleLimit) -> u64 {
         match self.charge.required {
             _ if self.origin.is_reported => 0,
-            // A max of 0 denies everything.
+            // A limit with max 0 denies every request, even if the rule requires no free units.
             0 if limit.limit.capacity() == 0 => 1,
             required => required,
         }
     }
 
     fn charge_when(&self, limit: &RuleLimit) -> ChargeWhen {
-        // A max of 0 has no counter.
+        // A limit with max 0 has no counter that could be charged.
         let always = self.charge.charges_always || self.origin.is_reported;
         match self.origin.veto {
             _ if always && !self.is_refund() && limit.limit.capacity() > 0 => ChargeWhen::Always,

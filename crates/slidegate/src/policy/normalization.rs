@@ -100,7 +100,7 @@ pub(super) fn normalize<'v>(steps: &[NormalizeStep], value: &'v str) -> Cow<'v, 
 /// Attribute names with the steps by which their values are normalized.
 pub(super) type NormalizeSteps = NameMap<Box<[NormalizeStep]>>;
 
-/// The field `normalize` of a policy.
+/// The field `normalize` of a policy: the normalization steps of attributes, in all domains or in one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Normalizations {
     pub(super) for_all_domains: NormalizeSteps,
@@ -114,7 +114,8 @@ impl Normalizations {
         of_domain.or_else(|| self.for_all_domains.get(attribute)).map_or(&[], |steps| steps)
     }
 
-    /// Returns the normalized attributes of a rule, with their steps. A route has the steps of the path.
+    /// Returns the attributes of a rule that are normalized, with their steps. If the rule uses `route`, this includes
+    /// `path`, from which the route results.
     pub(super) fn of_attributes(&self, domain: &str, names: &[Box<str>]) -> NormalizeSteps {
         let has_route = names.iter().any(|name| &**name == "route");
         let path = has_route.then_some("path");
@@ -133,7 +134,8 @@ impl Normalizations {
 /// The normalization of the attributes of one domain: the steps in the policy, and the canonical form of hosts.
 #[derive(Clone, Debug)]
 pub(super) struct Normalization {
-    /// Identifies the normalization, and its copies, in this process.
+    /// A number that identifies the normalization and its copies in this process. A descriptor caches its normalized
+    /// values under this number.
     id: u64,
     steps: NormalizeSteps,
     /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.

@@ -83,7 +83,7 @@ impl Per {
     }
 
     /// Appends the values that identify the counter of a descriptor with these attributes to the empty `identity`. The
-    /// identity is a parameter, because it is large and a returned value is copied.
+    /// identity is large, so it is filled in place: a return value would be copied.
     ///
     /// # Errors
     /// Returns the first entry of `per` of which no attribute is present. `identity` then has some of the values.
@@ -121,9 +121,11 @@ impl Per {
         if may_be_ipv6_notation(text) { self.address_to_key_value(text) } else { Value::Text(text) }
     }
 
-    /// Returns the value of a text that may be an address in IPv6 notation.
+    /// Returns the key value of an attribute text that may be an address in IPv6 notation: the network of an IPv6
+    /// address, an IPv4 address, or the unchanged text.
     fn address_to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
-        // An address has several spellings, and an IPv6 client has very many addresses.
+        // An IPv6 address has several spellings, and a client has very many addresses, so the key contains only the
+        // network.
         match parse_address(text) {
             Some(IpAddr::V6(address)) => match Ipv6Net::new(address, self.ipv6_prefix) {
                 Ok(network) => {
@@ -131,7 +133,7 @@ impl Per {
                 }
                 Err(_) => Value::Text(text),
             },
-            // IPv4-mapped IPv6, `::ffff:192.0.2.7`: the same client as 192.0.2.7.
+            // An IPv4-mapped IPv6 address such as `::ffff:192.0.2.7` shares the counter of 192.0.2.7, the same client.
             Some(IpAddr::V4(address)) => Value::Ipv4(address),
             None => Value::Text(text),
         }

@@ -12,7 +12,8 @@ use crate::redis_options::RedisOptions;
 /// The `redis` options of a rule. Stores that do not count in Redis ignore these options.
 #[derive(Clone, Debug)]
 pub struct RuleRedisOptions {
-    /// The options of the rule. The scopes of each limit contain a copy of these options that is adapted to the limit.
+    /// The options of the rule. The key scopes of each limit contain a copy of these options that is adapted to the
+    /// limit.
     pub(super) options: RedisOptions,
     pub(super) split_by: Box<[Box<str>]>,
 }
@@ -47,7 +48,8 @@ impl RuleRedisOptions {
         let part_count = self.split_into()?;
         let mut hasher = FnvHasher::default();
         for name in self.split_by() {
-            // Neither byte occurs in UTF-8 text.
+            // The bytes that end a value or mark an absent one do not occur in UTF-8 text, so different combinations of
+            // values never have the same bytes.
             match attributes.get(name) {
                 Some(value) => {
                     hasher.write(value.as_bytes());
@@ -57,7 +59,7 @@ impl RuleRedisOptions {
             }
         }
         let hash = hasher.finish();
-        // The lowest bits of FNV alone are not distributed evenly enough.
+        // The lowest bits of an FNV hash alone are not distributed evenly enough, so the upper half is mixed into them.
         Some(((hash ^ (hash >> 32)) as u32 % part_count) as u16)
     }
 }

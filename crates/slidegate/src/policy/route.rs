@@ -91,7 +91,8 @@ fn path_end(path: &[u8]) -> Option<usize> {
 fn has_byte(word: u64, byte: u8) -> bool {
     const LOWEST_BITS: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGHEST_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
-    // Zero where the bytes are equal. The subtraction borrows only from bytes after a zero.
+    // A byte that equals `byte` becomes zero. Subtracting 1 from each byte then sets its highest bit. A borrow starts
+    // only at a zero byte, so it cannot cause a wrong match.
     let difference = word ^ u64::from_ne_bytes([byte; 8]);
     difference.wrapping_sub(LOWEST_BITS) & !difference & HIGHEST_BITS != 0
 }

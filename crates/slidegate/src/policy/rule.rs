@@ -53,8 +53,8 @@ pub struct Rule {
     /// The limit that denies a request that lacks an attribute of `per`. `None` if the rule does not apply to such a
     /// request (`when_missing: skip`).
     pub(super) missing: Option<RuleLimit>,
-    /// Key scopes that contain no limit id: one for each combination of attribute names in `per`. They provide the
-    /// attribute names. A mode with a percentage of the keys selects keys in these scopes.
+    /// Key scopes without a limit id: one for each combination of attribute names in `per`. They provide the attribute
+    /// names. A mode such as `{ enforce: 5% }` selects keys in these scopes, so that all limits select the same keys.
     pub(super) identity_scopes: Box<[Scope]>,
 }
 
@@ -132,8 +132,8 @@ impl When {
         self.0.iter().all(|(name, condition)| condition.matches(attributes.get(name)))
     }
 
-    /// Returns the attribute because of which the conditions are not met, and its value; `None` if they are met. An absent
-    /// attribute is returned only if no other attribute has a wrong value.
+    /// Returns an attribute that does not meet its condition, and its value; `None` if all conditions are met. An
+    /// absent attribute is returned only if every attribute that does not meet its condition is absent.
     pub(super) fn unmet_attribute<'a>(
         &self,
         attributes: &DescriptorAttributes<'a, '_>,
@@ -180,7 +180,7 @@ impl RuleSettings {
         &self.limits
     }
 
-    /// Divides the max of each limit by the number of slidegate instances.
+    /// Divides the max of each limit, except the limit of a `block`, by the number of slidegate instances.
     fn divide_limits(&mut self, instances: NonZeroU32) {
         for limit in self.limits.iter_mut().filter(|limit| !limit.is_block()) {
             limit.limit = limit.limit.instance_share(instances);
@@ -237,8 +237,8 @@ impl Rule {
         self.descriptor.as_ref().map(|names| names.iter().map(|name| &**name))
     }
 
-    /// Returns `true` if the rule has `limits: requested`: it applies to each descriptor that contains a limit, in place of
-    /// all other rules, and enforces this limit.
+    /// Returns `true` if the rule has `limits: requested`: it applies to each descriptor that contains a limit, in
+    /// place of all other rules, and enforces this limit.
     pub fn is_for_requested_limits(&self) -> bool {
         self.is_for_requested_limits
     }
@@ -251,14 +251,15 @@ impl Rule {
             && self.overrides.iter().all(|rule_override| counts(&rule_override.settings))
     }
 
-    /// Returns the attributes of the rule that are normalized before it compares and counts them, with the steps.
+    /// Returns the attributes that are normalized before the rule compares and counts their values, each with its
+    /// steps.
     pub fn normalized_attributes(&self) -> impl Iterator<Item = (&str, &[NormalizeStep])> {
         self.normalized.iter().map(|(name, steps)| (&**name, &**steps))
     }
 
     /// Returns `true` if the rule uses an attribute that contains a host name.
     pub(super) fn uses_host_attributes(&self) -> bool {
-        // Limits that descriptors carry are counted by all attributes.
+        // A limit that a descriptor contains counts by all attributes of the descriptor, which may include a host name.
         self.is_for_requested_limits
             || self.attribute_names.iter().any(|name| is_host_attribute(name))
     }

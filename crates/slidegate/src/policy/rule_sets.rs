@@ -24,7 +24,7 @@ impl RuleSets {
         Self { local_rules: all.clone(), instances: NonZeroU32::MIN, all }
     }
 
-    /// Sets the number of instances that share the store.
+    /// Sets the number of instances that share the store, and divides the limits of the local rules by it.
     pub(super) fn with_instances(self, instances: NonZeroU32) -> Self {
         let local_rules = match instances {
             NonZeroU32::MIN => self.all.clone(),

@@ -10,7 +10,7 @@ use crate::reserved_call::{ActualCosts, ReservedCall};
 /// A cost of a request that no rule of its domain charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownCost<'r> {
-    /// A cost with a name that no rule has.
+    /// The name of a cost that no rule of the domain charges.
     Named(&'r str),
     /// The unnamed cost of a request, in units. The rules of the domain charge only named and constant costs, and the
     /// request has no named cost.
@@ -18,8 +18,8 @@ pub enum UnknownCost<'r> {
 }
 
 impl Policy {
-    /// Returns the first cost of a request that no rule of its domain charges, although rules of the domain count units.
-    /// The caller has probably misspelt it, and the request would not be charged as intended.
+    /// Returns the first cost of a request that no rule of its domain charges, although rules of the domain count
+    /// units. The caller has probably misspelt it, and the request would not be charged as intended.
     ///
     /// Returns `None` for an unknown domain, and for a domain that counts no units because all of its requests are
     /// unlimited, denied or limited only by their number in flight.
@@ -50,11 +50,11 @@ impl Policy {
         })
     }
 
-    /// Returns the first of the actual costs of a reserved call that no rule of its domain charges. A settlement with it
-    /// would leave a charge at its estimate, and would be the only one.
+    /// Returns the first actual cost of a reserved call that no rule of its domain charges. A call is settled only
+    /// once, so a settlement with this cost would leave a charge at its estimate.
     ///
-    /// A call does not contain its domain. So the cost may be one of any domain that has all costs of the call. Returns
-    /// `None` if the call has no charges with a cost that can change.
+    /// A call does not contain its domain, so a cost is accepted if any domain that has all costs of the call has this
+    /// cost. Returns `None` if the call has no charges with a cost that can change.
     pub fn unknown_actual_cost<'c>(
         &self,
         call: &ReservedCall,
@@ -82,9 +82,9 @@ impl Policy {
         (!is_counted).then_some(UnknownCost::Unnamed(units))
     }
 
-    /// Returns the attribute names of a request that no rule of its domain uses and that the policy does not declare, if
-    /// no rule applies to the request because it lacks an attribute. The caller has probably misspelt a name, and the
-    /// request is not limited. The list is empty if the request has no attributes at all.
+    /// Returns the attribute names of a request that no rule of its domain uses and that the policy does not declare,
+    /// if no rule applies to the request because it lacks an attribute. The caller has probably misspelt a name, and
+    /// the request is not limited. The list is empty if the request has no attributes at all.
     ///
     /// Returns `None` if a rule applies, if only the values of attributes prevent that, if all names are known, and for
     /// an unknown domain.
@@ -111,7 +111,8 @@ impl Policy {
         let mut lacks_attribute = false;
         for (_, result) in self.explain(request) {
             match result {
-                // A rule that is replaced or switched off would apply.
+                // A rule that is replaced or off would otherwise apply, so the attribute names are not considered
+                // misspelt.
                 Ok(_) | Err(NoMatchReason::Replaced(_) | NoMatchReason::Off) => return None,
                 Err(reason) => lacks_attribute |= is_attribute_missing(&reason),
             }
@@ -123,8 +124,8 @@ impl Policy {
 }
 
 impl DomainNames {
-    /// Returns the first of these costs that no rule charges, although rules count units. `plain` is the unnamed cost;
-    /// `None` if the request does not state it.
+    /// Returns the first cost of a request that no rule of the domain charges; `None` if there is none, or if no limit
+    /// counts units. `plain` is the unnamed cost of the request, if any, and `named` are the names of its other costs.
     pub fn unknown_cost<'c>(
         &self,
         plain: Option<u64>,
@@ -137,7 +138,8 @@ impl DomainNames {
         if let Some(unknown) = named.find(|name| !self.has_cost(name)) {
             return Some(UnknownCost::Named(unknown));
         }
-        // A cost of 0 charges nothing, as intended. Next to a named cost, the unnamed one is for other domains.
+        // An unnamed cost of 0 charges nothing, as intended, and an unnamed cost next to a named cost is for other
+        // domains. So neither is reported.
         let units = plain.filter(|units| *units > 0 && !has_named)?;
         let is_counted = self.counts_request_cost() || self.costs().len() == 0;
         (!is_counted).then_some(UnknownCost::Unnamed(units))

@@ -30,7 +30,7 @@ const RATE_ABBREVIATIONS: [(&str, &str); 7] = [
     ("rpd", "d"),
 ];
 
-/// Names of the counted units. A quota in a policy has no such name.
+/// Names of the counted units, such as `requests`, that a text may contain. A quota in a policy has no such name.
 const COUNTED_NAMES: [&str; 12] = [
     "r", "req", "reqs", "request", "requests", "call", "calls", "hit", "hits", "unit", "units",
     "times",
@@ -94,7 +94,7 @@ pub(super) fn closest_window(text: &str) -> Option<String> {
 }
 
 /// Splits a text into the digits of the number at its start and the rest. Removes `_` and `,` between the digits, and
-/// converts the suffix of `10k`.
+/// converts the suffix `k`, as in `10k`, to three zeros.
 fn split_number(text: &str) -> (String, &str) {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '_' && c != ',');

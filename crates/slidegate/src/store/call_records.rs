@@ -252,8 +252,8 @@ impl CallRecords {
         }
     }
 
-    /// Moves a record that was created more than a second after `now`, because the clock has stepped back since: it expires as
-    /// if it had been created at `now`.
+    /// Moves a record to `now` if it was created more than a second later, which means that the clock has stepped back
+    /// since. The record then expires as if it had been created at `now`.
     fn set_back_if_ahead(&mut self, id: CallId, now: Timestamp) {
         let Some(record) = self.records.get_mut(&id) else { return };
         let lead_us = record.created_at.as_micros().saturating_sub(now.as_micros());
@@ -305,7 +305,7 @@ impl CallRecordTable {
         Self::new(self.max_records, max_bytes)
     }
 
-    /// Updates the records of the shard of a call by calling `update`, and the bytes of the table.
+    /// Calls `update` with the records of the shard of a call, and then updates the number of bytes of the table.
     fn update_shard<R>(&self, id: CallId, update: impl FnOnce(&mut CallRecords) -> R) -> R {
         let mut records = self.shards[usize::from(id.as_bytes()[15]) % self.shards.len()].lock();
         let before = records.bytes;
@@ -363,7 +363,7 @@ impl CallRecordTable {
     }
 
     /// Returns the result of a call that is remembered. Otherwise decides it with `charge`, and remembers it if it is
-    /// admitted. A repetition that arrives in the meantime waits.
+    /// admitted. A repetition that arrives while the call is being decided waits for the result.
     pub fn charge_once(
         &self,
         identity: &CallIdentity,
@@ -384,7 +384,7 @@ impl CallRecordTable {
     }
 
     /// Records a settlement, and calls `apply` if it must be applied now. Other settlements of the same call wait until
-    /// then.
+    /// `apply` has returned.
     pub fn settle(
         &self,
         settlement: &CallSettlement,

@@ -23,7 +23,7 @@ pub struct ChargeResult {
     pub receipt: Receipt,
 }
 
-/// The outcomes of the hits of one call, in the order of the hits. One outcome is stored without an allocation.
+/// The outcomes of the hits of one call, in the order of the hits. A list of one outcome needs no allocation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcomes(OneOrMany<Outcome>);
 
@@ -141,7 +141,7 @@ impl Receipt {
     pub fn charges_to_revert(&self, adjustment: Adjustment) -> impl Iterator<Item = Charge> {
         let units_to_revert = move |charge: &Charge| match adjustment {
             Adjustment::Revert => charge.cost,
-            // A request in flight takes its permit, whatever it costs.
+            // A request in flight takes its permit whatever it costs, so a new cost reverts nothing.
             Adjustment::SetCost(_) if charge.limit.is_concurrent() => 0,
             Adjustment::SetCost(cost) => {
                 let excess = charge.hit_cost.saturating_sub(cost);
@@ -163,7 +163,8 @@ impl Receipt {
             Adjustment::SetCost(_) if charge.limit.is_concurrent() => 0,
             Adjustment::SetCost(cost) => {
                 let extra = cost.saturating_sub(charge.hit_cost);
-                // A store that charges one request for several requests has charged a multiple of the hit's cost.
+                // A store with sampling has charged a multiple of the hit's cost, so it charges the same multiple of
+                // the additional units.
                 multiply_and_divide(extra, charge.cost, charge.hit_cost).max(extra)
             }
         };

@@ -29,10 +29,10 @@ pub enum StoreError {
     /// a command without permission: the effects of its earlier commands stay.
     #[error("the store rejected the call ({class}): {message}; {}", class.remedy())]
     Rejected {
-        /// The cause.
+        /// The class of the cause.
         class: RejectionClass,
-        /// The response of the server. If the value of a key is the cause, it ends with ` at ` and
-        /// [the key](StoreError::foreign_keys).
+        /// The response of the server. If the value of a key is the cause, the text ends with ` at ` and [the
+        /// key](StoreError::foreign_keys).
         message: String,
     },
 }
@@ -79,8 +79,8 @@ impl StoreError {
         }
     }
 
-    /// Returns the key whose value another program wrote, if that is the cause. If it can be one of several keys, they are
-    /// separated by ` or `. A key contains the values that the rule counts by.
+    /// Returns the key whose value another program wrote, if such a value is the cause of the failure. If several keys
+    /// can be the cause, they are separated by ` or `. A key contains the values that the rule counts by.
     pub fn foreign_keys(&self) -> Option<&str> {
         match self {
             Self::Rejected { class, message } if class.is_caused_by_key() => {
@@ -96,8 +96,8 @@ impl StoreError {
     }
 }
 
-/// The class of an error response of the store's server. The labels are the error codes of Redis in lower case, where it has
-/// one.
+/// The class of an error response of the store's server. The label of a class is the error code of Redis in lower case,
+/// if Redis has a code for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectionClass {

@@ -29,7 +29,7 @@ impl KeyCounts {
         self.all.load(Ordering::Relaxed)
     }
 
-    /// Counts a new key of a group. Returns the number of keys without it.
+    /// Counts a new key of a group. Returns the number of keys before this one.
     pub fn add(&self, group: KeyGroup) -> usize {
         if self.of_group[usize::from(group)].fetch_add(1, Ordering::Relaxed) == 0 {
             self.groups.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,8 @@
 //! path is the number of keys and their memory, which change only when a key is inserted, grows or is removed.
 //!
 //! Keys are identified by a 64-bit fingerprint with a secret that is drawn at start, so a long key takes no more memory
-//! than a short one, and collisions cannot be constructed. `docs/explanation/algorithms.md` has the probabilities.
+//! than a short one, and collisions cannot be constructed. `docs/explanation/memory.md` has the probabilities of random
+//! collisions.
 //!
 //! Expired keys are removed as keys arrive. Above `max_keys`, each new key evicts another key, chosen from a sample: a key of
 //! a limit with more than its share of the keys, of these the one with the most units left, and an exhausted key last. The
@@ -55,7 +56,7 @@ pub struct MemoryStore<C = SystemClock> {
     shards: Shards<Shard>,
     /// The admitted calls with an id, and the settled reservations.
     calls: CallRecordTable,
-    /// The steps of the wall clock for which the expiry of keys was extended, in microseconds.
+    /// The sum of the steps of the wall clock, in microseconds, to which the expiry of keys has been adapted.
     wall_clock_step_us: AtomicI64,
 }
 
@@ -182,7 +183,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Returns the steps of the wall clock, which the clock of the store does not follow. No shard may be locked.
+    /// Returns the steps of the wall clock, which the clock of the store does not follow. The caller must not hold the
+    /// lock of a shard, because a new step is handled by locking each shard.
     fn wall_clock_step_us(&self) -> i64 {
         let step_us = self.clock.wall_clock_step_us();
         let known_us = self.wall_clock_step_us.load(Ordering::Relaxed);
@@ -192,7 +194,8 @@ impl<C: Clock> MemoryStore<C> {
         step_us
     }
 
-    /// Keeps fixed windows for longer after a step back of the wall clock: windows that follow it end later.
+    /// Keeps fixed windows for longer after a step back of the wall clock, because windows that follow the wall clock
+    /// then end later.
     #[cold]
     fn follow_wall_clock_step(&self, known_us: i64, step_us: i64) {
         let (known, relaxed) = (&self.wall_clock_step_us, Ordering::Relaxed);
@@ -211,7 +214,8 @@ impl<C: Clock> MemoryStore<C> {
         hit.key.fingerprint(&self.secret, hit.limit.shape())
     }
 
-    /// Converts the time at which the state of a key changes, in the time of its counter, to coarse time.
+    /// Converts the time at which the state of a key changes from counter time, which includes the phase, to coarse
+    /// time.
     fn to_coarse_expiry(&self, time: Timestamp, phase_us: u64) -> CoarseTime {
         let time_us = time.as_micros().wrapping_sub(phase_us);
         self.shards.to_coarse_expiry(Timestamp::from_micros(time_us))
@@ -222,7 +226,7 @@ impl<C: Clock> MemoryStore<C> {
         self.shards.lock_all(locations.iter().map(|location| location.shard))
     }
 
-    /// Counts the memory of the records of calls, and evicts keys if it has exceeded the memory budget.
+    /// Counts the memory of the records of calls, and evicts keys if the memory budget is then exceeded.
     fn evict_keys_for_records(&self) {
         self.shards.set_record_bytes(self.calls.memory_bytes(), self.clock.now());
     }

@@ -1,4 +1,4 @@
-//! A list that has one item as a rule.
+//! A list that usually has one item.
 
 use std::ops::{Deref, DerefMut};
 

@@ -20,7 +20,7 @@ pub enum OnceResult {
     },
     /// The store remembers another request with the same id. Nothing was charged.
     OtherRequest,
-    /// The same call is being decided now. Nothing was charged by this one.
+    /// The same call is being decided now. This repetition charged nothing.
     InProgress,
 }
 

@@ -31,7 +31,7 @@ const MIN_SHARD_MEMORY_BYTES: usize = 64 << 10;
 /// enough keys to grow in a millisecond, and the shards fit into the cache of a processor core.
 const MAX_SHARDS: usize = 256;
 
-/// Coarse time counts steps of two to the power of this number of microseconds, that is, 65.5 ms.
+/// The number of low bits of a time in microseconds that coarse time leaves out: it counts steps of 65.5 ms.
 const COARSE_TIME_SHIFT: u32 = 16;
 
 /// The data of one shard: a table for each algorithm.
@@ -69,7 +69,8 @@ pub struct Shards<T> {
     bytes: AtomicUsize,
     /// The bytes of the records of calls, which count against the memory budget.
     record_bytes: AtomicUsize,
-    /// The bytes of data other than counters, such as call records, that count against the memory budget and cannot be evicted.
+    /// The bytes of other data that count against the memory budget and cannot be evicted, such as replicas in a
+    /// cluster.
     reserved_bytes: AtomicUsize,
     /// A counter that selects the shard from which the next keys are evicted to free memory.
     next_shard_to_evict: AtomicUsize,
@@ -139,8 +140,8 @@ impl<T> Shards<T> {
         CoarseTime::try_from(coarse).unwrap_or(CoarseTime::MAX)
     }
 
-    /// Converts a time from which the state of a key has changed to coarse time. One step is added for threads that have
-    /// read the clock slightly earlier.
+    /// Converts a time from which the state of a key has changed to coarse time. One step is added, because a thread
+    /// that has read the clock slightly earlier may still need the state.
     pub fn to_coarse_expiry(&self, time: Timestamp) -> CoarseTime {
         self.to_coarse_time(time).saturating_add(1)
     }

@@ -87,8 +87,9 @@ pub struct EvictionRank {
     is_within_share: bool,
     /// The depletion of the key, 0 if the key has expired.
     depletion: Depletion,
-    /// The time at which the key expires. Of an exhausted key, the binary logarithm of the time until then: of keys that
-    /// expire at about the same time any is evicted, so that a flood of exhausted keys does not evict the oldest ones first.
+    /// The time at which the key expires. For an exhausted key, the binary logarithm of the time until then: keys that
+    /// expire at about the same time have the same rank, so that a flood of exhausted keys does not evict the oldest
+    /// ones first.
     expires: u32,
 }
 
@@ -147,7 +148,8 @@ impl<S: Default + HeapSize> Table<S> {
         self.slots.find_bucket_index(fingerprint, |slot| slot.fingerprint.get() == fingerprint)
     }
 
-    /// Returns the slot that has a fingerprint, as [`slot_mut`](Self::slot_mut) does.
+    /// Returns the slot that has a fingerprint. The caller must [record](Self::record_heap_change) changes of the
+    /// state's heap allocations.
     #[inline]
     pub fn find_mut(&mut self, fingerprint: u64) -> Option<&mut Slot<S>> {
         self.slots.find_mut(fingerprint, |slot| slot.fingerprint.get() == fingerprint)
@@ -194,8 +196,8 @@ impl<S: Default + HeapSize> Table<S> {
         after as isize - before as isize
     }
 
-    /// Inserts a fingerprint that is not in the table, with a default state. Returns the position of its slot. The caller
-    /// has counted the key.
+    /// Inserts a fingerprint that is not in the table, with a default state. Returns the position of its slot. The
+    /// caller must have counted the key in the `KeyCounts` of the store.
     pub fn insert(&mut self, fingerprint: u64, group: KeyGroup) -> SlotIndex {
         let slot = Slot { fingerprint: fingerprint.into(), group, ..Slot::default() };
         self.reallocate(|slots| {
@@ -215,7 +217,8 @@ impl<S: Default + HeapSize> Table<S> {
     /// only afterwards.
     pub fn growth_bytes(&self) -> usize {
         let (len, full) = (self.slots.len(), self.bucket_count() / 8 * 7);
-        // hashbrown reorders a table in place if many of its buckets only mark where keys were removed.
+        // hashbrown reorders a table in place, without an allocation, if many of its buckets only mark where keys were
+        // removed.
         if len < self.slots.capacity() || (len > 0 && len < full / 2) {
             return 0;
         }
@@ -270,9 +273,9 @@ pub trait Evict {
     /// Removes all expired keys.
     fn sweep_all(&mut self, now: CoarseTime, keys: &KeyCounts);
 
-    /// Returns the key to evict of a sample, which are the keys of the next buckets. If the sample has only keys that are
-    /// not expendable, further buckets are examined, as many as `further_buckets`,
-    /// which is reduced. Returns `None` if the table has no key that may be evicted.
+    /// Returns the key with the lowest rank in a sample, the keys of the next buckets. If no key of the sample is
+    /// expendable, further buckets are examined, at most `further_buckets`, which is reduced by their number. Returns
+    /// `None` if the table has no key that may be evicted.
     fn eviction_candidate(
         &mut self,
         now: CoarseTime,
@@ -289,7 +292,7 @@ pub trait Evict {
 
 impl<S: Default + HeapSize> Evict for Table<S> {
     fn bucket_count(&self) -> usize {
-        // hashbrown reports one bucket for a table without an allocation.
+        // hashbrown reports one bucket for a table without an allocation, which has no buckets.
         if self.slots.capacity() == 0 { 0 } else { self.slots.num_buckets() }
     }
 
@@ -356,7 +359,7 @@ impl<S: Default + HeapSize> Evict for Table<S> {
     }
 
     fn trim(&mut self) {
-        // A thirteenth more, so that the table does not grow at the next insertions.
+        // The table keeps space for a thirteenth more keys, so that it does not grow at the next insertions.
         let len = self.slots.len();
         self.shrink_to(len + len / 13);
     }

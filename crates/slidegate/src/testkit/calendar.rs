@@ -109,10 +109,10 @@ impl PeriodOracle {
     fn label(&self, time: Timestamp) -> i64 {
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         let moment = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
-        // The time and the date in a calendar whose days begin at midnight.
+        // The local time, and the date on which it counts if days begin at the hour of the start instead of midnight.
         let local = self.time_zone.to_datetime(moment);
         let date = (local - i64::from(self.start.hour).hours()).date();
-        // The number of days since any Monday.
+        // The number of days since a Monday, from which the number of the week follows.
         let days = jiff::civil::date(1900, 1, 1).duration_until(date).as_hours() / 24;
         let is_before_day = date.day() < self.start.day.min(date.days_in_month());
         let months = i64::from(date.year()) * 12 + i64::from(date.month())
@@ -150,7 +150,7 @@ pub async fn calendar_periods_are_counted_separately<S: Store>(
     let peek =
         async |cost| -> Outcome { unwrap_store_response(store.peek_async(&[hit(cost)]).await)[0] };
     let mut oracle = PeriodOracle::new(calendar, start);
-    // The year 2009 has periods that a date line change and skipped midnights follow.
+    // The years from 2009 to 2037 contain a change of the date line and skipped midnights.
     clock.set(Timestamp::from_secs(1_240_000_000 + rng.u64(..900_000_000)));
     let mut last_charge = Timestamp::default();
     for step in 0..120 {
@@ -161,7 +161,7 @@ pub async fn calendar_periods_are_counted_separately<S: Store>(
             5 => end_us - 1,
             6 => end_us,
             7 => end_us + rng.u64(..1_000),
-            // A clock that is slightly behind.
+            // A time slightly before the previous one, as from another machine whose clock is behind.
             8 => now_us - rng.u64(..=MAX_BACKWARD_STEP.as_micros() as u64),
             _ => now_us + rng.u64(..=2 * (end_us - now_us)),
         };

@@ -16,7 +16,7 @@ use super::properties::{TestCounter, new_test_counter, unwrap_store_response};
 /// 26 years, in microseconds: from the start value of a clock without a battery to the present.
 const YEARS_US: i64 = 26 * 31_557_600_000_000;
 
-/// The largest duration by which a charge may be after the current time, and the largest tick.
+/// The tolerance for waits: the largest duration by which a charge may be after the current time, and the largest tick.
 const SLACK: Duration = Duration::from_secs(2);
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -67,7 +67,7 @@ fn longest_wait(limit: &Limit) -> Duration {
 /// Returns the units that a limit may admit in a window that contains this number of steps back.
 fn max_units_with_steps(limit: &Limit, steps: usize) -> u64 {
     let windows = match limit.algorithm() {
-        // After a step, a window ends at another time.
+        // After a step back, a window ends at another time, so that each step may admit max units more.
         Algorithm::FixedWindow { .. } | Algorithm::SlidingCounter => steps as u64,
         _ => 0,
     };
@@ -108,7 +108,8 @@ pub async fn clock_steps_keep_bound_and_waits<S: Store>(
     }
 }
 
-/// Takes units, and compares the result with the oracle. With `waits`, also takes the units after the stated wait.
+/// Takes units, and compares the result with the oracle. If the units are denied, with `waits` takes them after the
+/// stated wait.
 async fn take_and_check<S: Store>(
     counter: &TestCounter<'_, S>,
     time: &mut SteppingClock<'_>,

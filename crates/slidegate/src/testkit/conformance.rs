@@ -99,10 +99,10 @@ pub async fn run_trace<S: Store>(
 
 /// Runs a random trace as [`run_trace`] does, whose clock also steps ahead and back by up to several windows.
 ///
-/// Before a step, the counters whose units have all expired are reset, because a store may have removed them. After a step,
-/// a peek sets back all counters of keys with several limits: a store that keeps these limits in one value may remove a
-/// counter that is ahead, after its time to live. The fixed windows of these keys are then reset: one that has begun is not
-/// set back, so that a store may remove it earlier than its end by the step.
+/// Before a step, the counters whose units have all expired are reset, because a store may have removed them. After a
+/// step, a peek sets back all counters of keys with several limits: a store that keeps these limits in one value may
+/// remove a counter that is ahead, after its time to live. The fixed windows of these keys are then reset: a window
+/// that has begun is not set back, so a store may remove it before its end, by as much as the clock has stepped.
 ///
 /// # Errors
 /// Returns the first difference between the store and the model.
@@ -329,7 +329,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             requests.iter().map(|plans| self.add_key_values(plans)).collect();
         let hits: Vec<Vec<Hit<'_>>> = bound.iter().map(PlannedHitsWithKeyValues::hits).collect();
         let slices: Vec<&[Hit<'_>]> = hits.iter().map(Vec::as_slice).collect();
-        // The suite requires that a failed batch has no effect, because it cannot determine a partial one.
+        // The suite requires that a failed batch has no effect, because it cannot determine a partial effect.
         let results = match self.store.charge_many_async(&slices).await {
             Ok(results) => results,
             Err(error) => return self.count_failure(error),
@@ -416,7 +416,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             }
         };
         let expected = self.model.change_permit(model, change);
-        // A release that timed out may have freed the permit already.
+        // A release that timed out may have freed the permit already, so the results may differ.
         if !has_timed_out {
             let description = format!("{change:?} of {store:?}");
             check_results_are_equal(&description, &was_live, &expected)?;

@@ -181,7 +181,8 @@ impl FaultyStore {
                 charges.extend(charge_hits_of_denied_request(slot, part, &mut outcomes));
                 continue;
             }
-            // Joint hits may be in several slots; they are decided below, after all slots.
+            // Joint hits may be in several slots, so no slot may decide them. They are decided after all slots have
+            // been charged.
             let mut hits = part.hits.clone();
             for hit in hits.iter_mut().filter(|hit| hit.veto == Veto::Jointly) {
                 hit.veto = Veto::Never;

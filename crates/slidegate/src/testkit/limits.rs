@@ -19,7 +19,7 @@ const TEST_WINDOWS: [Duration; 5] = [
     Duration::from_secs(7 * 86_400),
 ];
 
-/// A max above 2^32.
+/// A max above 2^32, for algorithms whose counts have more than 32 bits.
 const LARGE_MAX: u64 = 5_000_000_000_001;
 
 /// Returns limits of every algorithm for the property tests, with two small values of max and a large one. Algorithms
@@ -42,7 +42,7 @@ pub fn limits() -> Vec<Limit> {
             limits.extend(algorithms.map(|algorithm| new_limit(max, window, algorithm)));
         }
     }
-    // These algorithms only add, so their counts are exact up to 2^53.
+    // These algorithms do not multiply counts, so their counts are exact up to 2^53.
     for algorithm in [
         Algorithm::SlidingWindow { resolution: Some(10) },
         Algorithm::SlidingBuckets { precision: None },
@@ -86,7 +86,8 @@ pub fn max_units_in_window(limit: &Limit) -> u64 {
         | Algorithm::SlidingBuckets { .. }
         | Algorithm::Concurrent => max,
         Algorithm::SlidingCounter => (2 * max).saturating_sub(1),
-        // An interval as long as the longest period can contain a shorter one, and parts of its neighbours.
+        // An interval as long as the longest period can contain a shorter period, and parts of the periods before and
+        // after it.
         Algorithm::FixedWindow { align: Align::Calendar(_) } => 3 * max,
         Algorithm::FixedWindow { .. } => 2 * max,
         Algorithm::TokenBucket { .. } => max + limit.capacity(),

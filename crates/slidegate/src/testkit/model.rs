@@ -34,7 +34,7 @@ pub struct ModelStore {
 struct ModelCallRecord {
     request_digest: u64,
     created_at: Timestamp,
-    /// The time until which the call is repeated. A settlement is remembered forever.
+    /// The time until which a repetition returns the result of the call. A settlement is remembered forever.
     expires_at: Timestamp,
     result: Option<ChargeResult>,
     settled_value: Option<u64>,
@@ -54,7 +54,7 @@ fn counter_time(clock: &ManualClock, hit: &Hit<'_>) -> Timestamp {
     Timestamp::from_micros(now.as_micros() + hit.limit.phase_us(&hit.key, now))
 }
 
-/// Returns the state of a counter. With a time, the state is set back first if it is ahead.
+/// Returns the state of a counter. If `now` is given, the state is first set back if it is ahead of `now`.
 fn counter_state<'s, C: Counter>(
     counter: &C,
     states: &'s mut CounterStates,

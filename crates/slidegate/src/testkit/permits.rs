@@ -45,11 +45,11 @@ pub async fn permits_stay_below_max<S: Store>(store: &S, clock: &ManualClock, se
     let names = ["ann", "bob", "eve"];
     let users = names.map(|name| [Value::Text(name)]);
     clock.set(Timestamp::from_micros(1_750_000_000_000_000));
-    // The permits of each user.
+    // All permits so far, each with the index of its user.
     let mut permits: Vec<(usize, OraclePermit)> = Vec::new();
     let mut charged_units = 0;
     for _ in 0..400 {
-        // Ids are at least one microsecond apart.
+        // The ids of permits are times that are at least one microsecond apart, so the clock advances by as much.
         clock.advance(Duration::from_micros(1));
         let now = clock.now();
         let user = rng.usize(..users.len());

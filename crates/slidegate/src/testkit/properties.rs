@@ -228,7 +228,8 @@ pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, li
     assert_eq!(outcomes().await, before, "{limit}");
 }
 
-/// Tests that the free units of a counter are its capacity minus the units in use, also if these are more.
+/// Tests that the free units of a counter are its capacity minus the units in use, also if more units are in use than
+/// the capacity.
 pub async fn free_units_are_exact_in_debt<S: Store>(store: &S, clock: &ManualClock, limit: &Limit) {
     let counter = new_test_counter(store, clock, limit, 0);
     let mut charged = 0;

@@ -184,7 +184,7 @@ impl ConformanceStepGenerator {
             10 => next_multiple_after(now_us, window_us / 10) - self.rng.u64(..=1),
             11 => now_us - self.rng.u64(..=MAX_BACKWARD_STEP.as_micros() as u64),
             12 => now_us + window_us * self.rng.u64(3..100),
-            // At a promised time, or 1 us before.
+            // At a time at which a request should fit or a counter should be reset, or 1 us before.
             _ => match self.rng.choice(&self.promised_times) {
                 Some(moment) if moment.as_micros() > now_us => {
                     moment.as_micros() - self.rng.u64(..=1)

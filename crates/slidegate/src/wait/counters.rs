@@ -7,7 +7,7 @@ use crate::decision::Decision;
 use crate::hit::{Hit, Veto};
 use crate::store::Store;
 
-/// Identifiers of counters, without duplicates.
+/// Identifiers of the counters for which a call waits, without duplicates.
 pub(crate) type WaitCounters = SmallVec<[u64; 4]>;
 
 /// Returns whether a call with these hits must be decided only once, and so cannot wait: a hit that is charged even if
@@ -37,11 +37,12 @@ pub(crate) fn denying_counters(
         return WaitCounters::new();
     }
     if decision.is_degraded() {
-        // A decision without the store has outcomes for a part of the hits only.
+        // A decision without the store has outcomes for a part of the hits only, so all hits that can deny count as
+        // denying.
         return vetoing_counters(queues, store, hits.iter().copied());
     }
     let results = || hits.iter().zip(decision.outcomes());
-    // A joint hit that does not fit denies nothing while another one fits.
+    // A joint hit that does not fit denies nothing while another joint hit fits.
     let joint_fits = results().any(|(hit, outcome)| hit.veto == Veto::Jointly && outcome.fits());
     let denies = |veto| match veto {
         Veto::Alone => true,

@@ -45,7 +45,7 @@ impl Default for WaitOptions {
 pub struct WaitStats {
     /// Number of calls that wait now.
     pub waiting: usize,
-    /// Number of bytes that these calls take; see [`WaitOptions::max_waiting_bytes`].
+    /// Number of bytes that waiting calls take; see [`WaitOptions::max_waiting_bytes`].
     pub waiting_bytes: usize,
     /// Number of calls that were admitted after a wait.
     pub admitted: u64,

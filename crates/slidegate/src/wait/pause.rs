@@ -10,9 +10,9 @@ use super::queues::Place;
 /// The end of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
-    /// The time has come.
+    /// The time until which the call paused has passed.
     Ended,
-    /// The call has been woken.
+    /// The call has been woken before that time, for example because units became free.
     Woken,
 }
 
@@ -40,7 +40,7 @@ impl Timer {
         }
     }
 
-    /// Returns the time of the timer.
+    /// Returns the current time of the timer. The time of tokio differs from the system's time if a test has paused it.
     pub(crate) fn now(self) -> Instant {
         match self {
             Self::Thread => thread_time(),
@@ -49,7 +49,8 @@ impl Timer {
         }
     }
 
-    /// Waits until the call is woken, or until this time; `None` is never. The timer of threads blocks the current thread.
+    /// Waits until the call is woken, or until the time `until`; with `None`, only until it is woken. The timer of
+    /// threads blocks the current thread.
     pub(crate) async fn pause(self, place: &Place<'_>, until: Option<Instant>) -> Pause {
         match self {
             Self::Thread => pause_thread(place, until),
@@ -64,7 +65,7 @@ fn thread_time() -> Instant {
     Instant::now()
 }
 
-/// Blocks the current thread until the call is woken, or until this time; `None` is never.
+/// Blocks the current thread until the call is woken, or until the time `until`; with `None`, only until it is woken.
 fn pause_thread(place: &Place<'_>, until: Option<Instant>) -> Pause {
     let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     // The thread may be unparked for another reason, so the conditions are checked again.

@@ -25,20 +25,21 @@ use crate::hit::Hit;
 use crate::store::{Charge, CounterId, Store};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// The bytes that a waiting call takes in the table of waiting calls, which is at least 7/16 full when it grows.
+/// The bytes that a waiting call takes in the table of waiting calls, with its share of free slots: the table is at
+/// least 7/16 full after it has grown.
 const BYTES_PER_WAITER: usize = 256;
 
-/// The bytes that a place in a queue takes, with its share of the table of queues, which is at least 7/16 full when it
-/// grows.
+/// The bytes that a place in a queue takes, with its share of the table of queues and its free slots: the table is at
+/// least 7/16 full after it has grown.
 const BYTES_PER_PLACE: usize = 160;
 
-/// The end of a wait.
+/// The reason for which a call stopped waiting, for statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitEnd {
     Admitted,
     TimedOut,
     Cancelled,
-    /// The call was denied before it paused.
+    /// The call was denied before it paused, so it is not counted as a wait.
     NeverWaited,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct QueueFull;
 pub(super) enum Turn {
     /// No earlier call waits for a counter of the call.
     Now,
-    /// An earlier call waits for a counter of the call. Contains the time at which the last of the calls at the head of
+    /// An earlier call waits for a counter of the call. Contains the latest time at which the first call of one of
     /// these queues wakes, if it is known.
     Later(Option<Instant>),
 }
@@ -61,11 +62,13 @@ pub(crate) struct WaitQueues {
     options: WaitOptions,
     /// The secret with which counters are hashed, so that clients cannot choose keys that share a queue.
     secret: RandomState,
-    /// Number of waiting calls. While it is 0, calls take no lock.
+    /// Number of waiting calls. While it is 0, a call is decided without a lock on the queues.
     waiting: AtomicUsize,
-    /// Number of calls that wait, or that are being decided and may wait then.
+    /// Number of calls that wait, or that are being decided and may wait afterwards. While it is 0, free units wake no
+    /// call.
     callers: AtomicUsize,
-    /// Number of times at which units became free while there were callers.
+    /// Number of times that units became free while there were callers. A call compares it before it first sleeps, so
+    /// that it does not miss units that became free while it was decided.
     frees: AtomicU64,
     queues: Mutex<Queues>,
     admitted: AtomicU64,
@@ -80,9 +83,10 @@ type Ticket = u64;
 struct Queues {
     next_ticket: Ticket,
     waiters: HashMap<Ticket, Waiter>,
-    /// The tickets of the calls that wait for a counter, in ascending order. No queue is empty.
+    /// The tickets of the calls that wait for a counter, in ascending order. Empty queues are removed.
     by_counter: HashMap<u64, VecDeque<Ticket>>,
-    /// The bytes that the waiting calls take.
+    /// The bytes that the waiting calls take. A call can wait only if they stay within
+    /// [`WaitOptions::max_waiting_bytes`].
     bytes: usize,
 }
 
@@ -105,7 +109,8 @@ pub(crate) struct Place<'q> {
     ticket: Option<Ticket>,
     /// The bytes of the request, which the call keeps while it waits.
     request_bytes: usize,
-    /// The number of [`WaitQueues::frees`] before the call was first decided.
+    /// The value of [`WaitQueues::frees`] before the call was first decided. If it has changed, the call is decided
+    /// again.
     frees_before: u64,
 }
 
@@ -129,7 +134,7 @@ impl WaitQueues {
         self.options
     }
 
-    /// Returns the identifier of the counter of a hit.
+    /// Returns the identifier of the counter of a hit, under which calls wait for the counter.
     pub(super) fn counter_of_hit(&self, store: &impl Store, hit: &Hit<'_>) -> u64 {
         match store.counter_id(hit) {
             Some(id) => self.counter_of_id(&id),
@@ -217,7 +222,7 @@ impl WaitQueues {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds a call that waits for these counters.
+    /// Adds a call to the queues of these counters with a new ticket, unless too many calls are waiting.
     fn add(
         &self,
         mut queues: MutexGuard<'_, Queues>,
@@ -301,8 +306,9 @@ impl<'q> Place<'q> {
         Ok(Turn::Later(wakes_at))
     }
 
-    /// Moves the call into exactly the queues of `counters`, which have denied it. It fits at `fits_at`, if that is known.
-    /// Returns whether the call may sleep. It must decide again if units have become free before it was in a queue.
+    /// Moves the call into exactly the queues of `counters`, which have denied it. The call fits at `fits_at`, if that
+    /// is known. Returns whether the call may sleep: `false` if units became free before it was in a queue, so that it
+    /// must be decided again.
     ///
     /// # Errors
     /// If the call has no place yet, and too many calls are waiting.
@@ -378,7 +384,8 @@ impl Queues {
         }
     }
 
-    /// Adds a call to the queue of a counter, behind all earlier calls. Does nothing if the call is in the queue.
+    /// Adds a call to the queue of a counter, behind all earlier calls. Does nothing if the call is in the queue
+    /// already.
     fn join(&mut self, ticket: Ticket, counter: u64) {
         let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
         if waiter.counters.contains(&counter) {

@@ -77,8 +77,8 @@ pub struct ConnectionArgs {
     )]
     pub max_buffered: usize,
 
-    // The default exceeds the 60 s for which proxies keep idle upstream connections, so that the proxy closes them: it
-    // knows whether it is about to send a request.
+    // The default exceeds the 60 s for which proxies keep idle upstream connections, so that the proxy closes them
+    // first: only the proxy knows whether it is about to send a request.
     /// Maximum wait for a client in each step of a request, and maximum idle time of a connection
     ///
     /// The steps are to receive the head, to receive the body, and to send the response. From 1s to 24h.

@@ -52,7 +52,7 @@ pub struct ObservabilityArgs {
     #[arg(long, env = "SLIDEGATE_REDACT_KEYS", help_heading = "Log")]
     pub redact_keys: bool,
 
-    // The URL may contain a password, and the help would print the value of the variable.
+    // The URL may contain a password, so the help does not print the value of the variable.
     /// OTLP/HTTP collector for traces of decisions, such as http://127.0.0.1:4318
     ///
     /// By default nothing is traced.
@@ -108,7 +108,8 @@ impl FromStr for SampleRatio {
 
     fn from_str(text: &str) -> Result<Self, SampleRatioError> {
         let number = text.strip_suffix('%').ok_or(SampleRatioError)?;
-        // `f64` would also accept a sign, an exponent and infinity.
+        // Only digits and a point are accepted, whereas the parser of `f64` also accepts a sign, an exponent and
+        // infinity.
         if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
             return Err(SampleRatioError);
         }

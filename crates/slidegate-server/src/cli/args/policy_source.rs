@@ -64,7 +64,8 @@ impl PolicySourceArgs {
             (false, _) if self.ratelimit_config.is_some() => self.policy = None,
             (false, _) => {}
         }
-        // An environment that sets both variables keeps both when a command line replaces its source.
+        // If `--policy` replaces the `SLIDEGATE_RATELIMIT_CONFIG` of the environment, the algorithm in the environment
+        // has no effect, but is not an error.
         let is_replaced = given_source(matches, "ratelimit_config").is_some()
             && !is_on_command_line("ratelimit_algorithm");
         if self.ratelimit_config.is_none() && !is_replaced {

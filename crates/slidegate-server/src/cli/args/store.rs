@@ -14,7 +14,7 @@ use crate::boot::settings::RedisClock;
 /// The flags of the store that holds the counters.
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
-    // The help would print the value of the variable.
+    // The value of the variable may contain a password, so the help does not print it.
     /// Store of the counters: memory, cluster:// or the address of a Redis
     ///
     /// cluster:// is the replicated memory of several instances (--cluster-seeds). A Redis is shared by all instances:
@@ -74,7 +74,7 @@ pub struct StoreArgs {
     )]
     pub max_call_records: NonZeroUsize,
 
-    // The help would print the value of the variable.
+    // The value of the variable is a secret, so the help does not print it.
     /// Secret with which reservations are encrypted, any text of 16 bytes or more
     ///
     /// Instances that share a Redis need the same key to settle each other's reservations. By default, a node of a

@@ -44,7 +44,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
     let unit_start = text.find(|char: char| !char.is_ascii_digit())?;
     let (number, unit) = text.split_at(unit_start);
     let (_, unit_millis) = DURATION_UNITS.into_iter().find(|(name, _)| *name == unit)?;
-    // A number that overflows exceeds the maximum of every flag.
+    // A number that overflows becomes the largest number, which exceeds the maximum of every flag.
     let number = number.parse().unwrap_or(u64::MAX);
     (unit_start > 0).then(|| Duration::from_millis(unit_millis.saturating_mul(number)))
 }
@@ -83,7 +83,8 @@ pub fn parse_nonzero<T: FromStr>(text: &str) -> Result<T, &'static str> {
     text.parse().map_err(|_| "write a whole number of 1 or more")
 }
 
-/// Parses a host name without a port. An empty text is accepted, because a variable may be empty.
+/// Parses a host name without a port. An empty text is accepted, because the environment variable of a flag may be
+/// empty.
 pub fn parse_host_name(text: &str) -> Result<String, &'static str> {
     if text.chars().all(is_host_char) {
         Ok(text.to_owned())

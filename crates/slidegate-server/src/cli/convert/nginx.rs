@@ -1,8 +1,9 @@
 //! Converts the limits of nginx, `limit_req_zone` and `limit_req`, to a policy.
 //!
-//! A place of a configuration is a `server` or a `location`. It has the limits of its own `limit_req` lines; a place without
-//! such lines inherits the limits of the place around it. A rule applies to the outermost places that have its limit. Its overrides switch it off for places
-//! within them that do not have the limit, and on again.
+//! A place of a configuration is a `server` or a `location`. It has the limits of its own `limit_req` lines; a place
+//! without such lines inherits the limits of the place around it. A rule applies to the outermost places that have its
+//! limit. Overrides of the rule switch it off for inner places that do not have the limit, and on again for places
+//! within these that have it.
 //!
 //! Comments above the policy list each directive that was not converted, and each difference.
 //!
@@ -71,7 +72,7 @@ pub fn convert(files: &[FileText]) -> Result<String, String> {
             notes.collect::<String>()
         ));
     }
-    // nginx counts each IPv6 address.
+    // nginx counts each IPv6 address, whereas a policy counts each /64 network by default.
     let text = policy_text(files, &findings.notes, PrintedDefaults { ipv6_prefix: 128 }, &rules);
     match Policy::from_yaml(&text) {
         Ok(_) => Ok(text),
@@ -115,7 +116,7 @@ struct ConvertedBucket {
 
 /// Adds a note for each `include`, because the files that it names are not read.
 fn note_includes(files: &[FileText], configs: &[(&Path, Config)], findings: &mut Findings) {
-    // The output of `nginx -T` contains the included files, each below such a comment.
+    // The output of `nginx -T` contains the included files, each below a comment with this text, so it needs no notes.
     if files.iter().any(|file| file.text.contains("# configuration file ")) {
         return;
     }
@@ -130,7 +131,7 @@ fn note_includes(files: &[FileText], configs: &[(&Path, Config)], findings: &mut
     }
 }
 
-/// Returns the different limits with a zone that the places of all servers have.
+/// Returns all distinct limits that the places of all servers have in a zone.
 fn limits_of_zone(servers: &[Server], zone: &str) -> Vec<ZoneLimit> {
     let mut limits = Vec::new();
     for limit in servers.iter().flat_map(|server| &server.places).flat_map(|place| &place.limits) {
@@ -177,7 +178,7 @@ fn convert_limit(zone: &Zone, limit: &ZoneLimit, servers: &[Server]) -> Vec<Conv
                 max,
                 window,
                 algorithm: "token_bucket",
-                // nginx admits a request and `burst` more.
+                // nginx admits one request and `burst` more at once, so the bucket holds one unit more than `burst`.
                 burst: limit.burst.saturating_add(1),
             }]),
             mode: limit.observes.then_some("observe"),

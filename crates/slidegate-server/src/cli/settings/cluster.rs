@@ -45,7 +45,8 @@ pub enum ClusterSettingsError {
     Listen(#[from] ListenError),
 }
 
-/// The credentials that require a secret of their own, because they are not one shared key.
+/// The kinds of credentials that require a separate secret, because they contain no single shared key from which it
+/// could be taken.
 #[derive(Clone, Copy, Debug)]
 pub enum SecretUse {
     Certificates,
@@ -149,7 +150,8 @@ fn read_keys(args: ClusterCredentialArgs) -> Result<Option<Vec<String>>, SecretE
     Ok((!keys.is_empty()).then_some(keys))
 }
 
-/// Returns the reason why these credentials require a secret of their own, or `None` if the secret is the only key.
+/// Returns the kind of credentials that requires a separate secret, or `None` if there is only one key, which is then
+/// the secret.
 fn secret_use(credentials: &Credentials) -> Option<SecretUse> {
     match credentials {
         Credentials::Certificates(_) => Some(SecretUse::Certificates),

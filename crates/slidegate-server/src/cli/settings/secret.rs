@@ -44,8 +44,8 @@ pub fn command_line_warning(is_on_command_line: bool, flags: SecretFlags) -> Opt
     })
 }
 
-/// Returns a warning if every user of the machine can read a file with a secret. Files that a group can read are usual:
-/// Kubernetes mounts secrets in this way.
+/// Returns a warning if every user of the machine can read a file with a secret. A file that a group can read causes no
+/// warning, because Kubernetes mounts secrets in this way.
 pub fn readable_file_warning(file: Option<&Path>, flag: &str) -> Option<String> {
     let file = file?;
     let mode = fs::metadata(file).ok()?.permissions().mode();

@@ -119,7 +119,8 @@ impl DescriptorParser<'_> {
         for (fields, position) in valid_maps(maps) {
             let descriptor = self.parse_descriptor(fields, position);
             let ConfigDescriptor { position, key, value, .. } = &descriptor;
-            // The reference server joins key and value: key `a` with value `b_c` equals key `a_b` with value `c`.
+            // The reference server joins key and value, so key `a` with value `b_c` is a duplicate of key `a_b` with
+            // value `c`.
             let joined = match &**value {
                 "" => key.clone(),
                 value => format!("{key}_{value}"),

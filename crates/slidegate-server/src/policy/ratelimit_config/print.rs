@@ -34,7 +34,7 @@ pub fn policy_text<D: Serialize, R: Serialize>(
     let policy = PrintedPolicy { version: 1, defaults: FlowMap(defaults), rules };
     let options =
         serde_saphyr::ser_options! { compact_list_indent: false, prefer_block_scalars: false };
-    // These types can be serialized, and a write to a string cannot fail.
+    // The result is ignored, because these types can always be serialized, and a write to a string cannot fail.
     let _ = serde_saphyr::to_fmt_writer_with_options(&mut text, &policy, options);
     text
 }

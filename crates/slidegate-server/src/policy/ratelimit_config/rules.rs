@@ -60,7 +60,7 @@ pub fn convert_domain(
     names.assign(limit_paths.iter().map(|limit| (&*limit.config.name, &*limit.path_text)));
     let mut rules_by_limit_name: HashMap<&str, Vec<&str>> = HashMap::new();
     for (limit, rule_name) in limit_paths.iter().zip(names.assigned()) {
-        // Unlimited descriptors cannot be replaced.
+        // Unlimited descriptors are left out, because they cannot be replaced.
         if limit.config.quota.is_some() && !limit.config.name.is_empty() {
             rules_by_limit_name.entry(&limit.config.name).or_default().push(rule_name);
         }
@@ -190,7 +190,7 @@ impl<'e> LimitCollector<'_, 'e> {
     /// the parser has already reported the descriptor.
     fn check_descriptor_is_expressible(&mut self, descriptor: &ConfigDescriptor) -> bool {
         let ConfigDescriptor { position, key, value, value_position, .. } = descriptor;
-        // The parser has already reported it.
+        // The parser has already reported an empty key.
         if key.is_empty() {
             return false;
         }

@@ -57,7 +57,7 @@ fn parse_integer(digits: &str) -> Option<u64> {
         Some(_) if digits.starts_with('0') => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // `from_str_radix` would accept a second sign.
+    // The caller has removed a sign, and `from_str_radix` would accept a second one.
     let has_no_sign = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
     has_no_sign.then(|| u64::from_str_radix(digits, radix).ok()).flatten()
 }

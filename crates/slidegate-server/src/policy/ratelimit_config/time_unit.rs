@@ -14,7 +14,7 @@ const TIME_UNITS: [TimeUnit; 7] = [
     TimeUnit { name: "hour", window: "1h" },
     TimeUnit { name: "day", window: "1d" },
     TimeUnit { name: "week", window: "1w" },
-    // The reference server uses these lengths.
+    // The reference server also counts a month as 30 days, and a year as 365 days.
     TimeUnit { name: "month", window: "30d" },
     TimeUnit { name: "year", window: "365d" },
 ];

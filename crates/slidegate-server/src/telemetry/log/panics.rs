@@ -13,7 +13,7 @@ pub fn log_panics() {
 }
 
 fn log_panic(panic: &PanicHookInfo<'_>) {
-    // Captured only if the environment variable `RUST_BACKTRACE` is set.
+    // The backtrace is captured only if the environment variable `RUST_BACKTRACE` is set.
     let backtrace = Backtrace::capture();
     let is_captured = backtrace.status() == BacktraceStatus::Captured;
     error!(

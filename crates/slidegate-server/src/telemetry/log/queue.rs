@@ -84,8 +84,8 @@ impl LogQueue {
             .buffered_lines_limit(MAX_QUEUED_LINES)
             .thread_name("log")
             .finish(writer);
-        // `wait_until_written` takes the place of the guard. The drop of the guard would wait for up to 1.1 s, and print
-        // to standard output if the queue is full, which blocks if standard output is the same pipe.
+        // `wait_until_written` replaces the guard of `tracing-appender`. The drop of this guard would wait for up to
+        // 1.1 s, and print to standard output if the queue is full, which blocks if standard output is the same pipe.
         mem::forget(guard);
         counts.queue_full.get_or_init(|| lines.error_counter());
         Self { lines, counts }

@@ -18,7 +18,7 @@ use super::new_histogram;
 #[derive(Clone)]
 pub struct StoreMetrics {
     durations: Histogram,
-    /// The failed calls of each class.
+    /// The number of failed calls of each error class.
     errors: Arc<[(&'static str, Counter)]>,
 }
 

@@ -43,9 +43,10 @@ pub struct Summary<L> {
     /// smallest entry is needed, so that a key that the summary already holds is incremented quickly.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     /// Upper bounds of the true counts of the keys that the summary does not hold, which share these counters by their
-    /// hashes. Empty until a key is not added.
+    /// hashes. Empty until the first key that cannot be added.
     filter: Box<[u64]>,
-    /// The largest counter of the filter.
+    /// The largest counter of the filter, which is an upper bound of the true count of every key that the summary does
+    /// not hold.
     untracked_max: u64,
     total: u64,
 }
@@ -142,18 +143,18 @@ impl<L: Default> Summary<L> {
     }
 
     fn filter_index(&self, key: u64) -> usize {
-        // The length is a power of two.
+        // The length is a power of two, so the mask selects a valid index.
         key as usize & (self.filter.len() - 1)
     }
 
-    /// Returns the index of the entry with the smallest count. Updates the counts in the heap for this.
+    /// Returns the index of the entry with the smallest count. For this, updates outdated counts in the heap.
     fn find_smallest_count(&mut self) -> Option<usize> {
         while let Some(mut smallest) = self.heap.peek_mut() {
             let Reverse((queued_count, index)) = &mut *smallest;
             let index = *index as usize;
             let count = self.entries[index].count;
             if *queued_count == count {
-                // Without a change, dropping it does not move entries of the heap.
+                // The peeked entry is unchanged, so dropping it does not move entries of the heap.
                 return Some(index);
             }
             *queued_count = count;

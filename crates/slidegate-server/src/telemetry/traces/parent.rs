@@ -23,8 +23,9 @@ pub struct TraceParent {
     pub(super) link: Option<SpanContext>,
 }
 
-/// The headers that the propagator reads. It would read only the first of several headers with one name: a repeated
-/// `traceparent` is ambiguous, and the values of a repeated `tracestate` must be joined.
+/// The trace context headers for the propagator, each with one value. If a name occurs several times, the propagator
+/// would read only the first header: but a repeated `traceparent` is ambiguous, and the values of a repeated
+/// `tracestate` must be joined.
 struct TraceContextHeaders<'h> {
     traceparent: Option<&'h str>,
     tracestate: String,

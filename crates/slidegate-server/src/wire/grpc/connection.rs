@@ -30,8 +30,8 @@ const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// Flow control window of a call in bytes. Larger messages need several round trips.
 const FLOW_CONTROL_WINDOW_BYTES: u32 = 16 * 1024;
 
-/// Flow control window of a connection in bytes. 256 calls can wait for space for their messages until they fill it. The
-/// others then wait until a message that has space, and does not arrive in time, fails.
+/// Flow control window of a connection in bytes. The messages of 256 calls that wait for space fill the window. Further
+/// calls of the connection then wait until a message that has space, and does not arrive in time, fails.
 const CONNECTION_WINDOW_BYTES: u32 = 256 * FLOW_CONTROL_WINDOW_BYTES;
 
 /// The gRPC protocol: HTTP/2 connections with all gRPC services.
@@ -55,15 +55,16 @@ impl GrpcProtocol {
             // Envoy resets the calls that time out. If a busy server reads many calls together with their resets, the
             // default of 20 would close the connection, and with it all other calls.
             .http2_max_pending_accept_reset_streams(Some(MAX_OPEN_CALLS as usize))
-            // A refused call counts as an error, and its message as another. The default of 1,024 would close the
-            // connection.
+            // A refused call counts as an error, and its message as another error. By default, the connection would
+            // close after 1,024 errors.
             .http2_max_local_error_reset_streams(Some(MAX_OPEN_CALLS as usize))
             .http2_max_header_list_size(MAX_HEADER_BYTES)
             .initial_stream_window_size(FLOW_CONTROL_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .http2_keepalive_interval(Some(client_timeout / 2))
             .http2_keepalive_timeout(Some(client_timeout / 2))
-            // Streams of the health service do not end by themselves.
+            // Without this grace period, streams of the health service would keep an old connection open, because they
+            // do not end by themselves.
             .max_connection_age_grace(client_timeout);
         Self { server, services: Arc::new(services), bounds, bodies }
     }
@@ -77,7 +78,7 @@ impl Protocol for GrpcProtocol {
         draining: CancellationToken,
     ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'static {
         io.as_mut().set_read_timeout_pinned(Some(self.bounds.client_timeout));
-        // The server runs until the signal, so the end of the connection must be one too.
+        // The server runs until it receives the signal to stop, so the end of the connection must send this signal too.
         let connection = GrpcConnection { io, _end: draining.clone().drop_guard() };
         let incoming = stream::iter([Ok::<_, io::Error>(connection)]).chain(stream::pending());
         let server = self.server.clone().max_connection_age(self.bounds.draw_max_age());

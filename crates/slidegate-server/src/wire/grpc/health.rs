@@ -35,7 +35,7 @@ async fn update_status(mut reporter: HealthReporter, service: &Service) {
     let mut reported = None;
     while !service.health().is_draining() {
         let status = serving_status(service);
-        // Each update is a message to all clients that watch the status.
+        // Only changes are reported, because each update is a message to all clients that watch the status.
         if reported.replace(status) != Some(status) {
             set_status(&reporter, status).await;
         }

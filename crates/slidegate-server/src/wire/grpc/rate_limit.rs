@@ -24,7 +24,7 @@ pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateL
 /// The name of the trace spans of `ShouldRateLimit` calls.
 const SPAN_NAME: &str = "slidegate.should_rate_limit";
 
-/// Marks a call that is already handled as a large call.
+/// Marks a request that already runs on the thread for large calls, so that it is not moved there again.
 #[derive(Clone, Copy)]
 pub struct OnLargeCallThread;
 

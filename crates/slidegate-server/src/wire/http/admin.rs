@@ -20,10 +20,11 @@ use super::{PATHS, healthcheck, healthz, readyz};
 use crate::decide::Service;
 use crate::render::problem::{method_not_allowed, path_not_found};
 
-/// Returns the router of the admin listener. `hosts` are the names of the listener, in addition to IP addresses and
-/// `localhost`.
+/// Returns the router of the admin listener. `hosts` are the host names that requests may have, in addition to IP
+/// addresses and `localhost`.
 pub fn router(service: Arc<Service>, hosts: &[String]) -> Router {
-    // Probes and metrics contain no keys, and are requested by many names.
+    // Only `/v1/…` rejects requests that a web page may have sent. Health and metrics contain no keys, and are
+    // requested under many host names.
     let no_web_pages = from_fn_with_state(AdminHosts::new(hosts), reject_web_pages);
     Router::new()
         .route("/metrics", get(metrics::metrics))

@@ -37,7 +37,8 @@ pub struct CallBody<'b> {
     /// `/v1/peek`.
     #[serde(default, deserialize_with = "read_idempotency_key")]
     idempotency_key: Option<Text<'b>>,
-    /// Milliseconds for which a check or a reservation may wait until the request fits, in the order of arrival; bounded by the server.
+    /// Milliseconds for which a check or a reservation may wait until the request fits, in the order of arrival;
+    /// bounded by the server.
     #[serde(default, deserialize_with = "read_wait_ms")]
     wait_ms: Option<Duration>,
     /// Milliseconds for which a reservation can be settled, at most 24 hours.

@@ -52,7 +52,7 @@ impl HttpHandler for Router {
             Ok(body) => body,
             Err(problem) => return problem.into_response(),
         };
-        // A copy: the body occupies its space until the response is complete.
+        // The bytes are cloned, so that `body` occupies its space until the response is complete.
         let request = Request::from_parts(head, Body::from(body.bytes.clone()));
         match self.clone().oneshot(request).await {
             Ok(response) => response,
@@ -86,7 +86,7 @@ impl<H> HttpProtocol<H> {
     pub fn new(handler: H, bounds: ClientBounds, bodies: BodyBudget) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            // Starts when the connection waits for a head, so it bounds idle connections too.
+            // This timeout starts when the connection waits for a request head, so it bounds idle connections too.
             .header_read_timeout(bounds.client_timeout)
             .max_header_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)

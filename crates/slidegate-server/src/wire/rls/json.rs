@@ -56,7 +56,8 @@ impl<'de> Visitor<'de> for WithoutDuplicateFields {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
-        // At most two spellings of the few fields of a message: prost-reflect has rejected other names.
+        // A list suffices: a message has few fields with at most two spellings each, and prost-reflect has rejected
+        // other names.
         let mut names: Vec<String> = Vec::new();
         while let Some((name, Self)) = map.next_entry::<String, Self>()? {
             // `hits_addend` and `hitsAddend` are the same field.

@@ -32,7 +32,7 @@ pub fn build_response(
     // One draw, so that headers, statuses and body state the same wait.
     let jitter = renderer.draw_jitter();
     let headers = renderer.rate_limit_headers(decision, jitter);
-    // Envoy chooses the status of a denial itself, 429 by default.
+    // The body of a denial states 429, because Envoy chooses the status itself, 429 by default.
     let problem = Problem::from_decision(decision).map(|problem| {
         if decision.reason() == Some(Reason::StoreUnavailable) {
             problem
@@ -160,7 +160,7 @@ fn build_descriptor_status(
     };
     DescriptorStatus {
         code: to_rls_response_code(!outcome.fits()),
-        // Envoy writes headers from it.
+        // `None` for a limit that is not shown in headers, because Envoy writes headers from this field.
         current_limit: limit_status.is_in_headers().then(|| RateLimit {
             requests_per_unit: saturate_to_u32(quota.max()),
             unit,
@@ -172,8 +172,9 @@ fn build_descriptor_status(
     }
 }
 
-/// Returns the duration until a request fits that does not fit now. If it never fits, returns the duration until no unit of
-/// the limit is in use, or the window if none is. Returns `None` if the end of requests in flight is awaited.
+/// Returns the duration until a request that does not fit now fits the limit. If it never fits, returns the duration
+/// until no unit of the limit is in use, or the window if no unit is in use now. Returns `None` if requests in flight
+/// must end first, because their duration is not known.
 fn duration_of_denial(limit_status: &LimitStatus<'_>, jitter: JitterSample) -> Option<Duration> {
     let limit = limit_status.limit();
     match limit_status.retry_after() {

@@ -19,7 +19,7 @@ pub struct State {
 /// The units that were charged before the current bucket.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EarlierBuckets {
-    /// The number of units in all of these buckets.
+    /// The number of units in all earlier buckets.
     units: u64,
     /// The buckets with units, oldest first. None of them had expired at the start of the current bucket.
     entries: RingBuffer<BucketWithUnits>,
@@ -29,8 +29,9 @@ pub(super) struct EarlierBuckets {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BucketWithUnits(u64);
 
-/// The number of bits of a bucket number. They are sufficient, because the numbers of the buckets in a state differ by at
-/// most [`MAX_BUCKETS`](super::MAX_BUCKETS). The other 53 bits hold the largest count.
+/// The number of bits of a bucket number that are stored, the lowest ones. They are sufficient, because the numbers of
+/// the buckets in a state differ by at most [`MAX_BUCKETS`](super::MAX_BUCKETS). The other 53 bits hold the largest
+/// count.
 const BUCKET_BITS: u32 = 11;
 
 const _: () = assert!(super::MAX_BUCKETS < 1 << BUCKET_BITS);
@@ -38,9 +39,9 @@ const _: () = assert!(super::MAX_BUCKETS < 1 << BUCKET_BITS);
 /// The buckets of a state that are no longer counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expired {
-    /// The number of earlier buckets.
+    /// The number of expired buckets before the current bucket.
     pub(super) entries: usize,
-    /// The number of units in all of these buckets.
+    /// The number of units in all expired buckets, with the current bucket if it has expired.
     pub(super) units: u64,
     /// Whether the current bucket of the state has also expired.
     pub(super) is_current_expired: bool,
@@ -134,8 +135,8 @@ impl State {
 }
 
 impl EarlierBuckets {
-    /// Appends a bucket, which must be later than all others. If it has no units, does nothing. At most `max_len` buckets
-    /// have units.
+    /// Appends a bucket, which must be later than all others. If it has no units, does nothing. There are never more
+    /// than `max_len` buckets with units.
     pub(super) fn push(&mut self, bucket: u64, count: u64, max_len: usize) {
         if count > 0 {
             self.units += count;
@@ -143,8 +144,8 @@ impl EarlierBuckets {
         }
     }
 
-    /// Subtracts up to `units` units from the bucket at `index` and the later ones, oldest bucket first. Returns the number
-    /// of units that remain.
+    /// Subtracts up to `units` units from the bucket at `index` and the later ones, oldest bucket first. Returns the
+    /// number of units that remain to be subtracted.
     fn subtract_units(&mut self, index: usize, units: u64) -> u64 {
         let (mut left, mut emptied) = (units, 0);
         while let Some(entry) = self.entries.get(index + emptied).filter(|_| left > 0) {

@@ -1,4 +1,4 @@
-//! A compacted log with more units than a ring can have: the entries without packing.
+//! A compacted log with more units than the packed entries of a ring can contain. Its entries are not packed.
 
 use std::collections::VecDeque;
 
@@ -63,18 +63,19 @@ impl LargeLog {
         self.span = 0;
     }
 
-    /// Removes the first entries, but not all.
+    /// Removes the expired entries, which are the oldest ones. At least one entry must remain.
     pub(super) fn remove_first(&mut self, Expired { entries, units }: Expired) {
         let Some(last_removed) = self.entries.drain(..entries).next_back() else { return };
         self.total -= units;
         self.oldest_first = match self.newest() {
-            // The first charge of the newest entry is known.
+            // The log stores the first charge of the newest entry. For other entries, the removed entry gives a bound.
             Some(newest) if self.len() == 1 => newest.first(),
             _ => last_removed.tick + 1,
         };
     }
 
-    /// Returns the largest number of heap bytes of a log with at most `entries` entries, whose queue at most doubles.
+    /// Returns the largest number of heap bytes of a log with at most `entries` entries, whose queue has a capacity of
+    /// at most twice as many.
     pub(super) fn max_heap_bytes(entries: usize) -> usize {
         allocated_bytes(size_of::<Self>()) + allocated_bytes(2 * entries * size_of::<Entry>())
     }

@@ -5,7 +5,7 @@ use super::state::{Entry, Expired, NewestEntry};
 /// The number of bits of a tick that an entry in a ring contains.
 const TICK_BITS: u32 = 26;
 
-/// The largest sum of units of a ring: as many as an entry can have.
+/// The largest sum of the units in a ring, so that each packed entry has enough bits for its units.
 pub(super) const MAX_RING_UNITS: u64 = (1 << (56 - TICK_BITS)) - 1;
 
 /// An entry in 56 bits: the lowest bits of the tick, then the units.
@@ -31,7 +31,7 @@ impl PackedEntry {
 /// The lowest bits of a tick.
 const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
 
-/// The memory of several entries, in one allocation.
+/// Several entries of a log: the newest one in the head, and the others in slots of the type `E`.
 #[derive(Clone)]
 pub(super) struct Ring<E> {
     head: RingHead,
@@ -44,7 +44,8 @@ pub(super) struct Ring<E> {
 /// The newest entry of a ring, and the position of the others.
 #[derive(Clone)]
 struct RingHead {
-    /// The tick of the newest entry. The lower half is first. Two halves need no padding behind the head.
+    /// The tick of the newest entry, lower half first. Two halves are aligned to 4 bytes, so that the head needs no
+    /// padding.
     newest: [u32; 2],
     newest_units: u32,
     /// The sum of the units of all entries.
@@ -62,14 +63,14 @@ struct RingHead {
 /// The number of entries that a ring has in addition to those in its slots.
 const ENTRIES_IN_HEAD: usize = 1;
 
-/// Several entries, whatever form the log has.
+/// A read-only view of a ring, the same type for every number of slots.
 #[derive(Clone, Copy)]
 pub(super) struct RingRef<'s> {
     head: &'s RingHead,
     slots: &'s [PackedEntry],
 }
 
-/// Several entries that can be changed without a change of heap allocations.
+/// A mutable view of a ring, for changes that need no other allocation.
 pub(super) struct RingMut<'s> {
     head: &'s mut RingHead,
     slots: &'s mut [PackedEntry],
@@ -100,12 +101,12 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
         Box::new(Self { head, slots })
     }
 
-    /// Returns the entries, whatever the number of slots is.
+    /// Returns a view of the ring whose type does not depend on the number of slots.
     pub(super) fn view(&self) -> RingRef<'_> {
         RingRef { head: &self.head, slots: self.slots.as_ref() }
     }
 
-    /// Returns the entries, to be changed.
+    /// Returns a mutable view of the ring.
     pub(super) fn view_mut(&mut self) -> RingMut<'_> {
         RingMut { head: &mut self.head, slots: self.slots.as_mut() }
     }
@@ -177,8 +178,8 @@ impl RingRef<'_> {
         expired
     }
 
-    /// Returns whether an entry can be appended in the same allocation, and the allocation is not larger than
-    /// necessary.
+    /// Returns whether an entry can be appended in the same allocation. Also returns `false` if more than three
+    /// quarters of the slots would stay unused, so that the log moves to a smaller allocation.
     pub(super) fn has_space_for(self, entry: Entry) -> bool {
         let (len, space) = (self.len(), self.slots.len() + ENTRIES_IN_HEAD);
         len < space && 4 * (len + 1) >= space && self.total() + entry.units <= MAX_RING_UNITS
@@ -214,7 +215,7 @@ impl RingMut<'_> {
         self.head.span = 0;
     }
 
-    /// Removes the first entries, but not all.
+    /// Removes the expired entries, which are the oldest ones. At least one entry must remain.
     pub(super) fn remove_first(&mut self, Expired { entries, units }: Expired) {
         if entries == 0 {
             return;
@@ -223,7 +224,7 @@ impl RingMut<'_> {
         let len = usize::from(self.head.len) - entries;
         let newest = self.as_ref().newest();
         let oldest_first = match len {
-            // The first charge of the newest entry is known.
+            // The ring stores the first charge of the newest entry. For other entries, the removed entry gives a bound.
             1 => newest.first(),
             _ => last_removed + 1,
         };

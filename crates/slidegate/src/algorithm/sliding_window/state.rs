@@ -2,7 +2,7 @@
 //!
 //! Most keys have one entry, which takes no allocation. Up to 72 entries take one allocation, with seven bytes for each
 //! entry but the newest, and more entries take two. The sizes of the allocations fill the memory blocks that allocators
-//! reserve. A log with more than 2^30 units takes more.
+//! reserve. A log of at least 2^30 units takes 16 bytes for each entry.
 
 use std::fmt;
 
@@ -26,7 +26,8 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewestEntry {
     pub(super) entry: Entry,
-    /// The number of ticks from the first to the last charge of the entry. More ticks if the first charge is not known.
+    /// The number of ticks from the first to the last charge of the entry. If the first charge is not known, an upper
+    /// bound.
     pub(super) span: u32,
 }
 
@@ -154,7 +155,7 @@ impl State {
         )
     }
 
-    /// Returns the entries of the log, to be changed, if they are in a ring.
+    /// Returns a mutable view of the entries of the log if they are in a ring.
     pub(super) fn ring_mut(&mut self) -> Option<RingMut<'_>> {
         with_ring!(
             &mut self.0,
@@ -229,7 +230,7 @@ impl State {
         })
     }
 
-    /// Removes the oldest entries.
+    /// Removes the entries that have left the window, which are the oldest ones.
     pub(super) fn remove_first(&mut self, expired: Expired) {
         if expired.entries == self.len() {
             *self = Self::default();
@@ -290,7 +291,7 @@ impl State {
         }
     }
 
-    /// Edits the units of the entries. Entries that have no units then are removed.
+    /// Edits the units of the entries. Entries that have no units after that are removed.
     pub(super) fn edit_units(&mut self, edit: impl FnOnce(&mut [Entry])) {
         let Some(NewestEntry { mut span, .. }) = self.newest() else { return };
         let mut oldest_first = self.oldest_first();
@@ -300,7 +301,7 @@ impl State {
         let (oldest, newest) =
             (entries.iter().position(has_units), entries.iter().rposition(has_units));
         if let (Some(oldest), Some(newest)) = (oldest, newest) {
-            // The charges of an entry are after the last charge of the entry before it.
+            // An entry can have charges from the tick after the last charge of the previous entry.
             let first = |index: usize| match index.checked_sub(1) {
                 Some(before) => entries[before].tick + 1,
                 None => oldest_first,
@@ -326,8 +327,8 @@ impl State {
     }
 }
 
-/// Returns the largest number of heap bytes of a log with at most `entries` entries. A large log can have more than
-/// [`MAX_RING_UNITS`].
+/// Returns the largest number of heap bytes of a log with at most `entries` entries. With `is_large`, the log can have
+/// more than [`MAX_RING_UNITS`] units.
 pub(super) fn max_heap_bytes(entries: usize, is_large: bool) -> usize {
     if is_large {
         return LargeLog::max_heap_bytes(entries);

@@ -99,7 +99,7 @@ impl Compiler<'_> {
             let Some(declared) = declared.for_domain(domain) else { continue };
             let mut known: BTreeSet<&str> = declared.iter().map(|name| &**name).collect();
             if known.contains("path") {
-                // The route results from the path.
+                // A declaration of `path` also declares `route`, which results from the path.
                 known.insert("route");
             }
             for (name, at) in attribute_names_in(rule) {
@@ -119,7 +119,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Spends the steps of the search for a correction of `name`. Returns `false` if not enough steps remain.
+    /// Subtracts the steps that a search for a correction of `name` takes from the remaining comparison steps. Returns
+    /// `false`, and subtracts nothing, if fewer steps remain.
     fn spend_suggestion_steps<'n>(
         &mut self,
         name: &str,

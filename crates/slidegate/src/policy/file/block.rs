@@ -48,8 +48,8 @@ impl Compiler<'_> {
         }
         let window = self.ok_or_report(time_at, crate::quota::parse_window(time))?;
         let quota = self.ok_or_report(time_at, Quota::new(1, window))?;
-        // A block must hold on all instances at once, so it needs a store that knows every single charge. Of the algorithms,
-        // only this one needs the same.
+        // A block must hold on all instances at once, so the store must know every single charge. `sliding_log` is the
+        // only algorithm with the same need, so a store that supports it supports blocks.
         let exact = self.ok_or_report(time_at, Limit::new(quota, Algorithm::SlidingLog))?;
         if !self.supports(&exact) {
             let message = "`block` is not available in a cluster, because the nodes learn of a block too late; use the Redis store, or one node with the memory store";
@@ -58,7 +58,8 @@ impl Compiler<'_> {
         Some(RuleBlock { limit: Limit::from_quota(quota), extends, at })
     }
 
-    /// Appends the limit of a block to the limits of a rule or an override, which has this mode.
+    /// Appends the limit of a block to the limits of a rule or an override. `mode` is the mode of this rule or
+    /// override.
     pub(super) fn append_block(
         &mut self,
         limits: &mut Vec<NamedLimit>,
@@ -66,7 +67,7 @@ impl Compiler<'_> {
         mode: Mode,
     ) {
         let Some(&RuleBlock { limit, extends, at }) = block else { return };
-        // A rule that never admits a request, or admits every request, blocks nothing.
+        // A rule that denies or admits every request has no limit that a key can exceed, so it gets no block.
         if !limits.iter().any(|limit| limit.limit.capacity() > 0) {
             return;
         }

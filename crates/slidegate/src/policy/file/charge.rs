@@ -69,7 +69,7 @@ impl Compiler<'_> {
         };
         for NamedLimit { limit, at, .. } in limits {
             let capacity = limit.capacity();
-            // A request takes one permit, whatever it costs.
+            // Limits on requests in flight are left out, because a request takes one permit, whatever it costs.
             if capacity > 0 && units > capacity && !limit.is_concurrent() {
                 let message = format_args!(
                     "every request exceeds {limit}, because the rule has `{field}: {units}`; lower it to {capacity}, or raise the limit"

@@ -41,8 +41,8 @@ struct RuleDefaults {
 }
 
 impl Compiler<'_> {
-    /// Compiles the rules, the routes, the declared attributes and the normalizations of a policy. The result is usable only
-    /// if no error was reported.
+    /// Compiles the rules, the routes, the declared attributes and the normalizations of a policy. The result is usable
+    /// only if no error was reported.
     pub(super) fn compile_policy(
         &mut self,
         spec: &PolicySpec,

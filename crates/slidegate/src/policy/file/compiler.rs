@@ -104,7 +104,8 @@ impl<'s> Compiler<'s> {
         if self.routes.templates().any(matches_route) {
             return;
         }
-        // Finding more errors is worth more than a suggestion.
+        // Suggestions are searched only while more than half of the steps remain, because finding errors is more
+        // useful.
         let can_suggest = self.remaining_steps > MAX_COMPARISON_STEPS / 2;
         let mut remedy =
             if can_suggest && self.spend_comparison_steps(text.len().saturating_mul(bytes)) {

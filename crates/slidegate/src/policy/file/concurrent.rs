@@ -12,12 +12,12 @@ use crate::limit::Limit;
 use crate::policy::error::SourceSpan;
 use crate::quota::format_duration;
 
-/// The times to live of permits that a policy can specify. A shorter time could pass while the response is on its way to
-/// the holder, and a longer one would count the request of a dead holder for more than a day.
+/// The times to live of permits that a policy can specify. A shorter time could pass while the response is on its way
+/// to the holder, and a longer one would count the request of a dead holder for more than a day.
 const PERMIT_TTLS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 
 impl Compiler<'_> {
-    /// Compiles a limit with `concurrent`, whatever the algorithm of the rule is.
+    /// Compiles a limit with `concurrent`, which counts permits. The algorithm of the rule does not apply to it.
     pub(super) fn compile_concurrent_limit(
         &mut self,
         at: SourceSpan,

@@ -112,7 +112,8 @@ impl Compiler<'_> {
         };
         let pattern = self.ok_or_report(at, pattern)?;
         match attribute {
-            // In a descriptor, an attribute with this name may have any value.
+            // A rule with `descriptor` is for Envoy descriptors, in which attributes such as `method` and `path` may
+            // have any value.
             _ if self.has_descriptor => {}
             "method" if text.bytes().any(|byte| byte.is_ascii_lowercase()) => {
                 let closest_match = text.to_ascii_uppercase();

@@ -119,7 +119,8 @@ impl Compiler<'_> {
             );
             self.report(at, message);
         }
-        // Any quota shows whether the store supports the algorithm.
+        // The quotas that descriptors will contain are not known, but any quota shows whether the store supports the
+        // algorithm.
         if is_requested && let Ok(limit) = Limit::new(Quota::from_parts(1, 1_000_000), algorithm) {
             let at =
                 if spec.algorithm.is_absent() { spec.limits.span() } else { spec.algorithm.span() };

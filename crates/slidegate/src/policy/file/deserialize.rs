@@ -95,7 +95,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
                 let mut number = || Ok(parts.next_element::<u64>()?.unwrap_or_default());
                 let span = SourceSpan { line: number()?, column: number()?, width: number()? };
                 let is_plain = number()? == 1;
-                // An invalid value has been reported. The fields after it are still read.
+                // An invalid value has been reported already, so it becomes `None`, and the fields after it are still
+                // read.
                 let value = parts.next_element::<T>().ok().flatten();
                 Ok(Field { span: Some(span), is_plain, value })
             }
@@ -209,7 +210,7 @@ impl<'n> Deserializer<'n> for NodeDeserializer<'n, '_> {
 
     fn deserialize_u64<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match &self.node.kind {
-            // `parse` would also accept a plus sign.
+            // The digits are checked here, because `parse` would also accept a plus sign.
             NodeKind::Text(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
                 let large = |_| {
                     DeserializeError::custom(format_args!(

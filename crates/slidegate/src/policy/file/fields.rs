@@ -63,7 +63,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Returns the prefix length in a field. Reports a length that is not from 1 to 128 bits.
+    /// Returns the IPv6 prefix length in a field. Reports a length that is not from 1 to 128 bits.
     pub(super) fn ipv6_prefix_from_field(&mut self, prefix: &Field<u64>) -> Option<u8> {
         let (&bits, at) = prefix.value_and_span()?;
         let valid_bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits));

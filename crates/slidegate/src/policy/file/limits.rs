@@ -14,7 +14,8 @@ use crate::limit::{Limit, LimitError};
 use crate::policy::error::SourceSpan;
 use crate::quota::{self, Quota};
 
-/// A limit with its id, which is unique in the rule: the name of the limit, or the window or the period if it has no name.
+/// A limit with its id, which is unique in the rule. The id is the name of the limit, or its window or period if it has
+/// no name.
 pub(super) struct NamedLimit {
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
@@ -163,7 +164,8 @@ impl Compiler<'_> {
         Some(NamedLimit { id, limit, at, block: None })
     }
 
-    /// Reports each of these fields that is present, with its message. Returns `true` if all are absent.
+    /// Reports each present field in `fields`, with the message that `message` returns for it. An entry has the name of
+    /// a field, whether it is absent, and its position. Returns `true` if all fields are absent.
     pub(super) fn report_excluded_fields<const N: usize>(
         &mut self,
         fields: [(&str, bool, SourceSpan); N],
@@ -206,7 +208,7 @@ impl Compiler<'_> {
         }
         let mut calendar = map.calendar.get().map(|period| Calendar::new((*period).into()));
         if let Some((name, at)) = map.timezone.value_and_span() {
-            // A misspelt period does not hide a misspelt time zone.
+            // The time zone is checked even if the period is invalid, so that both errors are reported.
             let periods = calendar.unwrap_or(Period::Day.into());
             let with_time_zone = self.ok_or_report(at, periods.with_time_zone(name));
             calendar = calendar.and(with_time_zone);
@@ -236,9 +238,8 @@ impl Compiler<'_> {
         self.ok_or_report(at, quota::parse_window(text))
     }
 
-    /// Returns `algorithm` with the parameters that the limit specifies: `resolution`, `precision`, `burst`, `max_debt` or
-    /// `align`.
-    /// Reports parameters of other algorithms, and then returns `None`.
+    /// Returns `algorithm` with the parameters that the limit specifies: `resolution`, `precision`, `burst`, `max_debt`
+    /// or `align`. Reports parameters of other algorithms, and then returns `None`.
     fn add_algorithm_parameters(
         &mut self,
         map: &LimitMap,

@@ -26,7 +26,7 @@ pub struct Node {
     pub is_plain: bool,
 }
 
-/// The value of a [`Node`]. The type of a scalar is not determined: that depends on the reader.
+/// The value of a [`Node`]. A scalar is kept as text, because its type depends on the reader of the node.
 #[derive(Debug)]
 pub enum NodeKind {
     /// A null value: `~`, `null`, or a missing value.
@@ -56,7 +56,8 @@ impl Node {
     pub fn parse(source: &str) -> Result<Self, YamlError> {
         let options = serde_saphyr::options! {
             with_snippet: false,
-            // Otherwise, `plan: !free` would have no value, and `plan: !not free` would mean `free`.
+            // Unknown tags are errors. If they were ignored, `plan: !free` would have no value, and `plan: !not free`
+            // would mean `free`.
             reject_unsupported_tags: true,
             budget: serde_saphyr::budget! {
                 max_nodes: MAX_YAML_NODES,
@@ -69,8 +70,8 @@ impl Node {
             .map_err(|error| YamlError::from_parser_error(&error))
     }
 
-    /// Removes the entries of a map whose keys begin with `x-`. They have no meaning of their own: their values are
-    /// anchors, to which aliases refer.
+    /// Removes the entries of a map whose keys begin with `x-`. A policy uses them only for YAML anchors, to which
+    /// aliases in other fields refer.
     pub fn remove_extensions(&mut self) {
         if let NodeKind::Map(entries) = &mut self.kind {
             entries.retain(|(key, _)| {
@@ -99,8 +100,8 @@ impl YamlError {
     }
 }
 
-/// Returns `true` if a document exceeds the bounds of the parser, for example by aliases of aliases. Nesting that is too
-/// deep is no such case: its cause may be an unclosed bracket.
+/// Returns `true` if a document exceeds the bounds of the parser, for example by aliases of aliases. Returns `false`
+/// for nesting that is too deep, because its cause may be an unclosed bracket.
 fn is_too_large(error: &Error) -> bool {
     match error {
         Error::AliasError { error, .. } => is_too_large(error),
@@ -146,8 +147,8 @@ fn node_from_yaml_value(raw: Spanned<YamlValue>, source: &str) -> Node {
     Node { span, kind, is_plain }
 }
 
-/// Returns the source text of a value, because the parser converts numbers and booleans. For example, it converts `1.10`
-/// to the number `1.1`. Returns `None` if the source text is unknown or empty.
+/// Returns the source text of a value, because the parser converts numbers and booleans. For example, it converts
+/// `1.10` to the number `1.1`. Returns `None` if the source text is unknown or empty.
 fn source_text<'s>(at: &Location, source: &'s str) -> Option<&'s str> {
     let start = usize::try_from(at.span().byte_offset()?).ok()?;
     let length = usize::try_from(at.span().byte_len()?).ok()?;

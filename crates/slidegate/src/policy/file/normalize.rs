@@ -11,8 +11,8 @@ use crate::policy::normalization::{Normalizations, NormalizeStep, normalize};
 use crate::policy::rule::Rule;
 
 impl Compiler<'_> {
-    /// Compiles the field `normalize`. [`report_unused_normalizations`](Self::report_unused_normalizations) checks its names
-    /// when the rules are known.
+    /// Compiles the field `normalize`. Its attributes and domains are checked later, when the rules are known, by
+    /// [`report_unused_normalizations`](Self::report_unused_normalizations).
     pub(super) fn compile_normalizations(
         &mut self,
         field: &Field<NormalizeSpec>,
@@ -42,7 +42,7 @@ impl Compiler<'_> {
         normalizations
     }
 
-    /// Reports each route template that matches no normalized path, in any domain.
+    /// Reports each route template that no path matches after the path is normalized by the steps for all domains.
     fn report_unmatched_routes(&mut self, normalizations: &Normalizations, at: SourceSpan) {
         let Some(steps) = normalizations.for_all_domains.get("path") else { return };
         let routes = std::mem::take(&mut self.routes);
@@ -58,7 +58,7 @@ impl Compiler<'_> {
         self.routes = routes;
     }
 
-    /// Reports attributes that no rule uses, and domains without rules.
+    /// Reports attributes in `normalize` that no rule uses, and domains in `normalize` that have no rules.
     pub(super) fn report_unused_normalizations(
         &mut self,
         field: &Field<NormalizeSpec>,
@@ -80,7 +80,7 @@ impl Compiler<'_> {
             let mut used: BTreeSet<&str> =
                 rules.flat_map(|rule| &*rule.attribute_names).map(|name| &**name).collect();
             if used.contains("route") {
-                // The route results from the path.
+                // A rule that uses `route` also uses `path`, from which the route results.
                 used.insert("path");
             }
             if let Some((name, at)) =

@@ -404,9 +404,9 @@ type Entries<V> = Vec<(Field<String>, Field<V>)>;
 
 /// The field `attributes`: the names of the attributes that rules may use.
 pub(super) enum AttributesSpec {
-    /// The names for all domains.
+    /// The names that the rules of all domains may use.
     All(Vec<Field<String>>),
-    /// The names for each of these domains. Rules of other domains may use any names.
+    /// The names that the rules of each listed domain may use. Rules of other domains may use any names.
     ByDomain(Entries<Vec<Field<String>>>),
 }
 

@@ -44,7 +44,7 @@ impl Compiler<'_> {
             let message = "`redis` is empty; add `slot_by`, `split` or `sample`, or remove `redis`";
             self.report(at, message);
         }
-        // A limit that denies everything accepts any split and sample.
+        // The limits of the rule are not known yet. A limit that denies everything accepts any split and sample.
         let mut options = RedisOptions::new(&Limit::deny_all());
         if let Some((into, at)) = self.sub_key_count_of_split(&spec.split) {
             options = self.ok_or_report(at, options.clone().with_split(into)).unwrap_or(options);
@@ -71,7 +71,7 @@ impl Compiler<'_> {
         let (entries, at) = slot_by.value_and_span()?;
         let known: Vec<String> = per.entries().iter().map(ToString::to_string).collect();
         if known.is_empty() {
-            // An invalid `per` has been reported.
+            // If the rule has an invalid `per`, this has been reported, and a second error is not needed.
             if rule.per.get().is_none_or(Vec::is_empty) && !entries.is_empty() {
                 self.report(
                     at,
@@ -89,7 +89,8 @@ impl Compiler<'_> {
                 let text = names.join("|");
                 let index = known.iter().position(|entry| *entry == text);
                 if index.is_none() {
-                    // The closest match is searched only if the error is reported.
+                    // A message that is formatted on demand, because the search for the closest match is slow and the
+                    // error may be dropped.
                     let message =
                         fmt::from_fn(|f| f.write_str(&unknown_value_message(&text, &known)));
                     self.report(at, message);
@@ -132,7 +133,7 @@ impl Compiler<'_> {
                 self.report(at, format_args!("`{name}` is listed twice in `by`; remove one"));
             }
         }
-        // If the first of several names is present, the others are not used.
+        // Of alternatives such as `a|b`, only the first name is considered: if it is present, the others are not used.
         let counted_names: HashSet<&str> =
             per.entries().iter().filter_map(|alternatives| alternatives.names().next()).collect();
         if seen.len() == names.len() && seen.is_subset(&counted_names) {

@@ -1,6 +1,6 @@
 //! Names that other rate limiters use, with their counterparts in policies.
 
-/// Names of a vocabulary, each with other names for the same thing.
+/// The names of one vocabulary of policies, such as the algorithms. Each name comes with its synonyms.
 type Synonyms = [(&'static str, &'static [&'static str])];
 
 const MODES: &Synonyms = &[
@@ -145,15 +145,15 @@ const LIMIT_FIELDS: [&str; 7] =
 pub(super) fn synonym_of<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
     let word = normal_spelling(word);
     let mut entries = VOCABULARIES.into_iter().flatten();
-    // A name of another vocabulary is no correction here.
+    // A word may be a synonym in several vocabularies. Only a name in `known` can be the correction.
     entries.find_map(|(name, synonyms)| {
         let name = known.iter().find(|known| *known == name)?;
         synonyms.contains(&&*word).then_some(*name)
     })
 }
 
-/// Returns the place where a policy has the field `word`, if it is not a field of a rule or override but belongs into
-/// one. `fields` are the fields at the place where it is written.
+/// Returns the end of an error message that names the place of the field `word`, if `word` is written in a rule or an
+/// override but belongs in its `when` or in a limit. `fields` are the fields that are valid where `word` is written.
 pub(super) fn place_of_field(word: &str, fields: &[&str]) -> Option<String> {
     if !fields.contains(&"when") || !fields.contains(&"limits") {
         return None;

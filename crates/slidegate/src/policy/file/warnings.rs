@@ -1,7 +1,8 @@
 //! Finds rules that are valid but have counters that a client can evade, or a part that never has an effect.
 //!
-//! Every warning except those about misspelt names is proved. A sample request that evades a counter proves that a client can evade it. Conditions that
-//! exclude each other prove that a rule never applies. A problem that cannot be proved within
+//! Every warning is proved, except warnings about misspelt names and about headers with which a client can give itself
+//! a higher limit. For example, a sample request that evades a counter proves that a client can evade it, and
+//! conditions that exclude each other prove that a rule never applies. A problem that cannot be proved within
 //! [`MAX_WARNING_SEARCH_STEPS`] is not reported.
 
 mod client_headers;
@@ -85,7 +86,7 @@ pub(super) fn find_warnings(
         collector.warn_about_always_replaced_rules(rules);
         collector.warn_about_evadable_rules(rules);
     }
-    // At the end, because it spends the steps that remain.
+    // Misspelt names are searched last, because this search may use all steps that remain.
     for rules in domains.values() {
         collector.warn_about_misspelt_attributes(rules);
     }
@@ -131,7 +132,7 @@ impl WarningCollector<'_> {
 
     /// Adds a warning for each condition on `route` of a rule, if the policy has no `routes:`.
     fn warn_about_route_without_routes(&self, source: &RuleWithSource<'_>) {
-        // A descriptor may have any attribute with this name.
+        // A rule with `descriptor` is for Envoy descriptors, in which `route` is an attribute that Envoy sends.
         if !self.policy.routes.is_empty() || source.rule.descriptor.is_some() {
             return;
         }
@@ -179,7 +180,7 @@ fn is_address_attribute(name: &str) -> bool {
 /// Returns `true` if a client can freely choose the values of the attribute `name`, which is in the `per` of `rule`.
 fn is_value_chosen_by_client(rule: &Rule, name: &str) -> bool {
     let name = name_without_number_suffix(name);
-    // In a descriptor, `path` may be anything.
+    // In an Envoy descriptor, `path` may be any value, not only the path that the client requests.
     let is_path_of_descriptor = name == "path" && rule.descriptor.is_some();
     let is_listed = |listed: &str| match listed.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),

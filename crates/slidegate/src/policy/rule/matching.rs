@@ -18,7 +18,8 @@ impl Rule {
     /// Checks the conditions of the rule on a descriptor. The rule applies if they are met and
     /// [`complete_match`](Self::complete_match) succeeds.
     ///
-    /// `met_condition` is the index of a condition of `when` that the descriptor is known to meet.
+    /// `met_condition` is the index of a condition of `when` that the descriptor is known to meet, and that is not
+    /// checked.
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply.
@@ -55,7 +56,7 @@ impl Rule {
             return Err(NoMatchReason::Off);
         }
         rule_match.origin.settings_source = settings_source;
-        // Without limits no key is needed.
+        // A match without limits charges no counter, so it needs no key.
         if settings.limits.is_empty() && attributes.limit.is_none() {
             if attributes.is_exact {
                 let checked = self.per.identify_key(attributes, &mut KeyIdentity::default());
@@ -108,9 +109,9 @@ impl Rule {
         Ok(())
     }
 
-    /// Completes a new match of this rule, which has `limits: requested`, with the limit that the descriptor contains. The
-    /// limit uses the counter of `same_counter`, a match of another rule that counts this descriptor alone. If it is
-    /// `None`, the limit has a counter of its own.
+    /// Completes a new match of this rule, which has `limits: requested`, with the limit that the descriptor contains.
+    /// `same_counter` is a match of another rule whose counter only this descriptor uses. The limit then uses that
+    /// counter. If `same_counter` is `None`, the limit has a counter of its own.
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply. The match is then incomplete.
@@ -139,7 +140,8 @@ impl Rule {
         Ok(())
     }
 
-    /// Returns a limit that a descriptor contains and that uses a counter of another rule, with the name of this rule.
+    /// Returns a copy of `limit`, which a descriptor contains, with the name of this rule. The copy uses the same
+    /// counter as `limit`, the counter of another rule.
     fn rename_requested_limit(&self, limit: &RuleLimit) -> Arc<RuleLimit> {
         let index = self.settings.limits.first().map_or(limit.index, |first| first.index);
         Arc::new(RuleLimit { index, policy_name: self.name.clone(), ..limit.clone() })
@@ -182,16 +184,18 @@ impl Rule {
             Algorithm::FixedWindow { .. } if first.is_none() => {
                 Algorithm::FixedWindow { align: Align::Clock }
             }
-            // A requested limit has a window, not a period.
+            // A limit that a descriptor contains has a window, not a calendar period, so its windows follow the clock.
             Algorithm::FixedWindow { align: Align::Calendar(_) } => {
                 Algorithm::FixedWindow { align: Align::Clock }
             }
-            // Precision, burst and debt of the rule fit the rule's quota, not the requested one.
+            // Precision, burst and debt of the rule are for the rule's quota. The quota in the descriptor gets the
+            // defaults.
             Algorithm::SlidingBuckets { .. } => Algorithm::SlidingBuckets { precision: None },
             Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: None, max_debt: None },
             other => other,
         };
-        // If the algorithm cannot enforce the quota, such as a very long log, the default algorithm can.
+        // If the algorithm cannot enforce the quota, for example a log with a very high max, the default algorithm is
+        // used.
         let limit = Limit::new(quota, algorithm).unwrap_or_else(|_| Limit::from_quota(quota));
         let id = quota.window_text();
         let scope = Scope::new(&self.domain, &self.name, &id, names).with_cluster(self.cluster);
@@ -218,8 +222,8 @@ impl Rule {
         }
     }
 
-    /// Returns the overrides before the one that applies: the index of each override, the attribute because of which its
-    /// conditions are not met, and the value of the attribute.
+    /// Returns the overrides whose conditions are not met, up to the first override that applies: the index of each
+    /// override, an attribute that does not meet its condition, and the value of the attribute; `None` if it is absent.
     pub(crate) fn unused_overrides<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'_, '_>,

@@ -1,4 +1,4 @@
-//! The calls of the store.
+//! The operations of the memory store: charges, peeks, changes of receipts and permits, settlements and edits.
 
 use std::hint::black_box;
 
@@ -15,7 +15,7 @@ use crate::store::{
 use super::shard::{HasStateTable, Shard};
 use super::{HitLocation, MemoryStore};
 
-/// The number of calls whose states are read together.
+/// The number of calls in a batch, whose states are read together before the calls are decided.
 const CALLS_PER_BATCH: usize = 16;
 
 impl<C: Clock> SyncStore for MemoryStore<C> {
@@ -104,7 +104,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Charges the units of a charge again, even above max.
+    /// Charges the units that an adjustment or a settlement adds to a charge, even above max.
     fn charge_added_units(&self, charge: &Charge) {
         if let CounterId::Fingerprint(_) = charge.counter {
             self.charge(&[charge.reported_hit()]);

@@ -23,8 +23,8 @@ struct ChargedUnits {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Decides a call of one hit that is [charged if it fits, and not otherwise](Hit::is_charged_only_if_it_fits). Its
-    /// counter is evaluated and charged where it is found.
+    /// Decides a call of one hit that is [charged if it fits, and not otherwise](Hit::is_charged_only_if_it_fits).
+    /// Checks and charges the counter in one step, without the lists that a call of several hits needs.
     #[inline]
     pub(super) fn charge_hit(&self, hit: &Hit<'_>, now: Timestamp) -> ChargeResult {
         let location = self.locate_hit(hit, now);
@@ -80,8 +80,9 @@ impl<C: Clock> MemoryStore<C> {
         Ok((effect.outcome.charged(), effect.charged_at))
     }
 
-    /// Charges a counter if its cost fits, as [`charge_counter_if_fits`](Self::charge_counter_if_fits) does: a counter that
-    /// does not exist, or whose state must be set back first. It is a separate function because both are rare.
+    /// Charges a counter if its cost fits, as [`charge_counter_if_fits`](Self::charge_counter_if_fits) does: a counter
+    /// that does not exist, or whose state must be set back first. Both cases are rare, so they are a separate
+    /// function, which keeps the usual case short.
     #[inline(never)]
     fn charge_new_or_ahead<K: HasStateTable>(
         &self,

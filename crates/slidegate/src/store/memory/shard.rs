@@ -71,7 +71,7 @@ impl_has_table! {
     Concurrent => concurrent,
 }
 
-/// Sets back the state in a slot. It is a separate function, because it is rare.
+/// Moves the state in a slot to `now` after the clock has stepped back. A separate function, because this is rare.
 #[cold]
 #[inline(never)]
 fn set_back<C: HasStateTable>(
@@ -89,7 +89,7 @@ fn set_back<C: HasStateTable>(
 }
 
 impl Shard {
-    /// Keeps the keys with fixed windows for longer.
+    /// Extends the time for which keys with fixed windows are kept, after a step back of the wall clock.
     pub(super) fn extend_fixed_windows(&mut self, by: CoarseTime) {
         for (_, slot) in self.fixed_window.iter_mut() {
             slot.expires = slot.expires.saturating_add(by);
@@ -201,7 +201,7 @@ impl Shard {
         let Some(slot) = table.find(fingerprint) else { return 0 };
         let revert = |slot: &mut Slot<C::State>| {
             counter.revert(&mut slot.state, charged_at, cost);
-            // The expiry time is updated only at the next charge.
+            // The expiry time stays until the next charge, so the key may be kept longer than necessary.
             set_depletion(slot, counter, charged_at);
         };
         table.update(slot, revert).1
@@ -261,7 +261,8 @@ fn set_expiry<C: Counter>(
     now: Timestamp,
     coarse: impl Fn(Timestamp) -> CoarseTime,
 ) {
-    // A state without units also keeps its time for a moment, in case the clock steps back.
+    // A key without units is also kept until shortly after `now`: its state has the time of the charge, in case the
+    // clock steps back.
     slot.expires = coarse(effect.expires_at.max(now));
     slot.depletion = depletion(&effect.outcome, counter.capacity());
 }

@@ -25,7 +25,8 @@ const MIN_EVICTION_BATCH_KEYS: usize = 16;
 /// The number is larger than one, so that the number of keys decreases even if each charge inserts a key.
 const MAX_EXHAUSTED_EVICTIONS_PER_CHARGE: usize = 2;
 
-/// The largest number of buckets that a charge examines, in addition to small samples, to find expendable keys.
+/// The largest number of buckets that a charge examines, in addition to small samples, to find expendable keys: keys
+/// that are not exhausted, and whose group has at least its share of the keys.
 const MAX_FURTHER_BUCKETS: usize = 1_024;
 
 /// A search for keys to evict, for one charge.
@@ -106,7 +107,7 @@ impl<T: ShardTables> Shards<T> {
         Search { now: self.to_coarse_time(now), further_buckets: MAX_FURTHER_BUCKETS }
     }
 
-    /// Returns whether the memory budget has room for `growth` further bytes of keys. Keys may use the part of the budget
+    /// Returns whether the memory budget allows `growth` further bytes of keys. Keys may use the part of the budget
     /// that other data does not use, and always at least a quarter of it.
     fn has_memory_for(&self, growth: usize) -> bool {
         let others = self.record_bytes.load(Ordering::Relaxed) + self.reserved_bytes();
@@ -114,15 +115,15 @@ impl<T: ShardTables> Shards<T> {
         self.bytes().saturating_add(growth) <= budget
     }
 
-    /// Returns whether a key can be inserted into a table: the table has a free slot, or the memory budget has room for the
+    /// Returns whether a key can be inserted into a table: the table has a free slot, or the memory budget allows the
     /// larger table in addition to the present one.
     fn has_slot<S: Default + HeapSize>(&self, table: &Table<S>) -> bool {
         let growth = table.growth_bytes();
         growth == 0 || self.has_memory_for(growth)
     }
 
-    /// Evicts one key. `shard` has the index `index`. If no expendable key of it is found, other shards are examined too,
-    /// except locked ones: waiting for a lock while holding another could cause a deadlock.
+    /// Evicts one key, if possible an expendable key of `shard`, whose index is `index`. Otherwise, other shards are
+    /// examined too, except locked ones: waiting for a lock while holding another could cause a deadlock.
     fn evict_one(&self, shard: &mut T, index: usize, search: &mut Search) {
         let mut first = self.find_candidate(shard, search);
         let mut first_other = None;
@@ -186,7 +187,7 @@ impl<T: ShardTables> Shards<T> {
         }
     }
 
-    /// Evicts keys of other shards, except exhausted keys, until the memory budget has room for `growth` further bytes. Skips
+    /// Evicts keys of other shards, except exhausted keys, until the memory budget allows `growth` further bytes. Skips
     /// locked shards, as [`evict_one`](Self::evict_one) does.
     fn evict_from_other_shards(&self, growth: usize, index: usize, search: &mut Search) {
         for _ in 0..self.count() {
@@ -202,7 +203,7 @@ impl<T: ShardTables> Shards<T> {
         }
     }
 
-    /// Evicts some keys of a shard that are not exhausted, until there is room for `growth` further bytes.
+    /// Evicts some keys of a shard that are not exhausted, until the memory budget allows `growth` further bytes.
     fn evict_batch(&self, shard: &mut T, growth: usize, search: &mut Search) {
         let buckets: usize = shard.tables().map(|table| table.bucket_count()).sum();
         for _ in 0..MIN_EVICTION_BATCH_KEYS.max(buckets / 2) {
@@ -219,7 +220,8 @@ impl<T: ShardTables> Shards<T> {
         unexhausted.inspect(|first| self.evict(shard, *first, search)).is_some()
     }
 
-    /// Evicts a key of one table of a shard, an exhausted key only if `is_any`. Returns `false` if none was found.
+    /// Evicts a key of one table of a shard, an exhausted key only if `is_any` is set. Returns `false` if none was
+    /// found.
     fn evict_from_table<S: Default + HeapSize>(
         &self,
         shard: &mut T,

@@ -49,10 +49,11 @@ impl<T> Shards<T> {
             let index = match self[shard].shard.try_lock() {
                 Some(guard) => {
                     locked.shards.push(guard);
-                    // There are at most `MAX_SHARDS`.
+                    // The index fits into 16 bits, because there are at most `MAX_SHARDS` shards.
                     (locked.shards.len() - 1) as u16
                 }
-                // This call may hold the lock of the shard already, for an earlier hit.
+                // This call may already hold the lock of the shard, for an earlier hit. The two hits then share the
+                // lock.
                 None => {
                     let mut earlier = shards.clone().take(locked.indices.len());
                     locked.indices[earlier.position(|earlier| earlier == shard)?]

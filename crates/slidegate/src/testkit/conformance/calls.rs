@@ -25,7 +25,7 @@ fn id_of_step(step: u64) -> CallId {
     CallId::from_bytes((u128::from(step) << 64 | 0x5eed).to_be_bytes())
 }
 
-/// The units and the times of charges.
+/// Returns the time and the units of each charge of a receipt, which are the same in every store.
 fn charged_units(receipt: &Receipt) -> Vec<(u64, u64)> {
     let charges = receipt.charges().iter();
     charges.map(|charge| (charge.charged_at.as_micros(), charge.cost)).collect()
@@ -60,7 +60,8 @@ impl From<&OnceResult> for ComparedResult {
     }
 }
 
-/// Returns whether a store remembers calls: whether it supports settlements, such as one without charges.
+/// Returns whether a store remembers calls. To find out, applies a settlement without charges, which other stores do
+/// not support.
 pub(super) async fn remembers_calls(store: &impl Store) -> Result<bool, String> {
     let settlement = CallSettlement {
         id: CallId::from_bytes([0; 16]),
@@ -135,11 +136,11 @@ impl<S: Store> ConformanceRun<'_, S> {
         if has_timed_out
             && let (OnceResult::Repeated { .. }, OnceResult::Decided(_)) = (&found, &model)
         {
-            // The call that timed out was admitted.
+            // The call that timed out was admitted, so the model must repeat the call as well.
             model = self.model.charge_once(&hits, &identity);
         } else if has_timed_out && !matches!(&model, OnceResult::Decided(result) if result.allowed)
         {
-            // Each attempt of a denied call has charged the hits that are always charged.
+            // Each attempt of a denied call has charged the hits that are always charged, so the counters are reset.
             let charges = hits.iter().any(|hit| hit.charge.charges_denied());
             if charges {
                 return self.reset_call(index).await;

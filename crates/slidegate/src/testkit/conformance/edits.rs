@@ -22,12 +22,13 @@ impl<S: Store> ConformanceRun<'_, S> {
                 self.stats.refunds += 1;
                 Ok(outcomes)
             }
-            // The suite requires that a failed refund has no effect.
+            // The suite requires that a failed refund has no effect, so the model makes no refund.
             Err(error) => self.count_failure(error),
         }
     }
 
-    /// Steps the clock. Before, resets the counters of which no units are in use, because the store may have removed them.
+    /// Steps the clock. Before the step, resets the counters of which no units are in use, because the store may have
+    /// removed them.
     pub(super) async fn compare_clock_step_with_model(
         &mut self,
         clock: &ManualClock,
@@ -43,7 +44,8 @@ impl<S: Store> ConformanceRun<'_, S> {
             return Ok(Outcomes::new());
         }
         let outcomes = self.compare_peek_with_model(plans).await?;
-        // A fixed window that has begun is not set back, so that a store may remove it earlier than its end by the step.
+        // A fixed window that has begun is not set back, so a store may remove it before its end, by as much as the
+        // clock has stepped.
         let is_fixed =
             |plan: &&PlannedHit| matches!(plan.limit.algorithm(), Algorithm::FixedWindow { .. });
         self.reset_until_done(&plans.iter().filter(is_fixed).cloned().collect::<Vec<_>>()).await?;

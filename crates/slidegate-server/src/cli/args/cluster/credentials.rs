@@ -10,7 +10,7 @@ use super::SecretArg;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Cluster (--store cluster://)")]
 pub struct ClusterCredentialArgs {
-    // The help would print the value of the variable.
+    // The value of the variable is a secret, so the help does not print it.
     /// Secret that all nodes of the cluster share, any text of 16 bytes or more
     ///
     /// The nodes derive their certificates from it, and encrypt their connections. Set it in the environment or in a

@@ -7,12 +7,12 @@ use nginx_lint_parser::ast::{Block, Config, Directive};
 use super::zone::{Zones, position_of, unquoted};
 use crate::policy::ratelimit_config::Findings;
 
-/// A limit of a place.
+/// A limit of a place, which is a `server` or a `location`: one `limit_req` with the settings that apply to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneLimit {
     pub zone: String,
     pub burst: u64,
-    /// `limit_req_dry_run on`: the limit denies nothing.
+    /// Whether the limit denies nothing, because of `limit_req_dry_run on`.
     pub observes: bool,
     /// The status of a denial; `None` for 429, the default of a policy.
     pub deny_status: Option<u16>,
@@ -20,7 +20,8 @@ pub struct ZoneLimit {
 
 /// A `server`, with its locations.
 pub struct Server {
-    /// The values of `host` that the server has; empty if it has no `server_name` that could be converted.
+    /// The values of `host` that the server has. Empty if it has no `server_name` that could be converted: its rules
+    /// then have no condition on `host`.
     pub hosts: Vec<String>,
     /// The server itself, whose paths begin with the empty text, and its locations.
     pub places: Vec<Place>,
@@ -29,7 +30,7 @@ pub struct Server {
 /// The paths of a server or of a location, and its limits.
 pub struct Place {
     path: String,
-    /// Whether the place is one path (`location = /path`), or all paths with this beginning.
+    /// Whether the place is only this path (`location = /path`), and not all paths that begin with it.
     is_exact: bool,
     pub limits: Vec<ZoneLimit>,
 }
@@ -39,12 +40,12 @@ pub struct Place {
 pub struct Extent {
     /// The conditions on `path`, one of which must match; `None` for all paths.
     pub paths: Option<Vec<String>>,
-    /// Conditions on paths within these, the most specific first, and whether the limit applies to them.
+    /// Conditions on paths within `paths`, the most specific first, each with whether the limit applies to the path.
     pub exceptions: Vec<(String, bool)>,
 }
 
 impl Place {
-    /// Returns the place of a server, around its locations.
+    /// Returns the place for a server itself, which contains the places of its locations.
     fn of_server(settings: &Settings) -> Self {
         Self { path: String::new(), is_exact: false, limits: settings.zone_limits() }
     }
@@ -81,7 +82,7 @@ impl Server {
                 exceptions.push((place.condition(), is_limited));
             }
         }
-        // Every path begins with `/`.
+        // Every path begins with `/`, so the place `/` contains all paths.
         let is_everything = |place: &&Place| !place.is_exact && matches!(&*place.path, "" | "/");
         let conditions = if paths.iter().any(|place| is_everything(place)) {
             None
@@ -101,7 +102,7 @@ fn inner_directives(directive: &Directive) -> Vec<&Directive> {
 pub struct ServerReader<'r> {
     zones: &'r Zones,
     findings: &'r mut Findings,
-    /// The settings of `http`, which may include the other files.
+    /// The settings of the `http` block. Servers in other files inherit them, because `http` may include these files.
     http: Settings,
     pub servers: Vec<Server>,
 }
@@ -190,7 +191,7 @@ impl<'r> ServerReader<'r> {
                         "`location {}` was not converted: its requests have the limits of the other locations",
                         words.join(" ")
                     );
-                    // Requests reach a location with `@` only after another location.
+                    // A location with `@` needs no note, because requests reach it only after another location.
                     if !words.first().is_some_and(|word| word.starts_with('@')) {
                         self.findings.push_note(path, position_of(directive), message);
                     }
@@ -203,7 +204,7 @@ impl<'r> ServerReader<'r> {
         }
     }
 
-    /// Returns the values of `host` that a server has.
+    /// Returns the values of `host` that a server has, from its `server_name` directives.
     fn read_hosts(&mut self, path: &Path, directives: &[&Directive]) -> Vec<String> {
         let mut hosts = Vec::new();
         for directive in directives.iter().filter(|directive| directive.is("server_name")) {
@@ -221,7 +222,7 @@ impl<'r> ServerReader<'r> {
         hosts
     }
 
-    /// Returns the settings of a place with these directives.
+    /// Returns the settings of a place: the settings of the place around it, changed by the directives of the place.
     fn read_settings(
         &mut self,
         path: &Path,

@@ -14,7 +14,7 @@ pub type Zones = BTreeMap<String, Option<Zone>>;
 pub struct Zone {
     pub path: PathBuf,
     pub position: SourcePosition,
-    /// The attributes of `per`.
+    /// The attributes in the `per` of the converted rules.
     pub per: Vec<String>,
     pub rate: Rate,
 }

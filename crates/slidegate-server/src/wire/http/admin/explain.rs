@@ -28,7 +28,7 @@ pub async fn explain(
 ) -> Result<([(HeaderName, &'static str); 1], Vec<u8>), HttpProblem> {
     let running = RUNNING.acquire().await.map_err(HttpProblem::internal)?;
     let cancelled = CancellationToken::new();
-    // This future is dropped when the client leaves.
+    // When the client disconnects, this future is dropped, and the guard cancels the explanation.
     let _cancel_on_drop = cancelled.clone().drop_guard();
     let explained = spawn_blocking(move || {
         let _running = running;

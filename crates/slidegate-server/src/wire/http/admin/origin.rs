@@ -20,7 +20,7 @@ use crate::render::problem::HttpProblem;
 /// The header with which a browser states whether a request comes from a page of another site.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// The names of the admin listener, in addition to IP addresses and `localhost`.
+/// The host names that requests to the admin listener may have, in addition to IP addresses and `localhost`.
 #[derive(Clone, Debug)]
 pub struct AdminHosts(Arc<[String]>);
 
@@ -56,7 +56,7 @@ fn check_origin(
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<(), HttpProblem> {
-    // Every browser sends a host.
+    // A request without a host is accepted: it is from no web page, because every browser sends a host.
     let Some(host) = headers.get(header::HOST) else { return Ok(()) };
     let host = String::from_utf8_lossy(host.as_bytes());
     if !hosts.contains(&host) {
@@ -81,7 +81,7 @@ fn is_cross_origin(headers: &HeaderMap, host: &str) -> bool {
     }
     let Some(origin) = headers.get(header::ORIGIN) else { return false };
     let origin = String::from_utf8_lossy(origin.as_bytes());
-    // The origin of a page without a host is `null`.
+    // The origin of a page without a host is `null`, which counts as another origin.
     let authority = origin.split_once("://").map(|(_, authority)| authority);
     !authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
 }

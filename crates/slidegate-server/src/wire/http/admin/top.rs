@@ -18,7 +18,7 @@ const DEFAULT_TOP_KEY_COUNT: usize = 10;
 /// Maximum number of keys that the query can set for each list.
 const MAX_TOP_KEY_COUNT: usize = 64;
 
-/// The query.
+/// The query of a request for `/v1/top`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TopQuery {

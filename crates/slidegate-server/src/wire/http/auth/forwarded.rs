@@ -43,7 +43,7 @@ impl<'h> ForwardedRequest<'h> {
         header_attributes: &'h [Box<str>],
         repeated: RepeatedHeaders,
     ) -> Self {
-        // A proxy that appends to headers of its client writes the last value.
+        // The last value is used, because a proxy that appends to headers of its client writes the last value.
         let last_value = |name: HeaderName| {
             headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
         };

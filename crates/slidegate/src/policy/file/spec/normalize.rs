@@ -16,11 +16,12 @@ pub(in crate::policy::file) type StepsSpec = Vec<Field<NormalizeStep>>;
 /// The field `normalize`: a list of steps for each attribute, in all domains or in one.
 pub(in crate::policy::file) struct NormalizeSpec(Entries<NormalizeEntry>);
 
-/// The value of an entry of `normalize`.
+/// The value of an entry of `normalize`: the steps of an attribute, or a map with the steps of each attribute of a
+/// domain.
 pub(in crate::policy::file) enum NormalizeEntry {
-    /// The name of the entry is an attribute.
+    /// The steps of an attribute in all domains. The name of the entry is the attribute.
     Steps(StepsSpec),
-    /// The name of the entry is a domain.
+    /// The steps of the attributes of one domain. The name of the entry is the domain.
     Domain(Entries<StepsSpec>),
 }
 
@@ -45,7 +46,8 @@ impl NormalizeSpec {
         domains.filter_map(|(name, _)| name.value_and_span()).map(|(name, at)| (&**name, at))
     }
 
-    /// Returns the steps of each attribute, in the order of the file. Leaves out invalid entries, which have been reported.
+    /// Returns the steps of each attribute, in the order of the file. Leaves out invalid entries, which have been
+    /// reported.
     pub(in crate::policy::file) fn attribute_steps(&self) -> Vec<AttributeSteps<'_>> {
         let mut all = Vec::new();
         for (name, entry) in &self.0 {

@@ -142,7 +142,8 @@ impl<'de> TextListOrMap<'de> for ModeSpec {
             "enforce" => Ok(Self::Enforce),
             "jointly" => Ok(Self::Jointly),
             "observe" => Ok(Self::Observe),
-            // YAML 1.1 reads a bare `off` as `false`.
+            // A YAML 1.1 parser reads `off` without quotes as `false`. Here it is text, because nodes keep the source
+            // text.
             "off" => Ok(Self::Off),
             other => Err(E::unknown_variant(other, MODE_NAMES)),
         }

@@ -1,7 +1,7 @@
 //! Finds overrides with which a client can give itself a higher limit: it only has to send a header.
 //!
-//! A policy does not state the sender of a header. A proxy that sets `X-Plan` in each request is safe, and one that forwards the
-//! header of the client is not. The warning ends when the policy lists the header in `attributes`.
+//! A policy does not state the sender of a header. A proxy that sets `X-Plan` in each request is safe. A proxy that
+//! forwards the header of the client is not. If the policy lists the header in `attributes`, there is no warning.
 
 use super::super::deserialize::Field;
 use super::super::spec::WhenSpec;
@@ -9,13 +9,14 @@ use super::{RuleWithSource, SourceSpan, WarningCollector};
 use crate::policy::mode::Mode;
 use crate::policy::rule::{Override, RuleSettings};
 
-/// The kinds of attributes that a client can send.
+/// The prefixes of the names of attributes that a client can send.
 const SENT_BY_CLIENT: [&str; 3] = ["header.", "query.", "cookie."];
 
-/// Further attributes whose values a client chooses by its request.
+/// Attributes other than headers, query parameters and cookies whose values a client chooses by its request.
 const PARTS_OF_REQUEST: [&str; 4] = ["method", "path", "route", "host"];
 
-/// The ends of the names of credentials. A client must know their values, so they prove its identity.
+/// The last parts of the names of attributes that contain credentials, such as `header.x-api-key`. They give no
+/// warning: a client must know the value of a credential, so the value proves the identity of the client.
 const CREDENTIALS: [&str; 7] =
     ["authorization", "cookie", "key", "password", "secret", "signature", "token"];
 
@@ -86,7 +87,8 @@ fn units_per_second(settings: &RuleSettings) -> f64 {
     rates.fold(f64::INFINITY, f64::min)
 }
 
-/// Returns the position of a condition of the override with this index, or of its rule.
+/// Returns the position of the condition on the attribute `name` in the override with this index. If the override has
+/// no such condition, returns the position of the rule.
 fn condition_span(source: &RuleWithSource<'_>, index: usize, name: &str) -> SourceSpan {
     let overrides = source.spec.overrides.get();
     let other = overrides.and_then(|overrides| overrides.get(index)).and_then(Field::get);

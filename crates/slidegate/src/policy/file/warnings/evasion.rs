@@ -22,7 +22,8 @@ impl WarningCollector<'_> {
         if has_no_replacements && rules().any(limits_all_requests) {
             return;
         }
-        // Envoy sends the address in a separate descriptor with every request.
+        // Envoy sends the client address in a separate descriptor with every request, so a rule for this descriptor
+        // limits all requests of a client.
         let has_address = rules().any(counts_by_address);
         if has_address && rules().any(|rule| rule.descriptor.is_some() && counts_by_address(rule)) {
             return;
@@ -151,7 +152,7 @@ fn always_enforces(settings: &RuleSettings) -> bool {
     let always = match settings.mode {
         Mode::Enforce => true,
         Mode::EnforceFor(percentage) => percentage.is_hundred_percent(),
-        // Another limit in this mode may let the request pass.
+        // In mode `jointly`, another joint limit may let the request pass. The modes `observe` and `off` never deny.
         Mode::Jointly | Mode::Observe | Mode::Off => false,
     };
     always && !settings.limits.is_empty()

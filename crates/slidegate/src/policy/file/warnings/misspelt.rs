@@ -25,20 +25,21 @@ const WELL_KNOWN: [&str; 9] = [
 /// Prefixes of names that callers and proxies commonly send, such as `header.x-api-key`.
 const WELL_KNOWN_PREFIXES: [&str; 3] = ["header", "query", "cookie"];
 
-/// Names of their own that differ by one letter from a well-known name.
+/// Names that differ by one letter from a well-known name or prefix, but are probably not misspelt.
 const OTHER_WORDS: [&str; 6] = ["cost", "math", "post", "patch", "router", "reader"];
 
 /// The uses of an attribute name in one domain.
 struct NameUses {
-    /// The first rule with the name; and whether it is the only one.
+    /// Index of the first rule that uses the name.
     rule_index: u32,
+    /// Whether no other rule uses the name.
     is_in_one_rule: bool,
     spans: Vec<SourceSpan>,
 }
 
 impl WarningCollector<'_> {
-    /// Adds a warning for each attribute of a domain that is probably misspelt: a name that differs by one or two letters
-    /// from a well-known name or from a name that other rules use.
+    /// Adds a warning for each attribute of a domain that is probably misspelt: a name that differs by one or two
+    /// letters from a well-known name or from a name that other rules use.
     pub(super) fn warn_about_misspelt_attributes(&mut self, domain: &[RuleWithSource<'_>]) {
         let Some(first) = domain.first() else { return };
         let names = self.policy.domain_names(first.rule.domain());
@@ -71,8 +72,8 @@ impl WarningCollector<'_> {
         }
     }
 
-    /// Returns the name of another rule that `name` is probably meant to be; `None` if several rules use `name`, or if no
-    /// other name is similar. `uses` are the names of the domain.
+    /// Returns the attribute name of another rule that `name` is probably meant to be; `None` if several rules use
+    /// `name`, or if no other name is similar. `uses` contains the attribute names of the domain.
     fn misspelt_name_of_other_rule(
         &mut self,
         name: &str,
@@ -83,7 +84,8 @@ impl WarningCollector<'_> {
             return None;
         }
         uses.iter().find_map(|(other, others)| {
-            // Names in one rule are meant to differ. Of two names that each occur in one rule, the second is reported.
+            // Two similar names in one rule are meant to differ. If two similar names occur in one rule each, the later
+            // is reported.
             let is_established = !others.is_in_one_rule || others.rule_index < own.rule_index;
             let is_candidate = is_established
                 && others.rule_index != own.rule_index
@@ -111,15 +113,15 @@ fn misspelt_well_known(name: &str) -> Option<String> {
     WELL_KNOWN.into_iter().find(|known| is_misspelling_of(name, known)).map(str::to_owned)
 }
 
-/// Returns `true` if `name` is probably a misspelling of `known`. Both names consist of words, and at most one word
-/// differs: `client_id` and `client_ip` are two names.
+/// Returns `true` if `name` is probably a misspelling of `known`: at most one of its words differs, and only by a few
+/// letters. `client_id` is no misspelling of `client_ip`, because `id` and `ip` are different words.
 fn is_misspelling_of(name: &str, known: &str) -> bool {
     let separators = ['.', '_', '-'];
     let without = |name: &str| name.to_lowercase().replace(separators, "");
     if name == known {
         return false;
     }
-    // Another case, or another separator between the words.
+    // The names differ only in upper and lower case, or in the separators between words.
     if without(name) == without(known) {
         return true;
     }
@@ -134,14 +136,15 @@ fn is_misspelling_of(name: &str, known: &str) -> bool {
 
 /// Returns `true` if `word` differs from `known` by so few letters that it is probably misspelt.
 fn is_misspelt_word(word: &str, known: &str) -> bool {
-    // Numbers distinguish names: `key1` and `key2`.
+    // Words with digits are meant to differ, such as `key1` and `key2`.
     if word.bytes().chain(known.bytes()).any(|byte| byte.is_ascii_digit()) {
         return false;
     }
     let word = word.to_lowercase();
     let distance = strsim::osa_distance(&word, known);
     match known.len() {
-        // One letter makes another word of a short one. Only doubled and swapped letters count, as in `ipp` and `pi`.
+        // A short word in which one letter is replaced is often another word, such as `id` and `ip`. So only doubled
+        // and swapped letters count as misspellings, as in `ipp` and `pi`.
         0..=3 => distance == 1 && single_letters(&word) == single_letters(known),
         4..=5 => distance <= 1,
         _ => distance <= 2,

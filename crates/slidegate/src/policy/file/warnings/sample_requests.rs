@@ -11,7 +11,7 @@ use crate::request::{Descriptor, Request};
 /// An attribute value that a client invents. It is assumed to occur in no policy.
 const INVENTED_ATTRIBUTE_VALUE: &str = "x7f3c0a9d1e";
 
-/// Public client addresses, which are outside of the ranges that are reserved for documentation.
+/// Client addresses of sample requests: public addresses outside of the ranges that are reserved for documentation.
 const PUBLIC_ADDRESSES: [&str; 2] = ["45.77.61.5", "2a0d:77:61::5"];
 
 /// Client addresses of sample requests for rules whose conditions match none of [`PUBLIC_ADDRESSES`].
@@ -105,7 +105,7 @@ impl<'a> ExampleAttributeValues<'a> {
             .map(|(name, conditions)| (*name, candidate_values(name, conditions, rule)))
             .collect();
         if needs_route {
-            // The path determines the route.
+            // The path determines the route, so paths are generated for the routes that the conditions allow.
             let is_route_allowed =
                 |route: &&str| by_name["route"].iter().all(|c| c.matches(Some(route)));
             let paths = policy.routes().filter(is_route_allowed).take(MAX_VALUES_PER_ATTRIBUTE);
@@ -116,7 +116,7 @@ impl<'a> ExampleAttributeValues<'a> {
                 path_conditions.iter().all(|condition| condition.matches(path.as_deref()))
             };
             let named_paths = values.remove("path").unwrap_or_default();
-            // A path that the rule names may belong to the route, too.
+            // A path in a condition of the rule may also have an allowed route, so such paths come first.
             let named_paths = named_paths.into_iter().filter(|_| !path_conditions.is_empty());
             let paths = named_paths.chain(paths.into_iter().filter(is_path_allowed)).collect();
             values.remove("route");

@@ -158,7 +158,7 @@ impl WarningCollector<'_> {
     pub(super) fn warn_about_always_replaced_rules(&mut self, domain: &[RuleWithSource<'_>]) {
         for replacing in domain.iter().filter(|source| !source.rule.replaces.is_empty()) {
             for rule_index in &replacing.rule.replaces {
-                // The rules are in the order of the policy.
+                // The rules of the domain are in the order of the policy, so they are sorted by index.
                 let Ok(position) =
                     domain.binary_search_by_key(rule_index, |source| source.rule_index)
                 else {
@@ -197,7 +197,8 @@ fn always_replaces(rule: &Rule, other: &Rule) -> bool {
         && other.when_missing() == WhenMissing::Skip
         && other.always_counts()
         && conditions_imply(&When::default(), &other.when, &rule.when)
-        // Such a descriptor must have all attributes of `when`.
+        // An exact descriptor must have all attributes in the `when` of a rule. So `other` must name these attributes
+        // in its `when`, too, or it could apply where `rule` does not.
         && rule.when.0.iter().all(|(name, _)| other.when.0.iter().any(|(own, _)| own == name))
 }
 
