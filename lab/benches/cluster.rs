@@ -20,7 +20,7 @@ use slidegate_cluster::replicated_counters::ReplicatedCounters;
 
 const SEQUENCE_LEN: usize = 4_000_000;
 
-/// The names of the columns.
+/// The names of the columns: the compared stores.
 const MEMORY: &str = "memory store";
 const CLUSTER_OF_ONE: &str = "cluster of one";
 const ONE_OF_THREE: &str = "one of three, replicating every 250 ms";

@@ -108,7 +108,7 @@ fn number_keys(quota: &str) -> Decide {
     }))
 }
 
-/// Every sixteenth call decides about a batch of 16 keys.
+/// Makes batch decisions: every sixteenth call decides about a batch of 16 keys, and the other calls do nothing.
 fn batches(quota: &str) -> Decide {
     let (clock, keys) = (new_clock(), new_text_keys());
     let limiter = new_limiter(&[quota], SlidingCounter, &clock);
@@ -158,7 +158,7 @@ fn cluster_of_one(quota: &str, expected: Expected) -> Decide {
     store(node.into_store(), clock, quota, expected)
 }
 
-/// The other nodes have acknowledged all flushes.
+/// Calls the store of one node of a cluster of three. The other nodes have acknowledged all flushes.
 fn cluster_of_three(quota: &str, expected: Expected) -> Decide {
     let clock = new_clock();
     let node = SimulatedNode::with_clock(clock.clone(), 1, 10 * KEY_COUNT);
@@ -182,13 +182,13 @@ fn check((unexpected, _): (usize, Decide)) {
 }
 
 #[library_benchmark(teardown = check)]
-// An entry has up to 31,250 units of five hours.
+// A log of `sliding_window` with few entries: each entry has up to 31,250 units, charged within five hours.
 #[bench::one_entry_allowed(args = (&["1000000/w"], SLIDING_WINDOW, ALLOWED), setup = text_keys, config = limit(674))]
-// All charges of a key have the same tick.
+// A log of `sliding_window` with one entry, because all charges of a key have the same tick.
 #[bench::one_entry_denied(args = (&["100/w"], SLIDING_WINDOW, DENIED), setup = text_keys, config = limit(594))]
-// An entry has the two charges of less than 60/32 seconds. The oldest of 30 entries expires every two seconds.
+// A log of 30 entries: each joins the two charges within 60/32 seconds, and the oldest entry expires every two seconds.
 #[bench::many_entries_allowed(args = (&["100/min"], SLIDING_WINDOW, ALLOWED), setup = text_keys, config = limit(1061))]
-// 32 entries of three units, none of which expires during the benchmark.
+// A log of 32 entries with three units each. None of the entries expires during the benchmark.
 #[bench::many_entries_denied(args = (&["96/3min"], SLIDING_WINDOW, DENIED_OVER_TIME), setup = text_keys, config = limit(745))]
 #[bench::sliding_log_allowed(args = (&["100/min"], SlidingLog, ALLOWED), setup = text_keys, config = limit(827))]
 #[bench::sliding_log_denied(args = (&["100/w"], SlidingLog, DENIED), setup = text_keys, config = limit(638))]
@@ -198,7 +198,7 @@ fn check((unexpected, _): (usize, Decide)) {
 #[bench::sliding_counter_denied(args = (&["100/w"], SlidingCounter, DENIED), setup = text_keys, config = limit(595))]
 #[bench::fixed_window_allowed(args = (&["100/min"], FIXED_WINDOW, ALLOWED), setup = text_keys, config = limit(960))]
 #[bench::fixed_window_denied(args = (&["100/w"], FIXED_WINDOW, DENIED), setup = text_keys, config = limit(697))]
-// With a fast refill, the store evicts a key that is requested once a second.
+// The refill is slow, because with a fast refill the store evicts a key that is requested once a second.
 #[bench::token_bucket_allowed(args = (&["1000/w"], TOKEN_BUCKET, ALLOWED), setup = text_keys, config = limit(600))]
 #[bench::token_bucket_denied(args = (&["100/w"], TOKEN_BUCKET, DENIED), setup = text_keys, config = limit(596))]
 #[bench::three_limits_allowed(args = (&["100/min", "10000/h", "200000/d"], SlidingCounter, ALLOWED), setup = text_keys, config = limit(4129))]

@@ -17,16 +17,16 @@ use lab::limiters::{BareMap, BenchLimiter, new_governor};
 use slidegate::limit::{MAX_UNITS, MIN_WINDOW};
 use slidegate::{Check, Limit, Limiter, Quota};
 
-/// The max of the keys that are read from memory. Half of the keys are full.
+/// The maximum of each key in the benchmark whose keys are read from memory. Half of the keys are full.
 const MAX_PER_WEEK: u32 = 1_000;
 
-/// The max of the keys in the cache.
+/// The maximum of each key in the benchmark whose keys are in the cache.
 const MAX: u32 = 100;
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-/// The window per key with which 100 units are never used up: even a fast limiter needs more than a hundredth of it for
-/// each key of a pass.
+/// The window of a limit is this time for each key. With it, no key uses up its 100 units: a pass, which charges each
+/// key once, takes more than a hundredth of the window, even with a fast limiter.
 const WINDOW_PER_KEY: Duration = Duration::from_nanos(400);
 
 /// The number of keys of the sequence that is sampled before a measurement.

@@ -26,7 +26,7 @@ use tower_governor::governor::GovernorConfigBuilder;
 /// of the clients over the shards of a store.
 const CLIENT_COUNT: usize = 512;
 
-/// The program `bench` divides the instructions by this number.
+/// The number of requests whose instructions are counted together. The program `bench` divides the count by it.
 const COUNTED_REQUESTS: usize = 4_000;
 
 /// The number of requests that each client may send per hour. No client reaches this limit.
@@ -36,7 +36,7 @@ fn no_layer() -> Router {
     Router::new().route("/", get(async || "Hello, World!"))
 }
 
-/// The minimum cost of a layer in axum.
+/// Builds a service with a layer that does nothing: the minimum cost of a layer in axum.
 fn layer_without_effect() -> Router {
     no_layer().layer(Identity::new())
 }

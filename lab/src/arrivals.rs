@@ -75,7 +75,7 @@ fn generate_burst_times(window: f64, rate: f64, length: f64, rng: &mut Rng) -> V
 }
 
 fn sample_exponential_interval(mean: f64, rng: &mut Rng) -> f64 {
-    // The argument is in (0, 1].
+    // The argument of the logarithm is in (0, 1], so the result is finite.
     -mean * (1.0 - rng.f64()).ln()
 }
 

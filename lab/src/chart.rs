@@ -135,7 +135,7 @@ impl LineChart<'_> {
                 .x_label_formatter(&|x| format_axis_value(*x))
                 .y_label_formatter(&|y| format_axis_value(*y))
                 .draw()?;
-            // In reverse order, so that the first line is on top.
+            // Draws the lines in reverse order, so that the first line is on top.
             let colored: Vec<_> = self.lines.iter().zip(CHART_COLORS.iter().cycle()).collect();
             for (line, color) in colored.into_iter().rev() {
                 let points = line.points.iter().copied();

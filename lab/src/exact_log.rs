@@ -41,7 +41,7 @@ impl ExactLog {
             _ => self.charges.push_back((now_us, units)),
         }
         self.units_in_window += units;
-        // The maximum is reached in a window that ends with a charge.
+        // The window with the most units always ends with a charge, so a check after each charge is enough.
         self.max_units = self.max_units.max(self.units_in_window);
     }
 

@@ -22,7 +22,7 @@ impl Keys {
     pub fn new(count: usize) -> Self {
         let mut text = String::with_capacity(count * KEY_LEN);
         for nth in 0..count {
-            // Writing into a string cannot fail.
+            // Writing into a string cannot fail, so the result is ignored.
             let _ = write!(text, "tenant:{nth:013}");
         }
         Self { text, count }

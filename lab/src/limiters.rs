@@ -126,7 +126,8 @@ impl<K: Hash> BareMap<K> {
     }
 
     fn shard_for_hash(&self, hash: u64) -> &Mutex<HashTable<(K, u64)>> {
-        // The table itself uses the lowest and the highest bits.
+        // The shard is selected by bits of the hash that the table does not use: it uses the lowest and the highest
+        // ones.
         &self.shards[(hash >> 40) as usize % SHARD_COUNT].0
     }
 }

@@ -189,7 +189,7 @@ impl<C: Clock> Workload<C> {
         let gate = Gate::new(Policy::from_yaml(&shape.policy(rules))?, store);
         let mut requests: Vec<_> =
             (0..REQUESTS).map(|nth| shape.new_request_attributes(nth % rules, nth)).collect();
-        // In an order that the branch predictor cannot learn.
+        // Shuffles the requests, so that the branch predictor cannot learn their order.
         fastrand::Rng::with_seed(1).shuffle(&mut requests);
         let workload = Self { gate, requests };
         let rules_of =

@@ -79,7 +79,7 @@ pub fn main(program: &str, sections: &[(&str, SectionFn)]) -> Result<(), Box<dyn
     let path = result_folder(effort == Effort::Quick).join(format!("{program}.json"));
     if selected.is_empty() {
         selected.extend(sections.iter().map(|(_, section)| section));
-        // Otherwise rows that no section measures any more would stay.
+        // Begins with an empty file. Otherwise rows that no section measures any more would stay.
         Results::default().write(&path)?;
     }
     for section in selected {

@@ -43,7 +43,7 @@ impl TempFile {
 
 impl Drop for TempFile {
     fn drop(&mut self) {
-        // The file may already be removed.
+        // The file may already be removed, so an error is ignored.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -96,8 +96,8 @@ impl ServerProcess {
         Ok(Self { child, _file: Some(file), address: address? })
     }
 
-    /// Starts slidegate with this policy and these flags. `address_prefix` is the text before the address in its log. It
-    /// is the binary in the folder of the current program.
+    /// Starts slidegate with this policy and these flags. `address_prefix` is the text before the address in its log.
+    /// The binary is in the folder of the current program.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
@@ -125,7 +125,7 @@ impl ServerProcess {
         let address = free_address()?;
         let mut command = server_command(program);
         let child = command.args(arguments(address)).stdout(Stdio::null()).spawn()?;
-        // Owned from here on, so that the process is stopped in all cases.
+        // From here on, the value owns the process, so that the process is stopped in all cases.
         let server = Self { child, _file: None, address };
         for _ in 0..10_000 {
             if TcpStream::connect(address).is_ok() {
@@ -173,7 +173,7 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // The process may have exited already.
+        // The process may have exited already, so errors are ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -193,7 +193,8 @@ pub fn free_address() -> io::Result<SocketAddr> {
 /// If `/proc` does not provide the CPU time.
 pub fn cpu_seconds(process: &str) -> Result<f64, Box<dyn Error>> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name of the program, in parentheses, can contain spaces. The times are the 14th and the 15th field.
+    // The name of the program, in parentheses, can contain spaces, so the fields after it are read. The times are the
+    // 14th and the 15th field.
     let (_, fields) = stat.rsplit_once(')').ok_or("unexpected format of /proc")?;
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
     Ok(ticks.sum::<Result<f64, _>>()? / CLOCK_TICKS_PER_SECOND)

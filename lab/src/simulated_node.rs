@@ -48,7 +48,7 @@ impl<C: Clock> SimulatedNode<C> {
         &self.store
     }
 
-    /// Returns the store of a node that is never replicated.
+    /// Returns the store of the node, for a benchmark in which nothing is replicated.
     pub fn into_store(self) -> ClusterStore<C> {
         self.store
     }

@@ -5,10 +5,10 @@
 //! largest cost) units of each node are unknown to any other node. A node that admits a request sees at most max units
 //! including the request, and misses at most C units of each other node. So all nodes together admit at most max +
 //! (nodes - 1) * C units into the window on which the node bases its decision. `nodes` is the number of incarnations
-//! that charge within the window: a node that restarts counts twice. A node whose clock was outside the limit for a while
-//! counts up to five times: before; while its clock was wrong, twice, since two of its fixed windows can overlap one
-//! window of the other nodes; and after, twice, since charges that it makes before it has received its lost counters again
-//! can be counted together with them.
+//! that charge within the window: a node that restarts counts twice. A node whose clock was outside the limit for a
+//! while counts up to five times: once before; twice while its clock was wrong, since two of its fixed windows can
+//! overlap one window of the other nodes; and twice after, since charges that it makes before it has received its lost
+//! counters again can be counted together with them.
 //!
 //! The bound holds for any window of a `sliding_buckets` limit, since its buckets cover the whole window in each
 //! decision, and for any window of a `sliding_window` limit, which the nodes count in buckets. An arbitrary time range of
@@ -81,8 +81,8 @@ fn max_units_of_single_node(limit: &Limit) -> u64 {
 
 /// Returns the factor by which the overshoot is multiplied for an arbitrary time range of one window's length. The
 /// factor is 2 for `fixed_window` and `sliding_counter`, since such a range can overlap two windows or two counts, and
-/// each of the two can exceed its maximum. It is 3 for a calendar limit: 31 days can contain February, and parts of its
-/// neighbours. For other algorithms, the factor is 1.
+/// each of the two can exceed its maximum. It is 3 for a calendar limit, since a range of 31 days can contain February,
+/// and parts of January and March. For other algorithms, the factor is 1.
 fn overshoot_factor_for_any_window(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::FixedWindow { align: Align::Calendar(_) } => 3,

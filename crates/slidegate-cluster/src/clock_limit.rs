@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use slidegate::Timestamp;
 
-/// The time that a message may take without its sender's clock counting as behind, in microseconds.
+/// Maximum delay of a message, in microseconds. Because of the delay, the clock of the sender seems to be behind, so a
+/// clock may seem this much further behind than the limit.
 const MAX_MESSAGE_DELAY_US: i64 = 1_000_000;
 
-/// The maximum difference between the clocks of two nodes. A clock is compared with the times in the messages of its
-/// node. A message takes time, so a clock may seem to be behind.
+/// The maximum difference between the clocks of two nodes. The clock of another node is known from the times in its
+/// messages. Because a message takes time, the clock may seem to be behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockLimit {
     max_skew_us: i64,

@@ -44,7 +44,7 @@ use crate::replica::KeyReplica;
 use kinds::{CounterKindId, CounterKinds};
 use shard::{Freshness, HasStateTable, KeyState, Shard, ShardReplicas};
 
-pub use decide::{Attempt, CapPolicy};
+pub use decide::{Attempt, OnMaxUnsynced};
 pub use fingerprint::FingerprintSecret;
 
 /// Number of shards from which one call of [`Counters::prune`] removes expired counters and keys.
@@ -55,10 +55,11 @@ pub struct Counters {
     incarnation: Incarnation,
     secret: FingerprintSecret,
     max_clock_skew_us: u64,
-    /// The time of the last merge or prune, in microseconds since the Unix epoch.
+    /// The time of the last merge or prune, in microseconds since the Unix epoch. An earlier time shows that the clock
+    /// was set back.
     last_time_us: AtomicU64,
     sync_interval: Duration,
-    /// The states and replicas of all keys. The memory that is reserved in them is the memory of the replicas, which is
+    /// The states and replicas of all keys. The shards count the memory of the replicas as reserved memory. It is
     /// updated when counter updates are merged, and by [`Counters::prune`].
     shards: Shards<Shard>,
     /// The first shard that the next call of [`Counters::prune`] visits.
@@ -178,7 +179,7 @@ impl Counters {
     /// Returns the fingerprint of the counter of a hit.
     #[inline(always)]
     pub(crate) fn fingerprint_of(&self, hit: &Hit<'_>) -> u64 {
-        // Nodes ignore updates of the key 0.
+        // The fingerprint is never 0, because nodes ignore updates of the key 0.
         hit.key.fingerprint(&self.secret, hit.limit.cluster_shape()).max(1)
     }
 
@@ -217,7 +218,8 @@ impl Counters {
         now: Timestamp,
     ) -> SlotIndex {
         let at = self.shards.insert(shard, (key, group), C::table, now);
-        // Other nodes may have sent updates of this key before.
+        // If other nodes have sent updates of this key before, the key has a replica, and the new state must be built
+        // from it.
         let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::prepare_for_new_state);
         let freshness = match replica_expiry_us {
             Some(_) => Freshness::Outdated,
@@ -290,7 +292,7 @@ pub fn supports(limit: &Limit) -> Result<(), String> {
             "the bucket levels of several nodes cannot be added up",
             "`sliding_window` or `sliding_buckets`",
         ),
-        // The error names the field of a policy, because a policy does not name this algorithm.
+        // A policy has no algorithm with this name, but a field `concurrent`, so the error names the field.
         Algorithm::Concurrent => {
             return Err("`concurrent` is not available in a cluster, because the nodes learn of each other's permits too late; use the Redis store, or one node with the memory store, for limits on requests in flight".to_owned());
         }

@@ -157,9 +157,9 @@ pub(crate) fn derive_fingerprint_secret(secret: &str) -> Result<[u8; 16], Creden
 /// The TLS configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeTls {
-    /// For connections that this node opens.
+    /// The configuration of connections that this node opens.
     pub(crate) client: Arc<ClientConfig>,
-    /// For connections that this node accepts.
+    /// The configuration of connections that this node accepts.
     pub(crate) server: Arc<ServerConfig>,
     /// The name that the certificate of each other node must have.
     pub(crate) name: ServerName<'static>,
@@ -228,12 +228,12 @@ impl NodeTls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(unusable)?;
-        // A resumed session would not verify the certificate again.
+        // Disables resumption, because a resumed session would not verify the certificate again.
         server.send_tls13_tickets = 0;
         server.alpn_protocols = vec![PROTOCOL.to_vec()];
         let mut client = client_config(roots, provider, chain, key).map_err(unusable)?;
         client.resumption = Resumption::disabled();
-        // Nodes have one certificate each, and the name would be sent in clear text.
+        // Disables SNI: each node has only one certificate, and the name would be sent in clear text.
         client.enable_sni = false;
         client.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Self { client: Arc::new(client), server: Arc::new(server), name: server_name })

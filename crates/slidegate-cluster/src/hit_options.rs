@@ -29,7 +29,7 @@ impl HitOptions {
     pub(crate) fn allows_unsynced_units(&self, units: u64, nodes: u32) -> bool {
         match self.max_unsynced {
             Some(max) => units <= max,
-            // Equivalent to `max_unsynced`, without a division.
+            // Has the same result as a comparison with the default of `max_unsynced`, without a division.
             None => units <= 1 || units.saturating_mul(2 * u64::from(nodes)) <= self.capacity,
         }
     }

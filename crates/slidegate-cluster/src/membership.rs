@@ -44,8 +44,8 @@ const RETENTION_TIME: Duration = Duration::from_secs(600);
 /// Maximum number of known nodes, including silent and departed ones.
 const MAX_KNOWN_NODES: usize = 2 * MAX_MEMBERS;
 
-/// Time after which a live incarnation replaces a newer one that is silent. A late heartbeat of a node that was replaced
-/// must not remove its successor.
+/// Time for which a newer incarnation of a name keeps its place after it became silent, although an older one is live.
+/// Otherwise a late heartbeat of a node that was replaced would remove its successor.
 const DISPUTE_TIME: Duration = Duration::from_secs(10);
 
 /// Number of messages from which a clock is measured. The message with the shortest delay counts.
@@ -99,11 +99,12 @@ pub struct Membership {
     heartbeat: u64,
     is_leaving: bool,
     nodes: BTreeMap<Incarnation, KnownNode>,
-    /// The newest incarnation with the name of this node about which a warning was logged.
+    /// The newest other incarnation with the name of this node for which a warning was logged, so that it is not
+    /// repeated.
     newest_namesake: Incarnation,
 }
 
-/// Another node.
+/// Another node: its newest heartbeat, and the last measurements of its clock.
 #[derive(Debug)]
 struct KnownNode {
     node: NodeInfo,
@@ -114,7 +115,7 @@ struct KnownNode {
     heartbeat_at: Instant,
     /// The time of the last message from the node itself.
     received_at: Option<Instant>,
-    /// The last measured offsets of its clock, in microseconds.
+    /// The last measured offsets of the node's clock, in microseconds.
     clock_samples: VecDeque<i64>,
     clock_warned_at: Option<Instant>,
     /// The members from which the node receives no messages, according to its last list.
@@ -155,7 +156,7 @@ impl Membership {
     }
 
     /// Handles a node that has introduced itself on a connection.
-    pub fn on_met(&mut self, node: NodeInfo, now: Instant) {
+    pub fn on_node_introduced(&mut self, node: NodeInfo, now: Instant) {
         if let Some(known) = self.get_or_add(&node, (0, now), now) {
             known.heartbeat_at = now;
             known.received_at = Some(now);
@@ -254,7 +255,7 @@ impl Membership {
             silent_for: Duration::ZERO,
         };
         let mut others: Vec<&KnownNode> = self.nodes.values().collect();
-        // The list has a maximum length.
+        // The list has a maximum length, so live nodes and recent heartbeats come first.
         others.sort_by_key(|known| {
             (!self.is_alive(known, now), std::cmp::Reverse(known.heartbeat_at))
         });
@@ -280,8 +281,8 @@ impl Membership {
     }
 
     /// Returns the offset of a member's clock in microseconds, positive if it is ahead. Returns `None` if this node
-    /// receives no messages from it. Messages only make a clock seem to be behind, so the largest of the last offsets is
-    /// the best one.
+    /// receives no messages from it. The delay of a message only makes a clock seem to be behind, so the largest of the
+    /// last offsets is the most exact one.
     pub fn clock_offset_us(&self, of: Incarnation, now: Instant) -> Option<i64> {
         let known = self.nodes.get(&of).filter(|known| self.is_direct(known, now))?;
         known.clock_samples.iter().max().copied()

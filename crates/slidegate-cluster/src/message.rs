@@ -71,7 +71,7 @@ pub struct UpdateFrame {
     pub position: Position,
     /// Whether this frame is the last frame of the initial state with which an epoch begins.
     pub is_complete: bool,
-    /// Whether the initial state of the epoch is the full state.
+    /// Whether the initial state of the epoch is the full state, which includes the counters of other incarnations.
     pub is_full: bool,
     /// Members of the cluster, as known to the sender; `None` if the frame contains no roster.
     pub roster: Option<Roster>,
@@ -85,6 +85,7 @@ pub struct Ack {
     /// The position of the last frame that has arrived together with all earlier frames of its epoch.
     pub received: Position,
     /// The position that the acknowledging node had reached in its own stream to the receiver of this acknowledgement.
+    /// The receiver applies the acknowledgement when all frames up to this position have arrived.
     pub sent: Position,
 }
 

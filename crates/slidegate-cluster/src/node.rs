@@ -43,7 +43,8 @@ pub struct ClusterSettings {
     pub seeds: Vec<String>,
     /// The name of this node; by default its address.
     pub name: Option<String>,
-    /// The keys or certificates with which the nodes authenticate each other. Without credentials, the node must listen on a loopback address.
+    /// The keys or certificates with which the nodes authenticate each other. Without credentials, the node must listen
+    /// on a loopback address.
     pub credentials: Option<Credentials>,
     /// The secret from which the fingerprints of keys are derived, a text of at least 16 bytes that is identical on all
     /// nodes. By default, it is the shared key. It is required with certificates, and with two shared keys, because the
@@ -177,7 +178,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
             reject_counters,
             status: status.clone(),
         };
-        // The first status must be available before the task has run.
+        // The first status must be available before the event loop has run.
         driver.update_status();
         let event_loop = tokio::spawn(driver.run_event_loop(leave_requests)).abort_handle();
         let store = Self::new(clock, counters, replication, settings.sync_wait);
@@ -229,7 +230,7 @@ impl<C: Clock> ClusterStore<C> {
         node.is_leaving.store(true, Ordering::Relaxed);
         let (done, has_left) = oneshot::channel();
         let leave = async {
-            // A node whose task has ended has already left.
+            // Sending fails if the event loop has ended: the node has already left.
             if node.leave.send(done).await.is_ok() {
                 let _ = has_left.await;
             }

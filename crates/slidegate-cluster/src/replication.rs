@@ -99,7 +99,7 @@ pub struct ReplicationEngine {
     local_node: NodeInfo,
     settings: Settings,
     started_at: Timestamp,
-    /// The time of the last message or tick.
+    /// The time of the last message or tick. An earlier time shows that the clock was set back.
     last_time: Timestamp,
     /// Whether this node is waiting for a member that knows the cluster.
     is_joining: bool,
@@ -234,7 +234,8 @@ impl ReplicationEngine {
         }
         match received.message {
             Some(Message::Updates(frame)) => self.on_updates_received(counters, from, frame, now),
-            // The sender may not count the charges of this node in the same windows.
+            // The clocks differ too much, so the sender may not count the charges of this node in the same windows. Its
+            // acknowledgement is ignored.
             Some(Message::Ack(_))
                 if !self.settings.clock_limit.contains_time(received.sent_at, now) => {}
             Some(Message::Ack(ack)) => self.on_ack_received(from, ack, now),

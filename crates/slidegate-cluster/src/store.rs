@@ -18,10 +18,10 @@ use slidegate::{Limit, Store, StoreError, Timestamp};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::counters::{Attempt, CapPolicy, Counters};
+use crate::counters::{Attempt, Counters, OnMaxUnsynced};
 use crate::node::NodeHandle;
 
-/// The reciprocal of a share of a limit's units. A limit with less than this share left is nearly used.
+/// A limit is nearly used if less than an eighth of its units remains. This number is the reciprocal of that share.
 const NEARLY_USED_DIVISOR: u64 = 8;
 
 /// A connection between the store and the replication task. The store sends flush requests, and the task sends
@@ -83,7 +83,7 @@ pub struct ClusterStore<C> {
     sync_wait: Duration,
     unsynced_denials: Arc<AtomicU64>,
     node: Option<Arc<NodeHandle>>,
-    /// The calls that this node has admitted. They are not replicated.
+    /// The records of idempotent calls that this node has admitted. They are not replicated.
     calls: Arc<CallRecordTable>,
 }
 
@@ -152,7 +152,11 @@ impl<C: Clock> ClusterStore<C> {
     }
 
     #[inline]
-    fn try_charge(&self, hits: &[Hit<'_>], cap_policy: CapPolicy) -> Result<Attempt, StoreError> {
+    fn try_charge(
+        &self,
+        hits: &[Hit<'_>],
+        cap_policy: OnMaxUnsynced,
+    ) -> Result<Attempt, StoreError> {
         let attempt = self.counters.charge_call(hits, self.clock.now(), cap_policy)?;
         if let Attempt::Decided(result) = &attempt
             && !self.counters.progress().is_alone()
@@ -173,8 +177,8 @@ impl<C: Clock> ClusterStore<C> {
     ) -> Result<ChargeResult, StoreError> {
         let mut progress = self.replication.progress.subscribe();
         while !self.sync_wait.is_zero() {
-            // Must follow `subscribe`, so that progress in between is seen as a change.
-            if let Attempt::Decided(result) = self.try_charge(hits, CapPolicy::Wait)? {
+            // The attempt must follow `subscribe`, so that progress during the attempt ends the next wait.
+            if let Attempt::Decided(result) = self.try_charge(hits, OnMaxUnsynced::Wait)? {
                 return Ok(result);
             }
             self.replication.request_flush();
@@ -182,12 +186,12 @@ impl<C: Clock> ClusterStore<C> {
                 break;
             }
         }
-        match self.try_charge(hits, CapPolicy::Deny)? {
+        match self.try_charge(hits, OnMaxUnsynced::Deny)? {
             Attempt::Decided(result) => {
                 self.unsynced_denials.fetch_add(u64::from(!result.allowed), Ordering::Relaxed);
                 Ok(result)
             }
-            Attempt::Unsynced => unreachable!("`CapPolicy::Deny` always decides"),
+            Attempt::Unsynced => unreachable!("`OnMaxUnsynced::Deny` always decides"),
         }
     }
 
@@ -197,7 +201,7 @@ impl<C: Clock> ClusterStore<C> {
         hits: &[Hit<'_>],
         deadline: impl FnOnce() -> Instant,
     ) -> Result<ChargeResult, StoreError> {
-        match self.try_charge(hits, CapPolicy::Wait)? {
+        match self.try_charge(hits, OnMaxUnsynced::Wait)? {
             Attempt::Decided(result) => Ok(result),
             // Boxed, since most decisions do not wait and should not pay for a larger future.
             Attempt::Unsynced => Box::pin(self.retry_charge_until_deadline(hits, deadline())).await,
@@ -205,8 +209,8 @@ impl<C: Clock> ClusterStore<C> {
     }
 }
 
-/// A call with an id that is being decided. If it is dropped before, because the caller has cancelled the request, a
-/// repetition is decided again.
+/// A call with an id that is being decided. If it is dropped before it has a result, because the caller has cancelled
+/// the request, a repetition is decided again.
 struct PendingCall<'c, C: Clock> {
     store: &'c ClusterStore<C>,
     hits: &'c [Hit<'c>],
@@ -262,7 +266,7 @@ impl<C: Clock> Store for ClusterStore<C> {
         Ok(results)
     }
 
-    /// A repetition is recognized only on the node that has admitted the call.
+    /// Decides a call with an id. A repetition is recognized only on the node that has admitted the call.
     async fn charge_once_async(
         &self,
         hits: &[Hit<'_>],
@@ -283,9 +287,9 @@ impl<C: Clock> Store for ClusterStore<C> {
         let result = self.calls.settle(settlement, now, || {
             self.counters.revert(settlement.reverted.iter().cloned(), now);
             for charge in &settlement.added {
-                // Never waits, because the hit never denies.
+                // The charge never waits for other nodes, because a reported hit never denies.
                 let hit = charge.reported_hit();
-                added = self.counters.charge_call(&[hit], now, CapPolicy::Deny).map(drop);
+                added = self.counters.charge_call(&[hit], now, OnMaxUnsynced::Deny).map(drop);
             }
         });
         self.count_memory_of_calls(now);
@@ -308,8 +312,8 @@ impl<C: Clock> Store for ClusterStore<C> {
         let now = self.clock.now();
         self.counters.revert(receipt.charges_to_revert(adjustment), now);
         for charge in receipt.additional_charges(adjustment) {
-            // Never waits, because the hit never denies.
-            self.counters.charge_call(&[charge.reported_hit()], now, CapPolicy::Deny)?;
+            // The charge never waits for other nodes, because a reported hit never denies.
+            self.counters.charge_call(&[charge.reported_hit()], now, OnMaxUnsynced::Deny)?;
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ pub enum TransportEvent {
     /// The link to this peer is down. The last frames may be lost. The transport tries to reconnect.
     LinkDown(Incarnation),
     /// An authenticated node has introduced itself.
-    Met(NodeInfo),
+    NodeIntroduced(NodeInfo),
 }
 
 /// Traffic of all links to and from one node. Counting starts when the node becomes known, and starts again if the node
@@ -63,8 +63,8 @@ pub trait Transport: Send + 'static {
     /// Peers without an address are ignored.
     fn set_peers(&mut self, peers: &[NodeInfo]);
 
-    /// Connects to an address once, so that this node and the node there meet. Does not wait: [`TransportEvent::Met`]
-    /// follows if both succeed.
+    /// Connects to an address once, so that this node and the node there meet. Does not wait: [`TransportEvent::NodeIntroduced`]
+    /// follows if the connection and the handshake succeed.
     fn introduce(&mut self, address: SocketAddr);
 
     /// Sends a frame to a peer without waiting. The frame is dropped if the link is down, the frame is too long, or the

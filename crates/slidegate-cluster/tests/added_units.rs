@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use slidegate::store::{ClusterOptions, Hit, Key, OnPartition, Scope};
 use slidegate::{Algorithm, Align, Limit, Timestamp};
-use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
+use slidegate_cluster::counters::{Attempt, CounterSettings, Counters, OnMaxUnsynced};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
@@ -63,7 +63,7 @@ impl TestNode {
     fn charge(&self, now: Timestamp) -> Option<u64> {
         let values = ["a".into()];
         let hit = Hit::new(Key::new(&self.scope, &values), &self.limit, 1);
-        match self.counters.charge_call(&[hit], now, CapPolicy::Deny).unwrap() {
+        match self.counters.charge_call(&[hit], now, OnMaxUnsynced::Deny).unwrap() {
             Attempt::Decided(result) => result.allowed.then(|| result.outcomes[0].remaining()),
             Attempt::Unsynced => panic!("unsynced although all charges are acknowledged"),
         }

@@ -20,7 +20,7 @@ use slidegate::{
     SyncStore, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
-use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
+use slidegate_cluster::counters::{Attempt, CounterSettings, Counters, OnMaxUnsynced};
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::{FlushSeq, ReplicatedCounters};
@@ -261,7 +261,7 @@ impl SynchronizedNodes {
 
     /// Decides a request on one node, and returns the result.
     fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
-        match self.nodes[node].charge_call(hits, now, CapPolicy::Wait).unwrap() {
+        match self.nodes[node].charge_call(hits, now, OnMaxUnsynced::Wait).unwrap() {
             Attempt::Decided(result) => result,
             Attempt::Unsynced => panic!("unsynced although all charges are acknowledged"),
         }

@@ -19,8 +19,9 @@ local function key_expiry(now, reset, window_us, margin_s)
   return expiry_s, ms + -ms % 1 + margin_s * 1000
 end
 
--- Returns the time in seconds until which a key is known to exist, and its new time to live in milliseconds, after a
--- clock has stepped back. Its units now count until `reset` has passed. The recorded expiry is a time of the old clock.
+-- After a clock has stepped back, returns the time in seconds until which a key is known to exist, and its new time to
+-- live in milliseconds. The units of the key now count until `reset` has passed. The recorded expiry is not used,
+-- because it is a time of the old clock.
 local function expiry_after_step(key, now, reset, window_us, margin_s)
   local _, ttl_ms = key_expiry(now, reset, window_us, margin_s)
   local left_ms = redis.call('PTTL', key)

@@ -22,8 +22,9 @@ for nth = 1, count do
   offset = offset + 41
 end
 
--- By key index: the shared values, and the new time to live in milliseconds of those to be written: 0 to keep it, and
--- IN_PLACE to keep it and the length of the value. Of logs, only the states may have changed.
+-- Tables by key index. `values` has the values that limits share. `ttls_ms` has the new time to live in milliseconds of
+-- each value to write: 0 keeps it, and IN_PLACE keeps it and the length of the value. `log_states` has the changed
+-- states of logs that have not changed otherwise.
 local IN_PLACE = -1
 local values, ttls_ms, log_states = {}, {}, {}
 if shared_keys > 0 and shared_keys < 4000 then values = call('MGET', _G.unpack(KEYS, 1, shared_keys)) end
@@ -46,8 +47,8 @@ local function extend_ttl(key_index, ttl_ms)
   if pending_ms > 0 and ttl_ms > pending_ms then ttls_ms[key_index] = ttl_ms end
 end
 
--- Returns whether the value of a key is foreign, the known expiry of the key, and the state in a slot. Sets the state
--- back if it is ahead.
+-- Returns whether the value of a key is foreign, the known expiry of the key, and the state in a slot. If the state is
+-- ahead of `now`, because a clock has stepped back, sets it back.
 local function read_slot(key_index, limit, phase)
   local value = values[key_index]
   local position, is_foreign = find_slot(value, limit.tag)
@@ -177,7 +178,8 @@ end
 -- Returns the replies for the hits of a request with a foreign value.
 local function wrong_type_replies(hits) return pack(REPLY, 2, 0, 0, 0, 0, 0):rep(hits) end
 
--- Decides a single hit. An admission of 16 or more means that it is charged even if it does not fit.
+-- Decides a single hit. The bit 16 of the admission code (see `decide_any`) means that the hit is charged even if it
+-- does not fit.
 local function decide_single(key_index, limit, cost, required, admission, phase, mode)
   local take = 0
   if mode == 1 and cost > 0 and (admission % 16 < 12 or admission < 64) then take = admission % 32 >= 16 and 2 or 1 end
@@ -206,8 +208,8 @@ local function decide_single(key_index, limit, cost, required, admission, phase,
 end
 
 -- Decides requests of one unit each, all enforced, under one limit of slots, for the keys with these indexes. Replaces
--- each index by the reply, because a new table would have to grow. A slot is nearly always the only one of its value, so
--- the code for that is inline.
+-- each index by the reply, because a new table would have to grow. A value nearly always has only one slot, so the code
+-- for this case is inline.
 local function decide_slot_units(key_indexes, count, limit)
   local decide, tag, max, extra = limit.decide_slot, limit.tag, limit.max, limit.extra
   local tick_us, window, debt = limit.tick_us, limit.window, limit.debt
@@ -245,7 +247,8 @@ local function decide_slot_units(key_indexes, count, limit)
   end
 end
 
--- Does the same under a limit of logs. A log, too, is nearly always the only one of its value.
+-- Decides requests of one unit each under one limit of logs, in the same way as `decide_slot_units`. A value nearly
+-- always has only one log.
 local function decide_log_units(key_indexes, count, limit)
   local decide, tick_us, window, max, extra, tag =
     limit.decide_log, limit.tick_us, limit.window, limit.max, limit.extra, limit.tag
@@ -285,8 +288,8 @@ local function decide_unit_run(count, limit)
   end
 end
 
--- The hits of a request until it is known whether all fit: the values to write and reply; or false instead of a limit,
--- and the reply, for a hit that charges nothing.
+-- The hits of a request until it is known whether all fit. `pending` has, for each hit, the limit and the values to
+-- write and reply. For a hit that charges nothing, it has false and the reply.
 local pending, slot_bytes = {}, {}
 
 -- Decides hits that are all enforced, each of a slot of its own. Charges each until one does not fit, and writes the

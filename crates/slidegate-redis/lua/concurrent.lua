@@ -44,12 +44,13 @@ local function decide(key, now, _, ttl_us, max, skew_ms, margin_s, required, cos
   local id = now > newest and now or newest + 1
   call('ZREMRANGEBYSCORE', key, 0, now)
   call('ZADD', key, -id, 'newest', -now, 'clock')
-  -- There are never more live permits than max.
+  -- A hit that is charged above the limit is charged only as far as units remain: there are never more live permits
+  -- than max.
   local units = math.max(math.min(cost, remaining), 0)
   local expires = now + ttl_us + skew_ms * 1000
   for nth = 1, units do call('ZADD', key, expires, ('%.0f:%d'):format(id, nth)) end
   if units > 0 and expires - now > reset then reset = expires - now end
-  -- The id of the newest permit is kept until all permits would have expired.
+  -- The id of the newest permit is kept until all permits would have expired, so that no id is used twice.
   local _, ttl_ms = key_expiry(now, reset > ttl_us and reset or ttl_us, 0, margin_s)
   call('PEXPIRE', key, ttl_ms)
   return units, remaining - units, reset, fits and 0 or 1, id

@@ -1,10 +1,11 @@
--- The algorithm of algorithm/fixed_window.rs: one count per window, in `small` if it is less than 2^32, and otherwise in
--- `large`. The other one is 0. `last` is the time of the last charge. With a
--- calendar, window number `boundary` begins at the period boundary that is nearest to the client's time, and `now` has the
--- phase of the period before this boundary. The phase grows by `step_s` seconds at the boundary: for a decision after the
--- boundary, and for a late decision, which finds a state of the next period.
+-- The algorithm of algorithm/fixed_window.rs: one count per window, in `small` if it is less than 2^32, and otherwise
+-- in `large`; the other one is 0. `last` is the time of the last charge. With a calendar, the window with the number
+-- `boundary` begins at the period boundary that is nearest to the client's time, and `now` has the phase of the period
+-- before this boundary. The phase grows by `step_s` seconds at the boundary. So `step_s` is added for a decision after
+-- the boundary, and for a late decision, which finds a state of the next period.
 --
--- Every `decide` of a slot returns nil and the state that is set back if the state is ahead of `now`.
+-- If the state is ahead of `now`, because a clock has stepped back, every `decide` of a slot returns nil and the state
+-- set back.
 local function decide(now, _, window, max, boundary, step_s, required, cost, take, last, large, small)
   local window_end = last - last % window + window
   if boundary > 0 and now >= boundary * window then now, boundary = now + step_s * 1000000, 0 end

@@ -6,13 +6,14 @@ if now < 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
 end
--- The numbers of the keys of the requests, if a key has several requests. Otherwise the nth request is for the nth key.
+-- If a key has several requests, the argument ends with the index of the key of each request. Otherwise the nth request
+-- is for the nth key.
 local has_key_indexes = offset <= #arg
 local requests = has_key_indexes and (#arg + 1 - offset) / 2 or keys
 local values, replies = call('MGET', _G.unpack(KEYS, 1, keys)), {}
 for nth = 1, requests do
   local key_index = has_key_indexes and unpack('<H', arg, offset + 2 * nth - 2) or nth
-  -- MGET skips keys of other types.
+  -- MGET returns no value for a key of another type. GET then returns an error.
   local key = KEYS[key_index]
   local value = values[key_index] or redis.pcall('GET', key) or ''
   -- Any other error, such as a missing permission, ends the script.

@@ -6,11 +6,11 @@
 
 local {{found@, expiry_s@, a@, b@, c@, }}other_slots, is_foreign
 local {{charged@, remaining@, reset@, retry@, charged_at@, remaining_before@, reset_before@, }}known_expiry_s, reply, take
--- Repeated only if the clock has stepped back, with a value whose slots are set back.
+-- The loop runs again only if the clock has stepped back: then with a value whose slots are set back.
 repeat
   local is_set_back = false
   known_expiry_s = 0
-  -- Usually the value consists of these slots in this order. If not, they are searched.
+  -- Usually the value consists of the slots of these limits, in their order. Otherwise each slot is searched.
   if #value == {{28 + }}0 then {{found@, expiry_s@, a@, b@, c@, }}other_slots = unpack('<{{I4I4ddI4}}', value) end
   if {{found@ == tag@ and }}true then
     other_slots = nil

@@ -21,7 +21,8 @@ local function open_entries(section, log_tag)
   local reference = ticks[1] or newest
   oldest_first = reference - (reference - oldest_first) % 4294967296
 
-  -- Removes the first entries, which have left the window. The first charge of the newest entry is known.
+  -- Removes the first entries, which have left the window. If only the newest entry is left, the tick of its first
+  -- charge is known. Otherwise the first charge is after the last removed entry.
   local function remove_first(count)
     local kept = #ticks - count
     if count > 0 then oldest_first = kept == 1 and newest - span or ticks[count] + 1 end

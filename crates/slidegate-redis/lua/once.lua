@@ -11,7 +11,8 @@ local ttl_ms, hits = unpack('<dH', ARGV[1], 25)
 local record_key = KEYS[#KEYS]
 local record = call('GET', record_key)
 if record then
-  -- If the clock of Redis has stepped back, the record counts as new. A settled record is kept for longer.
+  -- If the clock of Redis has stepped back, the record would live too long, so its time to live begins again. A settled
+  -- record may be kept for longer.
   if record:byte(25) ~= 1 and call('PTTL', record_key) > ttl_ms + 1000 then
     call('PEXPIRE', record_key, ('%d'):format(ttl_ms))
   end

@@ -3,7 +3,8 @@
 if revert_bytes == 53 then
   local tag, _, _, tick_us, _, cost, charged_at = unpack('<I4I4ddddd', ARGV[1], 53)
   local head = call('GETRANGE', KEYS[1], '0', '32')
-  -- A width of 8 means that the log has more units than these fields can have.
+  -- A width of 8 means that the log has more units than the 32-bit fields of its head can have, so it is not changed
+  -- here.
   if #head == 33 and head:byte(33) < 8 then
     local found_tag, _, newest, used, span, newest_units = unpack('<I4I4dI4I4I4', head)
     local tick = charged_at / tick_us

@@ -98,7 +98,7 @@ local function decide(key, now, precision_us, window, max, counted, margin_s, re
   local offset = HEAD_BYTES + running % counted * width
   local sum = unpack(format, value, offset + 1) + cost
   total = used + cost
-  -- At the largest count, a charge adds no units: the newest bucket with units is an earlier one.
+  -- At the largest count, a charge may add no units. The newest bucket with units is then an earlier one.
   newest = running
   while sum == 0 and newest > running - counted + 1 and unpack(format, value, HEAD_BYTES + newest % counted * width + 1) == 0 do
     newest = newest - 1

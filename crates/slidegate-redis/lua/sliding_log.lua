@@ -39,7 +39,7 @@ local function open_log(key, max)
   if value == '' then return value end
   if #value < HEAD_BYTES then return nil end
   local last, total, sum, first, len, cap, oldest, newest, expiry_s = unpack(HEAD, value)
-  -- The same checks as in `decide`.
+  -- The same checks as in `decide` recognize a foreign value.
   if len > cap or cap > 4194304 or last < 0 or last > 2 ^ 53 or last % 1 ~= 0 then return nil end
   if sum < 0 or sum > 2 ^ 52 or sum % 1 ~= 0 or (cap > 160 and cap % 64 > 0) then return nil end
   if is_small and #value ~= HEAD_BYTES + cap * 4 + (cap > 160 and cap / 8 or 0) then return nil end
@@ -53,7 +53,8 @@ local function open_log(key, max)
     while low < high do
       local middle = (low + high) / 2
       middle = middle - middle % 1
-      -- If this word is a cost, the previous one is needed. When the range fits one chunk, that chunk is read.
+      -- If this word is a cost, the word before it has the tick. A range of less than 64 words is read from its start,
+      -- so that one call of Redis reads all its words.
       word_at(high - low < 64 and low - 1 or middle - 1)
       local at, word = middle, word_at(middle)
       if word >= WRAP then at, word = middle - 1, word_at(middle - 1) end
@@ -73,7 +74,7 @@ local function open_log(key, max)
     local both = bytes(place, count - wrapped)
     if wrapped > 0 then both = both .. bytes(0, wrapped) end
     local all = { unpack('<' .. ('I4'):rep(count), both) }
-    -- The last result of `unpack` is a position.
+    -- The last result of `unpack` is a position, and not a word.
     all[count + 1] = nil
     return all
   end
@@ -91,7 +92,8 @@ local function open_log(key, max)
 
   -- Returns the units of all charges before the one that begins with the nth word.
   local function units_before(nth)
-    -- Each charge has as many units as words.
+    -- If the log has as many units as words, each charge has too, so the number of words before the charge is the
+    -- number of units.
     if total == len then return nth end
     local from, units = 0, 0
     if is_marked and phase + nth >= BLOCK then
@@ -100,7 +102,8 @@ local function open_log(key, max)
     end
     if from == nth then return units end
     for at, word in ipairs(words(from, nth)) do
-      -- If a block begins with a cost, its mark includes it.
+      -- If a block begins with the cost of a charge, the charge begins before the block, so the mark of the block
+      -- includes the cost.
       if word < WRAP then
         units = units + 1
       elseif at > 1 then
@@ -124,7 +127,7 @@ local function open_log(key, max)
       while low < high do
         local middle = (low + high + 1) / 2
         middle = middle - middle % 1
-        -- When the range fits one chunk, that chunk is read.
+        -- A range of less than 32 marks is read from its start, so that one call of Redis reads all its marks.
         if high - low < 32 then mark(low > 0 and low or 1) end
         if mark(middle) < wanted then low = middle else high = middle - 1 end
       end
@@ -207,7 +210,7 @@ local function decide(key, now, tick_us, window, max, _, margin_s, required, cos
         used = expired_words < len and total - units_before(expired_words) or 0
         break
       end
-      -- The same as `word_reader`, which would be slower: usually only one word is needed.
+      -- Reads one word. `word_reader` does the same, but is slower, because usually only one word is needed.
       local at = (first + expired_words) % cap * 4 + HEAD_BYTES
       if at + 4 > from + #chunk or at < from then
         chunk, from = call('GETRANGE', key, ('%d'):format(at), ('%d'):format(at + 31)), at

@@ -96,10 +96,10 @@ local function decide(value, now, tick_us, window, max, resolution, required, co
       and (elapsed + span) * resolution < window) then
       if left_tick then entries = value:sub(from) end
       newest_units = newest_units + cost
-      -- At the largest number of units, nothing is charged.
+      -- At the largest number of units, the cost is reduced to 0: nothing is charged, and the entry keeps its tick.
       if cost > 0 then span, newest = span + elapsed, charge_tick end
     else
-      -- The newest entry is now one of the others.
+      -- The charge begins a new entry, so the entry that was the newest is moved to the others.
       oldest_first = oldest_first or unpack('<I4', value, 34)
       entries = value:sub(from)
       if newest_units > 65535 and width == 2 then

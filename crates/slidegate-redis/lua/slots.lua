@@ -3,7 +3,7 @@
 local SLOT = '<I4I4ddI4'
 
 -- Returns the position of the slot with a tag, or nil; and true if the value was not written by slidegate. A foreign
--- value without such a slot may have a valid length by chance, but every state begins with a whole number.
+-- value may have a valid length by chance. So if no slot has the tag, each state must begin with a whole number.
 local function find_slot(value, tag)
   if #value % 28 > 0 then return nil, true end
   for position = 1, #value, 28 do

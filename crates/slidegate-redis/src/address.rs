@@ -93,7 +93,8 @@ impl FromStr for Address {
 fn parse_single_server_address(text: &str, parameters: &[&str]) -> Result<Address, AddressError> {
     let invalid = |problem: &str| AddressError::SingleServerForm(problem.to_owned());
     if text.contains('#') {
-        // The fragment `#insecure` of the `redis` crate is not supported: certificates are always verified.
+        // The `redis` crate reads the fragment `#insecure` of a URL as a request to skip the verification of
+        // certificates. It is rejected here, because certificates are always verified.
         return Err(invalid("a fragment (`#`) is not allowed: in a password, write %23"));
     }
     let query = text.split_once('?').map_or("", |(_, query)| query);
@@ -132,8 +133,9 @@ fn parse_server_url(text: &str) -> Result<ConnectionInfo, &'static str> {
     if info.redis_settings().password().is_none() {
         return Ok(info);
     }
-    // A user with the documented rights may not call `CLIENT SETINFO`. Without a login, this call makes sure that the
-    // server responds before the connection is used.
+    // With a login, the `redis` crate must not call `CLIENT SETINFO` after it has connected, because a user with the
+    // documented rights may not call it. Without a login, the call stays: it makes sure that the server responds before
+    // the connection is used.
     let settings = info.redis_settings().clone().set_skip_set_lib_name();
     Ok(info.set_redis_settings(settings))
 }
@@ -183,7 +185,8 @@ fn parse_sentinel_address(scheme: &str, rest: &str) -> Result<Address, AddressEr
     let sentinels: Result<Vec<_>, _> =
         hosts.iter().map(|host| parse_server_url(&sentinel_url(host))).collect();
     let sentinels = sentinels.map_err(invalid)?;
-    // The host is a placeholder: only the credentials and the database are used.
+    // The host `localhost` is a placeholder. Only the credentials and the database of this URL are used, because the
+    // Sentinels report the host of the master.
     let login = parse_server_url(&format!("{scheme}://{user}localhost/{}", parameter("db")))
         .map_err(invalid)?;
     let names: Vec<String> = sentinels.iter().map(|info| host_and_port(info.addr())).collect();
@@ -259,7 +262,8 @@ fn address_without_credentials(info: &ConnectionInfo) -> String {
         }
         ConnectionAddr::Unix(path) if db == 0 => format!("unix://{}", path.display()),
         ConnectionAddr::Unix(path) => format!("unix://{}?db={db}", path.display()),
-        // The enum is non-exhaustive.
+        // `ConnectionAddr` of the `redis` crate is non-exhaustive, so kinds of addresses that it adds later need a text
+        // too.
         _ => "redis".to_owned(),
     }
 }

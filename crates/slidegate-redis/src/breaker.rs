@@ -51,7 +51,7 @@ pub struct CallPass {
     epoch: u64,
 }
 
-/// A change of state, to be logged.
+/// A change of state of the breaker, which the caller logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateChange {
     /// The breaker opened: calls are rejected until a probe succeeds.
@@ -79,7 +79,8 @@ pub struct Breaker {
     outage: Mutex<OutageState>,
 }
 
-/// The state of an outage: the time during which the breaker is open or probing. Not used while the breaker is closed.
+/// The state of the current outage. An outage is the time during which the breaker is open or probing. Not used while
+/// the breaker is closed.
 #[derive(Debug, Default)]
 struct OutageState {
     opened_at: Timestamp,
@@ -182,11 +183,12 @@ impl Breaker {
     /// Decides about a call under the lock. Makes the call a probe, unless another thread has begun a probe first.
     fn start_probe_if_due(&self, now: Timestamp) -> BreakerDecision {
         let _outage = self.lock_outage_state();
-        // Another thread may have begun a probe.
+        // Another thread may have begun a probe, or closed the breaker, before this thread got the lock. Then this call
+        // is not a probe.
         if let Some(decision) = self.decide_without_probe(now) {
             return decision;
         }
-        // Bounds the time that a lost probe blocks others.
+        // If the result of this probe is never reported, another probe is allowed after this timeout.
         self.reject_calls_until(now.after(self.settings.probe_timeout));
         BreakerDecision::Probe(CallPass { epoch: self.advance_epoch(2) })
     }
@@ -337,7 +339,8 @@ impl WindowCallCounts {
         let number = (now.as_micros() / FAILURE_WINDOW_US) % (1 << Self::PACKED_WINDOW_NUMBER_BITS);
         let Self { calls, failed: before, .. } =
             if number == self.number { self } else { Self { number, calls: 0, failed: 0 } };
-        // Only the first million calls of a window count.
+        // The field for the number of calls is full after a million calls, so further calls of the window are not
+        // counted.
         if calls == Self::MAX_PACKED_CALL_COUNT {
             return self;
         }

@@ -19,12 +19,15 @@ use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
 /// it is higher than the maximum of any limit.
 pub const MAX_ENCODED_COST: u64 = MAX_UNITS + 1;
 
-/// Code at the start of a batch header, for requests that each charge one unit of the same limit.
+/// Format code in the header of a request in a batch call: several requests follow, which each charge one unit of the
+/// same limit.
 const FORMAT_CODE_SINGLE_UNIT_REQUESTS: u8 = 0;
-/// Code at the start of a batch header, for one request with only enforced hits. Each of these hits can deny the
-/// request alone, is charged only if the request is admitted, and has its own slot in a shared Redis value.
+/// Format code in the header of a request in a batch call: one request follows, with only enforced hits. Each of these
+/// hits can deny the request alone, is charged only if the request is admitted, and has its own slot in a shared Redis
+/// value.
 const FORMAT_CODE_ONLY_ENFORCED_HITS: u8 = 1;
-/// Code at the start of a batch header, for one request with any hits: for example, hits that never deny the request.
+/// Format code in the header of a request in a batch call: one request follows, with any hits, for example hits that
+/// never deny the request.
 const FORMAT_CODE_ANY_HITS: u8 = 2;
 
 /// A call of a script: the script, the Redis keys and the encoded argument.
@@ -103,7 +106,8 @@ impl ScriptOperation for DecideBatch<'_> {
         self.0.iter().all(|request| request.mode == ScriptMode::Peek)
     }
 
-    /// The result of a request is a failure if one of its keys has a value that slidegate has not written.
+    /// Returns one result for each request. It is a failure if a key of the request has a value that slidegate has not
+    /// written.
     fn decode(&self, bytes: &[u8]) -> Result<Vec<ScriptResult>, DecodeError> {
         let (mut results, mut rest) = (Vec::with_capacity(self.0.len()), bytes);
         for request in self.0 {
@@ -178,7 +182,8 @@ pub fn build_single_hit_call<'s, 'k>(
 ) -> ScriptCall<'s, 'k> {
     let take = match (mode, hit.cost) {
         (ScriptMode::Peek, _) | (_, 0) => 0.0,
-        // Without the limits of its key, a hit blocks nothing, unless they have been decided.
+        // Whether a hit that blocks its key is charged depends on the limits before it, which this call does not have.
+        // So it is not charged, unless an earlier call has decided that it is: its number of limits is then 0.
         _ if hit.charge.block().is_some_and(|block| block.limits > 0) => 0.0,
         _ if hit.is_charged_above_limit() => 2.0,
         _ => 1.0,
@@ -218,7 +223,7 @@ pub fn build_batch_call<'s, 'k>(
     requests: &[&'k ScriptRequest],
 ) -> ScriptCall<'s, 'k> {
     let hits = || requests.iter().flat_map(|request| &request.hits);
-    // The values that are read with one MGET come first.
+    // The keys of values that several limits share come first, because the script reads these values with one `MGET`.
     let (mut key_indexes, mut keys, mut algorithms) =
         (RedisKeyIndexes::new(), Keys::new(), AlgorithmSet::default());
     let mut shared_keys = 0;

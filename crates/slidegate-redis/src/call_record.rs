@@ -1,5 +1,5 @@
-//! Script calls that read and write the record of a call: a charge with an id, and a settlement. `record_change.rs` has
-//! the calls for a charge whose keys are in several slots.
+//! Script calls for a charge with an id and for a settlement. They write the record of the call, and read it so that a
+//! repetition is not carried out again. `record_change.rs` has the calls for a charge whose keys are in several slots.
 
 mod record_change;
 
@@ -22,11 +22,11 @@ use crate::script_request::{KeyedHit, ScriptRequest};
 pub use record_change::RecordChange;
 
 /// Status of a script call: the script has carried it out, and it repeats no earlier call.
-const STATUS_NOW: u8 = 0;
+const STATUS_CARRIED_OUT: u8 = 0;
 /// Status of a script call: the same call was carried out before.
 const STATUS_REPEATED: u8 = 1;
-/// Status of a script call: another call was carried out before.
-const STATUS_OTHER: u8 = 2;
+/// Status of a script call: another call with the same id was carried out before, so this call was rejected.
+const STATUS_OTHER_CALL: u8 = 2;
 
 /// Status of a script call: the same call is being decided now.
 const STATUS_IN_PROGRESS: u8 = 3;
@@ -40,7 +40,7 @@ pub struct OnceCall {
     ttl: Duration,
 }
 
-/// The beginning of a record.
+/// The beginning of the record of a call: the digests that recognize a repetition, and the time of the call.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordHead {
     request_digest: u64,
@@ -73,7 +73,7 @@ impl RecordHead {
     fn decode_existing(&self, bytes: &[u8], hits: usize) -> Result<OnceReply, DecodeError> {
         let (status, rest) = bytes.split_first().ok_or(DecodeError::Malformed)?;
         match *status {
-            STATUS_OTHER if rest.is_empty() => Ok(OnceReply::OtherRequest),
+            STATUS_OTHER_CALL if rest.is_empty() => Ok(OnceReply::OtherRequest),
             STATUS_IN_PROGRESS if rest.is_empty() => Ok(OnceReply::InProgress),
             STATUS_REPEATED => {
                 let (hits_digest, rest) = rest.split_first_chunk().ok_or(DecodeError::Malformed)?;
@@ -94,7 +94,8 @@ impl RecordHead {
 #[derive(Debug)]
 pub enum OnceReply {
     Decided(ScriptReply),
-    /// The reply to the first call; `None` if that had other hits.
+    /// The call repeats an earlier one. `reply` is the reply to the first call, or `None` if the first call had other
+    /// hits.
     Repeated {
         reply: Option<ScriptReply>,
         age: Duration,
@@ -139,7 +140,7 @@ impl ScriptOperation for OnceCall {
         ScriptCall { argument, ..call }
     }
 
-    /// The record of the call makes a repetition return the first reply.
+    /// Returns `true`: the script finds the record of the first call, and returns the reply to the first call again.
     fn is_repeatable(&self) -> bool {
         true
     }
@@ -147,7 +148,9 @@ impl ScriptOperation for OnceCall {
     fn decode(&self, bytes: &[u8]) -> Result<OnceReply, DecodeError> {
         let hits = self.request.hits.len();
         match bytes.split_first() {
-            Some((&STATUS_NOW, reply)) => ScriptReply::decode(hits, reply).map(OnceReply::Decided),
+            Some((&STATUS_CARRIED_OUT, reply)) => {
+                ScriptReply::decode(hits, reply).map(OnceReply::Decided)
+            }
             _ => self.head.decode_existing(bytes, hits),
         }
     }
@@ -172,10 +175,10 @@ impl OnceReply {
 pub struct SettleCall<'c> {
     pub record_key: String,
     pub value_digest: u64,
-    /// The time for which the record is kept at least.
+    /// Minimum time for which the record is kept.
     pub record_ttl: Duration,
     pub reverted: Vec<&'c Charge>,
-    /// The hits that charge the added units.
+    /// The hits that charge the units which the settlement adds.
     pub added: ScriptRequest,
 }
 
@@ -213,7 +216,8 @@ impl ScriptOperation for SettleCall<'_> {
         }
         keys.push(&self.record_key);
         let mut argument = Vec::with_capacity(47 + revert.len() + add.len());
-        // The record of a call that is settled, and of which nothing else is known.
+        // The record to write if there is none: only the settlement is known, so the digests and the time of the call
+        // are 0.
         argument.extend([0; 24]);
         argument.push(1);
         argument.extend(self.value_digest.to_le_bytes());
@@ -229,22 +233,22 @@ impl ScriptOperation for SettleCall<'_> {
         ScriptCall { script, keys, argument }
     }
 
-    /// The record of the call makes a repetition return the first reply.
+    /// Returns `true`: the script finds the settlement in the record of the call, and does not apply it again.
     fn is_repeatable(&self) -> bool {
         true
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<SettleResult, DecodeError> {
         match bytes {
-            [STATUS_NOW] => Ok(SettleResult::Settled),
+            [STATUS_CARRIED_OUT] => Ok(SettleResult::Settled),
             [STATUS_REPEATED] => Ok(SettleResult::Repeated),
-            [STATUS_OTHER] => Ok(SettleResult::OtherValue),
+            [STATUS_OTHER_CALL] => Ok(SettleResult::OtherValue),
             _ => Err(DecodeError::Malformed),
         }
     }
 }
 
-/// Builds the call that decides a request with an id. Without the record of the call.
+/// Builds the part of a call with an id that decides the request. The caller adds the part for the record of the call.
 fn build_decide_once<'s, 'k>(
     scripts: &'s Scripts,
     now: Option<Timestamp>,

@@ -59,7 +59,8 @@ struct ClusterNodes {
     servers: Mutex<HashMap<String, Arc<Node>>>,
     /// Notified to refresh the slot map, because it is outdated or a call to a node has failed.
     refresh_requested: Notify,
-    /// The last error response, if the last attempt to refresh the map failed because of one.
+    /// The error response that made the last refresh of the map fail. `None` if the refresh succeeded or failed in
+    /// another way.
     rejection: Mutex<Option<StoreError>>,
 }
 
@@ -202,7 +203,8 @@ async fn refresh_slot_map_in_loop(
         match (before, is_refreshed) {
             (None | Some(false), false) => {
                 let error = nodes.no_slot_map_error();
-                // A later attempt may fail for another reason: the first one often times out.
+                // Logs each class of error separately: the first attempt often times out, and a later one shows the
+                // actual reason.
                 if never_reached_log.begin_line(error.class()) {
                     tracing::error!(
                         class = error.class(),
@@ -220,7 +222,8 @@ async fn refresh_slot_map_in_loop(
                 }
                 is_map_loaded.send_replace(Some(true));
             }
-            // Later outages are reported by the breakers of the masters.
+            // After the map was loaded once, this task logs no outage, because the circuit breakers of the masters
+            // report it.
             (Some(true), _) => {}
         }
         sleep(MIN_SLOT_MAP_REFRESH_INTERVAL).await;
@@ -350,7 +353,8 @@ fn parse_slot_ranges(response: &Value, node_address: &str) -> Vec<SlotRange> {
             _ => String::new(),
         };
         let host = match host.as_str() {
-            // The node does not know its own host.
+            // An empty host or `?` means that the node does not know its own host. The host of `node_address` is then
+            // used.
             "" | "?" => responding_host()?,
             host if host.contains(':') => format!("[{host}]"),
             host => host.to_owned(),

@@ -52,7 +52,7 @@ pub struct Waiter<J, R> {
 struct Claim(AtomicBool);
 
 impl Claim {
-    /// Returns `true` for the first caller.
+    /// Takes the right to decide. Returns `true` for the first caller, and `false` for later ones.
     fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -223,7 +223,7 @@ impl<K: CoalesceKey, J, R> WaitHandle<K, J, R> {
         let mut state = self.coalescer.state.lock();
         let CoalescerState { waiters_by_key, waiter_count, .. } = &mut *state;
         let Some(waiters) = waiters_by_key.get_mut(&self.key) else { return };
-        // Ids ascend from the front to the back.
+        // Ids ascend from the front to the back of the queue, so a binary search finds the job.
         let found = waiters.binary_search_by_key(&self.id, |other| other.id);
         let removed = found.ok().and_then(|index| waiters.remove(index));
         *waiter_count -= usize::from(removed.is_some());

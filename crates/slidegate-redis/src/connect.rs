@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::address::SentinelTarget;
 use crate::connection::{
-    Connection, ConnectionHandle, ConnectionState, ReconnectingConnection, Reports,
+    Connection, ConnectionHandle, ConnectionReports, ConnectionState, ReconnectingConnection,
 };
 use crate::connector::Connector;
 use crate::failure;
@@ -31,9 +31,9 @@ const INITIAL_RECONNECT_BACKOFF: Duration = Duration::from_millis(20);
 /// Maximum backoff between two connection attempts.
 const MAX_RECONNECT_BACKOFF: Duration = Duration::from_millis(500);
 
-/// Creates a connection that a background task opens, and replaces whenever it is lost. `on_reconnect` is called when the
-/// first connection succeeds, when a connection to another server succeeds, and when a connection succeeds after a failed
-/// attempt, or after the server has closed the previous connection. `call_timeout` is the timeout of calls.
+/// Creates a connection that a background task opens, and replaces whenever it is lost. `call_timeout` is the timeout
+/// of calls. The task calls `on_reconnect` after the first connection, after a connection to another server, and after
+/// a connection that follows a failed attempt or a close by the server.
 pub fn open(
     mut source: ConnectionSource,
     call_timeout: Duration,
@@ -41,7 +41,7 @@ pub fn open(
 ) -> ReconnectingConnection {
     let (publish, current) =
         watch::channel(Err("the first connection attempt has not finished".to_owned()));
-    let reports = Arc::<Reports>::default();
+    let reports = Arc::<ConnectionReports>::default();
     let task_reports = reports.clone();
     let maintain = async move || {
         let (source, on_reconnect) = (&mut source, &mut on_reconnect);
@@ -92,7 +92,8 @@ impl ConnectionSource {
         sentinels.refresh_master().await;
         loop {
             let connector = sentinels.connector()?;
-            // A server that hangs would delay the connection to its successor until the attempt times out.
+            // Ends the attempt if the Sentinels report another master. Otherwise, a master that hangs would delay the
+            // connection to its successor until the attempt times out.
             tokio::select! {
                 connection = connect_to_master(&connector) => {
                     return Ok((connection?, connector.address().to_string()));
@@ -129,11 +130,11 @@ async fn maintain_connection(
     source: &mut ConnectionSource,
     call_timeout: Duration,
     publish: &watch::Sender<ConnectionState>,
-    reports: &Reports,
+    reports: &ConnectionReports,
     on_reconnect: &mut impl FnMut(),
 ) {
     let mut backoff = INITIAL_RECONNECT_BACKOFF;
-    // After a panic, the numbers continue above all earlier ones.
+    // If this task has panicked and runs again, the numbers of connections continue above all earlier ones.
     let mut number = publish.borrow().as_ref().map_or(0, |handle| handle.number);
     number = number.max(reports.highest_replaced());
     let mut last_address = String::new();
@@ -141,7 +142,7 @@ async fn maintain_connection(
     let mut has_failed = false;
     // Whether an attempt has failed, or the server has closed a connection, since the last connection was opened.
     let mut was_interrupted = false;
-    // The doubtful connection, while another one is opened.
+    // A doubtful connection, on which Redis did not respond in time. It stays usable until another one is open.
     let mut doubtful: Option<Arc<Connection>> = None;
     loop {
         number += 1;
@@ -151,8 +152,8 @@ async fn maintain_connection(
                 None => connecting.await,
                 Some(connection) => match timeout(call_timeout, &mut connecting).await {
                     Ok(attempt) => attempt,
-                    // The login takes longer than calls may wait. The doubtful connection may work again; its new number
-                    // ends the doubt.
+                    // Opening another connection takes longer than the timeout of calls. The doubtful connection may
+                    // work again, so calls use it until then: with a new number, it no longer counts as doubtful.
                     Err(_) => {
                         publish_connection(publish, connection, number);
                         number += 1;
@@ -176,7 +177,8 @@ async fn maintain_connection(
                 }
                 connection
             }
-            // The server is slow or has too many connections, so the connection is kept.
+            // No other connection could be opened: the server is slow or has too many connections. The doubtful
+            // connection is kept.
             (Err(error), Some(connection)) if !connection.is_closed() => {
                 tracing::debug!(%error, "cannot replace the connection to Redis; keeping it");
                 publish_connection(publish, &connection, number);
@@ -185,7 +187,8 @@ async fn maintain_connection(
             (Err(error), _) => {
                 was_interrupted = true;
                 let cause = failure::message_of(&error);
-                // The circuit breaker reports an outage only after a request.
+                // The circuit breaker reports an outage only after a failed request, so a server that was never reached
+                // is logged here.
                 if last_address.is_empty() {
                     has_failed = true;
                     log_never_reached(&never_reached_log, &cause, source);
@@ -215,11 +218,13 @@ async fn maintain_connection(
             continue;
         }
         publish.send_modify(|state| *state = Err("connection lost; reconnecting".to_owned()));
-        // Not if a call rejected the connection, for example because its server is a replica: another one is no better.
+        // Whether the server has closed the connection. This is not the case if a call has rejected the connection, for
+        // example because its server is a replica: another connection to it is no better.
         let closed = reports.closed.load(Ordering::Acquire);
         was_interrupted = connection.is_closed() || closed >= number;
         drop(connection);
-        // A server that closes each connection at once must not be called in an endless loop.
+        // If the connection was lost at once, waits before the next attempt, because the server may close each
+        // connection at once.
         if connected_at.elapsed() < INITIAL_RECONNECT_BACKOFF {
             reports.wait_for_backoff(backoff).await;
             backoff = (2 * backoff).min(MAX_RECONNECT_BACKOFF);
@@ -229,7 +234,7 @@ async fn maintain_connection(
     }
 }
 
-/// Publishes the current connection.
+/// Makes a connection the current one, which calls use, under this number.
 fn publish_connection(
     publish: &watch::Sender<ConnectionState>,
     connection: &Arc<Connection>,

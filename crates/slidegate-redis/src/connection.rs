@@ -1,8 +1,8 @@
 //! The current connection to a Redis server, which is replaced when it is lost. `connect.rs` replaces it.
 //!
-//! The sockets are wrapped by this crate, and not by the client of the `redis` crate, because that client keeps three facts
-//! to itself: that a connection has been closed while no call is in flight (it reports this only with RESP3), whether the
-//! command of a failed call was written, and whether anything was received while a call waited.
+//! The sockets are wrapped by this crate, because the client of the `redis` crate does not report three facts: that a
+//! connection has been closed while no call is in flight (it reports this only with RESP3), whether the command of a
+//! failed call was written, and whether anything was received while a call waited.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -30,15 +30,15 @@ use crate::failure::{self, Failure};
 /// that a call succeeds if Redis has been started again.
 const BACKOFF_FOR_WAITING_CALL: Duration = Duration::from_millis(3);
 
-/// Time without a write after which a socket is examined before the next write. While calls follow each other closely,
-/// a close is noticed as soon as it arrives.
+/// Time without a write after which the next write first checks whether the server has closed the connection. While
+/// calls follow each other closely, a close is noticed without this check.
 const IDLE_TIME: Duration = Duration::from_micros(100);
 
 /// A shared connection that is replaced when it is lost.
 #[derive(Debug)]
 pub struct ReconnectingConnection {
     current: watch::Receiver<ConnectionState>,
-    reports: Arc<Reports>,
+    reports: Arc<ConnectionReports>,
     task: JoinHandle<()>,
 }
 
@@ -59,25 +59,26 @@ impl ConnectionHandle {
     }
 }
 
-/// Reports of calls to the background task.
+/// ConnectionReports of calls to the background task that replaces the connection.
 #[derive(Debug, Default)]
-pub struct Reports {
+pub struct ConnectionReports {
     /// Whether a connection has ever been established.
     pub was_connected: AtomicBool,
     /// The highest number of a lost connection. The current connection is closed and replaced if its number is not higher.
     lost: AtomicU64,
-    /// The highest number of a connection that the server has closed during a call. It is also lost.
+    /// The highest number of a connection that the server has closed during a call. Such a connection is also reported
+    /// as lost.
     pub closed: AtomicU64,
-    /// The highest number of a doubtful connection. The current connection is replaced if its number is not higher, but kept
-    /// until another one is open.
+    /// The highest number of a doubtful connection, on which Redis did not respond in time. If the number of the
+    /// current connection is not higher, it is replaced, but stays usable until another one is open.
     doubtful: AtomicU64,
     /// Notified after a report of a lost or doubtful connection.
     reported: Notify,
-    /// Notified while a call waits for a connection.
+    /// Notified while a call waits for a connection, so that the next attempt to connect begins sooner.
     wanted: Notify,
 }
 
-impl Reports {
+impl ConnectionReports {
     /// Returns the highest number of a connection that is to be replaced.
     pub fn highest_replaced(&self) -> u64 {
         self.lost.load(Ordering::Acquire).max(self.doubtful.load(Ordering::Acquire))
@@ -110,7 +111,7 @@ impl ReconnectingConnection {
     /// Creates a connection that `task` opens, and that it replaces as the reports request.
     pub fn new(
         current: watch::Receiver<ConnectionState>,
-        reports: Arc<Reports>,
+        reports: Arc<ConnectionReports>,
         task: JoinHandle<()>,
     ) -> Self {
         Self { current, reports, task }
@@ -209,10 +210,10 @@ impl Drop for ReconnectingConnection {
 pub struct Connection {
     /// Sends commands.
     pub commands: MultiplexedConnection,
-    traffic: Arc<Traffic>,
-    /// The channel is closed when the connection has been closed.
+    traffic: Arc<SocketTraffic>,
+    /// A channel without values. It is closed when the connection has been closed.
     open: watch::Receiver<()>,
-    _driver: Driver,
+    _driver: ConnectionTask,
 }
 
 impl Connection {
@@ -220,7 +221,7 @@ impl Connection {
     pub async fn log_in(
         login: &RedisConnectionInfo,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        traffic: Arc<Traffic>,
+        traffic: Arc<SocketTraffic>,
     ) -> RedisResult<Self> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let (commands, driver) =
@@ -230,7 +231,7 @@ impl Connection {
             driver.await;
             drop(open_sender);
         });
-        Ok(Self { commands, traffic, open, _driver: Driver(driver) })
+        Ok(Self { commands, traffic, open, _driver: ConnectionTask(driver) })
     }
 
     /// Sends a command. If `is_asking` is set, `ASKING` precedes it, because the slot is being migrated to the server.
@@ -251,7 +252,7 @@ impl Connection {
         tokio::select! {
             biased;
             response = &mut response => response,
-            // The response may have arrived just before.
+            // If the response arrived just before the connection was closed, it is returned instead of an error.
             () = self.closed() => poll_immediate(response)
                 .await
                 .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::BrokenPipe).into())),
@@ -274,7 +275,7 @@ impl Connection {
         self.traffic.writes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of reads so far.
+    /// Returns the number of reads so far. If the number does not change during a call, nothing was received.
     pub fn reads(&self) -> u64 {
         self.traffic.reads.load(Ordering::Relaxed)
     }
@@ -282,9 +283,9 @@ impl Connection {
 
 /// The task that reads and writes a connection. It is aborted when the connection is dropped.
 #[derive(Debug)]
-struct Driver(JoinHandle<()>);
+struct ConnectionTask(JoinHandle<()>);
 
-impl Drop for Driver {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -292,21 +293,21 @@ impl Drop for Driver {
 
 /// Numbers of reads and writes of a socket that transferred data.
 #[derive(Debug, Default)]
-pub struct Traffic {
+pub struct SocketTraffic {
     writes: AtomicU64,
     reads: AtomicU64,
 }
 
-/// A socket that counts its traffic. It fails a write without writing if the server has closed the connection, also
-/// before the runtime reports this.
+/// A socket that counts its reads and writes. A write to a connection that the server has closed fails without writing,
+/// even before the runtime has reported the close.
 pub struct Socket<S> {
     stream: S,
-    traffic: Arc<Traffic>,
+    traffic: Arc<SocketTraffic>,
     last_write: Instant,
 }
 
 impl<S: Peek> Socket<S> {
-    pub fn new(stream: S, traffic: &Arc<Traffic>) -> Self {
+    pub fn new(stream: S, traffic: &Arc<SocketTraffic>) -> Self {
         Self { stream, traffic: traffic.clone(), last_write: Instant::now() }
     }
 
@@ -314,7 +315,8 @@ impl<S: Peek> Socket<S> {
     fn check_is_open(&self) -> io::Result<()> {
         match self.stream.peek_byte() {
             Ok(0) => Err(io::ErrorKind::BrokenPipe.into()),
-            // With TLS, the end of the connection follows other data, which the driver reads first.
+            // Data can be read, so a close is not known yet. With TLS, a close follows other data, which the driver
+            // task reads first.
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
@@ -326,7 +328,8 @@ impl<S: Peek> Socket<S> {
 
 /// A stream whose next byte can be read without removing it.
 pub trait Peek {
-    /// Returns the number of bytes: 0 at the end of the stream. Does not wait.
+    /// Returns 1 if a byte can be read, and 0 at the end of the stream. Does not wait: fails with `WouldBlock` if there
+    /// is no data yet.
     fn peek_byte(&self) -> io::Result<usize>;
 }
 

@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::connection::{Connection, Socket, Traffic};
+use crate::connection::{Connection, Socket, SocketTraffic};
 use crate::tls::ClientTls;
 
 /// Interval of keepalive probes on a connection without traffic. It is short, because a probe costs little and keeps a
@@ -35,7 +35,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Creates a connector. Fails if there are files of certificates, and the address is not one of a TLS server.
+    /// Creates a connector. Fails if the settings name certificate files although the server does not use TLS.
     pub fn new(info: &ConnectionInfo, tls: &ClientTls) -> RedisResult<Self> {
         let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
         if tls.is_from_file() && !is_tls {
@@ -58,7 +58,7 @@ impl Connector {
     }
 
     async fn connect_and_log_in(&self) -> RedisResult<Connection> {
-        let (traffic, login) = (Arc::<Traffic>::default(), self.info.redis_settings());
+        let (traffic, login) = (Arc::<SocketTraffic>::default(), self.info.redis_settings());
         match (self.info.addr(), &self.tls) {
             (ConnectionAddr::Tcp(host, port), _) => {
                 let socket = open_tcp_socket(host, *port, &traffic).await?;
@@ -87,7 +87,7 @@ impl Connector {
 async fn open_tcp_socket(
     host: &str,
     port: u16,
-    traffic: &Arc<Traffic>,
+    traffic: &Arc<SocketTraffic>,
 ) -> RedisResult<Socket<TcpStream>> {
     let connects: Vec<_> = lookup_host((host, port))
         .await?
@@ -97,7 +97,7 @@ async fn open_tcp_socket(
         return Err(RedisError::from((ErrorKind::Io, "the host has no address")));
     }
     let (stream, _) = select_ok(connects).await?;
-    // Without it, a call that follows another one waits until Redis has acknowledged the first.
+    // Disables Nagle's algorithm, with which a call would wait until Redis has acknowledged the call before it.
     stream.set_nodelay(true)?;
     let options = SockRef::from(&stream);
     options.set_tcp_keepalive(

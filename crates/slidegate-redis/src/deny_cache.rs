@@ -163,7 +163,8 @@ impl DenyCache {
         let Some(entry) = self.entries.get(&counter) else {
             return CacheLookup::Missing;
         };
-        // Denials of another limit do not apply.
+        // The figures are of another limit with the same counter, for example of an earlier policy, so they do not
+        // apply.
         if entry.limit != hit.limit {
             return CacheLookup::Missing;
         }
@@ -173,12 +174,13 @@ impl DenyCache {
                 self.read_charged_units_table(counter).wrapping_sub(entry.version.charged_units);
             return entry.lookup_required_units(now, required, charged_units);
         }
-        // A denial does not apply if the clock has run back since.
+        // A denial does not apply if the clock has stepped back to a time before the denial.
         let is_same_cost =
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         match entry.denials.iter().find(is_same_cost) {
             Some(denial) => denial.denied_or_stale_at(now, entry.resets_at),
-            // After the denial of a lower cost, a higher cost does not pass without a call.
+            // A lower cost was denied, so a hit of a higher cost must not pass without a call, as hits of a sampled
+            // rule usually do.
             None if entry.denials.iter().any(|denial| denial.required <= required) => {
                 CacheLookup::Stale
             }
@@ -366,7 +368,8 @@ impl CachedCounterFigures {
             return denied;
         }
         let is_fresh = self.sent_at <= now && now < self.expires_at;
-        // If nothing is left, the counter may be in debt.
+        // Without free units, even a cost of 0 does not fit here: the counter may be in debt, and its figures are then
+        // not exact.
         let charged = i64::try_from(charged_units).unwrap_or(i64::MAX);
         let free = self.free.saturating_sub(charged);
         let fits = u64::try_from(free).is_ok_and(|free| required.max(1) <= free);

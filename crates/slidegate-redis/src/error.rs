@@ -18,7 +18,7 @@ pub enum ConnectError {
     Address {
         /// The address as given, without its password.
         address: String,
-        /// The cause.
+        /// The reason why the text is not an address.
         #[source]
         source: AddressError,
     },
@@ -27,7 +27,7 @@ pub enum ConnectError {
     Client {
         /// The address without its password.
         address: String,
-        /// The cause.
+        /// The reason why no client can be created.
         message: String,
     },
     /// The file of CA certificates cannot be read.
@@ -36,9 +36,9 @@ pub enum ConnectError {
         path.display()
     )]
     Ca {
-        /// The path of the file.
+        /// The path of the file with the CA certificates.
         path: PathBuf,
-        /// The cause.
+        /// The reason why the file cannot be used.
         message: String,
     },
     /// The certificate of the client or its private key cannot be read.
@@ -47,9 +47,9 @@ pub enum ConnectError {
         path.display()
     )]
     ClientCertificate {
-        /// The path of the file.
+        /// The path of the file that cannot be used: the certificate or the private key.
         path: PathBuf,
-        /// The cause.
+        /// The reason why the file cannot be used.
         message: String,
     },
 }

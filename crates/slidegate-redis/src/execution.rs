@@ -43,7 +43,8 @@ struct SentCall {
     is_repeatable: bool,
     /// The number of the connection; 0 if the call has not reached Redis.
     connection: AtomicU64,
-    /// The number of reads that the connection had made before the call.
+    /// The number of reads that the connection had made before the call. If it is the same when the call times out,
+    /// nothing was received during the call.
     reads_before: AtomicU64,
 }
 
@@ -96,8 +97,8 @@ impl ScriptExecutor {
         self.connection.replace_current();
     }
 
-    /// Runs an operation in one script call, by `deadline` at the latest. If `is_asking` is set, the slot of its keys is
-    /// being migrated to this server.
+    /// Runs an operation in one script call, by `deadline` at the latest. If `is_asking` is set, the slot of its keys
+    /// is being migrated to this server, so the command `ASKING` precedes the call.
     pub async fn run_operation<O: ScriptOperation>(
         &self,
         operation: &O,
@@ -145,7 +146,7 @@ impl ScriptExecutor {
         operation: &O,
         sent: &SentCall,
     ) -> Result<O::Reply, Failure> {
-        // The time of the call is read when it can be sent.
+        // Waits for a connection first, so that the time of the call is read when the call can be sent.
         self.connection.connection(0).await?;
         let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
         let call = operation.call(&self.scripts, clocks.counting_now(), *expiry_margin_s);
@@ -154,7 +155,7 @@ impl ScriptExecutor {
         let (reply, handle) = loop {
             let loads = script.loads();
             match self.send(&evalsha, sent).await? {
-                // Nothing was charged.
+                // Redis does not know the script, so the call has charged nothing, and counts as not sent.
                 (Err(error), _) if is_missing_script_error(&error) => sent.clear(),
                 reply => break reply,
             }
@@ -178,8 +179,8 @@ impl ScriptExecutor {
         }
     }
 
-    /// Sends a command, again if its connection is lost and it cannot be carried out twice (see the documentation of this
-    /// module). Returns the response, which may be an error, and the connection.
+    /// Sends a command. If its connection is lost, sends it again, unless it could then be carried out twice (see the
+    /// documentation of this module). Returns the response, which may be an error, and the connection.
     async fn send(
         &self,
         command: &Cmd,
@@ -194,7 +195,8 @@ impl ScriptExecutor {
                 Err(error) if Failure::from_redis_error(&error).is_none() => error,
                 response => return Ok((response, handle)),
             };
-            // The connection has been closed, or an invalid response closes it.
+            // The server has closed the connection, or sent an invalid response, after which the connection cannot be
+            // used.
             self.connection.replace_closed(&handle);
             let is_written = handle.connection.writes() != writes_before;
             if is_written && !sent.is_repeatable {

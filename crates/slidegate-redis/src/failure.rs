@@ -108,7 +108,7 @@ impl Failure {
 pub fn into_partial_error(error: StoreError) -> StoreError {
     match error {
         StoreError::ConnectionLost(_) | StoreError::TimedOut(_) => error,
-        // The message of the error may have a key.
+        // Only the class is quoted, because the message of the error may contain a key.
         _ => StoreError::TimedOut(format!(
             "a part of the call failed ({}), and another part may have charged; {}",
             error.class(),
@@ -117,10 +117,10 @@ pub fn into_partial_error(error: StoreError) -> StoreError {
     }
 }
 
-/// The text between the cause and the keys of a failure that the value of a key caused.
+/// The text between the cause and the keys in the message of a failure that the value of a key caused.
 const KEYS_IN_MESSAGE: &str = " at ";
 
-/// Returns the first of these keys as text.
+/// Returns the keys as text, but at most the first [`MAX_NAMED_KEYS`].
 fn list_keys(keys: &[&str]) -> String {
     let named = keys[..keys.len().min(MAX_NAMED_KEYS)].join(" or ");
     match keys.len() {
@@ -143,9 +143,9 @@ pub fn rejection_class(error: &RedisError) -> Option<RejectionClass> {
 
 /// Returns the class of a response with this error code and this text.
 ///
-/// The error of a command that a script calls has its own code since Redis 7, and only in the text before: `ERR Error
-/// running script (call to f_…): @user_script:1: @user_script: 1: -OOM …`. A missing permission never has a code in a
-/// script.
+/// Since Redis 7, the error of a command that a script calls has its own code. Before, the code is only in the text:
+/// `ERR Error running script (call to f_…): @user_script:1: @user_script: 1: -OOM …`. In no version, a missing
+/// permission has a code in a script.
 fn class_of_response(code: &str, text: &str) -> RejectionClass {
     if let Some(class) = class_of_code(code) {
         return class;
@@ -153,13 +153,15 @@ fn class_of_response(code: &str, text: &str) -> RejectionClass {
     if code != "ERR" {
         return RejectionClass::Other;
     }
-    // Redis 6.2 and 7.0, and since Redis 7.2 and Valkey.
+    // A missing permission in a script has the first text in Redis 6.2 and 7.0, and the second text in Redis 7.2 or
+    // later and in Valkey.
     if text.contains("The user executing the script can't")
         || text.contains("ACL failure in script")
     {
         return RejectionClass::NoPermission;
     }
-    // The `redis` crate replaces the code `NOAUTH` in the response to `SELECT`.
+    // The `redis` crate replaces the code `NOAUTH` in the response to `SELECT`, so only the text shows that a login is
+    // missing.
     if text.contains("without any password configured") || text == "Authentication required" {
         return RejectionClass::WrongCredentials;
     }
@@ -173,8 +175,8 @@ fn class_of_response(code: &str, text: &str) -> RejectionClass {
     let mut codes = words.filter_map(class_of_code);
     match codes.next() {
         Some(class) if text.contains("user_script") => class,
-        // A runtime error of the script, at `user_script:1:`, is caused by the value that it read: everything else is the
-        // same for every key. Errors of Redis only have `@user_script`.
+        // A runtime error of the script, with `user_script:1:` in its text, is caused by the value of the key, because
+        // the script is the same for every key. Errors of Redis itself only have `@user_script`.
         _ if has_runtime_error_of_script(text) => RejectionClass::ForeignValue,
         _ => RejectionClass::Other,
     }
@@ -208,7 +210,7 @@ pub fn message_of(error: &RedisError) -> String {
     let Some(class) = rejection_class(error) else { return error.to_string() };
     let code = match error.code() {
         Some(code) => code,
-        // The `redis` crate replaces the response to `AUTH`.
+        // The `redis` crate replaces the response to `AUTH` with an error without a code.
         None if class == RejectionClass::WrongCredentials => "WRONGPASS",
         None => "ERR",
     };
@@ -216,13 +218,14 @@ pub fn message_of(error: &RedisError) -> String {
         Some(text) => Cow::from(text),
         None => Cow::from(error.to_string()),
     };
-    // Redis quotes the arguments of an unknown command, and some versions a key without permission.
+    // Removes values of clients: Redis quotes the arguments of an unknown command, and some versions of Redis quote a
+    // key for which a permission is missing.
     let text = text.split(", with args beginning with").next().unwrap_or_default();
     let text = match (class, text.find(" the '")) {
         (RejectionClass::NoPermission, Some(at)) if text.ends_with("' key") => &text[..at],
         _ => text,
     };
-    // The place in a script that the reader does not have.
+    // Removes the position in the script, which is of no use without the text of the script.
     let text = text.split(" script: ").next().unwrap_or_default();
     format!("{code} {}", text.trim_end_matches('.'))
 }

@@ -1,5 +1,5 @@
 //! Logs that a key has a value that slidegate did not write, at a limited rate. The circuit breaker does not count such
-//! failures, so they would change decisions without a line in the log.
+//! failures, so without this log nothing would show that they change decisions.
 
 use slidegate::StoreError;
 

@@ -1,4 +1,5 @@
-//! Requests for the limits of one rule whose states share one Redis value.
+//! Requests for several limits of one rule, whose states share one Redis value. Scripts made for these limits decide
+//! them faster than the script for any requests.
 
 use crate::call::{
     Keys, RedisKeyIndexes, ScriptCall, encode_cost_and_phase, encode_required_units_and_max_debt,
@@ -17,8 +18,8 @@ pub struct GroupRequests<'r, 'k> {
 }
 
 impl<'r, 'k> GroupRequests<'r, 'k> {
-    /// Returns `None` if the requests are not such requests. Requests of one limit are also not: other scripts decide them
-    /// at the same cost.
+    /// Creates the group. Returns `None` if the requests do not have the form that [`GroupRequests`] describes, or have
+    /// only one limit: other scripts decide requests of one limit at the same cost.
     pub fn new(requests: &'r [&'k ScriptRequest]) -> Option<Self> {
         let first = *requests.first()?;
         let algorithms =
@@ -64,8 +65,8 @@ impl<'r, 'k> GroupRequests<'r, 'k> {
         ScriptCall { script, keys, argument }
     }
 
-    /// Returns the keys without duplicates, and the encoded numbers of the keys of the requests: nothing if no key is
-    /// the key of several requests.
+    /// Returns the keys without duplicates, and for each request the encoded index of its key. The indexes are left out
+    /// if no key has several requests.
     fn keys_and_indexes(&self) -> (Keys<'k>, Vec<u8>) {
         let (mut keys, mut key_indexes) = (Keys::new(), RedisKeyIndexes::new());
         let mut encoded = Vec::with_capacity(2 * self.requests.len());

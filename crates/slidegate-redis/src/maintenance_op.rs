@@ -28,8 +28,8 @@ impl ScriptOperation for MaintenanceOp<'_> {
         }
     }
 
-    /// A repeated revert or refund would return units that other requests have charged, unless the units have an id, as
-    /// permits have.
+    /// Returns `true` if a repetition has no further effect. This holds for a reset, and for a revert of permits, which
+    /// have an id. Any other repetition would return units that other requests have charged.
     fn is_repeatable(&self) -> bool {
         match self {
             Self::Revert(charges) => charges.iter().all(|charge| charge.limit.is_concurrent()),

@@ -90,7 +90,7 @@ impl SlotPart {
 }
 
 /// Evaluates all parts of a request without charging. Returns the outcomes in the order of the request's hits.
-pub async fn peek_parts(
+pub async fn evaluate_slot_parts(
     topology: &Topology,
     parts: &[SlotPart],
     deadline: Instant,
@@ -106,13 +106,13 @@ pub async fn peek_parts(
 /// Charges all parts of a request if the request is admitted, otherwise only the hits that are always charged.
 ///
 /// `revert_deadline` returns the deadline for reverting charges. It is called after all slots have been charged.
-pub async fn take_parts(
+pub async fn charge_slot_parts(
     topology: &Topology,
     parts: &[SlotPart],
     deadline: Instant,
     revert_deadline: impl Fn() -> Instant,
 ) -> Result<ChargeResult, StoreError> {
-    let mut outcomes = peek_parts(topology, parts, deadline).await?;
+    let mut outcomes = evaluate_slot_parts(topology, parts, deadline).await?;
     let are_admitted = |outcomes: &Outcomes| {
         let vetoes = parts.iter().flat_map(SlotPart::vetoes_by_hit_index);
         is_admitted(vetoes.map(|(index, veto)| (veto, outcomes[index].fits())))
@@ -155,13 +155,13 @@ pub async fn take_parts(
                     } else if hit.charge == DECIDED_BLOCK {
                         hit_reply.outcome_of_denial()
                     } else {
-                        hit_reply.outcome_after(&outcomes[*index])
+                        hit_reply.outcome_after_evaluation(&outcomes[*index])
                     };
                 }
             }
         }
     }
-    // A charge that cannot be reverted counts until its window has passed.
+    // If a charge cannot be reverted, it counts until its window has passed, so the error is only logged.
     if let Err(error) = maintenance::revert(topology, &to_revert, revert_deadline()).await {
         tracing::debug!(
             class = error.class(),
@@ -169,7 +169,7 @@ pub async fn take_parts(
         );
     }
     match failure {
-        // All charges that are known have been reverted.
+        // All charges in the replies have been reverted. The failed call may have charged its slot nevertheless.
         Some(failure) => Err(failure.into_partial().into_error()),
         None => {
             for part in parts {

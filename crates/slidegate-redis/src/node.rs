@@ -26,8 +26,8 @@ use crate::script_request::ScriptRequest;
 /// Maximum number of hits in a call that several requests share. A request with more hits is sent alone.
 const MAX_HITS_PER_BATCH: usize = 512;
 
-/// Time after which a node sends a probe of its own, if no request has been the probe since it was due. A probe of a node
-/// changes no key, so it succeeds although Redis refuses to write. A request that is the probe detects this.
+/// Time for which a due probe is left to a request. Then the node sends a probe of its own, which changes no key, so it
+/// succeeds even if Redis refuses to write. A request as a probe detects this.
 const OWN_PROBE_DELAY: Duration = Duration::from_secs(1);
 
 /// A key by which waiting requests are grouped: only requests with the same key share a call, and the calls of a key
@@ -174,7 +174,8 @@ impl Node {
     ) -> ScriptResult {
         match timeout_at(deadline, handle.reply()).await {
             Ok(Some(result)) => result,
-            // The runtime is shutting down.
+            // The batch was dropped without a result, because the runtime is shutting down. The request may have been
+            // sent.
             Ok(None) => Err(Failure::Server(self.executor.timeout_error(true))),
             Err(_) => Err(Failure::Server(self.executor.timeout_error(!handle.cancel()))),
         }
@@ -189,7 +190,8 @@ impl Node {
     ) -> Vec<ScriptResult> {
         match self.run_operation(&DecideBatch(requests), batch_key.is_asking, deadline).await {
             Ok(results) => results,
-            // A script that fails on one request may have charged the others.
+            // A script that fails because of one request may have charged the others, so the effect on each request is
+            // unknown.
             Err(failure @ Failure::Key(_)) if requests.len() > 1 => {
                 requests.iter().map(|_| Err(failure.clone().into_partial())).collect()
             }
@@ -217,7 +219,8 @@ impl Node {
             _ => None,
         };
         let change = match server_error {
-            // Whether the server can be reached is found by the next call, which needs a new connection.
+            // A lost connection is not a failure of the server: the next call needs a new connection, and shows whether
+            // the server can be reached.
             Some(StoreError::ConnectionLost(_)) if !is_probe => None,
             Some(_) => self.breaker.record_failure(pass, now),
             None => self.breaker.record_success(pass, now),
@@ -305,7 +308,7 @@ impl Node {
             let deadline = Instant::now() + self.call_settings.timeout;
             let results = self.decide_batch(leader_guard.key(), &requests, deadline).await;
             for (waiter, result) in batch.into_iter().zip(results) {
-                // The receiver is gone if the request was canceled.
+                // Sending fails if the request was canceled, which is no error.
                 let _ = waiter.reply.send(result);
             }
         }
@@ -324,9 +327,9 @@ async fn run_batches_of_all_keys(
     }
 }
 
-/// Sends probes, until the circuit breaker is closed or the node is dropped. Leaves a probe that is due to a request
-/// for [`OWN_PROBE_DELAY`], unless the connection is restored. Boxed, because the future of a probe contains the future
-/// of a call, which starts these probes.
+/// Sends probes, until the circuit breaker is closed or the node is dropped. At first, for [`OWN_PROBE_DELAY`], leaves
+/// a due probe to a request, unless the connection is restored. Boxed, because the future of a probe contains the
+/// future of a call, which starts these probes.
 fn probe_while_breaker_is_open(
     node: Weak<Node>,
     connection_restored: Arc<Notify>,
@@ -343,7 +346,8 @@ fn probe_while_breaker_is_open(
             }
             let Some(node) = node.upgrade() else { return };
             node.is_probing.store(false, Ordering::Release);
-            // The breaker may have opened before the flag was cleared, and has started no other task then.
+            // If the breaker opened again before the flag was cleared, no other task was started, so this task
+            // continues.
             if node.time_until_probe().is_none() || node.is_probing.swap(true, Ordering::AcqRel) {
                 return;
             }

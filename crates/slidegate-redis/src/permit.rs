@@ -8,13 +8,13 @@ use crate::reply::DecodeError;
 use crate::script::Scripts;
 use crate::script_request::key_and_tag;
 
-/// A change of the charges of a permit whose keys are all in one slot of a Cluster. The reply is whether all of them were
-/// live.
+/// A release or renewal of a permit: of its charges whose keys are in one slot of a Cluster. The reply is `true` if all
+/// these charges were live.
 #[derive(Debug)]
 pub struct PermitCall<'c> {
     pub change: PermitChange,
     pub charges: Vec<&'c Charge>,
-    /// The time by which permits expire later, in milliseconds.
+    /// Additional time for which a permit lives, in milliseconds, because the clocks of clients may differ.
     pub margin_ms: u32,
 }
 
@@ -49,7 +49,8 @@ impl ScriptOperation for PermitCall<'_> {
         ScriptCall { script: scripts.permit(), keys, argument }
     }
 
-    /// The charges of a permit have an id. If the first call has released the permit, its repetition finds it released.
+    /// Returns `true`: the charges of a permit have an id, so a repeated release finds the permit released, and frees
+    /// no other.
     fn is_repeatable(&self) -> bool {
         true
     }

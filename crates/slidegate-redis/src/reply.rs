@@ -12,8 +12,8 @@ use crate::script_request::KeyedHit;
 /// Length of the encoded reply to one hit, in bytes.
 pub const HIT_REPLY_BYTES: usize = 41;
 
-// Reply codes, the first byte of the reply to a hit. No single flipped bit turns a denial into an admission or a
-// charge.
+// Reply codes: the first byte of the reply to a hit. Together with the checks of [`decode_hit_reply`], they make sure
+// that no single flipped bit turns a denial into an admission or a charge.
 
 /// Reply code: the hit was not charged.
 const REPLY_CODE_NOT_CHARGED: u8 = 0;
@@ -52,13 +52,14 @@ pub enum DecodeError {
 fn decode_hit_reply(bytes: &[u8]) -> Result<HitReply, DecodeError> {
     let (kind, rest) = bytes.split_first().ok_or(DecodeError::Malformed)?;
     let mut numbers = rest.chunks_exact(8).filter_map(|eight| eight.try_into().ok());
-    // All numbers are whole. Others are corrupt, and a wait below one microsecond must not become 0.
+    // All numbers in a reply are whole, so a fraction means a corrupt reply. A corrupt wait below one microsecond must
+    // not become 0.
     let is_whole = |number: &f64| number.is_finite() && number.fract() == 0.0;
     let mut number =
         || numbers.next().map(f64::from_le_bytes).filter(is_whole).ok_or(DecodeError::Malformed);
     let (free, reset, retry) = (number()?, number()?, number()?);
     let (charged_at, charged_units) = (number()?, number()?);
-    // Negative durations become 0.
+    // The cast turns negative durations into 0.
     let span = |micros: f64| Duration::from_micros(micros as u64);
     let wait = (retry >= 0.0).then(|| span(retry));
     let outcome = |wait| Outcome::new(free as i64, span(reset), wait);
@@ -95,7 +96,7 @@ pub fn encode_hit_reply(
     let (kind, retry) = match charge {
         None => (REPLY_CODE_NOT_CHARGED, wait),
         Some(_) if !outcome.fits() => (REPLY_CODE_CHARGED_ABOVE_LIMIT, wait),
-        // No units remain. The time until one unit fits is not known.
+        // No units remain. The time until one unit fits is not known here, and is encoded as never.
         Some(_) if outcome.remaining() == 0 => (REPLY_CODE_CHARGED_AND_EXHAUSTED, NEVER),
         Some(_) => (REPLY_CODE_CHARGED, 0.0),
     };
@@ -180,11 +181,12 @@ impl HitReply {
     /// the outcome of the hit in this evaluation. Then, the call of this reply charged the hit without other hits of
     /// the request. If the hit did not fit in the evaluation, the final outcome does not fit either, even if the
     /// outcome of the later call does.
-    pub fn outcome_after(&self, before: &Outcome) -> Outcome {
+    pub fn outcome_after_evaluation(&self, before: &Outcome) -> Outcome {
         if before.fits() { self.outcome } else { self.outcome_of_denial() }
     }
 
-    /// Returns the outcome of a hit that was charged, and does not fit: it fits when one unit does.
+    /// Returns the outcome of a hit that was charged although it does not fit: the wait is the time until one unit
+    /// fits.
     pub fn outcome_of_denial(&self) -> Outcome {
         if !self.outcome.fits() {
             return self.outcome;
@@ -198,7 +200,8 @@ impl HitReply {
         if hit.charge.block().is_some() {
             return None;
         }
-        // A cost above the largest encoded one is charged as this.
+        // A cost above `MAX_ENCODED_COST` is sent as this value, so a charge of this value counts as a charge of the
+        // whole cost.
         let is_whole = self.charged_units >= hit.cost.min(MAX_ENCODED_COST);
         let units = if is_whole { hit.cost } else { self.charged_units };
         Some(hit.new_charge(hit_index, self.charged_at?, units))

@@ -159,7 +159,8 @@ impl Scripts {
 
 /// All algorithms, in the order of their numbers.
 const ALGORITHMS: [Algorithm; ALGORITHM_COUNT] = {
-    // The last one is not in the list of algorithms that limit rates.
+    // `Algorithm::ALL` has only the algorithms that limit rates. `concurrent`, which limits requests in flight, is the
+    // last one here.
     let mut algorithms = [Algorithm::Concurrent; ALGORITHM_COUNT];
     let mut index = 0;
     while index < Algorithm::ALL.len() {
@@ -257,8 +258,8 @@ impl AlgorithmSet {
     }
 }
 
-/// The algorithms of two to four limits whose states are slots, in the order of the limits. Each algorithm has two bits,
-/// which are not 0.
+/// The algorithms of two to four limits whose states are slots of one Redis value, in the order of the limits. Each
+/// algorithm is encoded in two bits of the byte, which are never both 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlgorithmSequence(u8);
 

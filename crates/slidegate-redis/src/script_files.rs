@@ -55,8 +55,8 @@ pub fn script_files() -> Vec<ScriptFile> {
     files
 }
 
-/// Creates the file of a script that takes a JSON argument. `packed` is the script that takes the same argument in binary
-/// form. It becomes a function, which `driver` calls with the keys and the binary argument.
+/// Creates the file of a script that takes a JSON argument. `packed` is the script that takes the same argument in
+/// binary form. In the file, `packed` is a function, which `driver` calls with the keys and the binary argument.
 fn json_script_file(name: &str, packed: &str, driver: &str) -> ScriptFile {
     let version = env!("CARGO_PKG_VERSION");
     ScriptFile {

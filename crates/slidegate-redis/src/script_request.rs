@@ -58,7 +58,7 @@ pub struct KeyedHit {
     /// id and shape (algorithm and window).
     pub tag: u32,
     pub limit: Limit,
-    /// The parameters of the limit for scripts.
+    /// The parameters of the limit in the form that scripts read, such as the window in ticks.
     pub params: LimitParams,
     /// The cost of the hit before it was multiplied by the sampling factor.
     pub hit_cost: u64,
@@ -73,7 +73,8 @@ pub struct KeyedHit {
     pub sample: u32,
 }
 
-/// The condition of a hit that blocks its key, as its limits in an earlier call have decided.
+/// The charge condition of a hit that blocks its key, if an earlier call has evaluated the limits of the request, and
+/// decided that the hit is charged.
 pub const DECIDED_BLOCK: ChargeWhen = ChargeWhen::Block(Block { limits: 0, extends: true });
 
 impl ScriptRequest {
@@ -261,7 +262,7 @@ impl RedisKeyspace {
     /// Returns the Redis key of a hit's counter.
     pub fn key(&self, hit: &Hit<'_>) -> String {
         let mut key = String::with_capacity(64);
-        // Writing into a string cannot fail.
+        // Writing into a string cannot fail, so the result is ignored.
         let _ = write!(key, "{}{}:{}", self.prefix, hit.key.rule(), hash_tagged_identity(&hit.key));
         let algorithm = hit.limit.algorithm();
         let _ = match state_place(&algorithm) {
@@ -300,7 +301,7 @@ fn compute_limit_tag(hit: &Hit<'_>) -> u32 {
         }
     }
     let mut hash = Fnv1aHasher(0x811c_9dc5);
-    // Writing into a hasher cannot fail.
+    // Writing into a hasher cannot fail, so the result is ignored.
     let _ = write!(hash, "{}:{}", hit.key.limit(), hit.limit.shape_text());
     hash.0
 }
@@ -356,7 +357,7 @@ fn hash_tagged_identity(key: &Key<'_>) -> impl fmt::Display {
             }
         }
         if let Some(part) = key.part() {
-            // Texts are escaped, so they do not contain `#`.
+            // The number of the sub-key follows a `#`. Attribute values are escaped, so they contain no `#`.
             write!(f, "#{part}")?;
         }
         f.write_str("}")?;

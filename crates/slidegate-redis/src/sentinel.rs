@@ -110,8 +110,8 @@ impl Sentinels {
 }
 
 impl Sentinels {
-    /// Returns the error for a service without a reported master. It has the class of the response with which a Sentinel
-    /// rejected the query, if one did.
+    /// Returns the error for a service without a reported master. If a Sentinel rejected the query, the error has the
+    /// class of its response.
     fn no_master_error(&self) -> RedisError {
         let text =
             "no Sentinel reported a master; check the Sentinel addresses and the service name";
@@ -196,7 +196,7 @@ impl SentinelConnection {
         query.arg("MASTER").arg(service);
         if let Some(connection) = &mut self.connection {
             match query.query_async(&mut connection.commands).await {
-                // The connection may have been closed since the last query.
+                // The connection may have been closed since the last query. The query is then sent on a new connection.
                 Err(error) if error.is_io_error() => {}
                 response => return response,
             }

@@ -173,7 +173,7 @@ impl RedisStore {
         self.counted_if(charge, |(_, source)| *source == ChargeSource::Redis).await
     }
 
-    /// Counts a call, and logs its error if a value of another program caused it.
+    /// Runs a call and counts it. Logs its error if a value of another program caused it.
     async fn counted<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
@@ -181,7 +181,7 @@ impl RedisStore {
         self.counted_if(call, |_| true).await
     }
 
-    /// Counts a call unless it succeeds with a result for which `is_call` returns `false`.
+    /// Runs a call, and counts it unless it succeeds with a result for which `is_call` returns `false`.
     async fn counted_if<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
@@ -263,8 +263,8 @@ impl RedisStoreInner {
         Ok((result?, ChargeSource::Redis))
     }
 
-    /// Decides and charges a request with calls to Redis: one call if all its keys are in one slot, whose denials are
-    /// recorded in the denial cache.
+    /// Decides and charges a request in Redis. If all its keys are in one slot, one call decides it, and its denials
+    /// are recorded in the denial cache. Otherwise, each slot needs calls of its own.
     async fn charge_in_redis(
         self: &Arc<Self>,
         hits: KeyedHits,
@@ -304,7 +304,7 @@ impl RedisStoreInner {
         }
         let Some(slot) = self.common_slot_of_hits(&hits) else {
             let parts = split_by_slot(&self.topology, ScriptMode::Peek, hits);
-            return multi_slot::peek_parts(&self.topology, &parts, deadline).await;
+            return multi_slot::evaluate_slot_parts(&self.topology, &parts, deadline).await;
         };
         let request = Arc::new(ScriptRequest { mode: ScriptMode::Peek, hits });
         let reply = self.topology.decide(slot, &request, deadline).await;

@@ -32,7 +32,7 @@ pub struct ClientTls {
 #[derive(Clone, Debug)]
 struct Roots {
     roots: Arc<RootCertStore>,
-    /// The certificates of the file; empty without a file.
+    /// The certificates in the CA file that the settings name; empty if they name none.
     certificates: Vec<CertificateDer<'static>>,
 }
 
@@ -165,7 +165,8 @@ impl ServerCertVerifier for OwnCaVerifier {
             ocsp_response,
             now,
         ) {
-            // The cause is `CaUsedAsEndEntity`. An expired certificate and a wrong signature are other errors.
+            // The certificate is its own CA (`CaUsedAsEndEntity`). Expired certificates and wrong signatures have other
+            // errors, so they are still rejected.
             Err(Error::InvalidCertificate(CertificateError::Other(_)))
                 if self.certificates.contains(end_entity) =>
             {

@@ -26,11 +26,11 @@ const CONNECTION_AGE_JITTER: Jitter = Jitter::up_to_percent(10);
 
 /// The default of the maximum number of connections from one address is the maximum of the listener, divided by this
 /// number.
-const SHARES: usize = 2;
+const DEFAULT_PER_ADDRESS_DIVISOR: usize = 2;
 
 /// The default of the maximum number of connections from one address is not below this number: a small maximum often
 /// serves a single proxy.
-const MIN_SHARE_OF_ADDRESS: usize = 256;
+const MIN_DEFAULT_CONNECTIONS_PER_ADDRESS: usize = 256;
 
 /// Interval at which files are read. A process may be writing a file, so contents are used only if two successive reads
 /// are equal.
@@ -65,7 +65,7 @@ impl ClientBounds {
     /// Returns the maximum number of open connections from one address.
     pub fn max_connections_per_address(&self) -> usize {
         let max = self.max_connections.get();
-        let share = (max / SHARES).max(MIN_SHARE_OF_ADDRESS);
+        let share = (max / DEFAULT_PER_ADDRESS_DIVISOR).max(MIN_DEFAULT_CONNECTIONS_PER_ADDRESS);
         self.max_connections_per_address.map_or(share, NonZeroUsize::get).min(max)
     }
 }

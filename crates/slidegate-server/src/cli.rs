@@ -62,10 +62,11 @@ pub enum Command {
     ///
     /// Example: slidegate explain --policy policy.yaml method=POST path=/login ip=192.0.2.7
     Explain(ExplainArgs),
-    /// Convert files of Envoy's reference rate limit server to a policy
+    /// Convert files of Envoy's reference rate limit server, or of nginx (--from nginx), to a policy
     ///
-    /// Prints the policy that `serve --ratelimit-config` enforces. If there is any error, or a setting that a policy
-    /// cannot express, prints all of them with their locations and exits with 1.
+    /// For the reference server, prints the policy that `serve --ratelimit-config` enforces. If there is any error, or a
+    /// setting that a policy cannot express, prints all of them with their locations and exits with 1. For nginx, prints
+    /// what it does not convert above the policy.
     Convert(ConvertArgs),
     /// Write the Lua scripts of the Redis store, for programs in other languages
     ///

@@ -34,7 +34,7 @@ pub use self::socket::{ClientSocket, ListenSocket};
 pub use self::stream::ClientIo;
 
 use self::eviction::{EvictionSignal, OpenConnections};
-use self::per_address::{AddressShare, AddressShares};
+use self::per_address::{AddressSlot, ConnectionsPerAddress};
 use crate::background::BackgroundTasks;
 use crate::bounds::ClientBounds;
 use crate::telemetry::LogThrottle;
@@ -66,7 +66,7 @@ pub struct Connections<P> {
     tls: Option<ListenerTls>,
     slots: Arc<Semaphore>,
     /// The connections of each address; `None` if the listener evicts its oldest connection instead.
-    shares: Option<AddressShares>,
+    shares: Option<ConnectionsPerAddress>,
     share_log: LogThrottle,
     bounds: ClientBounds,
     draining: CancellationToken,
@@ -76,7 +76,7 @@ pub struct Connections<P> {
 /// address is freed first, because the next connection, which waits for a slot of the listener, may have the same
 /// address.
 struct ConnectionSlot {
-    _address: Option<AddressShare>,
+    _address: Option<AddressSlot>,
     _listener: Option<OwnedSemaphorePermit>,
 }
 
@@ -93,7 +93,7 @@ impl<P: Protocol> Connections<P> {
             threads,
             tls,
             slots: Arc::new(Semaphore::new(max_connections(bounds))),
-            shares: Some(AddressShares::new(bounds.max_connections_per_address())),
+            shares: Some(ConnectionsPerAddress::new(bounds.max_connections_per_address())),
             share_log: LogThrottle::new(1, Duration::from_secs(60)),
             bounds,
             draining: CancellationToken::new(),
@@ -141,11 +141,11 @@ impl<P: Protocol> Connections<P> {
     /// most once a minute.
     fn occupy_address_slot(
         &self,
-        shares: Option<&AddressShares>,
+        shares: Option<&ConnectionsPerAddress>,
         address: IpAddr,
-    ) -> Result<Option<AddressShare>, ShareExceeded> {
+    ) -> Result<Option<AddressSlot>, ShareExceeded> {
         let Some(shares) = shares else { return Ok(None) };
-        if let Some(share) = shares.try_add(address) {
+        if let Some(share) = shares.try_occupy(address) {
             return Ok(Some(share));
         }
         if let Some(unlogged) = self.share_log.try_acquire(WallClock.now()) {

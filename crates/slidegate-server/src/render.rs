@@ -13,7 +13,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 use slidegate::clock::{Clock, WallClock};
-use slidegate::headers::{self, Header, NO_STORE, Problem, Style};
+use slidegate::headers::{self, CACHE_CONTROL_NO_STORE, Header, Problem, Style};
 use slidegate::wait::JitterSample;
 use slidegate::{Decision, Jitter, LimitStatus, Reason};
 
@@ -21,7 +21,7 @@ use self::problem::{HttpProblem, PROBLEM_JSON};
 use crate::decide::DecidedCall;
 use crate::durations::ceil_millis;
 use crate::telemetry::results::{
-    ClassifyResponse, Counted, RequestResult, request_result_of_decision,
+    ClassifyResponse, RequestResult, ResponseWithResult, request_result_of_decision,
 };
 
 /// Initial size of the response buffer in bytes, enough for several limits.
@@ -48,12 +48,18 @@ impl ResponseRenderer {
     /// Renders the response to a check. The status is 200 if the request is allowed. A denial has the `deny_status` of
     /// its rule, 429 by default, or 503 if the store is unavailable. The JSON of all responses has the same fields.
     /// Jitter, a random increase, lengthens only the waits in headers; the JSON contains the exact waits.
-    pub fn check(&self, decided: &DecidedCall) -> Result<Counted<Response>, HttpProblem> {
+    pub fn check(
+        &self,
+        decided: &DecidedCall,
+    ) -> Result<ResponseWithResult<Response>, HttpProblem> {
         self.render_decision(decided, &CheckResponse::new(decided))
     }
 
     /// Renders the response to a request for a reservation, as [`check`](Self::check) does.
-    pub fn reserve(&self, decided: &DecidedCall) -> Result<Counted<Response>, HttpProblem> {
+    pub fn reserve(
+        &self,
+        decided: &DecidedCall,
+    ) -> Result<ResponseWithResult<Response>, HttpProblem> {
         self.render_decision(decided, &ReserveResponse::new(decided))
     }
 
@@ -61,12 +67,12 @@ impl ResponseRenderer {
         &self,
         decided: &DecidedCall,
         body: &impl Serialize,
-    ) -> Result<Counted<Response>, HttpProblem> {
+    ) -> Result<ResponseWithResult<Response>, HttpProblem> {
         let status = http_status(&decided.decision)?;
         let json = to_json(body)?;
         let content_type = Some("application/json");
         let response = self.build_http_response(&decided.decision, status, content_type, json)?;
-        Ok(counted(decided, response))
+        Ok(with_request_result(decided, response))
     }
 
     /// Renders the response to a proxy. If the request is allowed, the response has only headers. Otherwise the
@@ -76,12 +82,12 @@ impl ResponseRenderer {
         &self,
         decided: &DecidedCall,
         deny_status: Option<StatusCode>,
-    ) -> Result<Counted<Response>, HttpProblem> {
+    ) -> Result<ResponseWithResult<Response>, HttpProblem> {
         let decision = &decided.decision;
         let status = http_status(decision)?;
         let Some(denial) = Problem::from_decision(decision) else {
             let response = self.build_http_response(decision, status, None, Body::empty())?;
-            return Ok(counted(decided, response));
+            return Ok(with_request_result(decided, response));
         };
         let status = deny_status.unwrap_or(status);
         let json = to_json(&denial.with_status(status.as_u16()))?;
@@ -92,15 +98,18 @@ impl ResponseRenderer {
             let reason = HeaderValue::from_static("store_unavailable");
             response.headers_mut().insert(REASON_HEADER, reason);
         }
-        Ok(counted(decided, response))
+        Ok(with_request_result(decided, response))
     }
 
     /// Renders the response to a call that succeeded and has no decision, such as a settlement.
-    pub fn success(&self, body: &impl Serialize) -> Result<Counted<Response>, HttpProblem> {
+    pub fn success(
+        &self,
+        body: &impl Serialize,
+    ) -> Result<ResponseWithResult<Response>, HttpProblem> {
         let mut response = Response::new(to_json(body)?);
         let content_type = HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-        Ok(Counted { response, result: RequestResult::Allowed, waited: Duration::ZERO })
+        Ok(ResponseWithResult { response, result: RequestResult::Allowed, waited: Duration::ZERO })
     }
 
     fn build_http_response(
@@ -117,19 +126,24 @@ impl ResponseRenderer {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
         if !decision.is_allowed() {
-            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(NO_STORE.1));
+            headers
+                .insert(header::CACHE_CONTROL, HeaderValue::from_static(CACHE_CONTROL_NO_STORE.1));
         }
         if let Some(policies) = headers::policy_header(self.style, decision) {
             headers.insert(&self.header_names[0], header_value(policies.as_str())?);
         }
         let mut result = Ok(());
         let jitter = self.draw_jitter();
-        headers::for_each_status(self.style, decision, &WallClock, jitter, |index, value| {
-            match header_value(value) {
+        headers::for_each_header_except_policy(
+            self.style,
+            decision,
+            &WallClock,
+            jitter,
+            |index, value| match header_value(value) {
                 Ok(value) => drop(headers.insert(&self.header_names[index], value)),
                 Err(problem) => result = Err(problem),
-            }
-        });
+            },
+        );
         result?;
         Ok(response)
     }
@@ -160,24 +174,26 @@ fn http_status(decision: &Decision<'_>) -> Result<StatusCode, HttpProblem> {
 }
 
 /// Returns a response to a call with the result and the wait that metrics record.
-pub fn counted<R>(decided: &DecidedCall, response: R) -> Counted<R> {
+pub fn with_request_result<R>(decided: &DecidedCall, response: R) -> ResponseWithResult<R> {
     let result = request_result_of_decision(&decided.decision);
-    Counted { response, result, waited: decided.decision.waited() }
+    ResponseWithResult { response, result, waited: decided.decision.waited() }
 }
 
-impl ClassifyResponse for Result<Counted<Response>, HttpProblem> {
+impl ClassifyResponse for Result<ResponseWithResult<Response>, HttpProblem> {
     fn request_result(&self) -> RequestResult {
-        self.as_ref().map_or_else(HttpProblem::result, |counted| counted.result)
+        self.as_ref()
+            .map_or_else(HttpProblem::result, |with_request_result| with_request_result.result)
     }
 
     fn protocol_status(&self) -> (&'static str, i64) {
-        let status =
-            self.as_ref().map_or_else(HttpProblem::status, |counted| counted.response.status());
+        let status = self.as_ref().map_or_else(HttpProblem::status, |with_request_result| {
+            with_request_result.response.status()
+        });
         ("http.response.status_code", i64::from(status.as_u16()))
     }
 
     fn waited(&self) -> Duration {
-        self.as_ref().map_or(Duration::ZERO, |counted| counted.waited)
+        self.as_ref().map_or(Duration::ZERO, |with_request_result| with_request_result.waited)
     }
 }
 

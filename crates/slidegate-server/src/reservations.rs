@@ -61,7 +61,7 @@ impl Service {
                 Ok(Some(ReservationToken { text, ttl }))
             }
             Err(error) => {
-                let (none, is_degraded) = (ActualCosts::none(), decision.is_degraded());
+                let (none, is_degraded) = (ActualCosts::cancelled(), decision.is_degraded());
                 // If reverting the charges fails, the estimate stays charged, as if the caller had not settled.
                 let _ = reservation.call.settle_async(&self.gate, &none, ttl, is_degraded).await;
                 Err(error.into())

@@ -14,7 +14,7 @@ use slidegate::limit::MAX_UNITS;
 use super::demand::{Demand, WINDOWS_US};
 
 /// The shares of clients that suggested limits may deny, in thousandths of all clients.
-pub const PER_MILLE: [u64; 3] = [1, 10, 50];
+pub const DENIABLE_CLIENTS_PER_MILLE: [u64; 3] = [1, 10, 50];
 
 /// The percentage by which suggested limits exceed the measured demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub struct Headroom(pub u64);
 pub struct Suggestion {
     pub window: Duration,
     pub clients: u64,
-    /// One limit for each share of clients in [`PER_MILLE`].
-    pub choices: [LimitChoice; PER_MILLE.len()],
+    /// One limit for each share of clients in [`DENIABLE_CLIENTS_PER_MILLE`].
+    pub choices: [LimitChoice; DENIABLE_CLIENTS_PER_MILLE.len()],
 }
 
 /// A limit that denies at most a given share of the clients.
@@ -62,7 +62,11 @@ impl Suggestion {
     fn from_client_peaks(peaks: &[u32], window: Duration, headroom: Headroom) -> Option<Self> {
         let [.., _] = peaks else { return None };
         let choice = |per_mille| LimitChoice::from_client_peaks(peaks, per_mille, headroom);
-        Some(Self { window, clients: peaks.len() as u64, choices: PER_MILLE.map(choice) })
+        Some(Self {
+            window,
+            clients: peaks.len() as u64,
+            choices: DENIABLE_CLIENTS_PER_MILLE.map(choice),
+        })
     }
 }
 

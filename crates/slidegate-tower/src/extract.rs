@@ -32,7 +32,7 @@ pub use self::extension::{extension, extension_value};
 pub use self::from_fn::matched_route;
 pub use self::from_fn::{FromFn, from_fn, method, path, value};
 pub use self::header::{api_key, header, host, unique_header};
-pub use self::normalize_path::normalize_path;
+pub use self::normalize_path::{has_ambiguous_dot_segments, normalize_path};
 pub use self::peer::Peer;
 pub use self::query::query;
 pub use self::text::ExtractedText;

@@ -89,12 +89,18 @@ impl HeaderWriter {
         if let Some(policy_header) = self.cached_or_new_policy_header(decision) {
             on_value(0, policy_header);
         }
-        headers::for_each_status(self.style, decision, &WallClock, jitter, |index, text| {
-            // Limit names are ASCII, so that each text is a valid header value.
-            if let Ok(value) = HeaderValue::from_str(text) {
-                on_value(index, value);
-            }
-        });
+        headers::for_each_header_except_policy(
+            self.style,
+            decision,
+            &WallClock,
+            jitter,
+            |index, text| {
+                // Limit names are ASCII, so that each text is a valid header value.
+                if let Ok(value) = HeaderValue::from_str(text) {
+                    on_value(index, value);
+                }
+            },
+        );
     }
 
     /// Adds one header to a response, which may already have this header from an inner layer or from the service.

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use http::header::CACHE_CONTROL;
 use http::{HeaderValue, Request, Response};
 use slidegate::Decision;
-use slidegate::headers::NO_STORE;
+use slidegate::headers::CACHE_CONTROL_NO_STORE;
 use tower_service::Service;
 
 use crate::backend::{BackendDecision, BoxFuture, PendingCharge};
@@ -129,7 +129,7 @@ impl<R> LayerConfig<R> {
     {
         let mut response = self.respond.respond(denial);
         let cache_control = response.headers_mut().entry(CACHE_CONTROL);
-        cache_control.or_insert(HeaderValue::from_static(NO_STORE.1));
+        cache_control.or_insert(HeaderValue::from_static(CACHE_CONTROL_NO_STORE.1));
         response
     }
 

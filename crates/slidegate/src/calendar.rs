@@ -101,8 +101,8 @@ struct CalendarRules {
     period: Period,
     week_start: Weekday,
     start: PeriodStart,
-    /// The average duration by which period 0 began before the Unix epoch; see [`civil::lead_s`].
-    lead_s: u32,
+    /// The average duration by which period 0 began before the Unix epoch; see [`civil::first_period_before_epoch_s`].
+    first_period_before_epoch_s: u32,
     time_zone: TimeZone,
     time_zone_name: Box<str>,
     cache: PeriodCache,
@@ -201,12 +201,12 @@ impl Calendar {
             period,
             week_start,
             start,
-            lead_s: 0,
+            first_period_before_epoch_s: 0,
             time_zone: time_zone.clone(),
             time_zone_name: name.into(),
             cache: PeriodCache::default(),
         };
-        rules.lead_s = civil::lead_s(&rules);
+        rules.first_period_before_epoch_s = civil::first_period_before_epoch_s(&rules);
         let rules: &'static CalendarRules = Box::leak(Box::new(rules));
         calendars.push(rules);
         Self(rules)
@@ -234,8 +234,8 @@ impl Calendar {
     }
 
     /// Returns the duration in seconds by which period 0 began before the Unix epoch, on average; 0 for the default start.
-    pub(crate) fn lead_s(&self) -> u32 {
-        self.0.lead_s
+    pub(crate) fn first_period_before_epoch_s(&self) -> u32 {
+        self.0.first_period_before_epoch_s
     }
 
     /// Returns the start and the end of the period that contains `time`.

@@ -55,7 +55,7 @@ pub struct Decision<'l> {
     binding: Option<u16>,
     is_degraded: bool,
     /// The reason for a denial that no limit caused, such as an unavailable store.
-    other_reason: Option<Reason>,
+    reason_without_limit: Option<Reason>,
     details: Option<Box<Details>>,
 }
 
@@ -96,7 +96,14 @@ impl<'l> Decision<'l> {
         limits: DecisionLimits<'l>,
     ) -> Self {
         let binding = find_binding_hit(hits, &result.outcomes, result.allowed);
-        Self { result, limits, binding, is_degraded: false, other_reason: None, details: None }
+        Self {
+            result,
+            limits,
+            binding,
+            is_degraded: false,
+            reason_without_limit: None,
+            details: None,
+        }
     }
 
     /// Creates a decision from the outcomes of a peek. The decision has no charges.
@@ -150,7 +157,7 @@ impl<'l> Decision<'l> {
             limits,
             binding: None,
             is_degraded: false,
-            other_reason: None,
+            reason_without_limit: None,
             details: None,
         }
     }
@@ -189,7 +196,7 @@ impl<'l> Decision<'l> {
 
     /// Sets the reason for a denial that no limit caused. The decision must not have charges.
     pub(crate) fn with_reason(self, reason: Reason) -> Self {
-        Self { other_reason: Some(reason), ..self }
+        Self { reason_without_limit: Some(reason), ..self }
     }
 
     /// Returns whether the request is allowed.
@@ -230,9 +237,9 @@ impl<'l> Decision<'l> {
 
     /// Returns the same decision without borrowing from the limiter.
     pub fn into_owned(self) -> Decision<'static> {
-        let Self { result, limits, binding, is_degraded, other_reason, details } = self;
+        let Self { result, limits, binding, is_degraded, reason_without_limit, details } = self;
         let limits = limits.into_owned();
-        Decision { result, limits, binding, is_degraded, other_reason, details }
+        Decision { result, limits, binding, is_degraded, reason_without_limit, details }
     }
 
     /// Returns the units that the binding limit still admits. Without a binding limit, returns `u64::MAX` if the
@@ -263,7 +270,9 @@ impl<'l> Decision<'l> {
         if self.is_allowed() {
             return None;
         }
-        if let Some(reason) = self.other_reason.filter(|reason| *reason != Reason::WaitQueueFull) {
+        if let Some(reason) =
+            self.reason_without_limit.filter(|reason| *reason != Reason::WaitQueueFull)
+        {
             return Some(reason);
         }
         let Some(binding) = self.binding() else { return Some(Reason::LimitExceeded) };
@@ -272,7 +281,7 @@ impl<'l> Decision<'l> {
             _ if binding.is_key_missing() => Reason::MissingAttribute,
             _ if binding.limit().capacity() == 0 => Reason::Banned,
             None if !is_concurrent => Reason::CostExceedsMax,
-            _ if self.other_reason.is_some() => Reason::WaitQueueFull,
+            _ if self.reason_without_limit.is_some() => Reason::WaitQueueFull,
             _ if is_concurrent => Reason::ConcurrencyExceeded,
             _ if binding.rule_limit().is_block() => Reason::Blocked,
             _ => Reason::LimitExceeded,
@@ -299,7 +308,7 @@ impl<'l> Decision<'l> {
         if self.is_allowed() {
             return 200;
         }
-        match self.other_reason {
+        match self.reason_without_limit {
             Some(Reason::StoreUnavailable) => return 503,
             Some(Reason::CallInProgress) => return 409,
             Some(Reason::IdempotencyKeyReused | Reason::RefundWithIdempotencyKey) => return 422,

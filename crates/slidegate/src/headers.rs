@@ -57,7 +57,7 @@ const RETRY_AFTER_HEADER_NAME: &str = "retry-after";
 
 /// The header of every denial. Without it, caches may store a denial with a status such as 404 or 410, and send it to
 /// other clients or after the limit has capacity again (RFC 9111, section 4.2.2).
-pub const NO_STORE: (&str, &str) = ("cache-control", "no-store");
+pub const CACHE_CONTROL_NO_STORE: (&str, &str) = ("cache-control", "no-store");
 
 /// The number of bytes that a header value can have without a heap allocation: enough for three limits with names of
 /// usual length.
@@ -278,7 +278,9 @@ pub fn for_each(
     if let Some(policies) = policy_header(style, decision) {
         on_header(names[0], policies.as_str());
     }
-    for_each_status(style, decision, clock, jitter, |index, text| on_header(names[index], text));
+    for_each_header_except_policy(style, decision, clock, jitter, |index, text| {
+        on_header(names[index], text)
+    });
 }
 
 /// Returns the value of the first header of a style, if that header contains only limits and no counts; otherwise
@@ -306,7 +308,7 @@ fn shown_limit<'d>(decision: &'d Decision<'_>) -> Option<LimitStatus<'d>> {
 
 /// Calls `on_header` for each header except the [`policy_header`], with the index of its name in
 /// [`Style::header_names`] and its value.
-pub fn for_each_status(
+pub fn for_each_header_except_policy(
     style: Style,
     decision: &Decision<'_>,
     clock: &dyn Clock,

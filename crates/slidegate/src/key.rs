@@ -164,7 +164,7 @@ impl<'a> Key<'a> {
     }
 
     /// Creates the key of a counter that a store has charged before. `id` and `phase_us` are from the receipt.
-    pub(crate) fn of_counter(id: &'a CounterId, phase_us: u64) -> Self {
+    pub(crate) fn from_counter_id(id: &'a CounterId, phase_us: u64) -> Self {
         Self(KeyRepr::Counter { id, phase_us })
     }
 

@@ -64,7 +64,7 @@ pub struct Limiter<S = MemoryStore> {
     /// The limits with their names, for decisions. In the order of `limits`.
     named_limits: Arc<NamedLimits>,
     on_store_error: OnStoreError,
-    share: LocalShare,
+    share: LocalLimits,
     fallback: InMemoryFallback,
     /// The queues of calls that wait for capacity in place of a denial.
     wait_queues: WaitQueues,
@@ -72,7 +72,7 @@ pub struct Limiter<S = MemoryStore> {
 
 /// The limits that one instance enforces in memory while the store is unavailable: max and burst are divided by the
 /// number of instances.
-struct LocalShare {
+struct LocalLimits {
     limits: Box<[Limit]>,
     named_limits: Arc<NamedLimits>,
 }
@@ -190,7 +190,7 @@ impl<S> Limiter<S> {
         Ok(Self {
             has_per_key_window_offset: limits.iter().any(Limit::has_per_key_window_offset),
             named_limits: Arc::new(NamedLimits::new(name, &limits, false)),
-            share: LocalShare::new(name, &limits, NonZeroU32::MIN, false),
+            share: LocalLimits::new(name, &limits, NonZeroU32::MIN, false),
             limits,
             store,
             secret: foldhash::quality::RandomState::default(),
@@ -229,7 +229,7 @@ impl<S> Limiter<S> {
     fn with_names(self, name: &str, is_observing: bool) -> Self {
         Self {
             named_limits: Arc::new(NamedLimits::new(name, &self.limits, is_observing)),
-            share: LocalShare::new(name, &self.limits, self.fallback.instances(), is_observing),
+            share: LocalLimits::new(name, &self.limits, self.fallback.instances(), is_observing),
             ..self
         }
     }
@@ -286,7 +286,7 @@ impl<S> Limiter<S> {
     }
 }
 
-impl LocalShare {
+impl LocalLimits {
     fn new(name: &str, limits: &[Limit], instances: NonZeroU32, is_observing: bool) -> Self {
         let limits: Box<[Limit]> =
             limits.iter().map(|limit| limit.instance_share(instances)).collect();

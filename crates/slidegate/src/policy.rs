@@ -251,7 +251,8 @@ impl Policy {
             }
             if let Some((rule_index, rule)) = self.requested_rule(domain, descriptor) {
                 let mut other_matches = matched_rules.matches.drain(first_match..);
-                let same_counter = other_matches.find(|other| other.has_own_counter(&attributes));
+                let same_counter =
+                    other_matches.find(|other| other.counts_only_this_descriptor(&attributes));
                 drop(other_matches);
                 matched_rules.push(new_match(rule_index, rule), |rule_match| {
                     rule.complete_requested_match(&attributes, same_counter, rule_match)

@@ -65,7 +65,7 @@ enum ReservedCost {
 /// The actual costs of a call, to which its charges are corrected.
 ///
 /// - A cost that is not set leaves its charges at their estimate.
-/// - Charges of rules with a constant cost stay, unless the call is [cancelled](Self::none).
+/// - Charges of rules with a constant cost stay, unless the call is [cancelled](Self::cancelled).
 /// - A number converts to the cost without a name. If the only cost that a decision was charged is a named cost, a cost
 ///   without a name settles the named cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl<'c> ActualCosts<'c> {
 
     /// Creates the costs of a call that is cancelled: all its charges are reverted, also the charges of rules with a
     /// constant cost.
-    pub fn none() -> Self {
+    pub fn cancelled() -> Self {
         Self { is_cancelled: true, plain: Some(0), named: Vec::new() }
     }
 
@@ -312,7 +312,7 @@ rules:
             (costs().cost(60).with_cost("tokens", 0), [0, 10, -700]),
             (costs().cost(0).with_cost("tokens", 1), [0, -50, -699]),
             (costs().with_cost("other", 1), [0, 0, 0]),
-            (ActualCosts::none(), [-1, -50, -700]),
+            (ActualCosts::cancelled(), [-1, -50, -700]),
         ] {
             assert_eq!(changes(&actual), expected, "{actual:?}");
         }

@@ -30,10 +30,10 @@ use crate::reason::Reason;
 
 pub use crate::jitter::{Jitter, JitterError, JitterSample};
 #[cfg(feature = "policy")]
-pub(crate) use counters::is_decided_once;
+pub(crate) use counters::charges_if_denied;
 pub(crate) use counters::{WaitCounters, denying_counters, vetoing_counters};
 pub use options::{WaitOptions, WaitStats};
-pub(crate) use pause::{Pause, Timer};
+pub(crate) use pause::{PauseEnd, Timer};
 
 use queues::{Place, QueueFull, Turn, WaitEnd, WaitQueues};
 
@@ -218,10 +218,10 @@ impl<'q> Wait<'q> {
     }
 
     /// Continues after a pause.
-    pub(crate) fn on_pause(&mut self, pause: Pause) {
+    pub(crate) fn on_pause(&mut self, pause: PauseEnd) {
         self.has_paused = true;
         self.state = State::Ready;
-        if pause == Pause::Woken {
+        if pause == PauseEnd::Woken {
             self.retry_interval = MIN_RETRY_INTERVAL;
         }
     }

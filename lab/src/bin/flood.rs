@@ -16,7 +16,7 @@ const MAX_UNITS: u64 = 100;
 
 const FLOODED_KEYS_PER_SECOND: u64 = 60_000;
 
-/// The number of clients of each kind.
+/// The number of clients that have used units before the flood.
 const CLIENTS: u64 = 1_000;
 
 /// The numbers of invented keys after which the clients are counted.
@@ -41,7 +41,7 @@ impl Store {
         self.store.charge(&[Hit::new(Key::new(rule, &value), &self.limit, cost)]).allowed
     }
 
-    /// Returns the number of units that each client has used, in all.
+    /// Returns the sum of the units that the clients have in use.
     fn used(&self, rule: &Scope) -> u64 {
         let mut used = 0;
         for client in 0..CLIENTS {

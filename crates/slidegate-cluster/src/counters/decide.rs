@@ -23,7 +23,7 @@ pub enum Attempt {
 
 /// The action if a request fits its limits, but a charge would exceed this node's maximum of unacknowledged units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CapPolicy {
+pub enum OnMaxUnsynced {
     /// Return [`Attempt::Unsynced`], so that the caller can retry.
     Wait,
     /// Deny the request.
@@ -31,14 +31,14 @@ pub enum CapPolicy {
 }
 
 /// The inputs of one decision that are common to all of its hits: the current time, whether the cluster has other
-/// members, and the [`CapPolicy`].
+/// members, and the [`OnMaxUnsynced`].
 #[derive(Clone, Copy)]
 struct DecisionContext {
     now: Timestamp,
     /// Whether the cluster has no other members. The flag is read while the shards are locked, so that charges made
     /// before another node joins are part of the state that is sent to that node.
     is_alone: bool,
-    cap_policy: CapPolicy,
+    cap_policy: OnMaxUnsynced,
 }
 
 /// A hit that is being evaluated, with the number of units that must be available in its limit, and the current time
@@ -60,7 +60,7 @@ impl Counters {
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,
-        cap_policy: CapPolicy,
+        cap_policy: OnMaxUnsynced,
     ) -> Result<Attempt, StoreError> {
         let locations = self.locate_counters(hits, now)?;
         let mut locked = self.lock_shards(&locations);
@@ -81,7 +81,7 @@ impl Counters {
     ) -> Result<Attempt, StoreError> {
         let (mut outcomes, over_cap) = self.evaluate_hits(locked, hits, locations, context)?;
         if !over_cap.is_empty() && admits(hits, &outcomes) {
-            if context.cap_policy == CapPolicy::Wait {
+            if context.cap_policy == OnMaxUnsynced::Wait {
                 return Ok(Attempt::Unsynced);
             }
             for (index, outcome) in over_cap {

@@ -45,7 +45,7 @@ pub struct FingerprintHasher {
 }
 
 impl FingerprintHasher {
-    /// Hashes the bytes in the buffer, and then `bytes`.
+    /// Hashes the bytes in the buffer, and then `bytes`, for which the buffer has no space left.
     #[cold]
     #[inline(never)]
     fn write_through(&mut self, bytes: &[u8]) {

@@ -13,7 +13,7 @@ use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 use crate::replica::{KeyReplica, MergeGrowth};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
-/// A key with unsent changes, and its remaining units.
+/// A key with unsent changes, and its remaining units: the keys with the fewest remaining units are sent first.
 struct ChangedKey {
     shard: usize,
     key: u64,
@@ -51,7 +51,7 @@ impl Counters {
         let Some(at) = table.find(key) else { return };
         let replicas = &mut shard.replicas;
         let (_, growth_bytes) = table.update(at, |slot| {
-            // Units may be free again.
+            // Units may be free again, so the key no longer counts as depleted.
             slot.depletion = 0;
             let key_state = &mut slot.state;
             if self.progress.is_alone() && replicas.get(key).is_none() {
@@ -83,7 +83,8 @@ impl Counters {
                 continue;
             };
             let shard = &mut *self.shards[self.shards.index_of(*key)].shard.lock();
-            // The counter's clock may be ahead of the node's clock, and the charge is dated by it.
+            // The time of a charge is the time of its counter, which may be ahead of the clock of the node by the phase
+            // of the key.
             let now = now.max(charge.charged_at);
             with_counter!(counter, counter => {
                 self.remove_units_from_key(shard, counter, *key, now, |state| {
@@ -244,7 +245,8 @@ impl Counters {
     }
 
     /// Lets the next decision of each key rebuild its state at the present time, if the clock was set back by more than
-    /// the maximum clock skew. A state keeps the time of its last charge, in whose window older charges have expired.
+    /// the maximum clock skew. Otherwise a state would keep the later time of its last charge, at which older charges
+    /// have expired.
     pub(super) fn rebuild_states_if_clock_was_set_back(&self, now: Timestamp) {
         let last_time_us = self.last_time_us.swap(now.as_micros(), Ordering::Relaxed);
         if now.as_micros().saturating_add(self.max_clock_skew_us) >= last_time_us {

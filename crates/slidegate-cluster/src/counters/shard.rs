@@ -7,7 +7,7 @@ use slidegate::Timestamp;
 use slidegate::algorithm::{Additive, AnyAdditive, FixedWindow, SlidingBuckets, SlidingCounter};
 use slidegate::store::HeapSize;
 use slidegate::store::shards::ShardTables;
-use slidegate::store::table::{CoarseTime, Evict, Slot, Table};
+use slidegate::store::table::{CoarseTime, EvictableTable, Slot, Table};
 
 use super::kinds::CounterKindId;
 use crate::replica::KeyReplica;
@@ -29,10 +29,11 @@ pub(super) struct KeyState<S> {
 /// Whether a state contains the updates of other nodes that its replica contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Freshness {
-    /// The state contains all updates.
+    /// The state contains all updates that its replica contains.
     #[default]
     UpToDate,
-    /// The state contains all updates. Units of other nodes were added to it, and the overshoot is not recorded yet.
+    /// The state contains all updates that its replica contains. Units of other nodes were added to it, and the
+    /// overshoot is not recorded yet.
     UnitsAdded,
     /// The next decision must check the replica. Either the replica may contain updates that the state lacks, or the state
     /// contains units with a future timestamp.
@@ -61,16 +62,16 @@ type AlgorithmState<C> = <C as slidegate::algorithm::Counter>::State;
 /// The states and replicas of a part of the keys, which one mutex protects.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// The number of decisions until the next sweep.
+    /// The number of decisions until the next sweep, which removes expired keys.
     decisions_until_sweep: u8,
     pub(super) states: StateTables,
     pub(super) replicas: ShardReplicas,
 }
 
 impl ShardTables for Shard {
-    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
+    fn tables(&mut self) -> impl Iterator<Item = &mut dyn EvictableTable> {
         let StateTables { sliding_buckets, sliding_counter, fixed_window } = &mut self.states;
-        let tables: [&mut dyn Evict; 3] = [sliding_buckets, sliding_counter, fixed_window];
+        let tables: [&mut dyn EvictableTable; 3] = [sliding_buckets, sliding_counter, fixed_window];
         tables.into_iter()
     }
 

@@ -15,7 +15,7 @@ const ACCEPT_QUEUE_LENGTH: u32 = 4096;
 /// Returns an error if the address is in use or does not belong to this machine.
 pub fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Otherwise a node could not restart while connections of its former process are closing.
+    // Without this option, a node could not restart while connections of its former process are closing.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(ACCEPT_QUEUE_LENGTH)

@@ -36,7 +36,7 @@ impl SeedAddresses {
     pub(crate) async fn next(&mut self) -> Vec<SocketAddr> {
         match self.addresses.recv().await {
             Some(addresses) => addresses,
-            // The task ends only with the runtime.
+            // The task has ended, because there are no seeds or the runtime shuts down. No addresses will follow.
             None => std::future::pending().await,
         }
     }
@@ -57,7 +57,7 @@ pub(crate) fn watch_seeds(seeds: Vec<String>) -> SeedAddresses {
         loop {
             let mut resolved = Vec::new();
             for seed in &seeds {
-                // Names that do not resolve yet are resolved again.
+                // Names that do not resolve are skipped. They are resolved again after the interval.
                 resolved.extend(lookup_host(seed).await.into_iter().flatten());
             }
             if seeds.is_empty() || sender.send(resolved).await.is_err() {
@@ -65,7 +65,7 @@ pub(crate) fn watch_seeds(seeds: Vec<String>) -> SeedAddresses {
             }
             let interval = if *alone.borrow_and_update() { INTERVAL_WHILE_ALONE } else { INTERVAL };
             let became_alone = alone.wait_for(|is_alone| *is_alone && interval == INTERVAL);
-            // A node that has lost all others looks for them at once.
+            // If the node loses all other nodes during the interval, it resolves the seeds at once.
             let _ = timeout(interval, became_alone).await;
         }
     };

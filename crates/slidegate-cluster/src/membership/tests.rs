@@ -55,7 +55,7 @@ fn view_after(time: Duration, nodes: &[(&str, u64, State)]) -> (Vec<String>, Vec
     let (mut membership, start) = (new_membership(), Instant::now());
     let now = start + time;
     for (name, number, state) in nodes {
-        membership.on_met(node(name, *number), start);
+        membership.on_node_introduced(node(name, *number), start);
         let heartbeat = u64::from(*state != State::Silent);
         let entry = MemberEntry {
             has_left: *state == State::Left,
@@ -112,7 +112,7 @@ fn newer_live_node_with_own_name_is_member() {
 /// Returns the membership of the node `own`, which has just met the node `a` with number 1.
 fn membership_with_node_a(now: Instant) -> Membership {
     let mut membership = new_membership();
-    membership.on_met(node("a", 1), now);
+    membership.on_node_introduced(node("a", 1), now);
     membership
 }
 
@@ -173,7 +173,7 @@ fn silent_and_departed_nodes_are_forgotten_by_all() {
 fn member_that_another_member_does_not_hear_is_reported() {
     let start = Instant::now();
     let mut membership = membership_with_node_a(start);
-    membership.on_met(node("b", 2), start);
+    membership.on_node_introduced(node("b", 2), start);
     let relayed = MemberEntry { is_direct: false, ..entry(node("b", 2), 1) };
     let entries = [entry(node("a", 1), 1), relayed];
     membership.on_list(Incarnation(1), &entries, WALL_TIME, WALL_TIME, start);
@@ -223,7 +223,8 @@ fn clock_is_measured_from_message_with_shortest_delay() {
 fn number_of_known_nodes_is_bounded() {
     let now = Instant::now();
     let mut membership = new_membership();
-    (10..2_000).for_each(|number| membership.on_met(node(&number.to_string(), number), now));
+    (10..2_000)
+        .for_each(|number| membership.on_node_introduced(node(&number.to_string(), number), now));
     assert_eq!(membership.peers().len(), MAX_KNOWN_NODES);
     assert_eq!(membership.next_list(now).len(), MAX_MEMBERS);
 }

@@ -14,8 +14,8 @@ fn any_counter_update() -> impl Strategy<Value = CounterUpdate> {
     let layout = (1u64..5, 1u32..=1441).prop_map(|(seconds, buckets)| BucketLayout {
         bucket_us: seconds * 1_000_000,
         buckets,
-        drift_us: u64::from(buckets % 3) * 100_000,
-        lead_s: buckets % 3,
+        mean_excess_us: u64::from(buckets % 3) * 100_000,
+        first_period_before_epoch_s: buckets % 3,
     });
     let near = (1_700_000_000u64..1_700_000_010).boxed();
     let bucket = prop_oneof![9 => near, 1 => any::<u64>().boxed()];
@@ -185,7 +185,12 @@ fn recorded_frames_of_this_version_are_decoded() {
         name: "node-1".into(),
         address: Some(([192, 0, 2, 11], 7946).into()),
     };
-    let layout = BucketLayout { bucket_us: 1_000_000, buckets: 61, drift_us: 0, lead_s: 0 };
+    let layout = BucketLayout {
+        bucket_us: 1_000_000,
+        buckets: 61,
+        mean_excess_us: 0,
+        first_period_before_epoch_s: 0,
+    };
     let update = |key, bucket, charged, removed| CounterUpdate {
         key,
         layout,
@@ -232,7 +237,12 @@ fn unknown_kind_of_message_is_skipped() {
 fn encoded_update_needs_at_most_twelve_bytes() {
     let update = |key: u64| CounterUpdate {
         key: key.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        layout: BucketLayout { bucket_us: 60_000_000, buckets: 2, drift_us: 0, lead_s: 0 },
+        layout: BucketLayout {
+            bucket_us: 60_000_000,
+            buckets: 2,
+            mean_excess_us: 0,
+            first_period_before_epoch_s: 0,
+        },
         incarnation: Incarnation(1_700_000_000_000_000),
         bucket: 28_333_333 + key % 2,
         units: PnCounter { charged: key % 300, removed: 0 },
@@ -247,7 +257,12 @@ fn encoded_update_needs_at_most_twelve_bytes() {
 fn many_updates_are_split_into_several_frames() {
     let update = |key: u64| CounterUpdate {
         key: u64::MAX - key,
-        layout: BucketLayout { bucket_us: u64::MAX - key, buckets: 1441, drift_us: 0, lead_s: 0 },
+        layout: BucketLayout {
+            bucket_us: u64::MAX - key,
+            buckets: 1441,
+            mean_excess_us: 0,
+            first_period_before_epoch_s: 0,
+        },
         incarnation: Incarnation(u64::MAX),
         bucket: u64::MAX / 2,
         units: PnCounter { charged: u64::MAX, removed: u64::MAX },
@@ -318,7 +333,7 @@ fn invalid_values_are_rejected() {
     for group in [
         wire::UpdateGroup { buckets: 0, ..valid.clone() },
         wire::UpdateGroup { buckets: 1_442, ..valid.clone() },
-        wire::UpdateGroup { drift_us: 5, ..valid.clone() },
+        wire::UpdateGroup { mean_excess_us: 5, ..valid.clone() },
         wire::UpdateGroup { keys: vec![1, 2], ..valid.clone() },
         wire::UpdateGroup { charged: vec![], ..valid.clone() },
         wire::UpdateGroup { removed: vec![1, 1], ..valid },

@@ -55,12 +55,13 @@ impl FrameBodyBuilder {
         }
         let groups = &mut self.groups;
         let index = *self.group_indexes.entry(shared).or_insert_with(|| {
-            let BucketLayout { bucket_us, buckets, drift_us, lead_s } = update.layout;
+            let BucketLayout { bucket_us, buckets, mean_excess_us, first_period_before_epoch_s } =
+                update.layout;
             groups.push(wire::UpdateGroup {
                 bucket_us,
                 buckets,
-                drift_us,
-                lead_s,
+                mean_excess_us,
+                first_period_before_epoch_s,
                 incarnation: update.incarnation.0,
                 first_bucket: update.bucket,
                 ..wire::UpdateGroup::default()
@@ -124,8 +125,16 @@ pub(super) fn from_groups(
 }
 
 fn layout_of(group: &wire::UpdateGroup) -> Option<BucketLayout> {
-    let wire::UpdateGroup { bucket_us, buckets, drift_us, lead_s, .. } = *group;
-    // The current bucket is included in the number of buckets.
-    let is_valid = drift_us < bucket_us && (1..=MAX_BUCKETS + 1).contains(&u64::from(buckets));
-    is_valid.then_some(BucketLayout { bucket_us, buckets, drift_us, lead_s })
+    let wire::UpdateGroup {
+        bucket_us, buckets, mean_excess_us, first_period_before_epoch_s, ..
+    } = *group;
+    // The number of buckets includes the current bucket, so it may be one more than the maximum of a limit.
+    let is_valid =
+        mean_excess_us < bucket_us && (1..=MAX_BUCKETS + 1).contains(&u64::from(buckets));
+    is_valid.then_some(BucketLayout {
+        bucket_us,
+        buckets,
+        mean_excess_us,
+        first_period_before_epoch_s,
+    })
 }

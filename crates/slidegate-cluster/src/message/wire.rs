@@ -1,5 +1,5 @@
-//! The messages as Protocol Buffers. Fields and kinds of messages may be added: other versions skip the
-//! unknown ones. The number of a field is never used again.
+//! The messages as Protocol Buffers. Fields and kinds of messages may be added, because other versions skip unknown
+//! ones. The number of a removed field must never be used again.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
@@ -64,23 +64,23 @@ pub(super) struct UpdateGroup {
     #[prost(uint32, tag = "2")]
     pub buckets: u32,
     #[prost(uint64, tag = "3")]
-    pub drift_us: u64,
+    pub mean_excess_us: u64,
     #[prost(fixed64, tag = "4")]
     pub incarnation: u64,
     #[prost(uint64, tag = "5")]
     pub first_bucket: u64,
     #[prost(fixed64, repeated, tag = "6")]
     pub keys: Vec<u64>,
-    /// The distances of the buckets from the first one.
+    /// For each update, the distance of its bucket from `first_bucket`.
     #[prost(sint64, repeated, tag = "7")]
     pub bucket_offsets: Vec<i64>,
     #[prost(uint64, repeated, tag = "8")]
     pub charged: Vec<u64>,
-    /// Empty if no update has removed units.
+    /// For each update, the number of removed units. Empty if no update has removed units.
     #[prost(uint64, repeated, tag = "9")]
     pub removed: Vec<u64>,
     #[prost(uint32, tag = "10")]
-    pub lead_s: u32,
+    pub first_period_before_epoch_s: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -25,7 +25,8 @@ use crate::transport::{RejectCounters, Transport, TransportEvent};
 /// the next flush.
 const MIN_IMMEDIATE_FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Minimum interval between an early flush and the flush before it.
+/// Minimum interval between an early flush and the flush before it. An early flush sends charges of a nearly used limit
+/// before the end of the replication interval.
 const MIN_EARLY_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval at which the status and its rates are updated.
@@ -45,7 +46,7 @@ pub(super) struct NodeDriver<T> {
     pub(super) clock: Arc<DriftCorrectedClock>,
     pub(super) transport: T,
     pub(super) membership: Membership,
-    /// The view that the engine knows.
+    /// The last view of the members that was passed to the engine.
     pub(super) view: MembershipView,
     pub(super) own_address: SocketAddr,
     pub(super) seeds: SeedAddresses,
@@ -118,8 +119,8 @@ impl<T: Transport> NodeDriver<T> {
             }
             // Lost frames are repeated once the link is up again.
             TransportEvent::LinkDown(_) => Vec::new(),
-            TransportEvent::Met(node) => {
-                self.membership.on_met(node, Instant::now());
+            TransportEvent::NodeIntroduced(node) => {
+                self.membership.on_node_introduced(node, Instant::now());
                 self.update_view()
             }
         }
@@ -216,7 +217,7 @@ impl<T: Transport> NodeDriver<T> {
         self.send_list_to_all(&list);
         sleep(TIME_TO_SEND_LAST_FRAMES).await;
         if let Some(done) = done {
-            // The caller may have stopped waiting.
+            // Sending fails if the caller has stopped waiting, which is no error.
             let _ = done.send(());
         }
     }

@@ -51,8 +51,8 @@ pub struct MemberStatus {
     /// State of the member: `alive`, `silent`, or `skewed` if its clock differs by more than the limit. A skewed member
     /// is treated like a silent one.
     pub state: &'static str,
-    /// Milliseconds by which the clock of the member is ahead of the clock of this node. A delay of messages makes it
-    /// seem to be behind. `None` if this node receives no messages from the member.
+    /// Milliseconds by which the clock of the member is ahead of the clock of this node. The delay of messages makes
+    /// the clock seem to be behind. `None` if this node receives no messages from the member.
     pub clock_offset_ms: Option<i64>,
     /// Milliseconds since the member became silent or skewed; `None` if it is alive.
     pub silent_for_ms: Option<u64>,

@@ -97,10 +97,11 @@ impl KeyReplica {
         let mut merged = known;
         merged.merge(units);
         if units.charged > known.charged {
-            // The units that this node has charged since it lost the counter are not part of it.
+            // This node has lost the counter, and has charged further units since, which the counter of the other node
+            // does not have.
             merged.charged = merged.charged.saturating_add(known.charged);
         }
-        // Units that were not charged cannot be removed. Otherwise later charges would not count.
+        // No more units can be removed than were charged. Otherwise later charges would count as removed.
         merged.removed = merged.removed.min(merged.charged);
         (merged != known).then_some(merged)
     }

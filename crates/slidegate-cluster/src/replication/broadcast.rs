@@ -35,7 +35,8 @@ impl ReplicationEngine {
         }
         let mut updates = Vec::new();
         counters.drain_changed(self.flush + 1, max_keys, &mut updates);
-        // Charges of a clock that was set back. The other nodes would reject them.
+        // Drops charges that were made before the clock was set back, and are now in the future: the other nodes would
+        // reject them.
         updates.retain(|update| !self.settings.is_timestamp_too_far_in_future(update, now));
         self.record_lifetimes(&updates);
         let bodies = FrameBody::from_updates(&updates);

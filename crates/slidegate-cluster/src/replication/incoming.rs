@@ -59,7 +59,7 @@ impl IncomingStream {
         if position.seq > self.received.seq && self.out_of_order.len() < MAX_OUT_OF_ORDER_FRAMES {
             self.out_of_order.insert(position.seq);
         }
-        // The next frame in order is always accepted.
+        // The next frame in order is accepted even if the maximum number of later frames is remembered.
         if position.seq == self.received.seq + 1 {
             self.received.seq = position.seq;
         }

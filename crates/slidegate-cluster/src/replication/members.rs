@@ -65,7 +65,8 @@ impl ReplicationEngine {
         for node in &view.live {
             self.on_member_alive(counters, node, now);
         }
-        // A node whose clock is wrong joins no cluster, but it must not start one of its own.
+        // If the skewed nodes are the majority, the clock of this node is wrong. It then joins no cluster, but must not
+        // start one of its own, so the skewed nodes become silent members.
         if !view.live_nodes_are_majority(&self.local_node) {
             for node in &view.skewed {
                 self.departed.remove_if_forgotten(node.incarnation);
@@ -113,7 +114,8 @@ impl ReplicationEngine {
         if was_silent || peer.outgoing.sent.epoch == 0 {
             peer.on_link_up();
             peer.outgoing.refill_budget(self.settings.interval_bytes);
-            // Published before anything is sent to the member: later charges must not assume that this node is alone.
+            // The progress is published before anything is sent to the member: later charges must not assume that this
+            // node is alone.
             self.publish_progress(now);
             self.start_stream_epoch(counters, node.incarnation, now);
         }
@@ -143,8 +145,9 @@ impl ReplicationEngine {
             return false;
         }
         older.into_iter().for_each(|other| self.on_member_left(other, now));
-        // A node that joins a cluster may not charge freely before it has received all charges made up to now. But a
-        // node that is new to a joining or partitioned node may be an old member.
+        // A newcomer may not charge freely before it has received all charges made up to now, so it need not
+        // acknowledge earlier flushes. But if this node is joining or partitioned, the unknown node may be an old
+        // member, which must acknowledge all flushes.
         let is_newcomer = self.is_settled && self.majority_since.is_some();
         let acknowledged_flush = if is_newcomer { self.flush } else { 0 };
         let mut peer = PeerState::new(node.clone(), silent_since, acknowledged_flush);
@@ -190,7 +193,8 @@ impl ReplicationEngine {
     pub(super) fn merge_roster(&mut self, from: Incarnation, roster: Roster, now: Timestamp) {
         if let Some(peer) = self.peers.get_mut(&from) {
             if roster.is_settled && !peer.is_settled && !peer.has_acknowledged {
-                // The peer charges freely without having received updates from this node: two clusters meet.
+                // The peer charges freely without having received updates from this node: two clusters meet. Only
+                // flushes that have arrived at the peer count as acknowledged.
                 peer.acknowledged_flush = peer.delivered_flush;
             }
             peer.is_settled = roster.is_settled;

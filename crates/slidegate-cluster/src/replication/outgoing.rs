@@ -45,7 +45,7 @@ pub(super) struct AckEffect {
 pub(super) struct OutgoingStream {
     /// The position of the last sent frame.
     pub sent: Position,
-    /// Whether the initial state of the epoch is the full state.
+    /// Whether the initial state of the epoch is the full state, which includes the counters of other incarnations.
     pub is_full: bool,
     queue: VecDeque<QueuedFrame>,
     in_flight: VecDeque<InFlightFrame>,
@@ -99,7 +99,7 @@ impl OutgoingStream {
     /// Returns the position of the last sent frame, or the position at which the initial state ends if that is later.
     /// Returns `None` if the stream is closed. A peer that has received all frames up to the position has received the
     /// complete initial state, and all updates that were sent after it.
-    pub fn promised_position(&self) -> Option<Position> {
+    pub fn ack_barrier_position(&self) -> Option<Position> {
         let seq = self.complete_seq?.max(self.sent.seq);
         Some(Position { seq, ..self.sent })
     }
@@ -221,7 +221,7 @@ mod tests {
                 && stream.next_frame(time_at_second(1)).is_none()
         );
         assert_eq!(
-            stream.promised_position(),
+            stream.ack_barrier_position(),
             Some(stream_position(1, 2)),
             "the end of the initial state is promised"
         );

@@ -39,7 +39,7 @@ pub(super) struct PeerState {
     /// If this node has lost counters: the epoch of the stream from the peer at this time. Acknowledgements of the peer are
     /// not applied until a later epoch has sent the full state.
     awaits_full_state_after: Option<u64>,
-    /// Whether the full state must be requested.
+    /// Whether a request of the full state must be sent to the peer.
     is_full_state_request_due: bool,
     /// Whether this node has received frames from the member that it has not acknowledged yet.
     pub is_ack_due: bool,
@@ -68,8 +68,8 @@ pub(super) struct PeerState {
 }
 
 impl PeerState {
-    /// Creates the state of a new member. A flush is one batch of counter updates; this
-    /// node does not expect the member to acknowledge flushes up to the number `acknowledged_flush`.
+    /// Creates the state of a new member. A flush is one batch of counter updates. This node does not expect the member
+    /// to acknowledge flushes up to the number `acknowledged_flush`.
     pub fn new(
         node: NodeInfo,
         silent_since: Option<Timestamp>,
@@ -139,7 +139,7 @@ impl PeerState {
         self.incoming.clear_pending_acks();
     }
 
-    /// Repeats the request of the full state, which may be lost.
+    /// Requests the full state again if it has not arrived, because the earlier request may be lost.
     pub fn repeat_full_state_request(&mut self) {
         self.is_full_state_request_due = self.awaits_full_state_after.is_some();
     }
@@ -158,7 +158,8 @@ impl PeerState {
         }
     }
 
-    /// Prepares the full state that the peer has requested. Returns `false` if an epoch sends it already.
+    /// Prepares the full state that the peer has requested. Returns `false` if the current epoch sends the full state
+    /// already.
     pub fn prepare_requested_full_state(&mut self, after_epoch: u64) -> bool {
         if self.outgoing.is_full && self.outgoing.sent.epoch > after_epoch {
             return false;
@@ -194,7 +195,7 @@ impl PeerState {
     pub fn take_due_ack(&mut self) -> Option<Ack> {
         let received =
             Some(self.incoming.received).filter(|received| self.is_ack_due && received.seq > 0)?;
-        let ack = Ack { received, sent: self.outgoing.promised_position()? };
+        let ack = Ack { received, sent: self.outgoing.ack_barrier_position()? };
         self.is_ack_due = false;
         Some(ack)
     }

@@ -17,7 +17,7 @@ pub struct EngineStatus {
     pub is_settled: bool,
     /// Whether this node and the members that it can reach are a majority of the cluster.
     pub is_majority: bool,
-    /// The number of the last flush of this node.
+    /// The number of the last flush of this node, which is a broadcast of changed counters.
     pub flush: FlushSeq,
     /// Number of invalid frames from nodes that are not members.
     pub rejected_frames: u64,

@@ -117,7 +117,7 @@ impl RejectReason {
         }
     }
 
-    /// Returns `true` if healthy clusters have rejections for this reason too.
+    /// Returns `true` if healthy clusters have rejections for this reason too, so that no warning is logged.
     const fn is_usual(self) -> bool {
         matches!(self, Self::WrongNode | Self::Reflected)
     }
@@ -165,7 +165,7 @@ pub struct RejectCounters {
 
 impl RejectCounters {
     /// Counts one rejection, and logs a warning at most once a minute for each reason. `peer` is the address of the
-    /// other side, and `error` says more than the reason.
+    /// other side, and `error` is the error with its details.
     pub fn report(&self, reason: RejectReason, peer: impl fmt::Display, error: impl fmt::Display) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
         if reason.is_usual() || !self.take_warning(reason) {

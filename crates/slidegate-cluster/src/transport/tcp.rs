@@ -6,8 +6,8 @@
 //! independent of TCP's own timeouts. When the network works again, the client reconnects within seconds.
 //!
 //! All resources are bounded. If a peer does not read, its queue fills and frames are dropped. If this node does not
-//! receive, its peers wait. Unauthenticated peers have [`Timing::handshake_timeout`] to present a certificate.
-//! Above [`MAX_PENDING_HANDSHAKES`], the oldest handshake of the IP address with the most is aborted.
+//! receive, its peers wait. Unauthenticated peers have [`Timing::handshake_timeout`] to present a certificate. Above
+//! [`MAX_PENDING_HANDSHAKES`], the oldest handshake of the IP address with the most handshakes is aborted.
 
 mod accept;
 mod dial;
@@ -86,7 +86,7 @@ impl Default for Timing {
 /// Context shared by all tasks of one transport.
 #[derive(Debug)]
 struct TcpTransportContext {
-    /// Replaced when the certificates of the node are renewed.
+    /// The TLS configuration of new connections. Replaced when the certificates of the node are renewed.
     tls: ArcSwap<NodeTls>,
     local: NodeInfo,
     timing: Timing,
@@ -137,7 +137,7 @@ enum TransportTaskEvent {
     Frame { from: Incarnation, frame: Bytes },
     LinkUp { to: Incarnation, link: u64, queue: queue::OutgoingFrameSender },
     LinkDown { to: Incarnation, link: u64 },
-    Met(NodeInfo),
+    NodeIntroduced(NodeInfo),
 }
 
 /// The outgoing link to one peer.
@@ -244,7 +244,9 @@ impl TcpTransport {
             TransportTaskEvent::Frame { from, frame } => {
                 return Some(TransportEvent::Frame { from, frame });
             }
-            TransportTaskEvent::Met(node) => return Some(TransportEvent::Met(node)),
+            TransportTaskEvent::NodeIntroduced(node) => {
+                return Some(TransportEvent::NodeIntroduced(node));
+            }
             TransportTaskEvent::LinkUp { to, link, queue } => (to, link, Some(queue)),
             TransportTaskEvent::LinkDown { to, link } => (to, link, None),
         };
@@ -284,7 +286,7 @@ impl Transport for TcpTransport {
         let (context, event_sender) = (Arc::clone(&self.context), self.event_sender.clone());
         self.introductions.spawn(async move {
             match dial::introduce(address, &context).await {
-                Ok(node) => _ = event_sender.send(TransportTaskEvent::Met(node)).await,
+                Ok(node) => _ = event_sender.send(TransportTaskEvent::NodeIntroduced(node)).await,
                 Err(error) => context.report(address, &error),
             }
         });
@@ -310,7 +312,7 @@ impl Transport for TcpTransport {
     }
 
     fn traffic(&self) -> Vec<(Incarnation, LinkTraffic)> {
-        // Nodes that are not peers are counted while they have an open stream.
+        // Drops the counters of nodes that are not peers and have no open stream.
         self.context.counters.retain(|node| self.links.contains_key(&node));
         self.context.counters.traffic_of_all_nodes()
     }

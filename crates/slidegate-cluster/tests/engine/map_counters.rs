@@ -8,8 +8,12 @@ use slidegate_cluster::pn_counter::{BucketLayout, CounterUpdate, Incarnation, Pn
 use slidegate_cluster::replicated_counters::{FlushSeq, ReplicatedCounters};
 
 /// The bucket layout of all counters.
-pub const BUCKET_LAYOUT: BucketLayout =
-    BucketLayout { bucket_us: 10_000_000, buckets: 2, drift_us: 0, lead_s: 0 };
+pub const BUCKET_LAYOUT: BucketLayout = BucketLayout {
+    bucket_us: 10_000_000,
+    buckets: 2,
+    mean_excess_us: 0,
+    first_period_before_epoch_s: 0,
+};
 
 /// Counters by key, incarnation and bucket.
 pub type CounterMap = BTreeMap<(u64, Incarnation, u64), PnCounter>;

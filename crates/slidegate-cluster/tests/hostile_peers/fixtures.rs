@@ -99,7 +99,7 @@ impl TransportNode {
         let next = async {
             loop {
                 match self.transport.next().await {
-                    TransportEvent::Met(_) => {}
+                    TransportEvent::NodeIntroduced(_) => {}
                     event => return event,
                 }
             }

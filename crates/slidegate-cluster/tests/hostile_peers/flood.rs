@@ -75,7 +75,7 @@ async fn flood_from_one_address_keeps_handshakes_of_others() {
     let stream = TlsClient::default().handshake(slow_node, &certificates).await;
     let mut stream = stream.unwrap();
     stream.write_all(&hello(2, "node-2")).await.unwrap();
-    assert!(matches!(node.transport.next().await, TransportEvent::Met(_)));
+    assert!(matches!(node.transport.next().await, TransportEvent::NodeIntroduced(_)));
     assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
 }
 

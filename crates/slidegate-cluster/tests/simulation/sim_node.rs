@@ -7,7 +7,7 @@ use bytes::Bytes;
 use slidegate::Timestamp;
 use slidegate::store::{Hit, Receipt};
 use slidegate_cluster::clock_limit::ClockLimit;
-use slidegate_cluster::counters::{Attempt, CapPolicy, CounterSettings, Counters};
+use slidegate_cluster::counters::{Attempt, CounterSettings, Counters, OnMaxUnsynced};
 use slidegate_cluster::membership::{self, Membership, MembershipView};
 use slidegate_cluster::message::{self, Message, members_frame};
 use slidegate_cluster::node_info::NodeInfo;
@@ -146,7 +146,7 @@ impl SimNode {
 
     /// Reports that another node has introduced itself, and returns the frames to send.
     pub fn meet(&mut self, node: NodeInfo, true_time_us: u64) -> Vec<OutboundFrame> {
-        self.membership.on_met(node, self.instant(true_time_us));
+        self.membership.on_node_introduced(node, self.instant(true_time_us));
         self.update_members(true_time_us)
     }
 
@@ -185,7 +185,12 @@ impl SimNode {
     }
 
     /// Decides a request and charges it if it is allowed.
-    pub fn take(&self, hit: &Hit<'_>, cap_policy: CapPolicy, true_time_us: u64) -> RequestOutcome {
+    pub fn take(
+        &self,
+        hit: &Hit<'_>,
+        cap_policy: OnMaxUnsynced,
+        true_time_us: u64,
+    ) -> RequestOutcome {
         let now = self.now(true_time_us);
         match self.counters.charge_call(std::slice::from_ref(hit), now, cap_policy).unwrap() {
             Attempt::Decided(result) if result.allowed => RequestOutcome::Allowed(result.receipt),

@@ -46,7 +46,7 @@ fn node_info(incarnation: Incarnation) -> NodeInfo {
 async fn collect_events(transport: &mut ChannelTransport) -> Vec<(TransportEvent, Duration)> {
     let (started_at, mut events) = (Instant::now(), Vec::new());
     while let Ok(event) = timeout(Duration::from_secs(1), transport.next()).await {
-        if !matches!(event, TransportEvent::Met(_)) {
+        if !matches!(event, TransportEvent::NodeIntroduced(_)) {
             events.push((event, started_at.elapsed()));
         }
     }

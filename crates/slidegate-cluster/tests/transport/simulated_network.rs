@@ -166,7 +166,7 @@ impl ChannelNetworkState {
         }
         node.changed.notify_one();
         for (peer, _, _) in changed.into_iter().filter(|(_, _, is_up)| *is_up) {
-            self.push_event(peer, TransportEvent::Met(info.clone()));
+            self.push_event(peer, TransportEvent::NodeIntroduced(info.clone()));
         }
     }
 
@@ -183,9 +183,9 @@ impl ChannelNetworkState {
         if self.is_link_up_between(local, other.incarnation)
             && let Some(node) = self.nodes.get(&local)
         {
-            let met = TransportEvent::Met(node.info.clone());
+            let met = TransportEvent::NodeIntroduced(node.info.clone());
             self.push_event(other.incarnation, met);
-            self.push_event(local, TransportEvent::Met(other));
+            self.push_event(local, TransportEvent::NodeIntroduced(other));
         }
     }
 
@@ -294,7 +294,7 @@ impl Transport for ChannelTransport {
                 TransportEvent::LinkUp(peer) | TransportEvent::LinkDown(peer) => {
                     peers.contains_key(peer)
                 }
-                TransportEvent::Frame { .. } | TransportEvent::Met(_) => true,
+                TransportEvent::Frame { .. } | TransportEvent::NodeIntroduced(_) => true,
             });
             state.update_links_of_node(self.local);
         });

@@ -27,7 +27,7 @@ fn link_up_event(peer: &NodeInfo) -> TransportEvent {
 async fn next_event(transport: &mut impl Transport) -> TransportEvent {
     loop {
         match transport.next().await {
-            TransportEvent::Met(_) => {}
+            TransportEvent::NodeIntroduced(_) => {}
             event => return event,
         }
     }
@@ -47,7 +47,7 @@ async fn join_linked_nodes<C: TransportFixture>(
     let peer = fixture.peer(2).await;
     node1.set_peers(std::slice::from_ref(&peer));
     assert_eq!(node1.next().await, link_up_event(&peer));
-    assert_eq!(node2.next().await, TransportEvent::Met(fixture.peer(1).await));
+    assert_eq!(node2.next().await, TransportEvent::NodeIntroduced(fixture.peer(1).await));
     (node1, node2, peer)
 }
 
@@ -151,8 +151,8 @@ pub async fn removed_peer_causes_no_events(fixture: &mut impl TransportFixture) 
 pub async fn introduced_nodes_meet_without_link(fixture: &mut impl TransportFixture) {
     let (mut node1, mut node2) = (fixture.join(1, 1).await, fixture.join(2, 2).await);
     node1.introduce(fixture.address(2).await);
-    assert_eq!(node1.next().await, TransportEvent::Met(fixture.peer(2).await));
-    assert_eq!(node2.next().await, TransportEvent::Met(fixture.peer(1).await));
+    assert_eq!(node1.next().await, TransportEvent::NodeIntroduced(fixture.peer(2).await));
+    assert_eq!(node2.next().await, TransportEvent::NodeIntroduced(fixture.peer(1).await));
     node1.send(Incarnation(2), Bytes::from_static(b"without link"));
     node2.send(Incarnation(1), Bytes::from_static(b"without link"));
     assert!(timeout(QUIET_PERIOD, node1.next()).await.is_err());
@@ -162,8 +162,8 @@ pub async fn introduced_nodes_meet_without_link(fixture: &mut impl TransportFixt
 pub async fn introduction_keeps_open_link(fixture: &mut impl TransportFixture) {
     let (mut node1, mut node2, peer) = join_linked_nodes(fixture).await;
     node1.introduce(fixture.address(2).await);
-    assert_eq!(node1.next().await, TransportEvent::Met(peer.clone()));
-    assert_eq!(node2.next().await, TransportEvent::Met(fixture.peer(1).await));
+    assert_eq!(node1.next().await, TransportEvent::NodeIntroduced(peer.clone()));
+    assert_eq!(node2.next().await, TransportEvent::NodeIntroduced(fixture.peer(1).await));
     assert!(is_quiet(&mut node1).await, "the link stays up");
     node1.send(peer.incarnation, Bytes::from_static(b"hello"));
     assert_eq!(node2.next().await, frame_event(1, b"hello"));

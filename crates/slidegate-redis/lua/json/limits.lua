@@ -28,7 +28,8 @@ local function reject_unknown_fields(where, object, ...)
     for _, fields in ipairs({ ... }) do
       is_known = is_known or fields[name]
       for field in pairs(fields) do
-        -- Such as `window` and `window_ms`, or `costs` and `cost`.
+        -- An unknown name that begins with a known one, or the reverse, is a typo: `costs` for `cost`, or `window` for
+        -- `window_ms`.
         local is_prefix = field:find(text, 1, true) == 1 or text:find(field, 1, true) == 1
         if #text > 2 and is_prefix then similar = field end
       end
@@ -173,7 +174,8 @@ local function without_nulls(value)
   return value
 end
 
--- Reads the argument. Returns it with its limits. `fields` and `limit_fields` are the fields that it has besides limits.
+-- Reads the argument, and returns it with its limits. `fields` are its possible fields besides `limits`, and
+-- `limit_fields` are additional possible fields of each limit.
 local function read_argument(fields, limit_fields)
   if not ARGV[1] then fail('ARGV[1] is missing; pass the JSON argument after the keys') end
   local is_json, argument = pcall(cjson.decode, ARGV[1])
@@ -227,8 +229,8 @@ end
 -- Returns the JSON of a time in milliseconds, rounded up.
 local function json_ms(us) return ('%.0f'):format(math.ceil(us / 1000)) end
 
--- Returns the JSON of the time until no unit of a limit is in use. `sliding_log` and `sliding_window` round the time of a
--- charge up to a tick, so that the time can be less than a tick longer than the window. It is then the window.
+-- Returns the JSON of the time until no unit of a limit is in use. `sliding_log` and `sliding_window` round the time of
+-- a charge up to a tick, so that the time can be less than a tick longer than the window. The JSON then has the window.
 local function json_reset(limit, us)
   local window_us, rounds_up = limit.window * limit.tick_us, limit.number == 1 or limit.number == 6
   if rounds_up and us > window_us and us < window_us + limit.tick_us then us = window_us end

@@ -6,7 +6,8 @@ local function revert(key, precision_us, _, counted, cost, charged_at)
   local last, total, expiry_s = unpack(HEAD, value)
   local bucket, newest = charged_at / precision_us, last / precision_us
   bucket, newest = bucket - bucket % 1, newest - newest % 1
-  -- A charge after the newest bucket was made before the state was set back.
+  -- A charge after the newest bucket was made before a clock stepped back. The units of that time are now in the newest
+  -- bucket.
   if bucket > newest then bucket = newest end
   if bucket + counted <= newest then return true end
   local place = HEAD_BYTES + bucket % counted * width

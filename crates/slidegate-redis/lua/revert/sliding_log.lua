@@ -12,14 +12,15 @@ local function write_ring(key, base, place, bytes, cap, width)
   if #rest > 0 then call('SETRANGE', key, base, rest) end
 end
 
--- Newer charges are moved as bytes, and the marks of their blocks are corrected.
+-- Reverts a charge of a log. Newer charges are moved as bytes, and the marks of their blocks are corrected.
 local function revert(key, tick_us, max, _, cost, charged_at)
   local value, find_tick, _, _, word_at, last, total, sum, first, len, cap, oldest, newest, expiry_s = open_log(key, max)
   if not value or value == '' then return value end
   local tick = charged_at / tick_us
   tick = tick - tick % 1
   local age = last + 1 - tick
-  -- A charge after the newest one was made before the log was set back.
+  -- A charge after the newest one was made before a clock stepped back. The units of that time are now in the newest
+  -- charge.
   if age < (last + 1 - newest) % WRAP then age = (last + 1 - newest) % WRAP end
   if len == 0 or cost == 0 or age < 0 then return true end
   local nth, word = 0, oldest
@@ -39,7 +40,8 @@ local function revert(key, tick_us, max, _, cost, charged_at)
   local tail = read_ring(key, HEAD_BYTES, place, shift > 0 and len - nth or size, cap, 4)
   if not tail then return nil end
 
-  -- A mark loses the reverted units, and gains the charges that now begin before the block.
+  -- A mark, the sum of the units before a block, loses the reverted units, and gains the charges that now begin before
+  -- the block.
   local BLOCK = 64
   local phase = first % BLOCK
   local low, high = (phase + nth) / BLOCK, (phase + len - shift - 1) / BLOCK

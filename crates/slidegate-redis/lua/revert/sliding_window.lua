@@ -12,7 +12,8 @@ local function revert(section, tag, tick_us, cost, charged_at)
   end
   local ticks, subtract = open_entries(section, tag)
   if not ticks then return end
-  -- A charge after the newest entry was made before the log was set back.
+  -- A charge after the newest entry was made before a clock stepped back. The units of that time are now in the newest
+  -- entry.
   if #ticks > 0 and tick > ticks[#ticks] then tick = ticks[#ticks] end
   return subtract(function(first, last, units)
     if tick < first or tick > last then return 0 end

@@ -1,4 +1,5 @@
--- A charge leaks away. The part that may have leaked by the last charge is not reverted.
+-- The units of a charge leak over time. The units that may have leaked before the last charge of the bucket are not
+-- reverted.
 local function revert(tick_us, window, max, _, cost, charged_at, last, level, rate)
   if cost > 536870912 then cost = 536870912 end
   local tick = charged_at / tick_us

@@ -1,11 +1,12 @@
-//! Changes of the record of a call whose keys are in several slots of a Cluster.
+//! Changes of the record of a call whose keys are in several slots of a Cluster. No single script can charge such a
+//! call and write its record, so a claim is written first, and later replaced or removed.
 
 use std::time::Duration;
 
 use slidegate::Timestamp;
 use slidegate::store::{Charge, ChargeResult, Outcome};
 
-use super::{OnceReply, RecordHead, STATUS_NOW, encode_millis};
+use super::{OnceReply, RecordHead, STATUS_CARRIED_OUT, encode_millis};
 use crate::call::{Keys, ScriptCall, ScriptOperation};
 use crate::reply::{DecodeError, HIT_REPLY_BYTES, encode_hit_reply};
 use crate::script::Scripts;
@@ -28,7 +29,8 @@ pub struct RecordChange {
 }
 
 impl RecordChange {
-    /// Creates a claim: a record without a result. The reply is `None` if no record existed.
+    /// Creates a claim: a record without a result, which says that the call is being decided. The reply is `None` if no
+    /// record existed.
     pub fn claim(record_key: String, head: RecordHead, hits: usize, ttl: Duration) -> Self {
         let record = head.encode().to_vec();
         Self { operation: OPERATION_CLAIM, record_key, head, hits, ttl, record }
@@ -43,7 +45,7 @@ impl RecordChange {
         ttl: Duration,
     ) -> Self {
         let mut record = head.encode().to_vec();
-        // The charges are not settled.
+        // The call is not settled: one byte for the flag, and eight bytes for the digest of the settled costs, are 0.
         record.extend([0; 9]);
         for (index, outcome) in (0..).zip(&result.outcomes) {
             let charge = result.receipt.charges().iter().find(|charge| charge.hit_index == index);
@@ -79,14 +81,15 @@ impl ScriptOperation for RecordChange {
         }
     }
 
-    /// A repeated claim would find itself, and a repeated removal could remove the claim of another repetition.
+    /// Returns `true` only for the replacement of a claim: a repeated claim would find itself, and a repeated removal
+    /// could remove the claim of another repetition.
     fn is_repeatable(&self) -> bool {
         self.operation == OPERATION_PUT
     }
 
     fn decode(&self, bytes: &[u8]) -> Result<Option<OnceReply>, DecodeError> {
         match bytes {
-            [STATUS_NOW] => Ok(None),
+            [STATUS_CARRIED_OUT] => Ok(None),
             _ => self.head.decode_existing(bytes, self.hits).map(Some),
         }
     }

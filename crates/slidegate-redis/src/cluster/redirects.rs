@@ -58,7 +58,8 @@ impl Cluster {
                     return Err(Failure::Redirect(redirect));
                 }
                 Redirect::TryAgain => {
-                    // A retry without other requests may succeed: its own keys may all be on one node.
+                    // The first retry is for this request alone, whose keys may all be on one node. Further retries
+                    // wait.
                     if batch_key.is_alone {
                         sleep(SLOT_MIGRATION_RETRY_DELAY).await;
                     }

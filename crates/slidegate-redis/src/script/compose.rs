@@ -274,7 +274,7 @@ fn compose_functions(set: AlgorithmSet, function: AlgorithmFunction) -> String {
             StatePlace::Log => "log_functions",
         };
         text.push_str(scripts.decide);
-        // Writing into a string cannot fail.
+        // Writing into a string cannot fail, so the result is ignored.
         let _ = match function {
             AlgorithmFunction::Decide => writeln!(text, "{table}[{number}] = decide"),
             AlgorithmFunction::Revert => {

@@ -20,7 +20,8 @@ impl RedisStoreInner {
         let mut leader = None;
         for (index, hits) in requests.enumerate() {
             if !hits.is_empty() && self.common_slot_of_hits(&hits).is_none() {
-                // Its slots are called twice, so no other request may be in flight in them.
+                // A request with keys in several slots calls each slot twice. No other request may charge these slots
+                // in between, so the requests before it are completed first.
                 drop(leader.take());
                 results.extend(join_all(pending.drain(..)).await);
                 results.push((index, self.charge_result(hits).await));
@@ -28,7 +29,7 @@ impl RedisStoreInner {
             }
             leader = leader.or_else(|| self.topology.try_hold());
             let mut future = Box::pin(async move { (index, self.charge_result(hits).await) });
-            // Polled once, so that it is enqueued before the next request.
+            // Polls the request once, so that it is enqueued before the next request.
             match poll_immediate(&mut future).await {
                 Some(result) => results.push(result),
                 None => pending.push(future),
@@ -53,11 +54,12 @@ impl RedisStoreInner {
         let pending_charges = self.deny_cache.begin_charges(&hits);
         let parts = split_by_slot(&self.topology, ScriptMode::Take, hits);
         let deadline = self.new_request_deadline();
-        let result = multi_slot::take_parts(&self.topology, &parts, deadline, || {
+        let result = multi_slot::charge_slot_parts(&self.topology, &parts, deadline, || {
             self.new_request_deadline()
         })
         .await;
-        // Also after a denial: hits may have been charged and reverted.
+        // Without a result, the cache assumes that all hits were charged, also after a denial: hits may have been
+        // charged and reverted.
         drop(pending_charges);
         let result = result?;
         self.record_sampled_outcomes(&sampled_hits, &result);

@@ -13,7 +13,7 @@ impl RedisStoreInner {
     /// decides a request with a hit that is charged even if the request is denied. It also decides a request with joint
     /// hits, because these deny only if none of them fits.
     pub(super) fn find_cached_denial(&self, hits: &KeyedHits) -> Option<ChargeResult> {
-        // Whether joint hits deny depends on all of them.
+        // Joint hits are decided by Redis, because whether they deny depends on all of them.
         let is_decided_by_redis = |hit: &KeyedHit| {
             let is_extended = hit.charge.block().is_some_and(|block| block.extends);
             hit.is_always_charged() || is_extended || hit.veto == Veto::Jointly
@@ -24,13 +24,14 @@ impl RedisStoreInner {
         let now = self.clocks.local_now();
         let mut allowed = true;
         let mut outcome = |(index, hit): (usize, &KeyedHit)| {
-            // Only the hits that can deny must have figures. Figures of sampled rules are always estimates.
+            // Figures (remaining units and waits) must be known only for hits that can deny. For sampled rules, they
+            // are always estimates, so they may be missing.
             let never_denies = hit.veto == Veto::Never;
             let unknown = |is_possible: bool| is_possible.then(Outcome::unknown);
             if !is_first_hit_of_counter(hits, index) {
                 return unknown(never_denies);
             }
-            // Requests in flight can end at any time, so they are not cached.
+            // A request in flight can end at any time, so figures of limits on requests in flight are not cached.
             if hit.limit.is_concurrent() {
                 return unknown(true);
             }
@@ -47,7 +48,7 @@ impl RedisStoreInner {
         };
         let outcomes: Outcomes =
             hits.iter().enumerate().map(&mut outcome).collect::<Option<_>>()?;
-        // A denial that would start a block is decided by Redis.
+        // A denial that would start a block is decided by Redis, because the start of the block must be recorded there.
         let starts_block = (hits.iter().zip(&outcomes))
             .any(|(hit, outcome)| hit.charge.block().is_some() && outcome.fits());
         let is_served = !allowed && !starts_block;

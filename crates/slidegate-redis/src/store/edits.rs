@@ -31,7 +31,7 @@ impl RedisStoreInner {
     pub(super) async fn revert(&self, charges: &[Charge]) -> Result<(), StoreError> {
         let reverted =
             maintenance::revert(&self.topology, charges, self.new_request_deadline()).await;
-        // Also after an error: the revert may have happened.
+        // Removes the cached denials also after an error, because the revert may have happened.
         for (key, tag) in charges.iter().filter_map(|charge| key_and_tag(&charge.counter)) {
             self.deny_cache.invalidate(key, tag);
         }
@@ -47,7 +47,7 @@ impl RedisStoreInner {
         let sent: KeyedHits = hits.iter().filter(|hit| is_sent(hit)).cloned().collect();
         let refunded =
             maintenance::refund(&self.topology, &sent, self.new_request_deadline()).await;
-        // Also after an error: the refund may have happened.
+        // Removes the cached denials also after an error, because the refund may have happened.
         for hit in &sent {
             self.deny_cache.invalidate(&hit.key, hit.tag);
         }

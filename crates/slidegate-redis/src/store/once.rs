@@ -18,7 +18,8 @@ use crate::reply::HitReply;
 use crate::script_request::{KeyedHits, ScriptMode, ScriptRequest, key_and_tag};
 use crate::topology::Topology;
 
-/// The time to live of a claim. If a process dies between the claim and the result, a repetition is rejected until then.
+/// The time to live of a claim, the record of a call that is being decided. If the process dies before it has a result,
+/// repetitions are rejected until the claim expires.
 const CLAIM_TTL: Duration = Duration::from_secs(10);
 
 /// Additional time for which the record of a settlement is kept. A reservation expires by the clocks of the processes that
@@ -57,9 +58,9 @@ impl RedisStoreInner {
         Ok(reply.into_result(&call.request.hits))
     }
 
-    /// Decides a call with an id whose keys are in several slots, so that no script call can both charge it and write its
-    /// record. The record is in the slot of the first key. It claims the call first; a repetition waits until the call
-    /// is decided, by its deadline at the latest. The claim is then replaced by the result, or removed.
+    /// Decides a call with an id whose keys are in several slots, so that no script call can both charge it and write
+    /// its record. The record is in the slot of the first key. First writes a claim, during which a repetition waits,
+    /// by its deadline at the latest. Then replaces the claim by the result, or removes it.
     async fn charge_once_in_several_slots(
         self: &Arc<Self>,
         keyed: KeyedHits,
@@ -116,7 +117,7 @@ impl RedisStoreInner {
     ) -> Result<SettleResult, StoreError> {
         let owner = settlement.owner.as_ref().and_then(key_and_tag).map(|(key, _)| key);
         let Some(owner) = owner.map(|key| self.topology.slot(key)) else {
-            // Without charges, there is nothing to correct.
+            // A settlement without charges has no owner. There is nothing to correct.
             return Ok(SettleResult::Settled);
         };
         let mut parts: BTreeMap<u16, SettleCall<'_>> = BTreeMap::new();
@@ -152,7 +153,7 @@ impl RedisStoreInner {
             }
         }
         let settled = self.settle_slots(owner, &first, &parts).await;
-        // Also after an error: the settlement may have been applied.
+        // Removes the cached denials also after an error, because the settlement may have been applied.
         for charge in settlement.reverted.iter().chain(&settlement.added) {
             if let Some((key, tag)) = key_and_tag(&charge.counter) {
                 self.deny_cache.invalidate(key, tag);
@@ -187,7 +188,8 @@ impl RedisStoreInner {
         matches!(self.topology, Topology::Cluster(_)).then_some(slot)
     }
 
-    /// Returns the time to live of a record that is needed for `ttl`. It is longer, because clocks differ.
+    /// Returns the time to live of a record that is needed for `ttl`: longer by the expiry margin, and at least by a
+    /// second, because clocks differ.
     fn record_ttl(&self, ttl: Duration) -> Duration {
         ttl + Duration::from_secs(self.keyspace.expiry_margin_s.max(1).into())
     }

@@ -13,8 +13,8 @@ use crate::permit::PermitCall;
 use crate::script_request::key_and_tag;
 
 impl RedisStoreInner {
-    /// Releases or renews a permit, with one script call for each slot. Returns whether it was live. If a part of it cannot
-    /// be renewed, the parts in all slots are released.
+    /// Releases or renews a permit, with one script call for each slot. Returns `true` if the permit was live. If its
+    /// charges in one slot cannot be renewed, its charges in all slots are released.
     pub(super) async fn change_permit(
         &self,
         permit: &Receipt,
@@ -32,7 +32,7 @@ impl RedisStoreInner {
         Ok(was_live)
     }
 
-    /// Releases or renews, at the same time, the places of a permit in its limits. Returns whether none had expired.
+    /// Releases or renews the charges of a permit, in all slots concurrently. Returns `true` if all of them were live.
     async fn change_permit_in_slots(
         &self,
         slots: &BTreeMap<u16, Vec<&Charge>>,

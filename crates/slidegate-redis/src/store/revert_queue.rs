@@ -14,37 +14,37 @@ use tokio::time::{Instant, sleep};
 
 use super::RedisStoreInner;
 
-/// Maximum number of returns that wait.
+/// Maximum number of returns in the queue. A return releases the permit, or reverts the charges, of a dropped guard.
 const MAX_QUEUED_RETURNS: usize = 10_000;
 
-/// Maximum number of returns that are sent at the same time, so that those to a failed node of a Cluster do not delay
-/// those to other nodes.
+/// Maximum number of returns that are sent concurrently. A return to a failed node of a Cluster then does not delay
+/// returns to other nodes.
 const MAX_CONCURRENT_RETURNS: usize = 64;
 
-/// Time from the first attempt of a return after which no further attempt is made.
+/// Maximum time for which a failed return is attempted again, counted from its first attempt.
 const MAX_RETRY_TIME: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 30 });
 
-/// Time before the second attempt of a return. It doubles with each further attempt, up to [`MAX_RETRY_DELAY`].
+/// Time before the second attempt of a return. The time doubles with each further attempt, up to [`MAX_RETRY_DELAY`].
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Minimum time between two warnings about units that are not returned.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A bounded queue of units to return. Its task ends when the store is dropped; units that then wait stay charged until
-/// their windows end, or their permits expire.
+/// A bounded queue of units to return to Redis. Its task ends when the store is dropped. Units that are still queued
+/// then stay charged until their windows end, or their permits expire.
 pub(super) struct RevertQueue {
-    returns: Sender<Return>,
+    returns: Sender<QueuedReturn>,
     dropped: AtomicU64,
     log: Arc<LostReturnLog>,
 }
 
-/// The charges of a dropped guard.
+/// Units to return to Redis: the charges of a dropped guard.
 #[derive(Debug)]
-enum Return {
+enum QueuedReturn {
     /// The permit of a request in flight.
     Permit(Receipt),
-    /// Other charges.
+    /// Charges that are not permits.
     Charges(Receipt),
 }
 
@@ -67,16 +67,16 @@ impl RevertQueue {
         let (permits, charges): (Vec<&Charge>, Vec<&Charge>) =
             receipt.charges().iter().partition(|charge| charge.limit.is_concurrent());
         if permits.is_empty() {
-            self.push_one(Return::Charges(receipt));
+            self.push_one(QueuedReturn::Charges(receipt));
         } else if charges.is_empty() {
-            self.push_one(Return::Permit(receipt));
+            self.push_one(QueuedReturn::Permit(receipt));
         } else {
-            self.push_one(Return::Permit(permits.into_iter().cloned().collect()));
-            self.push_one(Return::Charges(charges.into_iter().cloned().collect()));
+            self.push_one(QueuedReturn::Permit(permits.into_iter().cloned().collect()));
+            self.push_one(QueuedReturn::Charges(charges.into_iter().cloned().collect()));
         }
     }
 
-    fn push_one(&self, units: Return) {
+    fn push_one(&self, units: QueuedReturn) {
         if let Err(error) = self.returns.try_send(units) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             self.log.warn(&error.into_inner(), "too many others wait to be returned");
@@ -97,7 +97,7 @@ impl fmt::Debug for RevertQueue {
 
 async fn return_until_closed(
     store: &Weak<RedisStoreInner>,
-    receiver: &mut Receiver<Return>,
+    receiver: &mut Receiver<QueuedReturn>,
     log: &LostReturnLog,
 ) {
     poll_fn(|context| receiver.poll_recv(context))
@@ -105,16 +105,16 @@ async fn return_until_closed(
         .await;
 }
 
-/// Returns units to Redis, with further attempts as long as they cannot be returned twice.
-async fn return_units(store: &Weak<RedisStoreInner>, units: Return, log: &LostReturnLog) {
+/// Returns units to Redis. Repeats a failed attempt, unless the repetition could return the units twice.
+async fn return_units(store: &Weak<RedisStoreInner>, units: QueuedReturn, log: &LostReturnLog) {
     let (begin, mut delay) = (Instant::now(), FIRST_RETRY_DELAY);
     loop {
         let Some(store) = store.upgrade() else { return };
         let result = match &units {
-            Return::Permit(receipt) => {
+            QueuedReturn::Permit(receipt) => {
                 store.change_permit(receipt, PermitChange::Release).await.map(drop)
             }
-            Return::Charges(receipt) => store.adjust(receipt, Adjustment::Revert).await,
+            QueuedReturn::Charges(receipt) => store.adjust(receipt, Adjustment::Revert).await,
         };
         drop(store);
         let Err(error) = result else { return };
@@ -127,8 +127,9 @@ async fn return_units(store: &Weak<RedisStoreInner>, units: Return, log: &LostRe
     }
 }
 
-impl Return {
-    /// Returns `true` if a further attempt after an error cannot return the units twice. Permits have an id.
+impl QueuedReturn {
+    /// Returns `true` if a further attempt after this error cannot return the units twice: because a permit has an id,
+    /// or because the failed attempt has changed nothing.
     fn can_be_repeated_after(&self, error: &StoreError) -> bool {
         matches!(self, Self::Permit(_)) || !error.may_have_charged()
     }
@@ -149,9 +150,9 @@ struct WarningThrottle {
 
 impl LostReturnLog {
     /// Logs units that stay charged. The field `unlogged` is the number of earlier cases since the last warning.
-    fn warn(&self, units: &Return, class: &str) {
+    fn warn(&self, units: &QueuedReturn, class: &str) {
         match units {
-            Return::Permit(_) => {
+            QueuedReturn::Permit(_) => {
                 if let Some(unlogged) = self.permits.lock().try_acquire() {
                     tracing::warn!(
                         unlogged,
@@ -160,7 +161,7 @@ impl LostReturnLog {
                     );
                 }
             }
-            Return::Charges(_) => {
+            QueuedReturn::Charges(_) => {
                 if let Some(unlogged) = self.charges.lock().try_acquire() {
                     tracing::warn!(
                         unlogged,

@@ -19,9 +19,11 @@ impl RedisStoreInner {
         hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
         let now = self.clocks.local_now();
-        // One draw for all hits, so that rules with the same sample are sent together.
+        // One random number for all hits of the request, so that hits of rules with the same sampling factor are sent
+        // together.
         let random = fastrand::u32(..);
-        // After a recent denial no hit passes without a call.
+        // After a recent denial, no hit of the rule passes without a call: a hit whose cached denial has expired is
+        // sent.
         let is_sent = |hit: &KeyedHit| {
             let may_deny = hit.sample > 1 && hit.charge != ChargeWhen::Always;
             let is_stale = may_deny && self.deny_cache.lookup(hit, now) == CacheLookup::Stale;

@@ -27,7 +27,7 @@ pub struct RedisStats {
     pub dropped_reverts: u64,
 }
 
-/// The counts of calls.
+/// The counts of calls, which concurrent calls update.
 #[derive(Debug, Default)]
 pub(super) struct CallCounts {
     calls: AtomicU64,

@@ -33,7 +33,7 @@ struct PolicyReloader {
     /// The active policy, and the texts of the files from which it was parsed.
     current: PolicyFile,
     /// The last read result that was applied or rejected. An equal result is applied again only after SIGHUP.
-    last_used: PolicyReadResult,
+    last_processed_read: PolicyReadResult,
     /// The result of the previous read, which the next read must equal; `None` before the first read, and after SIGHUP.
     previous_read: Option<PolicyReadResult>,
     /// Whether SIGHUP has been received since the last reload.
@@ -52,7 +52,7 @@ pub fn start(file: PolicyFile, service: Arc<Service>, mut hangup: Signal) -> io:
         service,
         hangups,
         is_rereadable: is_folder_or_regular_file(&file.source),
-        last_used: Ok(file.texts.clone()),
+        last_processed_read: Ok(file.texts.clone()),
         previous_read: None,
         current: file,
         is_reload_requested: false,
@@ -110,7 +110,7 @@ impl PolicyReloader {
     fn read_policy(&mut self) {
         let now = read_policy_texts(&self.current.source);
         if self.previous_read.as_ref() == Some(&now)
-            && (mem::take(&mut self.is_reload_requested) || now != self.last_used)
+            && (mem::take(&mut self.is_reload_requested) || now != self.last_processed_read)
         {
             self.apply_policy_read_result(now.clone());
         }
@@ -118,7 +118,7 @@ impl PolicyReloader {
     }
 
     fn apply_policy_read_result(&mut self, read_result: PolicyReadResult) {
-        self.last_used = read_result.clone();
+        self.last_processed_read = read_result.clone();
         self.is_applying = true;
         self.apply_read_result(read_result);
         self.is_applying = false;

@@ -3,6 +3,7 @@
 mod nginx;
 
 use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use slidegate::Algorithm;
@@ -24,7 +25,7 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "ALGORITHM", value_parser = parse_algorithm)]
     ratelimit_algorithm: Option<Algorithm>,
 
-    /// Files to convert, or directories with files of a reference server (*.yaml, *.yml)
+    /// Files to convert, or directories with files of a reference server (*.yaml, *.yml); with --from nginx, `-` is the standard input
     #[arg(required = true, value_name = "DIR|FILE")]
     files: Vec<PathBuf>,
 }
@@ -44,12 +45,15 @@ pub fn run(args: ConvertArgs) -> Result<String, Box<dyn Error>> {
         if args.ratelimit_algorithm.is_some() {
             return Err("--ratelimit-algorithm has no effect with --from nginx: its limits are token buckets; remove the flag".into());
         }
-        let read = |path: PathBuf| {
-            let text = file::read_text(&path)?.into();
-            Ok(FileText { path, text })
+        let read = |path: PathBuf| -> Result<FileText, Box<dyn Error>> {
+            let text = if path.as_os_str() == "-" {
+                io::read_to_string(io::stdin())?
+            } else {
+                file::read_text(&path)?
+            };
+            Ok(FileText { path, text: text.into() })
         };
-        let files: Vec<FileText> =
-            args.files.into_iter().map(read).collect::<Result<_, PolicyFileError>>()?;
+        let files = args.files.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
         return Ok(nginx::convert(&files)?);
     }
     let algorithm = args.ratelimit_algorithm.unwrap_or_default();
@@ -58,7 +62,13 @@ pub fn run(args: ConvertArgs) -> Result<String, Box<dyn Error>> {
         texts.extend_from_slice(&read_config_file_texts(path, algorithm)?);
     }
     let options = ConversionOptions { algorithm, supports: accept_any_limit };
-    Ok(file::convert_ratelimit_config(Path::new(""), &texts, options)?.text)
+    match file::convert_ratelimit_config(Path::new(""), &texts, options) {
+        Ok(conversion) => Ok(conversion.text),
+        Err(error) if texts.iter().any(|file| file.text.contains("limit_req")) => {
+            Err(format!("{error}\nto convert files of nginx, add --from nginx").into())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Reads the configuration file at `path`, or all configuration files of the directory at `path`.

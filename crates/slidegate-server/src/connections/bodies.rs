@@ -20,7 +20,7 @@ use crate::bounds::MAX_BODY_BYTES;
 const OWN_BYTES: usize = 64 * 1024;
 
 /// The bodies of a connection may occupy at most the budget divided by this number.
-const BUDGET_PER_SHARE: usize = 2;
+const CONNECTION_SHARE_DIVISOR: usize = 2;
 
 /// Minimum of the budget in bytes. The share of each connection then has space for several of the largest bodies.
 pub const MIN_BODY_BUDGET: usize = 8 * MAX_BODY_BYTES;
@@ -111,7 +111,7 @@ impl BodyBudget {
     pub fn for_connection(&self) -> ConnectionBodies {
         ConnectionBodies {
             own: Arc::new(Semaphore::new(OWN_BYTES)),
-            share: Arc::new(Semaphore::new(self.max_bytes / BUDGET_PER_SHARE)),
+            share: Arc::new(Semaphore::new(self.max_bytes / CONNECTION_SHARE_DIVISOR)),
             budget: self.space.clone(),
         }
     }
@@ -248,7 +248,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bodies_wait_until_others_free_their_space() {
         let budget = BodyBudget::new(0);
-        let connections = [(); BUDGET_PER_SHARE].map(|()| budget.for_connection());
+        let connections = [(); CONNECTION_SHARE_DIVISOR].map(|()| budget.for_connection());
         let mut read = Vec::new();
         for connection in connections.iter().cycle().take(MIN_BODY_BUDGET / PART_BYTES) {
             let (parts, body) = body();

@@ -11,26 +11,26 @@ const IPV6_HOST_BITS: u32 = 64;
 
 /// The numbers of open connections of all client addresses, each at most `max_per_address`.
 #[derive(Debug)]
-pub struct AddressShares {
+pub struct ConnectionsPerAddress {
     max_per_address: usize,
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 /// One connection of an address. It counts until it is dropped.
 #[derive(Debug)]
-pub struct AddressShare {
+pub struct AddressSlot {
     address: IpAddr,
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-impl AddressShares {
+impl ConnectionsPerAddress {
     /// Creates an empty list. Each address may have at most `max_per_address` connections.
     pub fn new(max_per_address: usize) -> Self {
         Self { max_per_address, open: Arc::default() }
     }
 
     /// Counts a connection of an address. Returns `None` if the address has the maximum number of connections.
-    pub fn try_add(&self, address: IpAddr) -> Option<AddressShare> {
+    pub fn try_occupy(&self, address: IpAddr) -> Option<AddressSlot> {
         let address = network_of(address);
         let mut counts = self.open.lock();
         let count = counts.entry(address).or_default();
@@ -38,11 +38,11 @@ impl AddressShares {
             return None;
         }
         *count += 1;
-        Some(AddressShare { address, open: self.open.clone() })
+        Some(AddressSlot { address, open: self.open.clone() })
     }
 }
 
-impl Drop for AddressShare {
+impl Drop for AddressSlot {
     fn drop(&mut self) {
         let mut counts = self.open.lock();
         let Some(count) = counts.get_mut(&self.address) else { return };
@@ -70,23 +70,23 @@ mod tests {
 
     #[test]
     fn addresses_have_separate_shares() {
-        let shares = AddressShares::new(2);
+        let shares = ConnectionsPerAddress::new(2);
         let [one, same_network, other] =
             ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"].map(|text| text.parse().unwrap());
-        let first = shares.try_add(one).unwrap();
-        let _second = shares.try_add(same_network).unwrap();
-        assert!(shares.try_add(one).is_none());
-        let _other = shares.try_add(other).unwrap();
+        let first = shares.try_occupy(one).unwrap();
+        let _second = shares.try_occupy(same_network).unwrap();
+        assert!(shares.try_occupy(one).is_none());
+        let _other = shares.try_occupy(other).unwrap();
         drop(first);
-        assert!(shares.try_add(one).is_some());
+        assert!(shares.try_occupy(one).is_some());
     }
 
     #[test]
     fn closed_connections_leave_no_entry() {
-        let shares = AddressShares::new(1);
+        let shares = ConnectionsPerAddress::new(1);
         let [mapped, plain] = ["::ffff:192.0.2.7", "192.0.2.7"].map(|text| text.parse().unwrap());
-        let connection = shares.try_add(mapped).unwrap();
-        assert!(shares.try_add(plain).is_none());
+        let connection = shares.try_occupy(mapped).unwrap();
+        assert!(shares.try_occupy(plain).is_none());
         drop(connection);
         assert!(shares.open.lock().is_empty());
     }

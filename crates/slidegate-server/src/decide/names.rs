@@ -131,8 +131,8 @@ impl Service {
         let NameChecks { attribute_log, clock, redactor, .. } = &self.name_checks;
         let Some(unlogged) = attribute_log.try_acquire(clock.now()) else { return };
         let used = names_that_rules_use(policy, domain);
-        // Names are redacted too, because a caller may have sent a value in place of a name.
-        let shown = unused.iter().map(|name| redactor.redact(name, (*name).into()).to_string());
+        // With --redact-keys, names are hashed too, because a caller may have sent a value in place of a name.
+        let shown = unused.iter().map(|name| redactor.redact("", (*name).into()).to_string());
         let shown: Vec<String> = shown.collect();
         let sent = list_names(&shown.iter().map(String::as_str).collect::<Vec<_>>());
         warn!(

@@ -26,6 +26,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde_saphyr::FlowMap;
 use slidegate::Policy;
 
 use finding::FILE_START;
@@ -45,6 +46,14 @@ pub struct Conversion {
     pub text: String,
     /// Notes about accepted settings that have no effect, or an unexpected effect.
     pub notes: Vec<Finding>,
+}
+
+/// The converted policy, as it is printed.
+#[derive(Serialize)]
+struct PrintedPolicy {
+    version: u8,
+    defaults: FlowMap<PrintedDefaults>,
+    rules: Vec<converted_rule::ConvertedRule>,
 }
 
 #[derive(Serialize)]
@@ -89,7 +98,8 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
     // As in the reference server, a `hits_addend` of 0 is denied only above max, and every IPv6 address has its own
     // counter.
     let defaults = PrintedDefaults { algorithm: algorithm.name(), required: 0, ipv6_prefix: 128 };
-    let text = policy_text(files, &notes, defaults, &all_rules);
+    let policy = PrintedPolicy { version: 1, defaults: FlowMap(defaults), rules: all_rules };
+    let text = policy_text(files, &notes, &policy);
     match Policy::from_yaml_for(&text, supports) {
         Ok(policy) => Ok(Conversion { policy, text, notes }),
         Err(errors) => Err(findings_from_policy_errors(files, &errors.0)),

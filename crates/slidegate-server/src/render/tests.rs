@@ -12,7 +12,10 @@ fn decided(decision: Decision<'static>) -> DecidedCall {
 /// `on_store_error: {on_store_error}`.
 async fn render_without_store(
     on_store_error: &str,
-    render: impl FnOnce(ResponseRenderer, &DecidedCall) -> Result<Counted<Response>, HttpProblem>,
+    render: impl FnOnce(
+        ResponseRenderer,
+        &DecidedCall,
+    ) -> Result<ResponseWithResult<Response>, HttpProblem>,
 ) -> Response {
     let policy = format!("rules: [{{ name: a, limits: [1/s], on_store_error: {on_store_error} }}]");
     let lost = Faults { unavailable: 100, ..Faults::default() };

@@ -46,7 +46,7 @@ impl SettleBody<'_> {
     /// Returns the actual costs.
     pub fn actual_costs(&self) -> ActualCosts<'_> {
         let costs = match self.cost {
-            Some(0) if self.costs.0.is_empty() => return ActualCosts::none(),
+            Some(0) if self.costs.0.is_empty() => return ActualCosts::cancelled(),
             Some(units) => ActualCosts::new().cost(units),
             None => ActualCosts::new(),
         };

@@ -20,7 +20,7 @@ pub enum RequestResult {
 
 /// A response, with the result and the wait that metrics record. The status alone does not determine the result, since
 /// a proxy may choose the status of a denial.
-pub struct Counted<R> {
+pub struct ResponseWithResult<R> {
     pub response: R,
     pub result: RequestResult,
     /// The time for which the request waited for capacity.

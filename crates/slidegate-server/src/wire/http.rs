@@ -40,7 +40,7 @@ use crate::render::problem::{HttpProblem, method_not_allowed, path_not_found};
 use crate::reservations::body::{SettleBody, SettleResponse};
 use crate::telemetry::metrics::ListenerKind;
 use crate::telemetry::recorder::{RequestRecorder, TraceHeaders};
-use crate::telemetry::results::Counted;
+use crate::telemetry::results::ResponseWithResult;
 
 /// The OpenAPI document of the HTTP listener. The file is a link to `docs/reference/openapi.json`, because the package of
 /// this crate contains only files below the folder of the crate.
@@ -153,7 +153,7 @@ impl HttpServiceState {
         head: &Parts,
         body: &[u8],
         peer: SocketAddr,
-    ) -> Result<Counted<Response>, HttpProblem> {
+    ) -> Result<ResponseWithResult<Response>, HttpProblem> {
         let (service, renderer) = (&self.service, &self.renderer);
         let policy = service.active_policy();
         // Invalid UTF-8 is replaced here, because the parsed call borrows the text.
@@ -204,7 +204,7 @@ impl HttpServiceState {
         head: &Parts,
         body: &[u8],
         peer: SocketAddr,
-    ) -> Result<Counted<Response>, HttpProblem> {
+    ) -> Result<ResponseWithResult<Response>, HttpProblem> {
         let headers = if matches!(endpoint, Endpoint::Auth) {
             TraceHeaders::Forwarded(&head.headers)
         } else {

@@ -27,12 +27,12 @@ pub struct WindowSuggestion {
     window_ms: u64,
     #[serde(skip)]
     pub window: Duration,
-    pub choices: Vec<ChoiceReport>,
+    pub choices: Vec<SuggestedLimitReport>,
 }
 
 /// A suggested limit that denies at most a given share of the clients.
 #[derive(Debug, Serialize)]
-pub struct ChoiceReport {
+pub struct SuggestedLimitReport {
     pub may_deny_percent: f64,
     pub may_deny_clients: u64,
     max: u64,
@@ -48,21 +48,21 @@ impl WindowSuggestion {
             name: window_name(*window),
             window_ms: ceil_millis(*window),
             window: *window,
-            choices: choices.iter().map(ChoiceReport::new).collect(),
+            choices: choices.iter().map(SuggestedLimitReport::new).collect(),
         }
     }
 
     /// Returns the suggested limits without duplicates. There is one limit for each share of clients that may be
     /// denied. If a share, multiplied by the number of clients, is below 1, its limit denies no client. All limits that
     /// deny no client are equal, so only the first of them is returned.
-    pub fn choices_without_duplicates(&self) -> impl Iterator<Item = &ChoiceReport> {
-        let denies_none = |choice: &ChoiceReport| choice.may_deny_clients == 0;
+    pub fn choices_without_duplicates(&self) -> impl Iterator<Item = &SuggestedLimitReport> {
+        let denies_none = |choice: &SuggestedLimitReport| choice.may_deny_clients == 0;
         let no_denials = self.choices.iter().find(|choice| denies_none(choice));
         no_denials.into_iter().chain(self.choices.iter().filter(move |choice| !denies_none(choice)))
     }
 }
 
-impl ChoiceReport {
+impl SuggestedLimitReport {
     fn new(choice: &LimitChoice) -> Self {
         Self {
             may_deny_percent: choice.per_mille as f64 / 10.0,

@@ -3,7 +3,7 @@
 use slidegate::Quota;
 
 use super::rule_suggestions::RuleSuggestions;
-use crate::suggest::{Headroom, PER_MILLE};
+use crate::suggest::{DENIABLE_CLIENTS_PER_MILLE, Headroom};
 
 /// Returns the YAML of a policy with the suggested limits that deny the fewest clients. Limits that deny more clients
 /// are added as comments.
@@ -11,7 +11,7 @@ pub fn policy(rules: &[RuleSuggestions<'_>], Headroom(headroom): Headroom) -> St
     if rules.is_empty() {
         return "version: 1\nrules: []\n".to_owned();
     }
-    let shares = PER_MILLE.map(|per_mille| per_mille as f64 / 10.0);
+    let shares = DENIABLE_CLIENTS_PER_MILLE.map(|per_mille| per_mille as f64 / 10.0);
     let header = format!(
         "# Suggested by `slidegate replay --suggest`: at most {} % of clients denied, {headroom} % headroom.\n\
          version: 1\nrules:\n",
@@ -49,7 +49,7 @@ fn format_quotas(limits: &[Quota]) -> String {
 }
 
 /// Returns the limits that are suggested for a rule if a certain share of its clients may be denied. `choice_index` is
-/// the index of this share in `PER_MILLE`. Omits limits that another limit implies.
+/// the index of this share in `DENIABLE_CLIENTS_PER_MILLE`. Omits limits that another limit implies.
 fn suggested_limits_without_implied_ones(
     suggested: &RuleSuggestions<'_>,
     choice_index: usize,

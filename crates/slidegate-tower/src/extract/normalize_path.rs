@@ -14,13 +14,42 @@ use std::borrow::Cow;
 /// assert_eq!(normalize_path("/a/../%6Cogin?next=/"), "/login");
 /// ```
 pub fn normalize_path(uri: &str) -> Cow<'_, str> {
-    let path = strip_scheme_and_authority(uri);
-    let path = path.find(['?', '#']).map_or(path, |end| &path[..end]);
+    let path = path_of(uri);
     if path.contains('%') {
         Cow::Owned(remove_dot_segments(&decode_unreserved_characters(path)).into_owned())
     } else {
         remove_dot_segments(path)
     }
+}
+
+/// Returns whether servers read the path of a request target in different ways: it has a segment `.` or `..`, and slashes
+/// that some servers decode or merge before they remove these segments. `/a//../login` is `/a/login` according to RFC 3986,
+/// and `/login` for nginx.
+///
+/// Such paths are best rejected: a client could use them to evade the limit of a route. Browsers and most other clients
+/// send no path with `.` or `..`.
+///
+/// ```
+/// use slidegate_tower::extract::has_ambiguous_dot_segments;
+///
+/// assert!(has_ambiguous_dot_segments("/a/..%2Flogin") && has_ambiguous_dot_segments("/a//../login"));
+/// assert!(!has_ambiguous_dot_segments("/a/../login") && !has_ambiguous_dot_segments("//a%2Fb"));
+/// ```
+pub fn has_ambiguous_dot_segments(uri: &str) -> bool {
+    let path = path_of(uri);
+    if !path.contains(['.', '%']) {
+        return false;
+    }
+    let path = decode_unreserved_characters(path);
+    let decoded = path.replace("%2F", "/").replace("%5C", "/").replace('\\', "/");
+    let is_ambiguous = decoded != path || decoded.contains("//");
+    is_ambiguous && decoded.split('/').any(|segment| matches!(segment, "." | ".."))
+}
+
+/// Returns the path of a request target, without the scheme and authority of an absolute URI, and without the query.
+fn path_of(uri: &str) -> &str {
+    let path = strip_scheme_and_authority(uri);
+    path.find(['?', '#']).map_or(path, |end| &path[..end])
 }
 
 fn strip_scheme_and_authority(uri: &str) -> &str {
@@ -125,6 +154,38 @@ mod tests {
             ("/%c3%a4", "/%C3%A4"),
         ] {
             assert_eq!(normalize_path(uri), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn dot_segments_beside_encoded_or_double_slashes_are_ambiguous() {
+        for uri in [
+            "/static/..%2fx",
+            "/static//../x",
+            "/static/a/..%2F..%2Fx",
+            "/.%2flogin",
+            "/%2e%2e%2flogin",
+            "/a/b//../../login?x",
+            "/a%5c..%5Clogin",
+            "/a\\..\\login",
+            "http://e.org//./login",
+        ] {
+            assert!(has_ambiguous_dot_segments(uri), "{uri}");
+        }
+        for uri in [
+            "/",
+            "",
+            "*",
+            "/a/../b",
+            "/%2e/login",
+            "//login",
+            "/a%2Fb",
+            "/a..b//c",
+            "/.well-known//x",
+            "/a?b=//../",
+            "http://e.org/../x",
+        ] {
+            assert!(!has_ambiguous_dot_segments(uri), "{uri}");
         }
     }
 

@@ -75,10 +75,10 @@ pub struct BucketLayout {
     /// The average duration in microseconds by which a bucket is longer than the calendar period that it represents; 0
     /// if the buckets are not periods of a calendar. With each bucket, counter time advances by this much more than the
     /// clock.
-    pub drift_us: u64,
+    pub mean_excess_us: u64,
     /// The average duration in seconds from the start of the calendar period of bucket 0 to the Unix epoch; 0 unless
     /// the buckets are periods of a calendar that begin at a set date or time.
-    pub lead_s: u32,
+    pub first_period_before_epoch_s: u32,
 }
 
 /// The largest difference between the end of a calendar period and the end that it would have if all periods had the
@@ -100,7 +100,7 @@ impl BucketLayout {
     /// no longer counted. [`bucket_expires_us`](Self::bucket_expires_us) returns a counter time instead: a time on the
     /// clock plus the phase of a key.
     pub fn latest_expiry_us(&self, bucket: u64) -> u64 {
-        match self.drift_us {
+        match self.mean_excess_us {
             0 => self.bucket_expires_us(bucket),
             _ => self.mean_start_us(bucket.saturating_add(1)).saturating_add(self.deviation_us()),
         }
@@ -108,7 +108,7 @@ impl BucketLayout {
 
     /// Returns a time on the clock, in microseconds since the Unix epoch, before which no clock charges units to a bucket.
     pub fn earliest_start_us(&self, bucket: u64) -> u64 {
-        match self.drift_us {
+        match self.mean_excess_us {
             // A counter time is at most a window ahead of the clock, because the phase of a key is less than a window.
             0 => bucket.saturating_mul(self.bucket_us).saturating_sub(self.lifetime_us()),
             _ => self.mean_start_us(bucket).saturating_sub(self.deviation_us()),
@@ -117,8 +117,9 @@ impl BucketLayout {
 
     /// Returns the time at which the calendar period of a bucket would begin if all periods had the mean length.
     fn mean_start_us(&self, bucket: u64) -> u64 {
-        let since_first_us = bucket.saturating_mul(self.bucket_us.saturating_sub(self.drift_us));
-        since_first_us.saturating_sub(u64::from(self.lead_s) * 1_000_000)
+        let since_first_us =
+            bucket.saturating_mul(self.bucket_us.saturating_sub(self.mean_excess_us));
+        since_first_us.saturating_sub(u64::from(self.first_period_before_epoch_s) * 1_000_000)
     }
 
     fn deviation_us(&self) -> u64 {

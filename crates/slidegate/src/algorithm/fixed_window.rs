@@ -170,7 +170,7 @@ impl FixedWindow {
 
     /// Returns the time from which durations until the end of the state's window are measured. It is `now`, unless the
     /// state is already in a later calendar period, which has another phase than the period of `now`.
-    fn now_for_durations(&self, _state: &State, now: Timestamp) -> Timestamp {
+    fn now_in_period_of_state(&self, _state: &State, now: Timestamp) -> Timestamp {
         match self.windows {
             Windows::Key { .. } | Windows::Clock { .. } => now,
             #[cfg(feature = "calendar")]
@@ -201,7 +201,8 @@ impl Counter for FixedWindow {
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
         let used = self.count_in_window(state, now);
-        let reset_after_us = micros_until_expiry(self, state, self.now_for_durations(state, now));
+        let reset_after_us =
+            micros_until_expiry(self, state, self.now_in_period_of_state(state, now));
         Outcome::from_used_units((used, self.max.get()), required, reset_after_us, || {
             reset_after_us
         })
@@ -213,7 +214,7 @@ impl Counter for FixedWindow {
         let window = (now.as_micros() / self.window_us()).max(state.window());
         *state = State::new(window, units);
         ChargeEffect {
-            charged_at: self.now_for_durations(state, now).max(self.last_charged_at(state)),
+            charged_at: self.now_in_period_of_state(state, now).max(self.last_charged_at(state)),
             expires_at: self.expires_at(state),
             outcome: self.peek(state, now, 1),
         }
@@ -233,11 +234,11 @@ impl Counter for FixedWindow {
     }
 
     /// Compares the start of the window, because a state does not contain the time of its last charge.
-    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+    fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
         is_time_ahead(self.last_charged_at(state).as_micros(), now)
     }
 
-    fn set_back(&self, state: &mut State, now: Timestamp) {
+    fn set_back_to(&self, state: &mut State, now: Timestamp) {
         *state = State::new(now.as_micros() / self.window_us(), state.units());
     }
 
@@ -252,15 +253,18 @@ impl Counter for FixedWindow {
 impl Additive for FixedWindow {
     fn layout(&self) -> BucketLayout {
         match self.windows {
-            Windows::Key { window_us } | Windows::Clock { window_us } => {
-                BucketLayout { bucket_us: window_us.get(), buckets: 1, drift_us: 0, lead_s: 0 }
-            }
+            Windows::Key { window_us } | Windows::Clock { window_us } => BucketLayout {
+                bucket_us: window_us.get(),
+                buckets: 1,
+                mean_excess_us: 0,
+                first_period_before_epoch_s: 0,
+            },
             #[cfg(feature = "calendar")]
             Windows::Calendar(calendar) => BucketLayout {
                 bucket_us: calendar.period().window_us(),
                 buckets: 1,
-                drift_us: calendar.period().drift_us(),
-                lead_s: calendar.lead_s(),
+                mean_excess_us: calendar.period().mean_excess_us(),
+                first_period_before_epoch_s: calendar.first_period_before_epoch_s(),
             },
         }
     }

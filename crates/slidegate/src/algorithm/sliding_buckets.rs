@@ -247,12 +247,12 @@ impl Counter for SlidingBuckets {
         }
     }
 
-    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+    fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
         is_time_ahead(state.start_us, now)
     }
 
     /// Moves all units into the bucket that contains `now`.
-    fn set_back(&self, state: &mut State, now: Timestamp) {
+    fn set_back_to(&self, state: &mut State, now: Timestamp) {
         let start_us = self.bucket_number(now.as_micros()) * self.precision_us();
         let current_units = state.total();
         *state = State::with_earlier_buckets(start_us, EarlierBuckets::default());
@@ -275,8 +275,8 @@ impl Additive for SlidingBuckets {
         BucketLayout {
             bucket_us: self.precision_us(),
             buckets: u32::from(self.buckets) + 1,
-            drift_us: 0,
-            lead_s: 0,
+            mean_excess_us: 0,
+            first_period_before_epoch_s: 0,
         }
     }
 

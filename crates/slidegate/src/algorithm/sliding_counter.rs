@@ -48,7 +48,7 @@ impl WindowTime {
     }
 
     /// Converts the number of a tick, counted from the Unix epoch, into a window time.
-    fn of_tick(tick: u64, window_ticks: u64) -> Self {
+    fn from_tick(tick: u64, window_ticks: u64) -> Self {
         Self::new(tick / window_ticks, tick % window_ticks, window_ticks)
     }
 
@@ -272,16 +272,16 @@ impl Counter for SlidingCounter {
         }
     }
 
-    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+    fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
         is_time_ahead(self.last_charged_at(state).as_micros(), now)
     }
 
     /// Counts the units in use as units of the window that contains `now`.
-    fn set_back(&self, state: &mut State, now: Timestamp) {
+    fn set_back_to(&self, state: &mut State, now: Timestamp) {
         let used = self.used(state, self.last_charged_at(state));
         let tick = self.resolution.tick_at(now);
         *state = State {
-            last: WindowTime::of_tick(tick, self.resolution.window_ticks()),
+            last: WindowTime::from_tick(tick, self.resolution.window_ticks()),
             previous: 0,
             current: clamp_to_small_units(used),
         };
@@ -296,7 +296,12 @@ impl Counter for SlidingCounter {
 /// Each time bucket is one window.
 impl Additive for SlidingCounter {
     fn layout(&self) -> BucketLayout {
-        BucketLayout { bucket_us: self.resolution.window_us(), buckets: 2, drift_us: 0, lead_s: 0 }
+        BucketLayout {
+            bucket_us: self.resolution.window_us(),
+            buckets: 2,
+            mean_excess_us: 0,
+            first_period_before_epoch_s: 0,
+        }
     }
 
     fn current_bucket(&self, state: &State) -> u64 {
@@ -324,7 +329,7 @@ impl Additive for SlidingCounter {
         mut units: impl FnMut(u64) -> u64,
     ) -> State {
         let ticks = self.resolution.window_ticks();
-        let last = WindowTime::of_tick(self.resolution.tick_at(last_charged_at), ticks);
+        let last = WindowTime::from_tick(self.resolution.tick_at(last_charged_at), ticks);
         let bucket = last.window(ticks);
         let previous = bucket.checked_sub(1).map_or(0, &mut units);
         State {

@@ -380,12 +380,12 @@ impl Counter for SlidingLog {
         state.remove_oldest_units(cost);
     }
 
-    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+    fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
         is_time_ahead(self.resolution.tick_start_us(state.last), now)
     }
 
     /// Replaces all charges by one charge at `now`.
-    fn set_back(&self, state: &mut State, now: Timestamp) {
+    fn set_back_to(&self, state: &mut State, now: Timestamp) {
         let (last, charge_tick) = self.resolution.ticks_around(now);
         let units = clamp_to_small_units(state.total);
         *state = State { last, ..State::default() };

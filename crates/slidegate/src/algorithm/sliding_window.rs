@@ -170,8 +170,8 @@ impl SlidingWindow {
             // Charges without a check can exceed max by any number of units, so above twice max they share entries to
             // keep the log short.
             let is_deep_in_debt = total + units > 2 * self.max();
-            let joins =
-                newest.is_some_and(|newest| self.may_join(newest, tick, units, is_deep_in_debt));
+            let joins = newest
+                .is_some_and(|newest| self.may_join_newest(newest, tick, units, is_deep_in_debt));
             if joins {
                 state.join_newest(tick, units)
             } else {
@@ -187,7 +187,13 @@ impl SlidingWindow {
 
     /// Returns whether a charge of `units` units at `tick` may join the newest entry. With `is_deep_in_debt`, which
     /// means above twice max, the number of units in the entry is not limited.
-    fn may_join(&self, newest: NewestEntry, tick: u64, units: u64, is_deep_in_debt: bool) -> bool {
+    fn may_join_newest(
+        &self,
+        newest: NewestEntry,
+        tick: u64,
+        units: u64,
+        is_deep_in_debt: bool,
+    ) -> bool {
         tick == newest.entry.tick
             || (is_deep_in_debt || newest.entry.units + units <= self.max_entry_units())
                 && self.is_within_entry(newest.span_to(tick))
@@ -195,13 +201,13 @@ impl SlidingWindow {
 
     fn push(&self, state: &mut State, entry: Entry) {
         state.push(entry);
-        if self.merges_at(state.len()) {
+        if self.should_merge_at_length(state.len()) {
             self.merge_neighbours(state);
         }
     }
 
     /// Returns whether neighboring entries are merged after a charge with which the log has `entries` entries.
-    fn merges_at(&self, entries: usize) -> bool {
+    fn should_merge_at_length(&self, entries: usize) -> bool {
         let resolution = usize::from(self.resolution);
         entries > ENTRIES_PER_RESOLUTION * resolution
             && entries.is_multiple_of(resolution / MERGES_PER_RESOLUTION)
@@ -210,10 +216,10 @@ impl SlidingWindow {
     /// Merges neighboring entries that could have been one entry. The newest entry is not merged, because charges may
     /// still join it.
     fn merge_neighbours(&self, state: &mut State) {
-        state.merge(|entries, oldest_first| {
+        state.merge(|entries, oldest_entry_start_tick| {
             let mut merged: Vec<Entry> = Vec::with_capacity(entries.len());
             // An entry can have charges from the tick after the last charge of the previous entry.
-            let mut first = oldest_first;
+            let mut first = oldest_entry_start_tick;
             for entry in entries {
                 match merged.last_mut() {
                     Some(last)
@@ -223,7 +229,7 @@ impl SlidingWindow {
                         *last = Entry { tick: entry.tick, units: last.units + entry.units };
                     }
                     last => {
-                        first = last.map_or(oldest_first, |last| last.tick + 1);
+                        first = last.map_or(oldest_entry_start_tick, |last| last.tick + 1);
                         merged.push(*entry);
                     }
                 }
@@ -259,7 +265,7 @@ impl SlidingWindow {
         let mut span = 0;
         if used > 0 {
             charged.tick = tick_after.max(entry.tick);
-            if !self.may_join(newest, charged.tick, charged.units, false) {
+            if !self.may_join_newest(newest, charged.tick, charged.units, false) {
                 return None;
             }
             charged.units += entry.units;
@@ -320,7 +326,7 @@ impl Counter for SlidingWindow {
         // If the clock has stepped back since the charge, its time is after the newest entry, which then contains its
         // units.
         let tick = self.ticks.tick_at(charged_at).min(newest.entry.tick);
-        let mut first = state.oldest_first();
+        let mut first = state.oldest_entry_start_tick();
         state.edit_units(|entries| {
             for entry in entries {
                 if (first..=entry.tick).contains(&tick) {
@@ -343,14 +349,14 @@ impl Counter for SlidingWindow {
         });
     }
 
-    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+    fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
         state
             .newest()
             .is_some_and(|newest| is_time_ahead(self.ticks.tick_start_us(newest.entry.tick), now))
     }
 
     /// Replaces all entries by one entry at `now`, with the units that were in use at the last charge.
-    fn set_back(&self, state: &mut State, now: Timestamp) {
+    fn set_back_to(&self, state: &mut State, now: Timestamp) {
         let Some(newest) = state.newest() else { return };
         let expired = state.expired_before(self.first_tick_of_window(newest.entry.tick));
         let units = state.total() - expired.units;

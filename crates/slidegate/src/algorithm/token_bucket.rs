@@ -222,11 +222,11 @@ impl Counter for TokenBucket {
         state.lower(units);
     }
 
-    fn is_ahead(&self, state: &State, now: Timestamp) -> bool {
+    fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
         is_time_ahead(self.resolution.tick_start_us(state.last()), now)
     }
 
-    fn set_back(&self, state: &mut State, now: Timestamp) {
+    fn set_back_to(&self, state: &mut State, now: Timestamp) {
         state.last = self.resolution.tick_at(now).into();
     }
 

@@ -243,9 +243,11 @@ fn late_time_is_measured_with_phase_of_later_period() {
 fn mean_periods_bound_the_end_and_start_of_windows() {
     use crate::algorithm::additive::BucketLayout;
     for calendar in every_calendar() {
-        let (period, lead_s) = (calendar.period(), calendar.lead_s());
-        let (bucket_us, drift_us) = (period.window_us(), period.drift_us());
-        let layout = BucketLayout { bucket_us, buckets: 1, drift_us, lead_s };
+        let (period, first_period_before_epoch_s) =
+            (calendar.period(), calendar.first_period_before_epoch_s());
+        let (bucket_us, mean_excess_us) = (period.window_us(), period.mean_excess_us());
+        let layout =
+            BucketLayout { bucket_us, buckets: 1, mean_excess_us, first_period_before_epoch_s };
         let mut time = Timestamp::default();
         while time < Timestamp::from_secs(2 * MAX_TEST_TIME_S) {
             let span = calendar.span(time);

@@ -38,7 +38,7 @@ pub(crate) struct PolicyLimits {
     /// The rule and limit from which each hit was created.
     origins: SmallVec<[HitOrigin; 2]>,
     /// Data that few requests need; `None` if the request has none of it.
-    rest: Option<Box<UncommonLimits>>,
+    uncommon: Option<Box<UncommonLimits>>,
 }
 
 /// The data of [`PolicyLimits`] that few requests have.
@@ -55,7 +55,7 @@ struct UncommonLimits {
 impl PolicyLimits {
     /// Returns the limits of a decision that is not based on any limit of the rules.
     pub(crate) fn none(matched: &MatchedRules<'_>) -> Self {
-        Self { rules: matched.rules().clone(), origins: SmallVec::new(), rest: None }
+        Self { rules: matched.rules().clone(), origins: SmallVec::new(), uncommon: None }
     }
 
     /// Returns the limits of the hits of matched rules, in the order of [`MatchedRules::hits`].
@@ -64,9 +64,9 @@ impl PolicyLimits {
         for rule_match in matched.matches() {
             let mut origin = rule_match.origin();
             if rule_match.limits().is_empty() {
-                limits.rest.get_or_insert_default().unlimited.push(origin.descriptor);
+                limits.uncommon.get_or_insert_default().unlimited.push(origin.descriptor);
             } else if let Some(limit) = rule_match.requested_limit() {
-                let requested = &mut limits.rest.get_or_insert_default().requested;
+                let requested = &mut limits.uncommon.get_or_insert_default().requested;
                 origin.limit = requested.len() as u16;
                 requested.push(limit.clone());
             }
@@ -82,7 +82,7 @@ impl PolicyLimits {
         let origin = *self.origins.get(index)?;
         let rule = self.rules.get(origin.rule as usize)?;
         let limit = if origin.is_requested {
-            &**self.rest.as_ref()?.requested.get(usize::from(origin.limit))?
+            &**self.uncommon.as_ref()?.requested.get(usize::from(origin.limit))?
         } else {
             rule.limits(origin.settings_source).get(usize::from(origin.limit))?
         };
@@ -92,7 +92,7 @@ impl PolicyLimits {
 
     /// Returns whether both have the same limits. Returns `false` if one has uncommon data, which is not compared.
     fn are_same(&self, other: &Self) -> bool {
-        let is_common = self.rest.is_none() && other.rest.is_none();
+        let is_common = self.uncommon.is_none() && other.uncommon.is_none();
         is_common && Arc::ptr_eq(&self.rules, &other.rules) && self.origins == other.origins
     }
 }
@@ -120,7 +120,7 @@ impl DecisionLimits<'_> {
         match self {
             Self::Limiter { .. } => false,
             Self::Policy(limits) => {
-                let mut unlimited = limits.rest.iter().flat_map(|rest| &rest.unlimited);
+                let mut unlimited = limits.uncommon.iter().flat_map(|uncommon| &uncommon.unlimited);
                 unlimited.any(|&index| index as usize == descriptor)
             }
         }

@@ -25,13 +25,13 @@ impl<S: Store> Gate<S> {
     /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request
     /// is then denied.
     pub async fn check_async(&self, request: &Request<'_>) -> Decision<'static> {
-        self.check_on(Timer::asynchronous, request).await
+        self.check_with_timer(Timer::asynchronous, request).await
     }
 
     /// Decides a request by the rules of a policy that apply to it. Waits as [`check_async`](Self::check_async) does. See
     /// [`decide`](Self::decide).
     pub async fn decide_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
-        if let Some((max_wait, request_bytes)) = self.wait_of(matched)
+        if let Some((max_wait, request_bytes)) = self.wait_bounds(matched)
             && let Some(timer) = Timer::asynchronous()
         {
             // Boxed, because few requests wait, and the others should not pay for a larger future.
@@ -105,7 +105,7 @@ impl<S: Store> Gate<S> {
     }
 
     /// Decides a request, after a wait on the timer if the request has a maximum wait and there is a timer.
-    pub(super) async fn check_on(
+    pub(super) async fn check_with_timer(
         &self,
         timer: fn() -> Option<Timer>,
         request: &Request<'_>,
@@ -113,7 +113,7 @@ impl<S: Store> Gate<S> {
         let policy = self.policy.load();
         self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request);
-        if let Some((max_wait, _)) = self.wait_of(&matched)
+        if let Some((max_wait, _)) = self.wait_bounds(&matched)
             && let Some(timer) = timer()
         {
             return Box::pin(self.wait_for_request(timer, request, Some(max_wait))).await;

@@ -21,7 +21,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        poll_once(self.check_on(|| Some(Timer::Thread), request))
+        poll_once(self.check_with_timer(|| Some(Timer::Thread), request))
     }
 
     /// Decides a request by the rules of a policy that apply to it, without a wait. [`check`](Self::check),

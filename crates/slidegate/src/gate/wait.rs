@@ -8,7 +8,7 @@ use crate::policy::{HitList, MatchedRules, Operation};
 use crate::request::Request;
 use crate::store::{Store, SyncStore, poll_once};
 use crate::wait::{
-    Timer, Wait, WaitCounters, denying_counters, is_decided_once, run_wait, vetoing_counters,
+    Timer, Wait, WaitCounters, charges_if_denied, denying_counters, run_wait, vetoing_counters,
 };
 
 impl<S> Gate<S> {
@@ -58,7 +58,7 @@ impl<S: Store> Gate<S> {
 
 impl<S: Store> Gate<S> {
     /// Returns the maximum wait of a request, and the bytes that the waiting request takes; `None` if it does not wait.
-    pub(super) fn wait_of(&self, matched: &MatchedRules<'_>) -> Option<(Duration, usize)> {
+    pub(super) fn wait_bounds(&self, matched: &MatchedRules<'_>) -> Option<(Duration, usize)> {
         let options = matched.options()?;
         let max_wait = options.max_wait.min(self.wait_queues.options().max_wait);
         let waits =
@@ -73,7 +73,7 @@ impl<S: Store> Gate<S> {
         if !can_wait(&matched) {
             return self.decide_once(&matched).await;
         }
-        let max_wait = self.wait_of(&matched).map(|(max_wait, _)| max_wait);
+        let max_wait = self.wait_bounds(&matched).map(|(max_wait, _)| max_wait);
         self.wait_for_request(timer, request, max_wait).await
     }
 
@@ -143,5 +143,5 @@ impl<S: Store> Gate<S> {
 /// Returns whether a request can wait. Each attempt of a waiting request is a decision, so a request that changes
 /// counters even if it is denied cannot wait.
 fn can_wait(matched: &MatchedRules<'_>) -> bool {
-    !matched.is_refund() && !is_decided_once(matched.hits())
+    !matched.is_refund() && !charges_if_denied(matched.hits())
 }

@@ -262,7 +262,10 @@ impl<'r> Match<'r> {
 
     /// Returns `true` if the descriptor contains a limit and is the only one that uses its counter of the rule: the key
     /// must contain each attribute of the descriptor, unless `when` allows only one value of the attribute.
-    pub(super) fn has_own_counter(&self, attributes: &DescriptorAttributes<'_, '_>) -> bool {
+    pub(super) fn counts_only_this_descriptor(
+        &self,
+        attributes: &DescriptorAttributes<'_, '_>,
+    ) -> bool {
         let Some(limit) = &self.requested else { return false };
         let is_counted = |name: &str| limit.scopes[0].attribute_names().any(|own| own == name);
         let mut names = attributes.pairs.iter().map(|(name, _)| *name);

@@ -25,6 +25,8 @@ pub enum NormalizeStep {
     TrailingSlash,
     /// Replaces several slashes in a row by one.
     DoubleSlash,
+    /// Replaces encoded slashes (`%2F`) by slashes.
+    EncodedSlash,
 }
 
 impl NormalizeStep {
@@ -36,6 +38,7 @@ impl NormalizeStep {
             Self::Lowercase => "lowercase",
             Self::TrailingSlash => "trailing_slash",
             Self::DoubleSlash => "double_slash",
+            Self::EncodedSlash => "encoded_slash",
         }
     }
 
@@ -75,6 +78,11 @@ impl NormalizeStep {
                 }
                 _ => text.into(),
             },
+            Self::EncodedSlash => {
+                let (path, query) = path_and_query(text);
+                let decoded = path.replace("%2F", "/").replace("%2f", "/");
+                borrow_if_equal(decoded + query, text)
+            }
         }
     }
 }

@@ -258,7 +258,7 @@ rules:
         assert_eq!(unknown("default", "user", costs().with_cost("images", 5)), None);
         assert_eq!(unknown("default", "user", costs().cost(5)), Some(UnknownCost::Unnamed(5)));
         assert_eq!(unknown("default", "user", costs().cost(5).with_cost("tokens", 5)), None);
-        assert_eq!(unknown("default", "user", ActualCosts::none()), None);
+        assert_eq!(unknown("default", "user", ActualCosts::cancelled()), None);
         assert_eq!(unknown("other", "user", costs().cost(5).with_cost("token", 5)), None);
         assert_eq!(unknown("other", "user", costs().with_cost("tokens", 5)), named("tokens"));
         // No charge can change.

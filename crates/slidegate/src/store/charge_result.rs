@@ -235,7 +235,7 @@ impl Charge {
 
     /// Returns a hit that charges the units of this charge to the same counter. The hit never denies.
     pub fn reported_hit(&self) -> Hit<'_> {
-        let key = Key::of_counter(&self.counter, self.phase_us);
+        let key = Key::from_counter_id(&self.counter, self.phase_us);
         Hit::new(key, &self.limit, self.cost).reported()
     }
 }

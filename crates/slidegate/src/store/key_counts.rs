@@ -8,7 +8,7 @@ use crate::sync::{AtomicUsize, Ordering};
 pub struct KeyCounts {
     all: AtomicUsize,
     /// The number of keys of each group.
-    of_group: [AtomicUsize; KeyGroup::MAX as usize + 1],
+    by_group: [AtomicUsize; KeyGroup::MAX as usize + 1],
     /// The number of groups that have keys.
     groups: AtomicUsize,
 }
@@ -17,7 +17,7 @@ impl Default for KeyCounts {
     fn default() -> Self {
         Self {
             all: AtomicUsize::new(0),
-            of_group: std::array::from_fn(|_| AtomicUsize::new(0)),
+            by_group: std::array::from_fn(|_| AtomicUsize::new(0)),
             groups: AtomicUsize::new(0),
         }
     }
@@ -31,7 +31,7 @@ impl KeyCounts {
 
     /// Counts a new key of a group. Returns the number of keys before this one.
     pub fn add(&self, group: KeyGroup) -> usize {
-        if self.of_group[usize::from(group)].fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.by_group[usize::from(group)].fetch_add(1, Ordering::Relaxed) == 0 {
             self.groups.fetch_add(1, Ordering::Relaxed);
         }
         self.all.fetch_add(1, Ordering::Relaxed)
@@ -39,7 +39,7 @@ impl KeyCounts {
 
     /// Counts the removal of a key of a group.
     pub fn remove(&self, group: KeyGroup) {
-        if self.of_group[usize::from(group)].fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.by_group[usize::from(group)].fetch_sub(1, Ordering::Relaxed) == 1 {
             self.groups.fetch_sub(1, Ordering::Relaxed);
         }
         self.all.fetch_sub(1, Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl KeyCounts {
 
     /// Returns whether a group has at least its share of the keys, which is the same for all groups that have keys.
     pub fn has_full_share(&self, group: KeyGroup) -> bool {
-        let keys = self.of_group[usize::from(group)].load(Ordering::Relaxed);
+        let keys = self.by_group[usize::from(group)].load(Ordering::Relaxed);
         keys.saturating_mul(self.groups.load(Ordering::Relaxed)) >= self.all()
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::store::key_counts::KeyCounts;
-use crate::store::table::{CoarseTime, Evict, Table};
+use crate::store::table::{CoarseTime, EvictableTable, Table};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 pub use locked::LockedShards;
@@ -37,7 +37,7 @@ const COARSE_TIME_SHIFT: u32 = 16;
 /// The data of one shard: a table for each algorithm.
 pub trait ShardTables: Default {
     /// Returns the tables.
-    fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict>;
+    fn tables(&mut self) -> impl Iterator<Item = &mut dyn EvictableTable>;
 
     /// Returns the number of decisions until the next sweep.
     fn decisions_until_sweep(&mut self) -> &mut u8;
@@ -264,7 +264,7 @@ mod tests {
     struct NoTables(u8);
 
     impl ShardTables for NoTables {
-        fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
+        fn tables(&mut self) -> impl Iterator<Item = &mut dyn EvictableTable> {
             std::iter::empty()
         }
 

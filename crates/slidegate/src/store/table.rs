@@ -260,7 +260,7 @@ fn fingerprint_of_slot<S>(slot: &Slot<S>) -> u64 {
 }
 
 /// A table from which keys can be evicted. This trait has the operations that do not depend on the type of the states.
-pub trait Evict {
+pub trait EvictableTable {
     /// Returns the number of buckets of the table, with and without keys.
     fn bucket_count(&self) -> usize;
 
@@ -290,7 +290,7 @@ pub trait Evict {
     fn trim(&mut self);
 }
 
-impl<S: Default + HeapSize> Evict for Table<S> {
+impl<S: Default + HeapSize> EvictableTable for Table<S> {
     fn bucket_count(&self) -> usize {
         // hashbrown reports one bucket for a table without an allocation, which has no buckets.
         if self.slots.capacity() == 0 { 0 } else { self.slots.num_buckets() }

@@ -14,10 +14,10 @@ use super::oracle::Oracle;
 use super::properties::{TestCounter, new_test_counter, unwrap_store_response};
 
 /// 26 years, in microseconds: from the start value of a clock without a battery to the present.
-const YEARS_US: i64 = 26 * 31_557_600_000_000;
+const LARGE_CLOCK_STEP_US: i64 = 26 * 31_557_600_000_000;
 
 /// The tolerance for waits: the largest duration by which a charge may be after the current time, and the largest tick.
-const SLACK: Duration = Duration::from_secs(2);
+const WAIT_TOLERANCE: Duration = Duration::from_secs(2);
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -61,7 +61,7 @@ fn longest_wait(limit: &Limit) -> Duration {
         Algorithm::FixedWindow { align: Align::Calendar(_) } => window + HOUR,
         _ => window,
     };
-    wait + SLACK
+    wait + WAIT_TOLERANCE
 }
 
 /// Returns the units that a limit may admit in a window that contains this number of steps back.
@@ -93,8 +93,14 @@ pub async fn clock_steps_keep_bound_and_waits<S: Store>(
             0..=1 => {
                 let hours = 3_600_000_000 * rng.i64(-5..=5);
                 let windows = rng.i64(-4 * window_us as i64..=4 * window_us as i64);
-                let difference_us =
-                    [0, -YEARS_US, YEARS_US, hours, windows, rng.i64(-2_000_000..=2_000_000)];
+                let difference_us = [
+                    0,
+                    -LARGE_CLOCK_STEP_US,
+                    LARGE_CLOCK_STEP_US,
+                    hours,
+                    windows,
+                    rng.i64(-2_000_000..=2_000_000),
+                ];
                 if time.step_to(difference_us[rng.usize(..6)]) {
                     oracle = Oracle::default();
                 }

@@ -213,7 +213,7 @@ impl FaultyStore {
     async fn adjust_in_all_slots(&self, receipt: &Receipt, adjustment: Adjustment) {
         for charge in receipt.charges_to_revert(adjustment) {
             YieldOnce::default().await;
-            let hit = Hit::new(Key::of_counter(&charge.counter, 0), &charge.limit, 0);
+            let hit = Hit::new(Key::from_counter_id(&charge.counter, 0), &charge.limit, 0);
             let slot = self.slot_index(&hit);
             self.slots[slot].adjust(&std::iter::once(charge).collect(), Adjustment::Revert);
         }

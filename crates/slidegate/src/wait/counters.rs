@@ -13,7 +13,7 @@ pub(crate) type WaitCounters = SmallVec<[u64; 4]>;
 /// Returns whether a call with these hits must be decided only once, and so cannot wait: a hit that is charged even if
 /// the call is denied would be charged by each decision.
 #[cfg(feature = "policy")]
-pub(crate) fn is_decided_once<'h>(hits: impl IntoIterator<Item = Hit<'h>>) -> bool {
+pub(crate) fn charges_if_denied<'h>(hits: impl IntoIterator<Item = Hit<'h>>) -> bool {
     hits.into_iter().any(|hit| hit.charge.charges_denied())
 }
 

@@ -9,7 +9,7 @@ use super::queues::Place;
 
 /// The end of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pause {
+pub(crate) enum PauseEnd {
     /// The time until which the call paused has passed.
     Ended,
     /// The call has been woken before that time, for example because units became free.
@@ -51,7 +51,7 @@ impl Timer {
 
     /// Waits until the call is woken, or until the time `until`; with `None`, only until it is woken. The timer of
     /// threads blocks the current thread.
-    pub(crate) async fn pause(self, place: &Place<'_>, until: Option<Instant>) -> Pause {
+    pub(crate) async fn pause(self, place: &Place<'_>, until: Option<Instant>) -> PauseEnd {
         match self {
             Self::Thread => pause_thread(place, until),
             #[cfg(feature = "tokio")]
@@ -66,17 +66,17 @@ fn thread_time() -> Instant {
 }
 
 /// Blocks the current thread until the call is woken, or until the time `until`; with `None`, only until it is woken.
-fn pause_thread(place: &Place<'_>, until: Option<Instant>) -> Pause {
+fn pause_thread(place: &Place<'_>, until: Option<Instant>) -> PauseEnd {
     let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     // The thread may be unparked for another reason, so the conditions are checked again.
     while place.poll_woken(&mut Context::from_waker(&waker)).is_pending() {
         match until.map(|until| until.saturating_duration_since(thread_time())) {
-            Some(remaining) if remaining.is_zero() => return Pause::Ended,
+            Some(remaining) if remaining.is_zero() => return PauseEnd::Ended,
             Some(remaining) => thread::park_timeout(remaining),
             None => thread::park(),
         }
     }
-    Pause::Woken
+    PauseEnd::Woken
 }
 
 /// A waker that unparks a thread.
@@ -90,7 +90,7 @@ impl Wake for ThreadWaker {
 
 /// Waits until the call is woken, or until this time; `None` is never.
 #[cfg(feature = "tokio")]
-async fn pause_task(place: &Place<'_>, until: Option<Instant>) -> Pause {
+async fn pause_task(place: &Place<'_>, until: Option<Instant>) -> PauseEnd {
     use std::task::Poll;
 
     let sleep = async {
@@ -102,9 +102,9 @@ async fn pause_task(place: &Place<'_>, until: Option<Instant>) -> Pause {
     let mut sleep = std::pin::pin!(sleep);
     std::future::poll_fn(|cx| {
         if place.poll_woken(cx).is_ready() {
-            return Poll::Ready(Pause::Woken);
+            return Poll::Ready(PauseEnd::Woken);
         }
-        sleep.as_mut().poll(cx).map(|()| Pause::Ended)
+        sleep.as_mut().poll(cx).map(|()| PauseEnd::Ended)
     })
     .await
 }

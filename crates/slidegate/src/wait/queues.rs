@@ -69,7 +69,7 @@ pub(crate) struct WaitQueues {
     callers: AtomicUsize,
     /// Number of times that units became free while there were callers. A call compares it before it first sleeps, so
     /// that it does not miss units that became free while it was decided.
-    frees: AtomicU64,
+    free_events: AtomicU64,
     queues: Mutex<Queues>,
     admitted: AtomicU64,
     timed_out: AtomicU64,
@@ -109,9 +109,9 @@ pub(crate) struct Place<'q> {
     ticket: Option<Ticket>,
     /// The bytes of the request, which the call keeps while it waits.
     request_bytes: usize,
-    /// The value of [`WaitQueues::frees`] before the call was first decided. If it has changed, the call is decided
+    /// The value of [`WaitQueues::free_events`] before the call was first decided. If it has changed, the call is decided
     /// again.
-    frees_before: u64,
+    free_events_before: u64,
 }
 
 impl WaitQueues {
@@ -121,7 +121,7 @@ impl WaitQueues {
             secret: RandomState::default(),
             waiting: AtomicUsize::new(0),
             callers: AtomicUsize::new(0),
-            frees: AtomicU64::new(0),
+            free_events: AtomicU64::new(0),
             queues: Mutex::new(Queues::default()),
             admitted: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
@@ -185,7 +185,7 @@ impl WaitQueues {
         if counters.is_empty() {
             return;
         }
-        self.frees.fetch_add(1, Ordering::Release);
+        self.free_events.fetch_add(1, Ordering::Release);
         let mut queues = self.queues.lock();
         counters.into_iter().for_each(|counter| queues.wake_first(counter));
     }
@@ -196,7 +196,7 @@ impl WaitQueues {
         if !self.has_callers() {
             return;
         }
-        self.frees.fetch_add(1, Ordering::Release);
+        self.free_events.fetch_add(1, Ordering::Release);
         let mut queues = self.queues.lock();
         let counters: Vec<u64> = queues.by_counter.keys().copied().collect();
         counters.into_iter().for_each(|counter| queues.wake_first(counter));
@@ -264,8 +264,8 @@ impl<'q> Place<'q> {
     /// Creates the place of a call that does not wait yet. While it waits, it keeps its request of `request_bytes` bytes.
     pub(super) fn new(queues: &'q WaitQueues, request_bytes: usize) -> Self {
         queues.callers.fetch_add(1, Ordering::SeqCst);
-        let frees_before = queues.frees.load(Ordering::Acquire);
-        Self { queues, ticket: None, request_bytes, frees_before }
+        let free_events_before = queues.free_events.load(Ordering::Acquire);
+        Self { queues, ticket: None, request_bytes, free_events_before }
     }
 
     /// Returns whether the call may be decided now. If an earlier call waits for one of its counters, the call joins
@@ -323,7 +323,8 @@ impl<'q> Place<'q> {
             None => {
                 let queues = self.queues.queues.lock();
                 let ticket = self.queues.add(queues, self.request_bytes, counters)?;
-                may_sleep = self.queues.frees.load(Ordering::Acquire) == self.frees_before;
+                may_sleep =
+                    self.queues.free_events.load(Ordering::Acquire) == self.free_events_before;
                 *self.ticket.insert(ticket)
             }
         };

@@ -57,12 +57,12 @@ impl Source {
 /// Runs the benchmarks of a part with Cargo, and stores their results.
 pub fn measure(part: &Part, effort: Effort, sections: &[String]) -> Result<(), Box<dyn Error>> {
     for source in part.sources {
-        // Only programs have sections.
+        // Only programs have sections, so other benchmarks do not run if sections are selected.
         if !sections.is_empty() && !matches!(source, Source::Program(_)) {
             continue;
         }
         let folder = std::path::absolute(result_folder(effort == Effort::Quick))?;
-        // Only the results of this run are read.
+        // Removes the results of earlier runs, so that only the results of this run are read.
         let measured = folder.join("measured").join(source.name());
         let _ = fs::remove_dir_all(&measured);
         let mut cargo = Command::new("cargo");

@@ -18,12 +18,12 @@ struct Target {
     /// The columns that must meet the bound; all columns if empty.
     #[serde(default)]
     columns: Vec<String>,
-    /// The columns with which each value is compared. With several ones, the best of them counts.
+    /// The columns with which each value is compared. If there are several columns, the best of them counts.
     #[serde(default)]
     relative_to: Vec<String>,
     at_most: Option<f64>,
     at_least: Option<f64>,
-    /// The reason if the target is missed.
+    /// The explanation in the report if the target is missed.
     #[serde(default)]
     reason: String,
 }
@@ -78,7 +78,7 @@ impl Target {
     fn value(&self, results: &Results, cell: &Measurement) -> Option<f64> {
         let peer = |column: &String| results.value([&cell.table, &cell.row, column]);
         let ratios = self.relative_to.iter().filter_map(|column| Some(cell.value / peer(column)?));
-        // The best peer has the worst ratio.
+        // Of several compared columns, the best one has the worst ratio, so the worst ratio counts.
         if self.relative_to.is_empty() {
             Some(cell.value)
         } else {

@@ -65,7 +65,7 @@ fn find_worst_burst_pair(meter: &mut AccuracyMeter) -> BurstPairResult {
             let allowed = count_allowed_in_burst(meter, first)
                 + count_allowed_in_burst(meter, first + gap_us);
             worst = choose_worse_burst_pair(worst, BurstPairResult { allowed, gap_us });
-            // No charge of this pair is left in the window of the next pair.
+            // The next pair begins five windows later, when no charge of this pair is left.
             window_start += 5 * LIMIT_WINDOW_US;
         }
     }

@@ -46,7 +46,7 @@ fn draw_allowed_requests_chart(
             &request_times,
             (end * CHART_POINTS_PER_WINDOW as f64) as u64,
         )?;
-        // Equal lines share one entry of the legend.
+        // Algorithms with equal lines share one line, and one entry of the legend.
         match lines.iter_mut().find(|line| line.points == points) {
             Some(line) => line.name += &format!(", {algorithm}"),
             None => lines.push(Series { name: algorithm.to_string(), points }),

@@ -38,7 +38,7 @@ pub fn run(run: &mut BenchRun) -> Result<Vec<ArrivalsResult>, Box<dyn Error>> {
             for ((result, limit), stats) in sums.results.iter_mut().zip(&limits).zip(&stats) {
                 result.add(limit, stats)?;
             }
-            // The first algorithm is the default.
+            // This table has only the first algorithm, which is the default.
             let cell = ["accuracy-by-rate", pattern.name(), &format!("{load}x")];
             run.record(cell, stats[0].percent_of_exact_log());
         }

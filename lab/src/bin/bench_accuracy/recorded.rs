@@ -61,7 +61,7 @@ fn measure_recording(
             for ((result, limit), stats) in all.results.iter_mut().zip(&limits).zip(&stats) {
                 result.add(limit, stats)?;
             }
-            // The first algorithm is the default.
+            // This table has only the first algorithm, which is the default.
             let cell = ["accuracy-recorded-limits", &format!("{name}, {window_name}"), choice];
             run.record(cell, stats[0].percent_of_exact_log());
         }

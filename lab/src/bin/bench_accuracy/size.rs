@@ -36,7 +36,7 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
         }
         run.record(["accuracy-size", &row, "largest error, units"], max_error_units as f64);
     }
-    // The legend then has the same order as the lines.
+    // Reverses the order, so that the legend has the same order as the lines in the chart.
     lines.reverse();
     let chart = LineChart {
         title: "sliding_window, Poisson arrivals by request rate: requests lost",

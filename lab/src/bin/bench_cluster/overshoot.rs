@@ -25,7 +25,7 @@ const CONNECTIONS: u64 = 8;
 /// The length of a run, in windows.
 const WINDOWS: u32 = 2;
 
-/// The time in which the nodes find each other.
+/// The time between the start of the servers and the first requests, in which the nodes find each other.
 const START_DELAY: Duration = Duration::from_secs(7);
 
 const SLIDING_BUCKETS: Algorithm = Algorithm::SlidingBuckets { precision: None };

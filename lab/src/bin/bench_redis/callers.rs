@@ -81,7 +81,7 @@ impl Contender {
     ) -> Result<Self, Box<dyn Error>> {
         let mut server = RedisServer::start()?;
         let _guard = runtime.enter();
-        // So long that a slow machine causes high latencies instead of failures.
+        // The timeout is so long that a slow machine causes high latencies instead of failures.
         let timeout = Duration::from_secs(5);
         let settings = || RedisSettings {
             timeout,
@@ -115,7 +115,7 @@ impl Contender {
     }
 }
 
-/// The result of one turn of a contender.
+/// The result of one turn, in which all callers send their requests through one contender.
 #[derive(Clone, Copy)]
 struct TurnResult {
     /// The CPU time of Redis per decision, in microseconds.
@@ -167,7 +167,8 @@ fn run_turn(
     })
 }
 
-/// Measures the contenders in turns, with the clock at this index of [`CLOCKS`]. Returns the rounds of each contender.
+/// Measures the contenders in turns, with the clock at this index of [`CLOCKS`]. Returns the results of each contender,
+/// one for each round.
 fn take_turns(
     run: &BenchRun,
     runtime: &Runtime,
@@ -177,7 +178,7 @@ fn take_turns(
 ) -> Result<Vec<Vec<TurnResult>>, Box<dyn Error>> {
     let requests = run.effort.pick(20_000, 6_000);
     let mut results = vec![Vec::new(); contenders.len()];
-    // The first round loads scripts and opens connections, and is dropped.
+    // The first round loads scripts and opens connections, so its results are dropped.
     for round in 0..=run.effort.pick(7, 3) {
         for (contender, results) in contenders.iter_mut().zip(&mut results) {
             let Contender { server, clients, .. } = contender;
@@ -256,7 +257,8 @@ pub fn measure_one_and_three_limits(run: &mut BenchRun) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// Compares `sliding_window` with `sliding_counter`, both coalesced. Each identity has 1 or 30 entries before.
+/// Compares `sliding_window` with `sliding_counter`, both coalesced. Before the measurement, each identity was charged
+/// 1 or 30 times, each time in an entry of its own.
 pub fn measure_sliding_window(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
     const IDENTITIES: usize = 10_000;
     let runtime = new_runtime()?;

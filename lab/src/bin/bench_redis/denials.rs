@@ -13,7 +13,7 @@ use crate::scripts::{BenchScript, SlidegateScripts, UnitRequest};
 
 const IDENTITIES: usize = 10;
 
-/// The start of a window.
+/// The time of the first charges: the start of a window.
 const START: Timestamp = Timestamp::from_secs(500_000 * 3_600);
 
 /// Measures one caller with a manual clock, which advances between requests. Records the number of requests per call.
@@ -41,7 +41,7 @@ struct Case {
     quota: &'static str,
     max: u64,
     window_s: u64,
-    /// The interval at which all identities together use exactly their limits.
+    /// The interval between requests of all identities at which they use exactly their limits.
     interval_at_limit_us: u64,
     /// The request rate relative to the limit.
     request_ratio: u64,

@@ -14,10 +14,10 @@ use crate::scripts::{BenchScript, PlainScript, SlidegateScripts, UnitRequest, pl
 
 const CONNECTIONS: usize = 50;
 
-/// The depth of published benchmarks of Redis.
+/// The number of requests in a pipeline, as in published benchmarks of Redis.
 const PIPELINE_DEPTH: usize = 16;
 
-/// The names of the columns.
+/// The names of the columns: the compared scripts.
 const CONTENDERS: [&str; 2] = ["slidegate", "plain script"];
 
 /// A compared script, with a Redis server that only this script uses.
@@ -151,7 +151,8 @@ type BucketLimits = [(u64, u64, u64); 3];
 /// Compares the limits 10/s, 600/min and 10000/h with a script that keeps the counts of time buckets in a hash. Half of
 /// the identities have reached a limit.
 pub fn measure_three_limits(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
-    // The limits of the article that published the script. Only the longest window slides, as it has several buckets.
+    // The limits of the article that published the compared script. Only the longest window slides, as only it has
+    // several buckets.
     let one_slides: BucketLimits = [(1, 1, 10), (60, 60, 600), (3_600, 60, 10_000)];
     let two_slide: BucketLimits = [(1, 1, 10), (60, 5, 600), (3_600, 60, 10_000)];
     for (row, minutes, limits) in [

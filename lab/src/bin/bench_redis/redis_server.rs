@@ -79,7 +79,7 @@ impl RedisServer {
         let calls = info.lines().find_map(|line| {
             line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse().ok()
         });
-        // Commands without calls are not listed.
+        // `INFO commandstats` does not list commands without calls.
         Ok(calls.unwrap_or(0.0))
     }
 

@@ -151,7 +151,7 @@ impl<A: Fn(UnitRequest) -> Vec<String> + Send + Sync> BenchScript for PlainScrip
     fn reply_allows_request(&self, reply: &Value) -> bool {
         match reply {
             Value::Array(items) => items.first() == Some(&Value::Int(1)),
-            // The hash of buckets returns 1 if the request is over the limit.
+            // The script with a hash of buckets returns 1 if the request is over the limit.
             Value::Int(is_over) => *is_over == 0,
             other => panic!("a plain script: {other:?}"),
         }

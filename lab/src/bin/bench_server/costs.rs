@@ -32,7 +32,7 @@ pub fn measure_telemetry(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
             start_slidegate(Protocol::Http, policy, &[])?,
             start_slidegate(Protocol::Http, policy, &["--admin", "none", "--log-denials", "0"])?,
         ];
-        // The first requests of the denying policy are allowed.
+        // The denying policy allows the first three requests, which are sent before the measurement.
         let first = ClosedLoop { connections: 1, ..ClosedLoop::new(1, 3) };
         for server in &servers {
             first.run(server, &BenchRequest::check())?;

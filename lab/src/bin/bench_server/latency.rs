@@ -33,7 +33,7 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
         for (contender, rounds) in contenders.iter().zip(rounds) {
             let p50_us = median(rounds.iter().map(|round| round.p50_us));
             let p99_us = median(rounds.iter().map(|round| round.p99_us));
-            // Both protocols have the same columns.
+            // The bare servers of HTTP (axum) and of gRPC (tonic) share their columns.
             let column = contender.name.replace("axum", "bare").replace("tonic", "bare");
             run.record(["server-latency", &format!("{name}: p50, µs"), &column], p50_us);
             run.record(["server-latency", &format!("{name}: p99, µs"), &column], p99_us);

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        // The child process: a server to compare slidegate with.
+        // This process is a child process, and runs a bare server, with which slidegate is compared.
         [bare::CHILD_ARGUMENT, protocol, threads, response] => {
             bare::serve(protocol, threads, response)
         }

@@ -114,7 +114,8 @@ impl BenchRequest {
     fn new_grpc_request(path: &'static str, message: &impl Message) -> Self {
         let headers = vec![("content-type", "application/grpc"), ("te", "trailers")];
         let message = message.encode_to_vec();
-        // The frame header: not compressed, and the length. No message exceeds 4 GiB.
+        // The frame header is a flag (0: not compressed) and the length. No message exceeds 4 GiB, so the conversion
+        // cannot fail.
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes();
         let body = [&[0], &length[..], &message].concat();
         Self { protocol: Protocol::Grpc, path, headers, body }

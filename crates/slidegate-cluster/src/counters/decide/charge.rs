@@ -73,7 +73,8 @@ impl Counters {
         }
     }
 
-    /// Updates the time at which a key expires, and its depletion.
+    /// Updates the time at which a key expires, and its depletion: how few units remain. Both decide when the key is
+    /// evicted.
     #[inline(always)]
     pub(super) fn update_key_expiry<S>(
         &self,

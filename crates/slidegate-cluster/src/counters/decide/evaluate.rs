@@ -9,7 +9,7 @@ use slidegate::store::{Hit, Outcome, Outcomes, Veto, pending_units};
 use slidegate::{StoreError, Timestamp};
 
 use super::super::{CounterLocation, Counters, Freshness, HasStateTable, LockedShards, Shard};
-use super::{CapPolicy, DecisionContext, HitInEvaluation};
+use super::{DecisionContext, HitInEvaluation, OnMaxUnsynced};
 use crate::hit_options::HitOptions;
 use crate::overshoot::BucketOvershoot;
 use crate::replica::KeyReplica;
@@ -61,7 +61,7 @@ impl Counters {
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
         let locations = self.locate_counters(hits, now)?;
-        let context = DecisionContext { now, is_alone: true, cap_policy: CapPolicy::Deny };
+        let context = DecisionContext { now, is_alone: true, cap_policy: OnMaxUnsynced::Deny };
         Ok(self.evaluate_hits(&mut self.lock_shards(&locations), hits, &locations, context)?.0)
     }
 

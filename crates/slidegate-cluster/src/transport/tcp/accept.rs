@@ -63,7 +63,8 @@ struct ConnectionAcceptor {
 
 impl ConnectionAcceptor {
     /// Starts the handshake of a new connection. If too many handshakes are pending, aborts the oldest one of the IP
-    /// address with the most, so that a flood of connections does not abort the handshakes of nodes at other addresses.
+    /// address with the most handshakes, so that a flood of connections does not abort the handshakes of nodes at other
+    /// addresses.
     fn start_handshake(&mut self, stream: TcpStream, address: SocketAddr) {
         self.pending.retain(|(handshake, _)| !handshake.is_finished());
         if self.pending.len() >= MAX_PENDING_HANDSHAKES
@@ -82,13 +83,13 @@ impl ConnectionAcceptor {
         self.pending.push_back((handshake, address));
     }
 
-    /// Returns the index of the oldest pending handshake of the IP address with the most.
+    /// Returns the index of the oldest pending handshake of the IP address that has the most of them.
     fn index_to_abort(&self) -> Option<usize> {
         let handshakes_of_same_ip = |index: &usize| {
             let ip = self.pending[*index].1.ip();
             self.pending.iter().filter(|(_, address)| address.ip() == ip).count()
         };
-        // Of several maxima, `max_by_key` returns the last one.
+        // Of several maxima, `max_by_key` returns the last one. In reverse order, this is the oldest handshake.
         (0..self.pending.len()).rev().max_by_key(handshakes_of_same_ip)
     }
 
@@ -143,8 +144,8 @@ async fn accept_stream(
 ) -> Result<PeerStream, PeerStreamError> {
     stream.set_nodelay(true)?;
     let mut stream = PeerStream::accept(stream, context).await?;
-    // Fails only if the transport is dropped, and then this task is aborted.
-    let _ = event_sender.send(TransportTaskEvent::Met(stream.peer.clone())).await;
+    // Sending fails only if the transport is dropped, and then this task is aborted.
+    let _ = event_sender.send(TransportTaskEvent::NodeIntroduced(stream.peer.clone())).await;
     stream.receive_first_keepalive(context).await?;
     Ok(stream)
 }
@@ -167,7 +168,7 @@ async fn receive_frames(
             received = stream.next_frame(&counters) => {
                 let frame = received?;
                 if !frame.is_empty() {
-                    // Fails only if the transport is dropped, and then this task is aborted.
+                    // Sending fails only if the transport is dropped, and then this task is aborted.
                     let _ = event_sender.send(TransportTaskEvent::Frame { from, frame }).await;
                 }
                 last_received_at = Instant::now();

@@ -55,7 +55,7 @@ impl PeerDialer {
         };
         let (queue, frames) = queue::new_frame_queue();
         let (to, link) = (self.peer, self.link);
-        // Fails only if the transport is dropped, and then this task is aborted.
+        // Sending fails only if the transport is dropped, and then this task is aborted.
         let _ = self.event_sender.send(TransportTaskEvent::LinkUp { to, link, queue }).await;
         if let Err(error) = self.send_frames(stream, frames).await {
             self.context.report(self.address, &error);
@@ -71,7 +71,7 @@ impl PeerDialer {
             stream.send_frames([Bytes::new()], &self.context, &self.counters).await?;
             return Ok(stream);
         }
-        let _ = self.event_sender.send(TransportTaskEvent::Met(stream.peer)).await;
+        let _ = self.event_sender.send(TransportTaskEvent::NodeIntroduced(stream.peer)).await;
         Err(RejectReason::WrongNode.into())
     }
 
@@ -90,7 +90,7 @@ impl PeerDialer {
                 // Reads before checking the idle timeout, since a write may have taken long.
                 biased;
                 received = stream.next_frame(counters) => {
-                    // The accepting side sends only keepalives.
+                    // The accepting side sends only keepalives, which are empty, so any other frame is an error.
                     if !received?.is_empty() {
                         return Err(RejectReason::Malformed.into());
                     }

@@ -19,7 +19,7 @@ use crate::transport::{MAX_FRAME, RejectReason};
 /// Size of the length before each frame, in bytes.
 const LENGTH_BYTES: usize = 4;
 
-/// Number of bytes that are combined into one write.
+/// Number of buffered bytes from which frames are written without waiting for further ones.
 const MAX_BYTES_PER_WRITE: usize = 64 * 1024;
 
 /// The reason for the end of a connection.
@@ -41,7 +41,7 @@ impl From<RejectReason> for PeerStreamError {
     }
 }
 
-/// Errors of TLS and of the codec are rejections. They arrive as I/O errors.
+/// Converts an I/O error. Errors of TLS and of the frame codec arrive as I/O errors, and become rejections.
 impl From<io::Error> for PeerStreamError {
     fn from(error: io::Error) -> Self {
         let reason = match error.get_ref() {
@@ -133,7 +133,7 @@ impl PeerStream {
         Ok(frame)
     }
 
-    /// Writes frames within the idle timeout.
+    /// Writes frames. Fails if this takes longer than the idle timeout.
     pub(super) async fn send_frames(
         &mut self,
         frames: impl IntoIterator<Item = Bytes>,

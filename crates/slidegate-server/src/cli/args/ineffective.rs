@@ -62,7 +62,7 @@ pub fn reject_ineffective_flags(matches: &ArgMatches) -> Result<(), Error> {
         }
     }
     for (id, required) in DEPENDENT_FLAGS {
-        if given_source(matches, required).is_none() {
+        if explicit_value_source(matches, required).is_none() {
             let required = flag_name(required);
             let remedy = format!("set {required}");
             errors.extend(describe_ineffective_flag(
@@ -94,7 +94,7 @@ pub fn describe_ineffective_flag(
     remedy: &str,
 ) -> Option<String> {
     let flag = flag_name(id);
-    Some(match given_source(matches, id)? {
+    Some(match explicit_value_source(matches, id)? {
         ValueSource::EnvVariable => {
             let variable = format!("SLIDEGATE_{}", id.to_uppercase());
             format!("{flag} ({variable}) has no effect {condition}; unset {variable}, or {remedy}")
@@ -105,7 +105,7 @@ pub fn describe_ineffective_flag(
 
 /// Returns the source of a flag that the command line or the environment sets. An empty variable, and a variable that
 /// turns a flag off, count as unset.
-pub fn given_source(matches: &ArgMatches, id: &str) -> Option<ValueSource> {
+pub fn explicit_value_source(matches: &ArgMatches, id: &str) -> Option<ValueSource> {
     let source = matches.value_source(id)?;
     let is_off = || matches.try_get_one::<bool>(id).is_ok_and(|value| value == Some(&false));
     let is_empty =

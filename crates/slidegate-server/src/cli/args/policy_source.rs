@@ -7,7 +7,9 @@ use clap::error::{Error, ErrorKind};
 use clap::parser::ValueSource;
 use slidegate::{Algorithm, Align};
 
-use super::ineffective::{describe_ineffective_flag, given_source, ineffective_flags_error};
+use super::ineffective::{
+    describe_ineffective_flag, explicit_value_source, ineffective_flags_error,
+};
 use crate::policy::file::PolicySource;
 
 /// The flags that select the source of the policy.
@@ -66,7 +68,7 @@ impl PolicySourceArgs {
         }
         // If `--policy` replaces the `SLIDEGATE_RATELIMIT_CONFIG` of the environment, the algorithm in the environment
         // has no effect, but is not an error.
-        let is_replaced = given_source(matches, "ratelimit_config").is_some()
+        let is_replaced = explicit_value_source(matches, "ratelimit_config").is_some()
             && !is_on_command_line("ratelimit_algorithm");
         if self.ratelimit_config.is_none() && !is_replaced {
             let (condition, remedy) = ("without --ratelimit-config", "set --ratelimit-config");

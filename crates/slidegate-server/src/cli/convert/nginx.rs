@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_saphyr::{FlowMap, FlowSeq};
 use slidegate::Policy;
 
-use self::servers::{Extent, Server, ServerReader, ZoneLimit};
+use self::servers::{LimitedPaths, Server, ServerReader, ZoneLimit};
 use self::zone::{Rate, Zone, position_of, read_zones};
 use crate::policy::FileText;
 use crate::policy::ratelimit_config::{
@@ -72,12 +72,32 @@ pub fn convert(files: &[FileText]) -> Result<String, String> {
             notes.collect::<String>()
         ));
     }
-    // nginx counts each IPv6 address, whereas a policy counts each /64 network by default.
-    let text = policy_text(files, &findings.notes, PrintedDefaults { ipv6_prefix: 128 }, &rules);
+    // nginx decodes and merges the slashes of a path before it selects a location.
+    let normalize = PrintedNormalize { path: FlowSeq(["encoded_slash", "double_slash"]) };
+    let normalize = rules.iter().any(ConvertedRule::uses_path).then_some(FlowMap(normalize));
+    // It counts each IPv6 address, whereas a policy counts each /64 network by default.
+    let defaults = FlowMap(PrintedDefaults { ipv6_prefix: 128 });
+    let policy = PrintedPolicy { version: 1, normalize, defaults, rules };
+    let text = policy_text(files, &findings.notes, &policy);
     match Policy::from_yaml(&text) {
         Ok(_) => Ok(text),
         Err(errors) => Err(format!("the converted policy is invalid: {errors}")),
     }
+}
+
+/// The converted policy, as it is printed.
+#[derive(Serialize)]
+struct PrintedPolicy {
+    version: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    normalize: Option<FlowMap<PrintedNormalize>>,
+    defaults: FlowMap<PrintedDefaults>,
+    rules: Vec<ConvertedRule>,
+}
+
+#[derive(Serialize)]
+struct PrintedNormalize {
+    path: FlowSeq<[&'static str; 2]>,
 }
 
 #[derive(Serialize)]
@@ -100,6 +120,17 @@ struct ConvertedRule {
     deny_status: Option<u16>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overrides: Vec<FlowMap<ConvertedOverride>>,
+}
+
+impl ConvertedRule {
+    /// Returns whether the rule has a condition on the path, or counts by it.
+    fn uses_path(&self) -> bool {
+        let is_path = |name: &str| name == "path";
+        let mut conditions = self.when.iter().flat_map(|when| &when.0.0);
+        conditions.any(|(name, _)| is_path(name))
+            || self.per.0.iter().any(|name| is_path(name))
+            || !self.overrides.is_empty()
+    }
 }
 
 fn is_empty(list: &FlowSeq<Vec<String>>) -> bool {
@@ -144,15 +175,15 @@ fn limits_of_zone(servers: &[Server], zone: &str) -> Vec<ZoneLimit> {
 
 /// Converts a limit to one rule for all servers in which it applies to the same paths.
 fn convert_limit(zone: &Zone, limit: &ZoneLimit, servers: &[Server]) -> Vec<ConvertedRule> {
-    let mut extents: Vec<(Extent, Vec<&Server>)> = Vec::new();
+    let mut all_limited_paths: Vec<(LimitedPaths, Vec<&Server>)> = Vec::new();
     for server in servers {
-        let Some(extent) = server.extent(limit) else { continue };
-        match extents.iter_mut().find(|(other, _)| *other == extent) {
+        let Some(limited_paths) = server.limited_paths(limit) else { continue };
+        match all_limited_paths.iter_mut().find(|(other, _)| *other == limited_paths) {
             Some((_, same)) => same.push(server),
-            None => extents.push((extent, vec![server])),
+            None => all_limited_paths.push((limited_paths, vec![server])),
         }
     }
-    let rule = |(extent, in_servers): (Extent, Vec<&Server>)| {
+    let rule = |(limited_paths, in_servers): (LimitedPaths, Vec<&Server>)| {
         let mut conditions = Vec::new();
         let hosts: Vec<String> =
             in_servers.iter().flat_map(|server| server.hosts.iter().cloned()).collect();
@@ -160,12 +191,12 @@ fn convert_limit(zone: &Zone, limit: &ZoneLimit, servers: &[Server]) -> Vec<Conv
         if has_names && in_servers.len() < servers.len() {
             conditions.push(("host".to_owned(), one_or_several(hosts)));
         }
-        if let Some(paths) = extent.paths {
+        if let Some(paths) = limited_paths.paths {
             conditions.push(("path".to_owned(), one_or_several(paths)));
         }
         let Rate { max, window } = zone.rate;
         let mode_when_on = if limit.observes { "observe" } else { "enforce" };
-        let overrides = extent.exceptions.into_iter().map(|(path, is_limited)| {
+        let overrides = limited_paths.exceptions.into_iter().map(|(path, is_limited)| {
             let when = vec![("path".to_owned(), ConvertedCondition::Value(path))];
             let mode = if is_limited { mode_when_on } else { "off" };
             FlowMap(ConvertedOverride { when: Conditions(when), mode })
@@ -186,7 +217,7 @@ fn convert_limit(zone: &Zone, limit: &ZoneLimit, servers: &[Server]) -> Vec<Conv
             overrides: overrides.collect(),
         }
     };
-    extents.into_iter().map(rule).collect()
+    all_limited_paths.into_iter().map(rule).collect()
 }
 
 fn one_or_several(mut values: Vec<String>) -> ConvertedCondition {

@@ -1,26 +1,12 @@
 //! Prints converted rules as the text of a policy file.
 
 use serde::Serialize;
-use serde_saphyr::FlowMap;
 
 use super::finding::{Finding, escape_control_chars};
 use crate::policy::FileText;
 
-#[derive(Serialize)]
-struct PrintedPolicy<'p, D, R> {
-    version: u8,
-    defaults: FlowMap<D>,
-    rules: &'p [R],
-}
-
-/// Returns the text of a policy file with these `defaults` and rules. Comments above them list the source files and the
-/// notes.
-pub fn policy_text<D: Serialize, R: Serialize>(
-    sources: &[FileText],
-    notes: &[Finding],
-    defaults: D,
-    rules: &[R],
-) -> String {
+/// Returns the text of a policy file. Comments above the policy list the source files and the notes.
+pub fn policy_text(sources: &[FileText], notes: &[Finding], policy: &impl Serialize) -> String {
     let mut text = "# Converted by `slidegate convert` from\n".to_owned();
     for FileText { path, .. } in sources {
         text += &format!("# - {}\n", escape_control_chars(&path.display().to_string()));
@@ -31,10 +17,9 @@ pub fn policy_text<D: Serialize, R: Serialize>(
     for note in notes {
         text += &format!("# - {}\n", escape_control_chars(&note.to_string()));
     }
-    let policy = PrintedPolicy { version: 1, defaults: FlowMap(defaults), rules };
     let options =
         serde_saphyr::ser_options! { compact_list_indent: false, prefer_block_scalars: false };
     // The result is ignored, because these types can always be serialized, and a write to a string cannot fail.
-    let _ = serde_saphyr::to_fmt_writer_with_options(&mut text, &policy, options);
+    let _ = serde_saphyr::to_fmt_writer_with_options(&mut text, policy, options);
     text
 }

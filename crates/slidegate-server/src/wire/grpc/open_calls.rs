@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// A connection is examined this many times in its maximum idle time.
-const EXAMINATIONS: u32 = 8;
+const IDLE_CHECKS_PER_MAX_IDLE_TIME: u32 = 8;
 
 /// Counts the calls of a connection. Clones share the counts.
 #[derive(Clone, Debug, Default)]
@@ -35,8 +35,8 @@ impl OpenCalls {
     pub async fn wait_until_idle(&self, max_idle: Duration) {
         let mut idle_examinations = 0;
         let mut started_before = None;
-        while idle_examinations <= EXAMINATIONS {
-            sleep(max_idle / EXAMINATIONS).await;
+        while idle_examinations <= IDLE_CHECKS_PER_MAX_IDLE_TIME {
+            sleep(max_idle / IDLE_CHECKS_PER_MAX_IDLE_TIME).await;
             let ended = self.0.ended.load(Ordering::Relaxed);
             let started = self.0.started.load(Ordering::Relaxed);
             let is_idle = started == ended && started_before.replace(started) == Some(started);

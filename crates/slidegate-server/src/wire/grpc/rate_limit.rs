@@ -11,9 +11,9 @@ use crate::bounds::MAX_DESCRIPTORS_OF_SMALL_REQUEST;
 use crate::connections::LargeCalls;
 use crate::decide::Service;
 use crate::decide::error::CallError;
-use crate::render::{ResponseRenderer, counted};
+use crate::render::{ResponseRenderer, with_request_result};
 use crate::telemetry::recorder::{RequestRecorder, TraceHeaders};
-use crate::telemetry::results::{ClassifyResponse, Counted, RequestResult};
+use crate::telemetry::results::{ClassifyResponse, RequestResult, ResponseWithResult};
 use crate::wire::rls::{
     ParsedMessage, RateLimitRequest, RateLimitResponse, RateLimitService, build_response,
 };
@@ -30,13 +30,13 @@ pub struct OnLargeCallThread;
 
 /// The rate limit service.
 pub struct RateLimit {
-    caller: Caller,
+    caller: CallHandler,
     large_calls: LargeCalls,
 }
 
 /// The service, renderer and recorder of all calls. Clones share them.
 #[derive(Clone)]
-struct Caller {
+struct CallHandler {
     service: Arc<Service>,
     renderer: ResponseRenderer,
     recorder: Arc<RequestRecorder>,
@@ -50,7 +50,7 @@ impl RateLimit {
         recorder: Arc<RequestRecorder>,
         large_calls: LargeCalls,
     ) -> Self {
-        Self { caller: Caller { service, renderer, recorder }, large_calls }
+        Self { caller: CallHandler { service, renderer, recorder }, large_calls }
     }
 }
 
@@ -73,16 +73,16 @@ impl RateLimitService for RateLimit {
     }
 }
 
-impl Caller {
+impl CallHandler {
     /// Responds to a call: parses it, decides, and renders the decision.
     async fn respond(
         &self,
         message: RateLimitRequest,
-    ) -> Result<Counted<RateLimitResponse>, CallError> {
+    ) -> Result<ResponseWithResult<RateLimitResponse>, CallError> {
         let message = ParsedMessage::parse(message)?;
         let policy = self.service.active_policy();
         let decided = self.service.decide(&policy, &message.to_call()).await?;
-        Ok(counted(&decided, build_response(&message, &decided, &self.renderer)))
+        Ok(with_request_result(&decided, build_response(&message, &decided, &self.renderer)))
     }
 
     /// Responds to a call, and records it in metrics and traces.
@@ -104,7 +104,7 @@ impl Caller {
     }
 }
 
-impl ClassifyResponse for Result<Counted<RateLimitResponse>, CallError> {
+impl ClassifyResponse for Result<ResponseWithResult<RateLimitResponse>, CallError> {
     fn request_result(&self) -> RequestResult {
         self.as_ref().map_or(RequestResult::Invalid, |counted| counted.result)
     }

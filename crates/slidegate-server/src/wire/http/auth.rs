@@ -19,8 +19,8 @@ use slidegate_tower::TrustedProxies;
 use slidegate_tower::extract::client_address;
 use tracing::warn;
 
-use self::forwarded::ForwardedRequest;
 pub use self::forwarded::RepeatedHeaders;
+use self::forwarded::{ForwardedRequest, has_ambiguous_path};
 use crate::decide::active_policy::ActivePolicy;
 use crate::decide::{Call, NameSource, Operation};
 use crate::json::{Text, default_domain};
@@ -43,6 +43,10 @@ impl<'r> ForwardAuthRequest<'r> {
     ) -> Result<Self, HttpProblem> {
         let query = ForwardAuthQuery::parse(&head.uri)?;
         let forwarded = proxy_trust.read_forwarded_request(&head.headers, peer.ip(), policy)?;
+        if has_ambiguous_path(&head.headers) {
+            let problem = "the path has a segment `.` or `..` beside `//`, `%2F`, `%5C` or a backslash, so servers read it in different ways; send the path without `.` and `..`";
+            return Err(HttpProblem::bad_request(problem));
+        }
         Ok(Self { query, forwarded })
     }
 

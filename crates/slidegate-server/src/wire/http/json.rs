@@ -6,8 +6,8 @@ use axum::response::Response;
 
 use crate::decide::DecidedCall;
 use crate::render::problem::HttpProblem;
-use crate::render::{ResponseRenderer, counted};
-use crate::telemetry::results::Counted;
+use crate::render::{ResponseRenderer, with_request_result};
+use crate::telemetry::results::ResponseWithResult;
 use crate::wire::rls::{self, JsonError, ParsedMessage};
 
 /// Renders the response to a message.
@@ -15,14 +15,14 @@ pub fn render(
     renderer: &ResponseRenderer,
     message: &ParsedMessage,
     decided: &DecidedCall,
-) -> Result<Counted<Response>, HttpProblem> {
+) -> Result<ResponseWithResult<Response>, HttpProblem> {
     let is_allowed = decided.decision.is_allowed();
     let status = if is_allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
     let response =
         Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
     let message = rls::build_response(message, decided, renderer);
     let response = response.body(Body::from(rls::json::serialize(&message)?));
-    Ok(counted(decided, response.map_err(HttpProblem::internal)?))
+    Ok(with_request_result(decided, response.map_err(HttpProblem::internal)?))
 }
 
 impl From<JsonError> for HttpProblem {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
-use slidegate::headers::{Header, NO_STORE, Problem};
+use slidegate::headers::{CACHE_CONTROL_NO_STORE, Header, Problem};
 use slidegate::wait::JitterSample;
 use slidegate::{Decision, LimitStatus, Reason};
 
@@ -42,7 +42,7 @@ pub fn build_response(
     });
     let denial_headers = problem
         .as_ref()
-        .map(|_| [("content-type", Problem::CONTENT_TYPE), NO_STORE])
+        .map(|_| [("content-type", Problem::CONTENT_TYPE), CACHE_CONTROL_NO_STORE])
         .into_iter()
         .flatten()
         .map(|(name, value)| (name, value.to_owned()));

@@ -12,18 +12,21 @@ pub(super) struct LargeLog {
     /// The sum of the units of all entries.
     total: u64,
     /// A tick before which the oldest entry has no charges.
-    oldest_first: u64,
+    oldest_entry_start_tick: u64,
     /// See [`NewestEntry::span`].
     span: u32,
 }
 
 impl LargeLog {
-    /// Creates a log. The first entry has no charges before `oldest_first`, and `span` is the [`NewestEntry::span`] of the
+    /// Creates a log. The first entry has no charges before `oldest_entry_start_tick`, and `span` is the [`NewestEntry::span`] of the
     /// last one.
-    pub(super) fn boxed(entries: &[Entry], (oldest_first, span): (u64, u32)) -> Box<Self> {
+    pub(super) fn boxed(
+        entries: &[Entry],
+        (oldest_entry_start_tick, span): (u64, u32),
+    ) -> Box<Self> {
         let total = entries.iter().map(|entry| entry.units).sum();
         let entries = entries.iter().copied().collect();
-        Box::new(Self { entries, total, oldest_first, span })
+        Box::new(Self { entries, total, oldest_entry_start_tick, span })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -34,8 +37,8 @@ impl LargeLog {
         self.total
     }
 
-    pub(super) fn oldest_first(&self) -> u64 {
-        self.oldest_first
+    pub(super) fn oldest_entry_start_tick(&self) -> u64 {
+        self.oldest_entry_start_tick
     }
 
     pub(super) fn newest(&self) -> Option<NewestEntry> {
@@ -67,7 +70,7 @@ impl LargeLog {
     pub(super) fn remove_first(&mut self, Expired { entries, units }: Expired) {
         let Some(last_removed) = self.entries.drain(..entries).next_back() else { return };
         self.total -= units;
-        self.oldest_first = match self.newest() {
+        self.oldest_entry_start_tick = match self.newest() {
             // The log stores the first charge of the newest entry. For other entries, the removed entry gives a bound.
             Some(newest) if self.len() == 1 => newest.first(),
             _ => last_removed.tick + 1,

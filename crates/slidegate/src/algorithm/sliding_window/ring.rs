@@ -53,7 +53,7 @@ struct RingHead {
     /// See [`NewestEntry::span`].
     span: u32,
     /// The lowest bits of a tick before which the oldest entry has no charges.
-    oldest_first: u32,
+    oldest_entry_start_tick: u32,
     /// The number of entries, at least 1.
     len: u16,
     /// The index of the second oldest entry in the ring.
@@ -78,11 +78,11 @@ pub(super) struct RingMut<'s> {
 
 impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
     /// Creates a ring of entries, of which there must be at least two, and at most one more than there are `slots`. The
-    /// first entry has no charges before `oldest_first`, and `span` is the [`NewestEntry::span`] of the last one. The entries
+    /// first entry has no charges before `oldest_entry_start_tick`, and `span` is the [`NewestEntry::span`] of the last one. The entries
     /// must have at most [`MAX_RING_UNITS`].
     pub(super) fn boxed(
         log: &[Entry],
-        (oldest_first, span): (u64, u32),
+        (oldest_entry_start_tick, span): (u64, u32),
         mut slots: E,
     ) -> Box<Self> {
         let newest = log[log.len() - 1];
@@ -94,7 +94,7 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
             newest_units: newest.units as u32,
             total: log.iter().map(|entry| entry.units as u32).sum(),
             span,
-            oldest_first: (oldest_first & TICK_MASK) as u32,
+            oldest_entry_start_tick: (oldest_entry_start_tick & TICK_MASK) as u32,
             len: log.len() as u16,
             second: 0,
         };
@@ -160,9 +160,9 @@ impl RingRef<'_> {
     }
 
     /// Returns a tick before which the oldest entry has no charges.
-    pub(super) fn oldest_first(self) -> u64 {
+    pub(super) fn oldest_entry_start_tick(self) -> u64 {
         let newest = self.newest_tick();
-        newest - (newest.wrapping_sub(self.head.oldest_first.into()) & TICK_MASK)
+        newest - (newest.wrapping_sub(self.head.oldest_entry_start_tick.into()) & TICK_MASK)
     }
 
     /// Returns the entries whose last charge was before `tick`.
@@ -223,7 +223,7 @@ impl RingMut<'_> {
         let last_removed = self.as_ref().get(entries - 1).tick;
         let len = usize::from(self.head.len) - entries;
         let newest = self.as_ref().newest();
-        let oldest_first = match len {
+        let oldest_entry_start_tick = match len {
             // The ring stores the first charge of the newest entry. For other entries, the removed entry gives a bound.
             1 => newest.first(),
             _ => last_removed + 1,
@@ -232,7 +232,7 @@ impl RingMut<'_> {
             self.slots[0] = self.slots[slot_index(self.head, self.slots.len(), entries - 1)];
             self.head.second = (slot_index(self.head, self.slots.len(), entries) - 1) as u16;
         }
-        self.head.oldest_first = (oldest_first & TICK_MASK) as u32;
+        self.head.oldest_entry_start_tick = (oldest_entry_start_tick & TICK_MASK) as u32;
         self.head.len = len as u16;
         self.head.total -= units as u32;
     }

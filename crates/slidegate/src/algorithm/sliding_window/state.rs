@@ -96,31 +96,31 @@ macro_rules! with_ring {
 
 impl Default for State {
     fn default() -> Self {
-        Self::of_one(Entry { tick: 0, units: 0 }, 0)
+        Self::from_entry(Entry { tick: 0, units: 0 }, 0)
     }
 }
 
 impl State {
-    fn of_one(entry: Entry, span: u32) -> Self {
+    fn from_entry(entry: Entry, span: u32) -> Self {
         let Entry { tick, units } = entry;
         if units > MAX_RING_UNITS {
-            let oldest_first = NewestEntry { entry, span }.first();
-            return Self(Log::Large(LargeLog::boxed(&[entry], (oldest_first, span))));
+            let oldest_entry_start_tick = NewestEntry { entry, span }.first();
+            return Self(Log::Large(LargeLog::boxed(&[entry], (oldest_entry_start_tick, span))));
         }
         let units = units as u32;
         let (tick_high, tick_middle) = ((tick >> 48) as u8, (tick >> 32) as u16);
         Self(Log::One { tick_high, tick_middle, tick_low: tick as u32, units, span })
     }
 
-    /// Returns the log of these entries. The first one has no charges before `oldest_first`, and `span` is the
+    /// Returns the log of these entries. The first one has no charges before `oldest_entry_start_tick`, and `span` is the
     /// [`NewestEntry::span`] of the last one.
-    fn of_entries(entries: &[Entry], oldest_first: u64, span: u32) -> Self {
-        let bounds = (oldest_first, span);
+    fn from_entries(entries: &[Entry], oldest_entry_start_tick: u64, span: u32) -> Self {
+        let bounds = (oldest_entry_start_tick, span);
         let empty = PackedEntry::default();
         let units: u64 = entries.iter().map(|entry| entry.units).sum();
         Self(match entries.len() {
             0 => return Self::default(),
-            1 => return Self::of_one(entries[0], span),
+            1 => return Self::from_entry(entries[0], span),
             _ if units > MAX_RING_UNITS => Log::Large(LargeLog::boxed(entries, bounds)),
             2..=4 => Log::UpTo4(Ring::boxed(entries, bounds, [empty; 3])),
             5..=8 => Log::UpTo8(Ring::boxed(entries, bounds, [empty; 7])),
@@ -166,7 +166,7 @@ impl State {
 
     /// Replaces all entries by one. `span` is its [`NewestEntry::span`].
     pub(super) fn replace_single(&mut self, entry: Entry, span: u32) {
-        *self = Self::of_one(entry, span);
+        *self = Self::from_entry(entry, span);
     }
 
     /// Returns the sum of the units of all entries.
@@ -244,7 +244,7 @@ impl State {
     /// Appends an entry of a single charge, whose tick must be after the tick of the newest entry.
     pub(super) fn push(&mut self, entry: Entry) {
         if self.newest().is_none() {
-            *self = Self::of_one(entry, 0);
+            *self = Self::from_entry(entry, 0);
             return;
         }
         if let Log::Large(log) = &mut self.0 {
@@ -256,7 +256,7 @@ impl State {
             }
             _ => {
                 let entries: Vec<Entry> = self.iter().chain([entry]).collect();
-                *self = Self::of_entries(&entries, self.oldest_first(), 0);
+                *self = Self::from_entries(&entries, self.oldest_entry_start_tick(), 0);
             }
         }
     }
@@ -270,23 +270,23 @@ impl State {
         let (joined, span) =
             (Entry { tick, units: newest.entry.units + units }, newest.span_to(tick) as u32);
         if self.single().is_some() {
-            *self = Self::of_one(joined, span);
+            *self = Self::from_entry(joined, span);
         } else if self.total() + units > MAX_RING_UNITS {
             let older = self.iter().take(self.len() - 1);
             let entries: Vec<Entry> = older.chain([joined]).collect();
-            *self = Self::of_entries(&entries, self.oldest_first(), span);
+            *self = Self::from_entries(&entries, self.oldest_entry_start_tick(), span);
         } else if let Some(mut ring) = self.ring_mut() {
             ring.join_newest(tick, units);
         }
     }
 
     /// Returns a tick before which the oldest entry has no charges; 0 if the log is empty.
-    pub(super) fn oldest_first(&self) -> u64 {
+    pub(super) fn oldest_entry_start_tick(&self) -> u64 {
         match self.ring() {
-            Some(ring) => ring.oldest_first(),
+            Some(ring) => ring.oldest_entry_start_tick(),
             None => match self.single() {
                 Some(one) => one.first(),
-                None => self.large().map_or(0, LargeLog::oldest_first),
+                None => self.large().map_or(0, LargeLog::oldest_entry_start_tick),
             },
         }
     }
@@ -294,7 +294,7 @@ impl State {
     /// Edits the units of the entries. Entries that have no units after that are removed.
     pub(super) fn edit_units(&mut self, edit: impl FnOnce(&mut [Entry])) {
         let Some(NewestEntry { mut span, .. }) = self.newest() else { return };
-        let mut oldest_first = self.oldest_first();
+        let mut oldest_entry_start_tick = self.oldest_entry_start_tick();
         let mut entries: Vec<Entry> = self.iter().collect();
         edit(&mut entries);
         let has_units = |entry: &Entry| entry.units > 0;
@@ -304,26 +304,26 @@ impl State {
             // An entry can have charges from the tick after the last charge of the previous entry.
             let first = |index: usize| match index.checked_sub(1) {
                 Some(before) => entries[before].tick + 1,
-                None => oldest_first,
+                None => oldest_entry_start_tick,
             };
             if newest + 1 < entries.len() {
                 span = (entries[newest].tick - first(newest)) as u32;
             }
-            oldest_first = first(oldest);
+            oldest_entry_start_tick = first(oldest);
         }
         entries.retain(has_units);
-        *self = Self::of_entries(&entries, oldest_first, span);
+        *self = Self::from_entries(&entries, oldest_entry_start_tick, span);
     }
 
     /// Replaces all entries except the newest one by the entries that `merge` returns, which have the same units and the
     /// same last tick.
     pub(super) fn merge(&mut self, merge: impl FnOnce(&[Entry], u64) -> Vec<Entry>) {
         let Some(NewestEntry { entry, span }) = self.newest() else { return };
-        let (oldest_first, older) = (self.oldest_first(), self.len() - 1);
+        let (oldest_entry_start_tick, older) = (self.oldest_entry_start_tick(), self.len() - 1);
         let entries: Vec<Entry> = self.iter().take(older).collect();
-        let mut merged = merge(&entries, oldest_first);
+        let mut merged = merge(&entries, oldest_entry_start_tick);
         merged.push(entry);
-        *self = Self::of_entries(&merged, oldest_first, span);
+        *self = Self::from_entries(&merged, oldest_entry_start_tick, span);
     }
 }
 
@@ -334,7 +334,7 @@ pub(super) fn max_heap_bytes(entries: usize, is_large: bool) -> usize {
         return LargeLog::max_heap_bytes(entries);
     }
     let longest = vec![Entry { tick: 0, units: 1 }; entries];
-    State::of_entries(&longest, 0, 0).heap_bytes()
+    State::from_entries(&longest, 0, 0).heap_bytes()
 }
 
 impl HeapSize for State {

@@ -233,7 +233,7 @@ proptest! {
             let scaled = |entry: Entry| Entry { units: entry.units << shift, ..entry };
             let small_entries: Vec<_> = small_state.iter().map(scaled).collect();
             prop_assert_eq!(large_state.iter().collect::<Vec<_>>(), small_entries);
-            prop_assert_eq!(large_state.oldest_first(), small_state.oldest_first());
+            prop_assert_eq!(large_state.oldest_entry_start_tick(), small_state.oldest_entry_start_tick());
             let span = |state: &State| state.newest().map(|newest| newest.span);
             prop_assert_eq!(span(&large_state), span(&small_state));
             let (small_outcome, large_outcome) =

@@ -1,7 +1,7 @@
 //! Compiles the field `block` of a rule: a time for which a key is denied once it has exceeded a limit of the rule.
 
 use super::compiler::Compiler;
-use super::limits::NamedLimit;
+use super::limits::CompiledLimit;
 use super::spec::block::BlockSpec;
 use super::spec::{LimitsSpec, RuleSpec};
 use crate::algorithm::Algorithm;
@@ -62,7 +62,7 @@ impl Compiler<'_> {
     /// override.
     pub(super) fn append_block(
         &mut self,
-        limits: &mut Vec<NamedLimit>,
+        limits: &mut Vec<CompiledLimit>,
         block: Option<&RuleBlock>,
         mode: Mode,
     ) {
@@ -83,6 +83,6 @@ impl Compiler<'_> {
             self.report(other.at, message);
         }
         let block = Some(Block { limits: limits.len() as u8, extends });
-        limits.push(NamedLimit { id: BLOCK_ID.into(), limit, at, block });
+        limits.push(CompiledLimit { id: BLOCK_ID.into(), limit, at, block });
     }
 }

@@ -2,7 +2,7 @@
 
 use super::compiler::Compiler;
 use super::deserialize::Field;
-use super::limits::NamedLimit;
+use super::limits::CompiledLimit;
 use super::spec::{ChargeSpec, CostSpec, RuleSpec};
 use crate::policy::cost::{ChargeSettings, RuleCost};
 use crate::policy::error::SourceSpan;
@@ -61,13 +61,13 @@ impl Compiler<'_> {
     pub(super) fn report_limits_smaller_than_charge(
         &mut self,
         charge: &ChargeSettings,
-        limits: &[NamedLimit],
+        limits: &[CompiledLimit],
     ) {
         let (field, units) = match charge.cost {
             RuleCost::Constant(cost) if cost >= charge.required => ("cost", cost),
             _ => ("required", charge.required),
         };
-        for NamedLimit { limit, at, .. } in limits {
+        for CompiledLimit { limit, at, .. } in limits {
             let capacity = limit.capacity();
             // Limits on requests in flight are left out, because a request takes one permit, whatever it costs.
             if capacity > 0 && units > capacity && !limit.is_concurrent() {

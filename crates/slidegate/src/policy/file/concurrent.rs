@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::compiler::Compiler;
-use super::limits::NamedLimit;
+use super::limits::CompiledLimit;
 use super::spec::LimitMap;
 use super::suggest::missing_field_message;
 use crate::algorithm::Algorithm;
@@ -22,7 +22,7 @@ impl Compiler<'_> {
         &mut self,
         at: SourceSpan,
         map: &LimitMap,
-    ) -> Option<NamedLimit> {
+    ) -> Option<CompiledLimit> {
         let excluded = [
             ("max", map.max.is_absent(), map.max.span()),
             ("window", map.window.is_absent(), map.window.span()),
@@ -60,6 +60,6 @@ impl Compiler<'_> {
             Some(name) => name.as_str().into(),
             None => Algorithm::Concurrent.name().into(),
         };
-        is_valid.then_some(NamedLimit { id, limit, at, block: None })
+        is_valid.then_some(CompiledLimit { id, limit, at, block: None })
     }
 }

@@ -16,7 +16,7 @@ use crate::quota::{self, Quota};
 
 /// A limit with its id, which is unique in the rule. The id is the name of the limit, or its window or period if it has
 /// no name.
-pub(super) struct NamedLimit {
+pub(super) struct CompiledLimit {
     pub(super) id: Box<str>,
     pub(super) limit: Limit,
     pub(super) at: SourceSpan,
@@ -24,7 +24,7 @@ pub(super) struct NamedLimit {
     pub(super) block: Option<Block>,
 }
 
-impl NamedLimit {
+impl CompiledLimit {
     /// Creates the limit for `limits: denied`, which denies every request.
     fn deny_all(at: SourceSpan) -> Self {
         Self { id: "denied".into(), limit: Limit::deny_all(), at, block: None }
@@ -43,12 +43,12 @@ impl Compiler<'_> {
         &mut self,
         limits: &Field<LimitsSpec>,
         default_algorithm: Algorithm,
-    ) -> Vec<NamedLimit> {
+    ) -> Vec<CompiledLimit> {
         let (specs, at) = match limits.value_and_span() {
             None | Some((LimitsSpec::Unlimited, _)) => return Vec::new(),
-            Some((LimitsSpec::Denied, at)) => return vec![NamedLimit::deny_all(at)],
+            Some((LimitsSpec::Denied, at)) => return vec![CompiledLimit::deny_all(at)],
             Some((LimitsSpec::Requested, at)) => {
-                return vec![NamedLimit::placeholder_for_requested_limit(at)];
+                return vec![CompiledLimit::placeholder_for_requested_limit(at)];
             }
             Some((LimitsSpec::List(specs), at)) => (specs, at),
         };
@@ -62,7 +62,7 @@ impl Compiler<'_> {
                 format_args!("too many limits: {}; the maximum is {MAX_LIMITS}", specs.len());
             self.report(at, message);
         }
-        let mut named_limits: Vec<NamedLimit> = Vec::new();
+        let mut named_limits: Vec<CompiledLimit> = Vec::new();
         for spec in specs.iter().take(MAX_LIMITS) {
             let Some((spec, at)) = spec.value_and_span() else { continue };
             let compiled = match spec {
@@ -87,10 +87,10 @@ impl Compiler<'_> {
     /// inherited limit with this algorithm is reported at the position of the algorithm.
     pub(super) fn report_unsupported_limits(
         &mut self,
-        limits: &[NamedLimit],
+        limits: &[CompiledLimit],
         override_algorithm: Option<(Algorithm, SourceSpan)>,
     ) {
-        for NamedLimit { limit, at, .. } in limits {
+        for CompiledLimit { limit, at, .. } in limits {
             let name = limit.algorithm().name();
             let override_algorithm =
                 override_algorithm.filter(|(algorithm, _)| algorithm.name() == name);
@@ -104,10 +104,10 @@ impl Compiler<'_> {
         at: SourceSpan,
         text: &str,
         algorithm: Algorithm,
-    ) -> Option<NamedLimit> {
+    ) -> Option<CompiledLimit> {
         let quota: Quota = self.ok_or_report(at, text.parse())?;
         let limit = self.ok_or_report(at, Limit::new(quota, algorithm))?;
-        Some(NamedLimit { id: quota.window_text().into(), limit, at, block: None })
+        Some(CompiledLimit { id: quota.window_text().into(), limit, at, block: None })
     }
 
     fn compile_limit_map(
@@ -115,7 +115,7 @@ impl Compiler<'_> {
         at: SourceSpan,
         map: &LimitMap,
         default_algorithm: Algorithm,
-    ) -> Option<NamedLimit> {
+    ) -> Option<CompiledLimit> {
         if let Some((name, at)) = map.name.value_and_span() {
             self.report_invalid_name("limit", name, at);
         }
@@ -161,7 +161,7 @@ impl Compiler<'_> {
             Some(name) => name.as_str().into(),
             None => quota.window_text().into(),
         };
-        Some(NamedLimit { id, limit, at, block: None })
+        Some(CompiledLimit { id, limit, at, block: None })
     }
 
     /// Reports each present field in `fields`, with the message that `message` returns for it. An entry has the name of
@@ -182,7 +182,7 @@ impl Compiler<'_> {
     }
 
     /// Compiles a limit with `calendar`, which is counted by `fixed_window`, whatever the algorithm of the rule is.
-    fn compile_calendar_limit(&mut self, at: SourceSpan, map: &LimitMap) -> Option<NamedLimit> {
+    fn compile_calendar_limit(&mut self, at: SourceSpan, map: &LimitMap) -> Option<CompiledLimit> {
         if map.max.is_absent() {
             self.report(at, missing_field_message("max: 100"));
         }
@@ -229,7 +229,7 @@ impl Compiler<'_> {
             Some(name) => name.as_str().into(),
             None => calendar.period().name().into(),
         };
-        is_valid.then_some(NamedLimit { id, limit, at, block: None })
+        is_valid.then_some(CompiledLimit { id, limit, at, block: None })
     }
 
     /// Parses the duration in a field, such as `15m`. Reports an invalid duration.

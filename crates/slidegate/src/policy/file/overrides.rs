@@ -5,7 +5,7 @@ use super::bounds::MAX_OVERRIDES;
 use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::fields::algorithm_from_field;
-use super::limits::NamedLimit;
+use super::limits::CompiledLimit;
 use super::rule_context::RuleContext;
 use super::spec::{LimitsSpec, OverrideSpec, RuleSpec, WhenSpec};
 use crate::algorithm::Algorithm;
@@ -102,7 +102,7 @@ impl Compiler<'_> {
         at: SourceSpan,
         rule_limits: &Field<LimitsSpec>,
         default_algorithm: Algorithm,
-    ) -> Vec<NamedLimit> {
+    ) -> Vec<CompiledLimit> {
         if spec.limits.is_absent() && spec.algorithm.is_absent() && spec.mode.is_absent() {
             let message = "this override changes nothing; add `limits`, `algorithm` or `mode`";
             self.report(at, message);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::bounds::MAX_SCOPES;
 use super::compiler::Compiler;
-use super::limits::NamedLimit;
+use super::limits::CompiledLimit;
 use crate::cluster_options::ClusterOptions;
 use crate::key::Scope;
 use crate::limit::Limit;
@@ -48,11 +48,11 @@ impl RuleContext<'_> {
     /// Converts named limits into the limits of the rule, with their key scopes and their names in headers.
     pub(super) fn to_rule_limits(
         &self,
-        limits: Vec<(NamedLimit, Option<Arc<RedisOptions>>)>,
+        limits: Vec<(CompiledLimit, Option<Arc<RedisOptions>>)>,
     ) -> Box<[RuleLimit]> {
         let has_several = limits.iter().filter(|(limit, _)| limit.block.is_none()).count() > 1;
         let limits =
-            limits.into_iter().map(|(NamedLimit { id, limit, block, .. }, redis)| RuleLimit {
+            limits.into_iter().map(|(CompiledLimit { id, limit, block, .. }, redis)| RuleLimit {
                 index: 0,
                 block,
                 policy_name: if has_several || block.is_some() {
@@ -89,7 +89,7 @@ impl Compiler<'_> {
     /// [`MAX_SCOPES`] scopes, returns no limits, and reports an error once per policy.
     pub(super) fn add_key_scopes(
         &mut self,
-        limits: Vec<NamedLimit>,
+        limits: Vec<CompiledLimit>,
         context: &RuleContext<'_>,
         at: SourceSpan,
     ) -> Box<[RuleLimit]> {

@@ -1,6 +1,6 @@
 //! Suggests corrections of unknown names in a policy, and formats lists of names for error messages.
 
-use super::synonyms::{place_of_field, synonym_of};
+use super::synonyms::{misplaced_field_advice, synonym_of};
 pub use crate::similar::most_similar_word;
 
 /// Returns the known word that `word` probably means: a word with the same meaning, or the most similar one.
@@ -28,7 +28,7 @@ pub(super) fn unknown_value_message(word: &str, known: &[&str]) -> String {
 
 pub(super) fn unknown_field_message(word: &str, fields: &[&str]) -> String {
     let closest_word = closest_word(word, fields);
-    match (closest_word, place_of_field(word, fields), fields) {
+    match (closest_word, misplaced_field_advice(word, fields), fields) {
         (Some(closest_word), _, _) => {
             format!("unknown field `{word}`; did you mean `{closest_word}`?")
         }

@@ -154,7 +154,7 @@ pub(super) fn synonym_of<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
 
 /// Returns the end of an error message that names the place of the field `word`, if `word` is written in a rule or an
 /// override but belongs in its `when` or in a limit. `fields` are the fields that are valid where `word` is written.
-pub(super) fn place_of_field(word: &str, fields: &[&str]) -> Option<String> {
+pub(super) fn misplaced_field_advice(word: &str, fields: &[&str]) -> Option<String> {
     if !fields.contains(&"when") || !fields.contains(&"limits") {
         return None;
     }

@@ -128,7 +128,7 @@ impl<C: Clock> MemoryStore<C> {
         let shard = &mut *self.shards[self.shards.index_of(fingerprint)].shard.lock();
         let location =
             HitLocation { fingerprint, phase_us: charge.phase_us, ..HitLocation::default() };
-        self.find_at(shard, counter, location, now);
+        self.find_and_set_back(shard, counter, location, now);
         let coarse = |time| self.to_coarse_expiry(time, charge.phase_us);
         let permit = (charge.charged_at, change);
         let (was_live, grown) = shard.change_permit(counter, fingerprint, permit, now, coarse);
@@ -140,7 +140,7 @@ impl<C: Clock> MemoryStore<C> {
         let location = self.locate_hit(hit, now);
         let shard = &mut *self.shards[location.shard].shard.lock();
         let (outcome, grown) = with_counter!(hit.limit.counter(), counter => {
-            self.find_at(shard, counter, location, now);
+            self.find_and_set_back(shard, counter, location, now);
             shard.refund(counter, location.fingerprint, location.to_counter_time(now), hit.cost)
         });
         self.shards.add_bytes(grown);

@@ -93,7 +93,7 @@ impl<C: Clock> MemoryStore<C> {
         now: Timestamp,
     ) -> Result<ChargeEffect, Outcome> {
         let counter_now = location.to_counter_time(now);
-        let slot = self.find_at(shard, counter, location, now);
+        let slot = self.find_and_set_back(shard, counter, location, now);
         let outcome = shard.peek_slot(counter, slot, counter_now, hit.cost);
         if !outcome.fits() {
             return Err(outcome);
@@ -159,7 +159,7 @@ impl<C: Clock> MemoryStore<C> {
             let required = hit.required.saturating_add(pending);
             let shard = locked_shards.shard_of_hit(nth);
             outcomes.push(with_counter!(hit.limit.counter(), counter => {
-                let slot = self.find_at(shard, counter, *location, now);
+                let slot = self.find_and_set_back(shard, counter, *location, now);
                 slots.push(slot);
                 shard.peek_slot(counter, slot, location.to_counter_time(now), required)
             }));
@@ -168,7 +168,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Returns the slot of a counter, whose state is set back if it is ahead of `now`.
-    pub(super) fn find_at<K: HasStateTable>(
+    pub(super) fn find_and_set_back<K: HasStateTable>(
         &self,
         shard: &mut Shard,
         counter: K,

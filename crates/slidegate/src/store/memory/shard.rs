@@ -14,7 +14,7 @@ use crate::outcome::Outcome;
 use crate::store::PermitChange;
 
 use crate::store::shards::ShardTables;
-use crate::store::table::{CoarseTime, Evict, Slot, SlotIndex, Table, depletion};
+use crate::store::table::{CoarseTime, EvictableTable, Slot, SlotIndex, Table, depletion};
 
 /// One of the parts into which a store divides its keys, with the states of these keys. The tables are not allocated
 /// separately, because that would cost each decision a further access to memory.
@@ -48,8 +48,8 @@ macro_rules! impl_has_table {
         })+
 
         impl ShardTables for Shard {
-            fn tables(&mut self) -> impl Iterator<Item = &mut dyn Evict> {
-                let tables: [&mut dyn Evict; [$(stringify!($counter)),+].len()] =
+            fn tables(&mut self) -> impl Iterator<Item = &mut dyn EvictableTable> {
+                let tables: [&mut dyn EvictableTable; [$(stringify!($counter)),+].len()] =
                     [$(&mut self.$table),+];
                 tables.into_iter()
             }
@@ -74,18 +74,18 @@ impl_has_table! {
 /// Moves the state in a slot to `now` after the clock has stepped back. A separate function, because this is rare.
 #[cold]
 #[inline(never)]
-fn set_back<C: HasStateTable>(
+fn set_back_to<C: HasStateTable>(
     table: &mut Table<C::State>,
     counter: C,
     slot: SlotIndex,
     now: Timestamp,
     coarse: impl Fn(Timestamp) -> CoarseTime,
 ) -> isize {
-    let set_back = |slot: &mut Slot<C::State>| {
-        counter.set_back(&mut slot.state, now);
+    let set_back_to = |slot: &mut Slot<C::State>| {
+        counter.set_back_to(&mut slot.state, now);
         slot.expires = coarse(counter.expires_at(&slot.state).max(now));
     };
-    table.update(slot, set_back).1
+    table.update(slot, set_back_to).1
 }
 
 impl Shard {
@@ -100,7 +100,7 @@ impl Shard {
         C::table(self).find(fingerprint)
     }
 
-    /// Sets back the state in a slot if it [is ahead](Counter::is_ahead). Returns the bytes by which its heap allocations
+    /// Sets back the state in a slot if it [is ahead](Counter::is_ahead_of_clock). Returns the bytes by which its heap allocations
     /// have grown. `coarse` converts its expiry to coarse time.
     #[inline]
     pub(super) fn set_back_if_ahead<C: HasStateTable>(
@@ -111,8 +111,8 @@ impl Shard {
         coarse: impl Fn(Timestamp) -> CoarseTime,
     ) -> isize {
         let table = C::table(self);
-        if counter.is_ahead(&table.slot(slot).state, now) {
-            return set_back(table, counter, slot, now, coarse);
+        if counter.is_ahead_of_clock(&table.slot(slot).state, now) {
+            return set_back_to(table, counter, slot, now, coarse);
         }
         0
     }
@@ -163,7 +163,7 @@ impl Shard {
     }
 
     /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of
-    /// the hit as an error. Returns `None` if there is no such key, or if its state [is ahead](Counter::is_ahead).
+    /// the hit as an error. Returns `None` if there is no such key, or if its state [is ahead](Counter::is_ahead_of_clock).
     #[inline]
     pub(super) fn charge_if_fits<C: HasStateTable>(
         &mut self,
@@ -175,7 +175,7 @@ impl Shard {
     ) -> Option<Result<(ChargeEffect, isize), Outcome>> {
         let table = C::table(self);
         let slot = table.find_mut(fingerprint)?;
-        if counter.is_ahead(&slot.state, now) {
+        if counter.is_ahead_of_clock(&slot.state, now) {
             return None;
         }
         let before = slot.state.heap_bytes();

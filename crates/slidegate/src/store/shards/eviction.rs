@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::key::KeyGroup;
 use crate::store::table::{
-    CoarseTime, Depletion, Evict, EvictionCandidate, PINNED, SlotIndex, Table,
+    CoarseTime, Depletion, EvictableTable, EvictionCandidate, PINNED, SlotIndex, Table,
 };
 use crate::sync::Ordering;
 

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use crate::http::RecordedResponse;
 use crate::requests::{AUTH, CHECK};
 
-/// Serves on a free port, and sends this response to every request. It is a serialized [`RecordedResponse`].
+/// Serves on a free port, and sends this response, a serialized [`RecordedResponse`], to every request.
 pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     super::print_listen_address(listener.local_addr()?);

@@ -37,7 +37,7 @@ pub struct Place {
 
 /// The paths of a server to which a limit applies.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct LimitedPaths {
     /// The conditions on `path`, one of which must match; `None` for all paths.
     pub paths: Option<Vec<String>>,
     /// Conditions on paths within `paths`, the most specific first, each with whether the limit applies to the path.
@@ -64,7 +64,7 @@ impl Place {
 
 impl Server {
     /// Returns the paths to which a limit applies; `None` if there are none.
-    pub fn extent(&self, limit: &ZoneLimit) -> Option<Extent> {
+    pub fn limited_paths(&self, limit: &ZoneLimit) -> Option<LimitedPaths> {
         let has_limit = |place: &Place| place.limits.contains(limit);
         let mut places: Vec<&Place> = self.places.iter().collect();
         // As in nginx, an exact path comes first, and then the longest beginning.
@@ -89,7 +89,7 @@ impl Server {
         } else {
             Some(paths.iter().map(|place| place.condition()).collect())
         };
-        (!paths.is_empty()).then_some(Extent { paths: conditions, exceptions })
+        (!paths.is_empty()).then_some(LimitedPaths { paths: conditions, exceptions })
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderName};
 use clap::ValueEnum;
 use slidegate::{Descriptor, Request};
-use slidegate_tower::extract::normalize_path;
+use slidegate_tower::extract::{has_ambiguous_dot_segments, normalize_path};
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
@@ -34,6 +34,17 @@ struct ForwardedAttribute<'h> {
     bytes: Option<&'h [u8]>,
 }
 
+/// Returns the last value of a header: a proxy that appends to the headers of its client writes the last one.
+fn last_value(headers: &HeaderMap, name: HeaderName) -> Option<&[u8]> {
+    headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
+}
+
+/// Returns whether the path of the client's request means different routes to different servers.
+pub fn has_ambiguous_path(headers: &HeaderMap) -> bool {
+    let uri = last_value(headers, X_FORWARDED_URI).unwrap_or_default();
+    has_ambiguous_dot_segments(&String::from_utf8_lossy(uri))
+}
+
 impl<'h> ForwardedRequest<'h> {
     /// Reads the headers that a trusted proxy sends for a client at `ip`: the headers that describe the request, and
     /// the client's headers that `header_attributes` names. A header that is missing or empty yields no attribute.
@@ -43,14 +54,10 @@ impl<'h> ForwardedRequest<'h> {
         header_attributes: &'h [Box<str>],
         repeated: RepeatedHeaders,
     ) -> Self {
-        // The last value is used, because a proxy that appends to headers of its client writes the last value.
-        let last_value = |name: HeaderName| {
-            headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
-        };
         let request_headers = [
-            ("method", last_value(X_FORWARDED_METHOD)),
-            ("path", last_value(X_FORWARDED_URI)),
-            ("host", last_value(X_FORWARDED_HOST)),
+            ("method", last_value(headers, X_FORWARDED_METHOD)),
+            ("path", last_value(headers, X_FORWARDED_URI)),
+            ("host", last_value(headers, X_FORWARDED_HOST)),
         ];
         let client_headers = header_attributes.iter().map(|attribute| {
             let name = attribute.strip_prefix("header.").unwrap_or(attribute);

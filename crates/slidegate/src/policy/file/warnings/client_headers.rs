@@ -33,7 +33,7 @@ impl WarningCollector<'_> {
         };
         let mut warned: Vec<&str> = Vec::new();
         for (index, other) in rule.overrides.iter().enumerate() {
-            if !is_higher(&other.settings, &rule.settings) || !is_chosen_by_client(other) {
+            if !admits_more_units(&other.settings, &rule.settings) || !is_chosen_by_client(other) {
                 continue;
             }
             let conditions = other.when.conditions();
@@ -74,7 +74,7 @@ fn is_enforced(settings: &RuleSettings) -> bool {
 }
 
 /// Returns `true` if the settings of an override admit more units in the long run than the settings of its rule.
-fn is_higher(other: &RuleSettings, base: &RuleSettings) -> bool {
+fn admits_more_units(other: &RuleSettings, base: &RuleSettings) -> bool {
     !is_enforced(other) || units_per_second(other) > units_per_second(base)
 }
 
