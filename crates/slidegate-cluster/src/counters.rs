@@ -169,7 +169,7 @@ impl Counters {
         let fingerprint = self.fingerprint_of(hit);
         let phase_us = hit.limit.phase_us(&hit.key, now);
         Ok(CounterLocation {
-            shard: self.shards.index_of(fingerprint),
+            shard: self.shards.shard_index_of(fingerprint),
             fingerprint,
             phase_us,
             counter,

@@ -44,7 +44,7 @@ impl<'r, 'k> GroupRequests<'r, 'k> {
         now: [u8; 8],
         expiry_margin_s: u32,
     ) -> ScriptCall<'s, 'k> {
-        let (keys, key_indexes) = self.keys_and_indexes();
+        let (keys, key_indexes) = self.unique_keys_and_key_indexes();
         let mut argument = Vec::with_capacity(19 + 72 * self.first.hits.len() + key_indexes.len());
         argument.extend(now);
         argument.push(self.first.mode as u8);
@@ -67,7 +67,7 @@ impl<'r, 'k> GroupRequests<'r, 'k> {
 
     /// Returns the keys without duplicates, and for each request the encoded index of its key. The indexes are left out
     /// if no key has several requests.
-    fn keys_and_indexes(&self) -> (Keys<'k>, Vec<u8>) {
+    fn unique_keys_and_key_indexes(&self) -> (Keys<'k>, Vec<u8>) {
         let (mut keys, mut key_indexes) = (Keys::new(), RedisKeyIndexes::new());
         let mut encoded = Vec::with_capacity(2 * self.requests.len());
         for key in self.requests.iter().filter_map(|request| request.hits.first()) {

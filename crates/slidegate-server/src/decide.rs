@@ -189,7 +189,7 @@ impl Service {
         decision: &Decision<'static>,
     ) {
         let domain = call.request.domain();
-        self.telemetry.record_in_span(domain, decision);
+        self.telemetry.record_decision_in_span(domain, decision);
         match (call.operation, decision.repeated_after()) {
             (Operation::Peek | Operation::Report, _) => {}
             (_, Some(_)) => self.telemetry.count_repeated_call(),

@@ -170,7 +170,7 @@ impl Telemetry {
     }
 
     /// Records a decision in the current trace span, if the request is traced.
-    pub fn record_in_span(&self, domain: &str, decision: &Decision<'_>) {
+    pub fn record_decision_in_span(&self, domain: &str, decision: &Decision<'_>) {
         if self.tracer.is_some() {
             traces::record_in_current_span(domain, decision);
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use slidegate::{Decision, Permit};
 
-use crate::costs::MalformedDetail;
+use crate::costs::InvalidCostReason;
 use crate::extract::RequestHead;
 use crate::names::NamesError;
 use crate::request_options::{RequestOptions, SettleContext};
@@ -33,7 +33,7 @@ pub enum BackendDecision<'b> {
     /// its consumption; it is present only if the layer has a settle function.
     Counted(Decision<'b>, Option<SettleContext>),
     /// The request was not decided, because it is malformed.
-    Malformed(MalformedDetail),
+    Malformed(InvalidCostReason),
 }
 
 impl BackendDecision<'_> {

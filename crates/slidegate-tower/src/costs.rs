@@ -30,12 +30,12 @@ pub struct RequestCosts<'q> {
 }
 
 /// The description of the error in a malformed request.
-pub type MalformedDetail = Cow<'static, str>;
+pub type InvalidCostReason = Cow<'static, str>;
 
 impl CostSource {
     /// Returns the unnamed cost of a request in units. If the layer reads the cost from a header and the header is
     /// missing, the cost is 1.
-    pub fn read(&self, head: RequestHead<'_>) -> Result<u64, MalformedDetail> {
+    pub fn read(&self, head: RequestHead<'_>) -> Result<u64, InvalidCostReason> {
         match self {
             Self::One => Ok(1),
             Self::Function(cost) => Ok(cost(head)),
@@ -45,7 +45,7 @@ impl CostSource {
 }
 
 /// Returns the cost in a header; 1 if the header is missing.
-fn read_cost_header(name: &HeaderName, head: RequestHead<'_>) -> Result<u64, MalformedDetail> {
+fn read_cost_header(name: &HeaderName, head: RequestHead<'_>) -> Result<u64, InvalidCostReason> {
     let Some(value) = head.headers.get(name) else { return Ok(1) };
     let text = String::from_utf8_lossy(value.as_bytes());
     parse_cost_units(text.trim()).ok_or_else(|| describe_invalid_cost(name, &text))
@@ -58,7 +58,7 @@ fn parse_cost_units(text: &str) -> Option<u64> {
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-fn describe_invalid_cost(name: &HeaderName, text: &str) -> MalformedDetail {
+fn describe_invalid_cost(name: &HeaderName, text: &str) -> InvalidCostReason {
     let truncated: String = text.chars().take(32).collect();
     format!("header {name}: `{truncated}` is not a cost; send a whole number of units").into()
 }

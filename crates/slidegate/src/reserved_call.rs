@@ -96,7 +96,7 @@ impl<'c> ActualCosts<'c> {
     /// Sets a named cost. If two costs have the same name, the first is used.
     #[must_use]
     pub fn with_cost(mut self, name: &'c str, units: u64) -> Self {
-        if self.get(name).is_none() {
+        if self.named_cost(name).is_none() {
             self.named.push((name, units));
         }
         Self { is_cancelled: false, ..self }
@@ -148,7 +148,7 @@ impl<'c> ActualCosts<'c> {
         }
     }
 
-    fn get(&self, name: &str) -> Option<u64> {
+    fn named_cost(&self, name: &str) -> Option<u64> {
         self.named.iter().find(|(own, _)| *own == name).map(|(_, units)| *units)
     }
 
@@ -160,7 +160,7 @@ impl<'c> ActualCosts<'c> {
         let units = match cost {
             ReservedCost::Constant => None,
             ReservedCost::Request => self.plain,
-            ReservedCost::Named(name) => self.get(name),
+            ReservedCost::Named(name) => self.named_cost(name),
         };
         units.map(Adjustment::SetCost)
     }

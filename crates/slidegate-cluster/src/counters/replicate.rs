@@ -82,7 +82,7 @@ impl Counters {
             else {
                 continue;
             };
-            let shard = &mut *self.shards[self.shards.index_of(*key)].shard.lock();
+            let shard = &mut *self.shards[self.shards.shard_index_of(*key)].shard.lock();
             // The time of a charge is the time of its counter, which may be ahead of the clock of the node by the phase
             // of the key.
             let now = now.max(charge.charged_at);
@@ -377,7 +377,7 @@ impl ReplicatedCounters for Counters {
             if update.key == 0 || latest_expiry_us <= expiry_cutoff.as_micros() {
                 continue;
             }
-            let shard = &mut *self.shards[self.shards.index_of(update.key)].shard.lock();
+            let shard = &mut *self.shards[self.shards.shard_index_of(update.key)].shard.lock();
             if shard.replicas.len() >= max_replicas {
                 shard.replicas.remove_expired(expiry_cutoff);
             }

@@ -43,7 +43,7 @@ impl RedisStoreInner {
         };
         let record_key = self.call_record_key(slot, identity);
         let request = ScriptRequest { mode: ScriptMode::Take, hits: keyed };
-        let call = OnceCall::new(request, head, record_key, self.record_ttl(identity.ttl));
+        let call = OnceCall::new(request, head, record_key, self.ttl_of_record(identity.ttl));
         let pending_charges = self.deny_cache.begin_charges(&call.request.hits);
         let sent_at = self.clocks.local_now();
         let reply = self
@@ -85,7 +85,7 @@ impl RedisStoreInner {
             }
         }
         // Runs to completion even if the caller is gone, so that the record agrees with the charges.
-        let (this, ttl) = (self.clone(), self.record_ttl(identity.ttl));
+        let (this, ttl) = (self.clone(), self.ttl_of_record(identity.ttl));
         let charge = async move {
             let result = this.charge_in_redis(keyed.clone()).await;
             let change = match &result {
@@ -124,7 +124,7 @@ impl RedisStoreInner {
         let new_part = |slot| SettleCall {
             record_key: self.keyspace.call_record_key(self.slot_of_record(slot), settlement.id),
             value_digest: settlement.value_digest,
-            record_ttl: self.record_ttl(settlement.ttl) + SETTLED_RECORD_MARGIN,
+            record_ttl: self.ttl_of_record(settlement.ttl) + SETTLED_RECORD_MARGIN,
             reverted: Vec::new(),
             added: ScriptRequest { mode: ScriptMode::Take, hits: KeyedHits::new() },
         };
@@ -190,7 +190,7 @@ impl RedisStoreInner {
 
     /// Returns the time to live of a record that is needed for `ttl`: longer by the expiry margin, and at least by a
     /// second, because clocks differ.
-    fn record_ttl(&self, ttl: Duration) -> Duration {
+    fn ttl_of_record(&self, ttl: Duration) -> Duration {
         ttl + Duration::from_secs(self.keyspace.expiry_margin_s.max(1).into())
     }
 }

@@ -54,11 +54,11 @@ enum TopError {
 /// The response of a server to `/v1/top?rule=RULE`.
 #[derive(Deserialize)]
 struct ServerReport {
-    rules: Vec<ServerRule>,
+    rules: Vec<RuleOfServer>,
 }
 
 #[derive(Deserialize)]
-struct ServerRule {
+struct RuleOfServer {
     domain: String,
     since_seconds: u64,
     total: u64,
@@ -127,7 +127,7 @@ pub fn run(args: &TopArgs) -> Result<String, Box<dyn Error>> {
 
 /// Sums the reports of all servers, and keeps the `max_keys` keys with the most requests of each domain.
 fn merge(rule: &str, reports: Vec<ServerReport>, max_keys: usize) -> Vec<MergedRule> {
-    let mut domains: BTreeMap<String, Vec<ServerRule>> = BTreeMap::new();
+    let mut domains: BTreeMap<String, Vec<RuleOfServer>> = BTreeMap::new();
     for report in reports.into_iter().flat_map(|report| report.rules) {
         domains.entry(report.domain.clone()).or_default().push(report);
     }
@@ -156,7 +156,7 @@ fn merge(rule: &str, reports: Vec<ServerReport>, max_keys: usize) -> Vec<MergedR
 
 /// Sums the counts of each key. A server that does not list a key may have counted it up to `max_unlisted` times; the sum
 /// of these bounds over all servers is `all_unlisted`.
-fn merge_keys(servers: Vec<ServerRule>, all_unlisted: u64) -> Vec<MergedKey> {
+fn merge_keys(servers: Vec<RuleOfServer>, all_unlisted: u64) -> Vec<MergedKey> {
     let mut keys: BTreeMap<BTreeMap<String, String>, (u64, u64)> = BTreeMap::new();
     for server in servers {
         for ServerKey { key, count, max_overcount } in server.observed {

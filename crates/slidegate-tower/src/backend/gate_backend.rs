@@ -154,7 +154,9 @@ impl<S: Store> Backend for GateBackend<S> {
             return None;
         }
         let entries = decision.binding()?.rule()?.per().entries();
-        entries.iter().find_map(|entry| self.attributes.missing_extension_of(entry.names(), head))
+        entries
+            .iter()
+            .find_map(|entry| self.attributes.missing_extension_for_attributes(entry.names(), head))
     }
 
     fn has_permits(&self) -> bool {

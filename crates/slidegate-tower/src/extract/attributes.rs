@@ -145,7 +145,7 @@ impl Attributes {
 
     /// Returns the extension without which the request has none of the attributes with these names; `None` if it has one of
     /// them, or the server is not the reason.
-    pub(crate) fn missing_extension_of<'n>(
+    pub(crate) fn missing_extension_for_attributes<'n>(
         &self,
         names: impl Iterator<Item = &'n str> + Clone,
         head: RequestHead<'_>,

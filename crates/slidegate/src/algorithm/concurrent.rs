@@ -84,7 +84,7 @@ impl State {
     }
 
     /// Returns the index of a permit; `None` if it has been released, or has been removed after it has expired.
-    fn index_of(&self, id: u64) -> Option<usize> {
+    fn index_of_permit(&self, id: u64) -> Option<usize> {
         self.permits.iter().position(|permit| permit.id == id)
     }
 
@@ -175,7 +175,7 @@ impl Concurrent {
 }
 
 fn find_permit(state: &State, id: Timestamp) -> Option<(usize, LivePermit)> {
-    let index = state.index_of(id.as_micros())?;
+    let index = state.index_of_permit(id.as_micros())?;
     Some((index, state.permits.get(index)?))
 }
 

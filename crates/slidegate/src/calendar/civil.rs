@@ -36,7 +36,7 @@ fn span_containing(rules: &CalendarRules, time_us: u64) -> PeriodSpan {
         Ok(time) => rules.time_zone.to_datetime(time),
         Err(_) => EPOCH,
     };
-    let number = number_of(rules, local);
+    let number = period_number_from_epoch(rules, local);
     // If the clocks go back past the start of a period, they show the times before the start again. A period begins
     // when its start is reached for the first time, so the repeated times are in the later period.
     let has_ended = |span: &PeriodSpan| span.end_us / 1_000_000 <= time_s.unsigned_abs();
@@ -78,7 +78,8 @@ fn first_second_from(time_zone: &TimeZone, local: DateTime) -> Option<i64> {
 
 /// Returns the date and the time at which a period begins, on the clocks of its time zone.
 fn local_start(rules: &CalendarRules, number: u64) -> DateTime {
-    let index = i64::try_from(number).unwrap_or(i64::MAX).min(MAX_DAY) + index_of(rules, EPOCH);
+    let index = i64::try_from(number).unwrap_or(i64::MAX).min(MAX_DAY)
+        + period_index_from_1970(rules, EPOCH);
     let day = match rules.period {
         Period::Day => index,
         Period::Week => index * 7 - days_before_epoch_in_week(rules.week_start),
@@ -99,14 +100,15 @@ fn first_day_of_month(month: i64) -> Date {
 }
 
 /// Returns the number of the period that contains a local time.
-fn number_of(rules: &CalendarRules, local: DateTime) -> u64 {
+fn period_number_from_epoch(rules: &CalendarRules, local: DateTime) -> u64 {
     // West of Greenwich, local times at the Unix epoch are in 1969, before period 0. They are counted in period 0.
-    u64::try_from(index_of(rules, local) - index_of(rules, EPOCH)).unwrap_or(0)
+    u64::try_from(period_index_from_1970(rules, local) - period_index_from_1970(rules, EPOCH))
+        .unwrap_or(0)
 }
 
 /// Returns the index of the period that contains a local time. The period with index 0 is the first one that begins in
 /// 1970, or the week that contains 1 January 1970.
-fn index_of(rules: &CalendarRules, local: DateTime) -> i64 {
+fn period_index_from_1970(rules: &CalendarRules, local: DateTime) -> i64 {
     let date = rules.start.date_of(local);
     let days = days_since_epoch(date);
     match rules.period {

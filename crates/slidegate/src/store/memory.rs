@@ -177,7 +177,7 @@ impl<C: Clock> MemoryStore<C> {
     fn locate_hit(&self, hit: &Hit<'_>, now: Timestamp) -> HitLocation {
         let fingerprint = self.fingerprint_of(hit);
         HitLocation {
-            shard: self.shards.index_of(fingerprint),
+            shard: self.shards.shard_index_of(fingerprint),
             fingerprint,
             phase_us: hit.limit.phase_after_steps_us(&hit.key, now, || self.wall_clock_step_us()),
         }

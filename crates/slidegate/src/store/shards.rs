@@ -160,7 +160,7 @@ impl<T> Shards<T> {
     ///
     /// The index depends on the bits below the top seven, because a table uses the top seven and the lowest ones.
     #[inline]
-    pub fn index_of(&self, fingerprint: u64) -> usize {
+    pub fn shard_index_of(&self, fingerprint: u64) -> usize {
         let x = (fingerprint << 7) >> 32;
         // The curve x + 0.34 x (1 - x), which is close to the logarithm of 1 + x to the base 2.
         let y = x + ((((x * ((1 << 32) - x)) >> 32) * 87) >> 8);
@@ -278,11 +278,11 @@ mod tests {
         let shards = Shards::<NoTables>::new(Timestamp::default(), 1, 1);
         let mut keys = [0; 64];
         for key in 0..=u64::from(u16::MAX) {
-            keys[shards.index_of(key << 41)] += 1;
+            keys[shards.shard_index_of(key << 41)] += 1;
         }
         let average = (u64::from(u16::MAX) + 1) / 64;
         assert!((average * 72 / 100..average * 78 / 100).contains(&keys[0]), "{}", keys[0]);
         assert!((average * 145 / 100..average * 155 / 100).contains(&keys[63]), "{}", keys[63]);
-        assert_eq!(shards.index_of(u64::MAX), 63);
+        assert_eq!(shards.shard_index_of(u64::MAX), 63);
     }
 }

@@ -12,7 +12,7 @@ use super::finding::SourcePosition;
 pub type Text = Field<Option<String>>;
 
 /// A list of maps. A null value equals an absent field.
-pub type Maps = Field<Option<Vec<Field<ConfigMap>>>>;
+pub type ConfigMapList = Field<Option<Vec<Field<ConfigMap>>>>;
 
 /// A map in a configuration file. The reference server accepts each field in every map, also where it has no effect, so
 /// one type represents all maps.
@@ -20,7 +20,7 @@ pub type Maps = Field<Option<Vec<Field<ConfigMap>>>>;
 #[serde(default, expecting = "a map of fields")]
 pub struct ConfigMap {
     pub domain: Text,
-    pub descriptors: Maps,
+    pub descriptors: ConfigMapList,
     pub key: Text,
     pub value: Text,
     pub rate_limit: Field<Option<Box<ConfigMap>>>,
@@ -34,7 +34,7 @@ pub struct ConfigMap {
     pub requests_per_unit: Text,
     pub unlimited: Text,
     pub name: Text,
-    pub replaces: Maps,
+    pub replaces: ConfigMapList,
 }
 
 /// The fields that have an effect at the top level of a file.

@@ -8,7 +8,8 @@ use std::path::Path;
 use slidegate::policy::file::{Field, deserialize_yaml};
 
 use super::config_map::{
-    ConfigMap, DESCRIPTOR_FIELDS, FILE_FIELDS, Maps, RATE_LIMIT_FIELDS, REPLACED_LIMIT_FIELDS, Text,
+    ConfigMap, ConfigMapList, DESCRIPTOR_FIELDS, FILE_FIELDS, RATE_LIMIT_FIELDS,
+    REPLACED_LIMIT_FIELDS, Text,
 };
 use super::finding::{FILE_START, Findings, SourcePosition};
 use super::scalar::Scalar;
@@ -113,7 +114,7 @@ impl DescriptorParser<'_> {
         ConfigDomain { position, name, descriptors }
     }
 
-    fn parse_descriptors(&mut self, maps: &Maps) -> Vec<ConfigDescriptor> {
+    fn parse_descriptors(&mut self, maps: &ConfigMapList) -> Vec<ConfigDescriptor> {
         let mut first_positions: HashMap<String, SourcePosition> = HashMap::new();
         let mut descriptors = Vec::new();
         for (fields, position) in valid_maps(maps) {
@@ -246,7 +247,7 @@ impl DescriptorParser<'_> {
     /// Returns the positions and the names of the limits in the field `replaces`.
     fn parse_replaced_limits(
         &mut self,
-        maps: &Maps,
+        maps: &ConfigMapList,
         own_name: &str,
     ) -> Vec<(SourcePosition, String)> {
         let mut replaces = Vec::new();
@@ -335,7 +336,7 @@ fn position_or<T>(field: &Field<T>, map: SourcePosition) -> SourcePosition {
 }
 
 /// Returns the maps in a list. Skips invalid items, which the deserializer has reported.
-fn valid_maps(maps: &Maps) -> impl Iterator<Item = (&ConfigMap, SourcePosition)> {
+fn valid_maps(maps: &ConfigMapList) -> impl Iterator<Item = (&ConfigMap, SourcePosition)> {
     let items = present(maps).into_iter().flat_map(|(items, _)| items);
     items.filter_map(|item| item.value_and_span()).map(|(map, span)| (map, span.into()))
 }

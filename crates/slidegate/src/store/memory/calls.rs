@@ -83,7 +83,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
         let now = self.clock.now();
         let edit_hit = |hit: &Hit<'_>| match edit {
             Edit::Refund => self.refund_hit(hit, now),
-            Edit::Reset => self.reset_hit(hit, now),
+            Edit::Reset => self.reset_counter_of_hit(hit, now),
         };
         hits.iter().map(edit_hit).collect()
     }
@@ -114,7 +114,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Subtracts the units of a charge from its counter.
     fn revert_charge(&self, charge: &Charge) {
         let CounterId::Fingerprint(fingerprint) = charge.counter else { return };
-        let shard = &mut *self.shards[self.shards.index_of(fingerprint)].shard.lock();
+        let shard = &mut *self.shards[self.shards.shard_index_of(fingerprint)].shard.lock();
         let grown = with_counter!(charge.limit.counter(), counter => {
             shard.revert(counter, fingerprint, charge.charged_at, charge.cost)
         });
@@ -125,7 +125,7 @@ impl<C: Clock> MemoryStore<C> {
     fn change_permit_of_key(&self, charge: &Charge, change: PermitChange, now: Timestamp) -> bool {
         let AnyCounter::Concurrent(counter) = charge.limit.counter() else { return true };
         let CounterId::Fingerprint(fingerprint) = charge.counter else { return false };
-        let shard = &mut *self.shards[self.shards.index_of(fingerprint)].shard.lock();
+        let shard = &mut *self.shards[self.shards.shard_index_of(fingerprint)].shard.lock();
         let location =
             HitLocation { fingerprint, phase_us: charge.phase_us, ..HitLocation::default() };
         self.find_and_set_back(shard, counter, location, now);
@@ -147,7 +147,7 @@ impl<C: Clock> MemoryStore<C> {
         outcome
     }
 
-    fn reset_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
+    fn reset_counter_of_hit(&self, hit: &Hit<'_>, now: Timestamp) -> Outcome {
         let location = self.locate_hit(hit, now);
         let shard = &mut *self.shards[location.shard].shard.lock();
         with_counter!(hit.limit.counter(), counter => {

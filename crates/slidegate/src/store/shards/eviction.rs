@@ -50,7 +50,7 @@ impl<T: ShardTables> Shards<T> {
         now: Timestamp,
     ) -> SlotIndex {
         self.sweep(shard, now);
-        let index = self.index_of(fingerprint);
+        let index = self.shard_index_of(fingerprint);
         let search = &mut self.new_search(now);
         if self.keys.add(group) >= self.max_keys {
             self.evict_one(shard, index, search);
@@ -74,7 +74,7 @@ impl<T: ShardTables> Shards<T> {
         }
         // The key itself is not evicted: if growing keys were evicted, they would never be denied.
         let depletion = set_depletion(table(shard), fingerprint, PINNED);
-        self.evict_until_within_budget(shard, self.index_of(fingerprint), now);
+        self.evict_until_within_budget(shard, self.shard_index_of(fingerprint), now);
         set_depletion(table(shard), fingerprint, depletion);
     }
 
