@@ -78,7 +78,7 @@ dist: export CARGO_PROFILE_DIST_STRIP = symbols
 dist:
 	.ci/dist
 
-# Builds the packages in a quick form, installs the Debian package and the wheel, and sends a request to each.
+# Builds the packages in a quick form, installs each, and sends a request to it. CI runs it without the wheel.
 .PHONY: test-packages
 test-packages:
 	.ci/test-packages
