@@ -71,6 +71,10 @@ impl<'r> From<&'r request::Parts> for RequestHead<'r> {
 }
 
 /// An extractor, which reads one value from a request.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not read a value from a request",
+    note = "use an extractor such as `extract::api_key()`; `extract::from_fn(|head| …)` makes one of a function"
+)]
 pub trait Extract: Send + Sync + 'static {
     /// Returns the extracted value; `None` if the request does not have this value.
     fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>>;

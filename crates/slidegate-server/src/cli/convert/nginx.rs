@@ -29,13 +29,19 @@ use crate::policy::ratelimit_config::{
     Conditions, ConvertedCondition, ConvertedOverride, Finding, Findings, policy_text,
 };
 
+/// The maximum depth of nested blocks. The parser needs stack space for each level.
+const MAX_NESTING_DEPTH: usize = 100;
+
 /// Converts files of nginx, and returns the text of a policy.
 ///
 /// # Errors
-/// Returns a text with a position for a file that cannot be parsed, and a text if the files limit nothing.
+/// Returns a text with a position for a file that cannot be parsed or is nested too deeply, and a text if the files limit nothing.
 pub fn convert(files: &[FileText]) -> Result<String, String> {
     let mut configs = Vec::new();
     for FileText { path, text } in files {
+        if nesting_depth(text) > MAX_NESTING_DEPTH {
+            return Err(format!("{}: blocks are nested too deeply", path.display()));
+        }
         let config = parse_string(text).map_err(|error| format!("{}: {error}", path.display()))?;
         configs.push((path.as_path(), config));
     }
@@ -143,6 +149,20 @@ struct ConvertedBucket {
     window: &'static str,
     algorithm: &'static str,
     burst: u64,
+}
+
+/// Returns the depth of the nested blocks of a file. Braces in comments and quotes count too.
+fn nesting_depth(text: &str) -> usize {
+    let mut depth: usize = 0;
+    let depths = text.bytes().map(|byte| {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth
+    });
+    depths.max().unwrap_or_default()
 }
 
 /// Adds a note for each `include`, because the files that it names are not read.

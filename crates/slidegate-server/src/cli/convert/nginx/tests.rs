@@ -127,6 +127,7 @@ fn files_without_limits_and_invalid_files_are_errors() {
         ("limit_req_zone $uri zone=a:1m rate=1r/s;", "no limit was converted"),
         ("server { limit_req zone=a; }", "no file defines its zone `a`"),
         ("server {", "nginx.conf: "),
+        (&"a{".repeat(100_000), "nginx.conf: blocks are nested too deeply"),
     ] {
         let files = [FileText { path: "nginx.conf".into(), text: text.into() }];
         let error = convert(&files).unwrap_err();
