@@ -81,7 +81,7 @@ fn replicate(node: &SimulatedNode, is_done: &AtomicBool) {
             return;
         }
         let mut updates: Vec<CounterUpdate> = Vec::new();
-        node.counters().drain_changed(flush, usize::MAX, &mut updates);
+        node.counters().drain_changed_counters(flush, usize::MAX, &mut updates);
         updates.iter_mut().for_each(|update| update.incarnation = Incarnation(101));
         node.counters().merge(&updates, DriftCorrectedClock::new().now());
         node.acknowledge_updates_up_to(flush);

@@ -40,24 +40,25 @@ const TOKEN_BUCKET: Algorithm = Algorithm::TokenBucket { burst: None, max_debt: 
 
 /// The expected result of the counted decisions, and the time between two decisions in microseconds.
 #[derive(Clone, Copy)]
-struct Expected {
+struct ExpectedDecisions {
     is_allowed: bool,
     step_us: u64,
 }
 
 /// Each key is requested once a second, and every request is allowed.
-const ALLOWED: Expected = Expected { is_allowed: true, step_us: 1_000_000 / KEY_COUNT as u64 };
+const ALLOWED: ExpectedDecisions =
+    ExpectedDecisions { is_allowed: true, step_us: 1_000_000 / KEY_COUNT as u64 };
 
 /// Time hardly advances, so that full keys stay full.
-const DENIED: Expected = Expected { is_allowed: false, step_us: 1 };
+const DENIED: ExpectedDecisions = ExpectedDecisions { is_allowed: false, step_us: 1 };
 
 /// Each key is requested once a second, and the window is so long that full keys stay full.
-const DENIED_OVER_TIME: Expected = Expected { is_allowed: false, ..ALLOWED };
+const DENIED_OVER_TIME: ExpectedDecisions = ExpectedDecisions { is_allowed: false, ..ALLOWED };
 
 /// Makes the decision with this number. Returns `true` if its result is as expected.
-type Decide = Box<dyn Fn(usize) -> bool>;
+type DecideFn = Box<dyn Fn(usize) -> bool>;
 
-fn warm_up(decide: Decide) -> Decide {
+fn warm_up(decide: DecideFn) -> DecideFn {
     for nth in 0..WARM_UP_DECISIONS {
         black_box(decide(nth));
     }
@@ -68,7 +69,7 @@ fn new_clock() -> ManualClock {
     ManualClock::at(Timestamp::from_micros(START_US))
 }
 
-fn set_time(clock: &ManualClock, nth: usize, expected: Expected) {
+fn set_time(clock: &ManualClock, nth: usize, expected: ExpectedDecisions) {
     clock.set(Timestamp::from_micros(START_US + nth as u64 * expected.step_us));
 }
 
@@ -90,7 +91,11 @@ fn new_limiter(
         .unwrap()
 }
 
-fn text_keys(quotas: &[&str], algorithm: Algorithm, expected: Expected) -> Decide {
+fn set_up_text_keys(
+    quotas: &[&str],
+    algorithm: Algorithm,
+    expected: ExpectedDecisions,
+) -> DecideFn {
     let (clock, keys) = (new_clock(), new_text_keys());
     let limiter = new_limiter(quotas, algorithm, &clock);
     warm_up(Box::new(move |nth| {
@@ -99,7 +104,7 @@ fn text_keys(quotas: &[&str], algorithm: Algorithm, expected: Expected) -> Decid
     }))
 }
 
-fn number_keys(quota: &str) -> Decide {
+fn set_up_number_keys(quota: &str) -> DecideFn {
     let clock = new_clock();
     let limiter = new_limiter(&[quota], SlidingCounter, &clock);
     warm_up(Box::new(move |nth| {
@@ -109,7 +114,7 @@ fn number_keys(quota: &str) -> Decide {
 }
 
 /// Makes batch decisions: every sixteenth call decides about a batch of 16 keys, and the other calls do nothing.
-fn batches(quota: &str) -> Decide {
+fn set_up_batches(quota: &str) -> DecideFn {
     let (clock, keys) = (new_clock(), new_text_keys());
     let limiter = new_limiter(&[quota], SlidingCounter, &clock);
     warm_up(Box::new(move |nth| {
@@ -120,7 +125,7 @@ fn batches(quota: &str) -> Decide {
     }))
 }
 
-fn gate(rules: usize) -> Decide {
+fn gate(rules: usize) -> DecideFn {
     let clock = new_clock();
     let store = MemoryStore::with_clock(clock.clone(), 10 * KEY_COUNT);
     let workload = Workload::with_store(SHAPES[0], rules, store).unwrap();
@@ -135,8 +140,8 @@ fn store(
     store: impl Store + 'static,
     clock: ManualClock,
     quota: &str,
-    expected: Expected,
-) -> Decide {
+    expected: ExpectedDecisions,
+) -> DecideFn {
     let (keys, scope) = (new_text_keys(), new_tenant_scope());
     let limit = new_limit(quota, SLIDING_WINDOW);
     warm_up(Box::new(move |nth| {
@@ -147,19 +152,19 @@ fn store(
     }))
 }
 
-fn memory_store(quota: &str, expected: Expected) -> Decide {
+fn set_up_memory_store(quota: &str, expected: ExpectedDecisions) -> DecideFn {
     let clock = new_clock();
     store(MemoryStore::with_clock(clock.clone(), 10 * KEY_COUNT), clock, quota, expected)
 }
 
-fn cluster_of_one(quota: &str, expected: Expected) -> Decide {
+fn set_up_cluster_of_one(quota: &str, expected: ExpectedDecisions) -> DecideFn {
     let clock = new_clock();
     let node = SimulatedNode::with_clock(clock.clone(), 1, 10 * KEY_COUNT);
     store(node.into_store(), clock, quota, expected)
 }
 
 /// Calls the store of one node of a cluster of three. The other nodes have acknowledged all flushes.
-fn cluster_of_three(quota: &str, expected: Expected) -> Decide {
+fn set_up_cluster_of_three(quota: &str, expected: ExpectedDecisions) -> DecideFn {
     let clock = new_clock();
     let node = SimulatedNode::with_clock(clock.clone(), 1, 10 * KEY_COUNT);
     node.acknowledge_updates_up_to(u64::MAX);
@@ -177,42 +182,42 @@ fn limit(per_decision: u64) -> LibraryBenchmarkConfig {
 }
 
 /// Fails if a counted decision was not as expected.
-fn check((unexpected, _): (usize, Decide)) {
+fn check((unexpected, _): (usize, DecideFn)) {
     assert_eq!(unexpected, 0, "decisions with an unexpected result");
 }
 
 #[library_benchmark(teardown = check)]
 // A log of `sliding_window` with few entries: each entry has up to 31,250 units, charged within five hours.
-#[bench::one_entry_allowed(args = (&["1000000/w"], SLIDING_WINDOW, ALLOWED), setup = text_keys, config = limit(674))]
+#[bench::one_entry_allowed(args = (&["1000000/w"], SLIDING_WINDOW, ALLOWED), setup = set_up_text_keys, config = limit(674))]
 // A log of `sliding_window` with one entry, because all charges of a key have the same tick.
-#[bench::one_entry_denied(args = (&["100/w"], SLIDING_WINDOW, DENIED), setup = text_keys, config = limit(594))]
+#[bench::one_entry_denied(args = (&["100/w"], SLIDING_WINDOW, DENIED), setup = set_up_text_keys, config = limit(594))]
 // A log of 30 entries: each joins the two charges within 60/32 seconds, and the oldest entry expires every two seconds.
-#[bench::many_entries_allowed(args = (&["100/min"], SLIDING_WINDOW, ALLOWED), setup = text_keys, config = limit(1061))]
+#[bench::many_entries_allowed(args = (&["100/min"], SLIDING_WINDOW, ALLOWED), setup = set_up_text_keys, config = limit(1061))]
 // A log of 32 entries with three units each. None of the entries expires during the benchmark.
-#[bench::many_entries_denied(args = (&["96/3min"], SLIDING_WINDOW, DENIED_OVER_TIME), setup = text_keys, config = limit(745))]
-#[bench::sliding_log_allowed(args = (&["100/min"], SlidingLog, ALLOWED), setup = text_keys, config = limit(827))]
-#[bench::sliding_log_denied(args = (&["100/w"], SlidingLog, DENIED), setup = text_keys, config = limit(638))]
-#[bench::sliding_buckets_allowed(args = (&["100/min"], SLIDING_BUCKETS, ALLOWED), setup = text_keys, config = limit(814))]
-#[bench::sliding_buckets_denied(args = (&["100/w"], SLIDING_BUCKETS, DENIED), setup = text_keys, config = limit(628))]
-#[bench::sliding_counter_allowed(args = (&["100/min"], SlidingCounter, ALLOWED), setup = text_keys, config = limit(612))]
-#[bench::sliding_counter_denied(args = (&["100/w"], SlidingCounter, DENIED), setup = text_keys, config = limit(595))]
-#[bench::fixed_window_allowed(args = (&["100/min"], FIXED_WINDOW, ALLOWED), setup = text_keys, config = limit(960))]
-#[bench::fixed_window_denied(args = (&["100/w"], FIXED_WINDOW, DENIED), setup = text_keys, config = limit(697))]
+#[bench::many_entries_denied(args = (&["96/3min"], SLIDING_WINDOW, DENIED_OVER_TIME), setup = set_up_text_keys, config = limit(745))]
+#[bench::sliding_log_allowed(args = (&["100/min"], SlidingLog, ALLOWED), setup = set_up_text_keys, config = limit(827))]
+#[bench::sliding_log_denied(args = (&["100/w"], SlidingLog, DENIED), setup = set_up_text_keys, config = limit(638))]
+#[bench::sliding_buckets_allowed(args = (&["100/min"], SLIDING_BUCKETS, ALLOWED), setup = set_up_text_keys, config = limit(814))]
+#[bench::sliding_buckets_denied(args = (&["100/w"], SLIDING_BUCKETS, DENIED), setup = set_up_text_keys, config = limit(628))]
+#[bench::sliding_counter_allowed(args = (&["100/min"], SlidingCounter, ALLOWED), setup = set_up_text_keys, config = limit(612))]
+#[bench::sliding_counter_denied(args = (&["100/w"], SlidingCounter, DENIED), setup = set_up_text_keys, config = limit(595))]
+#[bench::fixed_window_allowed(args = (&["100/min"], FIXED_WINDOW, ALLOWED), setup = set_up_text_keys, config = limit(960))]
+#[bench::fixed_window_denied(args = (&["100/w"], FIXED_WINDOW, DENIED), setup = set_up_text_keys, config = limit(697))]
 // The refill is slow, because with a fast refill the store evicts a key that is requested once a second.
-#[bench::token_bucket_allowed(args = (&["1000/w"], TOKEN_BUCKET, ALLOWED), setup = text_keys, config = limit(600))]
-#[bench::token_bucket_denied(args = (&["100/w"], TOKEN_BUCKET, DENIED), setup = text_keys, config = limit(596))]
-#[bench::three_limits_allowed(args = (&["100/min", "10000/h", "200000/d"], SlidingCounter, ALLOWED), setup = text_keys, config = limit(4129))]
-#[bench::check_many_allowed(args = ("100/min"), setup = batches, config = limit(1305))]
-#[bench::u64_key_allowed(args = ("100/min"), setup = number_keys, config = limit(566))]
+#[bench::token_bucket_allowed(args = (&["1000/w"], TOKEN_BUCKET, ALLOWED), setup = set_up_text_keys, config = limit(600))]
+#[bench::token_bucket_denied(args = (&["100/w"], TOKEN_BUCKET, DENIED), setup = set_up_text_keys, config = limit(596))]
+#[bench::three_limits_allowed(args = (&["100/min", "10000/h", "200000/d"], SlidingCounter, ALLOWED), setup = set_up_text_keys, config = limit(4129))]
+#[bench::check_many_allowed(args = ("100/min"), setup = set_up_batches, config = limit(1305))]
+#[bench::u64_key_allowed(args = ("100/min"), setup = set_up_number_keys, config = limit(566))]
 #[bench::gate_3_rules_allowed(args = (3), setup = gate, config = limit(3133))]
 #[bench::gate_1000_rules_allowed(args = (1_000), setup = gate, config = limit(3309))]
-#[bench::memory_store_allowed(args = ("1000000/w", ALLOWED), setup = memory_store, config = limit(659))]
-#[bench::memory_store_denied(args = ("100/w", DENIED), setup = memory_store, config = limit(581))]
-#[bench::cluster_of_one_allowed(args = ("1000000/w", ALLOWED), setup = cluster_of_one, config = limit(1635))]
-#[bench::cluster_of_one_denied(args = ("100/w", DENIED), setup = cluster_of_one, config = limit(1323))]
-#[bench::cluster_of_three_allowed(args = ("1000000/w", ALLOWED), setup = cluster_of_three, config = limit(1815))]
-#[bench::cluster_of_three_denied(args = ("100/w", DENIED), setup = cluster_of_three, config = limit(1352))]
-fn decisions(decide: Decide) -> (usize, Decide) {
+#[bench::memory_store_allowed(args = ("1000000/w", ALLOWED), setup = set_up_memory_store, config = limit(659))]
+#[bench::memory_store_denied(args = ("100/w", DENIED), setup = set_up_memory_store, config = limit(581))]
+#[bench::cluster_of_one_allowed(args = ("1000000/w", ALLOWED), setup = set_up_cluster_of_one, config = limit(1635))]
+#[bench::cluster_of_one_denied(args = ("100/w", DENIED), setup = set_up_cluster_of_one, config = limit(1323))]
+#[bench::cluster_of_three_allowed(args = ("1000000/w", ALLOWED), setup = set_up_cluster_of_three, config = limit(1815))]
+#[bench::cluster_of_three_denied(args = ("100/w", DENIED), setup = set_up_cluster_of_three, config = limit(1352))]
+fn decisions(decide: DecideFn) -> (usize, DecideFn) {
     let counted = WARM_UP_DECISIONS..WARM_UP_DECISIONS + COUNTED_DECISIONS;
     (counted.filter(|&nth| !decide(nth)).count(), decide)
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use lab::key_blocks::{BlockKey, KEYS_PER_BLOCK, KeyPasses};
+use lab::key_blocks::{KEYS_PER_BLOCK, KeyPasses, ReusableKey};
 use lab::keys::{KEY_LEN, KeySequence, Keys};
 use lab::limiters::{BareMap, BenchLimiter, new_governor};
 use slidegate::limit::{MAX_UNITS, MIN_WINDOW};
@@ -135,7 +135,7 @@ fn batches(c: &mut Criterion) {
 }
 
 /// The keys are in the cache, as in a server that has just parsed them. All requests are allowed, or all are denied.
-fn keys_in_cache<K: BlockKey>(c: &mut Criterion, group: &str) {
+fn measure_keys_in_cache<K: ReusableKey>(c: &mut Criterion, group: &str) {
     let mut group = c.benchmark_group(group);
     for count in [1_000, 100_000, 1_000_000].into_iter().take(if is_quick() { 2 } else { 3 }) {
         for is_allowed in [false, true] {
@@ -154,7 +154,7 @@ fn keys_in_cache<K: BlockKey>(c: &mut Criterion, group: &str) {
 }
 
 /// Measures the decisions about blocks of keys. One iteration is a block. Writing its keys is not measured.
-fn measure_blocks<K: BlockKey>(
+fn measure_blocks<K: ReusableKey>(
     group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>,
     key_count: u32,
     is_allowed: bool,
@@ -217,11 +217,11 @@ fn hot_key(c: &mut Criterion) {
 }
 
 fn text_keys_in_cache(c: &mut Criterion) {
-    keys_in_cache::<String>(c, "memory-cached-text-keys");
+    measure_keys_in_cache::<String>(c, "memory-cached-text-keys");
 }
 
 fn number_keys_in_cache(c: &mut Criterion) {
-    keys_in_cache::<u64>(c, "memory-cached-u64-keys");
+    measure_keys_in_cache::<u64>(c, "memory-cached-u64-keys");
 }
 
 criterion_group! {

@@ -162,7 +162,7 @@ pub fn measure_accuracy(
 
 /// Returns the maximum number of units that the limit can allow in any window. `docs/explanation/algorithms.md` proves
 /// this bound under *Bound*.
-pub fn proven_bound(limit: &Limit) -> u64 {
+pub fn proven_max_units(limit: &Limit) -> u64 {
     let max = limit.quota().max();
     match limit.algorithm() {
         Algorithm::SlidingWindow { .. }
@@ -176,7 +176,7 @@ pub fn proven_bound(limit: &Limit) -> u64 {
 }
 
 /// Returns `true` if the algorithm never allows more units than the maximum of the limit in any window.
-pub fn is_strict(algorithm: Algorithm) -> bool {
+pub fn never_exceeds_max(algorithm: Algorithm) -> bool {
     matches!(
         algorithm,
         Algorithm::SlidingWindow { .. } | Algorithm::SlidingLog | Algorithm::SlidingBuckets { .. }
@@ -224,12 +224,12 @@ mod tests {
             for arrivals in &traffic {
                 total += measure_accuracy(&limit, 7, arrivals).unwrap();
             }
-            assert!(total.max_in_window <= proven_bound(&limit), "{limit}: {total:?}");
+            assert!(total.max_in_window <= proven_max_units(&limit), "{limit}: {total:?}");
             assert!(
                 total.max_in_window >= MAX_UNITS_PER_WINDOW && total.allowed < total.decisions,
                 "{limit}: {total:?}"
             );
-            if is_strict(limit.algorithm()) {
+            if never_exceeds_max(limit.algorithm()) {
                 assert_eq!(
                     (total.false_allows, total.max_in_window),
                     (0, MAX_UNITS_PER_WINDOW),

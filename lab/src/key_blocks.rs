@@ -10,7 +10,7 @@ use std::ops::Range;
 pub const KEYS_PER_BLOCK: usize = 1_000;
 
 /// A key that can be written into a reused buffer.
-pub trait BlockKey: Clone + Eq + Hash + Send + Sync + 'static {
+pub trait ReusableKey: Clone + Eq + Hash + Send + Sync + 'static {
     /// Creates a key. Its buffer has enough space for every key.
     fn new_buffer() -> Self;
 
@@ -18,7 +18,7 @@ pub trait BlockKey: Clone + Eq + Hash + Send + Sync + 'static {
     fn write(&mut self, nth: u32);
 }
 
-impl BlockKey for String {
+impl ReusableKey for String {
     fn new_buffer() -> Self {
         let mut key = Self::new();
         key.write(0);
@@ -39,7 +39,7 @@ impl BlockKey for String {
     }
 }
 
-impl BlockKey for u64 {
+impl ReusableKey for u64 {
     fn new_buffer() -> Self {
         0
     }
@@ -61,7 +61,7 @@ pub struct KeyPasses<K> {
     rng: fastrand::Rng,
 }
 
-impl<K: BlockKey> KeyPasses<K> {
+impl<K: ReusableKey> KeyPasses<K> {
     /// Creates passes over the keys with these numbers, which must be a multiple of [`KEYS_PER_BLOCK`]. The same seed
     /// always creates the same passes.
     pub fn new(numbers: Range<u32>, seed: u64) -> Self {

@@ -18,7 +18,7 @@ pub enum Effort {
 
 impl Effort {
     /// Returns `full` or `quick`, depending on the effort.
-    pub fn pick<T>(self, full: T, quick: T) -> T {
+    pub fn full_or_quick<T>(self, full: T, quick: T) -> T {
         match self {
             Self::Full => full,
             Self::Quick => quick,
@@ -48,8 +48,9 @@ impl BenchRun {
     /// # Errors
     /// If the file cannot be written.
     pub fn write_chart(&self, name: &str, svg: &str) -> Result<(), Box<dyn Error>> {
-        let folder =
-            Path::new(self.effort.pick("docs/benchmarks", "target/bench/quick/benchmarks"));
+        let folder = Path::new(
+            self.effort.full_or_quick("docs/benchmarks", "target/bench/quick/benchmarks"),
+        );
         fs::create_dir_all(folder)?;
         Ok(fs::write(folder.join(format!("{name}.svg")), svg)?)
     }

@@ -79,21 +79,21 @@ impl Results {
 
     /// Returns the rows of a table in order of appearance.
     pub fn rows<'a>(&'a self, table: &'a str) -> Vec<&'a str> {
-        distinct(self.table(table).map(|cell| cell.row.as_str()))
+        distinct_names(self.table(table).map(|cell| cell.row.as_str()))
     }
 
     /// Returns the columns of a table in order of appearance.
     pub fn columns<'a>(&'a self, table: &'a str) -> Vec<&'a str> {
-        distinct(self.table(table).map(|cell| cell.column.as_str()))
+        distinct_names(self.table(table).map(|cell| cell.column.as_str()))
     }
 
     /// Returns the names of all tables.
     pub fn tables(&self) -> Vec<&str> {
-        distinct(self.0.iter().map(|cell| cell.table.as_str()))
+        distinct_names(self.0.iter().map(|cell| cell.table.as_str()))
     }
 }
 
-fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+fn distinct_names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut all = Vec::new();
     for name in names {
         if !all.contains(&name) {

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use lab::accuracy::{MEASURED_ALGORITHMS, MIDNIGHT_US, is_strict, proven_bound};
+use lab::accuracy::{MEASURED_ALGORITHMS, MIDNIGHT_US, never_exceeds_max, proven_max_units};
 use lab::exact_log::ExactLog;
 use slidegate::clock::Clock;
 use slidegate::store::{Adjustment, Hit, Key, Receipt, Scope};
@@ -177,14 +177,14 @@ fn search_finds_worst_case_of_algorithms_with_larger_bound() {
         (Algorithm::TokenBucket { burst: None, max_debt: None }, 85),
     ] {
         let limit = new_limit(20, Duration::from_secs(10), algorithm);
-        let (units, bound) = (find_worst_window(&limit, 500), proven_bound(&limit));
+        let (units, bound) = (find_worst_window(&limit, 500), proven_max_units(&limit));
         assert!(units <= bound && units * 100 >= bound * percent_of_bound, "{limit}: {units}");
     }
 }
 
 #[test]
 fn search_finds_exactly_max_with_strict_algorithms() {
-    for algorithm in MEASURED_ALGORITHMS.into_iter().filter(|other| is_strict(*other)) {
+    for algorithm in MEASURED_ALGORITHMS.into_iter().filter(|other| never_exceeds_max(*other)) {
         for (max, window) in MAXES_AND_WINDOWS {
             let limit = new_limit(max, window, algorithm);
             assert_eq!(find_worst_window(&limit, 300), max, "{limit}");

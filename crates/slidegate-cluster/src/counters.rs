@@ -42,9 +42,9 @@ use crate::progress::SharedReplicationProgress;
 use crate::replica::KeyReplica;
 
 use kinds::{CounterKindId, CounterKinds};
-use shard::{Freshness, HasStateTable, KeyState, Shard, ShardReplicas};
+use shard::{HasStateTable, KeyState, Shard, ShardReplicas, StateFreshness};
 
-pub use decide::{Attempt, OnMaxUnsynced};
+pub use decide::{ChargeAttempt, MaxUnsyncedAction};
 pub use fingerprint::FingerprintSecret;
 
 /// Number of shards from which one call of [`Counters::prune`] removes expired counters and keys.
@@ -143,7 +143,7 @@ impl Counters {
     /// are exchanged with other nodes. The size of the replicas is recounted every few seconds. Queued messages to
     /// other nodes are not included.
     pub fn memory_bytes(&self) -> usize {
-        self.shards.bytes() + self.shards.reserved_bytes()
+        self.shards.bytes() + self.shards.unevictable_bytes()
     }
 
     /// Returns the maximum memory of the counters of all keys and of the records of calls, in bytes.
@@ -166,7 +166,7 @@ impl Counters {
         let Some(counter) = hit.limit.additive() else {
             return Err(unsupported_limit_error(hit));
         };
-        let fingerprint = self.fingerprint_of(hit);
+        let fingerprint = self.counter_fingerprint(hit);
         let phase_us = hit.limit.phase_us(&hit.key, now);
         Ok(CounterLocation {
             shard: self.shards.shard_index_of(fingerprint),
@@ -178,7 +178,7 @@ impl Counters {
 
     /// Returns the fingerprint of the counter of a hit.
     #[inline(always)]
-    pub(crate) fn fingerprint_of(&self, hit: &Hit<'_>) -> u64 {
+    pub(crate) fn counter_fingerprint(&self, hit: &Hit<'_>) -> u64 {
         // The fingerprint is never 0, because nodes ignore updates of the key 0.
         hit.key.fingerprint(&self.secret, hit.limit.cluster_shape()).max(1)
     }
@@ -222,8 +222,8 @@ impl Counters {
         // from it.
         let replica_expiry_us = shard.replicas.get(key).map(KeyReplica::prepare_for_new_state);
         let freshness = match replica_expiry_us {
-            Some(_) => Freshness::Outdated,
-            None => Freshness::UpToDate,
+            Some(_) => StateFreshness::Outdated,
+            None => StateFreshness::UpToDate,
         };
         let slot = C::table(shard).slot_mut(at);
         slot.state = KeyState { kind, freshness, ..KeyState::default() };
@@ -252,19 +252,19 @@ impl Counters {
     /// Updates the counted memory of all replicas: adds the number of bytes by which the replicas of `shard` have grown
     /// since the previous call for this shard.
     fn update_replica_bytes(&self, shard: &mut Shard) {
-        self.shards.add_reserved_bytes(shard.replicas.take_memory_growth_bytes());
+        self.shards.add_unevictable_bytes(shard.replicas.take_memory_growth_bytes());
     }
 
     /// Returns `true` if the replicas use half of the memory limit or more. Updates of other nodes are then ignored for
     /// keys without a replica.
     fn replicas_use_half_of_memory(&self) -> bool {
-        self.shards.reserved_bytes() >= self.max_memory() / 2
+        self.shards.unevictable_bytes() >= self.max_memory() / 2
     }
 
     /// Sets the memory of the records of calls, which counts against the memory limit. Evicts keys if the limit is then
     /// exceeded.
     pub(crate) fn set_call_record_bytes(&self, bytes: usize, now: Timestamp) {
-        self.shards.set_record_bytes(bytes, now);
+        self.shards.update_call_record_bytes(bytes, now);
     }
 }
 

@@ -23,7 +23,7 @@ use rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore, S
 use thiserror::Error;
 
 pub use shared_key::MIN_KEY_BYTES;
-use shared_key::{derive_authority, derive_secret, sign_node};
+use shared_key::{create_node_certificate, derive_authority, derive_secret};
 
 /// The default DNS name that the certificate of each node must have.
 pub const DEFAULT_CERTIFICATE_NAME: &str = "slidegate-cluster";
@@ -187,7 +187,7 @@ impl NodeTls {
         for authority in &authorities {
             roots.add(authority.certificate.clone()).map_err(signing_error)?;
         }
-        let (chain, key) = sign_node(&authorities, DEFAULT_CERTIFICATE_NAME)?;
+        let (chain, key) = create_node_certificate(&authorities, DEFAULT_CERTIFICATE_NAME)?;
         Self::build(roots, chain, key, DEFAULT_CERTIFICATE_NAME)
     }
 

@@ -27,7 +27,7 @@ use crate::message::{MAX_MEMBERS, MemberEntry};
 use crate::node_info::NodeInfo;
 use crate::pn_counter::Incarnation;
 
-pub use address::{AdvertisedAddressError, has_other_seeds, listen_on, resolve_advertised};
+pub use address::{AdvertisedAddressError, has_other_seeds, listen_on, resolve_advertised_address};
 pub(crate) use seeds::{SeedAddresses, watch_seeds};
 
 /// Interval at which a node sends its list of members to each node that it is connected to.
@@ -87,7 +87,7 @@ pub struct Settings {
     /// Maximum difference between the clocks of two nodes.
     pub clock_limit: ClockLimit,
     /// Time without a new heartbeat after which a member is silent: several times the interval at which
-    /// [`Membership::next_list`] is called.
+    /// [`Membership::next_member_list`] is called.
     pub silence_timeout: Duration,
 }
 
@@ -164,7 +164,7 @@ impl Membership {
     }
 
     /// Handles a list of members that another node has sent. `wall_time` is the time of this node's clock.
-    pub fn on_list(
+    pub fn on_member_list(
         &mut self,
         from: Incarnation,
         entries: &[MemberEntry],
@@ -239,7 +239,7 @@ impl Membership {
 
     /// Returns the next list of members to send to other nodes: a new heartbeat of this node, and the newest heartbeats
     /// of the other nodes. Forgets nodes that have been silent for a long time.
-    pub fn next_list(&mut self, now: Instant) -> Vec<MemberEntry> {
+    pub fn next_member_list(&mut self, now: Instant) -> Vec<MemberEntry> {
         self.heartbeat += 1;
         self.nodes.retain(|_, known| !known.is_forgotten(now));
         self.list(now)

@@ -153,12 +153,12 @@ pub fn decode(frame: Bytes) -> Result<ReceivedMessage, MessageError> {
     Ok(ReceivedMessage { sent_at: Timestamp::from_micros(sent_at_us), message })
 }
 
-impl TryFrom<wire::Kind> for Message {
+impl TryFrom<wire::MessageKind> for Message {
     type Error = MessageError;
 
-    fn try_from(kind: wire::Kind) -> Result<Self, MessageError> {
+    fn try_from(kind: wire::MessageKind) -> Result<Self, MessageError> {
         Ok(match kind {
-            wire::Kind::Updates(wire::Updates { position, body }) => {
+            wire::MessageKind::Updates(wire::Updates { position, body }) => {
                 let wire::UpdatesBody { is_complete, is_full, roster, groups } =
                     wire::UpdatesBody::decode(body)?;
                 Self::Updates(UpdateFrame {
@@ -166,16 +166,16 @@ impl TryFrom<wire::Kind> for Message {
                     is_complete,
                     is_full,
                     roster: roster.map(Roster::try_from).transpose()?,
-                    updates: updates::from_groups(groups)?,
+                    updates: updates::decode_update_groups(groups)?,
                 })
             }
-            wire::Kind::Ack(wire::Ack { received, sent }) => {
+            wire::MessageKind::Ack(wire::Ack { received, sent }) => {
                 Self::Ack(Ack { received: received.try_into()?, sent: sent.try_into()? })
             }
-            wire::Kind::FullStateRequest(wire::FullStateRequest { after_epoch }) => {
+            wire::MessageKind::FullStateRequest(wire::FullStateRequest { after_epoch }) => {
                 Self::FullStateRequest { after_epoch }
             }
-            wire::Kind::Members(wire::Members { entries }) => {
+            wire::MessageKind::Members(wire::Members { entries }) => {
                 check_member_count(entries.len())?;
                 let entries = entries.into_iter().map(MemberEntry::try_from);
                 Self::Members(entries.collect::<Result<_, _>>()?)
@@ -287,12 +287,12 @@ pub fn decode_hello(frame: Bytes) -> Result<NodeInfo, MessageError> {
 /// Encodes an acknowledgement as a frame.
 pub fn ack_frame(ack: &Ack, now: Timestamp) -> Bytes {
     let (received, sent) = (ack.received.into(), ack.sent.into());
-    encode(wire::Kind::Ack(wire::Ack { received, sent }), now)
+    encode(wire::MessageKind::Ack(wire::Ack { received, sent }), now)
 }
 
 /// Encodes a request of the full state as a frame.
 pub fn full_state_request_frame(after_epoch: u64, now: Timestamp) -> Bytes {
-    encode(wire::Kind::FullStateRequest(wire::FullStateRequest { after_epoch }), now)
+    encode(wire::MessageKind::FullStateRequest(wire::FullStateRequest { after_epoch }), now)
 }
 
 /// Encodes a list of members as a frame. Entries after the first [`MAX_MEMBERS`] are dropped.
@@ -304,10 +304,10 @@ pub fn members_frame(entries: &[MemberEntry], now: Timestamp) -> Bytes {
         is_direct: entry.is_direct,
         silent_for_ms: u64::try_from(entry.silent_for.as_millis()).unwrap_or(u64::MAX),
     });
-    encode(wire::Kind::Members(wire::Members { entries: entries.collect() }), now)
+    encode(wire::MessageKind::Members(wire::Members { entries: entries.collect() }), now)
 }
 
-fn encode(kind: wire::Kind, now: Timestamp) -> Bytes {
+fn encode(kind: wire::MessageKind, now: Timestamp) -> Bytes {
     wire::Frame { sent_at_us: now.as_micros(), kind: Some(kind) }.encode_to_vec().into()
 }
 
@@ -347,7 +347,7 @@ impl FrameBody {
     /// Returns the complete frame that carries this body at a position of a stream.
     pub fn to_frame(&self, position: Position, now: Timestamp) -> Bytes {
         let updates = wire::Updates { position: position.into(), body: self.0.clone() };
-        let frame = encode(wire::Kind::Updates(updates), now);
+        let frame = encode(wire::MessageKind::Updates(updates), now);
         debug_assert!(frame.len() <= MAX_FRAME, "{} bytes", frame.len());
         frame
     }

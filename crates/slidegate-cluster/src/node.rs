@@ -138,7 +138,8 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
         let listener = membership::listen_on(settings.listen).map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
         let advertise =
-            membership::resolve_advertised(address, settings.advertise, &settings.seeds).await?;
+            membership::resolve_advertised_address(address, settings.advertise, &settings.seeds)
+                .await?;
         let clock = Arc::new(DriftCorrectedClock::new());
         let local_node = new_local_node(&settings, advertise, clock.now().as_micros())?;
         let secret = fingerprint_secret(&settings, &credentials)?;

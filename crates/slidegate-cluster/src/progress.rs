@@ -48,7 +48,7 @@ impl Progress {
 
     /// Returns `true` if the cluster has no other members to replicate to.
     #[inline]
-    pub fn is_alone(&self) -> bool {
+    pub fn has_no_peers(&self) -> bool {
         self.members.is_empty() && !self.is_joining
     }
 
@@ -106,7 +106,7 @@ impl Progress {
     }
 
     /// Returns `true` if at least one member is silent.
-    pub fn has_silent(&self) -> bool {
+    pub fn has_silent_member(&self) -> bool {
         self.members.iter().any(|member| member.silent_since.is_some())
     }
 }
@@ -116,7 +116,7 @@ impl Progress {
 #[derive(Debug)]
 pub struct SharedReplicationProgress {
     progress: ArcSwap<Progress>,
-    is_alone: AtomicBool,
+    has_no_peers: AtomicBool,
     nodes: AtomicU32,
 }
 
@@ -124,7 +124,7 @@ impl Default for SharedReplicationProgress {
     fn default() -> Self {
         Self {
             progress: ArcSwap::from_pointee(Progress::single_node()),
-            is_alone: AtomicBool::new(true),
+            has_no_peers: AtomicBool::new(true),
             nodes: AtomicU32::new(1),
         }
     }
@@ -133,7 +133,7 @@ impl Default for SharedReplicationProgress {
 impl SharedReplicationProgress {
     /// Publishes new progress, which later decisions read.
     pub fn store(&self, progress: Arc<Progress>) {
-        self.is_alone.store(progress.is_alone(), Ordering::Relaxed);
+        self.has_no_peers.store(progress.has_no_peers(), Ordering::Relaxed);
         self.nodes.store(progress.nodes.max(1), Ordering::Relaxed);
         self.progress.store(progress);
     }
@@ -150,8 +150,8 @@ impl SharedReplicationProgress {
 
     /// Returns `true` if the cluster has no other members to replicate to.
     #[inline]
-    pub fn is_alone(&self) -> bool {
-        self.is_alone.load(Ordering::Relaxed)
+    pub fn has_no_peers(&self) -> bool {
+        self.has_no_peers.load(Ordering::Relaxed)
     }
 
     /// Returns the number of nodes including this one, at least 1.

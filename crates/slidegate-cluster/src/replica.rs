@@ -18,7 +18,7 @@ use crate::overshoot::BucketOvershoot;
 use crate::pn_counter::{Incarnation, PnCounter};
 use crate::replicated_counters::FlushSeq;
 
-pub(crate) use merge::MergeGrowth;
+pub(crate) use merge::MergeResult;
 
 /// Maximum number of expired buckets that are kept for nodes whose clocks are behind.
 const MAX_EXPIRED_BUCKETS_KEPT: usize = 64;

@@ -12,7 +12,7 @@ pub type FlushSeq = u64;
 pub trait ReplicatedCounters: Send + Sync {
     /// Moves the changed counters of this node into `updates` and marks them as sent in `flush`. Selects at most
     /// `max_keys` keys, namely the keys closest to their limit. Returns `true` if changed keys remain.
-    fn drain_changed(
+    fn drain_changed_counters(
         &self,
         flush: FlushSeq,
         max_keys: usize,

@@ -320,7 +320,7 @@ impl ReplicationEngine {
     ) -> Vec<OutboundFrame> {
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.on_link_up();
-            if peer.is_alive() && peer.outgoing.has_in_flight() {
+            if peer.is_alive() && peer.outgoing.has_frames_in_flight() {
                 self.start_stream_epoch(counters, to, now);
             }
         }

@@ -18,7 +18,7 @@ use slidegate::{Limit, Store, StoreError, Timestamp};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::counters::{Attempt, Counters, OnMaxUnsynced};
+use crate::counters::{ChargeAttempt, Counters, MaxUnsyncedAction};
 use crate::node::NodeHandle;
 
 /// A limit is nearly used if less than an eighth of its units remains. This number is the reciprocal of that share.
@@ -155,11 +155,11 @@ impl<C: Clock> ClusterStore<C> {
     fn try_charge(
         &self,
         hits: &[Hit<'_>],
-        cap_policy: OnMaxUnsynced,
-    ) -> Result<Attempt, StoreError> {
+        cap_policy: MaxUnsyncedAction,
+    ) -> Result<ChargeAttempt, StoreError> {
         let attempt = self.counters.charge_call(hits, self.clock.now(), cap_policy)?;
-        if let Attempt::Decided(result) = &attempt
-            && !self.counters.progress().is_alone()
+        if let ChargeAttempt::Decided(result) = &attempt
+            && !self.counters.progress().has_no_peers()
             && charged_nearly_used_limit(hits, result)
         {
             self.replication.request_early_flush();
@@ -178,7 +178,9 @@ impl<C: Clock> ClusterStore<C> {
         let mut progress = self.replication.progress.subscribe();
         while !self.sync_wait.is_zero() {
             // The attempt must follow `subscribe`, so that progress during the attempt ends the next wait.
-            if let Attempt::Decided(result) = self.try_charge(hits, OnMaxUnsynced::Wait)? {
+            if let ChargeAttempt::Decided(result) =
+                self.try_charge(hits, MaxUnsyncedAction::Wait)?
+            {
                 return Ok(result);
             }
             self.replication.request_flush();
@@ -186,12 +188,12 @@ impl<C: Clock> ClusterStore<C> {
                 break;
             }
         }
-        match self.try_charge(hits, OnMaxUnsynced::Deny)? {
-            Attempt::Decided(result) => {
+        match self.try_charge(hits, MaxUnsyncedAction::Deny)? {
+            ChargeAttempt::Decided(result) => {
                 self.unsynced_denials.fetch_add(u64::from(!result.allowed), Ordering::Relaxed);
                 Ok(result)
             }
-            Attempt::Unsynced => unreachable!("`OnMaxUnsynced::Deny` always decides"),
+            ChargeAttempt::Unsynced => unreachable!("`MaxUnsyncedAction::Deny` always decides"),
         }
     }
 
@@ -201,10 +203,12 @@ impl<C: Clock> ClusterStore<C> {
         hits: &[Hit<'_>],
         deadline: impl FnOnce() -> Instant,
     ) -> Result<ChargeResult, StoreError> {
-        match self.try_charge(hits, OnMaxUnsynced::Wait)? {
-            Attempt::Decided(result) => Ok(result),
+        match self.try_charge(hits, MaxUnsyncedAction::Wait)? {
+            ChargeAttempt::Decided(result) => Ok(result),
             // Boxed, since most decisions do not wait and should not pay for a larger future.
-            Attempt::Unsynced => Box::pin(self.retry_charge_until_deadline(hits, deadline())).await,
+            ChargeAttempt::Unsynced => {
+                Box::pin(self.retry_charge_until_deadline(hits, deadline())).await
+            }
         }
     }
 }
@@ -289,7 +293,7 @@ impl<C: Clock> Store for ClusterStore<C> {
             for charge in &settlement.added {
                 // The charge never waits for other nodes, because a reported hit never denies.
                 let hit = charge.reported_hit();
-                added = self.counters.charge_call(&[hit], now, OnMaxUnsynced::Deny).map(drop);
+                added = self.counters.charge_call(&[hit], now, MaxUnsyncedAction::Deny).map(drop);
             }
         });
         self.count_memory_of_calls(now);
@@ -313,13 +317,13 @@ impl<C: Clock> Store for ClusterStore<C> {
         self.counters.revert(receipt.charges_to_revert(adjustment), now);
         for charge in receipt.additional_charges(adjustment) {
             // The charge never waits for other nodes, because a reported hit never denies.
-            self.counters.charge_call(&[charge.reported_hit()], now, OnMaxUnsynced::Deny)?;
+            self.counters.charge_call(&[charge.reported_hit()], now, MaxUnsyncedAction::Deny)?;
         }
         Ok(())
     }
 
     fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
-        Some(CounterId::Fingerprint(self.counters.fingerprint_of(hit)))
+        Some(CounterId::Fingerprint(self.counters.counter_fingerprint(hit)))
     }
 
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use slidegate::store::{ClusterOptions, Hit, Key, OnPartition, Scope};
 use slidegate::{Algorithm, Align, Limit, Timestamp};
-use slidegate_cluster::counters::{Attempt, CounterSettings, Counters, OnMaxUnsynced};
+use slidegate_cluster::counters::{ChargeAttempt, CounterSettings, Counters, MaxUnsyncedAction};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
@@ -63,16 +63,18 @@ impl TestNode {
     fn charge(&self, now: Timestamp) -> Option<u64> {
         let values = ["a".into()];
         let hit = Hit::new(Key::new(&self.scope, &values), &self.limit, 1);
-        match self.counters.charge_call(&[hit], now, OnMaxUnsynced::Deny).unwrap() {
-            Attempt::Decided(result) => result.allowed.then(|| result.outcomes[0].remaining()),
-            Attempt::Unsynced => panic!("unsynced although all charges are acknowledged"),
+        match self.counters.charge_call(&[hit], now, MaxUnsyncedAction::Deny).unwrap() {
+            ChargeAttempt::Decided(result) => {
+                result.allowed.then(|| result.outcomes[0].remaining())
+            }
+            ChargeAttempt::Unsynced => panic!("unsynced although all charges are acknowledged"),
         }
     }
 
     /// Returns the changed counters of the key, with the number of charged units of each.
     fn drain(&self, flush: u64) -> Vec<CounterUpdate> {
         let mut updates = Vec::new();
-        self.counters.drain_changed(flush, usize::MAX, &mut updates);
+        self.counters.drain_changed_counters(flush, usize::MAX, &mut updates);
         updates
     }
 

@@ -20,7 +20,7 @@ use slidegate::{
     SyncStore, Timestamp,
 };
 use slidegate_cluster::ClusterStore;
-use slidegate_cluster::counters::{Attempt, CounterSettings, Counters, OnMaxUnsynced};
+use slidegate_cluster::counters::{ChargeAttempt, CounterSettings, Counters, MaxUnsyncedAction};
 use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::progress::{MemberProgress, Progress};
 use slidegate_cluster::replicated_counters::{FlushSeq, ReplicatedCounters};
@@ -232,7 +232,7 @@ impl SynchronizedNodes {
     fn replicate(&mut self, sender: usize, now: Timestamp) {
         self.flush += 1;
         let mut updates = Vec::new();
-        assert!(!self.nodes[sender].drain_changed(self.flush, usize::MAX, &mut updates));
+        assert!(!self.nodes[sender].drain_changed_counters(self.flush, usize::MAX, &mut updates));
         for (nth, node) in self.nodes.iter().enumerate() {
             if nth != sender {
                 node.merge(&updates, now);
@@ -261,9 +261,9 @@ impl SynchronizedNodes {
 
     /// Decides a request on one node, and returns the result.
     fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
-        match self.nodes[node].charge_call(hits, now, OnMaxUnsynced::Wait).unwrap() {
-            Attempt::Decided(result) => result,
-            Attempt::Unsynced => panic!("unsynced although all charges are acknowledged"),
+        match self.nodes[node].charge_call(hits, now, MaxUnsyncedAction::Wait).unwrap() {
+            ChargeAttempt::Decided(result) => result,
+            ChargeAttempt::Unsynced => panic!("unsynced although all charges are acknowledged"),
         }
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::clock::DriftCorrectedClock;
-use slidegate_cluster::membership::{AdvertisedAddressError, has_other_seeds, resolve_advertised};
+use slidegate_cluster::membership::{
+    AdvertisedAddressError, has_other_seeds, resolve_advertised_address,
+};
 use slidegate_cluster::{ClusterSettings, ClusterStatus, ClusterStore, StartError};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -171,16 +173,19 @@ async fn address_in_use_is_rejected() {
 #[tokio::test]
 async fn advertised_address_defaults_to_listen_address() {
     let listen: SocketAddr = "127.0.0.1:7000".parse().unwrap();
-    assert_eq!(resolve_advertised(listen, None, &[]).await, Ok(listen));
+    assert_eq!(resolve_advertised_address(listen, None, &[]).await, Ok(listen));
     let advertised: SocketAddr = "192.0.2.7:8000".parse().unwrap();
-    assert_eq!(resolve_advertised(WILDCARD_ADDRESS, Some(advertised), &[]).await, Ok(advertised));
+    assert_eq!(
+        resolve_advertised_address(WILDCARD_ADDRESS, Some(advertised), &[]).await,
+        Ok(advertised)
+    );
     let without_port: SocketAddr = "192.0.2.7:0".parse().unwrap();
     assert_eq!(
-        resolve_advertised(WILDCARD_ADDRESS, Some(without_port), &[]).await,
+        resolve_advertised_address(WILDCARD_ADDRESS, Some(without_port), &[]).await,
         Ok("192.0.2.7:7000".parse().unwrap())
     );
     assert_eq!(
-        resolve_advertised(listen, Some(WILDCARD_ADDRESS), &[]).await,
+        resolve_advertised_address(listen, Some(WILDCARD_ADDRESS), &[]).await,
         Err(AdvertisedAddressError::Unspecified(WILDCARD_ADDRESS))
     );
 }
@@ -189,15 +194,15 @@ async fn advertised_address_defaults_to_listen_address() {
 async fn wildcard_listener_advertises_address_towards_seeds() {
     let seeds = ["no port".to_owned(), "127.0.0.1:7001".to_owned()];
     assert_eq!(
-        resolve_advertised(WILDCARD_ADDRESS, None, &seeds).await,
+        resolve_advertised_address(WILDCARD_ADDRESS, None, &seeds).await,
         Ok("127.0.0.1:7000".parse().unwrap())
     );
     let ipv6_wildcard: SocketAddr = "[::]:7000".parse().unwrap();
     assert_eq!(
-        resolve_advertised(ipv6_wildcard, None, &seeds).await,
+        resolve_advertised_address(ipv6_wildcard, None, &seeds).await,
         Ok("127.0.0.1:7000".parse().unwrap())
     );
-    let error = resolve_advertised(WILDCARD_ADDRESS, None, &seeds[..1]).await.unwrap_err();
+    let error = resolve_advertised_address(WILDCARD_ADDRESS, None, &seeds[..1]).await.unwrap_err();
     assert_eq!(error, AdvertisedAddressError::Unknown(WILDCARD_ADDRESS));
     assert!(error.to_string().contains("advertise it"), "{error}");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use slidegate::store::{CallId, CallIdentity, Hit, Key, Scope, Value};
 use slidegate::testkit::block_on;
 use slidegate::{Algorithm, Calendar, Limit, ManualClock, Period, Store, Timestamp};
-use slidegate_cluster::counters::{CounterSettings, Counters, OnMaxUnsynced};
+use slidegate_cluster::counters::{CounterSettings, Counters, MaxUnsyncedAction};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
 use slidegate_cluster::store::{ClusterStore, ReplicationHandle};
@@ -49,7 +49,7 @@ fn charge(counters: &Counters, limit: &Limit, number: u64) {
     run_with_hit_of_test_key(limit, number, |hit| {
         assert!(
             counters
-                .charge_call(std::slice::from_ref(hit), test_time(), OnMaxUnsynced::Deny)
+                .charge_call(std::slice::from_ref(hit), test_time(), MaxUnsyncedAction::Deny)
                 .is_ok()
         );
     });

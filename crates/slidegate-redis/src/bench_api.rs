@@ -37,14 +37,14 @@ impl ScriptCaller {
     pub fn take(&self, now: Option<Timestamp>, hits: &[Hit<'_>]) -> Cmd {
         let request = self.build_charging_request(hits);
         let call =
-            call::build_decide(&self.scripts, now, self.keyspace.expiry_margin_s, &[&request]);
+            call::build_decide_call(&self.scripts, now, self.keyspace.expiry_margin_s, &[&request]);
         call.command("EVALSHA", &call.script.sha)
     }
 
     /// Returns the source text of the script that [`take`](Self::take) calls for these hits.
     pub fn script(&self, hits: &[Hit<'_>]) -> &str {
         let request = self.build_charging_request(hits);
-        &call::build_decide(&self.scripts, None, self.keyspace.expiry_margin_s, &[&request])
+        &call::build_decide_call(&self.scripts, None, self.keyspace.expiry_margin_s, &[&request])
             .script
             .text
     }

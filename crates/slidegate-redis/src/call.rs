@@ -34,15 +34,15 @@ const FORMAT_CODE_ANY_HITS: u8 = 2;
 #[derive(Debug)]
 pub struct ScriptCall<'s, 'k> {
     pub script: &'s Script,
-    pub keys: Keys<'k>,
+    pub keys: RedisKeys<'k>,
     pub argument: Vec<u8>,
 }
 
 /// The Redis keys of a script call, without duplicates.
-pub type Keys<'k> = SmallVec<[&'k str; 2]>;
+pub type RedisKeys<'k> = SmallVec<[&'k str; 2]>;
 
 /// Returns the index of a key in the list of keys, from 1. Adds the key if it is new.
-pub fn find_or_add_key<'k>(keys: &mut Keys<'k>, key: &'k str) -> u16 {
+pub fn find_or_add_key<'k>(keys: &mut RedisKeys<'k>, key: &'k str) -> u16 {
     let position = keys.iter().position(|other| *other == key).unwrap_or_else(|| {
         keys.push(key);
         keys.len() - 1
@@ -99,7 +99,7 @@ impl ScriptOperation for DecideBatch<'_> {
         now: Option<Timestamp>,
         expiry_margin_s: u32,
     ) -> ScriptCall<'s, '_> {
-        build_decide(scripts, now, expiry_margin_s, self.0)
+        build_decide_call(scripts, now, expiry_margin_s, self.0)
     }
 
     fn is_repeatable(&self) -> bool {
@@ -136,7 +136,7 @@ impl ScriptOperation for Probe {
     type Reply = ();
 
     fn call<'s>(&self, scripts: &'s Scripts, _: Option<Timestamp>, _: u32) -> ScriptCall<'s, '_> {
-        ScriptCall { script: scripts.probe(), keys: Keys::new(), argument: Vec::new() }
+        ScriptCall { script: scripts.probe(), keys: RedisKeys::new(), argument: Vec::new() }
     }
 
     fn is_repeatable(&self) -> bool {
@@ -149,7 +149,7 @@ impl ScriptOperation for Probe {
 }
 
 /// Builds the call that decides these requests. `None` for `now` selects the clock of Redis.
-pub fn build_decide<'s, 'k>(
+pub fn build_decide_call<'s, 'k>(
     scripts: &'s Scripts,
     now: Option<Timestamp>,
     expiry_margin_s: u32,
@@ -199,7 +199,7 @@ pub fn build_single_hit_call<'s, 'k>(
         push_doubles(&mut argument, encode_required_units_and_max_debt(hit));
     }
     let script = scripts.single(&hit.limit.algorithm());
-    ScriptCall { script, keys: Keys::from_slice(&[&hit.key]), argument }
+    ScriptCall { script, keys: RedisKeys::from_slice(&[&hit.key]), argument }
 }
 
 /// Appends numbers as doubles, which scripts read faster than integers.
@@ -225,7 +225,7 @@ pub fn build_batch_call<'s, 'k>(
     let hits = || requests.iter().flat_map(|request| &request.hits);
     // The keys of values that several limits share come first, because the script reads these values with one `MGET`.
     let (mut key_indexes, mut keys, mut algorithms) =
-        (RedisKeyIndexes::new(), Keys::new(), AlgorithmSet::default());
+        (RedisKeyIndexes::new(), RedisKeys::new(), AlgorithmSet::default());
     let mut shared_keys = 0;
     let has_shared_value =
         |hit: &KeyedHit| state_place(&hit.limit.algorithm()) != StatePlace::OwnKey;
@@ -292,7 +292,7 @@ impl<'k> EncodedBatchBody<'k> {
             return self.push_single_unit_request(hit, key_index(hit));
         }
         self.unit_run = None;
-        let format_code = if request.has_only_enforced_slots() {
+        let format_code = if request.has_enforced_hits_in_distinct_slots() {
             FORMAT_CODE_ONLY_ENFORCED_HITS
         } else {
             FORMAT_CODE_ANY_HITS
@@ -304,7 +304,7 @@ impl<'k> EncodedBatchBody<'k> {
             self.bytes.extend(limit.to_le_bytes());
             let units = [hit.cost, hit.required].map(|units| units.min(MAX_ENCODED_COST) as f64);
             push_doubles(&mut self.bytes, units);
-            self.bytes.extend(encode_admission(hit).to_le_bytes());
+            self.bytes.extend(encode_veto_and_charge_conditions(hit).to_le_bytes());
             self.bytes.extend((hit.phase_us as f64).to_le_bytes());
         }
     }
@@ -350,7 +350,7 @@ impl<'k> EncodedBatchBody<'k> {
 /// Encodes in a number when a hit denies its request and when the hit is charged. The number is the code of the veto, plus 4
 /// times the code of the charge condition. 16 is added if the hit, without other hits in its request, would be charged even
 /// above the limit. For a hit that blocks its key, 32 is added if calls extend the block, and 64 times the number of limits.
-fn encode_admission(hit: &KeyedHit) -> u16 {
+fn encode_veto_and_charge_conditions(hit: &KeyedHit) -> u16 {
     let veto = match hit.veto {
         Veto::Alone => 0,
         Veto::Jointly => 1,

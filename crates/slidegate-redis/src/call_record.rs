@@ -10,16 +10,16 @@ use slidegate::clock::{Clock, WallClock};
 use slidegate::store::{CallIdentity, Charge, Hit, OnceResult, SettleResult, Veto, digest_hits};
 
 use crate::call::{
-    Keys, ScriptCall, ScriptOperation, build_batch_call, build_single_hit_call,
+    RedisKeys, ScriptCall, ScriptOperation, build_batch_call, build_single_hit_call,
     encode_time_or_redis_clock,
 };
 use crate::group::GroupRequests;
-use crate::maintenance_op::build_revert;
+use crate::maintenance_op::build_revert_call;
 use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
 use crate::script::{AlgorithmSet, Scripts};
 use crate::script_request::{KeyedHit, ScriptRequest};
 
-pub use record_change::RecordChange;
+pub use record_change::CallRecordChange;
 
 /// Status of a script call: the script has carried it out, and it repeats no earlier call.
 const STATUS_CARRIED_OUT: u8 = 0;
@@ -33,23 +33,23 @@ const STATUS_IN_PROGRESS: u8 = 3;
 
 /// A charge with an id. All its keys are in one slot of a Cluster.
 #[derive(Debug)]
-pub struct OnceCall {
+pub struct ChargeOnceCall {
     pub request: ScriptRequest,
     record_key: String,
-    head: RecordHead,
+    head: CallRecordHeader,
     ttl: Duration,
 }
 
 /// The beginning of the record of a call: the digests that recognize a repetition, and the time of the call.
 #[derive(Clone, Copy, Debug)]
-pub struct RecordHead {
+pub struct CallRecordHeader {
     request_digest: u64,
     hits_digest: u64,
     /// The time of this machine's clock at which the call was created.
     created_at: Timestamp,
 }
 
-impl RecordHead {
+impl CallRecordHeader {
     /// Creates the beginning of the record of a call that is sent now.
     pub fn new(hits: &[Hit<'_>], identity: &CallIdentity) -> Self {
         Self {
@@ -70,11 +70,11 @@ impl RecordHead {
     }
 
     /// Decodes the reply for a call whose record exists. `hits` is the number of hits of the call.
-    fn decode_existing(&self, bytes: &[u8], hits: usize) -> Result<OnceReply, DecodeError> {
+    fn decode_existing(&self, bytes: &[u8], hits: usize) -> Result<ChargeOnceReply, DecodeError> {
         let (status, rest) = bytes.split_first().ok_or(DecodeError::Malformed)?;
         match *status {
-            STATUS_OTHER_CALL if rest.is_empty() => Ok(OnceReply::OtherRequest),
-            STATUS_IN_PROGRESS if rest.is_empty() => Ok(OnceReply::InProgress),
+            STATUS_OTHER_CALL if rest.is_empty() => Ok(ChargeOnceReply::OtherRequest),
+            STATUS_IN_PROGRESS if rest.is_empty() => Ok(ChargeOnceReply::InProgress),
             STATUS_REPEATED => {
                 let (hits_digest, rest) = rest.split_first_chunk().ok_or(DecodeError::Malformed)?;
                 let (created_at, reply) = rest.split_first_chunk().ok_or(DecodeError::Malformed)?;
@@ -83,7 +83,7 @@ impl RecordHead {
                 let has_same_hits = u64::from_le_bytes(*hits_digest) == self.hits_digest
                     && reply.len() == HIT_REPLY_BYTES * hits;
                 let reply = has_same_hits.then(|| ScriptReply::decode(hits, reply)).transpose()?;
-                Ok(OnceReply::Repeated { reply, age: Duration::from_micros(age_us) })
+                Ok(ChargeOnceReply::Repeated { reply, age: Duration::from_micros(age_us) })
             }
             _ => Err(DecodeError::Malformed),
         }
@@ -92,7 +92,7 @@ impl RecordHead {
 
 /// The reply to a charge with an id.
 #[derive(Debug)]
-pub enum OnceReply {
+pub enum ChargeOnceReply {
     Decided(ScriptReply),
     /// The call repeats an earlier one. `reply` is the reply to the first call, or `None` if the first call had other
     /// hits.
@@ -104,11 +104,11 @@ pub enum OnceReply {
     InProgress,
 }
 
-impl OnceCall {
+impl ChargeOnceCall {
     /// Creates a call. `ttl` is the time for which the record is kept.
     pub fn new(
         request: ScriptRequest,
-        head: RecordHead,
+        head: CallRecordHeader,
         record_key: String,
         ttl: Duration,
     ) -> Self {
@@ -116,8 +116,8 @@ impl OnceCall {
     }
 }
 
-impl ScriptOperation for OnceCall {
-    type Reply = OnceReply;
+impl ScriptOperation for ChargeOnceCall {
+    type Reply = ChargeOnceReply;
 
     fn call<'s>(
         &self,
@@ -125,7 +125,7 @@ impl ScriptOperation for OnceCall {
         now: Option<Timestamp>,
         expiry_margin_s: u32,
     ) -> ScriptCall<'s, '_> {
-        let mut call = build_decide_once(scripts, now, expiry_margin_s, &self.request);
+        let mut call = build_decide_once_call(scripts, now, expiry_margin_s, &self.request);
         let mut argument = Vec::with_capacity(36 + call.argument.len());
         argument.extend(self.head.encode());
         argument.extend(encode_millis(self.ttl));
@@ -145,18 +145,18 @@ impl ScriptOperation for OnceCall {
         true
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<OnceReply, DecodeError> {
+    fn decode(&self, bytes: &[u8]) -> Result<ChargeOnceReply, DecodeError> {
         let hits = self.request.hits.len();
         match bytes.split_first() {
             Some((&STATUS_CARRIED_OUT, reply)) => {
-                ScriptReply::decode(hits, reply).map(OnceReply::Decided)
+                ScriptReply::decode(hits, reply).map(ChargeOnceReply::Decided)
             }
             _ => self.head.decode_existing(bytes, hits),
         }
     }
 }
 
-impl OnceReply {
+impl ChargeOnceReply {
     /// Converts the reply into the result of the store. `hits` are the hits of the request.
     pub fn into_result(self, hits: &[KeyedHit]) -> OnceResult {
         match self {
@@ -192,9 +192,9 @@ impl ScriptOperation for SettleCall<'_> {
         expiry_margin_s: u32,
     ) -> ScriptCall<'s, '_> {
         let (mut keys, mut revert_keys, mut revert, mut add) =
-            (Keys::new(), 0_u16, Vec::new(), Vec::new());
+            (RedisKeys::new(), 0_u16, Vec::new(), Vec::new());
         if !self.reverted.is_empty() {
-            let call = build_revert(scripts, &self.reverted);
+            let call = build_revert_call(scripts, &self.reverted);
             (keys, revert) = (call.keys, call.argument);
             revert_keys = keys.len() as u16;
         }
@@ -249,7 +249,7 @@ impl ScriptOperation for SettleCall<'_> {
 }
 
 /// Builds the part of a call with an id that decides the request. The caller adds the part for the record of the call.
-fn build_decide_once<'s, 'k>(
+fn build_decide_once_call<'s, 'k>(
     scripts: &'s Scripts,
     now: Option<Timestamp>,
     expiry_margin_s: u32,
@@ -259,15 +259,15 @@ fn build_decide_once<'s, 'k>(
     match &request.hits[..] {
         [hit] => {
             let call = build_single_hit_call(scripts, now, expiry_margin_s, request.mode, hit);
-            ScriptCall { script: scripts.once_single(&hit.limit.algorithm()), ..call }
+            ScriptCall { script: scripts.decide_once_single(&hit.limit.algorithm()), ..call }
         }
         hits => match GroupRequests::new(&[request]) {
             Some(group) => ScriptCall {
-                script: scripts.once_group(group.algorithms()),
+                script: scripts.decide_once_group(group.algorithms()),
                 ..group.build_call(scripts, now, expiry_margin_s)
             },
             None => ScriptCall {
-                script: scripts.once_batch(algorithms_of_hits(hits)),
+                script: scripts.decide_once_batch(algorithms_of_hits(hits)),
                 ..build_batch_call(scripts, now, expiry_margin_s, &[request])
             },
         },

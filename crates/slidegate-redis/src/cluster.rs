@@ -96,7 +96,7 @@ impl Cluster {
         call_settings: CallSettings,
     ) -> RedisResult<Self> {
         for seed in &seeds {
-            ConnectionSource::to_server(seed, &tls)?;
+            ConnectionSource::for_server(seed, &tls)?;
         }
         let map = ArcSwap::from_pointee(SlotMap {
             masters: Vec::new(),
@@ -205,7 +205,7 @@ async fn refresh_slot_map_in_loop(
                 let error = nodes.no_slot_map_error();
                 // Logs each class of error separately: the first attempt often times out, and a later one shows the
                 // actual reason.
-                if never_reached_log.begin_line(error.class()) {
+                if never_reached_log.should_log(error.class()) {
                     tracing::error!(
                         class = error.class(),
                         %error,
@@ -262,7 +262,7 @@ impl ClusterNodes {
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "query for the slot map failed");
                     if let Some(class) = failure::rejection_class(&error) {
-                        let message = failure::message_of(&error);
+                        let message = failure::error_message(&error);
                         rejection = Some(StoreError::Rejected { class, message });
                     }
                 }
@@ -322,7 +322,7 @@ impl ClusterNodes {
             return Some(server.clone());
         }
         let info = self.connection_info(address)?;
-        let source = ConnectionSource::to_server(&info, &self.tls).ok()?;
+        let source = ConnectionSource::for_server(&info, &self.tls).ok()?;
         let server = Node::open(address, source, self.call_settings.clone());
         servers.insert(address.to_owned(), server.clone());
         Some(server)

@@ -43,15 +43,15 @@ pub struct Waiter<J, R> {
     id: u64,
     pub job: J,
     pub reply: oneshot::Sender<R>,
-    claim: Arc<Claim>,
+    claim: Arc<JobClaim>,
 }
 
 /// The right to decide whether a waiting job is sent. Either its batch or its caller claims it, whichever is first. So a
 /// caller that stops waiting always knows whether its job was sent, also when its batch is being prepared.
 #[derive(Debug, Default)]
-struct Claim(AtomicBool);
+struct JobClaim(AtomicBool);
 
-impl Claim {
+impl JobClaim {
     /// Takes the right to decide. Returns `true` for the first caller, and `false` for later ones.
     fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
@@ -67,7 +67,7 @@ impl<J, R> Waiter<J, R> {
 
 /// The result of adding a job to a [`Coalescer`].
 #[derive(Debug)]
-pub enum Enqueued<K: CoalesceKey, J, R> {
+pub enum EnqueueResult<K: CoalesceKey, J, R> {
     /// The key has no call in flight. The caller must make the call for this job, and then drop the guard.
     Leader(J, LeaderGuard<K, J, R>),
     /// The job waits for the next call of its key.
@@ -88,7 +88,7 @@ pub struct WaitHandle<K: CoalesceKey, J, R> {
     key: K,
     id: u64,
     reply: oneshot::Receiver<R>,
-    claim: Arc<Claim>,
+    claim: Arc<JobClaim>,
 }
 
 /// A guard of a key that has a call in flight. Dropping the guard ends the call. If jobs wait for the key then, the
@@ -118,26 +118,32 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
     }
 
     /// Adds a job with a key. If the key has no call in flight, the job does not wait: it is returned as
-    /// [`Enqueued::Leader`], and the caller makes the call.
-    pub fn enqueue(self: &Arc<Self>, key: K, job: J) -> Enqueued<K, J, R> {
+    /// [`EnqueueResult::Leader`], and the caller makes the call.
+    pub fn enqueue(self: &Arc<Self>, key: K, job: J) -> EnqueueResult<K, J, R> {
         let mut state = self.state.lock();
         let CoalescerState { waiters_by_key, waiter_count, next_id } = &mut *state;
         let Some(waiters) = waiters_by_key.get_mut(&key) else {
             waiters_by_key.insert(key, VecDeque::new());
-            return Enqueued::Leader(job, LeaderGuard { coalescer: self.clone(), key });
+            return EnqueueResult::Leader(job, LeaderGuard { coalescer: self.clone(), key });
         };
         if *waiter_count >= MAX_WAITERS {
-            return Enqueued::Full;
+            return EnqueueResult::Full;
         }
         let (sender, receiver) = oneshot::channel();
-        let (id, claim) = (*next_id, Arc::new(Claim::default()));
+        let (id, claim) = (*next_id, Arc::new(JobClaim::default()));
         waiters.push_back(Waiter { id, job, reply: sender, claim: claim.clone() });
         (*waiter_count, *next_id) = (*waiter_count + 1, id + 1);
-        Enqueued::Follower(WaitHandle { coalescer: self.clone(), key, id, reply: receiver, claim })
+        EnqueueResult::Follower(WaitHandle {
+            coalescer: self.clone(),
+            key,
+            id,
+            reply: receiver,
+            claim,
+        })
     }
 
     /// Marks a key as having a call in flight. Returns `None` if it already has one.
-    pub fn try_hold(self: &Arc<Self>, key: K) -> Option<LeaderGuard<K, J, R>> {
+    pub fn try_hold_queue(self: &Arc<Self>, key: K) -> Option<LeaderGuard<K, J, R>> {
         let waiters_by_key = &mut self.state.lock().waiters_by_key;
         let is_free = !waiters_by_key.contains_key(&key);
         if is_free {
@@ -244,16 +250,16 @@ mod tests {
 
     type TestCoalescer = Coalescer<u16, u32, u32>;
 
-    fn expect_leader_guard(enqueued: Enqueued<u16, u32, u32>) -> LeaderGuard<u16, u32, u32> {
+    fn expect_leader_guard(enqueued: EnqueueResult<u16, u32, u32>) -> LeaderGuard<u16, u32, u32> {
         match enqueued {
-            Enqueued::Leader(_, guard) => guard,
+            EnqueueResult::Leader(_, guard) => guard,
             other => panic!("{other:?}"),
         }
     }
 
-    fn expect_follower_handle(enqueued: Enqueued<u16, u32, u32>) -> WaitHandle<u16, u32, u32> {
+    fn expect_follower_handle(enqueued: EnqueueResult<u16, u32, u32>) -> WaitHandle<u16, u32, u32> {
         match enqueued {
-            Enqueued::Follower(handle) => handle,
+            EnqueueResult::Follower(handle) => handle,
             other => panic!("{other:?}"),
         }
     }
@@ -283,8 +289,8 @@ mod tests {
     #[test]
     fn follower_jobs_share_next_batch_in_order() {
         let (coalescer, _receiver) = TestCoalescer::new();
-        let leader = coalescer.try_hold(1).unwrap();
-        assert!(coalescer.try_hold(1).is_none());
+        let leader = coalescer.try_hold_queue(1).unwrap();
+        assert!(coalescer.try_hold_queue(1).is_none());
         let count = MAX_BATCH as u32 + 3;
         let _handles: Vec<_> =
             (0..count).map(|job| expect_follower_handle(coalescer.enqueue(1, job))).collect();
@@ -328,7 +334,7 @@ mod tests {
     #[test]
     fn dropped_receiver_drops_waiting_jobs() {
         let (coalescer, receiver) = TestCoalescer::new();
-        let leader = coalescer.try_hold(1).unwrap();
+        let leader = coalescer.try_hold_queue(1).unwrap();
         let mut handle = expect_follower_handle(coalescer.enqueue(1, 10));
         drop((receiver, leader));
         assert_eq!(handle.reply().now_or_never(), Some(None));
@@ -339,7 +345,7 @@ mod tests {
     #[test]
     fn canceled_job_is_not_in_next_batch() {
         let (coalescer, _receiver) = TestCoalescer::new();
-        let leader = coalescer.try_hold(1).unwrap();
+        let leader = coalescer.try_hold_queue(1).unwrap();
         let handles: Vec<_> =
             (0..3).map(|job| expect_follower_handle(coalescer.enqueue(1, job))).collect();
         assert!(handles[1].cancel() && !handles[1].cancel());
@@ -356,11 +362,14 @@ mod tests {
     #[test]
     fn dropped_wait_handle_frees_waiter_capacity() {
         let (coalescer, _receiver) = TestCoalescer::new();
-        let _leaders = [coalescer.try_hold(1).unwrap(), coalescer.try_hold(2).unwrap()];
+        let _leaders = [coalescer.try_hold_queue(1).unwrap(), coalescer.try_hold_queue(2).unwrap()];
         let mut handles: Vec<_> = (0..MAX_WAITERS)
             .map(|job| expect_follower_handle(coalescer.enqueue(1, job as u32)))
             .collect();
-        assert!(matches!(coalescer.enqueue(2, 0), Enqueued::Full), "the maximum is for all keys");
+        assert!(
+            matches!(coalescer.enqueue(2, 0), EnqueueResult::Full),
+            "the maximum is for all keys"
+        );
         handles.pop();
         drop(expect_follower_handle(coalescer.enqueue(2, 0)));
         drop(handles);

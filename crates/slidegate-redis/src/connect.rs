@@ -63,12 +63,12 @@ pub enum ConnectionSource {
 
 impl ConnectionSource {
     /// Creates the source of connections to one server.
-    pub fn to_server(info: &ConnectionInfo, tls: &ClientTls) -> RedisResult<Self> {
+    pub fn for_server(info: &ConnectionInfo, tls: &ClientTls) -> RedisResult<Self> {
         Ok(Self::Server(Box::new(Connector::new(info, tls)?)))
     }
 
     /// Creates the source of connections to the master of a Sentinel service.
-    pub fn to_master(target: &SentinelTarget, tls: &ClientTls) -> RedisResult<Self> {
+    pub fn for_master(target: &SentinelTarget, tls: &ClientTls) -> RedisResult<Self> {
         Ok(Self::Sentinel(Box::new(Sentinels::new(target, tls)?)))
     }
 
@@ -136,7 +136,7 @@ async fn maintain_connection(
     let mut backoff = INITIAL_RECONNECT_BACKOFF;
     // If this task has panicked and runs again, the numbers of connections continue above all earlier ones.
     let mut number = publish.borrow().as_ref().map_or(0, |handle| handle.number);
-    number = number.max(reports.highest_replaced());
+    number = number.max(reports.highest_connection_to_replace());
     let mut last_address = String::new();
     let never_reached_log = LogThrottle::default();
     let mut has_failed = false;
@@ -186,7 +186,7 @@ async fn maintain_connection(
             }
             (Err(error), _) => {
                 was_interrupted = true;
-                let cause = failure::message_of(&error);
+                let cause = failure::error_message(&error);
                 // The circuit breaker reports an outage only after a failed request, so a server that was never reached
                 // is logged here.
                 if last_address.is_empty() {
@@ -248,7 +248,7 @@ fn publish_connection(
 /// an error, because the settings are probably wrong.
 fn log_never_reached(throttle: &LogThrottle, cause: &str, source: &ConnectionSource) {
     let error = failure::no_connection_error(cause);
-    if throttle.begin_line(error.class()) {
+    if throttle.should_log(error.class()) {
         tracing::error!(
             class = error.class(),
             error = cause,

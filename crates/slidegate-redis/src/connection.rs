@@ -80,7 +80,7 @@ pub struct ConnectionReports {
 
 impl ConnectionReports {
     /// Returns the highest number of a connection that is to be replaced.
-    pub fn highest_replaced(&self) -> u64 {
+    pub fn highest_connection_to_replace(&self) -> u64 {
         self.lost.load(Ordering::Acquire).max(self.doubtful.load(Ordering::Acquire))
     }
 
@@ -125,7 +125,7 @@ impl ReconnectingConnection {
     /// Waits until there is a connection with a higher number than `lost`, and returns it. Fails if the background task has
     /// ended.
     pub async fn connection(&self, lost: u64) -> Result<ConnectionHandle, Failure> {
-        let lost = lost.max(self.reports.highest_replaced());
+        let lost = lost.max(self.reports.highest_connection_to_replace());
         if let Ok(handle) = &*self.current.borrow()
             && handle.is_usable(lost)
         {
@@ -177,7 +177,7 @@ impl ReconnectingConnection {
     /// Requests that the background task opens another connection and then replaces the current one.
     pub fn replace_current(&self) {
         if let Ok(handle) = &*self.current.borrow() {
-            self.report_doubtful(handle.number);
+            self.report_doubtful_connection(handle.number);
         }
     }
 
@@ -189,11 +189,11 @@ impl ReconnectingConnection {
             && handle.number == number
             && handle.connection.reads() == reads_before
         {
-            self.report_doubtful(number);
+            self.report_doubtful_connection(number);
         }
     }
 
-    fn report_doubtful(&self, number: u64) {
+    fn report_doubtful_connection(&self, number: u64) {
         self.reports.doubtful.fetch_max(number, Ordering::AcqRel);
         self.reports.reported.notify_one();
     }

@@ -88,7 +88,7 @@ struct CachedDenial {
 
 /// Returns the number of units that a charge of this cost adds to the table of charged units. This is the cost, but at
 /// most the largest max, so that a sum does not wrap around within the life of a cached entry.
-pub fn effective_units(cost: u64) -> u64 {
+pub fn cap_charged_units(cost: u64) -> u64 {
     cost.min(MAX_UNITS)
 }
 
@@ -133,7 +133,7 @@ struct UnconfirmedCharge {
 
 /// The figures in the reply to one hit (remaining units and waits), and the local times of the call and its reply.
 #[derive(Clone, Copy, Debug)]
-pub struct DenialReport {
+pub struct CounterSnapshot {
     pub sent_at: Timestamp,
     pub received_at: Timestamp,
     /// Time until the cost fits, or `None` if it never does.
@@ -178,7 +178,7 @@ impl DenyCache {
         let is_same_cost =
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         match entry.denials.iter().find(is_same_cost) {
-            Some(denial) => denial.denied_or_stale_at(now, entry.resets_at),
+            Some(denial) => denial.lookup_at(now, entry.resets_at),
             // A lower cost was denied, so a hit of a higher cost must not pass without a call, as hits of a sampled
             // rule usually do.
             None if entry.denials.iter().any(|denial| denial.required <= required) => {
@@ -201,10 +201,10 @@ impl DenyCache {
 
     /// Registers a call that may charge these hits. The caller reports the result of the call with
     /// [`UnconfirmedCharges::complete`].
-    pub fn begin_charges(&self, hits: &[KeyedHit]) -> UnconfirmedCharges<'_> {
+    pub fn register_unconfirmed_charges(&self, hits: &[KeyedHit]) -> UnconfirmedCharges<'_> {
         let pending = |hit: &KeyedHit| {
             let counter = self.hash_counter(&hit.key, hit.tag);
-            let units = if hit.sample == 1 { effective_units(hit.cost) } else { 0 };
+            let units = if hit.sample == 1 { cap_charged_units(hit.cost) } else { 0 };
             UnconfirmedCharge { counter, version: self.cache_version_of_counter(counter), units }
         };
         UnconfirmedCharges { cache: self, hits: hits.iter().map(pending).collect() }
@@ -217,7 +217,7 @@ impl DenyCache {
         &self,
         hit: &KeyedHit,
         denied: Option<u64>,
-        report: &DenialReport,
+        report: &CounterSnapshot,
         version: CacheVersion,
         charged: u64,
     ) {
@@ -243,7 +243,7 @@ impl DenyCache {
             denials.truncate(MAX_DENIED_COSTS_PER_COUNTER - 1);
             denials.push(denial);
         }
-        let DenialReport { sent_at, free, .. } = *report;
+        let CounterSnapshot { sent_at, free, .. } = *report;
         let entry = CachedCounterFigures {
             limit: hit.limit,
             version,
@@ -324,7 +324,7 @@ impl Drop for UnconfirmedCharges<'_> {
     }
 }
 
-impl DenialReport {
+impl CounterSnapshot {
     /// Converts the report into a cached denial of `required` units. Returns `None` if the number of remaining units
     /// may change before the required units fit. This number does not change if exactly one unit is missing, or if the
     /// required units never fit and all units are free. For a sampled rule, always returns a denial, because its
@@ -363,7 +363,7 @@ impl CachedCounterFigures {
             |denial: &&CachedDenial| denial.required == required && now >= denial.sent_at;
         if charged_units == 0
             && let Some(denial) = self.denials.iter().find(is_same_cost)
-            && let denied @ CacheLookup::Denied(_) = denial.denied_or_stale_at(now, self.resets_at)
+            && let denied @ CacheLookup::Denied(_) = denial.lookup_at(now, self.resets_at)
         {
             return denied;
         }
@@ -385,7 +385,7 @@ impl CachedCounterFigures {
 impl CachedDenial {
     /// Returns the outcome of the denial at time `now`, or [`CacheLookup::Stale`] if the denial has expired. `resets_at` is
     /// the time at which no unit of the counter is in use any more.
-    fn denied_or_stale_at(&self, now: Timestamp, resets_at: Timestamp) -> CacheLookup {
+    fn lookup_at(&self, now: Timestamp, resets_at: Timestamp) -> CacheLookup {
         if now >= self.expires_at {
             return CacheLookup::Stale;
         }
@@ -419,9 +419,9 @@ mod tests {
             .keyed_hit(&Hit::new(key, limit, cost))
     }
 
-    fn new_denial_report(wait: Duration) -> DenialReport {
+    fn new_denial_report(wait: Duration) -> CounterSnapshot {
         let (retry_after, reset_after) = (Some(wait), wait);
-        DenialReport { sent_at: NOW, received_at: NOW, retry_after, reset_after, free: 0 }
+        CounterSnapshot { sent_at: NOW, received_at: NOW, retry_after, reset_after, free: 0 }
     }
 
     #[test]

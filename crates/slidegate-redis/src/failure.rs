@@ -50,7 +50,7 @@ impl Failure {
             }
             (ErrorKind::Server(ServerErrorKind::TryAgain), _) => Self::Redirect(Redirect::TryAgain),
             _ => {
-                let rejected = StoreError::Rejected { class, message: message_of(error) };
+                let rejected = StoreError::Rejected { class, message: error_message(error) };
                 if class.is_caused_by_key() { Self::Key(rejected) } else { Self::Server(rejected) }
             }
         })
@@ -95,17 +95,17 @@ impl Failure {
 
     /// Converts the failure of one of several calls or requests into a timeout. The others may have charged, so the
     /// effect on the counters is unknown. A redirection and a lost connection stay unchanged.
-    pub fn into_partial(self) -> Self {
+    pub fn into_partial_call_failure(self) -> Self {
         match self {
-            Self::Server(error) => Self::Server(into_partial_error(error)),
-            Self::Key(error) => Self::Key(into_partial_error(error)),
+            Self::Server(error) => Self::Server(into_partial_call_error(error)),
+            Self::Key(error) => Self::Key(into_partial_call_error(error)),
             redirect => redirect,
         }
     }
 }
 
 /// Converts the error of one of several calls or requests into a timeout, because the others may have charged.
-pub fn into_partial_error(error: StoreError) -> StoreError {
+pub fn into_partial_call_error(error: StoreError) -> StoreError {
     match error {
         StoreError::ConnectionLost(_) | StoreError::TimedOut(_) => error,
         // Only the class is quoted, because the message of the error may contain a key.
@@ -135,7 +135,7 @@ pub fn rejection_class(error: &RedisError) -> Option<RejectionClass> {
         ErrorKind::AuthenticationFailed => Some(RejectionClass::WrongCredentials),
         ErrorKind::Server(_) | ErrorKind::Extension => {
             let text = error.detail().unwrap_or_default();
-            Some(class_of_response(error.code().unwrap_or_default(), text))
+            Some(classify_response(error.code().unwrap_or_default(), text))
         }
         _ => None,
     }
@@ -146,8 +146,8 @@ pub fn rejection_class(error: &RedisError) -> Option<RejectionClass> {
 /// Since Redis 7, the error of a command that a script calls has its own code. Before, the code is only in the text:
 /// `ERR Error running script (call to f_…): @user_script:1: @user_script: 1: -OOM …`. In no version, a missing
 /// permission has a code in a script.
-fn class_of_response(code: &str, text: &str) -> RejectionClass {
-    if let Some(class) = class_of_code(code) {
+fn classify_response(code: &str, text: &str) -> RejectionClass {
+    if let Some(class) = classify_error_code(code) {
         return class;
     }
     if code != "ERR" {
@@ -172,7 +172,7 @@ fn class_of_response(code: &str, text: &str) -> RejectionClass {
         return RejectionClass::ClusterDown;
     }
     let words = text.split_ascii_whitespace().map(|word| word.trim_start_matches('-'));
-    let mut codes = words.filter_map(class_of_code);
+    let mut codes = words.filter_map(classify_error_code);
     match codes.next() {
         Some(class) if text.contains("user_script") => class,
         // A runtime error of the script, with `user_script:1:` in its text, is caused by the value of the key, because
@@ -182,7 +182,7 @@ fn class_of_response(code: &str, text: &str) -> RejectionClass {
     }
 }
 
-fn class_of_code(code: &str) -> Option<RejectionClass> {
+fn classify_error_code(code: &str) -> Option<RejectionClass> {
     Some(match code {
         "NOPERM" => RejectionClass::NoPermission,
         "WRONGPASS" | "NOAUTH" => RejectionClass::WrongCredentials,
@@ -206,7 +206,7 @@ fn has_runtime_error_of_script(text: &str) -> bool {
 
 /// Returns an error as text for users and logs. The text of a response begins with its code. It has no keys and arguments
 /// of commands, except the key after the code `FOREIGN`.
-pub fn message_of(error: &RedisError) -> String {
+pub fn error_message(error: &RedisError) -> String {
     let Some(class) = rejection_class(error) else { return error.to_string() };
     let code = match error.code() {
         Some(code) => code,
@@ -231,13 +231,13 @@ pub fn message_of(error: &RedisError) -> String {
 }
 
 /// Returns the error of a call that found no connection, for this reason. If the reason is a response of the server, it
-/// begins with its code, as [`message_of`] returns it.
+/// begins with its code, as [`error_message`] returns it.
 pub fn no_connection_error(reason: &str) -> StoreError {
     let (code, text) = reason.split_once(' ').unwrap_or((reason, ""));
-    match class_of_code(code) {
+    match classify_error_code(code) {
         Some(class) => StoreError::Rejected { class, message: reason.to_owned() },
         None if code == "ERR" => StoreError::Rejected {
-            class: class_of_response(code, text),
+            class: classify_response(code, text),
             message: reason.to_owned(),
         },
         None => StoreError::Unavailable(format!("no connection to Redis: {reason}")),
@@ -301,7 +301,7 @@ mod tests {
             ("ERR", "unknown command 'EVALSHA', with args beginning with: 'OOM' ".into(), Other),
             ("MASTERDOWN", "Link with MASTER is down".into(), Other),
         ] {
-            assert_eq!(class_of_response(code, &text), expected, "{code} {text}");
+            assert_eq!(classify_response(code, &text), expected, "{code} {text}");
         }
     }
 
@@ -333,12 +333,12 @@ mod tests {
                 "NOPERM User a has no permissions to run the 'get' command",
             ),
         ] {
-            assert_eq!(message_of(&response(code, text)), expected);
+            assert_eq!(error_message(&response(code, text)), expected);
         }
         let refused =
             RedisError::from((ErrorKind::AuthenticationFailed, "Password authentication failed"));
-        assert!(message_of(&refused).starts_with("WRONGPASS Password authentication failed"));
-        let error = no_connection_error(&message_of(&refused));
+        assert!(error_message(&refused).starts_with("WRONGPASS Password authentication failed"));
+        let error = no_connection_error(&error_message(&refused));
         assert_eq!(error.class(), "wrongpass");
         assert_eq!(no_connection_error("Connection refused").class(), "unavailable");
     }
@@ -361,7 +361,8 @@ mod tests {
         );
         assert_eq!(message("WRONGTYPE", "wrong", &keys[..1]), "WRONGTYPE wrong at slidegate:a");
         assert!(message("WRONGTYPE", "wrong", &keys).ends_with(" or d or others"));
-        let partial = Failure::foreign_value(keys).into_partial().into_error().to_string();
+        let partial =
+            Failure::foreign_value(keys).into_partial_call_failure().into_error().to_string();
         assert!(partial.contains("(foreign)") && !partial.contains("slidegate:"), "{partial}");
     }
 }

@@ -16,7 +16,7 @@ impl ForeignValueLog {
     /// Logs the error of a call, if the value of a key caused it, and no such line has been logged within a minute.
     pub fn log(&self, error: &StoreError) {
         if let Some(key) = error.foreign_keys()
-            && self.throttle.begin_line(error.class())
+            && self.throttle.should_log(error.class())
         {
             tracing::warn!(
                 class = error.class(),

@@ -2,8 +2,8 @@
 //! them faster than the script for any requests.
 
 use crate::call::{
-    Keys, RedisKeyIndexes, ScriptCall, encode_cost_and_phase, encode_required_units_and_max_debt,
-    push_doubles,
+    RedisKeyIndexes, RedisKeys, ScriptCall, encode_cost_and_phase,
+    encode_required_units_and_max_debt, push_doubles,
 };
 use crate::script::{AlgorithmSequence, Scripts};
 use crate::script_request::{ScriptMode, ScriptRequest};
@@ -67,8 +67,8 @@ impl<'r, 'k> GroupRequests<'r, 'k> {
 
     /// Returns the keys without duplicates, and for each request the encoded index of its key. The indexes are left out
     /// if no key has several requests.
-    fn unique_keys_and_key_indexes(&self) -> (Keys<'k>, Vec<u8>) {
-        let (mut keys, mut key_indexes) = (Keys::new(), RedisKeyIndexes::new());
+    fn unique_keys_and_key_indexes(&self) -> (RedisKeys<'k>, Vec<u8>) {
+        let (mut keys, mut key_indexes) = (RedisKeys::new(), RedisKeyIndexes::new());
         let mut encoded = Vec::with_capacity(2 * self.requests.len());
         for key in self.requests.iter().filter_map(|request| request.hits.first()) {
             let key_index = *key_indexes.entry(key.key.as_str()).or_insert_with(|| {
@@ -87,7 +87,7 @@ impl<'r, 'k> GroupRequests<'r, 'k> {
 /// Returns `true` if all hits are enforced, and their states are different slots in the value of one Redis key. If the
 /// request charges its hits, each of them has a cost.
 fn is_charged_to_one_value(request: &ScriptRequest) -> bool {
-    request.has_only_enforced_slots()
+    request.has_enforced_hits_in_distinct_slots()
         && request.hits.windows(2).all(|pair| pair[0].key == pair[1].key)
         && (request.mode == ScriptMode::Peek || request.hits.iter().all(|hit| hit.cost > 0))
 }

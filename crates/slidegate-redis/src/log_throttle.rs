@@ -17,7 +17,7 @@ pub struct LogThrottle {
 
 impl LogThrottle {
     /// Returns `true` if no line of this class has been logged within a minute. The caller then logs one.
-    pub fn begin_line(&self, class: &'static str) -> bool {
+    pub fn should_log(&self, class: &'static str) -> bool {
         let (mut last_lines, now) = (self.last_lines.lock(), Instant::now());
         match last_lines.iter_mut().find(|(other, _)| *other == class) {
             Some((_, last)) if now.duration_since(*last) < MIN_LOG_INTERVAL => false,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use crate::maintenance_op::MaintenanceOp;
 use crate::reply::ScriptReply;
-use crate::script_request::{KeyedHit, key_and_tag};
+use crate::script_request::{KeyedHit, parse_counter_id};
 use crate::topology::Topology;
 
 /// Reverts charges. Charges that were not made by a Redis store are ignored.
@@ -21,7 +21,7 @@ pub async fn revert(
     deadline: Instant,
 ) -> Result<(), StoreError> {
     let charges =
-        charges.iter().filter_map(|charge| Some((key_and_tag(&charge.counter)?.0, charge)));
+        charges.iter().filter_map(|charge| Some((parse_counter_id(&charge.counter)?.0, charge)));
     let operations = group_items_by_cluster_slot(topology, charges)
         .into_iter()
         .map(|(slot, charges)| (slot, MaintenanceOp::Revert(charges)));
@@ -77,7 +77,7 @@ fn group_items_by_cluster_slot<'k, T>(
 }
 
 /// Runs operations concurrently. If one of several operations fails, its failure is converted with
-/// [`Failure::into_partial`], because the others may have changed counters.
+/// [`Failure::into_partial_call_failure`], because the others may have changed counters.
 async fn run_maintenance_concurrently(
     topology: &Topology,
     operations: impl Iterator<Item = (u16, MaintenanceOp<'_>)>,
@@ -88,6 +88,10 @@ async fn run_maintenance_concurrently(
     let results = join_all(operations.map(run)).await;
     let has_several = results.len() > 1;
     results.into_iter().collect::<Result<_, _>>().map_err(|failure: Failure| {
-        if has_several { failure.into_partial().into_error() } else { failure.into_error() }
+        if has_several {
+            failure.into_partial_call_failure().into_error()
+        } else {
+            failure.into_error()
+        }
     })
 }

@@ -4,10 +4,12 @@
 use slidegate::Timestamp;
 use slidegate::store::Charge;
 
-use crate::call::{Keys, ScriptCall, ScriptOperation, encode_time_or_redis_clock, find_or_add_key};
+use crate::call::{
+    RedisKeys, ScriptCall, ScriptOperation, encode_time_or_redis_clock, find_or_add_key,
+};
 use crate::reply::{DecodeError, ScriptReply};
 use crate::script::{AlgorithmSet, Scripts, algorithm_number, state_place};
-use crate::script_request::{KeyedHit, key_and_tag};
+use crate::script_request::{KeyedHit, parse_counter_id};
 
 /// A maintenance operation on counters whose keys are all in one slot of a Cluster.
 #[derive(Debug)]
@@ -22,9 +24,9 @@ impl ScriptOperation for MaintenanceOp<'_> {
 
     fn call<'s>(&self, scripts: &'s Scripts, now: Option<Timestamp>, _: u32) -> ScriptCall<'s, '_> {
         match self {
-            Self::Revert(charges) => build_revert(scripts, charges),
-            Self::Refund(hits) => build_refund(scripts, now, hits),
-            Self::Reset(hits) => build_reset(scripts, hits),
+            Self::Revert(charges) => build_revert_call(scripts, charges),
+            Self::Refund(hits) => build_refund_call(scripts, now, hits),
+            Self::Reset(hits) => build_reset_call(scripts, hits),
         }
     }
 
@@ -49,11 +51,15 @@ impl ScriptOperation for MaintenanceOp<'_> {
 }
 
 /// Builds the call that reverts charges. Charges that were not made by a Redis store are ignored.
-pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> ScriptCall<'s, 'k> {
-    let (mut keys, mut algorithms, mut bytes) = (Keys::new(), AlgorithmSet::default(), Vec::new());
+pub fn build_revert_call<'s, 'k>(
+    scripts: &'s Scripts,
+    charges: &[&'k Charge],
+) -> ScriptCall<'s, 'k> {
+    let (mut keys, mut algorithms, mut bytes) =
+        (RedisKeys::new(), AlgorithmSet::default(), Vec::new());
     let mut count: u16 = 0;
     for charge in charges {
-        let Some((key, tag)) = key_and_tag(&charge.counter) else { continue };
+        let Some((key, tag)) = parse_counter_id(&charge.counter) else { continue };
         let (algorithm, params) = (charge.limit.algorithm(), charge.limit.params());
         count += 1;
         algorithms = algorithms.with(&algorithm);
@@ -75,12 +81,12 @@ pub fn build_revert<'s, 'k>(scripts: &'s Scripts, charges: &[&'k Charge]) -> Scr
 }
 
 /// Builds the call that subtracts the costs of hits from their counters. `None` for `now` selects the clock of Redis.
-fn build_refund<'s, 'k>(
+fn build_refund_call<'s, 'k>(
     scripts: &'s Scripts,
     now: Option<Timestamp>,
     hits: &[&'k KeyedHit],
 ) -> ScriptCall<'s, 'k> {
-    let (mut keys, mut algorithms) = (Keys::new(), AlgorithmSet::default());
+    let (mut keys, mut algorithms) = (RedisKeys::new(), AlgorithmSet::default());
     let mut argument = encode_time_or_redis_clock(now).to_vec();
     argument.extend((hits.len() as u16).to_le_bytes());
     for hit in hits {
@@ -99,8 +105,8 @@ fn build_refund<'s, 'k>(
 }
 
 /// Builds the call that deletes the counters of hits.
-fn build_reset<'s, 'k>(scripts: &'s Scripts, hits: &[&'k KeyedHit]) -> ScriptCall<'s, 'k> {
-    let mut keys = Keys::new();
+fn build_reset_call<'s, 'k>(scripts: &'s Scripts, hits: &[&'k KeyedHit]) -> ScriptCall<'s, 'k> {
+    let mut keys = RedisKeys::new();
     let mut argument = (hits.len() as u16).to_le_bytes().to_vec();
     for hit in hits {
         argument.push(state_place(&hit.limit.algorithm()) as u8);

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use crate::maintenance;
 use crate::reply::ScriptReply;
-use crate::script_request::{DECIDED_BLOCK, KeyedHit, KeyedHits, ScriptMode, ScriptRequest};
+use crate::script_request::{KeyedHit, KeyedHits, ScriptMode, ScriptRequest, UNCONDITIONAL_BLOCK};
 use crate::topology::Topology;
 
 /// The part of a request whose keys are in one slot.
@@ -76,7 +76,7 @@ impl SlotPart {
         };
         let charged = |(nth, hit): (usize, &KeyedHit)| {
             let charge = match hit.charge {
-                ChargeWhen::Block(block) if blocks(nth, block) => DECIDED_BLOCK,
+                ChargeWhen::Block(block) if blocks(nth, block) => UNCONDITIONAL_BLOCK,
                 ChargeWhen::Always => ChargeWhen::Always,
                 _ => return None,
             };
@@ -152,7 +152,7 @@ pub async fn charge_slot_parts(
                     kept.extend(charge);
                     outcomes[*index] = if allowed {
                         hit_reply.outcome
-                    } else if hit.charge == DECIDED_BLOCK {
+                    } else if hit.charge == UNCONDITIONAL_BLOCK {
                         hit_reply.outcome_of_denial()
                     } else {
                         hit_reply.outcome_after_evaluation(&outcomes[*index])
@@ -170,7 +170,7 @@ pub async fn charge_slot_parts(
     }
     match failure {
         // All charges in the replies have been reverted. The failed call may have charged its slot nevertheless.
-        Some(failure) => Err(failure.into_partial().into_error()),
+        Some(failure) => Err(failure.into_partial_call_failure().into_error()),
         None => {
             for part in parts {
                 for (index, hit) in part.indexes.iter().zip(&part.request.hits) {

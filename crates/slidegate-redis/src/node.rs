@@ -17,7 +17,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::breaker::{self, Breaker, BreakerDecision, StateChange};
 use crate::call::{DecideBatch, Probe, ScriptOperation, ScriptResult};
-use crate::coalescing::{Coalescer, Enqueued, LeaderGuard, LeaderReceiver, WaitHandle, Waiter};
+use crate::coalescing::{
+    Coalescer, EnqueueResult, LeaderGuard, LeaderReceiver, WaitHandle, Waiter,
+};
 use crate::connect::{self, ConnectionSource};
 use crate::execution::{CallSettings, ScriptExecutor};
 use crate::failure::Failure;
@@ -38,7 +40,7 @@ pub struct BatchKey {
     /// Whether the slot is being migrated to this server, so that the command `ASKING` must precede the call.
     pub is_asking: bool,
     /// Whether each request must be sent in its own call.
-    pub is_alone: bool,
+    pub one_request_per_call: bool,
 }
 
 /// A request and its deadline.
@@ -145,16 +147,16 @@ impl Node {
             return Err(Failure::Server(StoreError::BreakerOpen));
         }
         match self.coalescer.enqueue(batch_key, (request.clone(), deadline)) {
-            Enqueued::Leader((request, _), _leader_guard) => {
+            EnqueueResult::Leader((request, _), _leader_guard) => {
                 let mut results = self.decide_batch(batch_key, &[&request], deadline).await;
                 results
                     .pop()
                     .unwrap_or_else(|| Err(Failure::Server(self.executor.timeout_error(true))))
             }
-            Enqueued::Follower(mut handle) => {
+            EnqueueResult::Follower(mut handle) => {
                 self.wait_for_batch_result(&mut handle, deadline).await
             }
-            Enqueued::Full => Err(Failure::Server(StoreError::Unavailable(
+            EnqueueResult::Full => Err(Failure::Server(StoreError::Unavailable(
                 "too many requests wait for earlier calls to Redis; check its latency".to_owned(),
             ))),
         }
@@ -162,8 +164,8 @@ impl Node {
 
     /// Makes the requests of a batch key wait until the returned guard is dropped. Then they share a call. Returns
     /// `None` if the key has a call in flight already.
-    pub fn try_hold(&self, batch_key: BatchKey) -> Option<BatchLeaderGuard> {
-        self.coalescer.try_hold(batch_key)
+    pub fn try_hold_queue(&self, batch_key: BatchKey) -> Option<BatchLeaderGuard> {
+        self.coalescer.try_hold_queue(batch_key)
     }
 
     /// Waits for the result of the batch that includes this request, until `deadline` at the latest.
@@ -193,7 +195,7 @@ impl Node {
             // A script that fails because of one request may have charged the others, so the effect on each request is
             // unknown.
             Err(failure @ Failure::Key(_)) if requests.len() > 1 => {
-                requests.iter().map(|_| Err(failure.clone().into_partial())).collect()
+                requests.iter().map(|_| Err(failure.clone().into_partial_call_failure())).collect()
             }
             Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect(),
         }
@@ -277,7 +279,7 @@ impl Node {
             let mut hits = 0;
             let batch = leader_guard.next_batch(|(request, _)| {
                 hits += request.hits.len();
-                !leader_guard.key().is_alone && hits <= MAX_HITS_PER_BATCH
+                !leader_guard.key().one_request_per_call && hits <= MAX_HITS_PER_BATCH
             });
             let (now, batch_len) = (Instant::now(), batch.len());
             let mut live = Vec::with_capacity(batch_len);

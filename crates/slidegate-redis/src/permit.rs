@@ -3,10 +3,12 @@
 use slidegate::Timestamp;
 use slidegate::store::{Charge, PermitChange};
 
-use crate::call::{Keys, ScriptCall, ScriptOperation, encode_time_or_redis_clock, find_or_add_key};
+use crate::call::{
+    RedisKeys, ScriptCall, ScriptOperation, encode_time_or_redis_clock, find_or_add_key,
+};
 use crate::reply::DecodeError;
 use crate::script::Scripts;
-use crate::script_request::key_and_tag;
+use crate::script_request::parse_counter_id;
 
 /// A release or renewal of a permit: of its charges whose keys are in one slot of a Cluster. The reply is `true` if all
 /// these charges were live.
@@ -27,9 +29,9 @@ impl ScriptOperation for PermitCall<'_> {
         now: Option<Timestamp>,
         expiry_margin_s: u32,
     ) -> ScriptCall<'s, '_> {
-        let (mut keys, mut charges, mut count) = (Keys::new(), Vec::new(), 0_u16);
+        let (mut keys, mut charges, mut count) = (RedisKeys::new(), Vec::new(), 0_u16);
         for charge in &self.charges {
-            let Some((key, _)) = key_and_tag(&charge.counter) else { continue };
+            let Some((key, _)) = parse_counter_id(&charge.counter) else { continue };
             count += 1;
             charges.extend(find_or_add_key(&mut keys, key).to_le_bytes());
             charges.extend(u32::try_from(charge.cost).unwrap_or(u32::MAX).to_le_bytes());

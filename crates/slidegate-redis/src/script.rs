@@ -43,9 +43,9 @@ pub struct Scripts {
     revert: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     refund: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     reset: OnceLock<Script>,
-    once_single: [OnceLock<Script>; ALGORITHM_COUNT],
-    once_batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
-    once_group: [OnceLock<Script>; AlgorithmSequence::COUNT],
+    decide_once_single: [OnceLock<Script>; ALGORITHM_COUNT],
+    decide_once_batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    decide_once_group: [OnceLock<Script>; AlgorithmSequence::COUNT],
     settle: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     settle_single: [OnceLock<Script>; ALGORITHM_COUNT],
     call_record: OnceLock<Script>,
@@ -63,9 +63,9 @@ impl Scripts {
             revert: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             refund: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             reset: OnceLock::new(),
-            once_single: [const { OnceLock::new() }; ALGORITHM_COUNT],
-            once_batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
-            once_group: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
+            decide_once_single: [const { OnceLock::new() }; ALGORITHM_COUNT],
+            decide_once_batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            decide_once_group: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
             settle: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             settle_single: [const { OnceLock::new() }; ALGORITHM_COUNT],
             call_record: OnceLock::new(),
@@ -81,9 +81,9 @@ impl Scripts {
     }
 
     /// Returns the script that decides one hit of a call with an id.
-    pub fn once_single(&self, algorithm: &Algorithm) -> &Script {
-        self.once_single[usize::from(algorithm_number(algorithm)) - 1]
-            .get_or_init(|| Script::new(compose::once_single(algorithm)))
+    pub fn decide_once_single(&self, algorithm: &Algorithm) -> &Script {
+        self.decide_once_single[usize::from(algorithm_number(algorithm)) - 1]
+            .get_or_init(|| Script::new(compose::decide_once_single(algorithm)))
     }
 
     /// Returns the script that decides one request, whose hits have these algorithms and share one Redis value.
@@ -99,9 +99,9 @@ impl Scripts {
     }
 
     /// Returns the script that decides a call with an id, whose hits have these algorithms and share one Redis value.
-    pub fn once_group(&self, algorithms: AlgorithmSequence) -> &Script {
-        self.once_group[algorithms.index()]
-            .get_or_init(|| Script::new(compose::once_group(algorithms)))
+    pub fn decide_once_group(&self, algorithms: AlgorithmSequence) -> &Script {
+        self.decide_once_group[algorithms.index()]
+            .get_or_init(|| Script::new(compose::decide_once_group(algorithms)))
     }
 
     /// Returns the script that decides several requests of any kind, one after another.
@@ -110,8 +110,9 @@ impl Scripts {
     }
 
     /// Returns the script that decides any hits of a call with an id.
-    pub fn once_batch(&self, set: AlgorithmSet) -> &Script {
-        self.once_batch[set.index()].get_or_init(|| Script::new(compose::once_batch(set)))
+    pub fn decide_once_batch(&self, set: AlgorithmSet) -> &Script {
+        self.decide_once_batch[set.index()]
+            .get_or_init(|| Script::new(compose::decide_once_batch(set)))
     }
 
     /// Returns the script that corrects the charges of a call once.

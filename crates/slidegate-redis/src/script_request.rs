@@ -75,7 +75,7 @@ pub struct KeyedHit {
 
 /// The charge condition of a hit that blocks its key, if an earlier call has evaluated the limits of the request, and
 /// decided that the hit is charged.
-pub const DECIDED_BLOCK: ChargeWhen = ChargeWhen::Block(Block { limits: 0, extends: true });
+pub const UNCONDITIONAL_BLOCK: ChargeWhen = ChargeWhen::Block(Block { limits: 0, extends: true });
 
 impl ScriptRequest {
     /// Returns the hit of a request that charges one unit of one limit, if the limit is enforced, has no phase, and
@@ -92,7 +92,7 @@ impl ScriptRequest {
 
     /// Returns `true` if all hits are enforced, and the state of each hit is a slot of a Redis value that no other hit
     /// of the request uses.
-    pub fn has_only_enforced_slots(&self) -> bool {
+    pub fn has_enforced_hits_in_distinct_slots(&self) -> bool {
         self.hits.iter().enumerate().all(|(index, hit)| {
             hit.is_enforced()
                 && state_place(&hit.limit.algorithm()) == StatePlace::Slot
@@ -119,7 +119,7 @@ impl KeyedHit {
             ChargeWhen::Always => true,
             ChargeWhen::IfAdmitted => self.veto == Veto::Never,
             ChargeWhen::IfAdmittedAndFits => false,
-            ChargeWhen::Block(_) => self.charge == DECIDED_BLOCK,
+            ChargeWhen::Block(_) => self.charge == UNCONDITIONAL_BLOCK,
         }
     }
 
@@ -198,7 +198,7 @@ impl RedisKeyspace {
     /// Adds the Redis key to a hit, and multiplies the cost of a sampled hit by its sampling factor.
     pub fn keyed_hit(&self, hit: &Hit<'_>) -> KeyedHit {
         let sample = hit.key.redis().map_or(1, |options| options.sample().get());
-        let (key, tag) = match hit.key.counter_id().and_then(key_and_tag) {
+        let (key, tag) = match hit.key.counter_id().and_then(parse_counter_id) {
             Some((key, tag)) => (key.to_owned(), tag),
             None => (self.key(hit), compute_limit_tag(hit)),
         };
@@ -282,7 +282,7 @@ fn counter_id(key: &str, tag: u32) -> CounterId {
 }
 
 /// Returns the Redis key and the limit tag of a counter id, or `None` if the id is not from a Redis store.
-pub fn key_and_tag(name: &CounterId) -> Option<(&str, u32)> {
+pub fn parse_counter_id(name: &CounterId) -> Option<(&str, u32)> {
     let CounterId::Text(name) = name else { return None };
     let (key, tag) = name.rsplit_once(' ')?;
     Some((key, u32::from_str_radix(tag, 16).ok()?))
@@ -311,7 +311,7 @@ pub const CLUSTER_SLOT_COUNT: usize = 16_384;
 
 /// Returns the hash slot of a key. If the key has a hash tag, which is a non-empty text in its first braces, the slot
 /// depends only on the tag (Redis Cluster specification, "Hash tags").
-pub fn slot_of(key: &str) -> u16 {
+pub fn cluster_slot_of_key(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
     crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % CLUSTER_SLOT_COUNT as u16
@@ -324,7 +324,7 @@ fn tag_in_slot(slot: u16) -> u32 {
         let mut tags = vec![None; CLUSTER_SLOT_COUNT];
         let mut missing = CLUSTER_SLOT_COUNT;
         for number in 0.. {
-            let tag = &mut tags[usize::from(slot_of(&number.to_string()))];
+            let tag = &mut tags[usize::from(cluster_slot_of_key(&number.to_string()))];
             if tag.is_none() {
                 *tag = Some(number);
                 missing -= 1;

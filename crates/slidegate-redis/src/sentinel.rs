@@ -121,7 +121,7 @@ impl Sentinels {
         else {
             return RedisError::from((ErrorKind::Client, text));
         };
-        let response = failure::message_of(error);
+        let response = failure::error_message(error);
         match (class, error.kind()) {
             (RejectionClass::WrongCredentials, _) => {
                 let detail =

@@ -113,9 +113,9 @@ impl RedisStore {
         };
         let tls = ClientTls::from_files(&settings)?;
         let topology = match address.target() {
-            AddressTarget::Server(info) => ConnectionSource::to_server(&info, &tls)
+            AddressTarget::Server(info) => ConnectionSource::for_server(&info, &tls)
                 .map(|source| Topology::Single(Node::open("", source, call_settings))),
-            AddressTarget::Sentinel(target) => ConnectionSource::to_master(&target, &tls)
+            AddressTarget::Sentinel(target) => ConnectionSource::for_master(&target, &tls)
                 .map(|source| Topology::Single(Node::open("", source, call_settings))),
             AddressTarget::Cluster(seeds) => {
                 Cluster::open(seeds, tls, call_settings).map(Topology::Cluster)
@@ -170,19 +170,19 @@ impl RedisStore {
     ) -> Result<(ChargeResult, ChargeSource), StoreError> {
         reject_too_many_hits(call)?;
         let charge = self.inner.charge(self.inner.keyspace.keyed_hits(call));
-        self.counted_if(charge, |(_, source)| *source == ChargeSource::Redis).await
+        self.count_call_if(charge, |(_, source)| *source == ChargeSource::Redis).await
     }
 
     /// Runs a call and counts it. Logs its error if a value of another program caused it.
-    async fn counted<T>(
+    async fn count_call<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.counted_if(call, |_| true).await
+        self.count_call_if(call, |_| true).await
     }
 
     /// Runs a call, and counts it unless it succeeds with a result for which `is_call` returns `false`.
-    async fn counted_if<T>(
+    async fn count_call_if<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
         is_call: impl FnOnce(&T) -> bool,
@@ -276,7 +276,7 @@ impl RedisStoreInner {
             return result.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())));
         };
         let request = Arc::new(ScriptRequest { mode: ScriptMode::Take, hits });
-        let pending_charges = self.deny_cache.begin_charges(&request.hits);
+        let pending_charges = self.deny_cache.register_unconfirmed_charges(&request.hits);
         let sent_at = self.clocks.local_now();
         let reply = self
             .topology
@@ -329,10 +329,10 @@ impl Store for RedisStore {
             let results = self.inner.decide_requests_in_order_per_slot(requests).await;
             let any_charged = results.iter().any(Result::is_ok);
             results.into_iter().collect::<Result<_, _>>().map_err(|error: StoreError| {
-                if any_charged { failure::into_partial_error(error) } else { error }
+                if any_charged { failure::into_partial_call_error(error) } else { error }
             })
         };
-        self.counted(decide).await
+        self.count_call(decide).await
     }
 
     async fn charge_once_async(
@@ -344,16 +344,16 @@ impl Store for RedisStore {
         if call.is_empty() {
             return Ok(OnceResult::Decided(result_of_request_without_hits()));
         }
-        self.counted(self.inner.charge_once(call, identity)).await
+        self.count_call(self.inner.charge_once(call, identity)).await
     }
 
     async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
-        self.counted(self.inner.settle(settlement)).await
+        self.count_call(self.inner.settle(settlement)).await
     }
 
     async fn peek_async(&self, hits: &[Hit<'_>]) -> Result<Outcomes, StoreError> {
         reject_too_many_hits(hits)?;
-        self.counted(self.inner.peek(hits)).await
+        self.count_call(self.inner.peek(hits)).await
     }
 
     fn revert_later(&self, receipt: Receipt) {
@@ -365,7 +365,7 @@ impl Store for RedisStore {
         receipt: &Receipt,
         adjustment: Adjustment,
     ) -> Result<(), StoreError> {
-        self.counted(self.inner.adjust(receipt, adjustment)).await
+        self.count_call(self.inner.adjust(receipt, adjustment)).await
     }
 
     async fn change_permit_async(
@@ -373,7 +373,7 @@ impl Store for RedisStore {
         permit: &Receipt,
         change: PermitChange,
     ) -> Result<bool, StoreError> {
-        self.counted(self.inner.change_permit(permit, change)).await
+        self.count_call(self.inner.change_permit(permit, change)).await
     }
 
     fn counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
@@ -383,8 +383,8 @@ impl Store for RedisStore {
     async fn edit_async(&self, hits: &[Hit<'_>], edit: Edit) -> Result<Outcomes, StoreError> {
         reject_too_many_hits(hits)?;
         match edit {
-            Edit::Refund => self.counted(self.inner.refund(hits)).await,
-            Edit::Reset => self.counted(self.inner.reset(hits)).await,
+            Edit::Refund => self.count_call(self.inner.refund(hits)).await,
+            Edit::Reset => self.count_call(self.inner.reset(hits)).await,
         }
     }
 }

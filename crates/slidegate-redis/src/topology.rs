@@ -10,7 +10,7 @@ use crate::call::{ScriptOperation, ScriptResult};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::node::{BatchKey, Node};
-use crate::script_request::{ScriptRequest, slot_of};
+use crate::script_request::{ScriptRequest, cluster_slot_of_key};
 
 /// The servers of a store.
 pub enum Topology {
@@ -26,7 +26,7 @@ impl Topology {
     pub fn slot(&self, key: &str) -> u16 {
         match self {
             Self::Single(_) => 0,
-            Self::Cluster(_) => slot_of(key),
+            Self::Cluster(_) => cluster_slot_of_key(key),
         }
     }
 
@@ -50,7 +50,7 @@ impl Topology {
     pub fn is_breaker_open_for_key(&self, key: &str) -> bool {
         match self {
             Self::Single(node) => node.is_breaker_open(),
-            Self::Cluster(cluster) => cluster.is_breaker_open_for_slot(slot_of(key)),
+            Self::Cluster(cluster) => cluster.is_breaker_open_for_slot(cluster_slot_of_key(key)),
         }
     }
 
@@ -94,9 +94,9 @@ impl Topology {
 
     /// Makes requests to a single server wait until the returned guard is dropped. Then they share a call. Returns
     /// `None` if a call is in flight already, or if the topology is a Cluster.
-    pub fn try_hold(&self) -> Option<impl Drop> {
+    pub fn try_hold_queue(&self) -> Option<impl Drop> {
         match self {
-            Self::Single(node) => node.try_hold(BatchKey::default()),
+            Self::Single(node) => node.try_hold_queue(BatchKey::default()),
             Self::Cluster(_) => None,
         }
     }

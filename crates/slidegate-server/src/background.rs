@@ -34,7 +34,7 @@ impl BackgroundTasks {
                 log_panicked_task(name);
                 thread::sleep(TASK_RESTART_DELAY);
             }
-            tasks.record_end(name);
+            tasks.record_task_end(name);
         };
         thread::Builder::new().name(name.to_owned()).spawn(run_until_end)?;
         Ok(())
@@ -44,7 +44,7 @@ impl BackgroundTasks {
     /// the background task in the log and in `/readyz`.
     pub async fn keep_running(self, name: &'static str, run: impl AsyncFnMut()) {
         restart_on_panic(run, || log_panicked_task(name)).await;
-        self.record_end(name);
+        self.record_task_end(name);
     }
 
     /// Returns the names of the tasks that have ended although the process continues.
@@ -53,11 +53,11 @@ impl BackgroundTasks {
     }
 
     /// States that the server stops. Tasks that end from now on are not recorded.
-    pub fn expect_end(&self) {
+    pub fn expect_shutdown(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
-    fn record_end(&self, name: &'static str) {
+    fn record_task_end(&self, name: &'static str) {
         if self.is_stopping.load(Ordering::Relaxed) {
             return;
         }
@@ -117,7 +117,7 @@ mod tests {
             thread::yield_now();
         }
         assert_eq!(tasks.ended(), ["accept", "reload"]);
-        tasks.expect_end();
+        tasks.expect_shutdown();
         tasks.clone().keep_running("log", async || ()).await;
         assert_eq!(tasks.ended(), ["accept", "reload"], "the server stops");
     }

@@ -285,7 +285,7 @@ fn spawn_admin_listener(
         None,
         bounds,
     )
-    .evicting_oldest();
+    .with_eviction();
     let accept = async move || match connections.accept_connections(&socket).await {};
     tokio::spawn(tasks.keep_running("admin listener", accept));
 }

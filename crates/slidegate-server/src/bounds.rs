@@ -34,7 +34,7 @@ const MIN_DEFAULT_CONNECTIONS_PER_ADDRESS: usize = 256;
 
 /// Interval at which files are read. A process may be writing a file, so contents are used only if two successive reads
 /// are equal.
-pub const READ_INTERVAL: Duration = Duration::from_secs(1);
+pub const FILE_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of rules in an explanation of several descriptors: the rules of the domain, for each descriptor. A rule
 /// takes about half a KiB of memory.
@@ -83,7 +83,7 @@ pub const MAX_ENTRIES: usize = 1_000;
 
 /// Maximum number of limits that apply to a request with many descriptors, because the time of a decision grows with
 /// the number of limits.
-pub const MAX_HITS: usize = 1_000;
+pub const MAX_LIMITS_PER_REQUEST: usize = 1_000;
 
 /// Bounds on the keys, the records of calls, the waiting calls and the permits in the memory of this process.
 #[derive(Debug, Clone, Copy)]

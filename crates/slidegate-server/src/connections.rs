@@ -28,10 +28,10 @@ use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-pub use self::large::{CallPanicked, LargeCalls};
+pub use self::large::{LargeCallPanic, LargeCalls};
 pub use self::open_files::ConnectionSources;
 pub use self::socket::{ClientSocket, ListenSocket};
-pub use self::stream::ClientIo;
+pub use self::stream::ClientStream;
 
 use self::eviction::{EvictionSignal, OpenConnections};
 use self::per_address::{AddressSlot, ConnectionsPerAddress};
@@ -53,7 +53,7 @@ pub trait Protocol: Clone + Send + Sync + 'static {
     /// after `draining` is cancelled, because the server stops. `peer` is the address of the client.
     fn serve_stream(
         &self,
-        io: ClientIo,
+        io: ClientStream,
         peer: SocketAddr,
         draining: CancellationToken,
     ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'static;
@@ -102,7 +102,7 @@ impl<P: Protocol> Connections<P> {
 
     /// Makes the listener evict its oldest connection if the maximum number of connections is open, so that idle
     /// connections do not delay a new one. Suits listeners whose connections are short.
-    pub fn evicting_oldest(self) -> Self {
+    pub fn with_eviction(self) -> Self {
         Self { shares: None, ..self }
     }
 
@@ -143,7 +143,7 @@ impl<P: Protocol> Connections<P> {
         &self,
         shares: Option<&ConnectionsPerAddress>,
         address: IpAddr,
-    ) -> Result<Option<AddressSlot>, ShareExceeded> {
+    ) -> Result<Option<AddressSlot>, AddressLimitError> {
         let Some(shares) = shares else { return Ok(None) };
         if let Some(share) = shares.try_occupy(address) {
             return Ok(Some(share));
@@ -158,7 +158,7 @@ impl<P: Protocol> Connections<P> {
                  --max-connections-per-address if it is your proxy"
             );
         }
-        Err(ShareExceeded)
+        Err(AddressLimitError)
     }
 
     fn serve_connection(
@@ -208,7 +208,7 @@ impl<P: Protocol> Connections<P> {
 }
 
 /// The error for a connection whose address already has its maximum number of open connections.
-struct ShareExceeded;
+struct AddressLimitError;
 
 /// An accepted client connection without its byte stream: the address of the client, and the settings to serve it.
 struct AcceptedConnection<P> {
@@ -231,7 +231,8 @@ impl<P: Protocol> AcceptedConnection<P> {
 
     /// Serves the connection until it ends.
     async fn serve_until_closed(self, stream: ClientSocket) {
-        let io = match stream::open_client_io(stream, self.tls.as_ref(), self.client_timeout).await
+        let io = match stream::open_client_stream(stream, self.tls.as_ref(), self.client_timeout)
+            .await
         {
             Ok(io) => io,
             Err(error) => return debug!("{}: TLS handshake failed: {error}", self.peer),
@@ -285,9 +286,9 @@ impl ConnectionThreads {
                 let guard = thread.connections.clone();
                 // The socket moves to the runtime of the thread, because a socket wakes the runtime in which it was
                 // created.
-                let stream = socket::detach(stream);
+                let stream = socket::detach_from_runtime(stream);
                 thread.runtime.spawn(async move {
-                    match stream.and_then(socket::attach) {
+                    match stream.and_then(socket::attach_to_runtime) {
                         Ok(stream) => client(stream).await,
                         Err(error) => debug!("cannot move a connection to its thread: {error}"),
                     }

@@ -76,7 +76,7 @@ pub struct NamedCosts<'b>(
 pub struct JsonObject<T>(pub T);
 
 /// Parses the JSON text of a value. Fails with a problem and a remedy.
-type ParseValue<'b, V> = fn(&'b str) -> Result<V, String>;
+type ValueParser<'b, V> = fn(&'b str) -> Result<V, String>;
 
 /// Parses a body that [`repair_json`] has made readable. Positions in errors refer to the repaired text.
 pub fn parse<'b, T: JsonBody<'b>>(text: &'b str) -> Result<T, InvalidBody> {
@@ -222,7 +222,7 @@ fn read_named_costs<'de, D: Deserializer<'de>>(
 }
 
 /// Reads an optional field. Unlike `Option`, rejects null.
-pub fn read_some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub fn read_non_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
@@ -258,7 +258,7 @@ pub fn read_idempotency_key<'de, D: Deserializer<'de>>(
 fn read_field<'de, D: Deserializer<'de>, V>(
     deserializer: D,
     name: &str,
-    parse: ParseValue<'de, V>,
+    parse: ValueParser<'de, V>,
 ) -> Result<Option<V>, D::Error> {
     let value = parse(<&RawValue>::deserialize(deserializer)?.get());
     value.map(Some).map_err(|problem| D::Error::custom(format!("`{name}`: {problem}")))
@@ -325,7 +325,7 @@ struct MembersVisitor<'b, V> {
     /// The term for a member in error messages.
     term: &'static str,
     max_count: usize,
-    parse: ParseValue<'b, V>,
+    parse: ValueParser<'b, V>,
 }
 
 impl<'de, V> Visitor<'de> for MembersVisitor<'de, V> {

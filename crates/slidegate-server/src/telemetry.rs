@@ -41,7 +41,7 @@ pub use self::top::TopKeys;
 pub use self::traces::DecisionTracer;
 
 use self::decision_log::DecisionLog;
-use self::denial_budget::DenialBudgets;
+use self::denial_budget::DenialLogBudgets;
 use self::metrics::{LimitCounters, UnmatchedCounter};
 use self::results::LimitResult;
 use self::rule_use::RuleUse;
@@ -76,7 +76,7 @@ pub struct PolicyMetrics {
     /// The unmatched requests of each domain. Contains exactly the domains of the policy.
     unmatched: HashMap<Box<str>, UnmatchedRequests>,
     rule_use: RuleUse,
-    denial_budgets: DenialBudgets,
+    denial_budgets: DenialLogBudgets,
 }
 
 /// The requests of a domain to which no rule applies.
@@ -165,14 +165,14 @@ impl Telemetry {
             (domain.into(), UnmatchedRequests { counter, domain: index })
         });
         let unmatched = unmatched.collect();
-        let denial_budgets = DenialBudgets::new(policy.rules().len());
+        let denial_budgets = DenialLogBudgets::new(policy.rules().len());
         PolicyMetrics { limits: limits.collect(), unmatched, rule_use, denial_budgets }
     }
 
     /// Records a decision in the current trace span, if the request is traced.
     pub fn record_decision_in_span(&self, domain: &str, decision: &Decision<'_>) {
         if self.tracer.is_some() {
-            traces::record_in_current_span(domain, decision);
+            traces::record_decision_in_current_span(domain, decision);
         }
     }
 
@@ -210,7 +210,7 @@ impl Telemetry {
             let budgets = &policy_metrics.denial_budgets;
             denial_log.log_denied_request(budgets, matched_rules, decision, now());
         }
-        let mut counted_lists = CountedLists::default();
+        let mut counted_lists = TopListsOfMatch::default();
         let record_limit = |status: LimitStatus<'_>| {
             let Some(limit_result) = LimitResult::from_status(&status, decision.is_allowed())
             else {
@@ -283,19 +283,19 @@ impl PolicyMetrics {
 
 /// The lists in which the key of one match has been counted. A match is counted at most once per list, even if several
 /// limits of the rule have the same result.
-struct CountedLists {
+struct TopListsOfMatch {
     match_index: usize,
     /// One bit for each list.
     lists: u8,
 }
 
-impl Default for CountedLists {
+impl Default for TopListsOfMatch {
     fn default() -> Self {
         Self { match_index: usize::MAX, lists: 0 }
     }
 }
 
-impl CountedLists {
+impl TopListsOfMatch {
     /// Adds a list, and returns `true` if the key of the match has not been counted in it. Only the last match is
     /// remembered, because the limits of a match follow each other.
     fn insert(&mut self, match_index: usize, list: TopList) -> bool {

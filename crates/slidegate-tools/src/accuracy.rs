@@ -7,7 +7,7 @@
 use slidegate::{Quota, Timestamp};
 
 use super::exact_log::ExactLog;
-use super::key_counts::ByHash;
+use super::key_counts::KeyHashMap;
 
 /// Minimum number of exact logs before the logs of idle keys are removed.
 const MIN_EXACT_LOGS_BEFORE_CLEANUP: usize = 1024;
@@ -16,7 +16,7 @@ const MIN_EXACT_LOGS_BEFORE_CLEANUP: usize = 1024;
 /// last window.
 #[derive(Debug, Default)]
 pub struct LimitAccuracy {
-    logs: ByHash<ExactLog<1>>,
+    logs: KeyHashMap<ExactLog<1>>,
     /// The number of exact logs that triggers the next removal of the logs of idle keys.
     cleanup_threshold: usize,
     pub deviation: Deviation,

@@ -4,10 +4,11 @@
 use slidegate::Timestamp;
 
 use super::exact_log::ExactLog;
-use super::key_counts::ByHash;
+use super::key_counts::KeyHashMap;
 
 /// The lengths of the windows for which demand is measured and limits are suggested, in microseconds, shortest first.
-pub const WINDOWS_US: [u64; 5] = [1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
+pub const WINDOW_LENGTHS_US: [u64; 5] =
+    [1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 
 /// Minimum number of requests between two cleanups. A cleanup releases the memory of requests older than a day.
 const MIN_REQUESTS_BETWEEN_CLEANUPS: usize = 1024;
@@ -21,7 +22,7 @@ const MIN_TIME_BETWEEN_CLEANUPS_US: u64 = 3_600_000_000;
 pub struct Demand {
     /// The index in `clients` of each client, by the hash of its key. The map contains only indices, because a map of
     /// whole clients would take longer to grow.
-    client_indices: ByHash<u32>,
+    client_indices: KeyHashMap<u32>,
     clients: Vec<ClientDemand>,
     /// Number of requests since the last cleanup, which released the memory of requests older than a day.
     requests_since_cleanup: usize,
@@ -31,8 +32,8 @@ pub struct Demand {
 /// The requests of one client within the last day, and its maximum number of requests in a window of each length.
 #[derive(Debug, Default)]
 struct ClientDemand {
-    recent: ExactLog<{ WINDOWS_US.len() }>,
-    peaks: [u32; WINDOWS_US.len()],
+    recent: ExactLog<{ WINDOW_LENGTHS_US.len() }>,
+    peaks: [u32; WINDOW_LENGTHS_US.len()],
 }
 
 impl Demand {
@@ -58,7 +59,7 @@ impl Demand {
         &mut self.clients[client_index as usize]
     }
 
-    /// Returns the maximum number of requests of each client in any window of length [`WINDOWS_US`]`[window_index]`, in
+    /// Returns the maximum number of requests of each client in any window of length [`WINDOW_LENGTHS_US`]`[window_index]`, in
     /// ascending order.
     pub fn peaks(&self, window_index: usize) -> Vec<u32> {
         let mut peaks: Vec<u32> =
@@ -72,14 +73,14 @@ impl Demand {
     fn release_memory_of_expired_requests(&mut self, now_us: u64) {
         (self.requests_since_cleanup, self.last_cleanup_at_us) = (0, now_us);
         for client in &mut self.clients {
-            client.recent.release_memory(now_us, &WINDOWS_US);
+            client.recent.release_memory(now_us, &WINDOW_LENGTHS_US);
         }
     }
 }
 
 impl ClientDemand {
     fn add_request_of_client(&mut self, now_us: u64) {
-        let units = self.recent.add(now_us, 1, &WINDOWS_US);
+        let units = self.recent.add(now_us, 1, &WINDOW_LENGTHS_US);
         for (peak, units) in self.peaks.iter_mut().zip(units) {
             *peak = units.max(*peak);
         }
@@ -103,7 +104,7 @@ mod tests {
                 demand.record(client, Timestamp::from_secs(now));
                 requests[client as usize].push(now * 1_000_000);
             }
-            for (index, window) in WINDOWS_US.into_iter().enumerate() {
+            for (index, window) in WINDOW_LENGTHS_US.into_iter().enumerate() {
                 let peak_of_client = |requests: &Vec<u64>| {
                     let requests_in_window = |&end: &u64| {
                         requests.iter().filter(|&&at| at <= end && at + window > end).count() as u32

@@ -22,7 +22,7 @@ impl<'a> ExactDescriptors<'a> {
         let lists = rules.filter_map(|rule| Some(rule.descriptor()?.collect::<Vec<_>>()));
         let distinct: BTreeSet<Vec<&str>> = lists.collect();
         let is_known = |name: &str| {
-            is_attribute_name(name) || json_fields.other_names().any(|own| own == name)
+            is_attribute_name(name) || json_fields.other_attribute_names().any(|own| own == name)
         };
         let is_in_log = |names: &Vec<&str>| names.iter().all(|name| is_known(name));
         Self(distinct.into_iter().filter(is_in_log).collect())

@@ -42,7 +42,7 @@ const ATTRIBUTE_FIELDS: [&[&str]; VALUE_COUNT] = [
 ];
 
 /// The name in a [`FieldMapping`] that stands for the time of a request in place of an attribute.
-const TIME: &str = "time";
+const TIME_FIELD_NAME: &str = "time";
 
 /// A mapping of an attribute, or of the time, to a field: `header.x-api-key=request.headers.X-Api-Key`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub struct JsonLine {
     pub text: String,
     /// The values in the order of [`ATTRIBUTE_NAMES`].
     pub standard: [Option<Range<usize>>; VALUE_COUNT],
-    /// The values in the order of [`JsonFields::other_names`].
+    /// The values in the order of [`JsonFields::other_attribute_names`].
     pub other: Vec<Option<Range<usize>>>,
 }
 
@@ -110,7 +110,7 @@ impl JsonFields {
     pub fn new<'n>(attributes: impl Iterator<Item = &'n str>, mappings: &[FieldMapping]) -> Self {
         let mut fields = Self::default();
         for FieldMapping { attribute, field } in mappings {
-            if attribute == TIME {
+            if attribute == TIME_FIELD_NAME {
                 fields.time = Some(field.clone());
             } else if let Some(index) = line::attribute_index(attribute) {
                 fields.standard[index] = Some(field.clone());
@@ -131,7 +131,7 @@ impl JsonFields {
     }
 
     /// Returns the names of the attributes that are not in [`ATTRIBUTE_NAMES`].
-    pub fn other_names(&self) -> impl Iterator<Item = &str> {
+    pub fn other_attribute_names(&self) -> impl Iterator<Item = &str> {
         self.other.iter().map(|other| &*other.attribute)
     }
 
@@ -142,12 +142,12 @@ impl JsonFields {
         let mut parsed = JsonLine { time: self.parse_time(&line)?, ..JsonLine::default() };
         for (index, name) in ATTRIBUTE_NAMES.into_iter().enumerate() {
             let value = find_value(&line, self.standard[index].as_deref(), ATTRIBUTE_FIELDS[index]);
-            let value = value.as_deref().and_then(|value| normalize(name, value));
-            parsed.standard[index] = value.map(|value| append(&mut parsed.text, value));
+            let value = value.as_deref().and_then(|value| normalize_attribute_value(name, value));
+            parsed.standard[index] = value.map(|value| append_value(&mut parsed.text, value));
         }
         for FieldMapping { field, .. } in &self.other {
             let value = find_value(&line, Some(field), &[]);
-            let value = value.map(|value| append(&mut parsed.text, &value));
+            let value = value.map(|value| append_value(&mut parsed.text, &value));
             parsed.other.push(value);
         }
         Ok(parsed)
@@ -163,8 +163,8 @@ impl JsonFields {
 /// Returns the text of the given field, or of the first usual field that has a value.
 fn find_value(line: &Map<String, Value>, field: Option<&str>, usual: &[&str]) -> Option<String> {
     match field {
-        Some(field) => find_field(line, field).and_then(text_of),
-        None => usual.iter().find_map(|field| find_field(line, field).and_then(text_of)),
+        Some(field) => find_field(line, field).and_then(json_value_text),
+        None => usual.iter().find_map(|field| find_field(line, field).and_then(json_value_text)),
     }
 }
 
@@ -183,28 +183,28 @@ fn find_field<'v>(object: &'v Map<String, Value>, field: &str) -> Option<&'v Val
 }
 
 /// Returns the text of a value; `None` if it is missing. Of a list, such as the values of a header, the first is used.
-fn text_of(value: &Value) -> Option<String> {
+fn json_value_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if text.is_empty() || text == "-" => None,
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         Value::Bool(bool) => Some(bool.to_string()),
-        Value::Array(values) => values.first().and_then(text_of),
+        Value::Array(values) => values.first().and_then(json_value_text),
         Value::Null | Value::Object(_) => None,
     }
 }
 
 /// Returns the value of an attribute in the form that the server has: an address without its port, and a path without its
 /// query.
-fn normalize<'v>(name: &str, value: &'v str) -> Option<&'v str> {
+fn normalize_attribute_value<'v>(name: &str, value: &'v str) -> Option<&'v str> {
     match name {
-        "ip" => value.split(',').next().and_then(|first| line::without_port(first.trim())),
+        "ip" => value.split(',').next().and_then(|first| line::strip_port(first.trim())),
         "path" => Some(line::remove_query_string(value)),
         _ => Some(value),
     }
 }
 
-fn append(text: &mut String, value: &str) -> Range<usize> {
+fn append_value(text: &mut String, value: &str) -> Range<usize> {
     let begin = text.len();
     text.push_str(value);
     begin..text.len()
@@ -236,7 +236,7 @@ mod tests {
     /// Parses a line, and returns its time in milliseconds and the values of its attributes.
     fn parse(fields: &JsonFields, text: &str) -> (u64, Vec<(String, String)>) {
         let line = fields.parse(text).unwrap();
-        let names = ATTRIBUTE_NAMES.into_iter().chain(fields.other_names());
+        let names = ATTRIBUTE_NAMES.into_iter().chain(fields.other_attribute_names());
         let values = line.standard.iter().chain(&line.other);
         let pairs = names.zip(values).filter_map(|(name, range)| {
             Some((name.to_owned(), line.text[range.clone()?].to_owned()))

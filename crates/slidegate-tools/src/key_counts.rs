@@ -13,15 +13,15 @@ use foldhash::quality::RandomState;
 use serde::Serialize;
 
 /// A map from the hash of a key to a value.
-pub type ByHash<T> = HashMap<u64, T, foldhash::fast::RandomState>;
+pub type KeyHashMap<T> = HashMap<u64, T, foldhash::fast::RandomState>;
 
 /// The numbers of requests and denials of each key, up to a maximum number of keys.
 #[derive(Debug, Default)]
 pub struct KeyCounts {
     max_keys: usize,
     hasher: RandomState,
-    counts: ByHash<KeyCount>,
-    denied: ByHash<RuleKey>,
+    counts: KeyHashMap<KeyCount>,
+    denied: KeyHashMap<RuleKey>,
     /// The number of keys of each rule, indexed by the position of the rule in the policy.
     keys_of_rules: Vec<u64>,
     uncounted: u64,
@@ -99,7 +99,7 @@ impl KeyCounts {
     }
 
     /// Returns the number of keys of a rule, and the number of keys with a denial.
-    pub fn keys_and_denied_keys(&self, rule: usize) -> (u64, u64) {
+    pub fn count_keys_and_denied_keys(&self, rule: usize) -> (u64, u64) {
         let keys = self.keys_of_rules.get(rule).copied().unwrap_or_default();
         (keys, self.denied.values().filter(|key| key.rule == rule).count() as u64)
     }
@@ -141,7 +141,10 @@ mod tests {
             .iter()
             .map(|(key, count)| (key.rule, &*key.values[0].1, count.denied, count.requests));
         assert_eq!(denials.collect::<Vec<_>>(), [(1, "a", 2, 2), (0, "b", 1, 2)]);
-        assert_eq!([0, 1, 2].map(|rule| keys.keys_and_denied_keys(rule)), [(3, 2), (1, 1), (0, 0)]);
+        assert_eq!(
+            [0, 1, 2].map(|rule| keys.count_keys_and_denied_keys(rule)),
+            [(3, 2), (1, 1), (0, 0)]
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use jiff::tz::Offset;
 use slidegate::Timestamp;
 use thiserror::Error;
 
-pub use self::client::without_port;
+pub use self::client::strip_port;
 use self::client::{ClientFields, parse_client_fields};
 
 /// The values of one line of an access log. Escape sequences are not decoded: a quote in a value remains `\"`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::report::escape_control;
+use super::report::escape_control_chars;
 use super::source::is_stdin_path;
 
 /// Maximum number of characters of a log's name in the progress bar.
@@ -101,7 +101,7 @@ fn log_name(log: &Path) -> String {
         return "standard input".to_owned();
     }
     let name = log.file_name().unwrap_or(log.as_os_str());
-    let name: Vec<char> = escape_control(&name.to_string_lossy()).chars().collect();
+    let name: Vec<char> = escape_control_chars(&name.to_string_lossy()).chars().collect();
     match name.len().checked_sub(MAX_LOG_NAME_CHARS) {
         None | Some(0) => name.into_iter().collect(),
         Some(excess) => format!("…{}", name[excess + 1..].iter().collect::<String>()),

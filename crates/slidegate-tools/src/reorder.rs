@@ -49,18 +49,18 @@ impl ReorderBuffer {
 
     /// Adds a line to the buffer. The line was parsed from `text`.
     pub fn push(&mut self, text: &str, line: &Line<'_>) {
-        let batch = self.batch_of(line.time);
+        let batch = self.get_or_create_batch(line.time);
         batch.push(text, |start| LineOffsets::new(text, line, start));
     }
 
     /// Adds a line in JSON to the buffer.
     pub fn push_json_line(&mut self, line: &JsonLine) {
-        let batch = self.batch_of(line.time);
+        let batch = self.get_or_create_batch(line.time);
         batch.push(&line.text, |start| LineOffsets::from_json_line(line, start));
     }
 
     /// Returns the batch for a new line with this time.
-    fn batch_of(&mut self, time: Timestamp) -> &mut LineBatch {
+    fn get_or_create_batch(&mut self, time: Timestamp) -> &mut LineBatch {
         self.newest = self.newest.max(time);
         self.pending_lines += 1;
         let spare_batches = &mut self.spare_batches;
@@ -69,7 +69,7 @@ impl ReorderBuffer {
 
     /// Returns the lines with the earliest time if their delay is over, or if the buffer holds too many lines.
     /// Otherwise returns `None`.
-    pub fn pop_due(&mut self) -> Option<LineBatch> {
+    pub fn pop_due_batch(&mut self) -> Option<LineBatch> {
         let (earliest, _) = self.pending.first_key_value()?;
         let is_due =
             earliest.as_micros().saturating_add(self.max_delay_us) <= self.newest.as_micros();
@@ -85,7 +85,7 @@ impl ReorderBuffer {
     }
 
     /// Keeps a processed batch, so that its memory is used for later lines.
-    pub fn recycle(&mut self, mut batch: LineBatch) {
+    pub fn recycle_batch(&mut self, mut batch: LineBatch) {
         batch.text.clear();
         batch.lines.clear();
         self.spare_batches.push(batch);
@@ -127,9 +127,9 @@ mod tests {
                 "::1 - - [01/Jan/1970:00:00:0{second} +0000] \"{position} / HTTP/1.1\" 200"
             );
             buffer.push(&text, &line::parse(&text).unwrap());
-            while let Some(batch) = buffer.pop_due() {
+            while let Some(batch) = buffer.pop_due_batch() {
                 output(&batch);
-                buffer.recycle(batch);
+                buffer.recycle_batch(batch);
             }
         }
         while let Some(batch) = buffer.pop() {

@@ -16,7 +16,7 @@ use slidegate::{Algorithm, Policy, Timestamp};
 use self::accuracy::{AccuracyReport, DeviationReport};
 use self::missing_attributes::{MissingAttribute, missing_attributes};
 use self::suggestions::Suggestions;
-pub use self::table::escape_control;
+pub use self::table::escape_control_chars;
 use super::key_counts::{KeyCount, RuleKey};
 use super::stats::{LimitStats, ReplayStats, RequestCounts};
 use super::suggest::Headroom;
@@ -100,7 +100,7 @@ impl<'a> ReplayReport<'a> {
         let rules = policy.rules().iter().zip(&stats.rules);
         let rules = rules.enumerate().filter(|(_, (rule, _))| rule.domain() == domain);
         let rules = rules.map(|(index, (rule, rule_stats))| {
-            let (clients, denied) = stats.keys.keys_and_denied_keys(index);
+            let (clients, denied) = stats.keys.count_keys_and_denied_keys(index);
             let has_keys = !rule.per().entries().is_empty();
             RuleReport {
                 rule: rule.name(),
@@ -170,7 +170,7 @@ impl<'a> LimitReport<'a> {
         rule: &Rule,
         LimitStats { limit: rule_limit, counts, accuracy }: &'a LimitStats,
     ) -> Self {
-        let by_override = override_with_limit(rule, rule_limit.index());
+        let by_override = describe_override_with_limit(rule, rule_limit.index());
         let named = by_override.as_ref().map(|label| format!(" ({label})")).unwrap_or_default();
         let (limit, quota) = (rule_limit.limit(), rule_limit.limit().quota());
         Self {
@@ -199,14 +199,14 @@ impl<'a> DeniedKey<'a> {
     /// Formats a rule and its key, such as `per-ip ip=192.0.2.7`.
     fn format_rule_and_key(&self) -> String {
         let pairs =
-            self.key.iter().map(|(name, value)| format!(" {name}={}", escape_control(value)));
+            self.key.iter().map(|(name, value)| format!(" {name}={}", escape_control_chars(value)));
         pairs.fold(self.rule.to_owned(), |text, pair| text + &pair)
     }
 }
 
 /// Returns the override of a rule that has the limit with this index, such as ``override `pro` ``; `None` if the rule itself
 /// has it.
-fn override_with_limit(rule: &Rule, limit_index: usize) -> Option<String> {
+fn describe_override_with_limit(rule: &Rule, limit_index: usize) -> Option<String> {
     let has_limit = |other: &Override| {
         other.settings().limits().iter().any(|limit| limit.index() == limit_index)
     };

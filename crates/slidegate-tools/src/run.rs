@@ -84,7 +84,7 @@ impl<'a> Replay<'a> {
 
     /// Reads the attributes of lines in JSON from these fields.
     pub fn with_json_fields(self, json_fields: JsonFields) -> Self {
-        let json_names = json_fields.other_names().map(Into::into).collect();
+        let json_names = json_fields.other_attribute_names().map(Into::into).collect();
         Self { json_fields, json_names, ..self }
     }
 
@@ -127,7 +127,7 @@ impl<'a> Replay<'a> {
             let line = line::parse(&text).map_err(|error| at_line(error.to_string()))?;
             self.reorder_buffer.push(&text, &line);
         }
-        while let Some(batch) = self.reorder_buffer.pop_due() {
+        while let Some(batch) = self.reorder_buffer.pop_due_batch() {
             self.replay_line_batch(batch);
         }
         Ok(())
@@ -146,7 +146,7 @@ impl<'a> Replay<'a> {
         let names = std::mem::take(&mut self.json_names);
         batch.lines(&names).for_each(|line| self.replay_request(&line));
         self.json_names = names;
-        self.reorder_buffer.recycle(batch);
+        self.reorder_buffer.recycle_batch(batch);
     }
 
     fn replay_request(&mut self, line: &Line<'_>) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use slidegate::Timestamp;
 use slidegate::limit::MAX_UNITS;
 
-use super::demand::{Demand, WINDOWS_US};
+use super::demand::{Demand, WINDOW_LENGTHS_US};
 
 /// The shares of clients that suggested limits may deny, in thousandths of all clients.
 pub const DENIABLE_CLIENTS_PER_MILLE: [u64; 3] = [1, 10, 50];
@@ -22,16 +22,16 @@ pub struct Headroom(pub u64);
 
 /// Suggested limits for one window length: one for each share of clients that may be denied.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Suggestion {
+pub struct SuggestedWindowLimits {
     pub window: Duration,
     pub clients: u64,
     /// One limit for each share of clients in [`DENIABLE_CLIENTS_PER_MILLE`].
-    pub choices: [LimitChoice; DENIABLE_CLIENTS_PER_MILLE.len()],
+    pub choices: [SuggestedLimit; DENIABLE_CLIENTS_PER_MILLE.len()],
 }
 
 /// A limit that denies at most a given share of the clients.
 #[derive(Debug, PartialEq, Eq)]
-pub struct LimitChoice {
+pub struct SuggestedLimit {
     pub per_mille: u64,
     /// Number of clients that may be denied: the share of all clients, rounded down.
     pub max_denied: u64,
@@ -45,10 +45,10 @@ pub struct LimitChoice {
     pub still_denied: u64,
 }
 
-impl Suggestion {
+impl SuggestedWindowLimits {
     /// Suggests limits for each window length that does not exceed the length of the log.
     pub fn from_demand(demand: &Demand, log_length: Duration, headroom: Headroom) -> Vec<Self> {
-        let windows = WINDOWS_US.map(Duration::from_micros).into_iter().enumerate();
+        let windows = WINDOW_LENGTHS_US.map(Duration::from_micros).into_iter().enumerate();
         windows
             .filter(|(_, window)| *window <= log_length)
             .filter_map(|(window_index, window)| {
@@ -61,7 +61,7 @@ impl Suggestion {
     /// window, in ascending order. Returns `None` if there are no clients.
     fn from_client_peaks(peaks: &[u32], window: Duration, headroom: Headroom) -> Option<Self> {
         let [.., _] = peaks else { return None };
-        let choice = |per_mille| LimitChoice::from_client_peaks(peaks, per_mille, headroom);
+        let choice = |per_mille| SuggestedLimit::from_client_peaks(peaks, per_mille, headroom);
         Some(Self {
             window,
             clients: peaks.len() as u64,
@@ -70,7 +70,7 @@ impl Suggestion {
     }
 }
 
-impl LimitChoice {
+impl SuggestedLimit {
     fn from_client_peaks(peaks: &[u32], per_mille: u64, headroom: Headroom) -> Self {
         let max_denied = peaks.len() as u64 * per_mille / 1000;
         let max = peaks[peaks.len() - 1 - max_denied as usize].into();
@@ -122,8 +122,8 @@ pub fn log_length(span: Option<(Timestamp, Timestamp)>) -> Duration {
 
 /// Returns `true` if a log of length `log_length` is shorter than at least one of the windows for which limits are
 /// suggested.
-pub fn is_too_short(log_length: Duration) -> bool {
-    WINDOWS_US.into_iter().any(|window_us| Duration::from_micros(window_us) > log_length)
+pub fn is_log_too_short(log_length: Duration) -> bool {
+    WINDOW_LENGTHS_US.into_iter().any(|window_us| Duration::from_micros(window_us) > log_length)
 }
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
         ) {
             peaks.sort_unstable();
             let denied = |max: u64| peaks.iter().filter(|&&peak| u64::from(peak) > max).count() as u64;
-            let suggestion = Suggestion::from_client_peaks(&peaks, ONE_MINUTE, Headroom(headroom)).unwrap();
+            let suggestion = SuggestedWindowLimits::from_client_peaks(&peaks, ONE_MINUTE, Headroom(headroom)).unwrap();
             for choice in suggestion.choices {
                 let is_within_share = |max| denied(max) * 1000 <= peaks.len() as u64 * choice.per_mille;
                 let smallest = (0..).find(|&max| is_within_share(max));
@@ -178,7 +178,8 @@ mod tests {
     #[test]
     fn denied_share_below_one_client_denies_no_client() {
         let peaks: Vec<u32> = (1..=350).collect();
-        let suggestion = Suggestion::from_client_peaks(&peaks, ONE_MINUTE, Headroom(20)).unwrap();
+        let suggestion =
+            SuggestedWindowLimits::from_client_peaks(&peaks, ONE_MINUTE, Headroom(20)).unwrap();
         let choices =
             suggestion.choices.map(|choice| (choice.max_denied, choice.max, choice.suggested));
         assert_eq!(choices, [(0, 350, 500), (3, 347, 500), (17, 333, 400)]);

@@ -21,7 +21,7 @@ impl Clone for CheckedNames {
 
 impl CheckedNames {
     /// Returns whether the policy with this id has been compared last.
-    pub fn is_current(&self, policy_id: u64) -> bool {
+    pub fn is_policy_checked(&self, policy_id: u64) -> bool {
         self.policy_id.load(Ordering::Relaxed) == policy_id
     }
 
@@ -35,12 +35,12 @@ impl CheckedNames {
     }
 
     /// Returns whether a rule needs one of these extractors, and no warning about its value has been logged.
-    pub fn needs_any(&self, extractors: u64) -> bool {
+    pub fn needs_any_extractor(&self, extractors: u64) -> bool {
         self.needed_extractors.load(Ordering::Relaxed) & extractors != 0
     }
 
     /// Removes an extractor from the needed ones. Returns whether it was one of them.
-    pub fn remove_needed(&self, extractor: u64) -> bool {
+    pub fn remove_needed_extractor(&self, extractor: u64) -> bool {
         self.needed_extractors.fetch_and(!extractor, Ordering::Relaxed) & extractor != 0
     }
 }

@@ -35,7 +35,7 @@ pub type InvalidCostReason = Cow<'static, str>;
 impl CostSource {
     /// Returns the unnamed cost of a request in units. If the layer reads the cost from a header and the header is
     /// missing, the cost is 1.
-    pub fn read(&self, head: RequestHead<'_>) -> Result<u64, InvalidCostReason> {
+    pub fn read_cost(&self, head: RequestHead<'_>) -> Result<u64, InvalidCostReason> {
         match self {
             Self::One => Ok(1),
             Self::Function(cost) => Ok(cost(head)),

@@ -107,7 +107,7 @@ where
                     };
                     let mut admission = Admission::default();
                     let head = RequestHead::from(&parts);
-                    match this.config.admit(&mut decision, head, &mut admission) {
+                    match this.config.admit_request(&mut decision, head, &mut admission) {
                         Ok(()) => {
                             let mut request = Request::from_parts(parts, body);
                             this.config.add_reservation(&mut admission, &mut request);

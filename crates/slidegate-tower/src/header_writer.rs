@@ -52,7 +52,7 @@ impl HeaderWriter {
     }
 
     /// Sets the values of the rate-limit headers for an allowed request.
-    pub fn set_values(&self, decision: &Decision<'_>, values: &mut HeaderValues) {
+    pub fn set_header_values(&self, decision: &Decision<'_>, values: &mut HeaderValues) {
         self.for_each_header_value(decision, JitterSample::NONE, |index, value| {
             if let Some(slot) = values.0.get_mut(index) {
                 *slot = Some(value);

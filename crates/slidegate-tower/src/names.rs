@@ -13,11 +13,11 @@ use crate::costs::CostSource;
 use crate::extract::Attributes;
 use crate::request_options::RequestOptions;
 
-const NEVER_APPLIES: &str = "the rule never applies";
+const RULE_NEVER_APPLIES: &str = "the rule never applies";
 const DENIES_EACH_REQUEST: &str = "the rule denies each request";
 const ATTRIBUTE_NEVER_COUNTED: &str = "the rule never counts by it";
 const OVERRIDE_NEVER_APPLIES: &str = "an override of the rule never applies";
-const MEETS_CONDITION: &str = "each request meets the condition `not`";
+const EACH_REQUEST_MEETS_CONDITION: &str = "each request meets the condition `not`";
 
 /// The names of a layer that do not fit the policy, so that a limit never applies. Returned by
 /// [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) and
@@ -60,7 +60,7 @@ pub fn check_names(
     let domain = attributes.policy_domain();
     let domains: Vec<&str> = policy.domains().collect();
     let Some(names) = policy.domain_names(domain) else {
-        let remedy = format_remedy("domains", &domains, most_similar(domain, &domains));
+        let remedy = format_remedy("domains", &domains, most_similar_name(domain, &domains));
         let problem =
             format!("domain `{domain}`: no rule has this domain, so no limit applies{remedy}");
         // A policy without any rule is no problem, because no name is misspelt.
@@ -113,14 +113,14 @@ struct AttributeChecker<'c> {
 }
 
 /// The rules that use an attribute that no extractor provides, and the consequence for the first of them.
-type UsesOfAttribute<'c> = (Vec<&'c str>, &'static str);
+type UnprovidedAttributeUses<'c> = (Vec<&'c str>, &'static str);
 
 impl<'c> AttributeChecker<'c> {
     /// Returns one problem for each attribute that rules use and no extractor provides.
     fn find_problems(&self, domain: &str) -> Vec<String> {
-        let mut unprovided: BTreeMap<String, UsesOfAttribute<'_>> = BTreeMap::new();
+        let mut unprovided: BTreeMap<String, UnprovidedAttributeUses<'_>> = BTreeMap::new();
         for rule in enforced_rules(self.policy, domain) {
-            for (name, effect) in self.find_unprovided(rule) {
+            for (name, effect) in self.find_unprovided_attributes(rule) {
                 let (rules, _) = unprovided.entry(name).or_insert((Vec::new(), effect));
                 if rules.last() != Some(&rule.name()) {
                     rules.push(rule.name());
@@ -130,7 +130,7 @@ impl<'c> AttributeChecker<'c> {
         unprovided.iter().map(|(name, uses)| self.format_problem(name, uses)).collect()
     }
 
-    fn format_problem(&self, name: &str, (rules, effect): &UsesOfAttribute<'_>) -> String {
+    fn format_problem(&self, name: &str, (rules, effect): &UnprovidedAttributeUses<'_>) -> String {
         let rule = rules.first().unwrap_or(&"");
         let others = match rules.len() {
             0 | 1 => String::new(),
@@ -138,8 +138,8 @@ impl<'c> AttributeChecker<'c> {
         };
         let names = || name.split('|').filter(|name| !self.has_extractor(name));
         let similar = names()
-            .find_map(|name| most_similar(name, &self.unused))
-            .or_else(|| names().find_map(|name| most_similar(name, &self.extractors)));
+            .find_map(|name| most_similar_name(name, &self.unused))
+            .or_else(|| names().find_map(|name| most_similar_name(name, &self.extractors)));
         let remedy = format_remedy("extractors", &self.extractors, similar);
         let unused = match &*self.unused {
             [] => String::new(),
@@ -151,7 +151,7 @@ impl<'c> AttributeChecker<'c> {
     }
 
     /// Returns the attributes that a rule uses and no extractor provides, each with the consequence.
-    fn find_unprovided(&self, rule: &'c Rule) -> Vec<(String, &'static str)> {
+    fn find_unprovided_attributes(&self, rule: &'c Rule) -> Vec<(String, &'static str)> {
         let entries = rule.per().entries().iter().filter_map(|entry| {
             let is_any_provided = entry.names().any(|name| self.has_extractor(name));
             let effect = match rule.when_missing() {
@@ -159,17 +159,20 @@ impl<'c> AttributeChecker<'c> {
                     ATTRIBUTE_NEVER_COUNTED
                 }
                 _ if is_any_provided => return None,
-                WhenMissing::Skip => NEVER_APPLIES,
+                WhenMissing::Skip => RULE_NEVER_APPLIES,
                 WhenMissing::Deny => DENIES_EACH_REQUEST,
             };
             Some((entry.to_string(), effect))
         });
-        let own = rule.when().conditions().map(|condition| with_effect(condition, NEVER_APPLIES));
+        let own = rule
+            .when()
+            .conditions()
+            .map(|condition| condition_name_and_effect(condition, RULE_NEVER_APPLIES));
         let of_overrides = rule.overrides().iter().flat_map(|other| other.when().conditions());
-        let of_overrides =
-            of_overrides.map(|condition| with_effect(condition, OVERRIDE_NEVER_APPLIES));
+        let of_overrides = of_overrides
+            .map(|condition| condition_name_and_effect(condition, OVERRIDE_NEVER_APPLIES));
         let of_descriptor =
-            rule.descriptor().into_iter().flatten().map(|name| (name, NEVER_APPLIES));
+            rule.descriptor().into_iter().flatten().map(|name| (name, RULE_NEVER_APPLIES));
         let names = own.chain(of_overrides).chain(of_descriptor);
         let names = names.filter(|(name, _)| !self.has_extractor(name));
         entries.chain(names.map(|(name, effect)| (name.to_owned(), effect))).collect()
@@ -184,16 +187,16 @@ impl<'c> AttributeChecker<'c> {
     /// Returns whether an alternative of `per` is probably misspelt: no extractor provides it, but an extractor that no
     /// rule uses has a similar name. An alternative without a similar extractor may belong to another service.
     fn is_misspelt(&self, name: &str) -> bool {
-        !self.has_extractor(name) && most_similar(name, &self.unused).is_some()
+        !self.has_extractor(name) && most_similar_name(name, &self.unused).is_some()
     }
 }
 
 /// Returns the name of a condition with the consequence if no request has the attribute.
-fn with_effect<'r>(
+fn condition_name_and_effect<'r>(
     (name, condition): (&'r str, &Condition),
     effect_if_unmet: &'static str,
 ) -> (&'r str, &'static str) {
-    (name, if condition.is_negated() { MEETS_CONDITION } else { effect_if_unmet })
+    (name, if condition.is_negated() { EACH_REQUEST_MEETS_CONDITION } else { effect_if_unmet })
 }
 
 /// Returns the costs of a layer that no rule of its domain charges.
@@ -206,7 +209,7 @@ fn find_cost_problems(
     let unknown = attributes.cost_names().filter(|cost| !names.has_cost(cost));
     let mut problems: Vec<String> = unknown
         .map(|cost| {
-            let remedy = format_remedy("costs", &costs, most_similar(cost, &costs));
+            let remedy = format_remedy("costs", &costs, most_similar_name(cost, &costs));
             format!("cost `{cost}`: no rule charges it, so it has no effect{remedy}")
         })
         .collect();
@@ -219,7 +222,7 @@ fn find_cost_problems(
     problems
 }
 
-fn most_similar<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+fn most_similar_name<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
     most_similar_word(word, known.iter().copied())
 }
 

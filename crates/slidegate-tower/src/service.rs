@@ -51,7 +51,7 @@ impl<R> LayerConfig<R> {
     /// Sets the empty `admission` of an allowed request, or returns the response to a denied or malformed request as
     /// `Err`. The decision and the admission are passed by reference, because they are large. If the charge may be
     /// settled or reverted, the decision moves into the settle guard, and `decision` becomes `Uncounted`.
-    pub(crate) fn admit<ResBody>(
+    pub(crate) fn admit_request<ResBody>(
         &self,
         decision: &mut BackendDecision<'_>,
         head: RequestHead<'_>,
@@ -73,7 +73,7 @@ impl<R> LayerConfig<R> {
                 if !decision.is_allowed() {
                     return Err(self.new_denial_response(decision, head));
                 }
-                self.header_writer.set_values(decision, &mut admission.header_values);
+                self.header_writer.set_header_values(decision, &mut admission.header_values);
                 if let Some(permit) = decision.permit() {
                     admission.permit = Some(HeldPermit::new(self.backend.clone(), permit));
                 }
@@ -182,7 +182,8 @@ where
         let head = RequestHead::from(&request);
         let mut decision = config.backend.decide(&config.options, head);
         let mut admission = Admission::default();
-        let result = decision.as_mut().map(|decision| config.admit(decision, head, &mut admission));
+        let result =
+            decision.as_mut().map(|decision| config.admit_request(decision, head, &mut admission));
         // The decision borrows from the configuration, which then moves into the response future.
         drop(decision);
         match result {

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use additive::{Additive, BucketLayout};
 pub use any_counter::AnyAdditive;
 pub(crate) use any_counter::{AnyCounter, with_counter};
-pub(crate) use counter::MAX_LEAD_US;
+pub(crate) use counter::MAX_AHEAD_OF_CLOCK_US;
 pub use counter::{ChargeEffect, Counter};
 pub use fixed_window::{Align, FixedWindow};
 pub use sliding_buckets::{MAX_BUCKETS, SlidingBuckets};

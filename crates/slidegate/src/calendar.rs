@@ -257,10 +257,10 @@ impl Calendar {
 
     /// Returns the phase: the number of microseconds that is added to a time to get the counter time.
     pub(crate) fn phase_us(&self, time: Timestamp) -> u64 {
-        self.phase_of(&self.span(time))
+        self.phase_of_period_us(&self.span(time))
     }
 
-    fn phase_of(&self, span: &PeriodSpan) -> u64 {
+    fn phase_of_period_us(&self, span: &PeriodSpan) -> u64 {
         ((span.number + 1) * self.0.period.window_us()).saturating_sub(span.end_us)
     }
 
@@ -274,8 +274,8 @@ impl Calendar {
         } else {
             (current, next)
         };
-        let phase_us = self.phase_of(&before);
-        let step_us = self.phase_of(&after).saturating_sub(phase_us);
+        let phase_us = self.phase_of_period_us(&before);
+        let step_us = self.phase_of_period_us(&after).saturating_sub(phase_us);
         // Time zones change their offset at whole seconds, so the phase grows by whole seconds.
         let to_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         PeriodBoundary {
@@ -293,10 +293,10 @@ impl Calendar {
         number: u64,
     ) -> Timestamp {
         let window_us = self.0.period.window_us();
-        let own = civil::span_of_number(self.0, counter_time.as_micros() / window_us);
-        let time_us = counter_time.as_micros().saturating_sub(self.phase_of(&own));
-        let later = civil::span_of_number(self.0, number);
-        Timestamp::from_micros(time_us.saturating_add(self.phase_of(&later)))
+        let own = civil::period_with_number(self.0, counter_time.as_micros() / window_us);
+        let time_us = counter_time.as_micros().saturating_sub(self.phase_of_period_us(&own));
+        let later = civil::period_with_number(self.0, number);
+        Timestamp::from_micros(time_us.saturating_add(self.phase_of_period_us(&later)))
     }
 
     /// Returns the period that contains a time. Reads the rules of the time zone only if the last decision was in another
@@ -304,7 +304,7 @@ impl Calendar {
     fn span(&self, time: Timestamp) -> PeriodSpan {
         match self.0.cache.current() {
             Some(span) if span.contains(time.as_micros()) => span,
-            _ => self.compute_spans(time)[1],
+            _ => self.compute_periods(time)[1],
         }
     }
 
@@ -312,12 +312,12 @@ impl Calendar {
     fn spans(&self, time: Timestamp) -> [PeriodSpan; 3] {
         match self.0.cache.latest() {
             Some(spans) if spans[1].contains(time.as_micros()) => spans,
-            _ => self.compute_spans(time),
+            _ => self.compute_periods(time),
         }
     }
 
-    fn compute_spans(&self, time: Timestamp) -> [PeriodSpan; 3] {
-        let spans = civil::spans_around(self.0, time.as_micros());
+    fn compute_periods(&self, time: Timestamp) -> [PeriodSpan; 3] {
+        let spans = civil::periods_around(self.0, time.as_micros());
         self.0.cache.replace(&spans);
         spans
     }

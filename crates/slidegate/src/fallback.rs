@@ -196,7 +196,7 @@ impl InMemoryFallback {
                 .is_ok()
         };
         if has_expired && cleared(needed_until) {
-            let evicted = self.counts.swap(None).map_or(0, |counts| evicted_records_of(&counts));
+            let evicted = self.counts.swap(None).map_or(0, |counts| evicted_record_count(&counts));
             self.evicted_call_records.fetch_add(evicted, Ordering::Relaxed);
         }
     }
@@ -232,11 +232,11 @@ impl InMemoryFallback {
 
     /// Returns the number of records of calls that were evicted before they expired, since the start.
     pub(crate) fn evicted_call_records(&self) -> u64 {
-        let current = self.local_counts().map_or(0, |counts| evicted_records_of(&counts));
+        let current = self.local_counts().map_or(0, |counts| evicted_record_count(&counts));
         self.evicted_call_records.load(Ordering::Relaxed) + current
     }
 }
 
-fn evicted_records_of(counts: &LocalCounts) -> u64 {
+fn evicted_record_count(counts: &LocalCounts) -> u64 {
     counts.call_records().evicted_records()
 }

@@ -35,7 +35,7 @@ use attributes::DescriptorAttributes;
 use declared_attributes::DeclaredAttributes;
 use index::{CandidateRules, RuleIndex};
 use name_map::NameMap;
-use normalization::{Normalization, Normalizations};
+use normalization::{DomainNormalization, Normalizations};
 use route::Routes;
 use rule_sets::RuleSets;
 
@@ -90,9 +90,9 @@ struct DomainRules {
     /// Index of the rule with `limits: requested`, which enforces the limits that descriptors contain. No other rule
     /// applies to a descriptor with a limit. `None` if the domain has no such rule, or if the mode of the rule is
     /// `off`.
-    requested_rule: Option<u32>,
+    requested_limits_rule: Option<u32>,
     names: DomainNames,
-    normalization: Normalization,
+    normalization: DomainNormalization,
 }
 
 impl Policy {
@@ -111,11 +111,11 @@ impl Policy {
         }
         let mut by_domain = NameMap::default();
         for (domain, rules) in rules_by_domain {
-            let declared = declared_attributes.for_domain(&domain);
+            let declared = declared_attributes.names_for_domain(&domain);
             let all = rules.iter().map(|(_, rule)| *rule);
             let uses_hosts = all.clone().any(Rule::uses_host_attributes);
             let names = DomainNames::new(all, declared, !routes.is_empty());
-            let normalization = Normalization::new(&normalizations, &domain, uses_hosts);
+            let normalization = DomainNormalization::new(&normalizations, &domain, uses_hosts);
             by_domain.insert(domain, DomainRules::new(&rules, names, normalization));
         }
         let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
@@ -241,21 +241,21 @@ impl Policy {
             let new_match =
                 |rule_index, rule| Match::new(rule_index, rule, descriptor_index, descriptor);
             let mut candidates = CandidateRules::default();
-            for candidate in domain.index.find_candidates(&attributes, &mut candidates) {
+            for candidate in domain.index.find_candidate_rules(&attributes, &mut candidates) {
                 let rule = &self.rules.all[candidate.rule_index as usize];
                 if rule.check_descriptor(&attributes, candidate.met_condition).is_ok() {
                     matched_rules.push(new_match(candidate.rule_index, rule), |rule_match| {
-                        rule.complete_match(&attributes, rule_match)
+                        rule.fill_in_match(&attributes, rule_match)
                     });
                 }
             }
-            if let Some((rule_index, rule)) = self.requested_rule(domain, descriptor) {
+            if let Some((rule_index, rule)) = self.requested_limits_rule(domain, descriptor) {
                 let mut other_matches = matched_rules.matches.drain(first_match..);
                 let same_counter =
                     other_matches.find(|other| other.counts_only_this_descriptor(&attributes));
                 drop(other_matches);
                 matched_rules.push(new_match(rule_index, rule), |rule_match| {
-                    rule.complete_requested_match(&attributes, same_counter, rule_match)
+                    rule.fill_in_requested_limit_match(&attributes, same_counter, rule_match)
                 });
             }
         }
@@ -264,12 +264,12 @@ impl Policy {
 
     /// Returns the rule with `limits: requested` of a domain, with its index, if the descriptor contains a limit. In
     /// this case, no other rule applies to the descriptor.
-    fn requested_rule(
+    fn requested_limits_rule(
         &self,
         domain: &DomainRules,
         descriptor: &Descriptor<'_>,
     ) -> Option<(u32, &Rule)> {
-        let rule_index = domain.requested_rule.filter(|_| descriptor.limit.is_some())?;
+        let rule_index = domain.requested_limits_rule.filter(|_| descriptor.limit.is_some())?;
         Some((rule_index, &self.rules.all[rule_index as usize]))
     }
 
@@ -296,7 +296,7 @@ impl Policy {
             let Some(domain) = self.by_domain.get(request.domain) else { return Vec::new() };
             let normalized = domain.normalization.normalize(descriptor);
             let attributes = domain.attributes(descriptor, normalized.as_deref(), &self.routes);
-            let requested_rule = self.requested_rule(domain, descriptor);
+            let requested_limits_rule = self.requested_limits_rule(domain, descriptor);
             let rules =
                 (0..).zip(&*self.rules.all).filter(|(_, rule)| *rule.domain == *request.domain);
             let explained = rules.map(|(rule_index, rule)| {
@@ -308,8 +308,8 @@ impl Policy {
                         let mut own = Match::new(rule_index, rule, descriptor_index, descriptor);
                         let checked = rule.check_descriptor(&attributes, None);
                         let completed =
-                            checked.and_then(|()| rule.complete_match(&attributes, &mut own));
-                        match (completed, requested_rule) {
+                            checked.and_then(|()| rule.fill_in_match(&attributes, &mut own));
+                        match (completed, requested_limits_rule) {
                             (Ok(()), Some((_, other))) => Err(NoMatchReason::Replaced(&other.name)),
                             (completed, _) => completed.map(|()| own),
                         }
@@ -338,13 +338,13 @@ impl Policy {
 
 impl DomainRules {
     /// Creates the rules of one domain. Each rule in `rules` comes with its index in the policy.
-    fn new(rules: &[(u32, &Rule)], names: DomainNames, normalization: Normalization) -> Self {
+    fn new(rules: &[(u32, &Rule)], names: DomainNames, normalization: DomainNormalization) -> Self {
         let (requested, others): (Vec<_>, Vec<_>) =
             rules.iter().copied().partition(|(_, rule)| rule.is_for_requested_limits);
         let requested = requested.iter().find(|(_, rule)| rule.settings.mode != Mode::Off);
         Self {
             index: RuleIndex::new(&others),
-            requested_rule: requested.map(|(rule_index, _)| *rule_index),
+            requested_limits_rule: requested.map(|(rule_index, _)| *rule_index),
             names,
             normalization,
         }

@@ -91,7 +91,7 @@ pub use error::{RejectionClass, StoreError};
 pub use memory::MemoryStore;
 pub use one_or_many::OneOrMany;
 pub use settlement::{CallSettlement, OnceResult, SettleResult};
-pub(crate) use store_kind::decide_now;
+pub(crate) use store_kind::block_on_sync_store;
 pub(crate) use store_kind::poll_once;
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
 

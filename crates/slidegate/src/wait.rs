@@ -35,7 +35,7 @@ pub(crate) use counters::{WaitCounters, denying_counters, vetoing_counters};
 pub use options::{WaitOptions, WaitStats};
 pub(crate) use pause::{PauseEnd, Timer};
 
-use queues::{Place, QueueFull, Turn, WaitEnd, WaitQueues};
+use queues::{QueueFull, QueuePlace, QueueTurn, WaitEnd, WaitQueues};
 
 /// The precision of timers, and the shortest sleep between two decisions about a call. A timer may fire early by this
 /// much, so a wait may also end late by this much.
@@ -72,7 +72,7 @@ pub(crate) struct Wait<'q> {
     /// Whether the call waits until its deadline for units that settlements may return.
     waits_for_settlements: bool,
     jitter: Jitter,
-    place: Place<'q>,
+    place: QueuePlace<'q>,
     state: State,
     has_paused: bool,
     /// The next interval between two decisions if the time at which the call fits is not known.
@@ -92,7 +92,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 enum PeekReason {
     QueueFull,
-    /// Earlier calls wait for the same counters. Contains the time that [`Turn::Later`] contains.
+    /// Earlier calls wait for the same counters. Contains the time that [`QueueTurn::Later`] contains.
     Behind(Option<Instant>),
 }
 
@@ -110,7 +110,7 @@ impl<'q> Wait<'q> {
             deadline: max_wait.and_then(|wait| now.checked_add(wait)),
             waits_for_settlements: false,
             jitter: queues.options().jitter,
-            place: Place::new(queues, request_bytes),
+            place: QueuePlace::new(queues, request_bytes),
             state: State::Ready,
             has_paused: false,
             retry_interval: MIN_RETRY_INTERVAL,
@@ -119,7 +119,7 @@ impl<'q> Wait<'q> {
 
     /// Sets whether the call waits until its deadline, because settlements of other calls may return units.
     #[cfg(feature = "policy")]
-    pub(crate) fn for_settlements(self, waits_for_settlements: bool) -> Self {
+    pub(crate) fn with_wait_for_settlements(self, waits_for_settlements: bool) -> Self {
         Self { waits_for_settlements, ..self }
     }
 
@@ -134,12 +134,12 @@ impl<'q> Wait<'q> {
             State::Pausing(until) => return Step::Pause(until),
             State::Peeking(_) => return Step::Peek,
         }
-        let reason = match self.place.turn(counters) {
-            Ok(Turn::Now) => return Step::Check,
-            Ok(Turn::Later(_)) if self.has_paused && !self.is_over(now) => {
+        let reason = match self.place.check_turn(counters) {
+            Ok(QueueTurn::Now) => return Step::Check,
+            Ok(QueueTurn::Later(_)) if self.has_paused && !self.is_past_deadline(now) => {
                 return Step::Pause(self.deadline);
             }
-            Ok(Turn::Later(wakes_at)) => PeekReason::Behind(wakes_at),
+            Ok(QueueTurn::Later(wakes_at)) => PeekReason::Behind(wakes_at),
             Err(QueueFull) => PeekReason::QueueFull,
         };
         self.state = State::Peeking(reason);
@@ -159,8 +159,8 @@ impl<'q> Wait<'q> {
         }
         let fits_after = decision.retry_after();
         let sleep = match fits_after {
-            Some(wait) if self.is_in_time(now, wait) => self.jitter.draw().extend(wait),
-            _ if self.waits_for_other_calls(&decision) && !self.is_over(now) => {
+            Some(wait) if self.fits_before_deadline(now, wait) => self.jitter.draw().extend(wait),
+            _ if self.waits_for_other_calls(&decision) && !self.is_past_deadline(now) => {
                 self.next_retry_interval()
             }
             _ => return Some(self.end(WaitEnd::TimedOut, now, decision)),
@@ -168,7 +168,7 @@ impl<'q> Wait<'q> {
         let remaining = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
         let sleep = remaining.map_or(sleep, |remaining| sleep.min(remaining)).max(TIMER_PRECISION);
         let wakes_at = now.checked_add(sleep);
-        let fits_at = fits_after.filter(|wait| self.is_in_time(now, *wait)).and(wakes_at);
+        let fits_at = fits_after.filter(|wait| self.fits_before_deadline(now, *wait)).and(wakes_at);
         self.state = match self.place.prepare_sleep(fits_at, denying) {
             Ok(true) => State::Pausing(wakes_at),
             Ok(false) => State::Ready,
@@ -201,7 +201,9 @@ impl<'q> Wait<'q> {
         let end = match reason {
             PeekReason::QueueFull => WaitEnd::NeverWaited,
             PeekReason::Behind(_) if self.has_paused => WaitEnd::TimedOut,
-            PeekReason::Behind(_) if wait.is_none_or(|wait| !self.is_in_time(now, wait)) => {
+            PeekReason::Behind(_)
+                if wait.is_none_or(|wait| !self.fits_before_deadline(now, wait)) =>
+            {
                 WaitEnd::NeverWaited
             }
             PeekReason::Behind(_) => {
@@ -226,7 +228,7 @@ impl<'q> Wait<'q> {
         }
     }
 
-    pub(crate) fn place(&self) -> &Place<'q> {
+    pub(crate) fn place(&self) -> &QueuePlace<'q> {
         &self.place
     }
 
@@ -251,12 +253,12 @@ impl<'q> Wait<'q> {
         RETRY_JITTER.draw().extend(interval)
     }
 
-    fn is_over(&self, now: Instant) -> bool {
+    fn is_past_deadline(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
     /// Returns whether a call that fits after `wait` fits within its maximum wait.
-    fn is_in_time(&self, now: Instant, wait: Duration) -> bool {
+    fn fits_before_deadline(&self, now: Instant, wait: Duration) -> bool {
         let fits_at = now.checked_add(wait);
         self.deadline.is_none_or(|deadline| {
             fits_at.is_some_and(|fits_at| fits_at <= deadline + TIMER_PRECISION)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use slidegate::policy::file::{
-    MAX_DOMAIN_LIMITS, MAX_POLICY_BYTES, MAX_ROUTES, MAX_RULES, MAX_SCOPES,
+    MAX_DOMAIN_LIMITS, MAX_KEY_SCOPES, MAX_POLICY_BYTES, MAX_ROUTES, MAX_RULES,
 };
 use slidegate::policy::{Mode, OnStoreError, PolicyError, Rule, WhenMissing};
 use slidegate::{Algorithm, Align, Policy};
@@ -419,7 +419,7 @@ fn oversized_policy_is_rejected() {
     // Each rule has 64 combinations and 2 limits.
     let per = "per: [a|b, c|d, e|f, g|h, i|j, k|l]";
     let rule = |index| format!("{{ name: r{index}, {per}, limits: [1/s, 1/m] }}");
-    let max_rules = MAX_SCOPES / 128;
+    let max_rules = MAX_KEY_SCOPES / 128;
     let at_most = format!("rules:\n{}", format_yaml_list(max_rules, rule));
     assert!(Policy::from_yaml(&at_most).is_ok());
     let scopes = formatted_errors(&format!("rules:\n{}", format_yaml_list(max_rules + 9, rule)));

@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn measure_footprint(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
-    let keys: usize = run.effort.pick(10_000_000, 1_000_000);
+    let keys: usize = run.effort.full_or_quick(10_000_000, 1_000_000);
     for (name, key_len) in
         [(SLIDEGATE, KEY_LEN), (SLIDEGATE, LONG_KEY_LEN), ("governor, String keys", KEY_LEN)]
     {

@@ -22,13 +22,13 @@ const CLIENTS: u64 = 1_000;
 /// The numbers of invented keys after which the clients are counted.
 const FLOODED_KEYS: [u64; 3] = [10_200_000, 15_000_000, 20_000_000];
 
-struct Store {
+struct FloodedStore {
     clock: ManualClock,
     store: MemoryStore<ManualClock>,
     limit: Limit,
 }
 
-impl Store {
+impl FloodedStore {
     fn new() -> Result<Self, Box<dyn Error>> {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_020));
         let store = MemoryStore::with_clock(clock.clone(), MAX_KEYS);
@@ -57,7 +57,7 @@ impl Store {
 /// Floods a store with keys of `flooded`, each charged with `cost` units, after clients have used `used` units of the rule
 /// `api`. Prints the fraction of the clients' units that the store still counts.
 fn flood(title: &str, used: u64, flooded: &Scope, cost: u64) -> Result<(), Box<dyn Error>> {
-    let store = Store::new()?;
+    let store = FloodedStore::new()?;
     let api = Scope::new("shop", "api", "1h", &["client"]);
     for client in 0..CLIENTS {
         assert!(store.charge(&api, client, used), "a new key accepts a charge");

@@ -13,7 +13,7 @@ use super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard};
 
 /// The result of one attempt to decide a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Attempt {
+pub enum ChargeAttempt {
     /// The request is decided.
     Decided(ChargeResult),
     /// The request fits its limits, but a charge would exceed this node's maximum of unacknowledged units. Nothing was
@@ -23,22 +23,22 @@ pub enum Attempt {
 
 /// The action if a request fits its limits, but a charge would exceed this node's maximum of unacknowledged units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnMaxUnsynced {
-    /// Return [`Attempt::Unsynced`], so that the caller can retry.
+pub enum MaxUnsyncedAction {
+    /// Return [`ChargeAttempt::Unsynced`], so that the caller can retry.
     Wait,
     /// Deny the request.
     Deny,
 }
 
 /// The inputs of one decision that are common to all of its hits: the current time, whether the cluster has other
-/// members, and the [`OnMaxUnsynced`].
+/// members, and the [`MaxUnsyncedAction`].
 #[derive(Clone, Copy)]
 struct DecisionContext {
     now: Timestamp,
     /// Whether the cluster has no other members. The flag is read while the shards are locked, so that charges made
     /// before another node joins are part of the state that is sent to that node.
-    is_alone: bool,
-    cap_policy: OnMaxUnsynced,
+    has_no_peers: bool,
+    cap_policy: MaxUnsyncedAction,
 }
 
 /// A hit that is being evaluated, with the number of units that must be available in its limit, and the current time
@@ -60,14 +60,15 @@ impl Counters {
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,
-        cap_policy: OnMaxUnsynced,
-    ) -> Result<Attempt, StoreError> {
+        cap_policy: MaxUnsyncedAction,
+    ) -> Result<ChargeAttempt, StoreError> {
         let locations = self.locate_counters(hits, now)?;
         let mut locked = self.lock_shards(&locations);
         for shard in locked.iter_mut() {
             self.shards.sweep_if_due(shard, now);
         }
-        let context = DecisionContext { now, is_alone: self.progress.is_alone(), cap_policy };
+        let context =
+            DecisionContext { now, has_no_peers: self.progress.has_no_peers(), cap_policy };
         self.decide_request(&mut locked, hits, &locations, context)
     }
 
@@ -78,11 +79,11 @@ impl Counters {
         hits: &[Hit<'_>],
         locations: &[CounterLocation],
         context: DecisionContext,
-    ) -> Result<Attempt, StoreError> {
+    ) -> Result<ChargeAttempt, StoreError> {
         let (mut outcomes, over_cap) = self.evaluate_hits(locked, hits, locations, context)?;
         if !over_cap.is_empty() && admits(hits, &outcomes) {
-            if context.cap_policy == OnMaxUnsynced::Wait {
-                return Ok(Attempt::Unsynced);
+            if context.cap_policy == MaxUnsyncedAction::Wait {
+                return Ok(ChargeAttempt::Unsynced);
             }
             for (index, outcome) in over_cap {
                 outcomes[index] = outcome;
@@ -117,7 +118,7 @@ impl Counters {
                 cost: hit.cost,
             });
         }
-        Ok(Attempt::Decided(ChargeResult { allowed, outcomes, receipt }))
+        Ok(ChargeAttempt::Decided(ChargeResult { allowed, outcomes, receipt }))
     }
 
     /// Returns the table slot of a key's state. Creates the state if the key has only a replica, because other nodes

@@ -48,7 +48,7 @@ impl FingerprintHasher {
     /// Hashes the bytes in the buffer, and then `bytes`, for which the buffer has no space left.
     #[cold]
     #[inline(never)]
-    fn write_through(&mut self, bytes: &[u8]) {
+    fn hash_buffer_and_bytes(&mut self, bytes: &[u8]) {
         self.hasher.write(&self.buffer[..self.len]);
         self.hasher.write(bytes);
         self.len = 0;
@@ -63,7 +63,7 @@ impl Hasher for FingerprintHasher {
                 free.copy_from_slice(bytes);
                 self.len += bytes.len();
             }
-            None => self.write_through(bytes),
+            None => self.hash_buffer_and_bytes(bytes),
         }
     }
 

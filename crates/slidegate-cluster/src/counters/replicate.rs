@@ -10,7 +10,7 @@ use slidegate::{StoreError, Timestamp};
 
 use super::{CounterKindId, CounterLocation, Counters, HasStateTable, Shard};
 use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
-use crate::replica::{KeyReplica, MergeGrowth};
+use crate::replica::{KeyReplica, MergeResult};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
 
 /// A key with unsent changes, and its remaining units: the keys with the fewest remaining units are sent first.
@@ -54,7 +54,7 @@ impl Counters {
             // Units may be free again, so the key no longer counts as depleted.
             slot.depletion = 0;
             let key_state = &mut slot.state;
-            if self.progress.is_alone() && replicas.get(key).is_none() {
+            if self.progress.has_no_peers() && replicas.get(key).is_none() {
                 update(&mut key_state.state);
                 return;
             }
@@ -187,7 +187,7 @@ impl Counters {
     fn merge_own_units(&self, shard: &mut Shard, update: &CounterUpdate, latest_expiry_us: u64) {
         let replica =
             shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.layout));
-        if !replica.knows_less_of_own_units(update.bucket, &update.units) {
+        if !replica.lacks_own_units(update.bucket, &update.units) {
             return;
         }
         let marked = shard.states.mark_key_changed(update.key);
@@ -221,14 +221,14 @@ impl Counters {
         let replica =
             shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.layout));
         let growth = replica.merge(update.incarnation, update.bucket, &update.units);
-        if growth == MergeGrowth::None {
+        if growth == MergeResult::None {
             return;
         }
         replica.remove_expired(expiry_cutoff);
         let expires_us = latest_expiry_us.saturating_add(self.max_clock_skew_us);
         let expires = self.shards.to_coarse_expiry(Timestamp::from_micros(expires_us));
         let added = match growth {
-            MergeGrowth::Charged(units) if replica.state_accepts_units() => {
+            MergeResult::Charged(units) if replica.state_accepts_units() => {
                 shard.states.add_units(update.key, (update.bucket, units), expires, |kind| {
                     self.kinds.counter_of_kind(kind)
                 })
@@ -289,7 +289,7 @@ fn remaining_units_of_key<C: HasStateTable>(shard: &mut Shard, counter: C, key: 
 }
 
 impl ReplicatedCounters for Counters {
-    fn drain_changed(
+    fn drain_changed_counters(
         &self,
         flush: FlushSeq,
         max_keys: usize,

@@ -23,12 +23,12 @@ pub(super) struct KeyState<S> {
     pub(super) kind: CounterKindId,
     /// Whether the counters of the key have changes that are not sent to the other nodes.
     pub(super) is_changed: bool,
-    pub(super) freshness: Freshness,
+    pub(super) freshness: StateFreshness,
 }
 
 /// Whether a state contains the updates of other nodes that its replica contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Freshness {
+pub(super) enum StateFreshness {
     /// The state contains all updates that its replica contains.
     #[default]
     UpToDate,
@@ -179,11 +179,11 @@ fn add_units_in_table<S: Default + HeapSize>(
     add: impl FnOnce(CounterKindId, &mut S) -> Option<u64>,
 ) -> Option<u64> {
     let slot = table.find_mut(key)?;
-    if slot.state.freshness == Freshness::Outdated {
+    if slot.state.freshness == StateFreshness::Outdated {
         return None;
     }
     let added = add(slot.state.kind, &mut slot.state.state)?;
-    slot.state.freshness = Freshness::UnitsAdded;
+    slot.state.freshness = StateFreshness::UnitsAdded;
     slot.expires = slot.expires.max(expires);
     Some(added)
 }
@@ -206,7 +206,7 @@ fn mark_outdated_in_table<S: Default + HeapSize>(
 ) {
     if let Some(index) = table.find(key) {
         let slot: &mut Slot<KeyState<S>> = table.slot_mut(index);
-        slot.state.freshness = Freshness::Outdated;
+        slot.state.freshness = StateFreshness::Outdated;
         slot.expires = slot.expires.max(expires);
     }
 }

@@ -54,7 +54,7 @@ fn authority_params(name: &str, max_intermediates: u8) -> CertificateParams {
 /// An authority of the node's own signs the certificate of the node, and each of `authorities` signs a certificate of
 /// that authority. So nodes with any of the shared keys trust the node. If the authorities signed each other instead,
 /// nodes without the old key would still trust it.
-pub(super) fn sign_node(
+pub(super) fn create_node_certificate(
     authorities: &[Authority],
     name: &str,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), CredentialsError> {

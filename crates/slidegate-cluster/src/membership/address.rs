@@ -45,7 +45,7 @@ pub enum AdvertisedAddressError {
 ///
 /// # Errors
 /// Returns an error if `advertise` is unspecified, or if `listen` is unspecified and no seed is reachable.
-pub async fn resolve_advertised(
+pub async fn resolve_advertised_address(
     listen: SocketAddr,
     advertise: Option<SocketAddr>,
     seeds: &[String],

@@ -12,16 +12,16 @@ use tracing::error;
 
 /// Interval at which the seeds are resolved while no other node is found. When a whole cluster starts, names often do
 /// not resolve at first.
-const INTERVAL_WHILE_ALONE: Duration = Duration::from_secs(2);
+const SEED_RESOLVE_INTERVAL_WITHOUT_PEERS: Duration = Duration::from_secs(2);
 
 /// Interval at which the seeds are resolved in a cluster, so that clusters that were disconnected find each other.
-const INTERVAL: Duration = Duration::from_secs(60);
+const SEED_RESOLVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The task that resolves seeds, and its results.
 #[derive(Debug)]
 pub(crate) struct SeedAddresses {
     addresses: mpsc::Receiver<Vec<SocketAddr>>,
-    is_alone: watch::Sender<bool>,
+    has_no_peers: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
@@ -42,16 +42,17 @@ impl SeedAddresses {
     }
 
     /// Sets whether no other node is found.
-    pub(crate) fn set_alone(&self, is_alone: bool) {
-        self.is_alone
-            .send_if_modified(|was_alone| std::mem::replace(was_alone, is_alone) != is_alone);
+    pub(crate) fn set_has_no_peers(&self, has_no_peers: bool) {
+        self.has_no_peers.send_if_modified(|was_alone| {
+            std::mem::replace(was_alone, has_no_peers) != has_no_peers
+        });
     }
 }
 
 /// Starts a task that resolves the seeds again and again.
 pub(crate) fn watch_seeds(seeds: Vec<String>) -> SeedAddresses {
     let (sender, addresses) = mpsc::channel(1);
-    let (is_alone, alone) = watch::channel(true);
+    let (has_no_peers, alone) = watch::channel(true);
     let resolve = async move || {
         let mut alone = alone.clone();
         loop {
@@ -63,8 +64,13 @@ pub(crate) fn watch_seeds(seeds: Vec<String>) -> SeedAddresses {
             if seeds.is_empty() || sender.send(resolved).await.is_err() {
                 return;
             }
-            let interval = if *alone.borrow_and_update() { INTERVAL_WHILE_ALONE } else { INTERVAL };
-            let became_alone = alone.wait_for(|is_alone| *is_alone && interval == INTERVAL);
+            let interval = if *alone.borrow_and_update() {
+                SEED_RESOLVE_INTERVAL_WITHOUT_PEERS
+            } else {
+                SEED_RESOLVE_INTERVAL
+            };
+            let became_alone =
+                alone.wait_for(|has_no_peers| *has_no_peers && interval == SEED_RESOLVE_INTERVAL);
             // If the node loses all other nodes during the interval, it resolves the seeds at once.
             let _ = timeout(interval, became_alone).await;
         }
@@ -72,5 +78,5 @@ pub(crate) fn watch_seeds(seeds: Vec<String>) -> SeedAddresses {
     let task = tokio::spawn(restart_on_panic(resolve, || {
         error!("the task that resolves the seeds of the cluster panicked; it runs again");
     }));
-    SeedAddresses { addresses, is_alone, task }
+    SeedAddresses { addresses, has_no_peers, task }
 }

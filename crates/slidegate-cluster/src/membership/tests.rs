@@ -61,7 +61,7 @@ fn view_after(time: Duration, nodes: &[(&str, u64, State)]) -> (Vec<String>, Vec
             has_left: *state == State::Left,
             ..entry(node(name, *number), heartbeat)
         };
-        membership.on_list(Incarnation(*number), &[entry], WALL_TIME, WALL_TIME, now);
+        membership.on_member_list(Incarnation(*number), &[entry], WALL_TIME, WALL_TIME, now);
     }
     let view = membership.view(now);
     let live = view.live.iter().map(|node| format!("{}{}", node.name, node.incarnation.0));
@@ -129,7 +129,7 @@ fn member_is_alive_while_other_members_see_it() {
         // The list of node `a` repeats the last heartbeat of `c`, but has new ones of `b`.
         let entries =
             [entry(node("a", 1), second), entry(node("b", 2), second), entry(node("c", 3), 1)];
-        membership.on_list(Incarnation(1), &entries, WALL_TIME, WALL_TIME, now);
+        membership.on_member_list(Incarnation(1), &entries, WALL_TIME, WALL_TIME, now);
         let expected: &[&str] = if second < 3 { &["a", "b", "c"] } else { &["a", "b"] };
         assert_eq!(live(&mut membership, now), expected, "{second} s");
     }
@@ -144,7 +144,7 @@ fn old_heartbeat_of_unknown_node_does_not_make_it_alive() {
     let mut membership = membership_with_node_a(now);
     let silent = MemberEntry { silent_for: SILENCE_TIMEOUT, ..entry(node("b", 2), 7) };
     let now = now + SILENCE_TIMEOUT;
-    membership.on_list(
+    membership.on_member_list(
         Incarnation(1),
         &[entry(node("a", 1), 1), silent],
         WALL_TIME,
@@ -159,14 +159,14 @@ fn silent_and_departed_nodes_are_forgotten_by_all() {
     let start = Instant::now();
     let mut one = membership_with_node_a(start);
     let departed = MemberEntry { has_left: true, ..entry(node("b", 2), 1) };
-    one.on_list(Incarnation(1), &[departed], WALL_TIME, WALL_TIME, start);
+    one.on_member_list(Incarnation(1), &[departed], WALL_TIME, WALL_TIME, start);
     // Another node learns of both shortly before they are forgotten.
     let late = start + RETENTION_TIME - Duration::from_secs(1);
     let mut two = Membership::new(node("other", 9), one.settings);
-    two.on_list(Incarnation(5), &one.next_list(late), WALL_TIME, WALL_TIME, late);
+    two.on_member_list(Incarnation(5), &one.next_member_list(late), WALL_TIME, WALL_TIME, late);
     assert_eq!(two.list(late).len(), 4);
     let end = start + RETENTION_TIME;
-    assert_eq!((one.next_list(end).len(), two.next_list(end).len()), (1, 2));
+    assert_eq!((one.next_member_list(end).len(), two.next_member_list(end).len()), (1, 2));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn member_that_another_member_does_not_hear_is_reported() {
     membership.on_node_introduced(node("b", 2), start);
     let relayed = MemberEntry { is_direct: false, ..entry(node("b", 2), 1) };
     let entries = [entry(node("a", 1), 1), relayed];
-    membership.on_list(Incarnation(1), &entries, WALL_TIME, WALL_TIME, start);
+    membership.on_member_list(Incarnation(1), &entries, WALL_TIME, WALL_TIME, start);
     assert_eq!(membership.view(start).relayed, [Incarnation(2)].into());
     let mut list = membership.list(start + SILENCE_TIMEOUT - Duration::from_millis(1));
     assert!(
@@ -197,7 +197,7 @@ fn clock_is_measured_from_message_with_shortest_delay() {
         let sent_at = WALL_TIME.as_micros().saturating_add_signed(ahead_ms * 1_000);
         let sent_at = Timestamp::from_micros(sent_at);
         let entries = [entry(node("a", 1), second + 1)];
-        membership.on_list(Incarnation(1), &entries, sent_at, WALL_TIME, now);
+        membership.on_member_list(Incarnation(1), &entries, sent_at, WALL_TIME, now);
         let view = membership.view(now);
         let offset_us = membership.clock_offset_us(Incarnation(1), now);
         (offset_us.map(|offset_us| offset_us / 1_000), view.skewed.len())
@@ -226,5 +226,5 @@ fn number_of_known_nodes_is_bounded() {
     (10..2_000)
         .for_each(|number| membership.on_node_introduced(node(&number.to_string(), number), now));
     assert_eq!(membership.peers().len(), MAX_KNOWN_NODES);
-    assert_eq!(membership.next_list(now).len(), MAX_MEMBERS);
+    assert_eq!(membership.next_member_list(now).len(), MAX_MEMBERS);
 }

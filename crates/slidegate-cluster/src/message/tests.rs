@@ -306,7 +306,7 @@ fn invalid_values_are_rejected() {
     let decode_kind = |kind| decode(encode(kind, NOW)).unwrap_err();
     let position = wire::Position { epoch: 1, seq: 1 };
     let ack = wire::Ack { received: position, sent: wire::Position { epoch: 1, seq: 0 } };
-    assert_eq!(decode_kind(wire::Kind::Ack(ack)), MessageError::InvalidPosition);
+    assert_eq!(decode_kind(wire::MessageKind::Ack(ack)), MessageError::InvalidPosition);
     let node = |name: &str, address: &str| wire::Node {
         incarnation: 1,
         name: name.to_owned(),
@@ -316,11 +316,11 @@ fn invalid_values_are_rejected() {
         let hello = decode_hello(node.encode_to_vec().into());
         assert_eq!(hello, Err(MessageError::InvalidMembers));
         let entries = vec![wire::Member { node, ..wire::Member::default() }];
-        let members = wire::Kind::Members(wire::Members { entries });
+        let members = wire::MessageKind::Members(wire::Members { entries });
         assert_eq!(decode_kind(members), MessageError::InvalidMembers);
     }
     let entries = vec![wire::Member { node: node("a", ""), ..wire::Member::default() }; 201];
-    let members = wire::Kind::Members(wire::Members { entries });
+    let members = wire::MessageKind::Members(wire::Members { entries });
     assert_eq!(decode_kind(members), MessageError::InvalidMembers);
     let valid = wire::UpdateGroup {
         bucket_us: 5,
@@ -340,6 +340,6 @@ fn invalid_values_are_rejected() {
     ] {
         let body = wire::UpdatesBody { groups: vec![group], ..wire::UpdatesBody::default() };
         let updates = wire::Updates { position, body: body.encode_to_vec().into() };
-        assert_eq!(decode_kind(wire::Kind::Updates(updates)), MessageError::InvalidUpdates);
+        assert_eq!(decode_kind(wire::MessageKind::Updates(updates)), MessageError::InvalidUpdates);
     }
 }

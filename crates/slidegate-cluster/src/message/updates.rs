@@ -90,12 +90,12 @@ impl FrameBodyBuilder {
 }
 
 /// Returns the updates of all groups.
-pub(super) fn from_groups(
+pub(super) fn decode_update_groups(
     groups: Vec<wire::UpdateGroup>,
 ) -> Result<Vec<CounterUpdate>, MessageError> {
     let mut updates = Vec::with_capacity(groups.iter().map(|group| group.keys.len()).sum());
     for group in groups {
-        let layout = layout_of(&group).ok_or(MessageError::InvalidUpdates)?;
+        let layout = decode_bucket_layout(&group).ok_or(MessageError::InvalidUpdates)?;
         let wire::UpdateGroup {
             incarnation,
             first_bucket,
@@ -124,7 +124,7 @@ pub(super) fn from_groups(
     Ok(updates)
 }
 
-fn layout_of(group: &wire::UpdateGroup) -> Option<BucketLayout> {
+fn decode_bucket_layout(group: &wire::UpdateGroup) -> Option<BucketLayout> {
     let wire::UpdateGroup {
         bucket_us, buckets, mean_excess_us, first_period_before_epoch_s, ..
     } = *group;

@@ -10,12 +10,12 @@ pub(super) struct Frame {
     /// The time of the sender's clock, in microseconds since the Unix epoch.
     #[prost(uint64, tag = "1")]
     pub sent_at_us: u64,
-    #[prost(oneof = "Kind", tags = "2, 3, 4, 5")]
-    pub kind: Option<Kind>,
+    #[prost(oneof = "MessageKind", tags = "2, 3, 4, 5")]
+    pub kind: Option<MessageKind>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     #[prost(message, tag = "2")]
     Updates(Updates),
     #[prost(message, tag = "3")]

@@ -83,12 +83,12 @@ impl<T: Transport> NodeDriver<T> {
                 }
                 event = self.transport.next() => self.on_transport_event(event),
                 _ = heartbeats.tick() => {
-                    let list = self.membership.next_list(Instant::now());
-                    self.send_list_to_all(&list);
+                    let list = self.membership.next_member_list(Instant::now());
+                    self.send_member_list_to_all(&list);
                     self.update_view()
                 }
                 addresses = self.seeds.next() => {
-                    self.look_for_nodes(&addresses);
+                    self.introduce_at_unknown_addresses(&addresses);
                     Vec::new()
                 }
                 _ = statuses.tick() => {
@@ -133,14 +133,14 @@ impl<T: Transport> NodeDriver<T> {
             return Vec::new();
         };
         if let Some(Message::Members(entries)) = &received.message {
-            self.membership.on_list(from, entries, received.sent_at, now, Instant::now());
+            self.membership.on_member_list(from, entries, received.sent_at, now, Instant::now());
             return self.update_view();
         }
         self.engine.on_message(&*self.counters, from, received, bytes, now)
     }
 
     /// Sends the list of members to all nodes that are connected.
-    fn send_list_to_all(&mut self, list: &[MemberEntry]) {
+    fn send_member_list_to_all(&mut self, list: &[MemberEntry]) {
         let frame = members_frame(list, self.clock.now());
         for peer in self.membership.peers() {
             self.transport.send(peer.incarnation, frame.clone());
@@ -160,13 +160,13 @@ impl<T: Transport> NodeDriver<T> {
         if names != previous {
             info!(others = ?names, "cluster membership changed");
         }
-        self.seeds.set_alone(view.live.is_empty());
+        self.seeds.set_has_no_peers(view.live.is_empty());
         self.view = view;
         self.engine.on_membership_changed(&*self.counters, &self.view, self.clock.now())
     }
 
     /// Introduces this node at addresses at which no live node is known.
-    fn look_for_nodes(&mut self, addresses: &[SocketAddr]) {
+    fn introduce_at_unknown_addresses(&mut self, addresses: &[SocketAddr]) {
         for address in addresses {
             let is_known = self.view.live.iter().any(|node| node.address == Some(*address));
             if !is_known && *address != self.own_address {
@@ -186,7 +186,7 @@ impl<T: Transport> NodeDriver<T> {
     fn notify_requests_of_progress(&self, previous: &mut Arc<Progress>) {
         let progress = self.counters.progress().load_full();
         if !Arc::ptr_eq(previous, &progress) {
-            if progress.has_silent() && !previous.has_silent() {
+            if progress.has_silent_member() && !previous.has_silent_member() {
                 warn!(
                     "a cluster node does not respond; rules with on_partition: bounded may deny more requests until it returns"
                 );
@@ -213,8 +213,8 @@ impl<T: Transport> NodeDriver<T> {
         let frames = self.engine.flush(&*self.counters, self.clock.now());
         self.send_frames(frames);
         self.membership.leave();
-        let list = self.membership.next_list(Instant::now());
-        self.send_list_to_all(&list);
+        let list = self.membership.next_member_list(Instant::now());
+        self.send_member_list_to_all(&list);
         sleep(TIME_TO_SEND_LAST_FRAMES).await;
         if let Some(done) = done {
             // Sending fails if the caller has stopped waiting, which is no error.

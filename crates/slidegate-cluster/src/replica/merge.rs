@@ -5,7 +5,7 @@ use crate::pn_counter::{Incarnation, PnCounter};
 
 /// The change of a counter by a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MergeGrowth {
+pub(crate) enum MergeResult {
     /// The counter has not changed.
     None,
     /// This number of units was charged, and none was removed.
@@ -23,7 +23,7 @@ impl KeyReplica {
         incarnation: Incarnation,
         bucket: u64,
         units: &PnCounter,
-    ) -> MergeGrowth {
+    ) -> MergeResult {
         let known = (self.remote.iter_mut())
             .find(|remote| remote.bucket == bucket && remote.incarnation == incarnation);
         let before = known.as_ref().map_or_else(PnCounter::default, |remote| remote.units);
@@ -44,11 +44,11 @@ impl KeyReplica {
             }),
         }
         if after.removed > before.removed {
-            MergeGrowth::Removed
+            MergeResult::Removed
         } else {
             match after.value() - before.value() {
-                0 => MergeGrowth::None,
-                charged => MergeGrowth::Charged(charged),
+                0 => MergeResult::None,
+                charged => MergeResult::Charged(charged),
             }
         }
     }
@@ -77,7 +77,7 @@ impl KeyReplica {
     }
 
     /// Returns `true` if [`merge_own_units`](Self::merge_own_units) with the same arguments may change the counter.
-    pub(crate) fn knows_less_of_own_units(&self, bucket: u64, units: &PnCounter) -> bool {
+    pub(crate) fn lacks_own_units(&self, bucket: u64, units: &PnCounter) -> bool {
         self.merged_own_units(bucket, units).is_some()
     }
 

@@ -34,7 +34,7 @@ impl ReplicationEngine {
             return;
         }
         let mut updates = Vec::new();
-        counters.drain_changed(self.flush + 1, max_keys, &mut updates);
+        counters.drain_changed_counters(self.flush + 1, max_keys, &mut updates);
         // Drops charges that were made before the clock was set back, and are now in the future: the other nodes would
         // reject them.
         updates.retain(|update| !self.settings.is_timestamp_too_far_in_future(update, now));

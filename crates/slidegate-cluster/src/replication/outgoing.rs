@@ -105,7 +105,7 @@ impl OutgoingStream {
     }
 
     /// Returns `true` if at least one sent frame is not acknowledged.
-    pub fn has_in_flight(&self) -> bool {
+    pub fn has_frames_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
@@ -157,7 +157,7 @@ impl OutgoingStream {
         if self.is_overflowed {
             return true;
         }
-        self.has_in_flight() && elapsed_us(self.progressed_at, now) >= timeout_us
+        self.has_frames_in_flight() && elapsed_us(self.progressed_at, now) >= timeout_us
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
             None,
             "older than the last acknowledgement"
         );
-        assert!(!stream.has_in_flight());
+        assert!(!stream.has_frames_in_flight());
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl RejectReason {
     }
 
     /// Returns `true` if healthy clusters have rejections for this reason too, so that no warning is logged.
-    const fn is_usual(self) -> bool {
+    const fn is_expected_in_healthy_cluster(self) -> bool {
         matches!(self, Self::WrongNode | Self::Reflected)
     }
 
@@ -168,14 +168,14 @@ impl RejectCounters {
     /// other side, and `error` is the error with its details.
     pub fn report(&self, reason: RejectReason, peer: impl fmt::Display, error: impl fmt::Display) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
-        if reason.is_usual() || !self.take_warning(reason) {
+        if reason.is_expected_in_healthy_cluster() || !self.should_warn(reason) {
             debug!(%peer, %error, "{}", reason.message());
         } else {
             warn!(%peer, %error, "{}", reason.message());
         }
     }
 
-    fn take_warning(&self, reason: RejectReason) -> bool {
+    fn should_warn(&self, reason: RejectReason) -> bool {
         let (now, warned_at) = (Instant::now(), &mut self.warned_at.lock()[reason as usize]);
         let is_due = warned_at.is_none_or(|warned_at| now - warned_at >= WARNING_INTERVAL);
         if is_due {
@@ -214,7 +214,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_reason_is_warned_about_once_a_minute() {
         let reject_counters = RejectCounters::default();
-        let warned = |reason| reject_counters.take_warning(reason);
+        let warned = |reason| reject_counters.should_warn(reason);
         assert!(warned(RejectReason::NotTls) && warned(RejectReason::TooSlow));
         assert!(!warned(RejectReason::NotTls));
         tokio::time::advance(WARNING_INTERVAL).await;

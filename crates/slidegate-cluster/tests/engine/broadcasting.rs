@@ -168,7 +168,7 @@ fn single_node_cluster_sends_no_flush() {
     cluster.charge(1, 7);
     cluster.run_interval();
     cluster.run_on(1, |engine, counters, now| engine.flush(counters, now));
-    assert!(cluster.network.is_empty() && cluster.nodes[&1].progress.load().is_alone());
+    assert!(cluster.network.is_empty() && cluster.nodes[&1].progress.load().has_no_peers());
     assert_eq!(cluster.status(1).flush, 0);
     let mut unsent = Vec::new();
     let mut visit = |update| unsent.push(update);

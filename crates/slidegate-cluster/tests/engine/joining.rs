@@ -141,7 +141,7 @@ fn node_that_finds_no_peers_starts_own_cluster() {
         cluster.run_interval();
     }
     assert!(!cluster.status(1).is_joining && cluster.acknowledged_flush(1) == FlushSeq::MAX);
-    assert!(cluster.nodes[&1].progress.load().is_alone());
+    assert!(cluster.nodes[&1].progress.load().has_no_peers());
 }
 
 #[test]

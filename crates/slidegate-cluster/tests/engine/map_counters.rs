@@ -75,7 +75,7 @@ impl MapCounters {
 }
 
 impl ReplicatedCounters for MapCounters {
-    fn drain_changed(
+    fn drain_changed_counters(
         &self,
         flush: FlushSeq,
         max_keys: usize,

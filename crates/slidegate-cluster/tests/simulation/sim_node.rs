@@ -7,7 +7,7 @@ use bytes::Bytes;
 use slidegate::Timestamp;
 use slidegate::store::{Hit, Receipt};
 use slidegate_cluster::clock_limit::ClockLimit;
-use slidegate_cluster::counters::{Attempt, CounterSettings, Counters, OnMaxUnsynced};
+use slidegate_cluster::counters::{ChargeAttempt, CounterSettings, Counters, MaxUnsyncedAction};
 use slidegate_cluster::membership::{self, Membership, MembershipView};
 use slidegate_cluster::message::{self, Message, members_frame};
 use slidegate_cluster::node_info::NodeInfo;
@@ -138,7 +138,7 @@ impl SimNode {
 
     /// Returns the frames with the list of members.
     pub fn heartbeat(&mut self, true_time_us: u64) -> Vec<OutboundFrame> {
-        let list = self.membership.next_list(self.instant(true_time_us));
+        let list = self.membership.next_member_list(self.instant(true_time_us));
         let frame = members_frame(&list, self.now(true_time_us));
         let peers = self.membership.peers().into_iter();
         peers.map(|peer| (peer.incarnation, frame.clone())).collect()
@@ -167,7 +167,7 @@ impl SimNode {
             (frame.len(), self.now(true_time_us), self.instant(true_time_us));
         let received = message::decode(frame).unwrap();
         if let Some(Message::Members(entries)) = &received.message {
-            self.membership.on_list(from, entries, received.sent_at, now, instant);
+            self.membership.on_member_list(from, entries, received.sent_at, now, instant);
             return self.update_members(true_time_us);
         }
         self.engine.on_message(&self.counters, from, received, bytes, now)
@@ -188,14 +188,16 @@ impl SimNode {
     pub fn take(
         &self,
         hit: &Hit<'_>,
-        cap_policy: OnMaxUnsynced,
+        cap_policy: MaxUnsyncedAction,
         true_time_us: u64,
     ) -> RequestOutcome {
         let now = self.now(true_time_us);
         match self.counters.charge_call(std::slice::from_ref(hit), now, cap_policy).unwrap() {
-            Attempt::Decided(result) if result.allowed => RequestOutcome::Allowed(result.receipt),
-            Attempt::Decided(_) => RequestOutcome::Denied,
-            Attempt::Unsynced => RequestOutcome::Unsynced,
+            ChargeAttempt::Decided(result) if result.allowed => {
+                RequestOutcome::Allowed(result.receipt)
+            }
+            ChargeAttempt::Decided(_) => RequestOutcome::Denied,
+            ChargeAttempt::Unsynced => RequestOutcome::Unsynced,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use slidegate::Timestamp;
 use slidegate::store::{Adjustment, Hit, Key, OnPartition, Receipt, Scope, Value};
-use slidegate_cluster::counters::{FingerprintSecret, OnMaxUnsynced};
+use slidegate_cluster::counters::{FingerprintSecret, MaxUnsyncedAction};
 use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
 use slidegate_cluster::replication::{Liveness, OutboundFrame};
@@ -159,7 +159,7 @@ impl Simulator {
             Event::Request(host) => self.send_random_request(host),
             Event::Retry { host, incarnation, key, cost } => {
                 if self.is_running_on(host, incarnation) {
-                    self.send_request(host, key, cost, OnMaxUnsynced::Deny);
+                    self.send_request(host, key, cost, MaxUnsyncedAction::Deny);
                 }
             }
             Event::Revert { host, incarnation, key, nth, receipt } => {
@@ -341,7 +341,7 @@ impl Simulator {
         self.schedule_event_after(after_us, Event::Request(host));
         let key = self.rng.usize(..self.scenario.keys);
         let cost = self.rng.u64(1..=self.scenario.max_cost);
-        self.send_request(host, key, cost, OnMaxUnsynced::Wait);
+        self.send_request(host, key, cost, MaxUnsyncedAction::Wait);
     }
 
     /// Resets or refunds a random key on several nodes at the same time. Each node knows different charges.
@@ -376,7 +376,7 @@ impl Simulator {
     }
 
     /// Sends a request to the node of a host. Schedules a retry if the request is unsynced.
-    fn send_request(&mut self, host: usize, key: usize, cost: u64, cap_policy: OnMaxUnsynced) {
+    fn send_request(&mut self, host: usize, key: usize, cost: u64, cap_policy: MaxUnsyncedAction) {
         let now_us = self.now_us;
         let Some(node) = &mut self.hosts[host] else { return };
         let value = [Value::Text(KEY_ATTRIBUTE_VALUES[key])];

@@ -6,8 +6,8 @@ use std::time::Duration;
 use slidegate::Timestamp;
 use slidegate::store::{Charge, ChargeResult, Outcome};
 
-use super::{OnceReply, RecordHead, STATUS_CARRIED_OUT, encode_millis};
-use crate::call::{Keys, ScriptCall, ScriptOperation};
+use super::{CallRecordHeader, ChargeOnceReply, STATUS_CARRIED_OUT, encode_millis};
+use crate::call::{RedisKeys, ScriptCall, ScriptOperation};
 use crate::reply::{DecodeError, HIT_REPLY_BYTES, encode_hit_reply};
 use crate::script::Scripts;
 use crate::script_request::KeyedHit;
@@ -18,20 +18,20 @@ const OPERATION_REMOVE: u8 = 2;
 
 /// A change of the record of a call.
 #[derive(Debug)]
-pub struct RecordChange {
+pub struct CallRecordChange {
     operation: u8,
     record_key: String,
-    head: RecordHead,
+    head: CallRecordHeader,
     /// The number of hits of the call.
     hits: usize,
     ttl: Duration,
     record: Vec<u8>,
 }
 
-impl RecordChange {
+impl CallRecordChange {
     /// Creates a claim: a record without a result, which says that the call is being decided. The reply is `None` if no
     /// record existed.
-    pub fn claim(record_key: String, head: RecordHead, hits: usize, ttl: Duration) -> Self {
+    pub fn claim(record_key: String, head: CallRecordHeader, hits: usize, ttl: Duration) -> Self {
         let record = head.encode().to_vec();
         Self { operation: OPERATION_CLAIM, record_key, head, hits, ttl, record }
     }
@@ -39,7 +39,7 @@ impl RecordChange {
     /// Creates the record of an admitted call, which replaces its claim.
     pub fn put(
         record_key: String,
-        head: RecordHead,
+        head: CallRecordHeader,
         hits: &[KeyedHit],
         result: &ChargeResult,
         ttl: Duration,
@@ -55,7 +55,7 @@ impl RecordChange {
     }
 
     /// Creates the removal of a claim.
-    pub fn remove(record_key: String, head: RecordHead, hits: usize) -> Self {
+    pub fn remove(record_key: String, head: CallRecordHeader, hits: usize) -> Self {
         let (operation, ttl, record) = (OPERATION_REMOVE, Duration::ZERO, Vec::new());
         Self { operation, record_key, head, hits, ttl, record }
     }
@@ -67,8 +67,8 @@ fn encode_hit(outcome: &Outcome, charge: Option<&Charge>) -> [u8; HIT_REPLY_BYTE
     encode_hit_reply(outcome, charge.map(|charge| (charge.charged_at, charge.cost)))
 }
 
-impl ScriptOperation for RecordChange {
-    type Reply = Option<OnceReply>;
+impl ScriptOperation for CallRecordChange {
+    type Reply = Option<ChargeOnceReply>;
 
     fn call<'s>(&self, scripts: &'s Scripts, _: Option<Timestamp>, _: u32) -> ScriptCall<'s, '_> {
         let mut argument = vec![self.operation];
@@ -76,7 +76,7 @@ impl ScriptOperation for RecordChange {
         argument.extend(&self.record);
         ScriptCall {
             script: scripts.call_record(),
-            keys: Keys::from_slice(&[&self.record_key]),
+            keys: RedisKeys::from_slice(&[&self.record_key]),
             argument,
         }
     }
@@ -87,7 +87,7 @@ impl ScriptOperation for RecordChange {
         self.operation == OPERATION_PUT
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<Option<OnceReply>, DecodeError> {
+    fn decode(&self, bytes: &[u8]) -> Result<Option<ChargeOnceReply>, DecodeError> {
         match bytes {
             [STATUS_CARRIED_OUT] => Ok(None),
             _ => self.head.decode_existing(bytes, self.hits).map(Some),

@@ -60,11 +60,11 @@ impl Cluster {
                 Redirect::TryAgain => {
                     // The first retry is for this request alone, whose keys may all be on one node. Further retries
                     // wait.
-                    if batch_key.is_alone {
+                    if batch_key.one_request_per_call {
                         sleep(SLOT_MIGRATION_RETRY_DELAY).await;
                     }
                     node = self.master(slot, deadline).await?;
-                    (batch_key.is_asking, batch_key.is_alone) = (false, true);
+                    (batch_key.is_asking, batch_key.one_request_per_call) = (false, true);
                 }
             }
         }

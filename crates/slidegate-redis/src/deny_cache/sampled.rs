@@ -8,7 +8,7 @@ use std::time::Duration;
 use slidegate::Timestamp;
 use slidegate::store::Outcome;
 
-use super::{CacheVersion, CachedDenial, DenialReport, DenyCache};
+use super::{CacheVersion, CachedDenial, CounterSnapshot, DenyCache};
 use crate::script_request::KeyedHit;
 
 /// Maximum time for which other hits of a sampled limit are denied while a probe is in flight. A probe is one hit that
@@ -19,7 +19,7 @@ const SAMPLED_PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 impl DenyCache {
     /// Begins a probe with a hit of a sampled rule. Other hits with the same cost are denied until the result of the
     /// probe is recorded, or until [`SAMPLED_PROBE_TIMEOUT`] has passed.
-    pub fn begin_probe(&self, hit: &KeyedHit, now: Timestamp) {
+    pub fn begin_sampled_probe(&self, hit: &KeyedHit, now: Timestamp) {
         self.update_cached_denial(hit, |denial| {
             denial.expires_at = now.after(SAMPLED_PROBE_TIMEOUT)
         });
@@ -28,7 +28,7 @@ impl DenyCache {
     /// Records that a hit of a sampled rule fits its limit. If the hit was charged, its charge covers other hits too:
     /// the cached denial is removed, so that the other hits pass without a call. If the hit was not charged, because
     /// another limit denied the request, the next hit is sent as a probe.
-    pub fn record_fit(&self, hit: &KeyedHit, is_charged: bool) {
+    pub fn record_fitting_hit(&self, hit: &KeyedHit, is_charged: bool) {
         if !is_charged {
             self.update_cached_denial(hit, |denial| denial.expires_at = denial.sent_at);
         } else if self.entries.get(&self.hash_counter(&hit.key, hit.tag)).is_some() {
@@ -45,7 +45,7 @@ impl DenyCache {
         now: Timestamp,
         version: CacheVersion,
     ) {
-        let report = DenialReport {
+        let report = CounterSnapshot {
             sent_at: now,
             received_at: now,
             retry_after: Some(Duration::ZERO),

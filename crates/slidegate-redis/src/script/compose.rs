@@ -89,7 +89,7 @@ pub fn single(algorithm: &Algorithm) -> String {
 }
 
 /// Composes the script that decides one hit of a call with an id.
-pub fn once_single(algorithm: &Algorithm) -> String {
+pub fn decide_once_single(algorithm: &Algorithm) -> String {
     let (helpers, driver) = parts_of_single_script(algorithm);
     format!("{helpers}{}{DECIDE_ONCE_LUA}", as_function("decide_call", driver))
 }
@@ -107,7 +107,7 @@ pub fn group_batch(algorithms: AlgorithmSequence) -> String {
 }
 
 /// Composes the script that decides a call with an id, whose hits share one Redis value.
-pub fn once_group(algorithms: AlgorithmSequence) -> String {
+pub fn decide_once_group(algorithms: AlgorithmSequence) -> String {
     let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_ONE_REQUEST_LUA);
     format!("{helpers}{}{DECIDE_ONCE_LUA}", as_function("decide_call", &driver))
 }
@@ -118,7 +118,7 @@ pub fn batch(set: AlgorithmSet) -> String {
 }
 
 /// Composes the script that decides any hits of a call with an id.
-pub fn once_batch(set: AlgorithmSet) -> String {
+pub fn decide_once_batch(set: AlgorithmSet) -> String {
     let decide_call = as_function("decide_call", DECIDE_REQUESTS_LUA);
     compose_script(set, AlgorithmFunction::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
 }

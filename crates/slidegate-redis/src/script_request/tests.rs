@@ -210,11 +210,11 @@ rules:
 #[test]
 fn key_slot_depends_on_hash_tag() {
     // From the specification.
-    assert_eq!(slot_of("123456789"), 0x31C3);
-    assert_eq!(slot_of("{user1000}.following"), slot_of("user1000"));
-    assert_eq!(slot_of("foo{}{bar}"), {
+    assert_eq!(cluster_slot_of_key("123456789"), 0x31C3);
+    assert_eq!(cluster_slot_of_key("{user1000}.following"), cluster_slot_of_key("user1000"));
+    assert_eq!(cluster_slot_of_key("foo{}{bar}"), {
         crc16::State::<crc16::XMODEM>::calculate(b"foo{}{bar}") % 16_384
     });
-    assert_eq!(slot_of("foo{{bar}}zap"), slot_of("{bar"));
-    assert_eq!(slot_of("foo{bar}{zap}"), slot_of("bar"));
+    assert_eq!(cluster_slot_of_key("foo{{bar}}zap"), cluster_slot_of_key("{bar"));
+    assert_eq!(cluster_slot_of_key("foo{bar}{zap}"), cluster_slot_of_key("bar"));
 }

@@ -27,7 +27,7 @@ impl RedisStoreInner {
                 results.push((index, self.charge_result(hits).await));
                 continue;
             }
-            leader = leader.or_else(|| self.topology.try_hold());
+            leader = leader.or_else(|| self.topology.try_hold_queue());
             let mut future = Box::pin(async move { (index, self.charge_result(hits).await) });
             // Polls the request once, so that it is enqueued before the next request.
             match poll_immediate(&mut future).await {
@@ -51,7 +51,7 @@ impl RedisStoreInner {
         hits: KeyedHits,
     ) -> Result<ChargeResult, StoreError> {
         let sampled_hits = self.sampled_hits_with_versions(&hits);
-        let pending_charges = self.deny_cache.begin_charges(&hits);
+        let pending_charges = self.deny_cache.register_unconfirmed_charges(&hits);
         let parts = split_by_slot(&self.topology, ScriptMode::Take, hits);
         let deadline = self.new_request_deadline();
         let result = multi_slot::charge_slot_parts(&self.topology, &parts, deadline, || {

@@ -4,7 +4,7 @@ use slidegate::Timestamp;
 use slidegate::store::{ChargeResult, Outcome, Outcomes, Receipt, Veto};
 
 use super::RedisStoreInner;
-use crate::deny_cache::{CacheLookup, CacheVersion, DenialReport, effective_units};
+use crate::deny_cache::{CacheLookup, CacheVersion, CounterSnapshot, cap_charged_units};
 use crate::reply::{HitReply, ScriptReply};
 use crate::script_request::{KeyedHit, KeyedHits};
 
@@ -76,7 +76,7 @@ impl RedisStoreInner {
             hits.iter().zip(reply.hits()).zip(versions).enumerate()
         {
             if hit.sample > 1 && hit_reply.outcome.fits() {
-                self.deny_cache.record_fit(hit, hit_reply.is_charged());
+                self.deny_cache.record_fitting_hit(hit, hit_reply.is_charged());
                 continue;
             }
             if !any_denies || hit.limit.is_concurrent() || !is_first_hit_of_counter(hits, index) {
@@ -88,8 +88,8 @@ impl RedisStoreInner {
                 None => (Some(hit.required), hit_reply.outcome.retry_after()),
             };
             let (reset_after, free) = (hit_reply.outcome.reset_after(), hit_reply.outcome.free());
-            let report = DenialReport { sent_at, received_at, retry_after, reset_after, free };
-            let charged = if hit_reply.is_charged() { effective_units(hit.cost) } else { 0 };
+            let report = CounterSnapshot { sent_at, received_at, retry_after, reset_after, free };
+            let charged = if hit_reply.is_charged() { cap_charged_units(hit.cost) } else { 0 };
             self.deny_cache.record(hit, denied_units, &report, *version, charged);
         }
     }

@@ -7,7 +7,7 @@ use slidegate::store::{Adjustment, Charge, Hit, Outcome, Outcomes, Receipt};
 
 use super::RedisStoreInner;
 use crate::maintenance;
-use crate::script_request::{KeyedHit, KeyedHits, key_and_tag};
+use crate::script_request::{KeyedHit, KeyedHits, parse_counter_id};
 
 impl RedisStoreInner {
     /// Changes the charges of a receipt: reverts the excess, then charges the additional units.
@@ -20,7 +20,7 @@ impl RedisStoreInner {
         if !reverted.is_empty() {
             self.revert(&reverted).await?;
         }
-        let is_own = |charge: &Charge| key_and_tag(&charge.counter).is_some();
+        let is_own = |charge: &Charge| parse_counter_id(&charge.counter).is_some();
         let additional = receipt.additional_charges(adjustment).filter(is_own);
         let hits: KeyedHits =
             additional.map(|charge| self.keyspace.keyed_hit(&charge.reported_hit())).collect();
@@ -32,7 +32,7 @@ impl RedisStoreInner {
         let reverted =
             maintenance::revert(&self.topology, charges, self.new_request_deadline()).await;
         // Removes the cached denials also after an error, because the revert may have happened.
-        for (key, tag) in charges.iter().filter_map(|charge| key_and_tag(&charge.counter)) {
+        for (key, tag) in charges.iter().filter_map(|charge| parse_counter_id(&charge.counter)) {
             self.deny_cache.invalidate(key, tag);
         }
         reverted

@@ -12,10 +12,12 @@ use slidegate::store::{CallIdentity, CallSettlement, Hit, OnceResult, SettleResu
 use tokio::time::{Instant, sleep};
 
 use super::{RedisStoreInner, result_of_request_without_hits};
-use crate::call_record::{OnceCall, OnceReply, RecordChange, RecordHead, SettleCall};
+use crate::call_record::{
+    CallRecordChange, CallRecordHeader, ChargeOnceCall, ChargeOnceReply, SettleCall,
+};
 use crate::failure::Failure;
 use crate::reply::HitReply;
-use crate::script_request::{KeyedHits, ScriptMode, ScriptRequest, key_and_tag};
+use crate::script_request::{KeyedHits, ScriptMode, ScriptRequest, parse_counter_id};
 use crate::topology::Topology;
 
 /// The time to live of a claim, the record of a call that is being decided. If the process dies before it has a result,
@@ -37,21 +39,21 @@ impl RedisStoreInner {
         identity: &CallIdentity,
     ) -> Result<OnceResult, StoreError> {
         let keyed: KeyedHits = hits.iter().map(|hit| self.keyspace.unsampled_hit(hit)).collect();
-        let head = RecordHead::new(hits, identity);
+        let head = CallRecordHeader::new(hits, identity);
         let Some(slot) = self.common_slot_of_hits(&keyed) else {
             return self.charge_once_in_several_slots(keyed, head, identity).await;
         };
         let record_key = self.call_record_key(slot, identity);
         let request = ScriptRequest { mode: ScriptMode::Take, hits: keyed };
-        let call = OnceCall::new(request, head, record_key, self.ttl_of_record(identity.ttl));
-        let pending_charges = self.deny_cache.begin_charges(&call.request.hits);
+        let call = ChargeOnceCall::new(request, head, record_key, self.ttl_of_record(identity.ttl));
+        let pending_charges = self.deny_cache.register_unconfirmed_charges(&call.request.hits);
         let sent_at = self.clocks.local_now();
         let reply = self
             .topology
             .run_operation(slot, &call, self.new_request_deadline())
             .await
             .map_err(Failure::into_error)?;
-        if let OnceReply::Decided(reply) = &reply {
+        if let ChargeOnceReply::Decided(reply) = &reply {
             let versions = pending_charges.complete(reply.hits().iter().map(HitReply::is_charged));
             self.record_denials_in_cache(&call.request.hits, reply, sent_at, &versions);
         }
@@ -64,7 +66,7 @@ impl RedisStoreInner {
     async fn charge_once_in_several_slots(
         self: &Arc<Self>,
         keyed: KeyedHits,
-        head: RecordHead,
+        head: CallRecordHeader,
         identity: &CallIdentity,
     ) -> Result<OnceResult, StoreError> {
         let Some(first) = keyed.first() else {
@@ -73,12 +75,14 @@ impl RedisStoreInner {
         let slot = self.topology.slot(&first.key);
         let record_key = self.call_record_key(slot, identity);
         let deadline = self.new_request_deadline();
-        let claim = RecordChange::claim(record_key.clone(), head, keyed.len(), CLAIM_TTL);
+        let claim = CallRecordChange::claim(record_key.clone(), head, keyed.len(), CLAIM_TTL);
         loop {
             let found = self.topology.run_operation(slot, &claim, deadline).await;
             match found.map_err(Failure::into_error)? {
                 None => break,
-                Some(OnceReply::InProgress) if Instant::now() + CLAIM_POLL_INTERVAL < deadline => {
+                Some(ChargeOnceReply::InProgress)
+                    if Instant::now() + CLAIM_POLL_INTERVAL < deadline =>
+                {
                     sleep(CLAIM_POLL_INTERVAL).await;
                 }
                 Some(found) => return Ok(found.into_result(&keyed)),
@@ -90,9 +94,9 @@ impl RedisStoreInner {
             let result = this.charge_in_redis(keyed.clone()).await;
             let change = match &result {
                 Ok(result) if result.allowed => {
-                    RecordChange::put(record_key, head, &keyed, result, ttl)
+                    CallRecordChange::put(record_key, head, &keyed, result, ttl)
                 }
-                _ => RecordChange::remove(record_key, head, keyed.len()),
+                _ => CallRecordChange::remove(record_key, head, keyed.len()),
             };
             let changed =
                 this.topology.run_operation(slot, &change, this.new_request_deadline()).await;
@@ -115,7 +119,7 @@ impl RedisStoreInner {
         self: &Arc<Self>,
         settlement: &CallSettlement,
     ) -> Result<SettleResult, StoreError> {
-        let owner = settlement.owner.as_ref().and_then(key_and_tag).map(|(key, _)| key);
+        let owner = settlement.owner.as_ref().and_then(parse_counter_id).map(|(key, _)| key);
         let Some(owner) = owner.map(|key| self.topology.slot(key)) else {
             // A settlement without charges has no owner. There is nothing to correct.
             return Ok(SettleResult::Settled);
@@ -134,7 +138,7 @@ impl RedisStoreInner {
             slot => Some(slot),
         };
         for charge in &settlement.reverted {
-            let Some((key, _)) = key_and_tag(&charge.counter) else { continue };
+            let Some((key, _)) = parse_counter_id(&charge.counter) else { continue };
             match part_of(key) {
                 None => first.reverted.push(charge),
                 Some(slot) => {
@@ -143,7 +147,7 @@ impl RedisStoreInner {
             }
         }
         for charge in &settlement.added {
-            let Some((key, _)) = key_and_tag(&charge.counter) else { continue };
+            let Some((key, _)) = parse_counter_id(&charge.counter) else { continue };
             let hit = self.keyspace.keyed_hit(&charge.reported_hit());
             match part_of(key) {
                 None => first.added.hits.push(hit),
@@ -155,7 +159,7 @@ impl RedisStoreInner {
         let settled = self.settle_slots(owner, &first, &parts).await;
         // Removes the cached denials also after an error, because the settlement may have been applied.
         for charge in settlement.reverted.iter().chain(&settlement.added) {
-            if let Some((key, tag)) = key_and_tag(&charge.counter) {
+            if let Some((key, tag)) = parse_counter_id(&charge.counter) {
                 self.deny_cache.invalidate(key, tag);
             }
         }

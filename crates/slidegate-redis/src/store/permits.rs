@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::RedisStoreInner;
 use crate::failure::Failure;
 use crate::permit::PermitCall;
-use crate::script_request::key_and_tag;
+use crate::script_request::parse_counter_id;
 
 impl RedisStoreInner {
     /// Releases or renews a permit, with one script call for each slot. Returns `true` if the permit was live. If its
@@ -22,7 +22,7 @@ impl RedisStoreInner {
     ) -> Result<bool, StoreError> {
         let mut slots: BTreeMap<u16, Vec<&Charge>> = BTreeMap::new();
         for charge in permit.permit_charges() {
-            let Some((key, _)) = key_and_tag(&charge.counter) else { return Ok(false) };
+            let Some((key, _)) = parse_counter_id(&charge.counter) else { return Ok(false) };
             slots.entry(self.topology.slot(key)).or_default().push(charge);
         }
         let was_live = self.change_permit_in_slots(&slots, change).await?;
@@ -52,7 +52,7 @@ impl RedisStoreInner {
         for part in parts {
             was_live &= part.map_err(|failure| match slots.len() {
                 0 | 1 => Failure::into_error(failure),
-                _ => failure.into_partial().into_error(),
+                _ => failure.into_partial_call_failure().into_error(),
             })?;
         }
         Ok(was_live)

@@ -34,14 +34,14 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// A bounded queue of units to return to Redis. Its task ends when the store is dropped. Units that are still queued
 /// then stay charged until their windows end, or their permits expire.
 pub(super) struct RevertQueue {
-    returns: Sender<QueuedReturn>,
+    returns: Sender<UnitsToReturn>,
     dropped: AtomicU64,
-    log: Arc<LostReturnLog>,
+    log: Arc<LostUnitsLog>,
 }
 
 /// Units to return to Redis: the charges of a dropped guard.
 #[derive(Debug)]
-enum QueuedReturn {
+enum UnitsToReturn {
     /// The permit of a request in flight.
     Permit(Receipt),
     /// Charges that are not permits.
@@ -52,10 +52,10 @@ impl RevertQueue {
     /// Creates an empty queue, and starts its task.
     pub(super) fn start(store: &Arc<RedisStoreInner>) -> Self {
         let (returns, mut receiver) = channel(MAX_QUEUED_RETURNS);
-        let log = Arc::<LostReturnLog>::default();
+        let log = Arc::<LostUnitsLog>::default();
         let (weak_store, task_log) = (Arc::downgrade(store), log.clone());
         let return_units =
-            async move || return_until_closed(&weak_store, &mut receiver, &task_log).await;
+            async move || return_units_until_closed(&weak_store, &mut receiver, &task_log).await;
         store.runtime.spawn(restart_on_panic(return_units, || {
             tracing::error!("the task that returns units to Redis panicked; it runs again");
         }));
@@ -67,16 +67,16 @@ impl RevertQueue {
         let (permits, charges): (Vec<&Charge>, Vec<&Charge>) =
             receipt.charges().iter().partition(|charge| charge.limit.is_concurrent());
         if permits.is_empty() {
-            self.push_one(QueuedReturn::Charges(receipt));
+            self.push_one(UnitsToReturn::Charges(receipt));
         } else if charges.is_empty() {
-            self.push_one(QueuedReturn::Permit(receipt));
+            self.push_one(UnitsToReturn::Permit(receipt));
         } else {
-            self.push_one(QueuedReturn::Permit(permits.into_iter().cloned().collect()));
-            self.push_one(QueuedReturn::Charges(charges.into_iter().cloned().collect()));
+            self.push_one(UnitsToReturn::Permit(permits.into_iter().cloned().collect()));
+            self.push_one(UnitsToReturn::Charges(charges.into_iter().cloned().collect()));
         }
     }
 
-    fn push_one(&self, units: QueuedReturn) {
+    fn push_one(&self, units: UnitsToReturn) {
         if let Err(error) = self.returns.try_send(units) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             self.log.warn(&error.into_inner(), "too many others wait to be returned");
@@ -95,10 +95,10 @@ impl fmt::Debug for RevertQueue {
     }
 }
 
-async fn return_until_closed(
+async fn return_units_until_closed(
     store: &Weak<RedisStoreInner>,
-    receiver: &mut Receiver<QueuedReturn>,
-    log: &LostReturnLog,
+    receiver: &mut Receiver<UnitsToReturn>,
+    log: &LostUnitsLog,
 ) {
     poll_fn(|context| receiver.poll_recv(context))
         .for_each_concurrent(MAX_CONCURRENT_RETURNS, |units| return_units(store, units, log))
@@ -106,15 +106,15 @@ async fn return_until_closed(
 }
 
 /// Returns units to Redis. Repeats a failed attempt, unless the repetition could return the units twice.
-async fn return_units(store: &Weak<RedisStoreInner>, units: QueuedReturn, log: &LostReturnLog) {
+async fn return_units(store: &Weak<RedisStoreInner>, units: UnitsToReturn, log: &LostUnitsLog) {
     let (begin, mut delay) = (Instant::now(), FIRST_RETRY_DELAY);
     loop {
         let Some(store) = store.upgrade() else { return };
         let result = match &units {
-            QueuedReturn::Permit(receipt) => {
+            UnitsToReturn::Permit(receipt) => {
                 store.change_permit(receipt, PermitChange::Release).await.map(drop)
             }
-            QueuedReturn::Charges(receipt) => store.adjust(receipt, Adjustment::Revert).await,
+            UnitsToReturn::Charges(receipt) => store.adjust(receipt, Adjustment::Revert).await,
         };
         drop(store);
         let Err(error) = result else { return };
@@ -127,7 +127,7 @@ async fn return_units(store: &Weak<RedisStoreInner>, units: QueuedReturn, log: &
     }
 }
 
-impl QueuedReturn {
+impl UnitsToReturn {
     /// Returns `true` if a further attempt after this error cannot return the units twice: because a permit has an id,
     /// or because the failed attempt has changed nothing.
     fn can_be_repeated_after(&self, error: &StoreError) -> bool {
@@ -137,7 +137,7 @@ impl QueuedReturn {
 
 /// A log of units that stay charged, with at most one warning per [`WARNING_INTERVAL`] and kind.
 #[derive(Debug, Default)]
-struct LostReturnLog {
+struct LostUnitsLog {
     permits: Mutex<WarningThrottle>,
     charges: Mutex<WarningThrottle>,
 }
@@ -148,11 +148,11 @@ struct WarningThrottle {
     unlogged: u64,
 }
 
-impl LostReturnLog {
+impl LostUnitsLog {
     /// Logs units that stay charged. The field `unlogged` is the number of earlier cases since the last warning.
-    fn warn(&self, units: &QueuedReturn, class: &str) {
+    fn warn(&self, units: &UnitsToReturn, class: &str) {
         match units {
-            QueuedReturn::Permit(_) => {
+            UnitsToReturn::Permit(_) => {
                 if let Some(unlogged) = self.permits.lock().try_acquire() {
                     tracing::warn!(
                         unlogged,
@@ -161,7 +161,7 @@ impl LostReturnLog {
                     );
                 }
             }
-            QueuedReturn::Charges(_) => {
+            UnitsToReturn::Charges(_) => {
                 if let Some(unlogged) = self.charges.lock().try_acquire() {
                     tracing::warn!(
                         unlogged,

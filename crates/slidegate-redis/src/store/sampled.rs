@@ -28,7 +28,7 @@ impl RedisStoreInner {
             let may_deny = hit.sample > 1 && hit.charge != ChargeWhen::Always;
             let is_stale = may_deny && self.deny_cache.lookup(hit, now) == CacheLookup::Stale;
             if is_stale {
-                self.deny_cache.begin_probe(hit, now);
+                self.deny_cache.begin_sampled_probe(hit, now);
             }
             is_stale || random.is_multiple_of(hit.sample) || hit.cost == 0
         };
@@ -85,7 +85,7 @@ impl RedisStoreInner {
             match result.outcomes.get(*index) {
                 Some(outcome) if outcome.fits() => {
                     let is_charged = result.allowed || hit.charge == ChargeWhen::Always;
-                    self.deny_cache.record_fit(hit, is_charged && hit.cost > 0);
+                    self.deny_cache.record_fitting_hit(hit, is_charged && hit.cost > 0);
                 }
                 Some(outcome) => {
                     self.deny_cache.record_unconfirmed_denial(hit, outcome, now, *version)

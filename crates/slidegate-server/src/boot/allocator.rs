@@ -9,14 +9,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Size in bytes from which glibc maps an allocation on its own, and unmaps it when it is freed. By default, glibc raises
 /// this size when it frees a larger allocation, and then keeps the memory of large bodies.
 #[cfg(target_env = "gnu")]
-const MAPPED_FROM_BYTES: libc::c_int = 64 * 1024;
+const MMAP_THRESHOLD_BYTES: libc::c_int = 64 * 1024;
 
 /// Makes the allocator return the memory of large bodies to the system. To be called when the process starts.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "no crate has a safe function for it")]
 pub fn return_freed_memory() {
     // SAFETY: changes a parameter of the allocator, which is allowed at any time. On failure, the default stays.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES) };
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES) };
 }
 
 /// Does nothing: only glibc has a parameter that makes it return freed memory.

@@ -15,7 +15,7 @@ use crate::decide::health::Health;
 use crate::decide::names::NameChecks;
 use crate::decide::store::ServerStore;
 use crate::decide::{Service, ServiceOptions};
-use crate::reservations::token::{TokenSealer, token_key_of_cluster};
+use crate::reservations::token::{TokenSealer, derive_cluster_token_key};
 use crate::telemetry::log::LogQueue;
 use crate::telemetry::traces::TracerError;
 use crate::telemetry::{DecisionTracer, DenialLog, Metrics, StoreRecorder, Telemetry};
@@ -106,7 +106,7 @@ pub async fn start_service(
 /// tokens of other nodes from invalid ones.
 fn derive_token_key(store: &StoreSettings) -> Option<Vec<u8>> {
     match store {
-        StoreSettings::Cluster(settings) => settings.secret().map(token_key_of_cluster),
+        StoreSettings::Cluster(settings) => settings.secret().map(derive_cluster_token_key),
         StoreSettings::Memory | StoreSettings::Redis { .. } => None,
     }
 }

@@ -24,12 +24,13 @@ pub struct HealthError {
 }
 
 /// The timeout of the call, below the 30 s that Docker waits for a check.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const HEALTH_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs `slidegate health`. Succeeds if the server responds to `/healthz`.
 pub fn run(args: &HealthArgs) -> Result<&'static str, HealthError> {
     let url = format!("{}/healthz", args.server.trim_end_matches('/'));
-    let agent: Agent = Agent::config_builder().timeout_global(Some(TIMEOUT)).build().into();
+    let agent: Agent =
+        Agent::config_builder().timeout_global(Some(HEALTH_REQUEST_TIMEOUT)).build().into();
     match agent.get(&url).call() {
         Ok(_) => Ok("ok\n"),
         Err(cause) => Err(HealthError { url, cause }),

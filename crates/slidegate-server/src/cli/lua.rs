@@ -29,14 +29,17 @@ pub fn run(args: LuaArgs) -> Result<String, Box<dyn Error>> {
     let mut written = String::new();
     for file in script_files() {
         let path = args.out.join(&file.path);
-        write_with_folder(&path, &file.text)?;
+        write_file_creating_folder(&path, &file.text)?;
         written.push_str(&format!("{}\n", path.display()));
     }
     Ok(written)
 }
 
 /// Writes a file. Creates its folder if necessary.
-pub fn write_with_folder(path: &Path, text: impl AsRef<[u8]>) -> Result<(), WriteFileError> {
+pub fn write_file_creating_folder(
+    path: &Path,
+    text: impl AsRef<[u8]>,
+) -> Result<(), WriteFileError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     fs::create_dir_all(folder).map_err(|cause| WriteFileError::new(folder, cause))?;
     fs::write(path, text).map_err(|cause| WriteFileError::new(path, cause))

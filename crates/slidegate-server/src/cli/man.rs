@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_mangen::Man;
 
-use super::lua::write_with_folder;
+use super::lua::write_file_creating_folder;
 
 /// The flags of `slidegate man`.
 #[derive(Debug, clap::Args)]
@@ -33,6 +33,6 @@ fn write_page(command: &Command, folder: &Path) -> Result<String, Box<dyn Error>
     let path = folder.join(page.get_filename());
     let mut text = Vec::new();
     page.render(&mut text)?;
-    write_with_folder(&path, text)?;
+    write_file_creating_folder(&path, text)?;
     Ok(format!("{}\n", path.display()))
 }

@@ -76,7 +76,7 @@ pub struct ReplayArgs {
     pub json: bool,
 
     /// Number of the most denied keys in the report; 0 shows none
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = parse_top)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = parse_top_count)]
     pub top: usize,
 
     /// Maximum number of keys, such as clients, that are counted at once
@@ -113,7 +113,7 @@ pub struct ReplayArgs {
     pub logs: Vec<PathBuf>,
 }
 
-fn parse_top(text: &str) -> Result<usize, &'static str> {
+fn parse_top_count(text: &str) -> Result<usize, &'static str> {
     text.parse().map_err(|_| "write a whole number, for example 10")
 }
 

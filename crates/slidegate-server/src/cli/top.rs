@@ -99,14 +99,15 @@ struct MergedKey {
 }
 
 /// The timeout of the call to each server.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TOP_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum size of a response in bytes: 10,000 keys of 256 bytes, in several domains.
 const MAX_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Runs `slidegate top`, and returns the list.
 pub fn run(args: &TopArgs) -> Result<String, Box<dyn Error>> {
-    let agent: Agent = Agent::config_builder().timeout_global(Some(TIMEOUT)).build().into();
+    let agent: Agent =
+        Agent::config_builder().timeout_global(Some(TOP_REQUEST_TIMEOUT)).build().into();
     let mut reports = Vec::new();
     for server in &args.server {
         let url = format!("{}/v1/top?rule={}", server.trim_end_matches('/'), args.rule);

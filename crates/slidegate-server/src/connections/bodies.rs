@@ -17,7 +17,7 @@ use crate::bounds::MAX_BODY_BYTES;
 
 /// Bytes of bodies that each connection may hold outside of the shared budget. Nearly all requests fit, so that
 /// connections rarely use a shared counter.
-const OWN_BYTES: usize = 64 * 1024;
+const UNSHARED_BYTES_PER_CONNECTION: usize = 64 * 1024;
 
 /// The bodies of a connection may occupy at most the budget divided by this number.
 const CONNECTION_SHARE_DIVISOR: usize = 2;
@@ -27,7 +27,7 @@ pub const MIN_BODY_BUDGET: usize = 8 * MAX_BODY_BYTES;
 
 /// Maximum time to receive a body after it has got a part of the budget. Otherwise clients that stop sending would keep
 /// the space from others.
-const MAX_TIME_IN_BUDGET: Duration = Duration::from_secs(10);
+const MAX_BODY_RECEIVE_TIME: Duration = Duration::from_secs(10);
 
 /// Maximum number of bytes that are read from a body larger than [`MAX_BODY_BYTES`]. Most clients read the response only
 /// after they have sent the whole body, and can then reuse the connection.
@@ -42,7 +42,7 @@ pub struct BodyBudget {
 
 /// The space for the bodies of one connection. Clones share it.
 #[derive(Clone, Debug)]
-pub struct ConnectionBodies {
+pub struct ConnectionBodyBudget {
     own: Arc<Semaphore>,
     share: Arc<Semaphore>,
     budget: Arc<Semaphore>,
@@ -108,9 +108,9 @@ impl BodyBudget {
     }
 
     /// Returns the space for the bodies of a new connection.
-    pub fn for_connection(&self) -> ConnectionBodies {
-        ConnectionBodies {
-            own: Arc::new(Semaphore::new(OWN_BYTES)),
+    pub fn for_connection(&self) -> ConnectionBodyBudget {
+        ConnectionBodyBudget {
+            own: Arc::new(Semaphore::new(UNSHARED_BYTES_PER_CONNECTION)),
             share: Arc::new(Semaphore::new(self.max_bytes / CONNECTION_SHARE_DIVISOR)),
             budget: self.space.clone(),
         }
@@ -122,7 +122,7 @@ impl BodyBudget {
     }
 }
 
-impl ConnectionBodies {
+impl ConnectionBodyBudget {
     /// Reads a whole body. Waits while there is no space for it. `stated_length` returns the length of the body that
     /// its first part states. If no length is known, the body gets space for the maximum size.
     pub async fn read<B>(
@@ -142,7 +142,7 @@ impl ConnectionBodies {
                 None => part.await?,
                 Some(deadline) => timeout_at(deadline, part)
                     .await
-                    .unwrap_or(Err(BodyError::Slow { max_wait: MAX_TIME_IN_BUDGET }))?,
+                    .unwrap_or(Err(BodyError::Slow { max_wait: MAX_BODY_RECEIVE_TIME }))?,
             };
         }
         if partial.received_bytes > MAX_BODY_BYTES {
@@ -200,7 +200,7 @@ impl ConnectionBodies {
         let share = self.share.clone().acquire_many_owned(bytes).await.ok();
         let budget = self.budget.clone().acquire_many_owned(bytes).await.ok();
         partial.space = [share, budget];
-        partial.deadline = Some(Instant::now() + MAX_TIME_IN_BUDGET);
+        partial.deadline = Some(Instant::now() + MAX_BODY_RECEIVE_TIME);
     }
 }
 
@@ -336,7 +336,7 @@ mod tests {
             connection.read(body, no_stated_length).await,
             Err(BodyError::Slow { .. })
         ));
-        assert_eq!((started.elapsed(), budget.used_bytes()), (MAX_TIME_IN_BUDGET, 0));
+        assert_eq!((started.elapsed(), budget.used_bytes()), (MAX_BODY_RECEIVE_TIME, 0));
     }
 
     #[tokio::test(start_paused = true)]

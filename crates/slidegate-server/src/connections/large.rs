@@ -12,7 +12,7 @@ use crate::background::BackgroundTasks;
 
 /// Maximum number of large calls that are handled at the same time. Further calls wait in the order of their arrival.
 /// The number is above 1, because a call may wait for the store.
-const MAX_HANDLED_CALLS: usize = 4;
+const MAX_CONCURRENT_LARGE_CALLS: usize = 4;
 
 /// The thread that handles large calls. Clones share it.
 #[derive(Clone)]
@@ -24,24 +24,24 @@ pub struct LargeCalls {
 /// The error for a large call that panicked.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("the call failed; the log of the server has the reason")]
-pub struct CallPanicked;
+pub struct LargeCallPanic;
 
 impl LargeCalls {
     /// Starts the thread, which runs until the process ends.
     pub fn start(tasks: &BackgroundTasks) -> io::Result<Self> {
         let thread = Arc::new(RuntimeThread::start_thread("large calls", tasks)?);
-        Ok(Self { thread, turns: Arc::new(Semaphore::new(MAX_HANDLED_CALLS)) })
+        Ok(Self { thread, turns: Arc::new(Semaphore::new(MAX_CONCURRENT_LARGE_CALLS)) })
     }
 
     /// Handles a call, and returns its result. If the returned future is dropped, because the client has disconnected,
     /// the call ends.
-    pub async fn handle<F>(&self, call: F) -> Result<F::Output, CallPanicked>
+    pub async fn handle<F>(&self, call: F) -> Result<F::Output, LargeCallPanic>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
     {
         // Acquiring cannot fail, because the semaphore is never closed.
         let _turn = self.turns.acquire().await;
-        AbortOnDropHandle::new(self.thread.spawn(call)).await.map_err(|_| CallPanicked)
+        AbortOnDropHandle::new(self.thread.spawn(call)).await.map_err(|_| LargeCallPanic)
     }
 }
 
@@ -100,13 +100,14 @@ mod tests {
     #[tokio::test]
     async fn further_calls_wait_for_their_turn() {
         let calls = large_calls();
-        let mut handled: Vec<_> =
-            (0..=MAX_HANDLED_CALLS).map(|_| Box::pin(calls.handle(pending::<()>()))).collect();
+        let mut handled: Vec<_> = (0..=MAX_CONCURRENT_LARGE_CALLS)
+            .map(|_| Box::pin(calls.handle(pending::<()>())))
+            .collect();
         for call in &mut handled {
             let _ = select(call, Box::pin(tokio::task::yield_now())).await;
         }
         assert_eq!(calls.turns.available_permits(), 0);
         handled.clear();
-        assert_eq!(calls.turns.available_permits(), MAX_HANDLED_CALLS);
+        assert_eq!(calls.turns.available_permits(), MAX_CONCURRENT_LARGE_CALLS);
     }
 }

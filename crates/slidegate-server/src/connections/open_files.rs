@@ -38,7 +38,7 @@ impl ConnectionSources {
         bounds: ClientBounds,
         is_max_connections_given: bool,
     ) -> ClientBounds {
-        let (given, listeners) = (bounds.max_connections, CountedListeners(self.client_listeners));
+        let (given, listeners) = (bounds.max_connections, ListenerCount(self.client_listeners));
         let wanted = self.required_open_files(given);
         let allowed = rlimit::increase_nofile_limit(wanted).unwrap_or_else(|error| {
             warn!("cannot raise the open file limit to {wanted}: {error}");
@@ -84,9 +84,9 @@ impl ConnectionSources {
 }
 
 /// Displays a number of listeners, each of which has its own maximum.
-struct CountedListeners(u64);
+struct ListenerCount(u64);
 
-impl fmt::Display for CountedListeners {
+impl fmt::Display for ListenerCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             1 => f.write_str("1 listener"),

@@ -31,7 +31,7 @@ impl ConnectionsPerAddress {
 
     /// Counts a connection of an address. Returns `None` if the address has the maximum number of connections.
     pub fn try_occupy(&self, address: IpAddr) -> Option<AddressSlot> {
-        let address = network_of(address);
+        let address = client_network(address);
         let mut counts = self.open.lock();
         let count = counts.entry(address).or_default();
         if *count >= self.max_per_address {
@@ -54,7 +54,7 @@ impl Drop for AddressSlot {
 }
 
 /// Returns the address as which a client counts: an IPv4 address, or the first address of an IPv6 network.
-fn network_of(address: IpAddr) -> IpAddr {
+fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => {

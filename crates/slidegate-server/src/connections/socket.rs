@@ -58,7 +58,7 @@ impl ListenSocket {
 }
 
 /// Takes a connection out of the current runtime.
-pub fn detach(socket: ClientSocket) -> io::Result<DetachedSocket> {
+pub fn detach_from_runtime(socket: ClientSocket) -> io::Result<DetachedSocket> {
     Ok(match socket {
         Either::Left(stream) => Either::Left(stream.into_std()?),
         Either::Right(stream) => Either::Right(stream.into_std()?),
@@ -66,7 +66,7 @@ pub fn detach(socket: ClientSocket) -> io::Result<DetachedSocket> {
 }
 
 /// Adds a connection to the current runtime.
-pub fn attach(socket: DetachedSocket) -> io::Result<ClientSocket> {
+pub fn attach_to_runtime(socket: DetachedSocket) -> io::Result<ClientSocket> {
     Ok(match socket {
         Either::Left(stream) => Either::Left(TcpStream::from_std(stream)?),
         Either::Right(stream) => Either::Right(UnixStream::from_std(stream)?),

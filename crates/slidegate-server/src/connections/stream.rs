@@ -13,18 +13,18 @@ use super::socket::ClientSocket;
 use crate::tls::ListenerTls;
 
 /// The byte stream of a client connection, with or without TLS.
-pub type ClientIo = Pin<Box<TimeoutStream<Either<ClientSocket, Box<TlsStream<ClientSocket>>>>>>;
+pub type ClientStream = Pin<Box<TimeoutStream<Either<ClientSocket, Box<TlsStream<ClientSocket>>>>>>;
 
 /// Maximum time for a TLS handshake. A responsive client completes it within a few round trips.
 const MAX_TLS_HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
 /// Opens the byte stream of a client connection, and performs the TLS handshake if `tls` is set. Writes fail after
 /// `client_timeout` without progress.
-pub async fn open_client_io(
+pub async fn open_client_stream(
     stream: ClientSocket,
     tls: Option<&ListenerTls>,
     client_timeout: Duration,
-) -> io::Result<ClientIo> {
+) -> io::Result<ClientStream> {
     let stream = match tls {
         None => Either::Left(stream),
         Some(tls) => {

@@ -66,7 +66,7 @@ impl Health {
     /// Marks the server as not ready, because it is about to stop.
     pub fn drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
-        self.background_tasks.expect_end();
+        self.background_tasks.expect_shutdown();
     }
 
     /// Returns `true` if the server is about to stop.

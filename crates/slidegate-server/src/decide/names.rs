@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::error::{CallError, CallErrorKind};
 use super::{Call, NameSource, Service};
-use crate::bounds::{MAX_DESCRIPTORS_OF_SMALL_REQUEST, MAX_HITS};
+use crate::bounds::{MAX_DESCRIPTORS_OF_SMALL_REQUEST, MAX_LIMITS_PER_REQUEST};
 use crate::client_text::excerpt;
 use crate::telemetry::{LogThrottle, Redactor};
 
@@ -134,11 +134,11 @@ impl Service {
         // With --redact-keys, names are hashed too, because a caller may have sent a value in place of a name.
         let shown = unused.iter().map(|name| redactor.redact("", (*name).into()).to_string());
         let shown: Vec<String> = shown.collect();
-        let sent = list_names(&shown.iter().map(String::as_str).collect::<Vec<_>>());
+        let sent = quote_and_join_names(&shown.iter().map(String::as_str).collect::<Vec<_>>());
         warn!(
             domain,
             sent,
-            rules_use = list_names(&used),
+            rules_use = quote_and_join_names(&used),
             did_you_mean = suggest_attribute(unused, &used),
             unlogged,
             "no rule applies to a request with attributes that no rule uses, so it is not limited; correct the \
@@ -152,7 +152,7 @@ impl Service {
         warn!(
             domain,
             sent = "`ip`, `method`, `path`, `host`, `header.*`",
-            rules_use = list_names(&names_that_rules_use(policy, domain)),
+            rules_use = quote_and_join_names(&names_that_rules_use(policy, domain)),
             unlogged,
             "no rule of the domain can apply to requests at /v1/auth, so they are not limited; use the attributes \
              that /v1/auth sends"
@@ -181,7 +181,7 @@ fn has_rule_for_forward_auth(policy: &Policy, domain: &str) -> bool {
 }
 
 /// Returns the error for a request that must be corrected.
-fn invalid(detail: String) -> CallError {
+fn invalid_request_error(detail: String) -> CallError {
     CallError::new(CallErrorKind::Invalid, detail)
 }
 
@@ -195,7 +195,7 @@ pub fn check_costs(policy: &Policy, request: &Request<'_>) -> Result<(), CallErr
     Err(unknown_cost_error(unknown, &rules, &known, counts_unnamed))
 }
 
-/// Returns an error if a request has many descriptors, to which more than [`MAX_HITS`] limits apply.
+/// Returns an error if a request has many descriptors, to which more than [`MAX_LIMITS_PER_REQUEST`] limits apply.
 fn check_hits(policy: &Policy, request: &Request<'_>) -> Result<(), CallError> {
     let descriptors = request.descriptors().len();
     // With few descriptors, the policy alone determines the number of limits, so it is not bounded here.
@@ -203,9 +203,9 @@ fn check_hits(policy: &Policy, request: &Request<'_>) -> Result<(), CallError> {
         return Ok(());
     }
     match policy.apply(request).hits().count() {
-        ..=MAX_HITS => Ok(()),
-        hits => Err(invalid(format!(
-            "{hits} limits apply to the {descriptors} descriptors; send fewer descriptors, so that at most {MAX_HITS} \
+        ..=MAX_LIMITS_PER_REQUEST => Ok(()),
+        hits => Err(invalid_request_error(format!(
+            "{hits} limits apply to the {descriptors} descriptors; send fewer descriptors, so that at most {MAX_LIMITS_PER_REQUEST} \
              apply"
         ))),
     }
@@ -230,15 +230,15 @@ fn unused_attributes_error(policy: &Policy, domain: &str, unused: &[&str]) -> Ca
     let domain = excerpt(domain);
     let problem = match unused {
         [] => "the request has no attributes".to_owned(),
-        _ => format!("no rule of domain `{domain}` uses {}", list_names(unused)),
+        _ => format!("no rule of domain `{domain}` uses {}", quote_and_join_names(unused)),
     };
     let remedy = match suggest_attribute(unused, &used) {
         Some(meant) => format!("did you mean `{meant}`?"),
         None => "correct the names, or list them in `attributes` of the policy".to_owned(),
     };
-    invalid(format!(
+    invalid_request_error(format!(
         "{problem}, and none applies to the request; {remedy} Its rules use {}",
-        list_names(&used)
+        quote_and_join_names(&used)
     ))
 }
 
@@ -256,7 +256,7 @@ fn suggest_attribute<'u>(unused: &[&str], used: &[&'u str]) -> Option<&'u str> {
 }
 
 /// Formats a list of names, which a client may have chosen, such as `` `a`, `b` ``. Long names and long lists are cut.
-fn list_names(names: &[&str]) -> String {
+fn quote_and_join_names(names: &[&str]) -> String {
     let listed = names.iter().take(MAX_LISTED_NAMES);
     let listed: Vec<String> = listed.map(|name| format!("`{}`", excerpt(name))).collect();
     let listed = listed.join(", ");
@@ -274,17 +274,17 @@ fn unknown_cost_error(
     known: &[&str],
     counts_unnamed: bool,
 ) -> CallError {
-    invalid(match unknown {
+    invalid_request_error(match unknown {
         UnknownCost::Unnamed(units) => {
             let example = known.first().copied().unwrap_or("tokens");
             format!(
                 "no rule of {rules} charges `cost`; send the units by name, for example {{\"costs\":{{\"{example}\":{units}}}}}. Its rules charge {}",
-                list_names(known)
+                quote_and_join_names(known)
             )
         }
         UnknownCost::Named(name) => {
             let problem = format!("no rule of {rules} charges `{}`", excerpt(name));
-            let listed = list_names(known);
+            let listed = quote_and_join_names(known);
             match (most_similar_word(name, known.iter().copied()), known) {
                 (Some(meant), _) => {
                     format!("{problem}; did you mean `{meant}`? Its rules charge {listed}")
@@ -341,9 +341,9 @@ mod tests {
     #[test]
     fn listed_names_are_cut() {
         let long = "x".repeat(1000);
-        assert_eq!(list_names(&["a", &long]), format!("`a`, `{}…`", "x".repeat(64)));
+        assert_eq!(quote_and_join_names(&["a", &long]), format!("`a`, `{}…`", "x".repeat(64)));
         let many = vec!["a"; MAX_LISTED_NAMES + 2];
-        assert!(list_names(&many).ends_with("`a` and 2 more"));
+        assert!(quote_and_join_names(&many).ends_with("`a` and 2 more"));
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl slidegate::Store for ServerStore {
         };
         let charge = Box::pin(async { store.charge_with_source(call).await });
         let is_call = |(_, source): &(_, ChargeSource)| *source == ChargeSource::Redis;
-        recorder.record_if(charge, is_call).await.map(|(result, _)| result)
+        recorder.record_possible_call(charge, is_call).await.map(|(result, _)| result)
     }
 
     async fn charge_many_async(

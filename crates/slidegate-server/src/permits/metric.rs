@@ -167,7 +167,7 @@ impl PermitMetrics {
             // A permit that was no longer live stays tracked, because it may expire here a moment later than in the
             // store.
             _ if !was_live => {}
-            _ => self.tracked.lock().remove(hash_of(permit)),
+            _ => self.tracked.lock().remove(hash_permit(permit)),
         }
     }
 
@@ -176,7 +176,7 @@ impl PermitMetrics {
         let expired = {
             let tracked = &mut *self.tracked.lock();
             let expired = tracked.remove_expired(now);
-            tracked.insert(hash_of(permit), now.after(permit.ttl()));
+            tracked.insert(hash_permit(permit), now.after(permit.ttl()));
             expired
         };
         self.count_several(PermitResult::Expired, expired);
@@ -199,7 +199,7 @@ impl PermitMetrics {
 }
 
 /// Returns a hash that identifies a permit in this process.
-fn hash_of(permit: &Permit) -> u64 {
+fn hash_permit(permit: &Permit) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_vec(permit).unwrap_or_default().hash(&mut hasher);
     hasher.finish()

@@ -35,7 +35,7 @@ use crate::policy::FileText;
 
 pub use converted_rule::{Conditions, ConvertedCondition, ConvertedOverride};
 pub use finding::{Finding, Findings, SourcePosition};
-pub use print::policy_text;
+pub use print::format_policy_file;
 pub use rules::ConversionOptions;
 
 /// The result of converting configuration files of Envoy's reference rate limit server to a policy.
@@ -99,7 +99,7 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
     // counter.
     let defaults = PrintedDefaults { algorithm: algorithm.name(), required: 0, ipv6_prefix: 128 };
     let policy = PrintedPolicy { version: 1, defaults: FlowMap(defaults), rules: all_rules };
-    let text = policy_text(files, &notes, &policy);
+    let text = format_policy_file(files, &notes, &policy);
     match Policy::from_yaml_for(&text, supports) {
         Ok(policy) => Ok(Conversion { policy, text, notes }),
         Err(errors) => Err(findings_from_policy_errors(files, &errors.0)),

@@ -45,7 +45,7 @@ impl HttpProblem {
     }
 
     /// Creates a problem with status 421: the request is not for this instance or this listener.
-    pub fn misdirected(detail: impl Into<String>) -> Self {
+    pub fn misdirected_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::MISDIRECTED_REQUEST, detail)
     }
 

@@ -21,20 +21,20 @@ const MAX_CHARGES: usize = 65_536;
 pub struct OpenReservations {
     /// The hasher of counters, which are identified by hashes, because their names are long.
     hasher: foldhash::quality::RandomState,
-    state: Mutex<State>,
+    state: Mutex<OpenReservationState>,
 }
 
 #[derive(Default)]
-struct State {
+struct OpenReservationState {
     units: HashMap<u64, u64>,
-    calls: HashMap<CallId, OpenCall>,
+    calls: HashMap<CallId, OpenReservation>,
     /// The calls in the order of their expiry.
     expiries: BTreeSet<(Timestamp, CallId)>,
     charges: usize,
 }
 
 /// The charges of one reservation: counters and units.
-struct OpenCall {
+struct OpenReservation {
     expires_at: Timestamp,
     charges: Box<[(u64, u64)]>,
 }
@@ -49,8 +49,11 @@ impl OpenReservations {
             rates.map(|charge| (self.hasher.hash_one(&charge.counter), charge.cost)).collect();
         let mut state = self.state.lock();
         state.remove_expired(now);
-        state.open(reservation.call.id(), OpenCall { expires_at: reservation.expires_at, charges });
-        while state.charges > MAX_CHARGES && state.remove_first() {}
+        state.open(
+            reservation.call.id(),
+            OpenReservation { expires_at: reservation.expires_at, charges },
+        );
+        while state.charges > MAX_CHARGES && state.remove_first_to_expire() {}
     }
 
     /// Removes a reservation that is settled.
@@ -66,8 +69,8 @@ impl OpenReservations {
     }
 }
 
-impl State {
-    fn open(&mut self, id: CallId, call: OpenCall) {
+impl OpenReservationState {
+    fn open(&mut self, id: CallId, call: OpenReservation) {
         if self.calls.contains_key(&id) || call.charges.is_empty() {
             return;
         }
@@ -95,12 +98,12 @@ impl State {
 
     fn remove_expired(&mut self, now: Timestamp) {
         while self.expiries.first().is_some_and(|(expires_at, _)| *expires_at <= now) {
-            self.remove_first();
+            self.remove_first_to_expire();
         }
     }
 
     /// Removes the reservation that expires first. Returns `false` if there is none.
-    fn remove_first(&mut self) -> bool {
+    fn remove_first_to_expire(&mut self) -> bool {
         let Some((_, id)) = self.expiries.first().copied() else { return false };
         self.remove(id);
         true
@@ -162,7 +165,7 @@ mod tests {
             let id = CallId::unique();
             let charges = [(1, 1)].into();
             let expires_at = Timestamp::from_secs(1_000 + nth);
-            open.state.lock().open(id, OpenCall { expires_at, charges });
+            open.state.lock().open(id, OpenReservation { expires_at, charges });
         }
         open.open(&last, Timestamp::from_secs(1));
         let state = open.state.lock();

@@ -95,7 +95,7 @@ impl From<SealError> for CallError {
 }
 
 /// Derives the token key of a cluster from the secret of the cluster.
-pub fn token_key_of_cluster(secret: &str) -> Vec<u8> {
+pub fn derive_cluster_token_key(secret: &str) -> Vec<u8> {
     derive_key(secret.as_bytes(), CLUSTER_SECRET_LABEL).as_ref().to_vec()
 }
 

@@ -9,14 +9,14 @@ use tracing::warn;
 use crate::background::BackgroundTasks;
 
 /// The interval at which the clock is read.
-const READ_INTERVAL: Duration = Duration::from_secs(1);
+const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a task that logs each step of the wall clock.
 pub fn start(tasks: BackgroundTasks) {
     let mut detector = StepDetector::new(SystemClock::new());
     let log_steps = async move || {
         loop {
-            sleep(READ_INTERVAL).await;
+            sleep(CLOCK_READ_INTERVAL).await;
             if let Some(seconds) = detector.next_step_s() {
                 warn!(
                     seconds,

@@ -8,7 +8,7 @@ use slidegate::policy::{Match, MatchedRules, Rule};
 use slidegate::{Decision, LimitStatus, Policy, Reason, Timestamp};
 use tracing::{info, trace};
 
-use super::denial_budget::DenialBudgets;
+use super::denial_budget::DenialLogBudgets;
 use super::log_throttle::LogThrottle;
 use super::redact::{RedactedValue, Redactor};
 use crate::client_text::excerpt;
@@ -55,7 +55,7 @@ pub struct DenialLog {
 }
 
 impl DenialLog {
-    /// Creates a log of at most `max_per_second` lines per second for each [budget](DenialBudgets). Returns `None` if
+    /// Creates a log of at most `max_per_second` lines per second for each [budget](DenialLogBudgets). Returns `None` if
     /// `max_per_second` is 0.
     pub fn new(max_per_second: u16, redactor: Redactor) -> Option<Self> {
         let without_rule = LogThrottle::new(max_per_second, Duration::from_secs(1));
@@ -65,7 +65,7 @@ impl DenialLog {
     /// Logs a decision that denies the request. `now` is the present time.
     pub fn log_denied_request(
         &self,
-        budgets: &DenialBudgets,
+        budgets: &DenialLogBudgets,
         matched_rules: &MatchedRules<'_>,
         decision: &Decision<'_>,
         now: Timestamp,
@@ -84,7 +84,7 @@ impl DenialLog {
     /// Logs an exceeded limit, unless the budget of its rule is used up. `now` is the present time.
     pub fn log_exceeded_limit(
         &self,
-        budgets: &DenialBudgets,
+        budgets: &DenialLogBudgets,
         status: &LimitStatus<'_>,
         matched_rules: &MatchedRules<'_>,
         degraded: bool,
@@ -93,7 +93,8 @@ impl DenialLog {
         let Some(rule_match) = status.find_match(matched_rules) else { return };
         let is_observed = status.is_observed();
         let settings = (self.max_per_second, &self.redactor);
-        let Some(unlogged) = budgets.try_take_line(rule_match, is_observed, settings, now) else {
+        let Some(unlogged) = budgets.try_take_log_line(rule_match, is_observed, settings, now)
+        else {
             return;
         };
         let key = Some(redacted_key(&self.redactor, rule_match).to_string());
@@ -116,8 +117,8 @@ impl DenialLog {
 }
 
 /// Logs the denials of each rule that were not logged since its last line.
-pub fn log_unlogged_denials(budgets: &DenialBudgets, policy: &Policy) {
-    for (rule, observed, unlogged) in budgets.take_unlogged() {
+pub fn log_unlogged_denials(budgets: &DenialLogBudgets, policy: &Policy) {
+    for (rule, observed, unlogged) in budgets.take_unlogged_denials() {
         let rule = policy.rules().get(rule);
         info!(
             domain = rule.map(Rule::domain),

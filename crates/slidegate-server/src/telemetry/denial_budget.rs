@@ -16,27 +16,27 @@ use slidegate::policy::Match;
 use super::decision_log::redacted_key;
 use super::log_throttle::LogThrottle;
 use super::redact::Redactor;
-use super::top::summary::{Merged, Summary, TopEntry};
+use super::top::summary::{MergedSummary, Summary, TopEntry};
 
 /// Maximum number of keys for which a budget counts the denials that were not logged.
 const MAX_UNLOGGED_KEYS: usize = 8;
 
 /// The budgets of all rules of a policy, indexed by rule.
 #[derive(Default)]
-pub struct DenialBudgets {
+pub struct DenialLogBudgets {
     /// The budgets are created at the first denial, because most rules of a large policy deny nothing.
-    rules: Box<[BudgetsOfRule]>,
+    rules: Box<[RuleLogBudgets]>,
     secret: foldhash::quality::RandomState,
 }
 
 /// The budgets of one rule, for enforced and observed denials.
 #[derive(Default)]
-struct BudgetsOfRule {
-    enforced: OnceLock<Box<Budget>>,
-    observed: OnceLock<Box<Budget>>,
+struct RuleLogBudgets {
+    enforced: OnceLock<Box<DenialLogBudget>>,
+    observed: OnceLock<Box<DenialLogBudget>>,
 }
 
-struct Budget {
+struct DenialLogBudget {
     throttle: LogThrottle,
     unlogged: Mutex<Summary<String>>,
 }
@@ -51,16 +51,16 @@ pub struct UnloggedDenials {
     pub keys: Option<String>,
 }
 
-impl DenialBudgets {
+impl DenialLogBudgets {
     /// Creates budgets for a policy with this number of rules.
     pub fn new(rules: usize) -> Self {
-        let rules = (0..rules).map(|_| BudgetsOfRule::default()).collect();
+        let rules = (0..rules).map(|_| RuleLogBudgets::default()).collect();
         Self { rules, secret: foldhash::quality::RandomState::default() }
     }
 
     /// Takes a line from a budget of the rule. Returns the denials that were not logged since the last line, or `None` if
     /// the budget is used up; the denial then counts as not logged.
-    pub fn try_take_line(
+    pub fn try_take_log_line(
         &self,
         rule_match: &Match<'_>,
         is_observed: bool,
@@ -71,9 +71,9 @@ impl DenialBudgets {
             .rules
             .get(rule_match.rule_index())?
             .budget(is_observed)
-            .get_or_init(|| Box::new(Budget::new(max_per_second)));
+            .get_or_init(|| Box::new(DenialLogBudget::new(max_per_second)));
         if budget.throttle.try_acquire(now).is_some() {
-            return Some(budget.take_unlogged());
+            return Some(budget.take_unlogged_denials());
         }
         let mut hasher = self.secret.build_hasher();
         rule_match.identity().for_each(|pair| pair.hash(&mut hasher));
@@ -89,11 +89,15 @@ impl DenialBudgets {
 
     /// Takes the denials that were not logged: the index of each rule with such denials, whether it only observed them,
     /// and the denials.
-    pub fn take_unlogged(&self) -> impl Iterator<Item = (usize, bool, UnloggedDenials)> {
-        let of_rule = |(index, rule): (usize, &BudgetsOfRule)| {
+    pub fn take_unlogged_denials(&self) -> impl Iterator<Item = (usize, bool, UnloggedDenials)> {
+        let of_rule = |(index, rule): (usize, &RuleLogBudgets)| {
             [false, true].map(|is_observed| {
                 let budget = rule.budget(is_observed).get();
-                (index, is_observed, budget.map(|it| it.take_unlogged()).unwrap_or_default())
+                (
+                    index,
+                    is_observed,
+                    budget.map(|it| it.take_unlogged_denials()).unwrap_or_default(),
+                )
             })
         };
         let all = self.rules.iter().enumerate().flat_map(of_rule);
@@ -101,21 +105,21 @@ impl DenialBudgets {
     }
 }
 
-impl BudgetsOfRule {
-    fn budget(&self, is_observed: bool) -> &OnceLock<Box<Budget>> {
+impl RuleLogBudgets {
+    fn budget(&self, is_observed: bool) -> &OnceLock<Box<DenialLogBudget>> {
         if is_observed { &self.observed } else { &self.enforced }
     }
 }
 
-impl Budget {
+impl DenialLogBudget {
     fn new(max_per_second: u16) -> Self {
         let throttle = LogThrottle::new(max_per_second, Duration::from_secs(1));
         Self { throttle, unlogged: Mutex::default() }
     }
 
-    fn take_unlogged(&self) -> UnloggedDenials {
+    fn take_unlogged_denials(&self) -> UnloggedDenials {
         let summary = std::mem::take(&mut *self.unlogged.lock());
-        let merged = Merged::from(&summary);
+        let merged = MergedSummary::from(&summary);
         let entries = merged.top_entries();
         let has_keys = entries.iter().any(|entry| !entry.label.is_empty());
         let keys = has_keys.then(|| fmt::from_fn(|f| write_keys(f, &entries)).to_string());
@@ -146,7 +150,7 @@ rules:
 
     /// Takes a line of the rule with this index for a denial of a tenant, with one line per second and budget.
     fn take_line(
-        budgets: &DenialBudgets,
+        budgets: &DenialLogBudgets,
         rule: usize,
         tenant: &str,
         is_observed: bool,
@@ -157,7 +161,7 @@ rules:
         let matched = policy.apply(&request);
         let rule_match = matched.matches().find(|found| found.rule_index() == rule).unwrap();
         let settings = (1, &Redactor::default());
-        budgets.try_take_line(rule_match, is_observed, settings, Timestamp::from_secs(at_s))
+        budgets.try_take_log_line(rule_match, is_observed, settings, Timestamp::from_secs(at_s))
     }
 
     fn unlogged(count: u64, keys: &str) -> UnloggedDenials {
@@ -166,7 +170,7 @@ rules:
 
     #[test]
     fn flood_of_one_budget_leaves_others() {
-        let budgets = DenialBudgets::new(2);
+        let budgets = DenialLogBudgets::new(2);
         assert_eq!(take_line(&budgets, 0, "a", true, 1), Some(unlogged(0, "")));
         (0..100).for_each(|_| assert_eq!(take_line(&budgets, 0, "a", true, 1), None));
         assert_eq!(take_line(&budgets, 0, "a", false, 1), Some(unlogged(0, "")));
@@ -178,26 +182,26 @@ rules:
 
     #[test]
     fn unlogged_denials_are_reported_once_with_their_keys() {
-        let budgets = DenialBudgets::new(2);
+        let budgets = DenialLogBudgets::new(2);
         for tenant in ["a", "b, 9 tenant=c", "a", "a"] {
             take_line(&budgets, 0, tenant, false, 1);
         }
         take_line(&budgets, 1, "a", true, 1);
         take_line(&budgets, 1, "a", true, 1);
-        let reported: Vec<_> = budgets.take_unlogged().collect();
+        let reported: Vec<_> = budgets.take_unlogged_denials().collect();
         let keys = "2 tenant=a, 1 tenant=b%2C 9 tenant=c";
         assert_eq!(reported, [(0, false, unlogged(3, keys)), (1, true, unlogged(1, ""))]);
-        assert_eq!(budgets.take_unlogged().count(), 0);
+        assert_eq!(budgets.take_unlogged_denials().count(), 0);
         assert_eq!(take_line(&budgets, 0, "a", false, 2), Some(unlogged(0, "")));
     }
 
     #[test]
     fn many_unlogged_keys_are_bounded_and_counted() {
-        let budgets = DenialBudgets::new(1);
+        let budgets = DenialLogBudgets::new(1);
         for nth in 0..1_001 {
             take_line(&budgets, 0, &nth.to_string(), false, 1);
         }
-        let [(_, _, unlogged)] = &budgets.take_unlogged().collect::<Vec<_>>()[..] else {
+        let [(_, _, unlogged)] = &budgets.take_unlogged_denials().collect::<Vec<_>>()[..] else {
             panic!("one rule")
         };
         assert_eq!(unlogged.count, 1_000);

@@ -26,7 +26,7 @@ use tracing_subscriber::layer::SubscriberExt;
 pub use self::queue::{LogQueue, LostLines};
 
 /// Maximum time by which the end of the process is delayed to write the last lines.
-const MAX_DELAY_AT_END: Duration = Duration::from_millis(500);
+const MAX_LOG_FLUSH_TIME: Duration = Duration::from_millis(500);
 
 /// The target of the events of the HTTP/2 library.
 const HTTP2_TARGET: &str = "h2";
@@ -73,9 +73,9 @@ impl Log {
 }
 
 impl Drop for Log {
-    /// Waits until the last lines are written, at most for [`MAX_DELAY_AT_END`].
+    /// Waits until the last lines are written, at most for [`MAX_LOG_FLUSH_TIME`].
     fn drop(&mut self) {
-        self.queue.wait_until_written(MAX_DELAY_AT_END);
+        self.queue.wait_until_written(MAX_LOG_FLUSH_TIME);
     }
 }
 

@@ -82,4 +82,4 @@ impl StoreSpan {
 }
 
 /// Does nothing, because no request is traced.
-pub fn record_in_current_span(_: &str, _: &Decision<'_>) {}
+pub fn record_decision_in_current_span(_: &str, _: &Decision<'_>) {}

@@ -132,12 +132,12 @@ impl StoreRecorder {
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.record_if(call, |_| true).await
+        self.record_possible_call(call, |_| true).await
     }
 
     /// Runs an operation that may call the store, and records it. If `is_call` returns `false` for the result, the store
     /// was not called, and only the trace has a record.
-    pub async fn record_if<T>(
+    pub async fn record_possible_call<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
         is_call: impl FnOnce(&T) -> bool,

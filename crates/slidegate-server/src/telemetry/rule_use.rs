@@ -9,18 +9,18 @@ use slidegate::policy::{MatchedRules, Mode, Rule};
 use tracing::warn;
 
 /// Number of requests of a domain after which the rules that have not applied to any of them are reported.
-const WATCHED_REQUESTS: u32 = 1_000;
+const MIN_REQUESTS_TO_REPORT_UNUSED: u32 = 1_000;
 
 /// Maximum number of rules in the log message of a domain.
 const MAX_LOGGED_RULES: usize = 20;
 
 /// The rules of one policy that have applied to a request since the policy was loaded.
 pub struct RuleUse {
-    rules: Box<[UseOfRule]>,
+    rules: Box<[WatchedRule]>,
     domains: Box<[RequestsOfDomain]>,
 }
 
-struct UseOfRule {
+struct WatchedRule {
     name: Box<str>,
     /// Index of the domain of the rule.
     domain: usize,
@@ -30,7 +30,7 @@ struct UseOfRule {
 
 struct RequestsOfDomain {
     name: Box<str>,
-    /// Number of requests, up to about [`WATCHED_REQUESTS`].
+    /// Number of requests, up to about [`MIN_REQUESTS_TO_REPORT_UNUSED`].
     requests: AtomicU32,
 }
 
@@ -52,7 +52,7 @@ impl RuleUse {
             .collect();
         let names = domains.iter().map(|domain| &*domain.name);
         let index_by_name: HashMap<&str, usize> = names.zip(0..).collect();
-        let rules = policy.rules().iter().map(|rule| UseOfRule {
+        let rules = policy.rules().iter().map(|rule| WatchedRule {
             name: rule.name().into(),
             // Every rule has a domain of the policy, so the default index is never used.
             domain: index_by_name.get(rule.domain()).copied().unwrap_or_default(),
@@ -82,11 +82,11 @@ impl RuleUse {
     }
 
     /// Records a request of the domain with this index. Logs the rules that have not applied once the domain has had
-    /// [`WATCHED_REQUESTS`] requests.
+    /// [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests.
     pub fn record_request(&self, domain: usize) {
         let Some(RequestsOfDomain { name, requests }) = self.domains.get(domain) else { return };
-        if requests.load(Ordering::Relaxed) >= WATCHED_REQUESTS
-            || requests.fetch_add(1, Ordering::Relaxed) + 1 != WATCHED_REQUESTS
+        if requests.load(Ordering::Relaxed) >= MIN_REQUESTS_TO_REPORT_UNUSED
+            || requests.fetch_add(1, Ordering::Relaxed) + 1 != MIN_REQUESTS_TO_REPORT_UNUSED
         {
             return;
         }
@@ -99,13 +99,13 @@ impl RuleUse {
                 domain = &**name,
                 rules = listed,
                 more = unused.len().checked_sub(MAX_LOGGED_RULES).filter(|more| *more > 0),
-                requests = WATCHED_REQUESTS,
+                requests = MIN_REQUESTS_TO_REPORT_UNUSED,
                 "rules have not applied to any request of their domain; check the names and values in `when` and `per`"
             );
         }
     }
 
-    /// Returns the rules that have not applied, in domains that have had at least [`WATCHED_REQUESTS`] requests.
+    /// Returns the rules that have not applied, in domains that have had at least [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests.
     pub fn unused_rules(&self) -> Vec<UnusedRule> {
         let unused = self.unused().filter_map(|rule| {
             let domain = self.domains.get(rule.domain).filter(|domain| domain.is_watched())?;
@@ -115,7 +115,7 @@ impl RuleUse {
     }
 
     /// Returns the name of each domain, and the number of its rules that have not applied. The number is 0 until the
-    /// domain has had [`WATCHED_REQUESTS`] requests.
+    /// domain has had [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests.
     pub fn count_unused_rules(&self) -> impl Iterator<Item = (&str, usize)> {
         let mut counts = vec![0; self.domains.len()];
         for rule in self.unused() {
@@ -125,16 +125,16 @@ impl RuleUse {
         domains.map(|(domain, count)| (&*domain.name, if domain.is_watched() { count } else { 0 }))
     }
 
-    /// Returns the rules that have not applied, also in domains with fewer than [`WATCHED_REQUESTS`] requests.
-    fn unused(&self) -> impl Iterator<Item = &UseOfRule> {
+    /// Returns the rules that have not applied, also in domains with fewer than [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests.
+    fn unused(&self) -> impl Iterator<Item = &WatchedRule> {
         self.rules.iter().filter(|rule| !rule.has_applied.load(Ordering::Relaxed))
     }
 }
 
 impl RequestsOfDomain {
-    /// Returns `true` if the domain has had [`WATCHED_REQUESTS`] requests, so that its unused rules are reported.
+    /// Returns `true` if the domain has had [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests, so that its unused rules are reported.
     fn is_watched(&self) -> bool {
-        self.requests.load(Ordering::Relaxed) >= WATCHED_REQUESTS
+        self.requests.load(Ordering::Relaxed) >= MIN_REQUESTS_TO_REPORT_UNUSED
     }
 }
 
@@ -170,7 +170,7 @@ rules:
             let request = Request::new("default", Descriptor::new(attributes.iter().copied()));
             rule_use.record_matched_request(&policy.apply(&request));
         };
-        for _ in 0..WATCHED_REQUESTS - 2 {
+        for _ in 0..MIN_REQUESTS_TO_REPORT_UNUSED - 2 {
             record(&[("ip", "192.0.2.7")]);
         }
         let (default, _) = rule_use.domains().find(|(_, name)| *name == "default").unwrap();

@@ -38,7 +38,7 @@ use minutes::{MinuteSummaries, unix_minute};
 use rollout::Rollout;
 
 pub use report::TopReport;
-pub use rollout::{MAX_KEYS_OF_RULE, ObservedKeyCount, RolloutReport};
+pub use rollout::{MAX_ROLLOUT_KEYS_PER_RULE, ObservedKeyCount, RolloutReport};
 
 /// Number of shards into which the rules are divided. Each shard has its own lock.
 const RULE_SHARD_COUNT: usize = 64;
@@ -150,7 +150,7 @@ impl TopKeys {
     }
 
     /// Returns the result of `read` for the lists of a rule; `None` if the rule has no lists.
-    fn with_lists<T>(
+    fn read_rule_lists<T>(
         &self,
         domain: &str,
         rule: &str,

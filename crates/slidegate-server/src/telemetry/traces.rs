@@ -151,7 +151,7 @@ impl DecisionSpan {
 }
 
 /// Records a decision as attributes of the current span. Does nothing if the request is not traced.
-pub fn record_in_current_span(domain: &str, decision: &Decision<'_>) {
+pub fn record_decision_in_current_span(domain: &str, decision: &Decision<'_>) {
     let context = Context::current();
     let span = context.span();
     if !span.is_recording() {

@@ -23,10 +23,10 @@ use tower::{Service as TowerService, ServiceExt};
 
 pub use self::connection::GrpcProtocol;
 use self::open_calls::OpenCalls;
-use self::rate_limit::{OnLargeCallThread, RateLimit};
+use self::rate_limit::{LargeCallThreadMarker, RateLimitGrpcService};
 use crate::bounds::MAX_BODY_BYTES;
-use crate::connections::bodies::{BodyError, ConnectionBodies};
-use crate::connections::{CallPanicked, LargeCalls};
+use crate::connections::bodies::{BodyError, ConnectionBodyBudget};
+use crate::connections::{LargeCallPanic, LargeCalls};
 use crate::decide::Service;
 use crate::render::ResponseRenderer;
 use crate::telemetry::metrics::ListenerKind;
@@ -48,7 +48,7 @@ const MAX_OTHER_MESSAGE_BYTES: usize = 4 * 1024;
 /// All gRPC services of the listener. The path of a call selects the service.
 pub struct GrpcServices {
     recorder: Arc<RequestRecorder>,
-    rate_limit: RateLimitServiceServer<RateLimit>,
+    rate_limit: RateLimitServiceServer<RateLimitGrpcService>,
     /// Health and reflection. Calls of the rate limit service do not pass through this router, which allocates several
     /// boxes per call.
     other_services: Router,
@@ -69,7 +69,8 @@ impl GrpcServices {
             reflection_service_builder().build_v1alpha()?.max_decoding_message_size(max_bytes);
         let recorder = RequestRecorder::new(service.telemetry(), ListenerKind::Grpc);
         let recorder = Arc::new(recorder);
-        let rate_limit = RateLimit::new(service, renderer, recorder.clone(), large_calls.clone());
+        let rate_limit =
+            RateLimitGrpcService::new(service, renderer, recorder.clone(), large_calls.clone());
         let rate_limit =
             RateLimitServiceServer::new(rate_limit).max_decoding_message_size(MAX_BODY_BYTES);
         let other_services = Routes::new(health).add_service(v1).add_service(v1alpha);
@@ -84,14 +85,18 @@ pub struct ConnectionServices(Arc<ConnectionState>);
 
 struct ConnectionState {
     services: Arc<GrpcServices>,
-    bodies: ConnectionBodies,
+    bodies: ConnectionBodyBudget,
     calls: OpenCalls,
 }
 
 impl ConnectionServices {
     /// Creates the services of a connection. Its messages occupy the space of `bodies`, and its calls are counted in
     /// `calls`.
-    pub fn new(services: Arc<GrpcServices>, bodies: ConnectionBodies, calls: OpenCalls) -> Self {
+    pub fn new(
+        services: Arc<GrpcServices>,
+        bodies: ConnectionBodyBudget,
+        calls: OpenCalls,
+    ) -> Self {
         Self(Arc::new(ConnectionState { services, bodies, calls }))
     }
 }
@@ -142,7 +147,7 @@ impl ConnectionState {
         let mut call = Request::from_parts(head, Body::new(message));
         let mut rate_limit = rate_limit.clone();
         let response = if body.bytes.len() > MAX_SMALL_MESSAGE_BYTES {
-            call.extensions_mut().insert(OnLargeCallThread);
+            call.extensions_mut().insert(LargeCallThreadMarker);
             let response = Box::pin(large_calls.handle(rate_limit.call(call))).await;
             response.unwrap_or_else(|panicked| Ok(status_of_panic(panicked).into_http()))
         } else {
@@ -172,7 +177,7 @@ fn status_of_body_error(error: &BodyError) -> Status {
     Status::new(code, error.to_string())
 }
 
-fn status_of_panic(panicked: CallPanicked) -> Status {
+fn status_of_panic(panicked: LargeCallPanic) -> Status {
     Status::internal(panicked.to_string())
 }
 

@@ -3,7 +3,7 @@
 //! Requests for an [`Endpoint`] do not pass through axum's router. The router allocates several boxes per layer and
 //! request, which takes long compared with a decision in memory. Other paths use the router.
 //!
-//! To add a path, add it to [`health_and_openapi_routes`] or [`Endpoint`], and describe it in [`PATHS`] and in
+//! To add a path, add it to [`health_and_openapi_routes`] or [`Endpoint`], and describe it in [`AVAILABLE_PATHS_TEXT`] and in
 //! `docs/reference/openapi.json`. A test checks that they contain every path. Paths for operators belong in [`admin`].
 
 pub mod admin;
@@ -47,7 +47,7 @@ use crate::telemetry::results::ResponseWithResult;
 const OPENAPI_DOCUMENT: &str = include_str!("http/openapi.json");
 
 /// The paths of both listeners, for a response to a request for another path.
-const PATHS: &str = "--http serves POST /v1/check, /v1/peek, /v1/report, /v1/reserve, /v1/settle, /v1/release, \
+const AVAILABLE_PATHS_TEXT: &str = "--http serves POST /v1/check, /v1/peek, /v1/report, /v1/reserve, /v1/settle, /v1/release, \
     /v1/renew and /json, any method of /v1/auth, and GET /v1/openapi.json, /healthz, /readyz and /healthcheck; --admin \
     serves GET /metrics, /v1/top, /v1/cluster, /healthz, /readyz and /healthcheck, and POST /v1/explain";
 
@@ -227,7 +227,7 @@ impl HttpService {
             .into_iter()
             .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
             .method_not_allowed_fallback(method_not_allowed)
-            .fallback(async |uri| path_not_found(&uri, PATHS))
+            .fallback(async |uri| path_not_found(&uri, AVAILABLE_PATHS_TEXT))
             .with_state(service.clone());
         let recorder = RequestRecorder::new(service.telemetry(), ListenerKind::Http);
         let state =
@@ -346,7 +346,7 @@ mod tests {
             paths.chain(health_and_openapi_routes().map(|(path, _)| path)).collect()
         );
         for path in described {
-            assert!(PATHS.contains(path), "{path}");
+            assert!(AVAILABLE_PATHS_TEXT.contains(path), "{path}");
         }
     }
 }

@@ -7,8 +7,8 @@ use slidegate::Policy;
 use slidegate::limit::MAX_SMALL_UNITS;
 use slidegate::limit::MAX_UNITS;
 use slidegate::policy::file::{
-    CLIENT_CHOSEN, MAX_COMBINATIONS, MAX_LIMITS, MAX_OVERRIDES, MAX_PER_ENTRIES, MAX_POLICY_BYTES,
-    MAX_RULES, MAX_SPLIT_ATTRIBUTES, schema,
+    CLIENT_CHOSEN_ATTRIBUTES, MAX_LIMITS, MAX_NAME_COMBINATIONS, MAX_OVERRIDES, MAX_PER_ENTRIES,
+    MAX_POLICY_BYTES, MAX_RULES, MAX_SPLIT_ATTRIBUTES, schema,
 };
 use slidegate::store::RedisOptions;
 
@@ -159,7 +159,7 @@ fn client_chosen_attributes_are_documented() {
     for section in ["## `per`: counted attributes", "### Warnings"] {
         let (_, section) = document.split_once(&format!("\n{section}\n")).unwrap();
         let section = section.split("\n##").next().unwrap();
-        for name in CLIENT_CHOSEN {
+        for name in CLIENT_CHOSEN_ATTRIBUTES {
             assert!(section.contains(&format!("`{name}`")), "{name} in {section}");
         }
     }
@@ -187,7 +187,7 @@ fn documented_policy_bounds_match_program() {
         ("attributes in `per`", MAX_PER_ENTRIES as u64),
         ("attributes in `by`", MAX_SPLIT_ATTRIBUTES as u64),
         ("parts of a split", RedisOptions::MAX_PARTS.into()),
-        ("combinations of names", MAX_COMBINATIONS as u64),
+        ("combinations of names", MAX_NAME_COMBINATIONS as u64),
         ("`max`, `cost`, `required`, `max_unsynced`", MAX_UNITS),
         (
             "`max`, `burst`, `max_debt` of `token_bucket`, `max` of `sliding_counter`",

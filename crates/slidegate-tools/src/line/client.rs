@@ -20,7 +20,7 @@ pub fn parse_client_fields(text: &str) -> Result<ClientFields<'_>, LineError> {
     let (clients, rest) = split_client_list(text).ok_or(LineError::Start)?;
     let ip = match clients.split(',').next() {
         Some("-") => None,
-        first => Some(first.and_then(without_port).ok_or(LineError::Client)?),
+        first => Some(first.and_then(strip_port).ok_or(LineError::Client)?),
     };
     let (_ident, user) = split_at_byte(rest, b' ').ok_or(LineError::Start)?;
     // A user name may contain spaces. A `-` between spaces is a field of another format, so the line is rejected.
@@ -35,7 +35,7 @@ fn split_host(text: &str) -> Result<(Option<&str>, &str), LineError> {
     let (first, rest) = split_at_byte(text, b' ').ok_or(LineError::Start)?;
     let second = split_at_byte(rest, b' ').map_or(rest, |(second, _)| second);
     // If a comma follows the first field, it is an address in a list, such as `198.51.100.1, 10.0.0.1`, and not a host.
-    if first.ends_with(',') || without_port(second.trim_end_matches(',')).is_none() {
+    if first.ends_with(',') || strip_port(second.trim_end_matches(',')).is_none() {
         return Ok((None, text));
     }
     // A line with two addresses is rejected, because either may be the client, unless the first has a port, as a
@@ -69,7 +69,7 @@ fn split_client_list(text: &str) -> Option<(&str, &str)> {
 
 /// Returns the address of a field such as `192.0.2.7`, `192.0.2.7:4711` or `[2001:db8::1]:4711`, or `None` if the field
 /// is not an address. The port is removed, because it differs between the connections of a client.
-pub fn without_port(field: &str) -> Option<&str> {
+pub fn strip_port(field: &str) -> Option<&str> {
     if field.parse::<IpAddr>().is_ok() {
         return Some(field);
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use slidegate::Quota;
 
 use crate::report::table::ceil_millis;
-use crate::suggest::{LimitChoice, Suggestion};
+use crate::suggest::{SuggestedLimit, SuggestedWindowLimits};
 
 /// The limits that a replay suggests for one rule.
 #[derive(Debug, Serialize)]
@@ -43,9 +43,9 @@ pub struct SuggestedLimitReport {
 
 impl WindowSuggestion {
     /// Creates the limits that are suggested for one window.
-    pub fn new(Suggestion { window, choices, .. }: &Suggestion) -> Self {
+    pub fn new(SuggestedWindowLimits { window, choices, .. }: &SuggestedWindowLimits) -> Self {
         Self {
-            name: window_name(*window),
+            name: format_window_length(*window),
             window_ms: ceil_millis(*window),
             window: *window,
             choices: choices.iter().map(SuggestedLimitReport::new).collect(),
@@ -63,7 +63,7 @@ impl WindowSuggestion {
 }
 
 impl SuggestedLimitReport {
-    fn new(choice: &LimitChoice) -> Self {
+    fn new(choice: &SuggestedLimit) -> Self {
         Self {
             may_deny_percent: choice.per_mille as f64 / 10.0,
             may_deny_clients: choice.max_denied,
@@ -90,6 +90,6 @@ impl SuggestedLimitReport {
 }
 
 /// Formats the length of a window as in a policy, such as `1m`.
-fn window_name(window: Duration) -> String {
+fn format_window_length(window: Duration) -> String {
     Quota::new(0, window).map_or_else(|_| format!("{window:?}"), |quota| quota.window_text())
 }

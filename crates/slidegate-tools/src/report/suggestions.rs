@@ -8,7 +8,7 @@ use slidegate::Policy;
 use super::rule_suggestions::{RuleSuggestions, WindowSuggestion};
 use super::{snippet, table};
 use crate::stats::ReplayStats;
-use crate::suggest::{self, Headroom, Suggestion};
+use crate::suggest::{self, Headroom, SuggestedWindowLimits};
 
 /// The limits that a replay suggests for the rules of a policy.
 #[derive(Debug, Serialize)]
@@ -34,7 +34,11 @@ impl<'a> Suggestions<'a> {
         let rules = policy.rules().iter().zip(&stats.rules);
         let rules =
             rules.filter(|(rule, _)| rule.domain() == domain).filter_map(|(rule, stats)| {
-                let windows = Suggestion::from_demand(stats.demand.as_ref()?, log_length, headroom);
+                let windows = SuggestedWindowLimits::from_demand(
+                    stats.demand.as_ref()?,
+                    log_length,
+                    headroom,
+                );
                 Some(RuleSuggestions {
                     rule: rule.name(),
                     domain: rule.domain(),
@@ -50,7 +54,7 @@ impl<'a> Suggestions<'a> {
             rules,
             uncounted: stats.keys.uncounted(),
             has_policy: true,
-            is_short: suggest::is_too_short(log_length),
+            is_short: suggest::is_log_too_short(log_length),
         }
     }
 }

@@ -28,7 +28,7 @@ pub fn write<const N: usize>(
 }
 
 /// Escapes control characters in a value. Clients choose the values, and a terminal would interpret the characters.
-pub fn escape_control(value: &str) -> String {
+pub fn escape_control_chars(value: &str) -> String {
     let escaped = |char: char| {
         if char.is_control() { char.escape_default().to_string() } else { char.to_string() }
     };

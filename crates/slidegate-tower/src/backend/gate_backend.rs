@@ -33,11 +33,11 @@ impl<S: Store> GateBackend<S> {
         head: RequestHead<'r>,
         values: &mut AttributeValues<'r>,
     ) {
-        if !options.names.is_current(policy.id()) {
+        if !options.names.is_policy_checked(policy.id()) {
             self.warn_about_names(options);
         }
         let missing = self.attributes.read_values(head, values);
-        if options.names.needs_any(missing) {
+        if options.names.needs_any_extractor(missing) {
             self.warn_about_missing_extensions(options, head, missing);
         }
     }
@@ -49,7 +49,7 @@ impl<S: Store> GateBackend<S> {
         missing: u64,
     ) {
         for (bit, name, extension) in self.attributes.missing_extensions(missing, head.extensions) {
-            if options.names.remove_needed(bit) {
+            if options.names.remove_needed_extractor(bit) {
                 log_missing_extension(name, extension);
             }
         }
@@ -60,7 +60,7 @@ impl<S: Store> GateBackend<S> {
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> BackendDecision<'static> {
-        let unnamed = match options.cost.read(head) {
+        let unnamed = match options.cost.read_cost(head) {
             Ok(cost) => cost,
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };

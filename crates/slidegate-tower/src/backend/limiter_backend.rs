@@ -48,7 +48,7 @@ impl<S: Store, K: Extract> LimiterBackend<S, K> {
     }
 
     async fn check(&self, options: &RequestOptions, head: RequestHead<'_>) -> BackendDecision<'_> {
-        let cost = match options.cost.read(head) {
+        let cost = match options.cost.read_cost(head) {
             Ok(cost) => cost,
             Err(malformed) => return BackendDecision::Malformed(malformed),
         };

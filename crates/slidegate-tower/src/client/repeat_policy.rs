@@ -24,7 +24,7 @@ impl RepeatPolicy {
         Self { predicate: Some(Arc::new(predicate)) }
     }
 
-    pub fn allows(&self, head: RequestHead<'_>) -> bool {
+    pub fn allows_repeat(&self, head: RequestHead<'_>) -> bool {
         is_idempotent(head.method)
             || has_idempotency_key(head)
             || self.predicate.as_ref().is_some_and(|predicate| predicate(head))

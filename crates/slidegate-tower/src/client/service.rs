@@ -39,7 +39,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> RetryFuture<S, B> {
         let can_repeat = self.config.schedule.max_attempts > 1
-            && self.config.repeat_policy.allows(RequestHead::from(&request));
+            && self.config.repeat_policy.allows_repeat(RequestHead::from(&request));
         if !can_repeat {
             return RetryFuture::without_retries(self.inner.call(request));
         }

@@ -34,7 +34,7 @@ where
     F: for<'t> Fn(&'t T) -> Option<&'t str> + Send + Sync + 'static,
 {
     Extension {
-        read: ReadText(read),
+        read: ReadTextFn(read),
         has_been_present: AtomicBool::new(false),
         extension: PhantomData,
     }
@@ -64,7 +64,7 @@ where
 {
     let read = move |extension: &T| read(extension).map(Into::into);
     Extension {
-        read: ReadValue(read),
+        read: ReadValueFn(read),
         has_been_present: AtomicBool::new(false),
         extension: PhantomData,
     }
@@ -80,17 +80,17 @@ struct Extension<T, F> {
 }
 
 /// A function that reads a value of an extension.
-trait Read<T>: Send + Sync + 'static {
+trait ReadExtension<T>: Send + Sync + 'static {
     fn read<'t>(&self, extension: &'t T) -> Option<ExtractedText<'t>>;
 }
 
 /// A function that returns a text that the extension owns.
-struct ReadText<F>(F);
+struct ReadTextFn<F>(F);
 
 /// A function that returns a new value.
-struct ReadValue<F>(F);
+struct ReadValueFn<F>(F);
 
-impl<T, F> Read<T> for ReadText<F>
+impl<T, F> ReadExtension<T> for ReadTextFn<F>
 where
     F: for<'t> Fn(&'t T) -> Option<&'t str> + Send + Sync + 'static,
 {
@@ -99,7 +99,7 @@ where
     }
 }
 
-impl<T, F> Read<T> for ReadValue<F>
+impl<T, F> ReadExtension<T> for ReadValueFn<F>
 where
     F: Fn(&T) -> Option<ExtractedText<'static>> + Send + Sync + 'static,
 {
@@ -108,7 +108,7 @@ where
     }
 }
 
-impl<T: Send + Sync + 'static, F: Read<T>> Extract for Extension<T, F> {
+impl<T: Send + Sync + 'static, F: ReadExtension<T>> Extract for Extension<T, F> {
     fn extract<'r>(&self, head: RequestHead<'r>) -> Option<ExtractedText<'r>> {
         let extension = head.extensions.get()?;
         if !self.has_been_present.load(Ordering::Relaxed) {

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 /// assert_eq!(normalize_path("/a/../%6Cogin?next=/"), "/login");
 /// ```
 pub fn normalize_path(uri: &str) -> Cow<'_, str> {
-    let path = path_of(uri);
+    let path = path_without_query(uri);
     if path.contains('%') {
         Cow::Owned(remove_dot_segments(&decode_unreserved_characters(path)).into_owned())
     } else {
@@ -36,7 +36,7 @@ pub fn normalize_path(uri: &str) -> Cow<'_, str> {
 /// assert!(!has_ambiguous_dot_segments("/a/../login") && !has_ambiguous_dot_segments("//a%2Fb"));
 /// ```
 pub fn has_ambiguous_dot_segments(uri: &str) -> bool {
-    let path = path_of(uri);
+    let path = path_without_query(uri);
     if !path.contains(['.', '%']) {
         return false;
     }
@@ -47,7 +47,7 @@ pub fn has_ambiguous_dot_segments(uri: &str) -> bool {
 }
 
 /// Returns the path of a request target, without the scheme and authority of an absolute URI, and without the query.
-fn path_of(uri: &str) -> &str {
+fn path_without_query(uri: &str) -> &str {
     let path = strip_scheme_and_authority(uri);
     path.find(['?', '#']).map_or(path, |end| &path[..end])
 }

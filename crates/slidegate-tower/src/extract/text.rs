@@ -83,12 +83,12 @@ impl<'r> ExtractedText<'r> {
     /// digest of the bytes.
     pub(crate) fn limiter_key(&self) -> Cow<'_, str> {
         match self.bytes() {
-            Some(bytes) => self.limiter_key_of_bytes(bytes),
+            Some(bytes) => self.limiter_key_from_bytes(bytes),
             None => Cow::Borrowed(self),
         }
     }
 
-    fn limiter_key_of_bytes(&self, bytes: &[u8]) -> Cow<'_, str> {
+    fn limiter_key_from_bytes(&self, bytes: &[u8]) -> Cow<'_, str> {
         match Value::from_bytes(self, bytes) {
             Value::Shortened(value) => format!("{}({})", value.prefix(), value.digest()).into(),
             _ => Cow::Borrowed(self),

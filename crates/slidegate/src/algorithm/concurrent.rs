@@ -12,7 +12,7 @@
 mod tests;
 
 use super::counter::{
-    ChargeEffect, Counter, clamp_to_small_units, is_time_ahead, micros_until_expiry,
+    ChargeEffect, Counter, clamp_to_small_units, is_time_ahead_of_clock, micros_until_expiry,
 };
 use super::ring::{RingBuffer, max_heap_bytes};
 use super::tick::LimitParams;
@@ -226,13 +226,13 @@ impl Counter for Concurrent {
     /// A late expiry alone does not show that the clock has stepped back, because a permit of an earlier policy may
     /// have a longer time to live. So a permit must also have been created or renewed after `now`.
     fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
-        is_time_ahead(state.last_us, now)
-            && is_time_ahead(self.expires_at(state).as_micros(), now.after_us(self.ttl_us))
+        is_time_ahead_of_clock(state.last_us, now)
+            && is_time_ahead_of_clock(self.expires_at(state).as_micros(), now.after_us(self.ttl_us))
     }
 
     /// Moves the expiry of each permit back by the same duration, so that each has as much time left as when a permit
     /// was last created or renewed.
-    fn set_back_to(&self, state: &mut State, now: Timestamp) {
+    fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
         state.remove_expired_permits(Timestamp::from_micros(state.last_us));
         let lead_us = state.last_us - now.as_micros();
         for (index, permit) in state.permits.iter().enumerate().collect::<Vec<_>>() {

@@ -55,18 +55,18 @@ pub trait Counter: Copy {
     fn refund(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
     /// Returns whether the last charge is more than a second after `now`: the clock has stepped back since, or it was ahead
-    /// for a while. Without [`set_back_to`](Self::set_back_to), the units would be in use until the clock has caught up.
+    /// for a while. Without [`set_state_back_to`](Self::set_state_back_to), the units would be in use until the clock has caught up.
     fn is_ahead_of_clock(&self, state: &Self::State, now: Timestamp) -> bool;
 
     /// Moves a state that [is ahead](Self::is_ahead_of_clock) to `now`: the units that were in use at its last charge are in use as
     /// if they had been charged at `now`. So no unit is lost, and none is in use for longer than after a charge.
-    fn set_back_to(&self, state: &mut Self::State, now: Timestamp);
+    fn set_state_back_to(&self, state: &mut Self::State, now: Timestamp);
 
     /// Returns the state of a key, which is first set back if it is ahead. A store calls this before all other methods but
     /// [`revert`](Self::revert).
     fn state_at<'s>(&self, state: &'s mut Self::State, now: Timestamp) -> &'s mut Self::State {
         if self.is_ahead_of_clock(state, now) {
-            self.set_back_to(state, now);
+            self.set_state_back_to(state, now);
         }
         state
     }
@@ -88,12 +88,12 @@ pub struct ChargeEffect {
 
 /// The largest duration by which the last charge of a state may be after the current time, in microseconds. It allows for
 /// clocks that differ slightly; above it, the state [is ahead](Counter::is_ahead_of_clock).
-pub(crate) const MAX_LEAD_US: u64 = 1_000_000;
+pub(crate) const MAX_AHEAD_OF_CLOCK_US: u64 = 1_000_000;
 
 /// Returns whether `time_us`, in microseconds since the Unix epoch, is so long after `now` that the clock has stepped back.
 #[inline]
-pub(super) fn is_time_ahead(time_us: u64, now: Timestamp) -> bool {
-    time_us > now.as_micros().saturating_add(MAX_LEAD_US)
+pub(super) fn is_time_ahead_of_clock(time_us: u64, now: Timestamp) -> bool {
+    time_us > now.as_micros().saturating_add(MAX_AHEAD_OF_CLOCK_US)
 }
 
 /// Returns the duration from `now` until the state expires, in microseconds.

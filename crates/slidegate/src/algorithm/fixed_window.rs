@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, is_time_ahead, micros_until_expiry};
+use super::counter::{ChargeEffect, Counter, is_time_ahead_of_clock, micros_until_expiry};
 use super::tick::LimitParams;
 #[cfg(feature = "calendar")]
 use crate::calendar::Calendar;
@@ -187,7 +187,7 @@ impl FixedWindow {
     }
 
     /// Returns the number of units counted in the window that contains `now`.
-    fn count_in_window(&self, state: &State, now: Timestamp) -> u64 {
+    fn units_in_window(&self, state: &State, now: Timestamp) -> u64 {
         if now.as_micros() < self.window_end_us(state) { state.units() } else { 0 }
     }
 }
@@ -200,7 +200,7 @@ impl Counter for FixedWindow {
     }
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let used = self.count_in_window(state, now);
+        let used = self.units_in_window(state, now);
         let reset_after_us =
             micros_until_expiry(self, state, self.now_in_period_of_state(state, now));
         Outcome::from_used_units((used, self.max.get()), required, reset_after_us, || {
@@ -209,7 +209,7 @@ impl Counter for FixedWindow {
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let used = self.count_in_window(state, now);
+        let used = self.units_in_window(state, now);
         let units = used.max(used.saturating_add(cost).min(max_count(self.max.get())));
         let window = (now.as_micros() / self.window_us()).max(state.window());
         *state = State::new(window, units);
@@ -235,10 +235,10 @@ impl Counter for FixedWindow {
 
     /// Compares the start of the window, because a state does not contain the time of its last charge.
     fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
-        is_time_ahead(self.last_charged_at(state).as_micros(), now)
+        is_time_ahead_of_clock(self.last_charged_at(state).as_micros(), now)
     }
 
-    fn set_back_to(&self, state: &mut State, now: Timestamp) {
+    fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
         *state = State::new(now.as_micros() / self.window_us(), state.units());
     }
 
@@ -295,7 +295,7 @@ impl Additive for FixedWindow {
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
-        self.count_in_window(state, now)
+        self.units_in_window(state, now)
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

@@ -10,7 +10,7 @@ mod state;
 use std::cmp::Ordering;
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, is_time_ahead};
+use super::counter::{ChargeEffect, Counter, is_time_ahead_of_clock};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
 use crate::compact::CompactU64;
@@ -18,7 +18,7 @@ use crate::outcome::Outcome;
 use crate::quota::{MAX_UNITS, Quota, max_count};
 
 pub use state::State;
-use state::{EarlierBuckets, Expired, max_state_heap_bytes};
+use state::{EarlierBuckets, ExpiredBuckets, max_state_heap_bytes};
 
 /// The largest number of buckets in a window.
 pub const MAX_BUCKETS: u64 = 1_440;
@@ -95,15 +95,15 @@ impl SlidingBuckets {
 
     /// Returns the buckets of a state that are no longer counted when `current` is the current bucket. `newest` is the
     /// bucket that contains the last charge, and `current` must not be less than `newest`.
-    fn expired_buckets(&self, state: &State, newest: u64, current: u64) -> Expired {
+    fn expired_buckets(&self, state: &State, newest: u64, current: u64) -> ExpiredBuckets {
         let Some(age) = newest.checked_sub(self.oldest_unexpired_bucket(current)) else {
-            return Expired {
+            return ExpiredBuckets {
                 entries: state.entry_count(),
                 units: state.total(),
                 is_current_expired: true,
             };
         };
-        let mut expired = Expired::default();
+        let mut expired = ExpiredBuckets::default();
         while let Some(entry) =
             state.entry(expired.entries).filter(|entry| entry.age_in_buckets(newest) > age)
         {
@@ -114,9 +114,9 @@ impl SlidingBuckets {
     }
 
     /// Returns the buckets of a state that are no longer counted at `now`.
-    fn expired_buckets_at(&self, state: &State, now: Timestamp) -> Expired {
+    fn expired_buckets_at(&self, state: &State, now: Timestamp) -> ExpiredBuckets {
         if self.is_in_current_bucket(state, now) {
-            Expired::default()
+            ExpiredBuckets::default()
         } else {
             let newest = self.current_bucket(state);
             self.expired_buckets(state, newest, self.bucket_number(now.as_micros()))
@@ -248,11 +248,11 @@ impl Counter for SlidingBuckets {
     }
 
     fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
-        is_time_ahead(state.start_us, now)
+        is_time_ahead_of_clock(state.start_us, now)
     }
 
     /// Moves all units into the bucket that contains `now`.
-    fn set_back_to(&self, state: &mut State, now: Timestamp) {
+    fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
         let start_us = self.bucket_number(now.as_micros()) * self.precision_us();
         let current_units = state.total();
         *state = State::with_earlier_buckets(start_us, EarlierBuckets::default());

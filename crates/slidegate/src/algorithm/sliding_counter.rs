@@ -6,7 +6,7 @@
 //! window, a previous count above zero counts as at least one unit.
 
 use super::additive::{Additive, BucketLayout};
-use super::counter::{ChargeEffect, Counter, clamp_to_small_units, is_time_ahead};
+use super::counter::{ChargeEffect, Counter, clamp_to_small_units, is_time_ahead_of_clock};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::heap::HeapSize;
@@ -106,7 +106,7 @@ impl SlidingCounter {
     }
 
     /// Returns the counts of a state, as seen at `now`, or at the time of the last charge if that time is later.
-    fn counts_at(&self, state: &State, now: Timestamp) -> WindowCounts {
+    fn window_counts_at(&self, state: &State, now: Timestamp) -> WindowCounts {
         let ticks = self.resolution.window_ticks();
         let window = state.last.window(ticks);
         let now = self.resolution.tick_at(now).max(state.last.tick(ticks));
@@ -122,7 +122,7 @@ impl SlidingCounter {
     }
 
     /// Returns the time from which the counts have no weight. `window` is the number of the current window.
-    fn counts_expiry(&self, window: u64, previous: u64, current: u64) -> Timestamp {
+    fn window_counts_expiry(&self, window: u64, previous: u64, current: u64) -> Timestamp {
         let windows = match (current, previous) {
             (1.., _) => 2,
             (0, 1..) => 1,
@@ -174,7 +174,7 @@ impl SlidingCounter {
     }
 
     /// Charges a state. `counts` are its counts at `now`, of which `used` units are in use.
-    fn charge_counts(
+    fn charge_state_with_counts(
         &self,
         state: &mut State,
         (mut counts, used): (WindowCounts, u64),
@@ -190,7 +190,7 @@ impl SlidingCounter {
             current: counts.current as u32,
         };
         let used = used - current + counts.current;
-        let expires_at = self.counts_expiry(counts.window, counts.previous, counts.current);
+        let expires_at = self.window_counts_expiry(counts.window, counts.previous, counts.current);
         let charged_at = counts.window * ticks + counts.elapsed;
         ChargeEffect {
             expires_at,
@@ -208,14 +208,14 @@ impl Counter for SlidingCounter {
     }
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let counts = self.counts_at(state, now);
-        let expires_at = self.counts_expiry(counts.window, counts.previous, counts.current);
+        let counts = self.window_counts_at(state, now);
+        let expires_at = self.window_counts_expiry(counts.window, counts.previous, counts.current);
         self.outcome_of_counts((&counts, self.used_units(&counts)), expires_at, now, required)
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let counts = self.counts_at(state, now);
-        self.charge_counts(state, (counts, self.used_units(&counts)), now, cost)
+        let counts = self.window_counts_at(state, now);
+        self.charge_state_with_counts(state, (counts, self.used_units(&counts)), now, cost)
     }
 
     fn charge_if_fits(
@@ -224,12 +224,12 @@ impl Counter for SlidingCounter {
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
-        let counts = self.counts_at(state, now);
+        let counts = self.window_counts_at(state, now);
         let used = self.used_units(&counts);
         if used.saturating_add(cost) <= self.max_units() {
-            return Ok(self.charge_counts(state, (counts, used), now, cost));
+            return Ok(self.charge_state_with_counts(state, (counts, used), now, cost));
         }
-        let expires_at = self.counts_expiry(counts.window, counts.previous, counts.current);
+        let expires_at = self.window_counts_expiry(counts.window, counts.previous, counts.current);
         Err(self.outcome_of_counts((&counts, used), expires_at, now, cost))
     }
 
@@ -273,11 +273,11 @@ impl Counter for SlidingCounter {
     }
 
     fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
-        is_time_ahead(self.last_charged_at(state).as_micros(), now)
+        is_time_ahead_of_clock(self.last_charged_at(state).as_micros(), now)
     }
 
     /// Counts the units in use as units of the window that contains `now`.
-    fn set_back_to(&self, state: &mut State, now: Timestamp) {
+    fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
         let used = self.used(state, self.last_charged_at(state));
         let tick = self.resolution.tick_at(now);
         *state = State {
@@ -289,7 +289,7 @@ impl Counter for SlidingCounter {
 
     fn expires_at(&self, state: &State) -> Timestamp {
         let window = state.last.window(self.resolution.window_ticks());
-        self.counts_expiry(window, state.previous.into(), state.current.into())
+        self.window_counts_expiry(window, state.previous.into(), state.current.into())
     }
 }
 
@@ -340,7 +340,7 @@ impl Additive for SlidingCounter {
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
-        self.used_units(&self.counts_at(state, now))
+        self.used_units(&self.window_counts_at(state, now))
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

@@ -12,7 +12,7 @@
 mod tests;
 
 use super::counter::{
-    ChargeEffect, Counter, clamp_to_small_units, is_time_ahead, micros_until_expiry,
+    ChargeEffect, Counter, clamp_to_small_units, is_time_ahead_of_clock, micros_until_expiry,
 };
 use super::ring::{RingBuffer, max_heap_bytes};
 use super::tick::{LimitParams, TickResolution};
@@ -54,7 +54,7 @@ pub struct State {
 }
 
 /// Returns the number of words that a charge takes in the log, one or two. `word` is either of these words.
-fn charge_word_count(word: u32) -> usize {
+fn word_count_of_charge(word: u32) -> usize {
     if word & EXPLICIT_COST_FLAG == 0 { 1 } else { 2 }
 }
 
@@ -72,7 +72,7 @@ impl HeapSize for State {
 
 impl State {
     /// Returns the cost of the charge whose first word is `word`, at the position `index` of the log.
-    fn charge_cost(&self, index: usize, word: u32) -> u32 {
+    fn cost_of_charge(&self, index: usize, word: u32) -> u32 {
         if word & EXPLICIT_COST_FLAG == 0 {
             1
         } else {
@@ -82,14 +82,14 @@ impl State {
 
     /// Returns the age of the charge whose first word is `word`: the number of ticks between the charge and `last + 1`.
     /// No charge is later than `last + 1`, because `last` was rounded down by less than a tick.
-    fn charge_age_ticks(&self, word: u32) -> u64 {
+    fn ticks_since_charge(&self, word: u32) -> u64 {
         u64::from((self.last as u32).wrapping_add(1).wrapping_sub(word) & !EXPLICIT_COST_FLAG)
     }
 
     /// Returns the complete tick of the charge whose first word is `word`, which contains only the lower 31 bits of the
     /// tick.
     fn tick_of_charge(&self, word: u32) -> u64 {
-        (self.last + 1).saturating_sub(self.charge_age_ticks(word))
+        (self.last + 1).saturating_sub(self.ticks_since_charge(word))
     }
 
     /// Returns the tick of the newest charge; `None` if the log is empty.
@@ -103,14 +103,14 @@ impl State {
         let Some(age) = (self.last + 1).checked_sub(tick) else {
             return (self.words.len(), self.total);
         };
-        let is_before = |word: &u32| self.charge_age_ticks(*word) > age;
+        let is_before = |word: &u32| self.ticks_since_charge(*word) > age;
         let (mut index, mut units) = (0, 0);
         if self.words.is_empty() || !is_before(&self.oldest) {
             return (index, units);
         }
         while let Some(word) = self.words.get(index).filter(is_before) {
-            units += u64::from(self.charge_cost(index, word));
-            index += charge_word_count(word);
+            units += u64::from(self.cost_of_charge(index, word));
+            index += word_count_of_charge(word);
         }
         (index, units)
     }
@@ -125,8 +125,8 @@ impl State {
         let mut freed = 0;
         while freed < units {
             word = self.words.get(index).unwrap_or(self.newest);
-            freed += u64::from(self.charge_cost(index, word));
-            index += charge_word_count(word);
+            freed += u64::from(self.cost_of_charge(index, word));
+            index += word_count_of_charge(word);
         }
         self.tick_of_charge(word)
     }
@@ -154,13 +154,13 @@ impl State {
         while left > 0
             && let Some(word) = self.words.get(index)
         {
-            let cost = u64::from(self.charge_cost(index, word));
+            let cost = u64::from(self.cost_of_charge(index, word));
             if cost > left {
                 reduced = Some((word, (cost - left) as u32));
                 break;
             }
             left -= cost;
-            index += charge_word_count(word);
+            index += word_count_of_charge(word);
         }
         self.words.remove_first(index);
         self.total -= units;
@@ -187,13 +187,14 @@ impl State {
 
     /// Removes the newest charge and returns its tick and cost; `None` if the log is empty.
     fn pop_newest_charge(&mut self) -> Option<(u64, u32)> {
-        let index = self.words.len().checked_sub(charge_word_count(self.newest))?;
-        let (tick, cost) = (self.tick_of_charge(self.newest), self.charge_cost(index, self.newest));
+        let index = self.words.len().checked_sub(word_count_of_charge(self.newest))?;
+        let (tick, cost) =
+            (self.tick_of_charge(self.newest), self.cost_of_charge(index, self.newest));
         self.words.truncate(index);
         self.total -= u64::from(cost);
         let before = |words| self.words.get(index.checked_sub(words)?);
         if let Some(last) = before(1) {
-            self.newest = before(charge_word_count(last)).unwrap_or(last);
+            self.newest = before(word_count_of_charge(last)).unwrap_or(last);
         }
         Some((tick, cost))
     }
@@ -381,11 +382,11 @@ impl Counter for SlidingLog {
     }
 
     fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
-        is_time_ahead(self.resolution.tick_start_us(state.last), now)
+        is_time_ahead_of_clock(self.resolution.tick_start_us(state.last), now)
     }
 
     /// Replaces all charges by one charge at `now`.
-    fn set_back_to(&self, state: &mut State, now: Timestamp) {
+    fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
         let (last, charge_tick) = self.resolution.ticks_around(now);
         let units = clamp_to_small_units(state.total);
         *state = State { last, ..State::default() };

@@ -15,7 +15,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use super::counter::{ChargeEffect, Counter, is_time_ahead};
+use super::counter::{ChargeEffect, Counter, is_time_ahead_of_clock};
 use super::sliding_buckets::SlidingBuckets;
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
@@ -24,7 +24,7 @@ use crate::outcome::Outcome;
 use crate::quota::{MAX_SMALL_UNITS, Quota, max_count};
 
 pub use state::State;
-use state::{Entry, Expired, MAX_TICKS_PER_WINDOW, NewestEntry};
+use state::{Entry, ExpiredEntries, MAX_TICKS_PER_WINDOW, NewestEntry};
 
 /// The default resolution.
 pub const DEFAULT_RESOLUTION: u16 = 32;
@@ -110,12 +110,18 @@ impl SlidingWindow {
     }
 
     /// Returns whether `ticks` are less than window / resolution, so that one entry may cover them.
-    fn is_within_entry(&self, ticks: u64) -> bool {
+    fn fits_in_one_entry(&self, ticks: u64) -> bool {
         ticks * u64::from(self.resolution) < self.ticks.window_ticks()
     }
 
     /// Returns the outcome of a hit that requires `required` free units. The first `expired` entries are not counted.
-    fn outcome(&self, state: &State, expired: Expired, now: Timestamp, required: u64) -> Outcome {
+    fn outcome(
+        &self,
+        state: &State,
+        expired: ExpiredEntries,
+        now: Timestamp,
+        required: u64,
+    ) -> Outcome {
         let used = state.total() - expired.units;
         match state.newest() {
             Some(newest) => self.outcome_of_entries(
@@ -156,11 +162,11 @@ impl SlidingWindow {
     fn charge_after_expiry(
         &self,
         state: &mut State,
-        expired: Expired,
+        expired: ExpiredEntries,
         now: Timestamp,
         cost: u64,
     ) -> ChargeEffect {
-        state.remove_first(expired);
+        state.remove_expired(expired);
         let total = state.total();
         let units = cost.min(max_count(self.max()).saturating_sub(total));
         let mut tick = self.ticks.tick_at_or_after(now);
@@ -173,7 +179,7 @@ impl SlidingWindow {
             let joins = newest
                 .is_some_and(|newest| self.may_join_newest(newest, tick, units, is_deep_in_debt));
             if joins {
-                state.join_newest(tick, units)
+                state.add_to_newest_entry(tick, units)
             } else {
                 self.push(state, Entry { tick, units })
             }
@@ -181,7 +187,7 @@ impl SlidingWindow {
         ChargeEffect {
             charged_at: Timestamp::from_micros(self.ticks.tick_start_us(tick)),
             expires_at: self.expires_at(state),
-            outcome: self.outcome(state, Expired::default(), now, 1),
+            outcome: self.outcome(state, ExpiredEntries::default(), now, 1),
         }
     }
 
@@ -196,7 +202,7 @@ impl SlidingWindow {
     ) -> bool {
         tick == newest.entry.tick
             || (is_deep_in_debt || newest.entry.units + units <= self.max_entry_units())
-                && self.is_within_entry(newest.span_to(tick))
+                && self.fits_in_one_entry(newest.ticks_from_first_charge(tick))
     }
 
     fn push(&self, state: &mut State, entry: Entry) {
@@ -224,7 +230,7 @@ impl SlidingWindow {
                 match merged.last_mut() {
                     Some(last)
                         if last.units + entry.units <= self.max_entry_units()
-                            && self.is_within_entry(entry.tick - first) =>
+                            && self.fits_in_one_entry(entry.tick - first) =>
                     {
                         *last = Entry { tick: entry.tick, units: last.units + entry.units };
                     }
@@ -269,9 +275,9 @@ impl SlidingWindow {
                 return None;
             }
             charged.units += entry.units;
-            span = newest.span_to(charged.tick) as u32;
+            span = newest.ticks_from_first_charge(charged.tick) as u32;
         }
-        state.replace_single(charged, span);
+        state.replace_with_entry(charged, span);
         let expires_at = self.entry_expiry_us(charged.tick);
         let reset_after_us = expires_at.saturating_sub(now.as_micros());
         let used = (used + cost, self.max());
@@ -291,11 +297,16 @@ impl Counter for SlidingWindow {
     }
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        self.outcome(state, state.expired_before(self.window_start_tick(now)), now, required)
+        self.outcome(
+            state,
+            state.entries_expired_before(self.window_start_tick(now)),
+            now,
+            required,
+        )
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let expired = state.expired_before(self.window_start_tick(now));
+        let expired = state.entries_expired_before(self.window_start_tick(now));
         self.charge_after_expiry(state, expired, now, cost)
     }
 
@@ -310,7 +321,7 @@ impl Counter for SlidingWindow {
         {
             return result;
         }
-        let expired = state.expired_before(self.window_start_tick(now));
+        let expired = state.entries_expired_before(self.window_start_tick(now));
         let outcome = self.outcome(state, expired, now, cost);
         if outcome.fits() {
             Ok(self.charge_after_expiry(state, expired, now, cost))
@@ -338,7 +349,7 @@ impl Counter for SlidingWindow {
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
-        state.remove_first(state.expired_before(self.window_start_tick(now)));
+        state.remove_expired(state.entries_expired_before(self.window_start_tick(now)));
         let mut left = cost;
         state.edit_units(|entries| {
             for entry in entries {
@@ -350,17 +361,17 @@ impl Counter for SlidingWindow {
     }
 
     fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
-        state
-            .newest()
-            .is_some_and(|newest| is_time_ahead(self.ticks.tick_start_us(newest.entry.tick), now))
+        state.newest().is_some_and(|newest| {
+            is_time_ahead_of_clock(self.ticks.tick_start_us(newest.entry.tick), now)
+        })
     }
 
     /// Replaces all entries by one entry at `now`, with the units that were in use at the last charge.
-    fn set_back_to(&self, state: &mut State, now: Timestamp) {
+    fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
         let Some(newest) = state.newest() else { return };
-        let expired = state.expired_before(self.first_tick_of_window(newest.entry.tick));
+        let expired = state.entries_expired_before(self.first_tick_of_window(newest.entry.tick));
         let units = state.total() - expired.units;
-        state.replace_single(Entry { tick: self.ticks.tick_at_or_after(now), units }, 0);
+        state.replace_with_entry(Entry { tick: self.ticks.tick_at_or_after(now), units }, 0);
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {

@@ -11,7 +11,7 @@
 //! A change of max preserves the level. Until the next charge the level leaks at the rate of the last charge, so that
 //! the expiry of a state is known when it is written.
 
-use super::counter::{ChargeEffect, Counter, is_time_ahead};
+use super::counter::{ChargeEffect, Counter, is_time_ahead_of_clock};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
 use crate::compact::CompactU64;
@@ -57,7 +57,7 @@ impl State {
     }
 
     /// Lowers the level by `excess`, at most to 0.
-    fn lower(&mut self, excess: u64) {
+    fn lower_level(&mut self, excess: u64) {
         self.level = self.level().saturating_sub(excess).into();
     }
 }
@@ -134,7 +134,7 @@ impl TokenBucket {
 
     /// Charges a state. `level` is its level at `tick`.
     #[inline]
-    fn charge_level(
+    fn charge_state_at_level(
         &self,
         state: &mut State,
         (tick, level): (u64, u64),
@@ -186,7 +186,7 @@ impl Counter for TokenBucket {
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
         let tick = self.resolution.tick_at(now).max(state.last());
-        self.charge_level(state, (tick, self.level_at_tick(state, tick)), now, cost)
+        self.charge_state_at_level(state, (tick, self.level_at_tick(state, tick)), now, cost)
     }
 
     #[inline]
@@ -200,7 +200,7 @@ impl Counter for TokenBucket {
         let level = self.level_at_tick(state, tick);
         let fitting_level = self.burst().checked_sub(cost).filter(|_| self.max > 0);
         if fitting_level.is_some_and(|units| level <= units * self.resolution.window_ticks()) {
-            return Ok(self.charge_level(state, (tick, level), now, cost));
+            return Ok(self.charge_state_at_level(state, (tick, level), now, cost));
         }
         let expires_at = self.level_expiry(tick, level, state.rate);
         Err(self.outcome((tick, level, state.rate), expires_at, now, cost))
@@ -213,20 +213,20 @@ impl Counter for TokenBucket {
         let charged = cost.min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
         let rate = u64::from(self.max.max(state.rate));
         let left = charged.saturating_sub(elapsed.saturating_mul(rate));
-        state.lower(left);
+        state.lower_level(left);
     }
 
     fn refund(&self, state: &mut State, _: Timestamp, cost: u64) {
         // The level stops at 0, so the result is the same whether it is lowered before or after it leaks.
         let units = cost.min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
-        state.lower(units);
+        state.lower_level(units);
     }
 
     fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
-        is_time_ahead(self.resolution.tick_start_us(state.last()), now)
+        is_time_ahead_of_clock(self.resolution.tick_start_us(state.last()), now)
     }
 
-    fn set_back_to(&self, state: &mut State, now: Timestamp) {
+    fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
         state.last = self.resolution.tick_at(now).into();
     }
 

@@ -7,7 +7,7 @@ use super::PeriodSpan;
 
 /// The number of words that a cache stores: number and start of the previous, the current and the next period, and the end
 /// of the next one. A period ends where the next one begins.
-const WORDS: usize = 7;
+const CACHED_WORDS: usize = 7;
 
 /// A sequence lock that never waits: a reader gets no period while a writer replaces the periods, and then computes the
 /// period itself.
@@ -15,7 +15,7 @@ const WORDS: usize = 7;
 pub(super) struct PeriodCache {
     /// Odd while a writer changes the words.
     version: AtomicU64,
-    words: [AtomicU64; WORDS],
+    words: [AtomicU64; CACHED_WORDS],
 }
 
 impl PeriodCache {
@@ -34,13 +34,13 @@ impl PeriodCache {
             [0, 2, 4].map(|at| PeriodSpan {
                 number: word(at),
                 start_us: word(at + 1),
-                end_us: word((at + 3).min(WORDS - 1)),
+                end_us: word((at + 3).min(CACHED_WORDS - 1)),
             })
         })?;
         Some(spans)
     }
 
-    fn read<T>(&self, read: impl Fn(&[AtomicU64; WORDS]) -> T) -> Option<T> {
+    fn read<T>(&self, read: impl Fn(&[AtomicU64; CACHED_WORDS]) -> T) -> Option<T> {
         let version = self.version.load(Ordering::Acquire);
         if version == 0 || !version.is_multiple_of(2) {
             return None;

@@ -7,7 +7,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 use super::start::PeriodStart;
 use super::{CalendarRules, Period, PeriodSpan, Weekday};
 
-const DAY_S: i64 = 86_400;
+const SECONDS_PER_DAY: i64 = 86_400;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
@@ -16,21 +16,21 @@ const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 const MAX_TIME_S: i64 = 250_000_000_000;
 
 /// The last day on which a period begins, as the number of days since the Unix epoch: in the year 9999.
-const MAX_DAY: i64 = 2_932_800;
+const MAX_PERIOD_START_DAY: i64 = 2_932_800;
 
 /// Returns the previous period, the period that contains a time, and the next period. For the first period, which has
 /// no previous one, the first element is the first period itself.
-pub(super) fn spans_around(rules: &CalendarRules, time_us: u64) -> [PeriodSpan; 3] {
-    let current = span_containing(rules, time_us);
+pub(super) fn periods_around(rules: &CalendarRules, time_us: u64) -> [PeriodSpan; 3] {
+    let current = period_containing(rules, time_us);
     let previous = match current.start_us {
         0 => current,
-        start_us => span_containing(rules, start_us - 1),
+        start_us => period_containing(rules, start_us - 1),
     };
-    [previous, current, span_containing(rules, current.end_us)]
+    [previous, current, period_containing(rules, current.end_us)]
 }
 
 /// Returns the period that contains a time.
-fn span_containing(rules: &CalendarRules, time_us: u64) -> PeriodSpan {
+fn period_containing(rules: &CalendarRules, time_us: u64) -> PeriodSpan {
     let time_s = i64::try_from(time_us / 1_000_000).unwrap_or(MAX_TIME_S).min(MAX_TIME_S);
     let local = match Timestamp::from_second(time_s) {
         Ok(time) => rules.time_zone.to_datetime(time),
@@ -40,12 +40,12 @@ fn span_containing(rules: &CalendarRules, time_us: u64) -> PeriodSpan {
     // If the clocks go back past the start of a period, they show the times before the start again. A period begins
     // when its start is reached for the first time, so the repeated times are in the later period.
     let has_ended = |span: &PeriodSpan| span.end_us / 1_000_000 <= time_s.unsigned_abs();
-    let span = span_of_number(rules, number);
-    if has_ended(&span) { span_of_number(rules, number + 1) } else { span }
+    let span = period_with_number(rules, number);
+    if has_ended(&span) { period_with_number(rules, number + 1) } else { span }
 }
 
 /// Returns the period with a number. It is empty if the time zone skips all of its days.
-pub(super) fn span_of_number(rules: &CalendarRules, number: u64) -> PeriodSpan {
+pub(super) fn period_with_number(rules: &CalendarRules, number: u64) -> PeriodSpan {
     PeriodSpan {
         number,
         start_us: start_us(rules, number),
@@ -58,14 +58,15 @@ fn start_us(rules: &CalendarRules, number: u64) -> u64 {
     if number == 0 {
         return 0;
     }
-    let local = local_start(rules, number);
-    let start_s = first_second_from(&rules.time_zone, local).unwrap_or_else(|| utc_second(local));
+    let local = local_period_start(rules, number);
+    let start_s =
+        first_second_at_or_after(&rules.time_zone, local).unwrap_or_else(|| utc_second(local));
     u64::try_from(start_s).unwrap_or(0).saturating_mul(1_000_000)
 }
 
 /// Returns the first second at which the clocks show `local` or a later time: if they skip it, the second at which they
 /// skip; if they show it twice, the first one. Returns `None` if it is out of range.
-fn first_second_from(time_zone: &TimeZone, local: DateTime) -> Option<i64> {
+fn first_second_at_or_after(time_zone: &TimeZone, local: DateTime) -> Option<i64> {
     let ambiguous = time_zone.to_ambiguous_timestamp(local);
     if let AmbiguousOffset::Gap { after, .. } = ambiguous.offset() {
         // With the offset after the change, the skipped time is a moment before the change. The next transition is then
@@ -77,8 +78,8 @@ fn first_second_from(time_zone: &TimeZone, local: DateTime) -> Option<i64> {
 }
 
 /// Returns the date and the time at which a period begins, on the clocks of its time zone.
-fn local_start(rules: &CalendarRules, number: u64) -> DateTime {
-    let index = i64::try_from(number).unwrap_or(i64::MAX).min(MAX_DAY)
+fn local_period_start(rules: &CalendarRules, number: u64) -> DateTime {
+    let index = i64::try_from(number).unwrap_or(i64::MAX).min(MAX_PERIOD_START_DAY)
         + period_index_from_1970(rules, EPOCH);
     let day = match rules.period {
         Period::Day => index,
@@ -90,7 +91,7 @@ fn local_start(rules: &CalendarRules, number: u64) -> DateTime {
             days_since_epoch(first) + rules.start.day_offset_in_month(first)
         }
     };
-    rules.start.moment_of(date_from_days(day))
+    rules.start.period_start_on(date_from_days(day))
 }
 
 /// Returns the first day of a month, which is given as the number of months since January 1970.
@@ -109,7 +110,7 @@ fn period_number_from_epoch(rules: &CalendarRules, local: DateTime) -> u64 {
 /// Returns the index of the period that contains a local time. The period with index 0 is the first one that begins in
 /// 1970, or the week that contains 1 January 1970.
 fn period_index_from_1970(rules: &CalendarRules, local: DateTime) -> i64 {
-    let date = rules.start.date_of(local);
+    let date = rules.start.date_containing(local);
     let days = days_since_epoch(date);
     match rules.period {
         Period::Day => days,
@@ -129,7 +130,7 @@ pub(super) fn first_period_before_epoch_s(rules: &CalendarRules) -> u32 {
     if rules.start == PeriodStart::default() {
         return 0;
     }
-    let end_s = u64::try_from(utc_second(local_start(rules, 1))).unwrap_or(0);
+    let end_s = u64::try_from(utc_second(local_period_start(rules, 1))).unwrap_or(0);
     let first_period_before_epoch_s = (rules.period.mean_us() / 1_000_000).saturating_sub(end_s);
     u32::try_from(first_period_before_epoch_s).unwrap_or(u32::MAX)
 }
@@ -141,7 +142,7 @@ fn days_before_epoch_in_week(week_start: Weekday) -> i64 {
 }
 
 fn days_since_epoch(date: Date) -> i64 {
-    utc_second(date.at(0, 0, 0, 0)).div_euclid(DAY_S)
+    utc_second(date.at(0, 0, 0, 0)).div_euclid(SECONDS_PER_DAY)
 }
 
 /// Returns the second of a date and time in UTC; 0 if it is out of range.
@@ -150,6 +151,7 @@ fn utc_second(local: DateTime) -> i64 {
 }
 
 fn date_from_days(days: i64) -> Date {
-    let midnight = Timestamp::from_second(days.saturating_mul(DAY_S)).unwrap_or(Timestamp::MAX);
+    let midnight =
+        Timestamp::from_second(days.saturating_mul(SECONDS_PER_DAY)).unwrap_or(Timestamp::MAX);
     TimeZone::UTC.to_datetime(midnight).date()
 }

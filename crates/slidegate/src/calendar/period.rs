@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CalendarError;
 
-pub(super) const DAY_US: u64 = 86_400_000_000;
+pub(super) const MICROS_PER_DAY: u64 = 86_400_000_000;
 
 /// The length of the periods of a [`Calendar`](super::Calendar).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ impl Period {
     /// Returns the largest length of a period of this kind, for example 31 days for a month, in a time zone that never
     /// changes its offset.
     pub(crate) const fn longest_us(self) -> u64 {
-        DAY_US
+        MICROS_PER_DAY
             * match self {
                 Self::Day => 1,
                 Self::Week => 7,
@@ -66,15 +66,15 @@ impl Period {
     /// Returns the length of a window in counter time: longer than any period, because a change of the offset from UTC
     /// makes a period longer by less than a day.
     pub(crate) const fn window_us(self) -> u64 {
-        self.longest_us() + DAY_US
+        self.longest_us() + MICROS_PER_DAY
     }
 
     /// Returns the length of a period, averaged over the 400 years in which the Gregorian calendar repeats.
     pub(super) const fn mean_us(self) -> u64 {
-        const YEAR_US: u64 = 146_097 * DAY_US / 400;
+        const YEAR_US: u64 = 146_097 * MICROS_PER_DAY / 400;
         match self {
-            Self::Day => DAY_US,
-            Self::Week => 7 * DAY_US,
+            Self::Day => MICROS_PER_DAY,
+            Self::Week => 7 * MICROS_PER_DAY,
             Self::Month => YEAR_US / 12,
             Self::Quarter => YEAR_US / 4,
             Self::Year => YEAR_US,

@@ -67,12 +67,12 @@ impl PeriodStart {
     }
 
     /// Returns the moment of a day at which a period begins.
-    pub(super) fn moment_of(self, date: Date) -> DateTime {
+    pub(super) fn period_start_on(self, date: Date) -> DateTime {
         date.to_datetime(self.time())
     }
 
     /// Returns the date to which a moment belongs, if each day begins at the time of day of this start.
-    pub(super) fn date_of(self, moment: DateTime) -> Date {
+    pub(super) fn date_containing(self, moment: DateTime) -> Date {
         if moment.time() < self.time() {
             moment.date().yesterday().unwrap_or(Date::MIN)
         } else {

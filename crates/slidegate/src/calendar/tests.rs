@@ -3,10 +3,10 @@ use jiff::civil::{Date, Time};
 use jiff::tz::TimeZoneDatabase;
 use jiff::{Timestamp as Moment, Zoned};
 
-use super::period::DAY_US;
+use super::period::MICROS_PER_DAY;
 use super::*;
 
-const HOUR_US: u64 = DAY_US / 24;
+const HOUR_US: u64 = MICROS_PER_DAY / 24;
 
 /// Time zones with unusual changes of their offset.
 const TIME_ZONES: [&str; 10] = [
@@ -113,7 +113,8 @@ fn period_has_the_moments_of_its_local_dates() {
         let may_return = calendar.time_zone() == "America/St_Johns"
             || ["02:30", "23:59", "02-29 02:30"].contains(&&*calendar.start_text());
         for _ in 0..150 {
-            let now = Timestamp::from_micros(rng.u64(800 * DAY_US..MAX_TEST_TIME_S * 1_000_000));
+            let now =
+                Timestamp::from_micros(rng.u64(800 * MICROS_PER_DAY..MAX_TEST_TIME_S * 1_000_000));
             let Range { start, end } = calendar.period_at(now);
             assert!(start <= now && now < end, "{calendar}: {now}");
             let inside = label(&calendar, start);
@@ -253,11 +254,11 @@ fn mean_periods_bound_the_end_and_start_of_windows() {
             let span = calendar.span(time);
             let latest_us = layout.latest_expiry_us(span.number);
             assert!(span.end_us <= latest_us, "{calendar}: {time}");
-            assert!(latest_us - span.end_us < 17 * DAY_US, "{calendar}: {time}");
+            assert!(latest_us - span.end_us < 17 * MICROS_PER_DAY, "{calendar}: {time}");
             assert!(layout.earliest_start_us(span.number) <= span.start_us, "{calendar}: {time}");
             // Not every day and week: each one reads the rules of the time zone.
             let skipped = if matches!(period, Period::Day | Period::Week) { 97 } else { 0 };
-            time = Timestamp::from_micros(span.end_us + skipped * DAY_US);
+            time = Timestamp::from_micros(span.end_us + skipped * MICROS_PER_DAY);
         }
     }
 }

@@ -91,7 +91,7 @@ impl PolicyLimits {
     }
 
     /// Returns whether both have the same limits. Returns `false` if one has uncommon data, which is not compared.
-    fn are_same(&self, other: &Self) -> bool {
+    fn have_same_limits(&self, other: &Self) -> bool {
         let is_common = self.uncommon.is_none() && other.uncommon.is_none();
         is_common && Arc::ptr_eq(&self.rules, &other.rules) && self.origins == other.origins
     }
@@ -149,14 +149,14 @@ impl DecisionLimits<'_> {
         }
     }
 
-    fn are_same(&self, other: &DecisionLimits<'_>) -> bool {
+    fn have_same_limits(&self, other: &DecisionLimits<'_>) -> bool {
         match (self, other) {
             (
                 Self::Limiter { limits, is_key_missing: false },
                 DecisionLimits::Limiter { limits: other, is_key_missing: false },
             ) => Arc::ptr_eq(limits, other),
             #[cfg(feature = "policy")]
-            (Self::Policy(first), DecisionLimits::Policy(second)) => first.are_same(second),
+            (Self::Policy(first), DecisionLimits::Policy(second)) => first.have_same_limits(second),
             _ => false,
         }
     }
@@ -179,7 +179,7 @@ impl Decision<'_> {
     /// Returns `true` if the decision is known to have these limits. Returns `false` if the limits differ or cannot be
     /// compared cheaply.
     pub fn has_same_limits(&self, other: &DecidedLimits) -> bool {
-        self.has_evaluated_all_limits() && self.limits.are_same(&other.0)
+        self.has_evaluated_all_limits() && self.limits.have_same_limits(&other.0)
     }
 
     /// Returns whether the store has evaluated all limits. It has evaluated none if it is unavailable.

@@ -1,6 +1,6 @@
 //! Methods of a gate for all kinds of stores, including stores that respond later or fail.
 
-use super::ineffective_costs::is_permit;
+use super::ineffective_costs::is_permit_charge;
 use super::{Gate, decide};
 use crate::decision::{Decision, DecisionLimits, PolicyLimits};
 use crate::hit::Hit;
@@ -31,7 +31,7 @@ impl<S: Store> Gate<S> {
     /// Decides a request by the rules of a policy that apply to it. Waits as [`check_async`](Self::check_async) does. See
     /// [`decide`](Self::decide).
     pub async fn decide_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
-        if let Some((max_wait, request_bytes)) = self.wait_bounds(matched)
+        if let Some((max_wait, request_bytes)) = self.max_wait_and_bytes(matched)
             && let Some(timer) = Timer::asynchronous()
         {
             // Boxed, because few requests wait, and the others should not pay for a larger future.
@@ -69,7 +69,7 @@ impl<S: Store> Gate<S> {
         }
         let actual = actual.into().for_decision(decision);
         let corrections = actual.corrections(decision);
-        if corrections.iter().any(|(receipt, _)| receipt.charges().iter().all(is_permit)) {
+        if corrections.iter().any(|(receipt, _)| receipt.charges().iter().all(is_permit_charge)) {
             self.warn_about_uncharged_costs(decision, &actual);
         }
         for (receipt, adjustment) in corrections.iter().filter(|(receipt, _)| !receipt.is_empty()) {
@@ -113,7 +113,7 @@ impl<S: Store> Gate<S> {
         let policy = self.policy.load();
         self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request);
-        if let Some((max_wait, _)) = self.wait_bounds(&matched)
+        if let Some((max_wait, _)) = self.max_wait_and_bytes(&matched)
             && let Some(timer) = timer()
         {
             return Box::pin(self.wait_for_request(timer, request, Some(max_wait))).await;
@@ -198,10 +198,10 @@ impl<S: Store> Gate<S> {
         error: StoreError,
     ) -> Decision<'static> {
         let is_denied = matched.on_store_error() == OnStoreError::Deny;
-        let mut local = matched.matches_decidable_without_store();
+        let mut local = matched.select_locally_decidable();
         if is_denied {
             // Refunds are applied also if the request is denied: their units have not been consumed.
-            local = local.only_refunds();
+            local = local.with_refunds_only();
         }
         let decision = if local.has_hits() {
             self.fallback
@@ -231,5 +231,5 @@ impl<S: Store> Gate<S> {
 
 /// Returns the decision on a request to which no limit applies: it is allowed.
 fn decide_without_limits(matched: &MatchedRules<'_>) -> Decision<'static> {
-    Decision::allowed(decide::limits_of(matched))
+    Decision::allowed(decide::decision_limits(matched))
 }

@@ -67,7 +67,7 @@ impl<S: Store> Gate<S> {
         identity: &CallIdentity,
         error: StoreError,
     ) -> Decision<'static> {
-        let local = matched.matches_decidable_without_store();
+        let local = matched.select_locally_decidable();
         if matched.on_store_error() == OnStoreError::Deny || !local.has_hits() {
             return self.decide_without_store(matched, decide::charge_local, error);
         }
@@ -89,11 +89,11 @@ fn decision_from_result(
 ) -> Decision<'static> {
     match result {
         OnceResult::Decided(result) => {
-            Decision::from_charge(hits, result, decide::limits_of(matched))
+            Decision::from_charge(hits, result, decide::decision_limits(matched))
         }
         OnceResult::Repeated { result, age } => {
             let result = result.unwrap_or_else(|| unknown_admission(hits.len()));
-            let decision = Decision::from_charge(hits, result, decide::limits_of(matched));
+            let decision = Decision::from_charge(hits, result, decide::decision_limits(matched));
             decision.with_repeated_after(age)
         }
         OnceResult::OtherRequest => denial(Reason::IdempotencyKeyReused, matched),

@@ -10,7 +10,9 @@ use crate::decision::{Decision, DecisionLimits, PolicyLimits};
 use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::policy::{HitList, MatchedRules};
-use crate::store::{Charge, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, decide_now};
+use crate::store::{
+    Charge, ChargeResult, Edit, Outcomes, Receipt, Store, StoreError, block_on_sync_store,
+};
 
 use crate::fallback::LocalCounts;
 
@@ -63,7 +65,7 @@ impl<'h> RefundsAndCharges<'h> {
         });
         let result =
             ChargeResult { allowed: charged.allowed, outcomes, receipt: receipt.collect() };
-        Decision::from_charge(&self.all, result, limits_of(matched))
+        Decision::from_charge(&self.all, result, decision_limits(matched))
     }
 }
 
@@ -78,13 +80,13 @@ pub(super) async fn charge<S: Store>(
     }
     let hits: HitList<'_> = matched.hits().collect();
     let result = store.charge_async(&hits).await?;
-    Ok(Decision::from_charge(&hits, result, limits_of(matched)))
+    Ok(Decision::from_charge(&hits, result, decision_limits(matched)))
 }
 
 /// Decides a request as [`charge`] does, with the counts in memory. Refunds of these counts wake no waiting call,
 /// because calls wait only for counters of the store.
 pub(super) fn charge_local(counts: &LocalCounts, matched: &MatchedRules<'_>) -> Decision<'static> {
-    decide_now(charge(counts, matched, |_| {}))
+    block_on_sync_store(charge(counts, matched, |_| {}))
 }
 
 /// Returns the decision that [`charge`] would make. Charges nothing.
@@ -97,16 +99,16 @@ pub(super) async fn peek<S: Store>(
     let pairs = outcomes.iter_mut().zip(matched.refund_flag_per_hit());
     let refunds = pairs.filter(|(_, is_refund)| *is_refund);
     refunds.for_each(|(outcome, _)| *outcome = outcome.charged());
-    Ok(Decision::from_peek(&hits, outcomes, limits_of(matched)))
+    Ok(Decision::from_peek(&hits, outcomes, decision_limits(matched)))
 }
 
 /// Returns the decision that [`charge_local`] would make with the counts in memory. Charges nothing.
 pub(super) fn peek_local(counts: &LocalCounts, matched: &MatchedRules<'_>) -> Decision<'static> {
-    decide_now(peek(counts, matched))
+    block_on_sync_store(peek(counts, matched))
 }
 
 /// Returns the limits for the decision on a request.
-pub(super) fn limits_of(matched: &MatchedRules<'_>) -> DecisionLimits<'static> {
+pub(super) fn decision_limits(matched: &MatchedRules<'_>) -> DecisionLimits<'static> {
     DecisionLimits::Policy(PolicyLimits::new(matched))
 }
 

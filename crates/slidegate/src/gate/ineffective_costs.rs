@@ -76,7 +76,7 @@ impl<S> Gate<S> {
             return;
         }
         let charges: Vec<_> = decision.charges_with_costs().collect();
-        let counted = || charges.iter().filter(|(charge, _)| !is_permit(charge));
+        let counted = || charges.iter().filter(|(charge, _)| !is_permit_charge(charge));
         let is_other_cost =
             |cost: &Option<&RuleCost>| cost.is_some_and(|cost| *cost != RuleCost::Request);
         let are_others = counted().all(|(_, cost)| is_other_cost(cost));
@@ -110,7 +110,7 @@ impl<S> Gate<S> {
 }
 
 /// Returns whether a charge is a permit of a request in flight, whatever the request costs.
-pub(super) fn is_permit(charge: &Charge) -> bool {
+pub(super) fn is_permit_charge(charge: &Charge) -> bool {
     charge.limit.is_concurrent()
 }
 

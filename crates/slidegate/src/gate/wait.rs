@@ -35,7 +35,7 @@ impl<S> Gate<S> {
     where
         S: SyncStore,
     {
-        poll_once(self.wait_on(Timer::Thread, request)).into_result()
+        poll_once(self.wait_with_timer(Timer::Thread, request)).into_result()
     }
 }
 
@@ -52,13 +52,16 @@ impl<S: Store> Gate<S> {
     /// unavailable and a rule then denies requests. Also if the request cannot wait, or if too many requests are waiting;
     /// see [`WaitOptions`](crate::wait::WaitOptions).
     pub async fn wait_async(&self, request: &Request<'_>) -> Result<Decision<'static>, Denied> {
-        self.wait_on(Timer::Tokio, request).await.into_result()
+        self.wait_with_timer(Timer::Tokio, request).await.into_result()
     }
 }
 
 impl<S: Store> Gate<S> {
     /// Returns the maximum wait of a request, and the bytes that the waiting request takes; `None` if it does not wait.
-    pub(super) fn wait_bounds(&self, matched: &MatchedRules<'_>) -> Option<(Duration, usize)> {
+    pub(super) fn max_wait_and_bytes(
+        &self,
+        matched: &MatchedRules<'_>,
+    ) -> Option<(Duration, usize)> {
         let options = matched.options()?;
         let max_wait = options.max_wait.min(self.wait_queues.options().max_wait);
         let waits =
@@ -66,14 +69,14 @@ impl<S: Store> Gate<S> {
         waits.then_some((max_wait, options.request_bytes))
     }
 
-    async fn wait_on(&self, timer: Timer, request: &Request<'_>) -> Decision<'static> {
+    async fn wait_with_timer(&self, timer: Timer, request: &Request<'_>) -> Decision<'static> {
         let policy = self.policy.load_full();
         self.warn_about_unknown_costs(&policy, request);
         let matched = policy.apply(request);
         if !can_wait(&matched) {
             return self.decide_once(&matched).await;
         }
-        let max_wait = self.wait_bounds(&matched).map(|(max_wait, _)| max_wait);
+        let max_wait = self.max_wait_and_bytes(&matched).map(|(max_wait, _)| max_wait);
         self.wait_for_request(timer, request, max_wait).await
     }
 
@@ -87,7 +90,7 @@ impl<S: Store> Gate<S> {
     ) -> Decision<'static> {
         let queues = &self.wait_queues;
         let wait = Wait::new(queues, max_wait, request.bytes(), timer.now());
-        let mut wait = wait.for_settlements(request.waits_for_settlements());
+        let mut wait = wait.with_wait_for_settlements(request.waits_for_settlements());
         run_wait!(
             wait,
             timer,
@@ -116,7 +119,7 @@ impl<S: Store> Gate<S> {
         let waits_for_settlements =
             matched.options().is_some_and(|options| options.waits_for_settlements);
         let wait = Wait::new(queues, max_wait, request_bytes, timer.now());
-        let mut wait = wait.for_settlements(waits_for_settlements);
+        let mut wait = wait.with_wait_for_settlements(waits_for_settlements);
         run_wait!(
             wait,
             timer,

@@ -26,7 +26,7 @@ impl<S: Store> Limiter<S> {
             && let Some(timer) = Timer::asynchronous()
         {
             // Boxed, because few calls wait, and the others should not pay for a larger future.
-            let max_wait = Some(self.bounded_wait(call.max_wait));
+            let max_wait = Some(self.clamp_max_wait(call.max_wait));
             return Box::pin(self.wait_for_key(timer, key, &call, max_wait)).await;
         }
         self.decide(Operation::Check, key, call.cost).await

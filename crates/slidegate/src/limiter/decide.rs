@@ -13,7 +13,7 @@ use crate::key::{Key, Value};
 use crate::limit::Limit;
 use crate::on_store_error::OnStoreError;
 use crate::rule_limit::NamedLimits;
-use crate::store::{Adjustment, Edit, Receipt, Store, StoreError, StoreKind, decide_now};
+use crate::store::{Adjustment, Edit, Receipt, Store, StoreError, StoreKind, block_on_sync_store};
 use crate::store_key::StoreKey;
 
 /// The hits of one call, one for each limit of the limiter.
@@ -49,7 +49,7 @@ impl<S> Limiter<S> {
     /// Returns the limits for a decision.
     #[inline]
     pub(super) fn decision_limits(&self) -> DecisionLimits<'_> {
-        limits_of(&self.named_limits)
+        to_decision_limits(&self.named_limits)
     }
 
     /// Returns one hit of `cost` units for each limit.
@@ -76,14 +76,14 @@ impl<S> Limiter<S> {
         cost: u64,
         error: StoreError,
     ) -> Decision<'_> {
-        let limits = limits_of(&self.share.named_limits);
+        let limits = to_decision_limits(&self.share.named_limits);
         match self.on_store_error {
             OnStoreError::Allow => Decision::allowed(limits).into_degraded(error),
             OnStoreError::Deny => Decision::store_unavailable(limits, error),
             OnStoreError::Local => {
                 let hits = self.hits(&self.share.limits, key, cost);
                 let decision = self.fallback.decide_with_local_counts(
-                    |counts| decide_now(decide(counts, operation, hits, limits)),
+                    |counts| block_on_sync_store(decide(counts, operation, hits, limits)),
                     Decision::outcomes,
                 );
                 decision.into_degraded(error)
@@ -195,6 +195,6 @@ async fn decide<'l, S: Store>(
 }
 
 #[inline]
-fn limits_of(limits: &Arc<NamedLimits>) -> DecisionLimits<'_> {
+fn to_decision_limits(limits: &Arc<NamedLimits>) -> DecisionLimits<'_> {
     DecisionLimits::Limiter { limits: Cow::Borrowed(limits), is_key_missing: false }
 }

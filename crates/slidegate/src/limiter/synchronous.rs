@@ -6,7 +6,7 @@ use super::decide::{CallKey, Operation};
 use super::{Check, Limiter};
 use crate::decision::Decision;
 use crate::hit::Hit;
-use crate::store::{Adjustment, Edit, SyncStore, decide_now, poll_once};
+use crate::store::{Adjustment, Edit, SyncStore, block_on_sync_store, poll_once};
 
 /// Synchronous methods, for a store that responds without waiting and never fails. The bound `S: SyncStore` is on each
 /// method, not on the `impl`, so that the compiler's message for another store names the method with `_async`.
@@ -100,7 +100,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            decide_now(self.adjust(decision, Adjustment::SetCost(cost)));
+            block_on_sync_store(self.adjust(decision, Adjustment::SetCost(cost)));
         }
     }
 
@@ -109,7 +109,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        decide_now(self.adjust(decision, Adjustment::Revert));
+        block_on_sync_store(self.adjust(decision, Adjustment::Revert));
     }
 
     /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer.
@@ -129,7 +129,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        decide_now(self.edit(self.hash_key(key), cost, Edit::Refund));
+        block_on_sync_store(self.edit(self.hash_key(key), cost, Edit::Refund));
     }
 
     /// Resets all counters of a key to zero.
@@ -137,7 +137,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        decide_now(self.edit(self.hash_key(key), 1, Edit::Reset));
+        block_on_sync_store(self.edit(self.hash_key(key), 1, Edit::Reset));
     }
 
     /// Returns the key of a call for a synchronous store.

@@ -34,7 +34,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         let call = call.into();
-        self.wait_on_thread(&call, self.bound_of_wait(&call)).into_result()
+        self.wait_on_thread(&call, self.max_wait_if_bounded(&call)).into_result()
     }
 
     /// Decides a call that waits for at most its maximum wait.
@@ -42,7 +42,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        self.wait_on_thread(&call, Some(self.bounded_wait(call.max_wait)))
+        self.wait_on_thread(&call, Some(self.clamp_max_wait(call.max_wait)))
     }
 
     fn wait_on_thread<K: Hash + ?Sized>(
@@ -57,12 +57,12 @@ impl<S> Limiter<S> {
     }
 
     /// Returns the longest wait of a call that waits until it fits; `None` if it waits without a bound.
-    fn bound_of_wait<K: ?Sized>(&self, call: &Check<'_, K>) -> Option<Duration> {
-        (!call.max_wait.is_zero()).then(|| self.bounded_wait(call.max_wait))
+    fn max_wait_if_bounded<K: ?Sized>(&self, call: &Check<'_, K>) -> Option<Duration> {
+        (!call.max_wait.is_zero()).then(|| self.clamp_max_wait(call.max_wait))
     }
 
     /// Returns the smaller of `max_wait` and the longest wait of this limiter.
-    pub(super) fn bounded_wait(&self, max_wait: Duration) -> Duration {
+    pub(super) fn clamp_max_wait(&self, max_wait: Duration) -> Duration {
         max_wait.min(self.wait_queues.options().max_wait)
     }
 }
@@ -86,7 +86,7 @@ impl<S: Store> Limiter<S> {
         let text = self.text_for_store(call.key);
         let value = [Value::from(&*text)];
         let key = self.call_key(call.key, &value);
-        let max_wait = self.bound_of_wait(&call);
+        let max_wait = self.max_wait_if_bounded(&call);
         self.wait_for_key(Timer::Tokio, key, &call, max_wait).await.into_result()
     }
 }

@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::iter;
 
-use super::normalization::Normalization;
+use super::normalization::DomainNormalization;
 use super::route::Routes;
 use crate::key::{MAX_VALUE_BYTES, ShortenedValue, Value};
 use crate::quota::Quota;
@@ -30,7 +30,7 @@ pub(crate) struct DescriptorAttributes<'r, 'd> {
     pub(super) limit: Option<Quota>,
     /// The original bytes of attribute values that are not UTF-8, by attribute name.
     bytes: &'d [(&'r str, &'r [u8])],
-    normalization: &'d Normalization,
+    normalization: &'d DomainNormalization,
     /// Cache of shortened attribute values, by attribute name. A long value is hashed only once, even if several rules
     /// count by it.
     shortened: RefCell<Vec<(&'r str, ShortenedValue<'r>)>>,
@@ -42,7 +42,7 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
     pub(super) fn new<'a: 'r>(
         descriptor: &'d Descriptor<'a>,
         normalized: Option<&'d [(&'r str, &'r str)]>,
-        normalization: &'d Normalization,
+        normalization: &'d DomainNormalization,
         routes: &'r Routes,
     ) -> Self {
         let pairs = normalized.unwrap_or(descriptor.attribute_pairs());
@@ -54,13 +54,13 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
 
     /// Returns the value of an attribute; `None` if the descriptor does not have the attribute.
     pub(super) fn get(&self, name: &str) -> Option<&'r str> {
-        match self.find_in_pairs(name) {
+        match self.find_value_in_descriptor(name) {
             None if name == ROUTE_ATTRIBUTE && !self.routes.is_empty() => self.derived_route(),
             value => value,
         }
     }
 
-    fn find_in_pairs(&self, name: &str) -> Option<&'r str> {
+    fn find_value_in_descriptor(&self, name: &str) -> Option<&'r str> {
         self.pairs.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
     }
 
@@ -69,7 +69,8 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
         if let Some(route) = self.route.get() {
             return route;
         }
-        let route = self.find_in_pairs("path").and_then(|path| self.routes.match_path(path));
+        let route =
+            self.find_value_in_descriptor("path").and_then(|path| self.routes.match_path(path));
         self.route.set(Some(route));
         route
     }

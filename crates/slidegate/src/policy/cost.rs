@@ -62,7 +62,7 @@ pub(crate) struct RuleCharge {
 
 impl ChargeSettings {
     /// Returns the charge of the rule for a descriptor.
-    pub(crate) fn charge_for(&self, descriptor: &Descriptor<'_>) -> RuleCharge {
+    pub(crate) fn charge_for_descriptor(&self, descriptor: &Descriptor<'_>) -> RuleCharge {
         let costs = &descriptor.costs;
         let own_cost = match &self.cost {
             RuleCost::Request => costs.any.or(costs.plain),

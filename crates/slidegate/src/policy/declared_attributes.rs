@@ -17,7 +17,7 @@ pub(super) enum DeclaredAttributes {
 
 impl DeclaredAttributes {
     /// Returns the names that the rules of a domain may use; `None` if they may use any names.
-    pub(super) fn for_domain(&self, domain: &str) -> Option<&[Box<str>]> {
+    pub(super) fn names_for_domain(&self, domain: &str) -> Option<&[Box<str>]> {
         match self {
             Self::Undeclared => None,
             Self::ForAllDomains(names) => Some(names),

@@ -40,12 +40,12 @@ use spec::PolicySpec;
 
 pub use super::error::{PolicyError, PolicyErrors, PolicyWarning, SourceSpan};
 pub use bounds::{
-    MAX_ATTRIBUTES, MAX_COMBINATIONS, MAX_DESCRIPTOR_NAMES, MAX_DOMAIN_LIMITS, MAX_LIMITS,
-    MAX_OVERRIDES, MAX_PER_ENTRIES, MAX_POLICY_BYTES, MAX_REPLACED_RULES, MAX_ROUTES, MAX_RULES,
-    MAX_SCOPES, MAX_SPLIT_ATTRIBUTES,
+    MAX_ATTRIBUTES, MAX_DESCRIPTOR_NAMES, MAX_DOMAIN_LIMITS, MAX_KEY_SCOPES, MAX_LIMITS,
+    MAX_NAME_COMBINATIONS, MAX_OVERRIDES, MAX_PER_ENTRIES, MAX_POLICY_BYTES, MAX_REPLACED_RULES,
+    MAX_ROUTES, MAX_RULES, MAX_SPLIT_ATTRIBUTES,
 };
 pub use deserialize::Field;
-pub use warnings::CLIENT_CHOSEN;
+pub use warnings::CLIENT_CHOSEN_ATTRIBUTES;
 
 impl Policy {
     /// Reads a policy from YAML text. `docs/reference/policy.md` documents the format.

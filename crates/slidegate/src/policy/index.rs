@@ -75,13 +75,13 @@ struct AttributeIndex {
 /// A condition on one attribute by which a rule is indexed. A rule applies only to requests that meet at least one of
 /// its anchors.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct RuleAnchor<'p> {
+struct IndexedCondition<'p> {
     attribute: &'p str,
-    condition: AnchorCondition<'p>,
+    condition: IndexedPattern<'p>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum AnchorCondition<'p> {
+enum IndexedPattern<'p> {
     Present,
     Literal(&'p str),
     Prefix(&'p str),
@@ -90,8 +90,8 @@ enum AnchorCondition<'p> {
 
 /// An anchor of a rule. Every request that meets the anchor also meets the condition with the index `met_condition` in
 /// the `when` of the rule. If `met_condition` is `None`, the anchor proves no condition.
-struct AnchorOfRule<'p> {
-    anchor: RuleAnchor<'p>,
+struct IndexedRuleCondition<'p> {
+    anchor: IndexedCondition<'p>,
     met_condition: Option<u16>,
 }
 
@@ -104,13 +104,14 @@ impl RuleIndex {
             index.unanchored = unanchored.collect();
             return index;
         }
-        let choices: Vec<_> = rules.iter().map(|(_, rule)| possible_anchor_sets(rule)).collect();
-        let mut rules_per_anchor: HashMap<&RuleAnchor<'_>, usize> = HashMap::new();
-        for AnchorOfRule { anchor, .. } in choices.iter().flatten().flatten() {
+        let choices: Vec<_> =
+            rules.iter().map(|(_, rule)| possible_indexed_condition_sets(rule)).collect();
+        let mut rules_per_anchor: HashMap<&IndexedCondition<'_>, usize> = HashMap::new();
+        for IndexedRuleCondition { anchor, .. } in choices.iter().flatten().flatten() {
             *rules_per_anchor.entry(anchor).or_default() += 1;
         }
         for ((rule_index, _), choices) in rules.iter().zip(&choices) {
-            let max_sharing_rules = |anchors: &&Vec<AnchorOfRule<'_>>| {
+            let max_sharing_rules = |anchors: &&Vec<IndexedRuleCondition<'_>>| {
                 anchors.iter().map(|of_rule| rules_per_anchor[&of_rule.anchor]).max()
             };
             match choices.iter().min_by_key(max_sharing_rules) {
@@ -129,21 +130,21 @@ impl RuleIndex {
         index
     }
 
-    fn insert(&mut self, anchor: &RuleAnchor<'_>, rule: CandidateRule) {
+    fn insert(&mut self, anchor: &IndexedCondition<'_>, rule: CandidateRule) {
         let index = self.by_attribute.entry(anchor.attribute.into()).or_default();
         match anchor.condition {
-            AnchorCondition::Present => index.present.push(rule),
-            AnchorCondition::Literal(text) => {
+            IndexedPattern::Present => index.present.push(rule),
+            IndexedPattern::Literal(text) => {
                 index.literals.entry(text.into()).or_default().push(rule)
             }
-            AnchorCondition::Prefix(text) => index.prefixes.insert(text.into(), rule),
-            AnchorCondition::Network(network) => index.networks.insert(network, rule),
+            IndexedPattern::Prefix(text) => index.prefixes.insert(text.into(), rule),
+            IndexedPattern::Network(network) => index.networks.insert(network, rule),
         }
     }
 
     /// Returns the rules that may apply to a descriptor with these attributes, in the order of the policy. `found` must
     /// be empty; it holds the rules if they are from several lists of the index.
-    pub(crate) fn find_candidates<'c>(
+    pub(crate) fn find_candidate_rules<'c>(
         &'c self,
         attributes: &DescriptorAttributes<'_, '_>,
         found: &'c mut CandidateRules<'c>,
@@ -160,7 +161,7 @@ impl RuleIndex {
                 }
             }
         }
-        found.sorted()
+        found.sorted_rules()
     }
 }
 
@@ -173,11 +174,11 @@ impl<'c> CandidateRules<'c> {
         if self.first.is_empty() {
             self.first = rules;
         } else {
-            self.add_to_merged(rules);
+            self.add_to_merged_rules(rules);
         }
     }
 
-    fn add_to_merged(&mut self, rules: &[CandidateRule]) {
+    fn add_to_merged_rules(&mut self, rules: &[CandidateRule]) {
         if self.merged.is_empty() {
             self.merged.extend_from_slice(self.first);
         }
@@ -185,13 +186,13 @@ impl<'c> CandidateRules<'c> {
     }
 
     /// Returns the rules in the order of the policy, without duplicates.
-    fn sorted(&mut self) -> &[CandidateRule] {
-        if self.merged.is_empty() { self.first } else { self.sort_and_merge() }
+    fn sorted_rules(&mut self) -> &[CandidateRule] {
+        if self.merged.is_empty() { self.first } else { self.sort_merged_rules() }
     }
 
     /// Sorts the merged rules in the order of the policy, and removes duplicates. A rule occurs several times if the
     /// request meets several of its anchors.
-    fn sort_and_merge(&mut self) -> &[CandidateRule] {
+    fn sort_merged_rules(&mut self) -> &[CandidateRule] {
         self.merged.sort_unstable_by_key(|candidate| candidate.rule_index);
         self.merged.dedup_by(|next, previous| {
             let is_same = next.rule_index == previous.rule_index;
@@ -233,18 +234,18 @@ impl AttributeIndex {
 
 /// Returns the sets of anchors under which a rule can be indexed. Every request that the rule applies to meets at least
 /// one anchor of each set, so one set is enough for the index.
-fn possible_anchor_sets(rule: &Rule) -> Vec<Vec<AnchorOfRule<'_>>> {
+fn possible_indexed_condition_sets(rule: &Rule) -> Vec<Vec<IndexedRuleCondition<'_>>> {
     let conditions = rule.when().conditions().enumerate();
     let conditions = conditions.filter(|(_, (_, condition))| !condition.is_negated());
     let when_choices = conditions.map(|(index, (attribute, condition))| {
-        let of_rule = |(condition, is_exact): (_, bool)| AnchorOfRule {
-            anchor: RuleAnchor { attribute, condition },
+        let of_rule = |(condition, is_exact): (_, bool)| IndexedRuleCondition {
+            anchor: IndexedCondition { attribute, condition },
             met_condition: u16::try_from(index).ok().filter(|_| is_exact),
         };
-        anchor_conditions(condition).into_iter().map(of_rule).collect()
+        indexed_patterns(condition).into_iter().map(of_rule).collect()
     });
-    let present = |attribute| AnchorOfRule {
-        anchor: RuleAnchor { attribute, condition: AnchorCondition::Present },
+    let present = |attribute| IndexedRuleCondition {
+        anchor: IndexedCondition { attribute, condition: IndexedPattern::Present },
         met_condition: None,
     };
     let per_is_required = rule.when_missing() == WhenMissing::Skip && rule.always_counts();
@@ -253,12 +254,12 @@ fn possible_anchor_sets(rule: &Rule) -> Vec<Vec<AnchorOfRule<'_>>> {
     let names = rule.descriptor().into_iter().flatten();
     let descriptor_choices = names.map(|attribute| vec![present(attribute)]);
     let mut choices: Vec<_> = when_choices.chain(per_choices).chain(descriptor_choices).collect();
-    choices.iter_mut().for_each(merge_equal_anchors);
+    choices.iter_mut().for_each(merge_equal_indexed_conditions);
     choices
 }
 
 /// Merges equal anchors of a rule, so that each list of the index contains the rule at most once.
-fn merge_equal_anchors(anchors: &mut Vec<AnchorOfRule<'_>>) {
+fn merge_equal_indexed_conditions(anchors: &mut Vec<IndexedRuleCondition<'_>>) {
     anchors.sort_by(|left, right| left.anchor.cmp(&right.anchor));
     anchors.dedup_by(|next, previous| {
         let is_same = next.anchor == previous.anchor;
@@ -271,14 +272,14 @@ fn merge_equal_anchors(anchors: &mut Vec<AnchorOfRule<'_>>) {
 
 /// Returns the anchors of a condition, each with a flag that is `true` if the anchor is exact: every value that meets
 /// the anchor also meets the condition.
-fn anchor_conditions(condition: &Condition) -> Vec<(AnchorCondition<'_>, bool)> {
+fn indexed_patterns(condition: &Condition) -> Vec<(IndexedPattern<'_>, bool)> {
     let globs = condition.globs();
     if globs.iter().any(|glob| glob.prefix().is_empty()) {
-        return vec![(AnchorCondition::Present, condition.matches_every_value())];
+        return vec![(IndexedPattern::Present, condition.matches_every_value())];
     }
-    let literals = condition.literals().iter().map(|literal| AnchorCondition::Literal(literal));
-    let networks = condition.networks().iter().map(|network| AnchorCondition::Network(*network));
+    let literals = condition.literals().iter().map(|literal| IndexedPattern::Literal(literal));
+    let networks = condition.networks().iter().map(|network| IndexedPattern::Network(*network));
     let prefixes =
-        globs.iter().map(|glob| (AnchorCondition::Prefix(glob.prefix()), glob.is_prefix()));
+        globs.iter().map(|glob| (IndexedPattern::Prefix(glob.prefix()), glob.is_prefix()));
     literals.chain(networks).map(|anchor| (anchor, true)).chain(prefixes).collect()
 }

@@ -155,7 +155,7 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Returns only the matches that are refunds.
-    pub(crate) fn only_refunds(&self) -> Self {
+    pub(crate) fn with_refunds_only(&self) -> Self {
         let refunds = self.matches.iter().filter(|rule_match| rule_match.is_refund());
         Self { matches: refunds.cloned().collect(), ..self.without_matches() }
     }
@@ -204,7 +204,7 @@ impl<'r> MatchedRules<'r> {
     /// Returns the matches that can be decided without the store: matches of rules with `on_store_error: local`, and
     /// matches with a max of 0, which deny every request. The limits of the returned matches are divided by the number
     /// of slidegate instances.
-    pub(crate) fn matches_decidable_without_store(&self) -> Self {
+    pub(crate) fn select_locally_decidable(&self) -> Self {
         let (local_rules, instances) = self.rule_sets.local_rules();
         let is_decidable = |rule_match: &Match<'_>| {
             rule_match.rule.on_store_error == OnStoreError::Local
@@ -242,7 +242,7 @@ impl<'r> Match<'r> {
             limits: &[],
             requested: None,
             identity: KeyIdentity::default(),
-            charge: rule.charge.charge_for(descriptor),
+            charge: rule.charge.charge_for_descriptor(descriptor),
         };
         rule_match.set_veto(Veto::Alone);
         rule_match
@@ -371,10 +371,10 @@ impl<'r> Match<'r> {
         let scope = &limit.scopes[usize::from(*combination)];
         let key = Key::with_optional_sub_key(scope, values, *part);
         if limit.limit.is_concurrent() {
-            return self.permit_hit(limit, key);
+            return self.new_permit_hit(limit, key);
         }
         if let Some(block) = limit.block {
-            return self.block_hit(limit, key, block);
+            return self.new_block_hit(limit, key, block);
         }
         Hit {
             key,
@@ -382,14 +382,14 @@ impl<'r> Match<'r> {
             cost: self.charge.cost,
             required: self.required_units(limit),
             veto: self.origin.veto,
-            charge: self.charge_when(limit),
+            charge: self.charge_condition(limit),
         }
     }
 
     /// Returns the hit of a limit on requests in flight. The hit takes one permit, whatever the request costs. A
     /// request of cost 0 takes no permit, because it only checks whether one is free. A charge of consumed units takes
     /// no permit, because its request has ended.
-    fn permit_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>) -> Hit<'h> {
+    fn new_permit_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>) -> Hit<'h> {
         let takes_permit = self.is_new_request();
         Hit {
             key,
@@ -406,7 +406,7 @@ impl<'r> Match<'r> {
 
     /// Returns the hit of the rule's `block`. Only a new request can be denied by the block, start it or extend it, so
     /// the hit of a refund or of a report of consumed units charges and requires nothing.
-    fn block_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>, block: Block) -> Hit<'h> {
+    fn new_block_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>, block: Block) -> Hit<'h> {
         let units = self.is_new_request().into();
         let (limit, charge) = (&limit.limit, ChargeWhen::Block(block));
         Hit { key, limit, cost: units, required: units, veto: self.origin.veto, charge }
@@ -428,7 +428,7 @@ impl<'r> Match<'r> {
         }
     }
 
-    fn charge_when(&self, limit: &RuleLimit) -> ChargeWhen {
+    fn charge_condition(&self, limit: &RuleLimit) -> ChargeWhen {
         // A limit with max 0 has no counter that could be charged.
         let always = self.charge.charges_always || self.origin.is_reported;
         match self.origin.veto {

@@ -57,7 +57,7 @@ impl NormalizeStep {
             Self::Nfkc => borrow_if_equal(text.nfkc().collect(), text),
             Self::Lowercase if is_lower_case_ascii(text) => text.into(),
             Self::Lowercase => borrow_if_equal(text.to_lowercase(), text),
-            Self::TrailingSlash => match path_and_query(text) {
+            Self::TrailingSlash => match split_path_and_query(text) {
                 ("/", _) => text.into(),
                 (path, query) if path.ends_with('/') => match path.trim_end_matches('/') {
                     "" => format!("/{query}").into(),
@@ -66,7 +66,7 @@ impl NormalizeStep {
                 },
                 _ => text.into(),
             },
-            Self::DoubleSlash => match path_and_query(text) {
+            Self::DoubleSlash => match split_path_and_query(text) {
                 (path, query) if path.contains("//") => {
                     let mut single = String::with_capacity(text.len());
                     for char in path.chars() {
@@ -79,7 +79,7 @@ impl NormalizeStep {
                 _ => text.into(),
             },
             Self::EncodedSlash => {
-                let (path, query) = path_and_query(text);
+                let (path, query) = split_path_and_query(text);
                 let decoded = path.replace("%2F", "/").replace("%2f", "/");
                 borrow_if_equal(decoded + query, text)
             }
@@ -96,7 +96,7 @@ fn is_lower_case_ascii(text: &str) -> bool {
 }
 
 /// Splits a path before its first `?` or `#`.
-fn path_and_query(path: &str) -> (&str, &str) {
+fn split_path_and_query(path: &str) -> (&str, &str) {
     path.split_at(path.find(['?', '#']).unwrap_or(path.len()))
 }
 
@@ -124,7 +124,7 @@ impl Normalizations {
 
     /// Returns the attributes of a rule that are normalized, with their steps. If the rule uses `route`, this includes
     /// `path`, from which the route results.
-    pub(super) fn of_attributes(&self, domain: &str, names: &[Box<str>]) -> NormalizeSteps {
+    pub(super) fn steps_by_attribute(&self, domain: &str, names: &[Box<str>]) -> NormalizeSteps {
         let has_route = names.iter().any(|name| &**name == "route");
         let path = has_route.then_some("path");
         let names = names.iter().map(|name| &**name).chain(path);
@@ -141,7 +141,7 @@ impl Normalizations {
 
 /// The normalization of the attributes of one domain: the steps in the policy, and the canonical form of hosts.
 #[derive(Clone, Debug)]
-pub(super) struct Normalization {
+pub(super) struct DomainNormalization {
     /// A number that identifies the normalization and its copies in this process. A descriptor caches its normalized
     /// values under this number.
     id: u64,
@@ -150,7 +150,7 @@ pub(super) struct Normalization {
     uses_hosts: bool,
 }
 
-impl Normalization {
+impl DomainNormalization {
     pub(super) fn new(normalizations: &Normalizations, domain: &str, uses_hosts: bool) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let steps = normalizations.attributes(domain);

@@ -73,7 +73,7 @@ impl FromStr for Pattern {
 impl Pattern {
     /// Parses a pattern for host names. The pattern matches host names in canonical form: in lower case, without a
     /// port.
-    pub(crate) fn for_host(text: &str) -> Result<Self, PatternError> {
+    pub(crate) fn parse_host(text: &str) -> Result<Self, PatternError> {
         match text.parse()? {
             Self::Literal(_) => match &*normal_host(text) {
                 "" => Err(PatternError::Host(text.to_owned())),
@@ -91,7 +91,10 @@ impl Pattern {
 
 impl Pattern {
     /// Parses a pattern for values that are normalized by these steps. Slashes and white space next to a `*` are kept.
-    pub(crate) fn with_steps(text: &str, steps: &[NormalizeStep]) -> Result<Self, PatternError> {
+    pub(crate) fn parse_normalized(
+        text: &str,
+        steps: &[NormalizeStep],
+    ) -> Result<Self, PatternError> {
         match text.parse()? {
             Self::Literal(text) => Ok(Self::Literal(normalize(steps, &text).into())),
             Self::Glob(_) if steps.contains(&NormalizeStep::Lowercase) => {

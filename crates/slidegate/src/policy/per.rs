@@ -87,7 +87,7 @@ impl Per {
     ///
     /// # Errors
     /// Returns the first entry of `per` of which no attribute is present. `identity` then has some of the values.
-    pub(crate) fn identify_key<'r>(
+    pub(crate) fn fill_key_identity<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
         identity: &mut KeyIdentity<'r>,
@@ -99,7 +99,7 @@ impl Per {
             let (index, name, text): (u16, _, _) = present.next().ok_or(alternatives)?;
             identity.combination = identity.combination * alternatives.0.len() as u16 + index;
             let shortened = attributes.shorten_value(name, text);
-            identity.values.push(shortened.unwrap_or_else(|| self.to_key_value(text)));
+            identity.values.push(shortened.unwrap_or_else(|| self.to_identity_value(text)));
         }
         Ok(())
     }
@@ -111,19 +111,23 @@ impl Per {
         attributes: &DescriptorAttributes<'r, '_>,
     ) -> KeyIdentity<'r> {
         let value = |(name, text)| {
-            attributes.shorten_value(name, text).unwrap_or_else(|| self.to_key_value(text))
+            attributes.shorten_value(name, text).unwrap_or_else(|| self.to_identity_value(text))
         };
         let values = attributes.pairs.iter().copied().map(value).collect();
         KeyIdentity { values, ..KeyIdentity::default() }
     }
 
-    fn to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
-        if may_be_ipv6_notation(text) { self.address_to_key_value(text) } else { Value::Text(text) }
+    fn to_identity_value<'r>(&self, text: &'r str) -> Value<'r> {
+        if may_be_ipv6_notation(text) {
+            self.address_to_identity_value(text)
+        } else {
+            Value::Text(text)
+        }
     }
 
     /// Returns the key value of an attribute text that may be an address in IPv6 notation: the network of an IPv6
     /// address, an IPv4 address, or the unchanged text.
-    fn address_to_key_value<'r>(&self, text: &'r str) -> Value<'r> {
+    fn address_to_identity_value<'r>(&self, text: &'r str) -> Value<'r> {
         // An IPv6 address has several spellings, and a client has very many addresses, so the key contains only the
         // network.
         match parse_address(text) {

@@ -16,7 +16,7 @@ pub(crate) struct Routes {
 
 /// The reason why a template cannot be added to the routes of a policy.
 #[derive(Debug, PartialEq, Eq, Error)]
-pub(crate) enum RouteError {
+pub(crate) enum RouteTemplateError {
     #[error("a route begins with `/`; did you mean `/{0}`?")]
     NoLeadingSlash(String),
     #[error("`{0}` is listed twice in `routes`; remove one")]
@@ -38,22 +38,26 @@ pub(crate) enum RouteError {
 }
 
 impl Routes {
-    pub(crate) fn add_template(&mut self, template: &str) -> Result<(), RouteError> {
+    pub(crate) fn add_template(&mut self, template: &str) -> Result<(), RouteTemplateError> {
         let owned = || template.to_owned();
         if !template.starts_with('/') {
-            return Err(RouteError::NoLeadingSlash(owned()));
+            return Err(RouteTemplateError::NoLeadingSlash(owned()));
         }
         if template.replace("{*", "{").contains('*') {
-            return Err(RouteError::InvalidWildcard(owned()));
+            return Err(RouteTemplateError::InvalidWildcard(owned()));
         }
         if template.matches('{').count() > MAX_TEMPLATE_PARAMETERS {
-            return Err(RouteError::TooManyParameters(owned()));
+            return Err(RouteTemplateError::TooManyParameters(owned()));
         }
         let index = u32::try_from(self.templates.len()).unwrap_or(u32::MAX);
         self.router.insert(template, index).map_err(|error| match error {
-            InsertError::Conflict { with } if with == template => RouteError::Duplicate(with),
-            InsertError::Conflict { with } => RouteError::Conflict { new: owned(), old: with },
-            _ => RouteError::InvalidSyntax(owned()),
+            InsertError::Conflict { with } if with == template => {
+                RouteTemplateError::Duplicate(with)
+            }
+            InsertError::Conflict { with } => {
+                RouteTemplateError::Conflict { new: owned(), old: with }
+            }
+            _ => RouteTemplateError::InvalidSyntax(owned()),
         })?;
         self.templates.push(template.into());
         Ok(())
@@ -62,7 +66,7 @@ impl Routes {
     /// Returns the template that matches a path; `None` if no template matches. A `?` or `#` in `path` and the text
     /// after it are ignored.
     pub(crate) fn match_path(&self, path: &str) -> Option<&str> {
-        let path = path_end(path.as_bytes()).map_or(path, |end| &path[..end]);
+        let path = path_end_index(path.as_bytes()).map_or(path, |end| &path[..end]);
         let found = self.router.at(path).ok()?;
         self.templates.get(*found.value as usize).map(|template| &**template)
     }
@@ -78,7 +82,7 @@ impl Routes {
 
 /// Returns the index of the first `?` or `#` in a path; `None` if there is neither. Compares eight bytes at once, since
 /// every decision with a route calls this function.
-fn path_end(path: &[u8]) -> Option<usize> {
+fn path_end_index(path: &[u8]) -> Option<usize> {
     let (words, _) = path.as_chunks();
     let words = words.iter().map(|bytes| u64::from_ne_bytes(*bytes));
     let searched =
@@ -106,7 +110,7 @@ mod tests {
     proptest! {
         #[test]
         fn path_ends_at_first_question_mark_or_hash(path in "[a/?#>@\\x01\u{80}é]{0,40}|[a/]{0,40}[?#]?") {
-            prop_assert_eq!(path_end(path.as_bytes()), path.find(['?', '#']));
+            prop_assert_eq!(path_end_index(path.as_bytes()), path.find(['?', '#']));
         }
     }
 

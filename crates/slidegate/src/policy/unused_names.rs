@@ -114,7 +114,7 @@ impl Policy {
                 // A rule that is replaced or off would otherwise apply, so the attribute names are not considered
                 // misspelt.
                 Ok(_) | Err(NoMatchReason::Replaced(_) | NoMatchReason::Off) => return None,
-                Err(reason) => lacks_attribute |= is_attribute_missing(&reason),
+                Err(reason) => lacks_attribute |= is_due_to_missing_attribute(&reason),
             }
         }
         unused.sort_unstable();
@@ -147,7 +147,7 @@ impl DomainNames {
 }
 
 /// Returns `true` if a rule does not apply because the descriptor lacks an attribute, or has attributes of other names.
-fn is_attribute_missing(reason: &NoMatchReason<'_>) -> bool {
+fn is_due_to_missing_attribute(reason: &NoMatchReason<'_>) -> bool {
     match reason {
         NoMatchReason::ConditionNotMet { found, .. } => found.is_none(),
         NoMatchReason::MissingAttribute(_)

@@ -31,13 +31,13 @@ const RATE_ABBREVIATIONS: [(&str, &str); 7] = [
 ];
 
 /// Names of the counted units, such as `requests`, that a text may contain. A quota in a policy has no such name.
-const COUNTED_NAMES: [&str; 12] = [
+const UNIT_NAMES: [&str; 12] = [
     "r", "req", "reqs", "request", "requests", "call", "calls", "hit", "hits", "unit", "units",
     "times",
 ];
 
 /// Words between the maximum and the window of a quota.
-const SEPARATORS: [&str; 6] = ["/", "per", "every", "each", "in", "a"];
+const MAX_WINDOW_SEPARATORS: [&str; 6] = ["/", "per", "every", "each", "in", "a"];
 
 /// Returns the quotas that a text in another notation may mean, in the notation of policies: `10/min` for
 /// `10 requests per minute`, and `10/30d` and `{ max: 10, calendar: month }` for `10/month`. Returns none if the meaning
@@ -57,12 +57,12 @@ fn split_max_and_window(text: &str) -> Option<(String, String)> {
     let text = text.to_lowercase().replace('/', " / ");
     let (max, rest) = split_number(&text);
     let mut words = rest.split_whitespace().peekable();
-    words.next_if(|word| COUNTED_NAMES.contains(word));
+    words.next_if(|word| UNIT_NAMES.contains(word));
     let word = words.next()?;
     let abbreviation = RATE_ABBREVIATIONS.iter().find(|(abbreviation, _)| *abbreviation == word);
     let window = match abbreviation {
         Some((_, unit)) if words.peek().is_none() => (*unit).to_owned(),
-        None if SEPARATORS.contains(&word) => words.collect::<Vec<_>>().join(" "),
+        None if MAX_WINDOW_SEPARATORS.contains(&word) => words.collect::<Vec<_>>().join(" "),
         _ => return None,
     };
     Some((max, window))

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{CallSettlement, Charge, ChargeResult, OnceResult, SettleResult};
-use crate::algorithm::MAX_LEAD_US;
+use crate::algorithm::MAX_AHEAD_OF_CLOCK_US;
 use crate::call::{CallId, CallIdentity};
 use crate::clock::Timestamp;
 use crate::heap::allocated_bytes;
@@ -186,7 +186,7 @@ impl CallRecords {
     }
 
     /// Removes the record that expires first, and returns it.
-    fn remove_first(&mut self) -> Option<Box<CallRecord>> {
+    fn remove_first_to_expire(&mut self) -> Option<Box<CallRecord>> {
         let (_, id) = self.by_expiry.first().copied()?;
         self.remove(id)
     }
@@ -240,7 +240,7 @@ impl CallRecords {
         self.by_expiry.insert((record.expires_at, id));
         self.records.insert(id, Box::new(record));
         while self.records.len() > self.max_records || self.bytes > self.max_bytes {
-            let Some(evicted) = self.remove_first() else { return };
+            let Some(evicted) = self.remove_first_to_expire() else { return };
             self.count_eviction(&evicted);
         }
     }
@@ -257,7 +257,7 @@ impl CallRecords {
     fn set_back_if_ahead(&mut self, id: CallId, now: Timestamp) {
         let Some(record) = self.records.get_mut(&id) else { return };
         let lead_us = record.created_at.as_micros().saturating_sub(now.as_micros());
-        if lead_us > MAX_LEAD_US {
+        if lead_us > MAX_AHEAD_OF_CLOCK_US {
             self.by_expiry.remove(&(record.expires_at, id));
             record.created_at = now;
             record.expires_at = Timestamp::from_micros(record.expires_at.as_micros() - lead_us);
@@ -267,7 +267,7 @@ impl CallRecords {
 
     fn remove_expired(&mut self, now: Timestamp) {
         while self.by_expiry.first().is_some_and(|(expires_at, _)| *expires_at <= now) {
-            self.remove_first();
+            self.remove_first_to_expire();
         }
     }
 }

@@ -175,7 +175,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Returns the location of the counter that a hit charges at `now`.
     #[inline(always)]
     fn locate_hit(&self, hit: &Hit<'_>, now: Timestamp) -> HitLocation {
-        let fingerprint = self.fingerprint_of(hit);
+        let fingerprint = self.hit_fingerprint(hit);
         HitLocation {
             shard: self.shards.shard_index_of(fingerprint),
             fingerprint,
@@ -210,7 +210,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Returns the fingerprint of the counter of a hit.
-    fn fingerprint_of(&self, hit: &Hit<'_>) -> u64 {
+    fn hit_fingerprint(&self, hit: &Hit<'_>) -> u64 {
         hit.key.fingerprint(&self.secret, hit.limit.shape())
     }
 
@@ -228,6 +228,6 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Counts the memory of the records of calls, and evicts keys if the memory budget is then exceeded.
     fn evict_keys_for_records(&self) {
-        self.shards.set_record_bytes(self.calls.memory_bytes(), self.clock.now());
+        self.shards.update_call_record_bytes(self.calls.memory_bytes(), self.clock.now());
     }
 }

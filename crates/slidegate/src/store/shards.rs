@@ -71,7 +71,7 @@ pub struct Shards<T> {
     record_bytes: AtomicUsize,
     /// The bytes of other data that count against the memory budget and cannot be evicted, such as replicas in a
     /// cluster.
-    reserved_bytes: AtomicUsize,
+    unevictable_bytes: AtomicUsize,
     /// A counter that selects the shard from which the next keys are evicted to free memory.
     next_shard_to_evict: AtomicUsize,
     /// The number of keys that were evicted before they expired.
@@ -190,7 +190,7 @@ impl<T: ShardTables> Shards<T> {
             max_bytes,
             bytes: AtomicUsize::new(0),
             record_bytes: AtomicUsize::new(0),
-            reserved_bytes: AtomicUsize::new(0),
+            unevictable_bytes: AtomicUsize::new(0),
             next_shard_to_evict: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
         }
@@ -223,7 +223,7 @@ impl<T: ShardTables> Shards<T> {
             self.update(&mut *padded.shard.lock(), |shard| {
                 for table in shard.tables() {
                     table.sweep_all(now, &self.keys);
-                    table.trim();
+                    table.shrink_if_sparse();
                 }
             });
         }

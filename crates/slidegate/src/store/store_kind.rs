@@ -53,7 +53,7 @@ pub(crate) fn poll_once<F: Future>(future: F) -> F::Output {
 }
 
 /// Returns the result of a future that awaits only synchronous stores, which never fail.
-pub(crate) fn decide_now<T>(future: impl Future<Output = Result<T, StoreError>>) -> T {
+pub(crate) fn block_on_sync_store<T>(future: impl Future<Output = Result<T, StoreError>>) -> T {
     match poll_once(future) {
         Ok(result) => result,
         Err(error) => unreachable!("a synchronous store has failed: {error}"),

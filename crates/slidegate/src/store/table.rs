@@ -25,14 +25,14 @@ pub type CoarseTime = u32;
 pub type SlotIndex = usize;
 
 /// The extent to which the units of a key are used up: 0 while more than half of them remain, 1 while more than a quarter
-/// remains, 2 while more than an eighth remains, and then [`EXHAUSTED`].
+/// remains, 2 while more than an eighth remains, and then [`EXHAUSTED_DEPLETION`].
 pub type Depletion = u8;
 
 /// The depletion of a key that is denied, or nearly so.
-pub const EXHAUSTED: Depletion = 3;
+pub const EXHAUSTED_DEPLETION: Depletion = 3;
 
 /// The value of [`Slot::depletion`] that marks a key as not evictable.
-pub const PINNED: Depletion = Depletion::MAX;
+pub const PINNED_DEPLETION: Depletion = Depletion::MAX;
 
 /// The number of buckets that one sweep visits.
 const BUCKETS_PER_SWEEP: usize = 8;
@@ -68,7 +68,9 @@ pub const fn bucket_bytes<S>() -> usize {
 /// Returns the depletion of a key with a limit of this capacity. `outcome` is the outcome of the last change of the key.
 #[inline]
 pub fn depletion(outcome: &Outcome, capacity: u64) -> Depletion {
-    (1..=EXHAUSTED).map(|halvings| u8::from(outcome.remaining() <= capacity >> halvings)).sum()
+    (1..=EXHAUSTED_DEPLETION)
+        .map(|halvings| u8::from(outcome.remaining() <= capacity >> halvings))
+        .sum()
 }
 
 /// A key that may be evicted to make capacity for another key.
@@ -101,7 +103,7 @@ impl EvictionRank {
         Self {
             is_within_share: !keys.has_full_share(slot.group),
             depletion: slot.depletion,
-            expires: if slot.depletion == EXHAUSTED {
+            expires: if slot.depletion == EXHAUSTED_DEPLETION {
                 (remaining + 1).ilog2()
             } else {
                 slot.expires
@@ -111,7 +113,7 @@ impl EvictionRank {
 
     /// Returns whether the key is exhausted, so that its eviction would set a client free.
     pub fn is_exhausted(&self) -> bool {
-        self.depletion == EXHAUSTED
+        self.depletion == EXHAUSTED_DEPLETION
     }
 
     /// Returns whether the key is not exhausted, and its group has its share of the keys.
@@ -148,7 +150,7 @@ impl<S: Default + HeapSize> Table<S> {
         self.slots.find_bucket_index(fingerprint, |slot| slot.fingerprint.get() == fingerprint)
     }
 
-    /// Returns the slot that has a fingerprint. The caller must [record](Self::record_heap_change) changes of the
+    /// Returns the slot that has a fingerprint. The caller must [record](Self::add_heap_change) changes of the
     /// state's heap allocations.
     #[inline]
     pub fn find_mut(&mut self, fingerprint: u64) -> Option<&mut Slot<S>> {
@@ -186,12 +188,12 @@ impl<S: Default + HeapSize> Table<S> {
         let before = slot.state.heap_bytes();
         let result = update(slot);
         let after = slot.state.heap_bytes();
-        (result, self.record_heap_change(before, after))
+        (result, self.add_heap_change(before, after))
     }
 
     /// Records that an allocation has changed from `before` to `after` bytes. Returns the growth in bytes.
     #[inline]
-    pub fn record_heap_change(&mut self, before: usize, after: usize) -> isize {
+    pub fn add_heap_change(&mut self, before: usize, after: usize) -> isize {
         self.bytes = self.bytes + after - before;
         after as isize - before as isize
     }
@@ -209,7 +211,7 @@ impl<S: Default + HeapSize> Table<S> {
     fn reallocate<R>(&mut self, change: impl FnOnce(&mut HashTable<Slot<S>>) -> R) -> R {
         let before = allocated_bytes(self.slots.allocation_size());
         let result = change(&mut self.slots);
-        self.record_heap_change(before, allocated_bytes(self.slots.allocation_size()));
+        self.add_heap_change(before, allocated_bytes(self.slots.allocation_size()));
         result
     }
 
@@ -287,7 +289,7 @@ pub trait EvictableTable {
     fn evict(&mut self, candidate: EvictionCandidate, keys: &KeyCounts) -> CoarseTime;
 
     /// Shrinks the table if its keys fit into half of its buckets with space for some more.
-    fn trim(&mut self);
+    fn shrink_if_sparse(&mut self);
 }
 
 impl<S: Default + HeapSize> EvictableTable for Table<S> {
@@ -341,7 +343,8 @@ impl<S: Default + HeapSize> EvictableTable for Table<S> {
                 *further_buckets -= 1;
             }
             let bucket = self.advance_next_bucket();
-            let slot = self.slots.get_bucket(bucket).filter(|slot| slot.depletion != PINNED);
+            let slot =
+                self.slots.get_bucket(bucket).filter(|slot| slot.depletion != PINNED_DEPLETION);
             let Some(slot) = slot else { continue };
             let rank = EvictionRank::new(slot, now, keys);
             if first.is_none_or(|first| rank < first.rank) {
@@ -358,7 +361,7 @@ impl<S: Default + HeapSize> EvictableTable for Table<S> {
         expires
     }
 
-    fn trim(&mut self) {
+    fn shrink_if_sparse(&mut self) {
         // The table keeps space for a thirteenth more keys, so that it does not grow at the next insertions.
         let len = self.slots.len();
         self.shrink_to(len + len / 13);

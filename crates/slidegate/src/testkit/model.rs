@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::algorithm::{AnyCounter, Counter, MAX_LEAD_US, with_counter};
+use crate::algorithm::{AnyCounter, Counter, MAX_AHEAD_OF_CLOCK_US, with_counter};
 use crate::call::{CallId, CallIdentity};
 use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{ChargeWhen, Hit, Veto};
@@ -203,7 +203,7 @@ impl SyncStore for ModelStore {
         let known = records.get_mut(&identity.id).filter(|record| record.expires_at > now);
         if let Some(record) = known {
             let lead_us = record.created_at.as_micros().saturating_sub(now.as_micros());
-            if lead_us > MAX_LEAD_US {
+            if lead_us > MAX_AHEAD_OF_CLOCK_US {
                 record.created_at = now;
                 record.expires_at = Timestamp::from_micros(record.expires_at.as_micros() - lead_us);
             }

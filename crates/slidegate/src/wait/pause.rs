@@ -5,7 +5,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use super::queues::Place;
+use super::queues::QueuePlace;
 
 /// The end of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Timer {
 
     /// Waits until the call is woken, or until the time `until`; with `None`, only until it is woken. The timer of
     /// threads blocks the current thread.
-    pub(crate) async fn pause(self, place: &Place<'_>, until: Option<Instant>) -> PauseEnd {
+    pub(crate) async fn pause(self, place: &QueuePlace<'_>, until: Option<Instant>) -> PauseEnd {
         match self {
             Self::Thread => pause_thread(place, until),
             #[cfg(feature = "tokio")]
@@ -66,7 +66,7 @@ fn thread_time() -> Instant {
 }
 
 /// Blocks the current thread until the call is woken, or until the time `until`; with `None`, only until it is woken.
-fn pause_thread(place: &Place<'_>, until: Option<Instant>) -> PauseEnd {
+fn pause_thread(place: &QueuePlace<'_>, until: Option<Instant>) -> PauseEnd {
     let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     // The thread may be unparked for another reason, so the conditions are checked again.
     while place.poll_woken(&mut Context::from_waker(&waker)).is_pending() {
@@ -90,7 +90,7 @@ impl Wake for ThreadWaker {
 
 /// Waits until the call is woken, or until this time; `None` is never.
 #[cfg(feature = "tokio")]
-async fn pause_task(place: &Place<'_>, until: Option<Instant>) -> PauseEnd {
+async fn pause_task(place: &QueuePlace<'_>, until: Option<Instant>) -> PauseEnd {
     use std::task::Poll;
 
     let sleep = async {

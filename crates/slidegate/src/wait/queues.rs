@@ -49,7 +49,7 @@ pub(super) struct QueueFull;
 
 /// Whether a call may be decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum QueueTurn {
     /// No earlier call waits for a counter of the call.
     Now,
     /// An earlier call waits for a counter of the call. Contains the latest time at which the first call of one of
@@ -104,7 +104,7 @@ struct Waiter {
 }
 
 /// The place of a call in the queues. The call leaves the queues when this value is dropped.
-pub(crate) struct Place<'q> {
+pub(crate) struct QueuePlace<'q> {
     queues: &'q WaitQueues,
     ticket: Option<Ticket>,
     /// The bytes of the request, which the call keeps while it waits.
@@ -244,7 +244,7 @@ impl WaitQueues {
         queues.next_ticket += 1;
         queues.waiters.insert(ticket, Waiter::default());
         queues.bytes += bytes;
-        counters.iter().for_each(|&counter| queues.join(ticket, counter));
+        counters.iter().for_each(|&counter| queues.join_queue(ticket, counter));
         self.waiting.fetch_add(1, Ordering::AcqRel);
         Ok(ticket)
     }
@@ -260,7 +260,7 @@ impl std::fmt::Debug for WaitQueues {
     }
 }
 
-impl<'q> Place<'q> {
+impl<'q> QueuePlace<'q> {
     /// Creates the place of a call that does not wait yet. While it waits, it keeps its request of `request_bytes` bytes.
     pub(super) fn new(queues: &'q WaitQueues, request_bytes: usize) -> Self {
         queues.callers.fetch_add(1, Ordering::SeqCst);
@@ -273,37 +273,37 @@ impl<'q> Place<'q> {
     ///
     /// # Errors
     /// If the call has no place yet, and too many calls are waiting.
-    pub(super) fn turn(
+    pub(super) fn check_turn(
         &mut self,
         counters: impl FnOnce() -> WaitCounters,
-    ) -> Result<Turn, QueueFull> {
+    ) -> Result<QueueTurn, QueueFull> {
         if self.ticket.is_none() && self.queues.is_empty() {
-            return Ok(Turn::Now);
+            return Ok(QueueTurn::Now);
         }
         let counters = counters();
         let mut queues = self.queues.queues.lock();
         let before = self.ticket.unwrap_or(queues.next_ticket);
         let (mut blocking, mut wakes_at) = (WaitCounters::new(), None);
         for counter in counters {
-            let Some(first) = queues.first_of(counter).filter(|first| *first < before) else {
+            let Some(first) = queues.first_ticket(counter).filter(|first| *first < before) else {
                 continue;
             };
             blocking.push(counter);
             wakes_at = wakes_at.max(queues.waiters.get(&first).and_then(|first| first.wakes_at));
         }
         if blocking.is_empty() {
-            return Ok(Turn::Now);
+            return Ok(QueueTurn::Now);
         }
         match self.ticket {
             Some(ticket) => {
                 queues.set_wake_time(ticket, None);
-                blocking.into_iter().for_each(|counter| queues.join(ticket, counter));
+                blocking.into_iter().for_each(|counter| queues.join_queue(ticket, counter));
             }
             None => {
                 self.ticket = Some(self.queues.add(queues, self.request_bytes, &blocking)?);
             }
         }
-        Ok(Turn::Later(wakes_at))
+        Ok(QueueTurn::Later(wakes_at))
     }
 
     /// Moves the call into exactly the queues of `counters`, which have denied it. The call fits at `fits_at`, if that
@@ -330,7 +330,7 @@ impl<'q> Place<'q> {
         };
         let mut queues = self.queues.queues.lock();
         queues.leave_all_except(ticket, counters);
-        counters.iter().for_each(|&counter| queues.join(ticket, counter));
+        counters.iter().for_each(|&counter| queues.join_queue(ticket, counter));
         queues.set_wake_time(ticket, fits_at);
         Ok(may_sleep)
     }
@@ -363,7 +363,7 @@ impl<'q> Place<'q> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         self.leave(WaitEnd::Cancelled);
         self.queues.callers.fetch_sub(1, Ordering::SeqCst);
@@ -375,7 +375,7 @@ impl Queues {
         self.by_counter.get(&counter).map_or(0, VecDeque::len)
     }
 
-    fn first_of(&self, counter: u64) -> Option<Ticket> {
+    fn first_ticket(&self, counter: u64) -> Option<Ticket> {
         self.by_counter.get(&counter)?.front().copied()
     }
 
@@ -387,7 +387,7 @@ impl Queues {
 
     /// Adds a call to the queue of a counter, behind all earlier calls. Does nothing if the call is in the queue
     /// already.
-    fn join(&mut self, ticket: Ticket, counter: u64) {
+    fn join_queue(&mut self, ticket: Ticket, counter: u64) {
         let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
         if waiter.counters.contains(&counter) {
             return;
@@ -424,7 +424,7 @@ impl Queues {
     }
 
     fn wake_first(&mut self, counter: u64) {
-        let first = self.first_of(counter);
+        let first = self.first_ticket(counter);
         let Some(waiter) = first.and_then(|first| self.waiters.get_mut(&first)) else { return };
         waiter.is_woken = true;
         if let Some(waker) = waiter.waker.take() {

@@ -17,7 +17,7 @@ use std::path::Path;
 use lab::program::Effort;
 use lab::results::{Results, result_folder};
 
-use sources::{PARTS, Part};
+use sources::{PARTS, ReportPart};
 
 const REPORT_FLAG: &str = "--report";
 
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => folder.join("BENCHMARKS.md"),
     };
     fs::write(&page, report::page(&results)?)?;
-    if let Some(svg) = report::chart_of_keys(&results)? {
+    if let Some(svg) = report::draw_memory_keys_chart(&results)? {
         let charts = page.with_file_name("benchmarks");
         fs::create_dir_all(&charts)?;
         fs::write(charts.join("memory-keys.svg"), svg)?;
@@ -76,7 +76,7 @@ fn read_results(folder: &Path) -> Result<Results, Box<dyn Error>> {
 }
 
 /// Prints the tables whose names begin with the name of the part.
-fn print_tables(part: &Part, results: &Results) {
+fn print_tables(part: &ReportPart, results: &Results) {
     for table in results.tables().into_iter().filter(|table| table.starts_with(part.name)) {
         println!("{table}\n\n{}", report::format_table(results, table, None, 1.0));
     }

@@ -82,7 +82,7 @@ fn format_with_commas(number: i64) -> String {
 }
 
 /// Draws the decision time by the number of keys. Returns `None` if it was not measured.
-pub fn chart_of_keys(results: &Results) -> Result<Option<String>, Box<dyn Error>> {
+pub fn draw_memory_keys_chart(results: &Results) -> Result<Option<String>, Box<dyn Error>> {
     const TABLE: &str = "memory-keys";
     let (rows, columns) = (results.rows(TABLE), results.columns(TABLE));
     let point = |row: &str, column: &str| {

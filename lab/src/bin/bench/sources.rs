@@ -10,15 +10,15 @@ use lab::results::{Results, result_folder};
 use serde_json::Value;
 
 /// A part of the report, and a target `bench-NAME` of the Makefile.
-pub struct Part {
+pub struct ReportPart {
     /// The name of the part. The names of its tables begin with it.
     pub name: &'static str,
     /// The benchmarks that measure the part.
-    pub sources: &'static [Source],
+    pub sources: &'static [ResultSource],
 }
 
 /// A benchmark that measures a part, or some of its tables. Its Cargo feature has the name of the part.
-pub enum Source {
+pub enum ResultSource {
     /// A benchmark of criterion, in `lab/benches`. A group is a table, a function is a column, and a parameter is a row.
     Criterion(&'static str),
     /// A benchmark of gungraun, in `lab/benches`, and the number of calls whose instructions are counted. The name of the
@@ -29,23 +29,23 @@ pub enum Source {
 }
 
 /// All parts, in the order of the report.
-pub const PARTS: &[Part] = &[
-    Part { name: "accuracy", sources: &[Source::Program("bench_accuracy")] },
-    Part {
+pub const PARTS: &[ReportPart] = &[
+    ReportPart { name: "accuracy", sources: &[ResultSource::Program("bench_accuracy")] },
+    ReportPart {
         name: "memory",
-        sources: &[Source::Criterion("memory"), Source::Program("bench_memory")],
+        sources: &[ResultSource::Criterion("memory"), ResultSource::Program("bench_memory")],
     },
-    Part { name: "policy", sources: &[Source::Criterion("policy")] },
-    Part { name: "tower", sources: &[Source::Gungraun("tower", 4_000.0)] },
-    Part { name: "server", sources: &[Source::Program("bench_server")] },
-    Part { name: "redis", sources: &[Source::Program("bench_redis")] },
-    Part {
+    ReportPart { name: "policy", sources: &[ResultSource::Criterion("policy")] },
+    ReportPart { name: "tower", sources: &[ResultSource::Gungraun("tower", 4_000.0)] },
+    ReportPart { name: "server", sources: &[ResultSource::Program("bench_server")] },
+    ReportPart { name: "redis", sources: &[ResultSource::Program("bench_redis")] },
+    ReportPart {
         name: "cluster",
-        sources: &[Source::Criterion("cluster"), Source::Program("bench_cluster")],
+        sources: &[ResultSource::Criterion("cluster"), ResultSource::Program("bench_cluster")],
     },
 ];
 
-impl Source {
+impl ResultSource {
     /// Returns the name of the benchmark or program, which is also the name of its result file.
     pub fn name(&self) -> &'static str {
         match self {
@@ -55,10 +55,14 @@ impl Source {
 }
 
 /// Runs the benchmarks of a part with Cargo, and stores their results.
-pub fn measure(part: &Part, effort: Effort, sections: &[String]) -> Result<(), Box<dyn Error>> {
+pub fn measure(
+    part: &ReportPart,
+    effort: Effort,
+    sections: &[String],
+) -> Result<(), Box<dyn Error>> {
     for source in part.sources {
         // Only programs have sections, so other benchmarks do not run if sections are selected.
-        if !sections.is_empty() && !matches!(source, Source::Program(_)) {
+        if !sections.is_empty() && !matches!(source, ResultSource::Program(_)) {
             continue;
         }
         let folder = std::path::absolute(result_folder(effort == Effort::Quick))?;
@@ -69,24 +73,28 @@ pub fn measure(part: &Part, effort: Effort, sections: &[String]) -> Result<(), B
         cargo.env("CRITERION_HOME", &measured).env("GUNGRAUN_HOME", &measured);
         cargo.env("GUNGRAUN_SAVE_SUMMARY", "json");
         let (command, kind) = match source {
-            Source::Program(_) => ("run", "--bin"),
-            Source::Criterion(_) | Source::Gungraun(..) => ("bench", "--bench"),
+            ResultSource::Program(_) => ("run", "--bin"),
+            ResultSource::Criterion(_) | ResultSource::Gungraun(..) => ("bench", "--bench"),
         };
         cargo.args([command, "--profile", "dist", "-p", "lab", "--features", part.name]);
         cargo.args([kind, source.name(), "--"]);
         match source {
-            Source::Program(_) => cargo.args(effort.pick(None, Some("--quick"))).args(sections),
-            Source::Criterion(_) => cargo.args(effort.pick(None, Some("--quick"))).arg("--noplot"),
-            Source::Gungraun(..) => &mut cargo,
+            ResultSource::Program(_) => {
+                cargo.args(effort.full_or_quick(None, Some("--quick"))).args(sections)
+            }
+            ResultSource::Criterion(_) => {
+                cargo.args(effort.full_or_quick(None, Some("--quick"))).arg("--noplot")
+            }
+            ResultSource::Gungraun(..) => &mut cargo,
         };
         let status = cargo.status()?;
         if !status.success() {
             return Err(format!("{}: {status}", source.name()).into());
         }
         let results = match source {
-            Source::Program(_) => continue,
-            Source::Criterion(_) => read_criterion(&measured)?,
-            Source::Gungraun(name, calls) => read_gungraun(&measured, name, *calls)?,
+            ResultSource::Program(_) => continue,
+            ResultSource::Criterion(_) => read_criterion(&measured)?,
+            ResultSource::Gungraun(name, calls) => read_gungraun(&measured, name, *calls)?,
         };
         results.write(&folder.join(format!("{}.json", source.name())))?;
     }

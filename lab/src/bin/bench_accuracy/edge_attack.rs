@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::error::Error;
 use std::time::Duration;
 
-use lab::accuracy::{AccuracyMeter, MIDNIGHT_US, percent, proven_bound};
+use lab::accuracy::{AccuracyMeter, MIDNIGHT_US, percent, proven_max_units};
 use lab::program::BenchRun;
 
 use crate::new_limit_for_each_algorithm;
@@ -28,8 +28,8 @@ pub fn run(run: &mut BenchRun) -> Result<ArrivalsResult, Box<dyn Error>> {
     for (result, limit) in all.results.iter_mut().zip(limits) {
         let mut meter = AccuracyMeter::new(&limit, 1)?;
         let worst = find_worst_burst_pair(&mut meter);
-        result.add(&limit, &meter.stats())?;
-        gaps.push((result.label(), worst, proven_bound(&limit)));
+        result.add_limit_stats(&limit, &meter.stats())?;
+        gaps.push((result.label(), worst, proven_max_units(&limit)));
     }
     all.record(run);
     for (row, worst, bound) in gaps {

@@ -29,7 +29,7 @@ fn measure_all_arrivals(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
     let mut arrivals = patterns::run(run)?;
     arrivals.push(edge_attack::run(run)?);
     arrivals.push(recorded::run(run)?);
-    results::draw(run, &arrivals)
+    results::draw_accuracy_chart(run, &arrivals)
 }
 
 /// Returns one limit for each measured algorithm, with this maximum and this window.

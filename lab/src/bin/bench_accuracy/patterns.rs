@@ -28,7 +28,7 @@ pub fn run(run: &mut BenchRun) -> Result<Vec<ArrivalsResult>, Box<dyn Error>> {
         let mut sums = ArrivalsResult::new(pattern.name());
         for load in RELATIVE_LOADS {
             let mut stats = vec![AccuracyStats::default(); limits.len()];
-            for key in 0..run.effort.pick(50, 5) {
+            for key in 0..run.effort.full_or_quick(50, 5) {
                 let rate = load * MAX_UNITS_PER_WINDOW as f64;
                 let arrivals = pattern.arrivals(window_us, rate, SIMULATED_WINDOWS_PER_KEY, key);
                 for (sum, limit) in stats.iter_mut().zip(&limits) {
@@ -36,7 +36,7 @@ pub fn run(run: &mut BenchRun) -> Result<Vec<ArrivalsResult>, Box<dyn Error>> {
                 }
             }
             for ((result, limit), stats) in sums.results.iter_mut().zip(&limits).zip(&stats) {
-                result.add(limit, stats)?;
+                result.add_limit_stats(limit, stats)?;
             }
             // This table has only the first algorithm, which is the default.
             let cell = ["accuracy-by-rate", pattern.name(), &format!("{load}x")];

@@ -50,7 +50,7 @@ fn measure_recording(
     recording: &Recording,
     all: &mut ArrivalsResult,
 ) -> Result<(), Box<dyn Error>> {
-    let plays = (run.effort.pick(1_000_000, 100_000) / recording.requests()).clamp(3, 200);
+    let plays = (run.effort.full_or_quick(1_000_000, 100_000) / recording.requests()).clamp(3, 200);
     for (window_name, seconds) in WINDOW_NAMES_AND_SECONDS {
         let window = Duration::from_secs(seconds);
         let window_counts = sorted_request_counts_per_window(recording, window);
@@ -59,7 +59,7 @@ fn measure_recording(
             let limits = new_limit_for_each_algorithm(max, window)?;
             let stats = replay_recording_with_limits(recording, plays, &limits)?;
             for ((result, limit), stats) in all.results.iter_mut().zip(&limits).zip(&stats) {
-                result.add(limit, stats)?;
+                result.add_limit_stats(limit, stats)?;
             }
             // This table has only the first algorithm, which is the default.
             let cell = ["accuracy-recorded-limits", &format!("{name}, {window_name}"), choice];

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use lab::accuracy::{AccuracyStats, MEASURED_ALGORITHMS, percent, proven_bound};
+use lab::accuracy::{AccuracyStats, MEASURED_ALGORITHMS, percent, proven_max_units};
 use lab::chart::{BarGroup, grouped_bar_chart};
 use lab::program::BenchRun;
 use slidegate::{Algorithm, Limit};
@@ -60,8 +60,12 @@ impl AlgorithmResult {
     ///
     /// # Errors
     /// If the limit allowed more units in a window than its proven bound.
-    pub fn add(&mut self, limit: &Limit, stats: &AccuracyStats) -> Result<(), Box<dyn Error>> {
-        let (max, bound) = (limit.quota().max(), proven_bound(limit));
+    pub fn add_limit_stats(
+        &mut self,
+        limit: &Limit,
+        stats: &AccuracyStats,
+    ) -> Result<(), Box<dyn Error>> {
+        let (max, bound) = (limit.quota().max(), proven_max_units(limit));
         if stats.max_in_window > bound {
             return Err(format!(
                 "{limit} allowed {} in a window, more than {bound}",
@@ -77,7 +81,10 @@ impl AlgorithmResult {
 }
 
 /// Draws a chart of the allowed requests with all sets of arrivals. Other resolutions than the default are left out.
-pub fn draw(run: &BenchRun, arrivals: &[ArrivalsResult]) -> Result<(), Box<dyn Error>> {
+pub fn draw_accuracy_chart(
+    run: &BenchRun,
+    arrivals: &[ArrivalsResult],
+) -> Result<(), Box<dyn Error>> {
     let is_in_chart = |result: &&AlgorithmResult| {
         !matches!(result.algorithm, Algorithm::SlidingWindow { resolution: Some(_) })
     };

@@ -20,7 +20,7 @@ const RELATIVE_LOADS: [f64; 4] = [0.9, 1.0, 1.5, 2.0];
 
 /// Measures each size of the limit with each relative load, and draws a chart of the lost requests.
 pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
-    let requests = run.effort.pick(1_000_000, 100_000);
+    let requests = run.effort.full_or_quick(1_000_000, 100_000);
     let mut lines =
         RELATIVE_LOADS.map(|load| Series { name: format!("{load}x"), points: Vec::new() });
     for max in LIMIT_MAXIMUMS_TO_MEASURE {

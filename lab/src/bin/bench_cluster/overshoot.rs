@@ -31,7 +31,7 @@ const START_DELAY: Duration = Duration::from_secs(7);
 const SLIDING_BUCKETS: Algorithm = Algorithm::SlidingBuckets { precision: None };
 
 pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
-    let window = Duration::from_secs(run.effort.pick(10, 2));
+    let window = Duration::from_secs(run.effort.full_or_quick(10, 2));
     let quota = Quota::new(600 * window.as_secs(), window)?;
     let (mut bars, mut bounds) = (Vec::new(), Vec::new());
     for (algorithm, interval) in [
@@ -42,10 +42,10 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
         (Algorithm::SlidingCounter, "250ms"),
     ]
     .into_iter()
-    .take(run.effort.pick(5, 1))
+    .take(run.effort.full_or_quick(5, 1))
     {
         let limit = Limit::new(quota, algorithm)?;
-        let allowed = measure(&limit, interval)? as f64;
+        let allowed = measure_fullest_window(&limit, interval)? as f64;
         let nodes = NODE_COUNT as u64;
         let bound =
             max_units_in_window(&limit, nodes, default_max_unsynced(&limit, nodes), 1) as f64;
@@ -63,7 +63,7 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
 
 /// Starts three servers and sends requests to all of them. Returns the largest number of requests that they allow in any
 /// window.
-fn measure(limit: &Limit, interval: &str) -> Result<usize, Box<dyn Error>> {
+fn measure_fullest_window(limit: &Limit, interval: &str) -> Result<usize, Box<dyn Error>> {
     let window = limit.quota().window();
     let policy = format!(
         "rules: [{{ name: all, limits: [{{ max: {}, window: {}ms }}], algorithm: {} }}]",

@@ -45,7 +45,7 @@ async fn measure_replication_cost(run: &mut BenchRun) -> Result<(), Box<dyn Erro
     charge_keys_continuously(&nodes, &keys, &limit, Duration::from_secs(3)).await;
     let (cpu, sent) = (cpu_seconds("self")?, sum_sent_bytes(&nodes));
     let start = Instant::now();
-    let duration = run.effort.pick(Duration::from_secs(20), Duration::from_secs(4));
+    let duration = run.effort.full_or_quick(Duration::from_secs(20), Duration::from_secs(4));
     let charged = charge_keys_continuously(&nodes, &keys, &limit, duration).await;
     sleep(Duration::from_secs(1)).await;
     let seconds = start.elapsed().as_secs_f64();

@@ -42,7 +42,7 @@ enum Client {
 
 impl Client {
     /// Requests one unit of an identity. Returns `true` if the request is allowed.
-    async fn take(&self, identity: usize) -> bool {
+    async fn request_unit(&self, identity: usize) -> bool {
         match self {
             Self::Store(slidegate, store) => match slidegate.take_from_store(store, identity).await
             {
@@ -91,7 +91,7 @@ impl Contender {
         let store = || RedisStore::open(&server.url(), settings());
         let client = |store| Arc::new(Client::Store(scripts.clone(), store));
         let clients = [client(store()?.with_clock(SystemClock::new())), client(store()?)];
-        server.load(&scripts.single_limit_script())?;
+        server.load_script(&scripts.single_limit_script())?;
         Ok(Self { name, server, clients })
     }
 
@@ -103,7 +103,7 @@ impl Contender {
     ) -> Result<Self, Box<dyn Error>> {
         let mut server = RedisServer::start()?;
         for script in &scripts {
-            server.load(&script.lua_source())?;
+            server.load_script(&script.lua_source())?;
         }
         let connection = runtime.block_on(server.shared_connection())?;
         let [with_caller_clock, with_redis_clock] = scripts;
@@ -140,7 +140,7 @@ fn run_turn(
                 let mut results = Vec::with_capacity(requests / CALLERS);
                 for _ in 0..requests / CALLERS {
                     let started = Instant::now();
-                    let is_allowed = client.take(rng.usize(0..identities)).await;
+                    let is_allowed = client.request_unit(rng.usize(0..identities)).await;
                     results.push((is_allowed, started.elapsed()));
                 }
                 results
@@ -176,10 +176,10 @@ fn take_turns(
     identities: usize,
     clock: usize,
 ) -> Result<Vec<Vec<TurnResult>>, Box<dyn Error>> {
-    let requests = run.effort.pick(20_000, 6_000);
+    let requests = run.effort.full_or_quick(20_000, 6_000);
     let mut results = vec![Vec::new(); contenders.len()];
     // The first round loads scripts and opens connections, so its results are dropped.
-    for round in 0..=run.effort.pick(7, 3) {
+    for round in 0..=run.effort.full_or_quick(7, 3) {
         for (contender, results) in contenders.iter_mut().zip(&mut results) {
             let Contender { server, clients, .. } = contender;
             let result = run_turn(runtime, server, &clients[clock], (identities, requests, round))?;
@@ -199,7 +199,7 @@ fn new_runtime() -> Result<Runtime, Box<dyn Error>> {
 /// Measures `sliding_counter` with one limit and with three limits.
 pub fn measure_one_and_three_limits(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
     let runtime = new_runtime()?;
-    let (identities, count) = run.effort.pick((100_000, "100,000"), (10_000, "10,000"));
+    let (identities, count) = run.effort.full_or_quick((100_000, "100,000"), (10_000, "10,000"));
     for (name, windows) in [
         ("one limit", &[("d", DAY_S)][..]),
         ("three limits", &[("min", 60), ("h", 3_600), ("d", DAY_S)]),
@@ -217,8 +217,10 @@ pub fn measure_one_and_three_limits(run: &mut BenchRun) -> Result<(), Box<dyn Er
         ];
         let now = SystemClock::new().now();
         for contender in &mut contenders {
-            contender.server.load(&slidegate.single_limit_script())?;
-            contender.server.send_all(new_charge_commands(&slidegate, identities, now, windows))?;
+            contender.server.load_script(&slidegate.single_limit_script())?;
+            contender
+                .server
+                .send_commands(new_charge_commands(&slidegate, identities, now, windows))?;
         }
         let mut loads = vec![(format!("{name}, {count} identities"), identities)];
         if let [_] = windows {
@@ -228,7 +230,7 @@ pub fn measure_one_and_three_limits(run: &mut BenchRun) -> Result<(), Box<dyn Er
             ];
             let mut two_keys =
                 Contender::with_separate_calls("two-key script", &runtime, two_keys)?;
-            two_keys.server.send_all(new_two_key_commands(identities, now))?;
+            two_keys.server.send_commands(new_two_key_commands(identities, now))?;
             contenders.push(two_keys);
             loads.push((format!("{name}, 10 identities"), 10));
         }
@@ -268,7 +270,7 @@ pub fn measure_sliding_window(run: &mut BenchRun) -> Result<(), Box<dyn Error>> 
             let scripts = Arc::new(SlidegateScripts::new(&[&format!("{MAX}/d")], algorithm)?);
             let mut contender = Contender::with_store(algorithm.name(), &runtime, &scripts)?;
             let now_us = SystemClock::new().now().as_micros();
-            contender.server.send_all((0..IDENTITIES).flat_map(|identity| {
+            contender.server.send_commands((0..IDENTITIES).flat_map(|identity| {
                 let is_full = has_reached_limit(identity);
                 let units = if is_full { MAX.div_ceil(entries) } else { MAX / 32 + 1 };
                 let scripts = scripts.clone();

@@ -27,7 +27,7 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
             for (request_ratio, column) in [(20, "95 % denied"), (100, "99 % denied")] {
                 let interval_at_limit_us = window_s * 1_000_000 / (max * IDENTITIES as u64);
                 let case = Case { quota, max, window_s, interval_at_limit_us, request_ratio };
-                let requests = run.effort.pick(10_000, 2_000);
+                let requests = run.effort.full_or_quick(10_000, 2_000);
                 let calls = case.count_calls(algorithm, requests)?;
                 let row = format!("{}, {quota}", algorithm.name());
                 run.record(["redis-denial-cache", &row, column], requests as f64 / calls);
@@ -56,7 +56,7 @@ impl Case {
         let settings = RedisSettings { timeout, expiry_margin, ..RedisSettings::default() };
         let scripts = SlidegateScripts::with_settings(&[self.quota], algorithm, &settings)?;
         let mut server = RedisServer::start()?;
-        server.load(&scripts.lua_source())?;
+        server.load_script(&scripts.lua_source())?;
         let spent =
             (0..IDENTITIES).map(|identity| scripts.charge_command(identity, 0, self.max, START));
         let evenly_spread = (0..2 * self.max * IDENTITIES as u64).map(|nth| {
@@ -64,7 +64,7 @@ impl Case {
             let identity = nth as usize % IDENTITIES;
             scripts.new_call_command(UnitRequest { identity, nth, now: Some(now) })
         });
-        server.send_all(spent.chain(evenly_spread))?;
+        server.send_commands(spent.chain(evenly_spread))?;
 
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let _guard = runtime.enter();

@@ -29,7 +29,7 @@ struct Contender<'a> {
 impl<'a> Contender<'a> {
     fn start(script: &'a dyn BenchScript) -> Result<Self, Box<dyn Error>> {
         let mut server = RedisServer::start()?;
-        server.load(&script.lua_source())?;
+        server.load_script(&script.lua_source())?;
         Ok(Self { server, script })
     }
 
@@ -59,7 +59,7 @@ impl<'a> Contender<'a> {
 }
 
 /// An endless sequence of requests at constant intervals. The identity of each request is sampled uniformly.
-struct Requests {
+struct RequestSequence {
     identities: usize,
     start: Timestamp,
     step: Duration,
@@ -68,12 +68,12 @@ struct Requests {
     rng: fastrand::Rng,
 }
 
-impl Requests {
+impl RequestSequence {
     fn new(identities: usize, start: Timestamp, step: Duration) -> Self {
         Self { identities, start, step, next: 0, rng: fastrand::Rng::with_seed(1) }
     }
 
-    fn take(&mut self, count: usize) -> Vec<UnitRequest> {
+    fn take_requests(&mut self, count: usize) -> Vec<UnitRequest> {
         let mut take_one = || {
             let now =
                 self.start.after(Duration::from_nanos(self.step.as_nanos() as u64 * self.next));
@@ -89,16 +89,16 @@ impl Requests {
 }
 
 /// Measures both contenders in turns, and records the median of the rounds.
-fn compare(
+fn compare_contenders(
     run: &mut BenchRun,
     row: &str,
     contenders: &mut [Contender<'_>; 2],
-    requests: &mut Requests,
+    requests: &mut RequestSequence,
     requests_per_round: usize,
 ) -> Result<(), Box<dyn Error>> {
     let mut rounds = [Vec::new(), Vec::new()];
-    for _ in 0..rounds_of(run) {
-        let requests = requests.take(requests_per_round);
+    for _ in 0..round_count(run) {
+        let requests = requests.take_requests(requests_per_round);
         for (contender, results) in contenders.iter_mut().zip(&mut rounds) {
             results.push(contender.measure(&requests)?);
         }
@@ -109,15 +109,15 @@ fn compare(
     Ok(())
 }
 
-fn rounds_of(run: &BenchRun) -> usize {
-    run.effort.pick(15, 3)
+fn round_count(run: &BenchRun) -> usize {
+    run.effort.full_or_quick(15, 3)
 }
 
 /// Compares `sliding_log` with a script that keeps a sorted set. The request rate is twice the limit, and all logs are
 /// full.
 pub fn measure_logs(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
     const START: Timestamp = Timestamp::from_secs(1_800_000_000);
-    let charges = run.effort.pick(100_000, 20_000);
+    let charges = run.effort.full_or_quick(100_000, 20_000);
     for (max, name) in [(100, "100"), (1_000, "1,000")] {
         let slidegate = SlidegateScripts::new(&[&format!("{max}/h")], Algorithm::SlidingLog)?;
         let plain = PlainScript::new(include_str!("plain/log.lua"), move |request: UnitRequest| {
@@ -130,13 +130,20 @@ pub fn measure_logs(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
         let mut contenders = [Contender::start(&slidegate)?, Contender::start(&plain)?];
         let step = Duration::from_secs(3_600) / (2 * charges) as u32;
         let identities = charges / max as usize;
-        let mut requests = Requests::new(identities, START, step);
-        let filling = requests.take(2 * charges);
+        let mut requests = RequestSequence::new(identities, START, step);
+        let filling = requests.take_requests(2 * charges);
         for Contender { server, script } in &mut contenders {
-            server.send_all(filling.iter().map(|request| script.new_call_command(*request)))?;
+            server
+                .send_commands(filling.iter().map(|request| script.new_call_command(*request)))?;
         }
         let row = format!("sliding_log of {name}, and a sorted set");
-        compare(run, &row, &mut contenders, &mut requests, run.effort.pick(8_000, 4_000))?;
+        compare_contenders(
+            run,
+            &row,
+            &mut contenders,
+            &mut requests,
+            run.effort.full_or_quick(8_000, 4_000),
+        )?;
         for (column, contender) in CONTENDERS.into_iter().zip(&mut contenders) {
             let bytes = contender.server.memory_usage()? / identities as f64;
             run.record(["redis-scripts-memory", &row, column], bytes);
@@ -169,21 +176,21 @@ pub fn measure_three_limits(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
             vec![json.clone(), now_s.to_string(), "1".to_owned()]
         });
         let mut contenders = [Contender::start(&slidegate)?, Contender::start(&plain)?];
-        contenders[0].server.load(&slidegate.single_limit_script())?;
-        let identities = run.effort.pick(100_000, 10_000);
+        contenders[0].server.load_script(&slidegate.single_limit_script())?;
+        let identities = run.effort.full_or_quick(100_000, 10_000);
         let start = Timestamp::from_secs(500_000 * 3_600 + 1_805);
         charge_identities(&mut contenders, &slidegate, identities, start, minutes, limits)?;
-        let count = run.effort.pick(8_000, 4_000);
+        let count = run.effort.full_or_quick(8_000, 4_000);
         // All requests are within half a minute, so no minute ends.
-        let step = Duration::from_secs(30) / (rounds_of(run) * count) as u32;
-        let mut requests = Requests::new(identities, start, step);
-        compare(run, row, &mut contenders, &mut requests, count)?;
+        let step = Duration::from_secs(30) / (round_count(run) * count) as u32;
+        let mut requests = RequestSequence::new(identities, start, step);
+        compare_contenders(run, row, &mut contenders, &mut requests, count)?;
     }
     Ok(())
 }
 
 /// Returns the index of the limit that an identity has reached before the measurement.
-fn index_of_reached_limit(identity: usize) -> Option<usize> {
+fn reached_limit_index(identity: usize) -> Option<usize> {
     match identity % 4 {
         0 => Some(2),
         2 => Some(1),
@@ -201,16 +208,16 @@ fn charge_identities(
     limits: BucketLimits,
 ) -> Result<(), Box<dyn Error>> {
     let start_s = start.as_micros() / 1_000_000;
-    own.server.send_all((0..identities).flat_map(|identity| {
+    own.server.send_commands((0..identities).flat_map(|identity| {
         limits.into_iter().enumerate().flat_map(move |(nth, (window, _, max))| {
-            let units = if index_of_reached_limit(identity) == Some(nth) { max } else { 1 };
+            let units = if reached_limit_index(identity) == Some(nth) { max } else { 1 };
             let before = Timestamp::from_secs(start_s - window);
             let before = (minutes >= 60 || nth < 2)
                 .then(|| slidegate.charge_command(identity, nth, 1, before));
             before.into_iter().chain([slidegate.charge_command(identity, nth, units, start)])
         })
     }))?;
-    plain.server.send_all(
+    plain.server.send_commands(
         (0..identities).map(|identity| new_bucket_hash_command(identity, start_s, minutes, limits)),
     )
 }
@@ -224,7 +231,7 @@ fn new_bucket_hash_command(identity: usize, now_s: u64, minutes: u64, limits: Bu
         let (current_bucket, bucket_count) = (now_s / precision, window / precision);
         let name = format!("{window}:{precision}:");
         let older = (minutes * 60 / precision).min(bucket_count) - 1;
-        let newest = if index_of_reached_limit(identity) == Some(nth) { max - older } else { 1 };
+        let newest = if reached_limit_index(identity) == Some(nth) { max - older } else { 1 };
         command.arg(format!("{name}o")).arg(current_bucket - bucket_count + 1);
         command.arg(&name).arg(newest + older);
         command.arg(format!("{name}{current_bucket}")).arg(newest);

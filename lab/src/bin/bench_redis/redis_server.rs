@@ -41,13 +41,16 @@ impl RedisServer {
     }
 
     /// Loads a Lua script into the script cache of the server.
-    pub fn load(&mut self, script: &str) -> Result<(), Box<dyn Error>> {
+    pub fn load_script(&mut self, script: &str) -> Result<(), Box<dyn Error>> {
         redis::cmd("SCRIPT").arg("LOAD").arg(script).exec(&mut self.control)?;
         Ok(())
     }
 
     /// Sends commands in batches, without measuring them. Fails if the reply to a command is an error.
-    pub fn send_all(&mut self, commands: impl Iterator<Item = Cmd>) -> Result<(), Box<dyn Error>> {
+    pub fn send_commands(
+        &mut self,
+        commands: impl Iterator<Item = Cmd>,
+    ) -> Result<(), Box<dyn Error>> {
         let mut commands = commands.peekable();
         while commands.peek().is_some() {
             let mut sent = Vec::new();

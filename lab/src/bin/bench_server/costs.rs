@@ -7,7 +7,7 @@ use lab::program::BenchRun;
 use lab::results::median;
 use lab::server::ServerProcess;
 
-use crate::load::{ClosedLoop, median_cpu_us, take_turns};
+use crate::load::{ClosedLoopLoad, median_cpu_us, take_turns};
 use crate::requests::{BenchRequest, Protocol};
 use crate::servers::{start_default_slidegate, start_slidegate};
 
@@ -33,12 +33,15 @@ pub fn measure_telemetry(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
             start_slidegate(Protocol::Http, policy, &["--admin", "none", "--log-denials", "0"])?,
         ];
         // The denying policy allows the first three requests, which are sent before the measurement.
-        let first = ClosedLoop { connections: 1, ..ClosedLoop::new(1, 3) };
+        let first = ClosedLoopLoad { connections: 1, ..ClosedLoopLoad::new(1, 3) };
         for server in &servers {
             first.run(server, &BenchRequest::check())?;
         }
-        let load = ClosedLoop { status, ..ClosedLoop::new(depth, run.effort.pick(80_000, 20_000)) };
-        let results = take_turns(run.effort.pick(7, 3), 2, |index| {
+        let load = ClosedLoopLoad {
+            status,
+            ..ClosedLoopLoad::new(depth, run.effort.full_or_quick(80_000, 20_000))
+        };
+        let results = take_turns(run.effort.full_or_quick(7, 3), 2, |index| {
             load.run(&servers[index], &BenchRequest::check())
         })?;
         for (column, results) in ["with telemetry", "without"].into_iter().zip(&results) {
@@ -79,12 +82,12 @@ pub fn measure_costs(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
             redis: Some(redis),
         },
     ];
-    let requests = run.effort.pick(60_000, 20_000);
-    let results = take_turns(run.effort.pick(7, 3), modes.len(), |index| {
+    let requests = run.effort.full_or_quick(60_000, 20_000);
+    let results = take_turns(run.effort.full_or_quick(7, 3), modes.len(), |index| {
         let Mode { request, depth, server, redis, .. } = &modes[index];
         let redis_seconds = || redis.as_ref().map_or(Ok(0.0), ServerProcess::cpu_seconds);
         let before = redis_seconds()?;
-        let result = ClosedLoop::new(*depth, requests).run(server, request)?;
+        let result = ClosedLoopLoad::new(*depth, requests).run(server, request)?;
         Ok(result.cpu_us + (redis_seconds()? - before) * 1e6 / requests as f64)
     })?;
     for (mode, cpu_us) in modes.iter().zip(results) {

@@ -6,7 +6,7 @@ use lab::program::BenchRun;
 use lab::results::median;
 use lab::server::ServerProcess;
 
-use crate::load::{CONNECTIONS, ClosedLoop, measure_tenants, take_turns};
+use crate::load::{CONNECTIONS, ClosedLoopLoad, measure_tenants, take_turns};
 use crate::requests::{BenchRequest, Protocol};
 use crate::servers::{ONE_LIMIT_POLICY, start_slidegate};
 
@@ -51,9 +51,9 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
         .iter()
         .map(|(_, _, policy, _)| start_slidegate(Protocol::Http, policy, &[]))
         .collect::<Result<_, _>>()?;
-    let amount = run.effort.pick((40_000, 2), (10_000, 1));
-    let results = take_turns(run.effort.pick(7, 3), cases.len(), |index| {
-        measure(&servers[index], &cases[index].3, amount)
+    let amount = run.effort.full_or_quick((40_000, 2), (10_000, 1));
+    let results = take_turns(run.effort.full_or_quick(7, 3), cases.len(), |index| {
+        measure_growth_case(&servers[index], &cases[index].3, amount)
     })?;
     for ((dimension, value, ..), cpu_us) in cases.iter().zip(results) {
         let row = format!("{dimension}: {value}");
@@ -62,14 +62,15 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn measure(
+fn measure_growth_case(
     server: &ServerProcess,
     load: &GrowthLoad,
     (requests, seconds): (usize, u32),
 ) -> Result<f64, Box<dyn Error>> {
     match load {
         GrowthLoad::SameRequest(request, connections) => {
-            let load = ClosedLoop { connections: *connections, ..ClosedLoop::new(1, requests) };
+            let load =
+                ClosedLoopLoad { connections: *connections, ..ClosedLoopLoad::new(1, requests) };
             Ok(load.run(server, request)?.cpu_us)
         }
         GrowthLoad::Identities(count) => measure_tenants(server, *count, seconds),

@@ -6,7 +6,7 @@ use lab::policies::THREE_LIMITS_POLICY;
 use lab::program::BenchRun;
 use lab::results::median;
 
-use crate::load::{ClosedLoop, measure_latencies, take_turns};
+use crate::load::{ClosedLoopLoad, measure_latencies, take_turns};
 use crate::requests::BenchRequest;
 use crate::servers::start_contenders;
 
@@ -22,12 +22,12 @@ pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
         ),
     ] {
         let contenders = start_contenders(&request, THREE_LIMITS_POLICY, Some(throttle))?;
-        let load = ClosedLoop::new(1, run.effort.pick(60_000, 20_000));
+        let load = ClosedLoopLoad::new(1, run.effort.full_or_quick(60_000, 20_000));
         let closed_loop = take_turns(3, 1, |_| load.run(&contenders[0].server, &request))?;
         let rate = share * median(closed_loop[0].iter().map(|result| result.per_second));
         run.record(["server-latency", &format!("{name}: requests/s"), "slidegate"], rate);
-        let seconds = run.effort.pick(3, 1);
-        let rounds = take_turns(run.effort.pick(9, 3), contenders.len(), |index| {
+        let seconds = run.effort.full_or_quick(3, 1);
+        let rounds = take_turns(run.effort.full_or_quick(9, 3), contenders.len(), |index| {
             measure_latencies(&contenders[index].server, &contenders[index].request, rate, seconds)
         })?;
         for (contender, rounds) in contenders.iter().zip(rounds) {

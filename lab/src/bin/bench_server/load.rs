@@ -8,7 +8,7 @@ use lab::h2load::read_log;
 use lab::results::median;
 use lab::server::{ServerProcess, TempFile, load_command};
 
-use crate::requests::{BenchRequest, CHECK, Protocol};
+use crate::requests::{BenchRequest, CHECK_PATH, Protocol};
 
 /// The number of connections of a load, unless a measurement varies it.
 pub const CONNECTIONS: usize = 50;
@@ -24,7 +24,7 @@ pub struct LoadResult {
 
 /// A load in a closed loop: each connection sends a request as soon as a response has arrived.
 #[derive(Clone, Copy)]
-pub struct ClosedLoop {
+pub struct ClosedLoopLoad {
     pub connections: usize,
     /// The number of concurrent requests per connection: pipelined over HTTP/1.1, streams over HTTP/2.
     pub depth: usize,
@@ -33,7 +33,7 @@ pub struct ClosedLoop {
     pub status: &'static str,
 }
 
-impl ClosedLoop {
+impl ClosedLoopLoad {
     /// Creates a load of `requests` requests, which are all allowed.
     pub fn new(depth: usize, requests: usize) -> Self {
         Self { connections: CONNECTIONS, depth, requests, status: "2xx" }
@@ -127,7 +127,7 @@ pub fn measure_tenants(
     let script = TempFile::new(format!(include_str!("tenants.lua"), tenants = tenants).as_bytes())?;
     let mut command = load_command("wrk");
     command.args(["-t", "1", "-c", &CONNECTIONS.to_string(), "-d", &format!("{seconds}s"), "-s"]);
-    command.arg(script.path()).arg(format!("http://{}{CHECK}", server.address()));
+    command.arg(script.path()).arg(format!("http://{}{CHECK_PATH}", server.address()));
     let (output, cpu_seconds) = run_and_measure_cpu(server, command)?;
     let requests =
         output.lines().find_map(|line| line.split_once(" requests in ")?.0.trim().parse().ok());

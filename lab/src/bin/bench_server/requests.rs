@@ -7,10 +7,10 @@ use crate::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use crate::messages::envoy::service::ratelimit::v3::RateLimitRequest;
 
 /// The path of slidegate's check endpoint, which decides a request in JSON.
-pub const CHECK: &str = "/v1/check";
+pub const CHECK_PATH: &str = "/v1/check";
 
 /// The path of slidegate's forward-auth endpoint, which proxies call for each of their requests.
-pub const AUTH: &str = "/v1/auth";
+pub const AUTH_PATH: &str = "/v1/auth";
 
 /// The length of the header before the message of a gRPC call: a flag for compression, and the length.
 pub const GRPC_FRAME_HEADER_LEN: usize = 5;
@@ -39,7 +39,7 @@ impl BenchRequest {
     pub fn check() -> Self {
         let body =
             r#"{"attributes":{"tenant":"tenant-0042","method":"POST","route":"/v1/orders"}}"#;
-        Self::new_json_request(CHECK, body)
+        Self::new_json_request(CHECK_PATH, body)
     }
 
     /// Returns a request like [`check`](Self::check) with an additional attribute, so that the body has about
@@ -49,7 +49,7 @@ impl BenchRequest {
         let body = format!(
             r#"{{"attributes":{{"tenant":"tenant-0042","method":"POST","route":"/v1/orders","agent":"{filler}"}}}}"#
         );
-        Self::new_json_request(CHECK, &body)
+        Self::new_json_request(CHECK_PATH, &body)
     }
 
     /// Returns a forward-auth request as sent by proxies, which matches the same three rules.
@@ -61,7 +61,7 @@ impl BenchRequest {
             ("x-forwarded-uri", "/v1/orders"),
             ("x-tenant", "tenant-0042"),
         ];
-        Self { protocol: Protocol::Http, path: AUTH, headers, body: Vec::new() }
+        Self { protocol: Protocol::Http, path: AUTH_PATH, headers, body: Vec::new() }
     }
 
     /// Returns an HTTP request to throttlecrab. The request itself contains the limit.

@@ -18,7 +18,7 @@ const IDLE_CONNECTIONS: usize = 1_000;
 const COLUMNS: [&str; 3] = ["start, ms", "idle, MB", "1,000 connections, MB"];
 
 pub fn run(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
-    let rounds = take_turns(run.effort.pick(7, 3), 2, |index| match index {
+    let rounds = take_turns(run.effort.full_or_quick(7, 3), 2, |index| match index {
         0 => measure_start(start_default_slidegate, &BenchRequest::check()),
         _ => measure_start(start_throttlecrab, &BenchRequest::throttle()),
     })?;

@@ -6,7 +6,7 @@ use lab::policies::THREE_LIMITS_POLICY;
 use lab::program::BenchRun;
 use lab::results::median;
 
-use crate::load::{ClosedLoop, median_cpu_us, take_turns};
+use crate::load::{ClosedLoopLoad, median_cpu_us, take_turns};
 use crate::requests::BenchRequest;
 use crate::servers::{ONE_LIMIT_POLICY, start_contenders};
 
@@ -19,8 +19,8 @@ pub fn measure_http(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
         ("`/v1/check`, 16 concurrent", check(), 16, THREE_LIMITS_POLICY, throttle),
         ("`/v1/auth`", BenchRequest::auth(), 1, THREE_LIMITS_POLICY, None),
     ] {
-        let load = ClosedLoop::new(depth, run.effort.pick(60_000, 20_000));
-        measure(
+        let load = ClosedLoopLoad::new(depth, run.effort.full_or_quick(60_000, 20_000));
+        measure_throughput(
             run,
             ["server-http-rate", "server-http-cpu"],
             row,
@@ -38,25 +38,25 @@ pub fn measure_grpc(run: &mut BenchRun) -> Result<(), Box<dyn Error>> {
     for (descriptors, depth) in [(1, 1), (1, 10), (3, 1), (3, 10)] {
         let row = format!("{descriptors} descriptors, {depth} concurrent");
         let request = BenchRequest::should_rate_limit(descriptors);
-        let load = ClosedLoop::new(depth, run.effort.pick(80_000, 25_000));
+        let load = ClosedLoopLoad::new(depth, run.effort.full_or_quick(80_000, 25_000));
         let throttle = Some(BenchRequest::throttle_call());
         let tables = ["server-grpc-rate", "server-grpc-cpu"];
-        measure(run, tables, &row, load, &request, THREE_LIMITS_POLICY, throttle)?;
+        measure_throughput(run, tables, &row, load, &request, THREE_LIMITS_POLICY, throttle)?;
     }
     Ok(())
 }
 
-fn measure(
+fn measure_throughput(
     run: &mut BenchRun,
     [rate_table, cpu_table]: [&str; 2],
     row: &str,
-    load: ClosedLoop,
+    load: ClosedLoopLoad,
     request: &BenchRequest,
     policy: &str,
     throttlecrab: Option<BenchRequest>,
 ) -> Result<(), Box<dyn Error>> {
     let contenders = start_contenders(request, policy, throttlecrab)?;
-    let results = take_turns(run.effort.pick(7, 3), contenders.len(), |index| {
+    let results = take_turns(run.effort.full_or_quick(7, 3), contenders.len(), |index| {
         load.run(&contenders[index].server, &contenders[index].request)
     })?;
     for (contender, results) in contenders.iter().zip(results) {

@@ -35,7 +35,7 @@ impl Counters {
                 )
             }
         };
-        if !context.is_alone {
+        if !context.has_no_peers {
             let key_state = &mut C::state_table(&mut shard.states).slot_mut(slot).state;
             mark_key_changed(key_state, &mut shard.replicas, location.fingerprint, hit.cost);
         }
@@ -46,7 +46,7 @@ impl Counters {
         });
         if growth_bytes != 0 {
             let key = location.fingerprint;
-            self.shards.record_growth(shard, key, C::table, growth_bytes, context.now);
+            self.shards.add_state_growth(shard, key, C::table, growth_bytes, context.now);
         }
         *outcome = outcome_of_charge(hit, outcome, charged.outcome);
         Ok(charged.charged_at)

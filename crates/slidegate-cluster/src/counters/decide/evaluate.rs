@@ -8,8 +8,8 @@ use slidegate::store::table::SlotIndex;
 use slidegate::store::{Hit, Outcome, Outcomes, Veto, pending_units};
 use slidegate::{StoreError, Timestamp};
 
-use super::super::{CounterLocation, Counters, Freshness, HasStateTable, LockedShards, Shard};
-use super::{DecisionContext, HitInEvaluation, OnMaxUnsynced};
+use super::super::{CounterLocation, Counters, HasStateTable, LockedShards, Shard, StateFreshness};
+use super::{DecisionContext, HitInEvaluation, MaxUnsyncedAction};
 use crate::hit_options::HitOptions;
 use crate::overshoot::BucketOvershoot;
 use crate::replica::KeyReplica;
@@ -61,7 +61,8 @@ impl Counters {
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
     pub fn peek(&self, hits: &[Hit<'_>], now: Timestamp) -> Result<Outcomes, StoreError> {
         let locations = self.locate_counters(hits, now)?;
-        let context = DecisionContext { now, is_alone: true, cap_policy: OnMaxUnsynced::Deny };
+        let context =
+            DecisionContext { now, has_no_peers: true, cap_policy: MaxUnsyncedAction::Deny };
         Ok(self.evaluate_hits(&mut self.lock_shards(&locations), hits, &locations, context)?.0)
     }
 
@@ -82,14 +83,15 @@ impl Counters {
                 false,
             );
         };
-        if C::state_table(&mut shard.states).slot(slot).state.freshness != Freshness::UpToDate {
+        if C::state_table(&mut shard.states).slot(slot).state.freshness != StateFreshness::UpToDate
+        {
             self.update_state_and_overshoot(shard, counter, slot, location, pending_hit);
         }
         let key_state = &mut C::state_table(&mut shard.states).slot_mut(slot).state;
         let outcome = counter.peek(&key_state.state, pending_hit.now, pending_hit.required);
         let exceeds_max_unsynced_units = key_state.unsynced > 0
             && outcome.fits()
-            && !context.is_alone
+            && !context.has_no_peers
             && pending_hit.hit.veto != Veto::Never
             && (key_state.unsynced == u32::MAX
                 || !HitOptions::new(pending_hit.hit).allows_unsynced_units(
@@ -122,11 +124,11 @@ impl Counters {
         let table = C::state_table(&mut shard.states);
         let key_state = &mut table.slot_mut(slot).state;
         let Some(replica) = shard.replicas.get(location.fingerprint) else {
-            key_state.freshness = Freshness::UpToDate;
+            key_state.freshness = StateFreshness::UpToDate;
             return;
         };
-        if key_state.freshness == Freshness::UnitsAdded {
-            key_state.freshness = Freshness::UpToDate;
+        if key_state.freshness == StateFreshness::UnitsAdded {
+            key_state.freshness = StateFreshness::UpToDate;
         } else if replica.has_unapplied_updates()
             || replica.must_rebuild_for_units_with_future_timestamp(pending_hit.now)
         {
@@ -134,9 +136,9 @@ impl Counters {
             // Charges with a later time, made before the clock was set back, count as charges of the present.
             let rebuilt = replica.rebuild_state(counter, pending_hit.now);
             let freshness = if replica.state_has_units_with_future_timestamp() {
-                Freshness::Outdated
+                StateFreshness::Outdated
             } else {
-                Freshness::UpToDate
+                StateFreshness::UpToDate
             };
             let (_, growth_bytes) = table.update(slot, |slot| {
                 slot.state.state = rebuilt;
@@ -211,9 +213,9 @@ impl Counters {
                 max_unsynced.saturating_sub(cost),
                 pending_hit.now,
             ));
-            wait = if progress.has_silent() { until_expiry } else { until_expiry.min(wait) };
+            wait = if progress.has_silent_member() { until_expiry } else { until_expiry.min(wait) };
         }
-        debug_assert!(!context.is_alone);
+        debug_assert!(!context.has_no_peers);
         let free = outcome.free().min(i64::try_from(available).unwrap_or(i64::MAX));
         Outcome::new(free, outcome.reset_after(), Some(wait.max(Duration::from_micros(1))))
     }

@@ -69,7 +69,7 @@ impl ConnectionAcceptor {
         self.pending.retain(|(handshake, _)| !handshake.is_finished());
         if self.pending.len() >= MAX_PENDING_HANDSHAKES
             && let Some((oldest, address)) =
-                self.index_to_abort().and_then(|index| self.pending.remove(index))
+                self.handshake_index_to_abort().and_then(|index| self.pending.remove(index))
         {
             oldest.abort();
             self.context.report(address, &RejectReason::Crowded.into());
@@ -84,7 +84,7 @@ impl ConnectionAcceptor {
     }
 
     /// Returns the index of the oldest pending handshake of the IP address that has the most of them.
-    fn index_to_abort(&self) -> Option<usize> {
+    fn handshake_index_to_abort(&self) -> Option<usize> {
         let handshakes_of_same_ip = |index: &usize| {
             let ip = self.pending[*index].1.ip();
             self.pending.iter().filter(|(_, address)| address.ip() == ip).count()

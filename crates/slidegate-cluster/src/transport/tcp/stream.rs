@@ -72,7 +72,7 @@ impl PeerStream {
         let handshake = async {
             let connector = TlsConnector::from(tls.client.clone());
             let stream = connector.connect(tls.name.clone(), tcp).await?;
-            let mut frames = frames_of(stream.into());
+            let mut frames = into_framed_stream(stream.into());
             frames.send(hello_frame(&context.local)).await?;
             let peer = receive_hello(&mut frames).await?;
             Self::new(frames, peer, context)
@@ -92,7 +92,7 @@ impl PeerStream {
             tls.check_client_name(chain).map_err(|error| {
                 PeerStreamError::Rejected(RejectReason::from_tls_error(&error), error.to_string())
             })?;
-            let mut frames = frames_of(stream.into());
+            let mut frames = into_framed_stream(stream.into());
             let peer = receive_hello(&mut frames).await?;
             frames.send(hello_frame(&context.local)).await?;
             Self::new(frames, peer, context)
@@ -153,7 +153,7 @@ impl PeerStream {
     }
 }
 
-fn frames_of<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCodec> {
+fn into_framed_stream<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCodec> {
     let codec = LengthDelimitedCodec::builder()
         .length_field_length(LENGTH_BYTES)
         .max_frame_length(MAX_FRAME)

@@ -12,7 +12,7 @@ use super::ACCEPT_QUEUE_LENGTH;
 
 /// Listens on a UNIX socket. Replaces the file that a former process has left.
 pub fn listen_on(path: &Path) -> io::Result<UnixListener> {
-    if is_left_over(path) {
+    if is_stale_socket(path) {
         fs::remove_file(path)?;
     }
     let socket = UnixSocket::new_stream()?;
@@ -21,7 +21,7 @@ pub fn listen_on(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Returns whether a path is a socket on which no process listens.
-fn is_left_over(path: &Path) -> bool {
+fn is_stale_socket(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     is_socket && UnixStream::connect(path).is_err_and(is_refused)

@@ -23,10 +23,10 @@ use serde_saphyr::{FlowMap, FlowSeq};
 use slidegate::Policy;
 
 use self::servers::{LimitedPaths, Server, ServerReader, ZoneLimit};
-use self::zone::{Rate, Zone, position_of, read_zones};
+use self::zone::{Rate, Zone, directive_position, read_zones};
 use crate::policy::FileText;
 use crate::policy::ratelimit_config::{
-    Conditions, ConvertedCondition, ConvertedOverride, Finding, Findings, policy_text,
+    Conditions, ConvertedCondition, ConvertedOverride, Finding, Findings, format_policy_file,
 };
 
 /// The maximum depth of nested blocks. The parser needs stack space for each level.
@@ -55,7 +55,7 @@ pub fn convert(files: &[FileText]) -> Result<String, String> {
     for (name, zone) in &zones {
         let Some(zone) = zone else { continue };
         let first = rules.len();
-        for limit in limits_of_zone(&servers, name) {
+        for limit in distinct_zone_limits(&servers, name) {
             rules.extend(convert_limit(zone, &limit, &servers));
         }
         for (nth, rule) in rules[first..].iter_mut().enumerate().skip(1) {
@@ -84,7 +84,7 @@ pub fn convert(files: &[FileText]) -> Result<String, String> {
     // It counts each IPv6 address, whereas a policy counts each /64 network by default.
     let defaults = FlowMap(PrintedDefaults { ipv6_prefix: 128 });
     let policy = PrintedPolicy { version: 1, normalize, defaults, rules };
-    let text = policy_text(files, &findings.notes, &policy);
+    let text = format_policy_file(files, &findings.notes, &policy);
     match Policy::from_yaml(&text) {
         Ok(_) => Ok(text),
         Err(errors) => Err(format!("the converted policy is invalid: {errors}")),
@@ -177,13 +177,13 @@ fn note_includes(files: &[FileText], configs: &[(&Path, Config)], findings: &mut
             let message = format!(
                 "`include {names}` was not read: name its files too, or convert the output of `nginx -T`"
             );
-            findings.push_note(path, position_of(include), message);
+            findings.push_note(path, directive_position(include), message);
         }
     }
 }
 
 /// Returns all distinct limits that the places of all servers have in a zone.
-fn limits_of_zone(servers: &[Server], zone: &str) -> Vec<ZoneLimit> {
+fn distinct_zone_limits(servers: &[Server], zone: &str) -> Vec<ZoneLimit> {
     let mut limits = Vec::new();
     for limit in servers.iter().flat_map(|server| &server.places).flat_map(|place| &place.limits) {
         if limit.zone == zone && !limits.contains(limit) {
@@ -209,10 +209,10 @@ fn convert_limit(zone: &Zone, limit: &ZoneLimit, servers: &[Server]) -> Vec<Conv
             in_servers.iter().flat_map(|server| server.hosts.iter().cloned()).collect();
         let has_names = in_servers.iter().all(|server| !server.hosts.is_empty());
         if has_names && in_servers.len() < servers.len() {
-            conditions.push(("host".to_owned(), one_or_several(hosts)));
+            conditions.push(("host".to_owned(), condition_for_values(hosts)));
         }
         if let Some(paths) = limited_paths.paths {
-            conditions.push(("path".to_owned(), one_or_several(paths)));
+            conditions.push(("path".to_owned(), condition_for_values(paths)));
         }
         let Rate { max, window } = zone.rate;
         let mode_when_on = if limit.observes { "observe" } else { "enforce" };
@@ -240,7 +240,7 @@ fn convert_limit(zone: &Zone, limit: &ZoneLimit, servers: &[Server]) -> Vec<Conv
     all_limited_paths.into_iter().map(rule).collect()
 }
 
-fn one_or_several(mut values: Vec<String>) -> ConvertedCondition {
+fn condition_for_values(mut values: Vec<String>) -> ConvertedCondition {
     match values.len() {
         1 => ConvertedCondition::Value(values.remove(0)),
         _ => ConvertedCondition::Values(values),

@@ -36,7 +36,7 @@ pub enum ClusterSettingsError {
     )]
     KeyAndCertificates { key: &'static str },
     #[error("{CLUSTER_SECRET_FLAG}: required with {0}; set a file with {remedy}", remedy = .0.remedy())]
-    MissingSecret(SecretUse),
+    MissingSecret(SecretRequirement),
     #[error(
         "--cluster-listen (SLIDEGATE_CLUSTER_LISTEN): {0}; set --cluster-key-file (SLIDEGATE_CLUSTER_KEY_FILE), SLIDEGATE_CLUSTER_KEY, or --cluster-tls-cert (SLIDEGATE_CLUSTER_TLS_CERT)"
     )]
@@ -48,12 +48,12 @@ pub enum ClusterSettingsError {
 /// The kinds of credentials that require a separate secret, because they contain no single shared key from which it
 /// could be taken.
 #[derive(Clone, Copy, Debug)]
-pub enum SecretUse {
+pub enum SecretRequirement {
     Certificates,
     TwoKeys,
 }
 
-impl SecretUse {
+impl SecretRequirement {
     fn remedy(self) -> &'static str {
         match self {
             Self::Certificates => {
@@ -64,7 +64,7 @@ impl SecretUse {
     }
 }
 
-impl fmt::Display for SecretUse {
+impl fmt::Display for SecretRequirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Certificates => "certificates",
@@ -95,7 +95,7 @@ fn build_node_settings(
     let secret = secret_file.map(|path| read_secret_file(path, CLUSTER_SECRET_FLAG)).transpose()?;
     let (credentials, tls) = match load_certificates(&args.credentials)? {
         Some(tls) => (Some(Credentials::Certificates(tls.certificates())), Some(tls)),
-        None => (read_keys(args.credentials)?.map(Credentials::Keys), None),
+        None => (read_cluster_keys(args.credentials)?.map(Credentials::Keys), None),
     };
     if let (None, Some(needs_secret)) = (&secret, credentials.as_ref().and_then(secret_use)) {
         return Err(ClusterSettingsError::MissingSecret(needs_secret));
@@ -143,7 +143,7 @@ fn load_certificates(
     Ok(Some(ClusterTls::load(files, &args.cluster_tls_name)?))
 }
 
-fn read_keys(args: ClusterCredentialArgs) -> Result<Option<Vec<String>>, SecretError> {
+fn read_cluster_keys(args: ClusterCredentialArgs) -> Result<Option<Vec<String>>, SecretError> {
     let key = args.cluster_key.map(|key| key.0);
     let file = args.cluster_key_file.as_deref();
     let keys = read_secrets(key, file, CLUSTER_KEY_FLAGS, MAX_SHARED_KEYS)?;
@@ -152,10 +152,10 @@ fn read_keys(args: ClusterCredentialArgs) -> Result<Option<Vec<String>>, SecretE
 
 /// Returns the kind of credentials that requires a separate secret, or `None` if there is only one key, which is then
 /// the secret.
-fn secret_use(credentials: &Credentials) -> Option<SecretUse> {
+fn secret_use(credentials: &Credentials) -> Option<SecretRequirement> {
     match credentials {
-        Credentials::Certificates(_) => Some(SecretUse::Certificates),
-        Credentials::Keys(keys) => (keys.len() > 1).then_some(SecretUse::TwoKeys),
+        Credentials::Certificates(_) => Some(SecretRequirement::Certificates),
+        Credentials::Keys(keys) => (keys.len() > 1).then_some(SecretRequirement::TwoKeys),
     }
 }
 

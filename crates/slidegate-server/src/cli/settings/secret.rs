@@ -10,7 +10,7 @@ use thiserror::Error;
 const MIN_SECRET_BYTES: usize = 16;
 
 /// The permission of all users of the machine to read a file.
-const READ_BY_OTHERS: u32 = 0o004;
+const OTHERS_READ_PERMISSION: u32 = 0o004;
 
 /// The flag of a secret, and the flag of a file that contains it, each with its environment variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub fn readable_file_warning(file: Option<&Path>, flag: &str) -> Option<String> 
     let file = file?;
     let mode = fs::metadata(file).ok()?.permissions().mode();
     let file = file.display();
-    (mode & READ_BY_OTHERS != 0).then(|| {
+    (mode & OTHERS_READ_PERMISSION != 0).then(|| {
         format!(
             "{flag}: every user of the machine can read `{file}`; remove this permission with chmod o-rwx"
         )
@@ -65,7 +65,7 @@ pub fn read_secret(
 ) -> Result<Option<String>, SecretError> {
     match (text, file) {
         (Some(_), Some(_)) => Err(SecretError::Conflicting(flags)),
-        (Some(secret), None) => check_length(secret, flags.text).map(Some),
+        (Some(secret), None) => check_secret_length(secret, flags.text).map(Some),
         (None, Some(path)) => read_secret_file(path, flags.file).map(Some),
         (None, None) => Ok(None),
     }
@@ -82,14 +82,14 @@ pub fn read_secrets(
         return Ok(read_secret(text, file, flags)?.into_iter().collect());
     };
     let (flag, text) = (flags.file, read_text(path, flags.file)?);
-    let lines: Vec<&str> = without_line_break(&text).split('\n').collect();
+    let lines: Vec<&str> = trim_line_break(&text).split('\n').collect();
     if lines.len() > max {
         let (path, lines) = (path.to_owned(), lines.len());
         return Err(SecretError::TooMany { flag, path, lines, max });
     }
     let secrets = lines.iter().zip(1..).map(|(line, number)| {
         let secret = line.strip_suffix('\r').unwrap_or(line).to_owned();
-        check_length(secret, &format!("{flag}: line {number}"))
+        check_secret_length(secret, &format!("{flag}: line {number}"))
     });
     secrets.collect()
 }
@@ -97,7 +97,7 @@ pub fn read_secrets(
 /// Returns the secret in a file.
 pub fn read_secret_file(path: &Path, flag: &'static str) -> Result<String, SecretError> {
     let text = read_text(path, flag)?;
-    check_length(without_line_break(&text).to_owned(), flag)
+    check_secret_length(trim_line_break(&text).to_owned(), flag)
 }
 
 fn read_text(path: &Path, flag: &'static str) -> Result<String, SecretError> {
@@ -106,12 +106,12 @@ fn read_text(path: &Path, flag: &'static str) -> Result<String, SecretError> {
 }
 
 /// Removes one line break at the end: editors and `echo` end a file with it.
-fn without_line_break(text: &str) -> &str {
+fn trim_line_break(text: &str) -> &str {
     let text = text.strip_suffix('\n').unwrap_or(text);
     text.strip_suffix('\r').unwrap_or(text)
 }
 
-fn check_length(secret: String, location: &str) -> Result<String, SecretError> {
+fn check_secret_length(secret: String, location: &str) -> Result<String, SecretError> {
     match secret.len() {
         bytes @ ..MIN_SECRET_BYTES => {
             Err(SecretError::TooShort { location: location.to_owned(), bytes })

@@ -16,7 +16,7 @@ fn is_config_file(name: &OsStr) -> bool {
 /// none.
 pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut files, ignored): (Vec<_>, Vec<_>) =
-        list_entries(folder)?.into_iter().partition(|path| is_read(path));
+        list_entries(folder)?.into_iter().partition(|path| is_config_file_path(path));
     if files.is_empty() {
         let mut message = "the folder contains no *.yaml or *.yml file".to_owned();
         if ignored.iter().any(|path| path.is_dir()) {
@@ -31,7 +31,7 @@ pub fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 /// Returns the names of the entries of a folder that are not read, sorted: files that are no configuration files, and
 /// subfolders, with a `/`. Omits names that begin with `..`, which Kubernetes creates in the folder of a ConfigMap.
 pub fn ignored_entries(folder: &Path) -> io::Result<Vec<String>> {
-    let ignored = list_entries(folder)?.into_iter().filter(|path| !is_read(path));
+    let ignored = list_entries(folder)?.into_iter().filter(|path| !is_config_file_path(path));
     let name = |path: PathBuf| {
         let name = path.file_name()?.to_string_lossy().into_owned();
         let suffix = if path.is_dir() { "/" } else { "" };
@@ -43,7 +43,7 @@ pub fn ignored_entries(folder: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Returns `true` if a path in the folder is read. Includes dangling links, for which reading reports an error.
-fn is_read(path: &Path) -> bool {
+fn is_config_file_path(path: &Path) -> bool {
     path.file_name().is_some_and(is_config_file) && !path.is_dir()
 }
 

@@ -98,7 +98,7 @@ impl DescriptorParser<'_> {
     fn parse_domain(&mut self, root: &ConfigMap) -> ConfigDomain {
         self.note_misplaced_fields(root, FILE_FIELDS);
         let name = self.read_text("domain", &root.domain);
-        let position = position_or(&root.domain, FILE_START);
+        let position = value_or_map_position(&root.domain, FILE_START);
         if name.is_empty() {
             self.push_error(position, "`domain` is missing or empty; write the name of the domain");
         }
@@ -150,7 +150,7 @@ impl DescriptorParser<'_> {
         let value = self.read_text("value", &fields.value);
         if key.is_empty() {
             let message = "the descriptor has no `key`; add the name of an attribute";
-            self.push_error(position_or(&fields.key, position), message);
+            self.push_error(value_or_map_position(&fields.key, position), message);
         }
         let is_shadow = self.read_bool("shadow_mode", &fields.shadow_mode);
         let is_quota = self.read_bool("quota_mode", &fields.quota_mode);
@@ -165,7 +165,7 @@ impl DescriptorParser<'_> {
             ("shadow_mode", is_shadow, &fields.shadow_mode),
             ("quota_mode", is_quota, &fields.quota_mode),
         ] {
-            if is_set && present(&fields.rate_limit).is_none() {
+            if is_set && present_value(&fields.rate_limit).is_none() {
                 let message = format_args!(
                     "`{name}` has no effect without a `rate_limit` in the same descriptor"
                 );
@@ -175,7 +175,7 @@ impl DescriptorParser<'_> {
         ConfigDescriptor {
             position,
             key,
-            value_position: position_or(&fields.value, position),
+            value_position: value_or_map_position(&fields.value, position),
             value,
             limit,
             is_shadow,
@@ -198,20 +198,20 @@ impl DescriptorParser<'_> {
                 self.push_note(field.span().into(), message);
             }
         }
-        if let Some((_, position)) = present(&fields.metadata) {
+        if let Some((_, position)) = present_value(&fields.metadata) {
             self.push_note(position, "`metadata` has no effect");
         }
     }
 
     fn parse_limit(&mut self, limit: &Field<Option<Box<ConfigMap>>>) -> Option<ConfigLimit> {
-        let (fields, position) = present(limit)?;
+        let (fields, position) = present_value(limit)?;
         self.note_misplaced_fields(fields, RATE_LIMIT_FIELDS);
         let name = self.read_text("name", &fields.name);
         let replaces = self.parse_replaced_limits(&fields.replaces, &name);
         let is_unlimited = self.read_bool("unlimited", &fields.unlimited);
         let unit = self.read_text("unit", &fields.unit);
         let max = self.read_number("requests_per_unit", &fields.requests_per_unit);
-        let unit_position = position_or(&fields.unit, position);
+        let unit_position = value_or_map_position(&fields.unit, position);
         let unit = match TimeUnit::from_name(&unit) {
             Some(_) if is_unlimited => {
                 self.push_error(
@@ -232,11 +232,11 @@ impl DescriptorParser<'_> {
             unit => unit,
         };
         let quota = unit.map(|unit| ConfigQuota {
-            position: position_or(&fields.requests_per_unit, position),
+            position: value_or_map_position(&fields.requests_per_unit, position),
             max: max.unwrap_or_default(),
             unit,
         });
-        if quota.is_some() && present(&fields.requests_per_unit).is_none() {
+        if quota.is_some() && present_value(&fields.requests_per_unit).is_none() {
             let message =
                 "`requests_per_unit` is missing, so the limit is 0 and denies every request";
             self.push_note(position, message);
@@ -253,8 +253,10 @@ impl DescriptorParser<'_> {
         let mut replaces = Vec::new();
         for (fields, position) in valid_maps(maps) {
             self.note_misplaced_fields(fields, REPLACED_LIMIT_FIELDS);
-            let (position, name) =
-                (position_or(&fields.name, position), self.read_text("name", &fields.name));
+            let (position, name) = (
+                value_or_map_position(&fields.name, position),
+                self.read_text("name", &fields.name),
+            );
             if name.is_empty() {
                 let message = "the entry of `replaces` has no `name`; add the name of a limit";
                 self.push_error(position, message);
@@ -319,24 +321,24 @@ impl DescriptorParser<'_> {
 
 /// Returns the type of a scalar, its text, and its position. Returns `None` if the field is absent, null, or invalid.
 fn read_scalar(field: &Text) -> Option<(Scalar, &str, SourcePosition)> {
-    let (text, position) = present(field)?;
-    let scalar = if field.is_plain() { Scalar::from_plain(text) } else { Scalar::Text };
+    let (text, position) = present_value(field)?;
+    let scalar = if field.is_unquoted() { Scalar::from_plain(text) } else { Scalar::Text };
     (scalar != Scalar::Null).then_some((scalar, text, position))
 }
 
 /// Returns the value and the position of a field. Returns `None` if the field is absent, null, or invalid.
-fn present<T>(field: &Field<Option<T>>) -> Option<(&T, SourcePosition)> {
+fn present_value<T>(field: &Field<Option<T>>) -> Option<(&T, SourcePosition)> {
     let (value, span) = field.value_and_span()?;
     Some((value.as_ref()?, span.into()))
 }
 
 /// Returns the position of a field's value, or the position of the map if it does not have the field.
-fn position_or<T>(field: &Field<T>, map: SourcePosition) -> SourcePosition {
+fn value_or_map_position<T>(field: &Field<T>, map: SourcePosition) -> SourcePosition {
     if field.is_absent() { map } else { field.span().into() }
 }
 
 /// Returns the maps in a list. Skips invalid items, which the deserializer has reported.
 fn valid_maps(maps: &ConfigMapList) -> impl Iterator<Item = (&ConfigMap, SourcePosition)> {
-    let items = present(maps).into_iter().flat_map(|(items, _)| items);
+    let items = present_value(maps).into_iter().flat_map(|(items, _)| items);
     items.filter_map(|item| item.value_and_span()).map(|(map, span)| (map, span.into()))
 }

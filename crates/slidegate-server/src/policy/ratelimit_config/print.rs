@@ -6,7 +6,11 @@ use super::finding::{Finding, escape_control_chars};
 use crate::policy::FileText;
 
 /// Returns the text of a policy file. Comments above the policy list the source files and the notes.
-pub fn policy_text(sources: &[FileText], notes: &[Finding], policy: &impl Serialize) -> String {
+pub fn format_policy_file(
+    sources: &[FileText],
+    notes: &[Finding],
+    policy: &impl Serialize,
+) -> String {
     let mut text = "# Converted by `slidegate convert` from\n".to_owned();
     for FileText { path, .. } in sources {
         text += &format!("# - {}\n", escape_control_chars(&path.display().to_string()));

@@ -4,7 +4,7 @@ use slidegate::Timestamp;
 
 use super::key_budget::{BudgetGuard, KeyBudget};
 use super::label::KeyLabel;
-use super::summary::{Merged, Summary};
+use super::summary::{MergedSummary, Summary};
 
 /// Number of minutes that a report covers: the current minute and the minutes before it.
 pub const WINDOW_MINUTES: u64 = 5;
@@ -45,7 +45,7 @@ impl MinuteSummaries {
         write_label: impl FnOnce(&mut KeyLabel),
     ) {
         if let Some(MinuteSummary { summary, budget_guard, .. }) =
-            self.get_or_create_minute_summary(unix_minute(now), key_budget)
+            self.find_or_create_minute_summary(unix_minute(now), key_budget)
         {
             summary.add(
                 key,
@@ -58,7 +58,7 @@ impl MinuteSummaries {
 
     /// Returns the summary of a minute, and creates it if necessary. Returns `None` if the minute has expired. Accepts
     /// a minute before the newest one: a thread that read the clock earlier than another may call this function later.
-    fn get_or_create_minute_summary(
+    fn find_or_create_minute_summary(
         &mut self,
         unix_minute: u64,
         key_budget: &KeyBudget,
@@ -91,11 +91,11 @@ impl MinuteSummaries {
     }
 
     /// Merges the summaries of the last minutes into one with at most `capacity` keys.
-    pub fn merged(&self, now: Timestamp, capacity: usize) -> Merged<&KeyLabel> {
+    pub fn merged(&self, now: Timestamp, capacity: usize) -> MergedSummary<&KeyLabel> {
         let now = unix_minute(now);
         let live =
             self.0.iter().filter(|minute| is_minute_in_report_window(minute.unix_minute, now));
-        live.map(|minute| Merged::from(&minute.summary))
-            .fold(Merged::default(), |merged, minute| merged.merge(minute, capacity))
+        live.map(|minute| MergedSummary::from(&minute.summary))
+            .fold(MergedSummary::default(), |merged, minute| merged.merge(minute, capacity))
     }
 }

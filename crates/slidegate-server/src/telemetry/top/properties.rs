@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use slidegate::Policy;
 
 use super::label::KeyLabel;
-use super::summary::{Merged, Summary, TopEntry};
+use super::summary::{MergedSummary, Summary, TopEntry};
 use super::*;
 
 /// Generates a stream of keys with amounts, in order of arrival. Low keys are more frequent.
@@ -27,7 +27,7 @@ fn build_summary(stream: &[(u64, u64)], capacity: usize) -> Summary<u64> {
 /// Checks the guarantees of a merged summary against the exact counts of the whole stream of keys.
 fn assert_summary_guarantees(
     stream: &[(u64, u64)],
-    merged: &Merged<&u64>,
+    merged: &MergedSummary<&u64>,
     capacity: u64,
 ) -> Result<(), TestCaseError> {
     let mut exact: HashMap<u64, u64> = HashMap::new();
@@ -58,10 +58,10 @@ fn assert_summary_guarantees(
 /// Merges the summaries `parts` into one summary. If `in_pairs` is `true`, merges the summaries in pairs, and then the
 /// results in pairs. Otherwise merges one summary after the other into the same result.
 fn merge_summaries<L: Copy>(
-    mut parts: Vec<Merged<L>>,
+    mut parts: Vec<MergedSummary<L>>,
     in_pairs: bool,
     capacity: usize,
-) -> Merged<L> {
+) -> MergedSummary<L> {
     while parts.len() > 1 {
         let last = parts.pop().unwrap();
         let index = if in_pairs { 0 } else { parts.len() - 1 };
@@ -77,7 +77,7 @@ proptest! {
     fn summary_count_error_is_at_most_max_overcount(
         stream in arbitrary_keys_and_amounts(), capacity in 1..24_usize,
     ) {
-        assert_summary_guarantees(&stream, &Merged::from(&build_summary(&stream, capacity)), capacity as u64)?;
+        assert_summary_guarantees(&stream, &MergedSummary::from(&build_summary(&stream, capacity)), capacity as u64)?;
     }
 
     #[test]
@@ -87,14 +87,14 @@ proptest! {
         in_pairs in any::<bool>(),
     ) {
         let parts: Vec<_> = stream.iter().map(|part| build_summary(part, capacity)).collect();
-        let merged = merge_summaries(parts.iter().map(Merged::from).collect(), in_pairs, capacity);
+        let merged = merge_summaries(parts.iter().map(MergedSummary::from).collect(), in_pairs, capacity);
         assert_summary_guarantees(&stream.concat(), &merged, capacity as u64)?;
     }
 
     #[test]
     fn summary_counts_below_capacity_are_exact(stream in arbitrary_keys_and_amounts()) {
         let summary = build_summary(&stream, 40);
-        prop_assert!(Merged::from(&summary).top_entries().iter().all(|key| key.max_overcount == 0));
+        prop_assert!(MergedSummary::from(&summary).top_entries().iter().all(|key| key.max_overcount == 0));
     }
 }
 
@@ -102,7 +102,7 @@ proptest! {
 fn summary_counts_saturate_at_u64_max() {
     let stream = [(1, u64::MAX), (1, 2), (2, u64::MAX), (3, u64::MAX), (4, 1)];
     let one = build_summary(&stream, 2);
-    let merged = Merged::from(&one).merge(Merged::from(&one), 2);
+    let merged = MergedSummary::from(&one).merge(MergedSummary::from(&one), 2);
     assert!(
         merged.top_entries().iter().all(|key| key.count == u64::MAX),
         "{:?}",
@@ -366,7 +366,7 @@ fn new_key_overwrites_label_of_replaced_key() {
         let identity = || iter::once(("a", value.into()));
         summary.add(key, 1, |keys| keys < 1, |label| label.write(identity(), &Redactor::default()));
     }
-    let merged = Merged::from(&summary);
+    let merged = MergedSummary::from(&summary);
     let reported = merged.top_entries();
     assert_eq!(reported.len(), 1);
     assert_eq!(reported[0].label.pairs().collect::<Vec<_>>(), [("a", "c")]);

@@ -12,11 +12,11 @@ use slidegate::{Policy, Timestamp};
 use super::key_budget::{BudgetGuard, KeyBudget};
 use super::label::KeyLabel;
 use super::report::TopKey;
-use super::summary::{Merged, Summary};
+use super::summary::{MergedSummary, Summary};
 use super::{TopKeys, TopListsOfRule};
 
 /// Maximum number of keys of one rule. All rules together share a budget of [`MAX_KEYS`](super::key_budget::MAX_KEYS).
-pub const MAX_KEYS_OF_RULE: usize = 10_000;
+pub const MAX_ROLLOUT_KEYS_PER_RULE: usize = 10_000;
 
 /// The keys of one rule since its roll-out began.
 #[derive(Debug)]
@@ -66,12 +66,12 @@ impl Rollout {
     /// Adds `amount` to the count of a key. `write_label` is called only for a new key.
     pub fn record(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut KeyLabel)) {
         let Self { summary, budget_guard, .. } = self;
-        let can_grow = |keys| keys < MAX_KEYS_OF_RULE && budget_guard.try_take();
+        let can_grow = |keys| keys < MAX_ROLLOUT_KEYS_PER_RULE && budget_guard.try_take();
         summary.add(key, amount, can_grow, write_label);
     }
 
     fn report(&self, lists: &TopListsOfRule, max_keys: usize, now: Timestamp) -> RuleRollout {
-        let merged = Merged::from(&self.summary);
+        let merged = MergedSummary::from(&self.summary);
         let entries = merged.top_entries();
         let omitted = entries.get(max_keys).map_or(0, |entry| entry.count);
         RuleRollout {
@@ -116,7 +116,7 @@ impl TopKeys {
     /// Returns the number of keys of each observing rule of a policy.
     pub fn observed_key_counts(&self, policy: &Policy) -> Vec<ObservedKeyCount> {
         let count = |(domain, rule): (&str, &str)| {
-            let keys = self.with_lists(domain, rule, |lists| {
+            let keys = self.read_rule_lists(domain, rule, |lists| {
                 lists.rollout.lock().as_ref().map_or(0, |rollout| rollout.summary.keys())
             });
             ObservedKeyCount { domain: domain.into(), rule: rule.into(), keys: keys.unwrap_or(0) }
@@ -165,7 +165,7 @@ mod tests {
         let report = |max_keys| {
             top_keys.rollout_report("a", max_keys, Timestamp::from_secs(90_100)).rules.pop()
         };
-        let all = report(MAX_KEYS_OF_RULE).unwrap();
+        let all = report(MAX_ROLLOUT_KEYS_PER_RULE).unwrap();
         assert_eq!((all.since_seconds, all.total, all.max_unlisted), (90_000, 1_001, 0));
         assert_eq!((all.observed.len(), all.observed[0].count), (1_000, 2));
         assert_eq!(all.observed[0].key, [("tenant".to_owned(), "7".to_owned())]);
@@ -183,12 +183,12 @@ mod tests {
     fn rollout_keys_are_bounded() {
         let observing = policy("observe");
         let top_keys = TopKeys::new(2, Redactor::default(), Timestamp::from_secs(0));
-        for nth in 0..MAX_KEYS_OF_RULE + 100 {
+        for nth in 0..MAX_ROLLOUT_KEYS_PER_RULE + 100 {
             record(&top_keys, &observing, &nth.to_string(), 100);
         }
         let report = top_keys.rollout_report("a", usize::MAX, Timestamp::from_secs(100));
         let rule = &report.rules[0];
-        assert_eq!(rule.observed.len(), MAX_KEYS_OF_RULE);
-        assert!(rule.max_unlisted > 0 && rule.total == (MAX_KEYS_OF_RULE + 100) as u64);
+        assert_eq!(rule.observed.len(), MAX_ROLLOUT_KEYS_PER_RULE);
+        assert!(rule.max_unlisted > 0 && rule.total == (MAX_ROLLOUT_KEYS_PER_RULE + 100) as u64);
     }
 }

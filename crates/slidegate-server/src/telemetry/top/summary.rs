@@ -178,7 +178,7 @@ impl<L> SummaryEntry<L> {
 
 /// The combination of several summaries of frequent keys.
 #[derive(Debug)]
-pub struct Merged<L> {
+pub struct MergedSummary<L> {
     entries: MapByKeyHash<MergedSummaryEntry<L>>,
     /// Upper bound of the true count of a key that the combination does not hold.
     untracked_max: u64,
@@ -198,13 +198,13 @@ struct MergedSummaryEntry<L> {
     max_count: u64,
 }
 
-impl<L> Default for Merged<L> {
+impl<L> Default for MergedSummary<L> {
     fn default() -> Self {
         Self { entries: MapByKeyHash::default(), untracked_max: 0, total: 0 }
     }
 }
 
-impl<'s, L> From<&'s Summary<L>> for Merged<&'s L> {
+impl<'s, L> From<&'s Summary<L>> for MergedSummary<&'s L> {
     fn from(summary: &'s Summary<L>) -> Self {
         let entries =
             summary.entries.iter().map(|SummaryEntry { key, count, max_overcount, label }| {
@@ -227,7 +227,7 @@ impl<'s, L> From<&'s Summary<L>> for Merged<&'s L> {
     }
 }
 
-impl<L: Copy> Merged<L> {
+impl<L: Copy> MergedSummary<L> {
     /// Merges two combinations of summaries into one with at most `capacity` keys. The guarantees of this module hold
     /// for every order of merges.
     pub fn merge(mut self, other: Self, capacity: usize) -> Self {

@@ -16,7 +16,7 @@ use super::open_calls::OpenCalls;
 use super::{ConnectionServices, GrpcServices};
 use crate::bounds::ClientBounds;
 use crate::connections::bodies::BodyBudget;
-use crate::connections::{ClientIo, ConnectionError, Protocol};
+use crate::connections::{ClientStream, ConnectionError, Protocol};
 
 /// Maximum number of open calls on a connection. A call above it is refused, which Envoy treats as a failure that lets
 /// the request pass. Envoy opens calls before it has received this number: up to 1,024 on a connection since version
@@ -73,7 +73,7 @@ impl GrpcProtocol {
 impl Protocol for GrpcProtocol {
     fn serve_stream(
         &self,
-        mut io: ClientIo,
+        mut io: ClientStream,
         _: SocketAddr,
         draining: CancellationToken,
     ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'static {
@@ -103,7 +103,7 @@ impl Protocol for GrpcProtocol {
 
 /// The byte stream of a connection. Sends the signal that the connection has ended when it is dropped.
 struct GrpcConnection {
-    io: ClientIo,
+    io: ClientStream,
     _end: DropGuard,
 }
 

@@ -26,10 +26,10 @@ const SPAN_NAME: &str = "slidegate.should_rate_limit";
 
 /// Marks a request that already runs on the thread for large calls, so that it is not moved there again.
 #[derive(Clone, Copy)]
-pub struct OnLargeCallThread;
+pub struct LargeCallThreadMarker;
 
 /// The rate limit service.
-pub struct RateLimit {
+pub struct RateLimitGrpcService {
     caller: CallHandler,
     large_calls: LargeCalls,
 }
@@ -42,7 +42,7 @@ struct CallHandler {
     recorder: Arc<RequestRecorder>,
 }
 
-impl RateLimit {
+impl RateLimitGrpcService {
     /// Creates the service.
     pub fn new(
         service: Arc<Service>,
@@ -55,14 +55,14 @@ impl RateLimit {
 }
 
 #[tonic::async_trait]
-impl RateLimitService for RateLimit {
+impl RateLimitService for RateLimitGrpcService {
     async fn should_rate_limit(
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let (metadata, extensions, message) = request.into_parts();
         let is_large = message.descriptors.len() > MAX_DESCRIPTORS_OF_SMALL_REQUEST
-            && extensions.get::<OnLargeCallThread>().is_none();
+            && extensions.get::<LargeCallThreadMarker>().is_none();
         let response = self.caller.clone().respond_and_record(metadata.into_headers(), message);
         if is_large {
             let response = Box::pin(self.large_calls.handle(response)).await;

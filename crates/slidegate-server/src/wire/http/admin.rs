@@ -16,7 +16,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
 use self::origin::{AdminHosts, reject_web_pages};
-use super::{PATHS, healthcheck, healthz, readyz};
+use super::{AVAILABLE_PATHS_TEXT, healthcheck, healthz, readyz};
 use crate::decide::Service;
 use crate::render::problem::{method_not_allowed, path_not_found};
 
@@ -34,7 +34,7 @@ pub fn router(service: Arc<Service>, hosts: &[String]) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/healthcheck", get(healthcheck))
-        .fallback(async |uri| path_not_found(&uri, PATHS))
+        .fallback(async |uri| path_not_found(&uri, AVAILABLE_PATHS_TEXT))
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(service)
 }

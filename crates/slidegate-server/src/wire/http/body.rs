@@ -12,7 +12,7 @@ use crate::bounds::MAX_DESCRIPTORS;
 use crate::decide::{Call, Operation};
 use crate::json::{
     Attributes, InvalidBody, JsonBody, JsonObject, NamedCosts, Text, default_domain,
-    parse_with_fields, read_cost, read_idempotency_key, read_some, read_ttl_ms, read_wait_ms,
+    parse_with_fields, read_cost, read_idempotency_key, read_non_null, read_ttl_ms, read_wait_ms,
 };
 
 /// The body of `/v1/check`, `/v1/peek`, `/v1/report` and `/v1/reserve`.
@@ -54,13 +54,13 @@ pub struct ExplainBody<'b> {
     /// The domain whose rules apply, by default `default`.
     #[serde(borrow, default = "default_domain")]
     domain: Text<'b>,
-    #[serde(default, deserialize_with = "read_some")]
+    #[serde(default, deserialize_with = "read_non_null")]
     attributes: Option<Attributes<'b>>,
     #[serde(default, deserialize_with = "read_cost")]
     cost: Option<u64>,
     #[serde(default)]
     costs: NamedCosts<'b>,
-    #[serde(default, deserialize_with = "read_some")]
+    #[serde(default, deserialize_with = "read_non_null")]
     descriptors: Option<Vec<JsonObject<ExplainDescriptor<'b>>>>,
 }
 
@@ -81,7 +81,7 @@ impl<'b> JsonBody<'b> for CallBody<'b> {}
 impl<'b> CallBody<'b> {
     /// Parses the body of a request for an endpoint.
     pub fn parse(endpoint: Endpoint, text: &'b str) -> Result<Self, InvalidBody> {
-        let body: Self = parse_with_fields(text, fields_of(endpoint))?;
+        let body: Self = parse_with_fields(text, allowed_fields(endpoint))?;
         if matches!(endpoint, Endpoint::Report) && body.cost.is_none() && body.costs.0.is_empty() {
             let problem =
                 r#"the report contains no units; add `cost`, or `costs` such as {"tokens":1800}"#;
@@ -124,7 +124,7 @@ impl<'b> CallBody<'b> {
 }
 
 /// Returns the fields that the body for an endpoint accepts.
-fn fields_of(endpoint: Endpoint) -> &'static [&'static str] {
+fn allowed_fields(endpoint: Endpoint) -> &'static [&'static str] {
     match endpoint {
         Endpoint::Peek => &["domain", "attributes", "cost", "costs"],
         Endpoint::Report => &["domain", "attributes", "cost", "costs", "idempotency_key"],

@@ -21,9 +21,9 @@ use tower::ServiceExt;
 
 use crate::bounds::{ClientBounds, MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::connections::bodies::{
-    BodyBudget, BodyError, BufferedBody, ConnectionBodies, no_stated_length,
+    BodyBudget, BodyError, BufferedBody, ConnectionBodyBudget, no_stated_length,
 };
-use crate::connections::{ClientIo, ConnectionError, Protocol};
+use crate::connections::{ClientStream, ConnectionError, Protocol};
 use crate::render::problem::HttpProblem;
 
 /// Maximum size in bytes of the read buffer of a connection. The buffer is larger than the largest request head.
@@ -109,7 +109,7 @@ impl<H> HttpProtocol<H> {
 struct HttpConnection<H> {
     handler: Arc<H>,
     peer: SocketAddr,
-    bodies: ConnectionBodies,
+    bodies: ConnectionBodyBudget,
     client_timeout: Duration,
     /// The time from which the connection closes after its next response.
     closes_at: Instant,
@@ -130,7 +130,7 @@ impl<H: HttpHandler> HttpConnection<H> {
 impl<H: HttpHandler> Protocol for HttpProtocol<H> {
     fn serve_stream(
         &self,
-        io: ClientIo,
+        io: ClientStream,
         peer: SocketAddr,
         draining: CancellationToken,
     ) -> impl Future<Output = Result<(), ConnectionError>> + Send + 'static {
@@ -164,7 +164,7 @@ impl<H: HttpHandler> Protocol for HttpProtocol<H> {
 async fn read_body(
     headers: &HeaderMap,
     body: Incoming,
-    bodies: &ConnectionBodies,
+    bodies: &ConnectionBodyBudget,
     client_timeout: Duration,
 ) -> Result<BufferedBody, HttpProblem> {
     // A client that sends `Expect: 100-continue` learns that the body is too large before it sends the body.

@@ -38,7 +38,7 @@ const _: () = assert!(super::MAX_BUCKETS < 1 << BUCKET_BITS);
 
 /// The buckets of a state that are no longer counted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Expired {
+pub(super) struct ExpiredBuckets {
     /// The number of expired buckets before the current bucket.
     pub(super) entries: usize,
     /// The number of units in all expired buckets, with the current bucket if it has expired.
@@ -87,12 +87,12 @@ impl State {
     pub(super) fn with_earlier_buckets(start_us: u64, earlier: EarlierBuckets) -> Self {
         let mut state = Self { start_us, ..Self::default() };
         if !earlier.entries.is_empty() {
-            state.set_earlier(Box::new(earlier));
+            state.set_earlier_buckets(Box::new(earlier));
         }
         state
     }
 
-    fn set_earlier(&mut self, earlier: Box<EarlierBuckets>) {
+    fn set_earlier_buckets(&mut self, earlier: Box<EarlierBuckets>) {
         self.earlier = (!earlier.entries.is_empty()).then_some(earlier);
     }
 
@@ -102,11 +102,11 @@ impl State {
         &mut self,
         start_us: u64,
         ended: u64,
-        expired: Expired,
+        expired: ExpiredBuckets,
         max_earlier: usize,
     ) {
         let ended_units = std::mem::take(&mut self.current_units);
-        let Expired { entries, units, is_current_expired } = expired;
+        let ExpiredBuckets { entries, units, is_current_expired } = expired;
         self.start_us = start_us;
         if is_current_expired {
             self.earlier = None;
@@ -115,7 +115,7 @@ impl State {
             earlier.entries.remove_first(entries);
             earlier.units -= units;
             earlier.push(ended, ended_units, max_earlier);
-            self.set_earlier(earlier);
+            self.set_earlier_buckets(earlier);
         }
     }
 
@@ -124,7 +124,7 @@ impl State {
     pub(super) fn subtract_earlier_units(&mut self, index: usize, units: u64) -> u64 {
         let Some(mut earlier) = self.earlier.take() else { return units };
         let left = earlier.subtract_units(index, units);
-        self.set_earlier(earlier);
+        self.set_earlier_buckets(earlier);
         left
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::state::{Entry, Expired, NewestEntry};
+use super::state::{Entry, ExpiredEntries, NewestEntry};
 use crate::heap::{HeapSize, allocated_bytes};
 
 /// The entries of a log, of which there is at least one.
@@ -51,7 +51,7 @@ impl LargeLog {
     }
 
     /// Adds units to the newest entry, whose last charge is then at `tick`.
-    pub(super) fn join_newest(&mut self, tick: u64, units: u64) {
+    pub(super) fn add_to_newest_entry(&mut self, tick: u64, units: u64) {
         if let Some(newest) = self.entries.back_mut() {
             self.span += (tick - newest.tick) as u32;
             *newest = Entry { tick, units: newest.units + units };
@@ -67,7 +67,7 @@ impl LargeLog {
     }
 
     /// Removes the expired entries, which are the oldest ones. At least one entry must remain.
-    pub(super) fn remove_first(&mut self, Expired { entries, units }: Expired) {
+    pub(super) fn remove_expired(&mut self, ExpiredEntries { entries, units }: ExpiredEntries) {
         let Some(last_removed) = self.entries.drain(..entries).next_back() else { return };
         self.total -= units;
         self.oldest_entry_start_tick = match self.newest() {

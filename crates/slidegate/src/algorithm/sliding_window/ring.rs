@@ -1,6 +1,6 @@
 //! Several entries of a compacted log, in one allocation: the newest entry and a ring of the others.
 
-use super::state::{Entry, Expired, NewestEntry};
+use super::state::{Entry, ExpiredEntries, NewestEntry};
 
 /// The number of bits of a tick that an entry in a ring contains.
 const TICK_BITS: u32 = 26;
@@ -166,8 +166,8 @@ impl RingRef<'_> {
     }
 
     /// Returns the entries whose last charge was before `tick`.
-    pub(super) fn expired_before(self, tick: u64) -> Expired {
-        let mut expired = Expired { entries: 0, units: 0 };
+    pub(super) fn entries_expired_before(self, tick: u64) -> ExpiredEntries {
+        let mut expired = ExpiredEntries { entries: 0, units: 0 };
         for entry in (0..self.len()).map(|index| self.get(index)) {
             if entry.tick >= tick {
                 break;
@@ -192,7 +192,7 @@ impl RingMut<'_> {
     }
 
     /// Adds units to the newest entry, whose last charge is then at `tick`.
-    pub(super) fn join_newest(&mut self, tick: u64, units: u64) {
+    pub(super) fn add_to_newest_entry(&mut self, tick: u64, units: u64) {
         self.head.span += (tick - self.as_ref().newest_tick()) as u32;
         self.head.newest = halves(tick);
         self.head.newest_units += units as u32;
@@ -216,7 +216,7 @@ impl RingMut<'_> {
     }
 
     /// Removes the expired entries, which are the oldest ones. At least one entry must remain.
-    pub(super) fn remove_first(&mut self, Expired { entries, units }: Expired) {
+    pub(super) fn remove_expired(&mut self, ExpiredEntries { entries, units }: ExpiredEntries) {
         if entries == 0 {
             return;
         }

@@ -33,7 +33,7 @@ pub(super) struct NewestEntry {
 
 impl NewestEntry {
     /// Returns the number of ticks from the first charge of the entry to `tick`.
-    pub(super) fn span_to(&self, tick: u64) -> u64 {
+    pub(super) fn ticks_from_first_charge(&self, tick: u64) -> u64 {
         tick - self.entry.tick + u64::from(self.span)
     }
 
@@ -45,7 +45,7 @@ impl NewestEntry {
 
 /// The entries of a log that have left the window: their number and their units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Expired {
+pub(super) struct ExpiredEntries {
     pub(super) entries: usize,
     pub(super) units: u64,
 }
@@ -165,7 +165,7 @@ impl State {
     }
 
     /// Replaces all entries by one. `span` is its [`NewestEntry::span`].
-    pub(super) fn replace_single(&mut self, entry: Entry, span: u32) {
+    pub(super) fn replace_with_entry(&mut self, entry: Entry, span: u32) {
         *self = Self::from_entry(entry, span);
     }
 
@@ -219,25 +219,24 @@ impl State {
     }
 
     /// Returns the entries whose last charge was before `tick`.
-    pub(super) fn expired_before(&self, tick: u64) -> Expired {
+    pub(super) fn entries_expired_before(&self, tick: u64) -> ExpiredEntries {
         if let Some(ring) = self.ring() {
-            return ring.expired_before(tick);
+            return ring.entries_expired_before(tick);
         }
         let expired = self.iter().take_while(|entry| entry.tick < tick);
-        expired.fold(Expired::default(), |Expired { entries, units }, entry| Expired {
-            entries: entries + 1,
-            units: units + entry.units,
+        expired.fold(ExpiredEntries::default(), |ExpiredEntries { entries, units }, entry| {
+            ExpiredEntries { entries: entries + 1, units: units + entry.units }
         })
     }
 
     /// Removes the entries that have left the window, which are the oldest ones.
-    pub(super) fn remove_first(&mut self, expired: Expired) {
+    pub(super) fn remove_expired(&mut self, expired: ExpiredEntries) {
         if expired.entries == self.len() {
             *self = Self::default();
         } else if let Some(mut ring) = self.ring_mut() {
-            ring.remove_first(expired);
+            ring.remove_expired(expired);
         } else if let Log::Large(log) = &mut self.0 {
-            log.remove_first(expired);
+            log.remove_expired(expired);
         }
     }
 
@@ -262,13 +261,15 @@ impl State {
     }
 
     /// Adds units to the newest entry, whose last charge is then at `tick`. The log must not be empty.
-    pub(super) fn join_newest(&mut self, tick: u64, units: u64) {
+    pub(super) fn add_to_newest_entry(&mut self, tick: u64, units: u64) {
         if let Log::Large(log) = &mut self.0 {
-            return log.join_newest(tick, units);
+            return log.add_to_newest_entry(tick, units);
         }
         let Some(newest) = self.newest() else { return };
-        let (joined, span) =
-            (Entry { tick, units: newest.entry.units + units }, newest.span_to(tick) as u32);
+        let (joined, span) = (
+            Entry { tick, units: newest.entry.units + units },
+            newest.ticks_from_first_charge(tick) as u32,
+        );
         if self.single().is_some() {
             *self = Self::from_entry(joined, span);
         } else if self.total() + units > MAX_RING_UNITS {
@@ -276,7 +277,7 @@ impl State {
             let entries: Vec<Entry> = older.chain([joined]).collect();
             *self = Self::from_entries(&entries, self.oldest_entry_start_tick(), span);
         } else if let Some(mut ring) = self.ring_mut() {
-            ring.join_newest(tick, units);
+            ring.add_to_newest_entry(tick, units);
         }
     }
 

@@ -40,7 +40,7 @@ impl Charges {
 }
 
 fn used_units(counter: &SlidingWindow, state: &State, now: Timestamp) -> u64 {
-    state.total() - state.expired_before(counter.window_start_tick(now)).units
+    state.total() - state.entries_expired_before(counter.window_start_tick(now)).units
 }
 
 /// The operations so far that weaken the promises.
@@ -271,7 +271,7 @@ fn span_of_debts_is_bounded() {
         let now = Timestamp::from_micros(START_US + nth * 70_000);
         counter.charge(&mut state, now, 3);
         let newest = state.newest().unwrap();
-        assert!(newest.span_to(newest.entry.tick) < 125_000, "charge {nth}");
+        assert!(newest.ticks_from_first_charge(newest.entry.tick) < 125_000, "charge {nth}");
         assert!(used_units(&counter, &state, now) <= 3 * 17, "charge {nth}");
     }
 }

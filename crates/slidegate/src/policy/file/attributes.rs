@@ -96,7 +96,7 @@ impl Compiler<'_> {
     ) {
         for rule in spec.rules.get().into_iter().flatten().filter_map(Field::get) {
             let domain = rule.domain.get().map_or(DEFAULT_DOMAIN, |domain| domain);
-            let Some(declared) = declared.for_domain(domain) else { continue };
+            let Some(declared) = declared.names_for_domain(domain) else { continue };
             let mut known: BTreeSet<&str> = declared.iter().map(|name| &**name).collect();
             if known.contains("path") {
                 // A declaration of `path` also declares `route`, which results from the path.

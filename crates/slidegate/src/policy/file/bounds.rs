@@ -32,11 +32,11 @@ pub const MAX_SPLIT_ATTRIBUTES: usize = 16;
 
 /// The maximum number of combinations of attribute names in the `per` of a rule. A combination takes one name from each
 /// entry: `[a|b, c|d]` has four.
-pub const MAX_COMBINATIONS: usize = 64;
+pub const MAX_NAME_COMBINATIONS: usize = 64;
 
 /// The maximum number of key scopes in a policy. Each limit of a rule or override has one scope for each combination of
 /// attribute names in `per`.
-pub const MAX_SCOPES: usize = 500_000;
+pub const MAX_KEY_SCOPES: usize = 500_000;
 
 /// The maximum number of limits in a domain, because a request can match all rules of its domain.
 ///

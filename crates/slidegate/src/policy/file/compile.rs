@@ -4,7 +4,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::bounds::{MAX_COMBINATIONS, MAX_DOMAIN_LIMITS, MAX_PER_ENTRIES, MAX_ROUTES, MAX_RULES};
+use super::bounds::{
+    MAX_DOMAIN_LIMITS, MAX_NAME_COMBINATIONS, MAX_PER_ENTRIES, MAX_ROUTES, MAX_RULES,
+};
 use super::compiler::Compiler;
 use super::descriptor::FieldsWithAttributeNames;
 use super::deserialize::Field;
@@ -190,7 +192,7 @@ impl Compiler<'_> {
         };
         let attribute_names = named.sorted_attribute_names(descriptor.as_deref());
         Rule {
-            normalized: self.normalizations.of_attributes(domain, &attribute_names),
+            normalized: self.normalizations.steps_by_attribute(domain, &attribute_names),
             attribute_names,
             descriptor,
             replaces: Box::default(),
@@ -269,9 +271,9 @@ impl Compiler<'_> {
                 ),
             );
             entries.clear();
-        } else if combinations.is_none_or(|all| all > MAX_COMBINATIONS) {
+        } else if combinations.is_none_or(|all| all > MAX_NAME_COMBINATIONS) {
             let message = format_args!(
-                "too many combinations of names in `per`; the maximum is {MAX_COMBINATIONS} (`[a|b, c|d]` has four)"
+                "too many combinations of names in `per`; the maximum is {MAX_NAME_COMBINATIONS} (`[a|b, c|d]` has four)"
             );
             self.report(spec.per.span(), message);
             entries.clear();

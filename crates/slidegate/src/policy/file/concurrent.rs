@@ -14,7 +14,8 @@ use crate::quota::format_duration;
 
 /// The times to live of permits that a policy can specify. A shorter time could pass while the response is on its way
 /// to the holder, and a longer one would count the request of a dead holder for more than a day.
-const PERMIT_TTLS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+const PERMIT_TTL_RANGE: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(86_400);
 
 impl Compiler<'_> {
     /// Compiles a limit with `concurrent`, which counts permits. The algorithm of the rule does not apply to it.
@@ -45,8 +46,8 @@ impl Compiler<'_> {
         if map.permit_ttl.is_absent() {
             self.report(at, missing_field_message("permit_ttl: 60s"));
         }
-        let permit_ttl = self.window_from_field(&map.permit_ttl)?;
-        if !PERMIT_TTLS.contains(&permit_ttl) {
+        let permit_ttl = self.duration_from_field(&map.permit_ttl)?;
+        if !PERMIT_TTL_RANGE.contains(&permit_ttl) {
             let message = format_args!(
                 "a permit_ttl of {} is not supported; write a duration from 1s to 24h",
                 format_duration(permit_ttl)

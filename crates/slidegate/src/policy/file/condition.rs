@@ -38,7 +38,7 @@ impl Compiler<'_> {
                 self.parse_condition_pattern(attribute, text, at).into_iter().collect()
             }
             ConditionSpec::Any(list) => {
-                let values = self.non_empty_values(list, at);
+                let values = self.condition_values_from_list(list, at);
                 values
                     .filter_map(|(text, at)| self.parse_condition_pattern(attribute, text, at))
                     .collect()
@@ -68,7 +68,7 @@ impl Compiler<'_> {
                         Pattern::Literal(text.into())
                     }
                 };
-                let values = self.non_empty_values(list, at);
+                let values = self.condition_values_from_list(list, at);
                 let patterns = values.map(|value| (value.0.as_str(), literal(value)));
                 Some(Condition::new(negated, patterns.collect()))
             }
@@ -86,7 +86,7 @@ impl Compiler<'_> {
 
     /// Returns the valid values of a list in a condition, each with its position. Reports an error if the list is
     /// empty.
-    fn non_empty_values<'l>(
+    fn condition_values_from_list<'l>(
         &mut self,
         list: &'l [Field<String>],
         at: SourceSpan,
@@ -106,9 +106,9 @@ impl Compiler<'_> {
     ) -> Option<(&'t str, Pattern)> {
         let steps = self.normalizations.steps(&self.domain, attribute);
         let pattern = if is_host_attribute(attribute) {
-            Pattern::for_host(text)
+            Pattern::parse_host(text)
         } else {
-            Pattern::with_steps(text, steps)
+            Pattern::parse_normalized(text, steps)
         };
         let pattern = self.ok_or_report(at, pattern)?;
         match attribute {

@@ -42,7 +42,7 @@ pub struct Field<T> {
     /// The source position of the value; `None` if the field is absent.
     span: Option<SourceSpan>,
     /// Whether the value is a scalar without quotes.
-    is_plain: bool,
+    is_unquoted: bool,
     /// The value; `None` if the field is absent or invalid. An invalid value has been reported.
     value: Option<T>,
 }
@@ -64,8 +64,8 @@ impl<T> Field<T> {
     }
 
     /// Returns `true` if the value is a scalar without quotes.
-    pub fn is_plain(&self) -> bool {
-        self.is_plain
+    pub fn is_unquoted(&self) -> bool {
+        self.is_unquoted
     }
 
     /// Returns `true` if the map does not have the field.
@@ -76,7 +76,7 @@ impl<T> Field<T> {
 
 impl<T> Default for Field<T> {
     fn default() -> Self {
-        Self { span: None, is_plain: false, value: None }
+        Self { span: None, is_unquoted: false, value: None }
     }
 }
 
@@ -94,11 +94,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Field<T>, A::Error> {
                 let mut number = || Ok(parts.next_element::<u64>()?.unwrap_or_default());
                 let span = SourceSpan { line: number()?, column: number()?, width: number()? };
-                let is_plain = number()? == 1;
+                let is_unquoted = number()? == 1;
                 // An invalid value has been reported already, so it becomes `None`, and the fields after it are still
                 // read.
                 let value = parts.next_element::<T>().ok().flatten();
-                Ok(Field { span: Some(span), is_plain, value })
+                Ok(Field { span: Some(span), is_unquoted, value })
             }
         }
 
@@ -348,9 +348,9 @@ impl<'n> SeqAccess<'n> for FieldSpanAndValueAccess<'n, '_> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, DeserializeError> {
-        let Node { span: SourceSpan { line, column, width }, is_plain, .. } =
+        let Node { span: SourceSpan { line, column, width }, is_unquoted, .. } =
             *self.deserializer.node;
-        let numbers = [line, column, width, u64::from(is_plain)];
+        let numbers = [line, column, width, u64::from(is_unquoted)];
         let number = numbers.get(self.next_part).copied();
         self.next_part += 1;
         match number {

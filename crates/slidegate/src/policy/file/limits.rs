@@ -152,7 +152,7 @@ impl Compiler<'_> {
             Some(AlgorithmSpec(algorithm)) => *algorithm,
             None => default_algorithm,
         };
-        let window = self.window_from_field(&map.window);
+        let window = self.duration_from_field(&map.window);
         let algorithm = self.add_algorithm_parameters(map, algorithm);
         let (max, max_at) = map.max.value_and_span()?;
         let quota = self.ok_or_report(max_at, Quota::new(*max, window?))?;
@@ -233,7 +233,7 @@ impl Compiler<'_> {
     }
 
     /// Parses the duration in a field, such as `15m`. Reports an invalid duration.
-    pub(super) fn window_from_field(&mut self, window: &Field<String>) -> Option<Duration> {
+    pub(super) fn duration_from_field(&mut self, window: &Field<String>) -> Option<Duration> {
         let (text, at) = window.value_and_span()?;
         self.ok_or_report(at, quota::parse_window(text))
     }
@@ -245,7 +245,7 @@ impl Compiler<'_> {
         map: &LimitMap,
         algorithm: Algorithm,
     ) -> Option<Algorithm> {
-        let precision = self.window_from_field(&map.precision);
+        let precision = self.duration_from_field(&map.precision);
         if !map.precision.is_absent() && precision.is_none() {
             return None;
         }
@@ -253,7 +253,7 @@ impl Compiler<'_> {
             Algorithm::SlidingWindow { .. } => {
                 let resolution = match map.resolution.value_and_span() {
                     Some((&resolution, at)) => {
-                        Some(self.ok_or_report(at, to_resolution(resolution))?)
+                        Some(self.ok_or_report(at, resolution_from_number(resolution))?)
                     }
                     None => None,
                 };
@@ -291,7 +291,7 @@ impl Compiler<'_> {
 }
 
 /// Converts a number of a policy into a resolution, whose range [`Limit::new`] checks.
-fn to_resolution(number: u64) -> Result<u16, LimitError> {
+fn resolution_from_number(number: u64) -> Result<u16, LimitError> {
     u16::try_from(number).map_err(|_| LimitError::Resolution(number))
 }
 

@@ -23,7 +23,7 @@ pub struct Node {
     /// The value.
     pub kind: NodeKind,
     /// Whether a scalar is written without quotes. Has no meaning for lists and maps.
-    pub is_plain: bool,
+    pub is_unquoted: bool,
 }
 
 /// The value of a [`Node`]. A scalar is kept as text, because its type depends on the reader of the node.
@@ -86,7 +86,7 @@ impl YamlError {
         let span = error.location().map(|location| SourceSpan::from_location(&location));
         let problem = UserMessageFormatter.format_message(error);
         let message = match error.without_snippet() {
-            error if is_too_large(error) => format!(
+            error if is_document_too_large(error) => format!(
                 "invalid YAML: too many values; the maximum is {MAX_YAML_NODES}, and an alias such as `*name` counts as the values that it repeats: use fewer values or aliases"
             ),
             Error::DuplicateMappingKey { .. } => {
@@ -102,9 +102,9 @@ impl YamlError {
 
 /// Returns `true` if a document exceeds the bounds of the parser, for example by aliases of aliases. Returns `false`
 /// for nesting that is too deep, because its cause may be an unclosed bracket.
-fn is_too_large(error: &Error) -> bool {
+fn is_document_too_large(error: &Error) -> bool {
     match error {
-        Error::AliasError { error, .. } => is_too_large(error),
+        Error::AliasError { error, .. } => is_document_too_large(error),
         Error::Budget { breach, .. } => !matches!(breach, BudgetBreach::Depth { .. }),
         Error::AliasReplayCounterOverflow { .. }
         | Error::AliasReplayLimitExceeded { .. }
@@ -124,12 +124,12 @@ impl SourceSpan {
 fn node_from_yaml_value(raw: Spanned<YamlValue>, source: &str) -> Node {
     let span = SourceSpan::from_location(&raw.referenced);
     let written = source_text(&raw.defined, source);
-    let is_plain = written.is_some_and(|text| !text.starts_with(['"', '\'']));
+    let is_unquoted = written.is_some_and(|text| !text.starts_with(['"', '\'']));
     let kind = match raw.value {
         YamlValue::Null => NodeKind::Null,
         YamlValue::Text(text) => NodeKind::Text(text.into()),
         YamlValue::NonText(text) => {
-            NodeKind::Text(written.filter(|_| is_plain).map_or_else(|| text.into(), Into::into))
+            NodeKind::Text(written.filter(|_| is_unquoted).map_or_else(|| text.into(), Into::into))
         }
         YamlValue::List(items) => NodeKind::List(
             items.into_iter().map(|item| node_from_yaml_value(item, source)).collect(),
@@ -138,13 +138,13 @@ fn node_from_yaml_value(raw: Spanned<YamlValue>, source: &str) -> Node {
             let entries = entries.into_iter().map(|(key, value)| {
                 let (span, text) = (SourceSpan::from_location(&key.referenced), key.value.into());
                 let kind = NodeKind::Text(text);
-                let key = Node { span, kind, is_plain: false };
+                let key = Node { span, kind, is_unquoted: false };
                 (key, node_from_yaml_value(value, source))
             });
             NodeKind::Map(entries.collect())
         }
     };
-    Node { span, kind, is_plain }
+    Node { span, kind, is_unquoted }
 }
 
 /// Returns the source text of a value, because the parser converts numbers and booleans. For example, it converts

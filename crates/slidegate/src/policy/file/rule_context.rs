@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::bounds::MAX_SCOPES;
+use super::bounds::MAX_KEY_SCOPES;
 use super::compiler::Compiler;
 use super::limits::CompiledLimit;
 use crate::cluster_options::ClusterOptions;
@@ -86,7 +86,7 @@ impl RuleContext<'_> {
 
 impl Compiler<'_> {
     /// Converts the limits of a rule or override into rule limits with key scopes. If the policy then has more than
-    /// [`MAX_SCOPES`] scopes, returns no limits, and reports an error once per policy.
+    /// [`MAX_KEY_SCOPES`] scopes, returns no limits, and reports an error once per policy.
     pub(super) fn add_key_scopes(
         &mut self,
         limits: Vec<CompiledLimit>,
@@ -95,10 +95,10 @@ impl Compiler<'_> {
     ) -> Box<[RuleLimit]> {
         let previous = self.scope_count;
         self.scope_count += limits.len() * context.combinations;
-        if self.scope_count > MAX_SCOPES {
-            if previous <= MAX_SCOPES {
+        if self.scope_count > MAX_KEY_SCOPES {
+            if previous <= MAX_KEY_SCOPES {
                 let message = format_args!(
-                    "too many limits in the policy; the maximum is {MAX_SCOPES}, where each limit of a rule or override counts once for each combination of names in `per`"
+                    "too many limits in the policy; the maximum is {MAX_KEY_SCOPES}, where each limit of a rule or override counts once for each combination of names in `per`"
                 );
                 self.report(at, message);
             }

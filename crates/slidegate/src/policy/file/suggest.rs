@@ -1,11 +1,11 @@
 //! Suggests corrections of unknown names in a policy, and formats lists of names for error messages.
 
-use super::synonyms::{misplaced_field_advice, synonym_of};
+use super::synonyms::{find_known_synonym, misplaced_field_advice};
 pub use crate::similar::most_similar_word;
 
 /// Returns the known word that `word` probably means: a word with the same meaning, or the most similar one.
 fn closest_word<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
-    synonym_of(word, known).or_else(|| most_similar_word(word, known.iter().copied()))
+    find_known_synonym(word, known).or_else(|| most_similar_word(word, known.iter().copied()))
 }
 
 /// Formats the end of an error message that suggests a correction, ``; did you mean `x`?``. Returns an empty text if no

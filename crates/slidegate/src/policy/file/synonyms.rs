@@ -3,7 +3,7 @@
 /// The names of one vocabulary of policies, such as the algorithms. Each name comes with its synonyms.
 type Synonyms = [(&'static str, &'static [&'static str])];
 
-const MODES: &Synonyms = &[
+const MODE_SYNONYMS: &Synonyms = &[
     (
         "observe",
         &[
@@ -22,16 +22,16 @@ const MODES: &Synonyms = &[
     ("off", &["disabled", "disable", "none", "false"]),
 ];
 
-const STORE_ERRORS: &Synonyms = &[
+const ON_STORE_ERROR_SYNONYMS: &Synonyms = &[
     ("allow", &["fail_open", "open", "pass", "ignore"]),
     ("deny", &["fail_closed", "fail_close", "closed", "reject", "block"]),
     ("local", &["memory", "in_memory", "fallback"]),
 ];
 
-const MISSING_ATTRIBUTES: &Synonyms =
+const WHEN_MISSING_SYNONYMS: &Synonyms =
     &[("skip", &["ignore", "allow"]), ("deny", &["reject", "block"])];
 
-const ALGORITHMS: &Synonyms = &[
+const ALGORITHM_SYNONYMS: &Synonyms = &[
     ("token_bucket", &["leaky", "leaky_bucket", "gcra", "bucket", "token", "tokens"]),
     ("sliding_log", &["log", "sliding_window_log", "sliding_log_window", "exact"]),
     ("sliding_window", &["sliding", "rolling", "rolling_window"]),
@@ -42,15 +42,15 @@ const ALGORITHMS: &Synonyms = &[
     ),
 ];
 
-const LIMIT_WORDS: &Synonyms = &[
+const LIMITS_SYNONYMS: &Synonyms = &[
     ("denied", &["deny", "banned", "ban", "block", "blocked", "forbidden"]),
     ("unlimited", &["infinite", "infinity", "no_limit", "nolimit", "allow", "allowed", "off"]),
 ];
 
-const WINDOW_STARTS: &Synonyms =
+const ALIGN_SYNONYMS: &Synonyms =
     &[("clock", &["calendar", "utc", "wall_clock"]), ("key", &["first_request", "hash"])];
 
-const NORMALIZE_STEPS: &Synonyms = &[
+const NORMALIZE_STEP_SYNONYMS: &Synonyms = &[
     ("lowercase", &["case", "lower", "lower_case", "downcase", "case_insensitive"]),
     ("trim", &["strip", "whitespace"]),
     ("nfkc", &["unicode", "nfc", "normalize"]),
@@ -58,7 +58,7 @@ const NORMALIZE_STEPS: &Synonyms = &[
     ("trailing_slash", &["trailing_slashes"]),
 ];
 
-const PERIODS: &Synonyms = &[
+const PERIOD_SYNONYMS: &Synonyms = &[
     ("day", &["daily", "d", "1d", "24h"]),
     ("week", &["weekly", "w", "1w", "7d"]),
     ("month", &["monthly", "30d"]),
@@ -66,7 +66,7 @@ const PERIODS: &Synonyms = &[
     ("year", &["yearly", "annual", "annually", "y", "365d"]),
 ];
 
-const WEEKDAYS: &Synonyms = &[
+const WEEKDAY_SYNONYMS: &Synonyms = &[
     ("monday", &["mo", "mon", "1", "iso"]),
     ("tuesday", &["tu", "tue", "tues", "2"]),
     ("wednesday", &["we", "wed", "3"]),
@@ -76,7 +76,7 @@ const WEEKDAYS: &Synonyms = &[
     ("sunday", &["su", "sun", "0", "7"]),
 ];
 
-const FIELDS: &Synonyms = &[
+const FIELD_SYNONYMS: &Synonyms = &[
     ("rules", &["limits", "rate_limits", "ratelimits", "policies", "descriptors"]),
     ("name", &["id"]),
     ("domain", &["namespace"]),
@@ -121,30 +121,31 @@ const FIELDS: &Synonyms = &[
     ("sample", &["sampling", "sample_rate"]),
 ];
 
-const VOCABULARIES: [&Synonyms; 10] = [
-    MODES,
-    STORE_ERRORS,
-    MISSING_ATTRIBUTES,
-    ALGORITHMS,
-    LIMIT_WORDS,
-    WINDOW_STARTS,
-    NORMALIZE_STEPS,
-    PERIODS,
-    WEEKDAYS,
-    FIELDS,
+const ALL_SYNONYMS: [&Synonyms; 10] = [
+    MODE_SYNONYMS,
+    ON_STORE_ERROR_SYNONYMS,
+    WHEN_MISSING_SYNONYMS,
+    ALGORITHM_SYNONYMS,
+    LIMITS_SYNONYMS,
+    ALIGN_SYNONYMS,
+    NORMALIZE_STEP_SYNONYMS,
+    PERIOD_SYNONYMS,
+    WEEKDAY_SYNONYMS,
+    FIELD_SYNONYMS,
 ];
 
 /// Attributes that are often written as fields of a rule. They belong into `when`.
-const ATTRIBUTES: [&str; 8] = ["path", "route", "method", "host", "ip", "header", "user", "tenant"];
+const MISPLACED_ATTRIBUTES: [&str; 8] =
+    ["path", "route", "method", "host", "ip", "header", "user", "tenant"];
 
 /// Fields of a limit that are often written as fields of a rule.
-const LIMIT_FIELDS: [&str; 7] =
+const MISPLACED_LIMIT_FIELDS: [&str; 7] =
     ["max", "window", "window_size", "burst", "burst_size", "requests", "period"];
 
 /// Returns the known name that has the same meaning as `word`; `None` if there is none.
-pub(super) fn synonym_of<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+pub(super) fn find_known_synonym<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
     let word = normal_spelling(word);
-    let mut entries = VOCABULARIES.into_iter().flatten();
+    let mut entries = ALL_SYNONYMS.into_iter().flatten();
     // A word may be a synonym in several vocabularies. Only a name in `known` can be the correction.
     entries.find_map(|(name, synonyms)| {
         let name = known.iter().find(|known| *known == name)?;
@@ -159,11 +160,11 @@ pub(super) fn misplaced_field_advice(word: &str, fields: &[&str]) -> Option<Stri
         return None;
     }
     let name = normal_spelling(word);
-    if ATTRIBUTES.contains(&&*name) {
+    if MISPLACED_ATTRIBUTES.contains(&&*name) {
         return Some(format!("it in `when`, for example `when: {{ {name}: … }}`"));
     }
     let place = "it in a limit, for example `limits: [{ max: 100, window: 1m }]`";
-    LIMIT_FIELDS.contains(&&*name).then(|| place.to_owned())
+    MISPLACED_LIMIT_FIELDS.contains(&&*name).then(|| place.to_owned())
 }
 
 fn normal_spelling(word: &str) -> String {
@@ -177,17 +178,19 @@ mod tests {
     #[test]
     fn synonyms_depend_on_known_names() {
         let modes = ["enforce", "jointly", "observe", "off"];
-        assert_eq!(synonym_of("Dry-Run", &modes), Some("observe"));
-        assert_eq!(synonym_of("block", &modes), Some("enforce"));
-        assert_eq!(synonym_of("block", &["allow", "local", "deny"]), Some("deny"));
-        assert_eq!(synonym_of("limit", &["name", "limits"]), Some("limits"));
-        assert_eq!(synonym_of("limit", &["max", "window"]), Some("max"));
-        assert_eq!(synonym_of("fortnightly", &modes), None);
+        assert_eq!(find_known_synonym("Dry-Run", &modes), Some("observe"));
+        assert_eq!(find_known_synonym("block", &modes), Some("enforce"));
+        assert_eq!(find_known_synonym("block", &["allow", "local", "deny"]), Some("deny"));
+        assert_eq!(find_known_synonym("limit", &["name", "limits"]), Some("limits"));
+        assert_eq!(find_known_synonym("limit", &["max", "window"]), Some("max"));
+        assert_eq!(find_known_synonym("fortnightly", &modes), None);
     }
 
     #[test]
     fn no_synonym_is_name_of_same_vocabulary() {
-        for vocabulary in VOCABULARIES.into_iter().filter(|vocabulary| *vocabulary != FIELDS) {
+        for vocabulary in
+            ALL_SYNONYMS.into_iter().filter(|vocabulary| *vocabulary != FIELD_SYNONYMS)
+        {
             for (name, _) in vocabulary {
                 assert!(vocabulary.iter().all(|(_, synonyms)| !synonyms.contains(name)), "{name}");
             }

@@ -27,7 +27,7 @@ use crate::policy::rule::Rule;
 ///
 /// The `*` in `header.*` matches any name. `path` is in the list because a client can append any text to a path.
 /// `route` is not, because its values are the templates of the policy.
-pub const CLIENT_CHOSEN: [&str; 6] =
+pub const CLIENT_CHOSEN_ATTRIBUTES: [&str; 6] =
     ["header.*", "query.*", "cookie.*", "api_key", "user_agent", "path"];
 
 /// Attributes that contain the address of the client: `ip`, and the names of this attribute in Envoy descriptors.
@@ -186,5 +186,5 @@ fn is_value_chosen_by_client(rule: &Rule, name: &str) -> bool {
         Some(prefix) => name.starts_with(prefix),
         None => name == listed,
     };
-    !is_path_of_descriptor && CLIENT_CHOSEN.into_iter().any(is_listed)
+    !is_path_of_descriptor && CLIENT_CHOSEN_ATTRIBUTES.into_iter().any(is_listed)
 }

@@ -16,7 +16,7 @@ use crate::rule_limit::{LimitTexts, RuleLimit};
 
 impl Rule {
     /// Checks the conditions of the rule on a descriptor. The rule applies if they are met and
-    /// [`complete_match`](Self::complete_match) succeeds.
+    /// [`fill_in_match`](Self::fill_in_match) succeeds.
     ///
     /// `met_condition` is the index of a condition of `when` that the descriptor is known to meet, and that is not
     /// checked.
@@ -46,7 +46,7 @@ impl Rule {
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply. The match is then incomplete.
-    pub(crate) fn complete_match<'r>(
+    pub(crate) fn fill_in_match<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
         rule_match: &mut Match<'r>,
@@ -59,16 +59,16 @@ impl Rule {
         // A match without limits charges no counter, so it needs no key.
         if settings.limits.is_empty() && attributes.limit.is_none() {
             if attributes.is_exact {
-                let checked = self.per.identify_key(attributes, &mut KeyIdentity::default());
+                let checked = self.per.fill_key_identity(attributes, &mut KeyIdentity::default());
                 checked.map_err(NoMatchReason::MissingAttribute)?;
             }
             return Ok(());
         }
         let identity = &mut rule_match.identity;
-        if let Err(alternatives) = self.per.identify_key(attributes, identity) {
+        if let Err(alternatives) = self.per.fill_key_identity(attributes, identity) {
             return match &self.missing {
                 Some(limit) if !attributes.is_exact => {
-                    self.complete_match_without_attribute(limit, settings, rule_match)
+                    self.fill_in_match_without_attribute(limit, settings, rule_match)
                 }
                 _ => Err(NoMatchReason::MissingAttribute(alternatives)),
             };
@@ -95,7 +95,7 @@ impl Rule {
     ///
     /// # Errors
     /// Returns [`NoMatchReason::Off`] if the mode is `off`.
-    fn complete_match_without_attribute<'r>(
+    fn fill_in_match_without_attribute<'r>(
         &'r self,
         limit: &'r RuleLimit,
         settings: &RuleSettings,
@@ -115,7 +115,7 @@ impl Rule {
     ///
     /// # Errors
     /// Returns the reason why the rule does not apply. The match is then incomplete.
-    pub(crate) fn complete_requested_match<'r>(
+    pub(crate) fn fill_in_requested_limit_match<'r>(
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
         same_counter: Option<Match<'r>>,

@@ -76,7 +76,7 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     }
 
     fn local_counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
-        Some(CounterId::Fingerprint(self.fingerprint_of(hit)))
+        Some(CounterId::Fingerprint(self.hit_fingerprint(hit)))
     }
 
     fn edit(&self, hits: &[Hit<'_>], edit: Edit) -> Outcomes {

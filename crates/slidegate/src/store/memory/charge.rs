@@ -71,7 +71,7 @@ impl<C: Clock> MemoryStore<C> {
                 let (effect, grown_bytes) = result?;
                 if grown_bytes != 0 {
                     let id = location.fingerprint;
-                    self.shards.record_growth(shard, id, K::table, grown_bytes, now);
+                    self.shards.add_state_growth(shard, id, K::table, grown_bytes, now);
                 }
                 effect
             }
@@ -102,7 +102,7 @@ impl<C: Clock> MemoryStore<C> {
         let slot = slot.unwrap_or_else(|| self.shards.insert(shard, id, K::table, now));
         let coarse = |time| self.to_coarse_expiry(time, location.phase_us);
         let (effect, grown_bytes) = shard.charge(counter, slot, counter_now, hit.cost, coarse);
-        self.shards.record_growth(shard, location.fingerprint, K::table, grown_bytes, now);
+        self.shards.add_state_growth(shard, location.fingerprint, K::table, grown_bytes, now);
         Ok(effect)
     }
 
@@ -208,7 +208,7 @@ impl<C: Clock> MemoryStore<C> {
         let (effect, grown_bytes) = shard.charge(counter, slot, counter_now, units, coarse);
         let has_moved_slots = is_new || grown_bytes != 0;
         if has_moved_slots {
-            self.shards.record_growth(shard, location.fingerprint, K::table, grown_bytes, now);
+            self.shards.add_state_growth(shard, location.fingerprint, K::table, grown_bytes, now);
         }
         let charged = ChargedUnits { units, charged_at: effect.charged_at };
         (outcome_of_charge(hit, &before, effect.outcome), charged, has_moved_slots)

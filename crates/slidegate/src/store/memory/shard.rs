@@ -74,18 +74,18 @@ impl_has_table! {
 /// Moves the state in a slot to `now` after the clock has stepped back. A separate function, because this is rare.
 #[cold]
 #[inline(never)]
-fn set_back_to<C: HasStateTable>(
+fn set_state_back_to<C: HasStateTable>(
     table: &mut Table<C::State>,
     counter: C,
     slot: SlotIndex,
     now: Timestamp,
     coarse: impl Fn(Timestamp) -> CoarseTime,
 ) -> isize {
-    let set_back_to = |slot: &mut Slot<C::State>| {
-        counter.set_back_to(&mut slot.state, now);
+    let set_state_back_to = |slot: &mut Slot<C::State>| {
+        counter.set_state_back_to(&mut slot.state, now);
         slot.expires = coarse(counter.expires_at(&slot.state).max(now));
     };
-    table.update(slot, set_back_to).1
+    table.update(slot, set_state_back_to).1
 }
 
 impl Shard {
@@ -112,7 +112,7 @@ impl Shard {
     ) -> isize {
         let table = C::table(self);
         if counter.is_ahead_of_clock(&table.slot(slot).state, now) {
-            return set_back_to(table, counter, slot, now, coarse);
+            return set_state_back_to(table, counter, slot, now, coarse);
         }
         0
     }
@@ -185,7 +185,7 @@ impl Shard {
         };
         set_expiry(slot, counter, &effect, now, coarse);
         let after = slot.state.heap_bytes();
-        Some(Ok((effect, table.record_heap_change(before, after))))
+        Some(Ok((effect, table.add_heap_change(before, after))))
     }
 
     /// Reverts a charge if the key exists. Returns the bytes by which the heap allocations of the key's state have

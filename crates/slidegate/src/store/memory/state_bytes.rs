@@ -36,11 +36,11 @@ impl Limit {
             | AnyCounter::FixedWindow(_)
             | AnyCounter::TokenBucket(_) => 0,
         };
-        let bucket_bytes = with_counter!(self.counter(), counter => bucket_bytes_of(counter));
+        let bucket_bytes = with_counter!(self.counter(), counter => table_bucket_bytes(counter));
         bucket_bytes + bucket_bytes * 3 / 4 + heap_bytes
     }
 }
 
-fn bucket_bytes_of<C: HasStateTable>(_: C) -> usize {
+fn table_bucket_bytes<C: HasStateTable>(_: C) -> usize {
     bucket_bytes::<C::State>()
 }

@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::heap::HeapSize;
 use crate::key::KeyGroup;
 use crate::store::table::{
-    CoarseTime, Depletion, EvictableTable, EvictionCandidate, PINNED, SlotIndex, Table,
+    CoarseTime, Depletion, EvictableTable, EvictionCandidate, PINNED_DEPLETION, SlotIndex, Table,
 };
 use crate::sync::Ordering;
 
@@ -30,7 +30,7 @@ const MAX_EXHAUSTED_EVICTIONS_PER_CHARGE: usize = 2;
 const MAX_FURTHER_BUCKETS: usize = 1_024;
 
 /// A search for keys to evict, for one charge.
-struct Search {
+struct EvictionSearch {
     now: CoarseTime,
     /// The number of buckets that may be examined in addition to small samples.
     further_buckets: usize,
@@ -53,14 +53,14 @@ impl<T: ShardTables> Shards<T> {
         let index = self.shard_index_of(fingerprint);
         let search = &mut self.new_search(now);
         if self.keys.add(group) >= self.max_keys {
-            self.evict_one(shard, index, search);
+            self.evict_one_key(shard, index, search);
         }
         self.evict_to_free_slot(shard, index, table, search);
         self.update(shard, |shard| table(shard).insert(fingerprint, group))
     }
 
     /// Records that the state of a key has grown by `grown` bytes. Evicts other keys if the memory budget is then exceeded.
-    pub fn record_growth<S: Default + HeapSize>(
+    pub fn add_state_growth<S: Default + HeapSize>(
         &self,
         shard: &mut T,
         fingerprint: u64,
@@ -73,13 +73,13 @@ impl<T: ShardTables> Shards<T> {
             return;
         }
         // The key itself is not evicted: if growing keys were evicted, they would never be denied.
-        let depletion = set_depletion(table(shard), fingerprint, PINNED);
+        let depletion = set_depletion(table(shard), fingerprint, PINNED_DEPLETION);
         self.evict_until_within_budget(shard, self.shard_index_of(fingerprint), now);
         set_depletion(table(shard), fingerprint, depletion);
     }
 
     /// Sets the bytes of the records of calls, and evicts keys if the memory budget is then exceeded.
-    pub fn set_record_bytes(&self, bytes: usize, now: Timestamp) {
+    pub fn update_call_record_bytes(&self, bytes: usize, now: Timestamp) {
         self.record_bytes.store(bytes, Ordering::Relaxed);
         if self.has_memory_for(0) {
             return;
@@ -89,13 +89,13 @@ impl<T: ShardTables> Shards<T> {
     }
 
     /// Adds the growth of the memory that counts against the budget, and that cannot be evicted.
-    pub fn add_reserved_bytes(&self, grown: isize) {
-        self.reserved_bytes.fetch_add(grown as usize, Ordering::Relaxed);
+    pub fn add_unevictable_bytes(&self, grown: isize) {
+        self.unevictable_bytes.fetch_add(grown as usize, Ordering::Relaxed);
     }
 
     /// Returns the memory that counts against the budget, and that cannot be evicted.
-    pub fn reserved_bytes(&self) -> usize {
-        self.reserved_bytes.load(Ordering::Relaxed)
+    pub fn unevictable_bytes(&self) -> usize {
+        self.unevictable_bytes.load(Ordering::Relaxed)
     }
 
     /// Evicts keys of a shard that are not exhausted while the memory budget is exceeded, up to half of the shard.
@@ -103,29 +103,29 @@ impl<T: ShardTables> Shards<T> {
         self.evict_batch(shard, 0, &mut self.new_search(now));
     }
 
-    fn new_search(&self, now: Timestamp) -> Search {
-        Search { now: self.to_coarse_time(now), further_buckets: MAX_FURTHER_BUCKETS }
+    fn new_search(&self, now: Timestamp) -> EvictionSearch {
+        EvictionSearch { now: self.to_coarse_time(now), further_buckets: MAX_FURTHER_BUCKETS }
     }
 
     /// Returns whether the memory budget allows `growth` further bytes of keys. Keys may use the part of the budget
     /// that other data does not use, and always at least a quarter of it.
     fn has_memory_for(&self, growth: usize) -> bool {
-        let others = self.record_bytes.load(Ordering::Relaxed) + self.reserved_bytes();
+        let others = self.record_bytes.load(Ordering::Relaxed) + self.unevictable_bytes();
         let budget = self.max_bytes.saturating_sub(others).max(self.max_bytes / 4);
         self.bytes().saturating_add(growth) <= budget
     }
 
     /// Returns whether a key can be inserted into a table: the table has a free slot, or the memory budget allows the
     /// larger table in addition to the present one.
-    fn has_slot<S: Default + HeapSize>(&self, table: &Table<S>) -> bool {
+    fn can_insert_key<S: Default + HeapSize>(&self, table: &Table<S>) -> bool {
         let growth = table.growth_bytes();
         growth == 0 || self.has_memory_for(growth)
     }
 
     /// Evicts one key, if possible an expendable key of `shard`, whose index is `index`. Otherwise, other shards are
     /// examined too, except locked ones: waiting for a lock while holding another could cause a deadlock.
-    fn evict_one(&self, shard: &mut T, index: usize, search: &mut Search) {
-        let mut first = self.find_candidate(shard, search);
+    fn evict_one_key(&self, shard: &mut T, index: usize, search: &mut EvictionSearch) {
+        let mut first = self.find_eviction_candidate(shard, search);
         let mut first_other = None;
         for other in (index + 1..self.count()).chain(0..index) {
             let is_enough = |(first, _): ShardCandidate| {
@@ -135,7 +135,7 @@ impl<T: ShardTables> Shards<T> {
                 break;
             }
             let Some(mut other) = self[other].shard.try_lock() else { continue };
-            let candidate = self.find_candidate(&mut other, search);
+            let candidate = self.find_eviction_candidate(&mut other, search);
             let is_lower = |(candidate, _): ShardCandidate| {
                 first.is_none_or(|(first, _)| candidate.rank < first.rank)
             };
@@ -157,21 +157,25 @@ impl<T: ShardTables> Shards<T> {
         shard: &mut T,
         index: usize,
         table: fn(&mut T) -> &mut Table<S>,
-        search: &mut Search,
+        search: &mut EvictionSearch,
     ) {
         for _ in 0..MAX_EVICTIONS_PER_INSERT {
-            if self.has_slot(table(shard)) {
+            if self.can_insert_key(table(shard)) {
                 return;
             }
             if !self.evict_unexhausted(shard, search) {
                 break;
             }
         }
-        while !self.has_slot(table(shard)) && self.evict_from_table(shard, table, false, search) {}
-        if !self.has_slot(table(shard)) {
+        while !self.can_insert_key(table(shard))
+            && self.evict_from_table(shard, table, false, search)
+        {}
+        if !self.can_insert_key(table(shard)) {
             self.evict_from_other_shards(table(shard).growth_bytes(), index, search);
         }
-        while !self.has_slot(table(shard)) && self.evict_from_table(shard, table, true, search) {}
+        while !self.can_insert_key(table(shard))
+            && self.evict_from_table(shard, table, true, search)
+        {}
     }
 
     /// Evicts keys until the store is within its memory budget: first keys of this shard, then keys of other shards.
@@ -183,13 +187,13 @@ impl<T: ShardTables> Shards<T> {
             if self.has_memory_for(0) {
                 return;
             }
-            self.evict_one(shard, index, search);
+            self.evict_one_key(shard, index, search);
         }
     }
 
     /// Evicts keys of other shards, except exhausted keys, until the memory budget allows `growth` further bytes. Skips
-    /// locked shards, as [`evict_one`](Self::evict_one) does.
-    fn evict_from_other_shards(&self, growth: usize, index: usize, search: &mut Search) {
+    /// locked shards, as [`evict_one_key`](Self::evict_one_key) does.
+    fn evict_from_other_shards(&self, growth: usize, index: usize, search: &mut EvictionSearch) {
         for _ in 0..self.count() {
             if self.has_memory_for(growth) {
                 return;
@@ -204,7 +208,7 @@ impl<T: ShardTables> Shards<T> {
     }
 
     /// Evicts some keys of a shard that are not exhausted, until the memory budget allows `growth` further bytes.
-    fn evict_batch(&self, shard: &mut T, growth: usize, search: &mut Search) {
+    fn evict_batch(&self, shard: &mut T, growth: usize, search: &mut EvictionSearch) {
         let buckets: usize = shard.tables().map(|table| table.bucket_count()).sum();
         for _ in 0..MIN_EVICTION_BATCH_KEYS.max(buckets / 2) {
             if self.has_memory_for(growth) || !self.evict_unexhausted(shard, search) {
@@ -214,8 +218,8 @@ impl<T: ShardTables> Shards<T> {
     }
 
     /// Evicts a key of a shard that is not exhausted. Returns `false` if none was found.
-    fn evict_unexhausted(&self, shard: &mut T, search: &mut Search) -> bool {
-        let first = self.find_candidate(shard, search);
+    fn evict_unexhausted(&self, shard: &mut T, search: &mut EvictionSearch) -> bool {
+        let first = self.find_eviction_candidate(shard, search);
         let unexhausted = first.filter(|(first, _)| !first.rank.is_exhausted());
         unexhausted.inspect(|first| self.evict(shard, *first, search)).is_some()
     }
@@ -227,20 +231,24 @@ impl<T: ShardTables> Shards<T> {
         shard: &mut T,
         table: fn(&mut T) -> &mut Table<S>,
         is_any: bool,
-        search: &mut Search,
+        search: &mut EvictionSearch,
     ) -> bool {
-        let Search { now, further_buckets } = search;
+        let EvictionSearch { now, further_buckets } = search;
         let first = table(shard).eviction_candidate(*now, &self.keys, further_buckets);
         let Some(first) = first.filter(|first| is_any || !first.rank.is_exhausted()) else {
             return false;
         };
-        self.evict_by(shard, search, |shard| Some(table(shard).evict(first, &self.keys)));
+        self.evict_key_with(shard, search, |shard| Some(table(shard).evict(first, &self.keys)));
         true
     }
 
     /// Returns the key to evict from a shard; `None` if the shard has no key that may be evicted.
-    fn find_candidate(&self, shard: &mut T, search: &mut Search) -> Option<ShardCandidate> {
-        let Search { now, further_buckets } = search;
+    fn find_eviction_candidate(
+        &self,
+        shard: &mut T,
+        search: &mut EvictionSearch,
+    ) -> Option<ShardCandidate> {
+        let EvictionSearch { now, further_buckets } = search;
         let candidates = shard.tables().enumerate().filter_map(|(index, table)| {
             Some((table.eviction_candidate(*now, &self.keys, further_buckets)?, index))
         });
@@ -248,23 +256,23 @@ impl<T: ShardTables> Shards<T> {
     }
 
     /// Evicts a candidate of a shard.
-    fn evict(&self, shard: &mut T, (candidate, table): ShardCandidate, search: &Search) {
-        self.evict_by(shard, search, |shard| {
+    fn evict(&self, shard: &mut T, (candidate, table): ShardCandidate, search: &EvictionSearch) {
+        self.evict_key_with(shard, search, |shard| {
             shard.tables().nth(table).map(|table| table.evict(candidate, &self.keys))
         });
     }
 
     /// Evicts a key of a shard by calling `evict`, which returns the time at which the key expires. Shrinks tables that have
     /// few keys.
-    fn evict_by(
+    fn evict_key_with(
         &self,
         shard: &mut T,
-        search: &Search,
+        search: &EvictionSearch,
         evict: impl FnOnce(&mut T) -> Option<CoarseTime>,
     ) {
         let expires = self.update(shard, |shard| {
             let expires = evict(shard);
-            shard.tables().for_each(|table| table.trim());
+            shard.tables().for_each(|table| table.shrink_if_sparse());
             expires
         });
         let is_live = expires.is_some_and(|expires| expires >= search.now);

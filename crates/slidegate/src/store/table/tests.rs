@@ -21,7 +21,7 @@ proptest! {
         for (action, key, state) in steps {
             let fingerprint = (key % 3) | key << 40;
             match (action, table.find(fingerprint)) {
-                (0, _) => table.trim(),
+                (0, _) => table.shrink_if_sparse(),
                 (1..5, found) => {
                     let index = found.unwrap_or_else(|| table.insert(fingerprint, 0));
                     table.slot_mut(index).state = state;
@@ -127,10 +127,13 @@ fn evict_all(slots: &[(KeyGroup, Depletion, CoarseTime)]) -> Vec<CoarseTime> {
 #[test]
 fn expired_keys_then_least_depleted_ones_are_evicted_first() {
     assert_eq!(
-        evict_all(&[(0, 1, 20), (0, 0, 30), (0, EXHAUSTED, 9), (0, 0, 25)]),
+        evict_all(&[(0, 1, 20), (0, 0, 30), (0, EXHAUSTED_DEPLETION, 9), (0, 0, 25)]),
         [9, 25, 30, 20]
     );
-    assert_eq!(evict_all(&[(0, EXHAUSTED, 20), (0, PINNED, 15), (0, 2, 2_000)]), [2_000, 20]);
+    assert_eq!(
+        evict_all(&[(0, EXHAUSTED_DEPLETION, 20), (0, PINNED_DEPLETION, 15), (0, 2, 2_000)]),
+        [2_000, 20]
+    );
 }
 
 #[test]
@@ -157,8 +160,11 @@ fn keys_of_group_above_its_share_are_evicted_first() {
 
 #[test]
 fn exhausted_key_is_evicted_by_magnitude_of_its_remaining_time() {
-    let old_and_new: Vec<_> = (0..200).map(|nth| (0, EXHAUSTED, 2_000 + nth)).collect();
+    let old_and_new: Vec<_> = (0..200).map(|nth| (0, EXHAUSTED_DEPLETION, 2_000 + nth)).collect();
     let evicted = evict_all(&old_and_new);
     assert!(evicted.iter().take(100).any(|&expires| expires >= 2_100), "not the oldest ones first");
-    assert_eq!(evict_all(&[(0, EXHAUSTED, 2_000), (0, EXHAUSTED, 500)]), [500, 2_000]);
+    assert_eq!(
+        evict_all(&[(0, EXHAUSTED_DEPLETION, 2_000), (0, EXHAUSTED_DEPLETION, 500)]),
+        [500, 2_000]
+    );
 }

@@ -13,7 +13,7 @@ use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 
 use crate::http::RecordedResponse;
-use crate::requests::{AUTH, CHECK};
+use crate::requests::{AUTH_PATH, CHECK_PATH};
 
 /// Serves on a free port, and sends this response, a serialized [`RecordedResponse`], to every request.
 pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
@@ -22,8 +22,9 @@ pub async fn serve(response: &[u8]) -> Result<(), Box<dyn Error>> {
     // With Nagle's algorithm, responses would wait for the client to acknowledge the previous ones. A failure to
     // disable it is ignored.
     let listener = listener.tap_io(|client| drop(client.set_nodelay(true)));
-    let router =
-        Router::new().route(CHECK, post(respond_to_check)).route(AUTH, any(respond_to_auth));
+    let router = Router::new()
+        .route(CHECK_PATH, post(respond_to_check))
+        .route(AUTH_PATH, any(respond_to_auth));
     let fixed_response = Arc::new(new_fixed_response(&serde_json::from_slice(response)?)?);
     Ok(axum::serve(listener, router.with_state(fixed_response)).await?)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use nginx_lint_parser::ast::{Block, Config, Directive};
 
-use super::zone::{Zones, position_of, unquoted};
+use super::zone::{Zones, directive_position, trim_quotes};
 use crate::policy::ratelimit_config::Findings;
 
 /// A limit of a place, which is a `server` or a `location`: one `limit_req` with the settings that apply to it.
@@ -46,7 +46,7 @@ pub struct LimitedPaths {
 
 impl Place {
     /// Returns the place for a server itself, which contains the places of its locations.
-    fn of_server(settings: &Settings) -> Self {
+    fn for_server(settings: &InheritedSettings) -> Self {
         Self { path: String::new(), is_exact: false, limits: settings.zone_limits() }
     }
 
@@ -103,20 +103,20 @@ pub struct ServerReader<'r> {
     zones: &'r Zones,
     findings: &'r mut Findings,
     /// The settings of the `http` block. Servers in other files inherit them, because `http` may include these files.
-    http: Settings,
+    http: InheritedSettings,
     pub servers: Vec<Server>,
 }
 
 /// The settings of a place, which the places within it inherit.
 #[derive(Clone, Default)]
-struct Settings {
+struct InheritedSettings {
     /// The name of the zone, and the burst, of each `limit_req`.
     limits: Vec<(String, u64)>,
     observes: bool,
     deny_status: Option<u16>,
 }
 
-impl Settings {
+impl InheritedSettings {
     fn zone_limits(&self) -> Vec<ZoneLimit> {
         let limit = |(zone, burst): &(String, u64)| ZoneLimit {
             zone: zone.clone(),
@@ -130,7 +130,7 @@ impl Settings {
 
 impl<'r> ServerReader<'r> {
     pub fn new(zones: &'r Zones, findings: &'r mut Findings) -> Self {
-        Self { zones, findings, http: Settings::default(), servers: Vec::new() }
+        Self { zones, findings, http: InheritedSettings::default(), servers: Vec::new() }
     }
 
     /// Reads the servers of files. A file is a whole configuration, or nginx includes it in `http` or `server`.
@@ -148,7 +148,7 @@ impl<'r> ServerReader<'r> {
             }
         }
         if self.servers.is_empty() && !self.http.limits.is_empty() {
-            let place = Place::of_server(&self.http);
+            let place = Place::for_server(&self.http);
             self.servers.push(Server { hosts: Vec::new(), places: vec![place] });
         }
     }
@@ -163,9 +163,9 @@ impl<'r> ServerReader<'r> {
         }
     }
 
-    fn read_server(&mut self, path: &Path, directives: &[&Directive], outer: &Settings) {
+    fn read_server(&mut self, path: &Path, directives: &[&Directive], outer: &InheritedSettings) {
         let settings = self.read_settings(path, directives, outer);
-        let mut places = vec![Place::of_server(&settings)];
+        let mut places = vec![Place::for_server(&settings)];
         self.read_locations(path, directives, &settings, &mut places);
         let hosts = self.read_hosts(path, directives);
         self.servers.push(Server { hosts, places });
@@ -175,13 +175,14 @@ impl<'r> ServerReader<'r> {
         &mut self,
         path: &Path,
         directives: &[&Directive],
-        outer: &Settings,
+        outer: &InheritedSettings,
         places: &mut Vec<Place>,
     ) {
         for directive in directives.iter().filter(|directive| directive.is("location")) {
             let inner = inner_directives(directive);
             let settings = self.read_settings(path, &inner, outer);
-            let words: Vec<&str> = directive.args.iter().map(|word| unquoted(&word.raw)).collect();
+            let words: Vec<&str> =
+                directive.args.iter().map(|word| trim_quotes(&word.raw)).collect();
             let (is_exact, prefix) = match words[..] {
                 ["=", path] => (true, path),
                 ["^~", prefix] => (false, prefix),
@@ -193,7 +194,7 @@ impl<'r> ServerReader<'r> {
                     );
                     // A location with `@` needs no note, because requests reach it only after another location.
                     if !words.first().is_some_and(|word| word.starts_with('@')) {
-                        self.findings.push_note(path, position_of(directive), message);
+                        self.findings.push_note(path, directive_position(directive), message);
                     }
                     continue;
                 }
@@ -208,12 +209,12 @@ impl<'r> ServerReader<'r> {
     fn read_hosts(&mut self, path: &Path, directives: &[&Directive]) -> Vec<String> {
         let mut hosts = Vec::new();
         for directive in directives.iter().filter(|directive| directive.is("server_name")) {
-            for name in directive.args.iter().map(|name| unquoted(&name.raw)) {
+            for name in directive.args.iter().map(|name| trim_quotes(&name.raw)) {
                 if let Some(domain) = name.strip_prefix('.') {
                     hosts.extend([domain.to_owned(), format!("*.{domain}")]);
                 } else if name.starts_with('~') || name.contains('$') {
                     let message = format!("the name `{name}` of a server was not converted");
-                    self.findings.push_note(path, position_of(directive), message);
+                    self.findings.push_note(path, directive_position(directive), message);
                 } else if !matches!(name, "" | "_") {
                     hosts.push(name.to_owned());
                 }
@@ -227,8 +228,8 @@ impl<'r> ServerReader<'r> {
         &mut self,
         path: &Path,
         directives: &[&Directive],
-        outer: &Settings,
-    ) -> Settings {
+        outer: &InheritedSettings,
+    ) -> InheritedSettings {
         let mut settings = outer.clone();
         if directives.iter().any(|directive| directive.is("limit_req")) {
             settings.limits.clear();
@@ -243,7 +244,7 @@ impl<'r> ServerReader<'r> {
                 }
                 "limit_conn" => {
                     let message = "`limit_conn` was not converted: slidegate does not learn from nginx when a request ends; keep it";
-                    self.findings.push_note(path, position_of(directive), message);
+                    self.findings.push_note(path, directive_position(directive), message);
                 }
                 _ => {}
             }
@@ -253,10 +254,10 @@ impl<'r> ServerReader<'r> {
 
     /// Returns the zone and the burst of a `limit_req`; `None` if its zone is not converted.
     fn read_limit_req(&mut self, path: &Path, directive: &Directive) -> Option<(String, u64)> {
-        let position = position_of(directive);
+        let position = directive_position(directive);
         let (mut zone, mut burst, mut delays) = (None, 0, true);
         for argument in &directive.args {
-            let text = unquoted(&argument.raw);
+            let text = trim_quotes(&argument.raw);
             match text.split_once('=') {
                 Some(("zone", name)) => zone = Some(name),
                 Some(("burst", units)) if units.parse::<u64>().is_ok() => {

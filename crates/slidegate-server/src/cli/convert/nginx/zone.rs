@@ -31,10 +31,10 @@ pub fn read_zones(configs: &[(&Path, Config)], findings: &mut Findings) -> Zones
     let mut zones = Zones::new();
     for (path, config) in configs {
         for directive in config.all_directives().filter(|other| other.is("limit_req_zone")) {
-            let position = position_of(directive);
+            let position = directive_position(directive);
             let mut arguments = directive.args.iter();
-            let key = arguments.next().map_or("", |argument| unquoted(&argument.raw));
-            let mut parameters = arguments.map(|argument| unquoted(&argument.raw));
+            let key = arguments.next().map_or("", |argument| trim_quotes(&argument.raw));
+            let mut parameters = arguments.map(|argument| trim_quotes(&argument.raw));
             let value_of = |name: &str| parameters.clone().find_map(|text| text.strip_prefix(name));
             let (zone, rate) = (value_of("zone="), value_of("rate="));
             let Some(name) = zone.and_then(|zone| zone.split(':').next()) else {
@@ -72,13 +72,13 @@ pub fn read_zones(configs: &[(&Path, Config)], findings: &mut Findings) -> Zones
 }
 
 /// Returns the line and column at which a directive begins.
-pub fn position_of(directive: &Directive) -> SourcePosition {
+pub fn directive_position(directive: &Directive) -> SourcePosition {
     let start = directive.name_span.start;
     SourcePosition { line: start.line as u64, column: start.column as u64 }
 }
 
 /// Removes the quotes of an argument.
-pub fn unquoted(raw: &str) -> &str {
+pub fn trim_quotes(raw: &str) -> &str {
     raw.trim_matches(['"', '\''])
 }
 

@@ -19,14 +19,14 @@ use crate::render::problem::HttpProblem;
 use crate::wire::http::body::ExplainBody;
 
 /// The permission to run an explanation. Further explanations wait for it.
-static RUNNING: Semaphore = Semaphore::const_new(1);
+static EXPLANATION_SEMAPHORE: Semaphore = Semaphore::const_new(1);
 
 /// Explains the decision about a request, rule by rule. Charges nothing.
 pub async fn explain(
     State(service): State<Arc<Service>>,
     body: Bytes,
 ) -> Result<([(HeaderName, &'static str); 1], Vec<u8>), HttpProblem> {
-    let running = RUNNING.acquire().await.map_err(HttpProblem::internal)?;
+    let running = EXPLANATION_SEMAPHORE.acquire().await.map_err(HttpProblem::internal)?;
     let cancelled = CancellationToken::new();
     // When the client disconnects, this future is dropped, and the guard cancels the explanation.
     let _cancel_on_drop = cancelled.clone().drop_guard();

@@ -60,7 +60,7 @@ fn check_origin(
     let Some(host) = headers.get(header::HOST) else { return Ok(()) };
     let host = String::from_utf8_lossy(host.as_bytes());
     if !hosts.contains(&host) {
-        return Err(HttpProblem::misdirected(format!(
+        return Err(HttpProblem::misdirected_request(format!(
             "host `{}` is not a name of the admin listener, so a web page may have sent the request (DNS rebinding); use an IP address or localhost, or add the name to --admin-host",
             excerpt(&host)
         )));

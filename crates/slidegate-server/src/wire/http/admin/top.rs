@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::client_text::excerpt;
 use crate::decide::Service;
 use crate::render::problem::HttpProblem;
-use crate::telemetry::top::{MAX_KEYS_OF_RULE, RolloutReport, TopReport};
+use crate::telemetry::top::{MAX_ROLLOUT_KEYS_PER_RULE, RolloutReport, TopReport};
 
 /// Default number of keys in each list of a rule's report.
 const DEFAULT_TOP_KEY_COUNT: usize = 10;
@@ -45,7 +45,7 @@ pub async fn top_keys(
     // A report on many rules takes milliseconds and would block other tasks of this thread.
     let report = tokio::task::spawn_blocking(move || {
         if let Some(rule) = query.rule {
-            let keys = query.keys.unwrap_or(MAX_KEYS_OF_RULE);
+            let keys = query.keys.unwrap_or(MAX_ROLLOUT_KEYS_PER_RULE);
             return TopResponse::Rollout(service.telemetry().rollout_keys(&rule, keys));
         }
         let rules_never_applied = service.active_policy().rule_use().unused_rules();
@@ -59,14 +59,14 @@ pub async fn top_keys(
 fn parse_query(query: &str) -> Result<TopQuery, HttpProblem> {
     let parsed = serde_urlencoded::from_str::<TopQuery>(query).ok();
     let max_keys = |query: &TopQuery| match query.rule {
-        Some(_) => MAX_KEYS_OF_RULE,
+        Some(_) => MAX_ROLLOUT_KEYS_PER_RULE,
         None => MAX_TOP_KEY_COUNT,
     };
     let is_valid =
         |query: &TopQuery| query.keys.is_none_or(|keys| (1..=max_keys(query)).contains(&keys));
     parsed.filter(is_valid).ok_or_else(|| {
         HttpProblem::bad_request(format!(
-            "invalid query `{}`; send keys=N, with N from 1 to {MAX_TOP_KEY_COUNT}, or rule=NAME, then N can be {MAX_KEYS_OF_RULE}",
+            "invalid query `{}`; send keys=N, with N from 1 to {MAX_TOP_KEY_COUNT}, or rule=NAME, then N can be {MAX_ROLLOUT_KEYS_PER_RULE}",
             excerpt(query)
         ))
     })

@@ -35,13 +35,13 @@ struct ForwardedAttribute<'h> {
 }
 
 /// Returns the last value of a header: a proxy that appends to the headers of its client writes the last one.
-fn last_value(headers: &HeaderMap, name: HeaderName) -> Option<&[u8]> {
+fn last_header_value(headers: &HeaderMap, name: HeaderName) -> Option<&[u8]> {
     headers.get_all(name).iter().next_back().map(|value| value.as_bytes())
 }
 
 /// Returns whether the path of the client's request means different routes to different servers.
 pub fn has_ambiguous_path(headers: &HeaderMap) -> bool {
-    let uri = last_value(headers, X_FORWARDED_URI).unwrap_or_default();
+    let uri = last_header_value(headers, X_FORWARDED_URI).unwrap_or_default();
     has_ambiguous_dot_segments(&String::from_utf8_lossy(uri))
 }
 
@@ -55,9 +55,9 @@ impl<'h> ForwardedRequest<'h> {
         repeated: RepeatedHeaders,
     ) -> Self {
         let request_headers = [
-            ("method", last_value(headers, X_FORWARDED_METHOD)),
-            ("path", last_value(headers, X_FORWARDED_URI)),
-            ("host", last_value(headers, X_FORWARDED_HOST)),
+            ("method", last_header_value(headers, X_FORWARDED_METHOD)),
+            ("path", last_header_value(headers, X_FORWARDED_URI)),
+            ("host", last_header_value(headers, X_FORWARDED_HOST)),
         ];
         let client_headers = header_attributes.iter().map(|attribute| {
             let name = attribute.strip_prefix("header.").unwrap_or(attribute);

@@ -10,34 +10,36 @@ use crate::policy::mode::Mode;
 use crate::policy::rule::{Override, RuleSettings};
 
 /// The prefixes of the names of attributes that a client can send.
-const SENT_BY_CLIENT: [&str; 3] = ["header.", "query.", "cookie."];
+const CLIENT_ATTRIBUTE_PREFIXES: [&str; 3] = ["header.", "query.", "cookie."];
 
 /// Attributes other than headers, query parameters and cookies whose values a client chooses by its request.
 const PARTS_OF_REQUEST: [&str; 4] = ["method", "path", "route", "host"];
 
 /// The last parts of the names of attributes that contain credentials, such as `header.x-api-key`. They give no
 /// warning: a client must know the value of a credential, so the value proves the identity of the client.
-const CREDENTIALS: [&str; 7] =
+const CREDENTIAL_NAME_SUFFIXES: [&str; 7] =
     ["authorization", "cookie", "key", "password", "secret", "signature", "token"];
 
 impl WarningCollector<'_> {
     /// Adds a warning for each attribute of a rule that a client can send, and that selects a higher limit.
     pub(super) fn warn_about_chosen_limits(&mut self, source: &RuleWithSource<'_>) {
         let rule = source.rule;
-        if !is_enforced(&rule.settings) {
+        if !settings_can_deny(&rule.settings) {
             return;
         }
-        let declared = self.policy.declared_attributes.for_domain(rule.domain());
+        let declared = self.policy.declared_attributes.names_for_domain(rule.domain());
         let is_declared = |name: &str| {
             declared.is_some_and(|declared| declared.iter().any(|other| **other == *name))
         };
         let mut warned: Vec<&str> = Vec::new();
         for (index, other) in rule.overrides.iter().enumerate() {
-            if !admits_more_units(&other.settings, &rule.settings) || !is_chosen_by_client(other) {
+            if !admits_more_units(&other.settings, &rule.settings)
+                || !is_override_chosen_by_client(other)
+            {
                 continue;
             }
             let conditions = other.when.conditions();
-            for (name, _) in conditions.filter(|(name, _)| is_sent_by_client(name)) {
+            for (name, _) in conditions.filter(|(name, _)| is_attribute_sent_by_client(name)) {
                 if is_declared(name) || warned.contains(&name) {
                     continue;
                 }
@@ -52,19 +54,20 @@ impl WarningCollector<'_> {
 }
 
 /// Returns `true` if the client chooses all values by which an override applies.
-fn is_chosen_by_client(other: &Override) -> bool {
+fn is_override_chosen_by_client(other: &Override) -> bool {
     let mut conditions = other.when.conditions();
     conditions.all(|(name, condition)| {
-        !condition.is_negated() && (PARTS_OF_REQUEST.contains(&name) || is_sent_by_client(name))
+        !condition.is_negated()
+            && (PARTS_OF_REQUEST.contains(&name) || is_attribute_sent_by_client(name))
     })
 }
 
-fn is_sent_by_client(name: &str) -> bool {
-    SENT_BY_CLIENT.iter().any(|kind| name.starts_with(kind))
-        && !CREDENTIALS.iter().any(|end| name.ends_with(end))
+fn is_attribute_sent_by_client(name: &str) -> bool {
+    CLIENT_ATTRIBUTE_PREFIXES.iter().any(|kind| name.starts_with(kind))
+        && !CREDENTIAL_NAME_SUFFIXES.iter().any(|end| name.ends_with(end))
 }
 
-fn is_enforced(settings: &RuleSettings) -> bool {
+fn settings_can_deny(settings: &RuleSettings) -> bool {
     let denies = match settings.mode {
         Mode::Enforce | Mode::Jointly => true,
         Mode::EnforceFor(percentage) => !percentage.is_zero(),
@@ -75,7 +78,7 @@ fn is_enforced(settings: &RuleSettings) -> bool {
 
 /// Returns `true` if the settings of an override admit more units in the long run than the settings of its rule.
 fn admits_more_units(other: &RuleSettings, base: &RuleSettings) -> bool {
-    !is_enforced(other) || units_per_second(other) > units_per_second(base)
+    !settings_can_deny(other) || units_per_second(other) > units_per_second(base)
 }
 
 fn units_per_second(settings: &RuleSettings) -> f64 {

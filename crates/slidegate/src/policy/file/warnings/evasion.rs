@@ -24,8 +24,10 @@ impl WarningCollector<'_> {
         }
         // Envoy sends the client address in a separate descriptor with every request, so a rule for this descriptor
         // limits all requests of a client.
-        let has_address = rules().any(counts_by_address);
-        if has_address && rules().any(|rule| rule.descriptor.is_some() && counts_by_address(rule)) {
+        let has_address = rules().any(rule_counts_by_client_address);
+        if has_address
+            && rules().any(|rule| rule.descriptor.is_some() && rule_counts_by_client_address(rule))
+        {
             return;
         }
         let sent = rules().flat_map(client_chosen_attribute_names).filter(|name| *name != "path");
@@ -148,7 +150,7 @@ fn settings_can_be_evaded(settings: &RuleSettings) -> bool {
     denies && !settings.limits.is_empty() && !denies_all
 }
 
-fn always_enforces(settings: &RuleSettings) -> bool {
+fn settings_always_enforce(settings: &RuleSettings) -> bool {
     let always = match settings.mode {
         Mode::Enforce => true,
         Mode::EnforceFor(percentage) => percentage.is_hundred_percent(),
@@ -166,9 +168,10 @@ fn limits_independently_of_invented_values(rule_match: &Match<'_>) -> bool {
         is_value_chosen_by_client(rule, name)
             && !is_restricted_to_listed_values(&rule.when, rule_override.map(|o| &o.when), name)
     };
-    always_enforces(rule_override.map_or(&rule.settings, |rule_override| &rule_override.settings))
-        && (rule_match.is_attribute_missing()
-            || !rule_match.identity().any(|(name, _)| is_invented(name)))
+    settings_always_enforce(
+        rule_override.map_or(&rule.settings, |rule_override| &rule_override.settings),
+    ) && (rule_match.is_attribute_missing()
+        || !rule_match.identity().any(|(name, _)| is_invented(name)))
 }
 
 /// Returns `true` if a rule limits every request of its domain, either per address or with one counter for all
@@ -182,14 +185,14 @@ fn limits_all_requests(rule: &Rule) -> bool {
         && rule.when.0.is_empty()
         && rule.descriptor.is_none()
         && !rule.is_for_requested_limits
-        && settings.all(always_enforces)
+        && settings.all(settings_always_enforce)
 }
 
 /// Returns `true` if a rule enforces limits per client address and counts by no attribute that a client chooses.
 /// Overrides are ignored.
-fn counts_by_address(rule: &Rule) -> bool {
+fn rule_counts_by_client_address(rule: &Rule) -> bool {
     let mut names = rule.per.entries().iter().flat_map(|entry| entry.names());
-    always_enforces(&rule.settings)
+    settings_always_enforce(&rule.settings)
         && names.any(is_address_attribute)
         && client_chosen_attribute_names(rule).next().is_none()
 }

@@ -10,7 +10,7 @@ use super::super::attributes::{attribute_names_in, name_without_number_suffix};
 use super::{RuleWithSource, SourceSpan, WarningCollector};
 
 /// Names that callers and proxies commonly send.
-const WELL_KNOWN: [&str; 9] = [
+const WELL_KNOWN_ATTRIBUTES: [&str; 9] = [
     "method",
     "path",
     "route",
@@ -23,10 +23,10 @@ const WELL_KNOWN: [&str; 9] = [
 ];
 
 /// Prefixes of names that callers and proxies commonly send, such as `header.x-api-key`.
-const WELL_KNOWN_PREFIXES: [&str; 3] = ["header", "query", "cookie"];
+const WELL_KNOWN_ATTRIBUTE_PREFIXES: [&str; 3] = ["header", "query", "cookie"];
 
 /// Names that differ by one letter from a well-known name or prefix, but are probably not misspelt.
-const OTHER_WORDS: [&str; 6] = ["cost", "math", "post", "patch", "router", "reader"];
+const CORRECTLY_SPELT_WORDS: [&str; 6] = ["cost", "math", "post", "patch", "router", "reader"];
 
 /// The uses of an attribute name in one domain.
 struct NameUses {
@@ -60,8 +60,8 @@ impl WarningCollector<'_> {
             }
         }
         for (name, own) in &uses {
-            let meant = misspelt_well_known(name)
-                .or_else(|| self.misspelt_name_of_other_rule(name, own, &uses));
+            let meant = find_well_known_correction(name)
+                .or_else(|| self.find_correction_in_other_rules(name, own, &uses));
             let Some(meant) = meant else { continue };
             for at in &own.spans {
                 let message = format_args!(
@@ -74,13 +74,13 @@ impl WarningCollector<'_> {
 
     /// Returns the attribute name of another rule that `name` is probably meant to be; `None` if several rules use
     /// `name`, or if no other name is similar. `uses` contains the attribute names of the domain.
-    fn misspelt_name_of_other_rule(
+    fn find_correction_in_other_rules(
         &mut self,
         name: &str,
         own: &NameUses,
         uses: &BTreeMap<&str, NameUses>,
     ) -> Option<String> {
-        if !own.is_in_one_rule || WELL_KNOWN.contains(&name) {
+        if !own.is_in_one_rule || WELL_KNOWN_ATTRIBUTES.contains(&name) {
             return None;
         }
         uses.iter().find_map(|(other, others)| {
@@ -93,24 +93,28 @@ impl WarningCollector<'_> {
             (is_candidate
                 && self.spend_search_steps(name.len() * other.len())
                 && is_misspelling_of(name, other)
-                && misspelt_well_known(other).is_none())
+                && find_well_known_correction(other).is_none())
             .then(|| (*other).to_owned())
         })
     }
 }
 
 /// Returns the well-known name that `name` is probably meant to be.
-fn misspelt_well_known(name: &str) -> Option<String> {
-    if WELL_KNOWN.contains(&name) || OTHER_WORDS.contains(&name) {
+fn find_well_known_correction(name: &str) -> Option<String> {
+    if WELL_KNOWN_ATTRIBUTES.contains(&name) || CORRECTLY_SPELT_WORDS.contains(&name) {
         return None;
     }
     if let Some((prefix, rest)) = name.split_once('.') {
         let is_meant = |known: &&str| *known != prefix && is_misspelt_word(prefix, known);
-        let is_known = WELL_KNOWN_PREFIXES.contains(&prefix) || OTHER_WORDS.contains(&prefix);
-        let mut meant = WELL_KNOWN_PREFIXES.into_iter().filter(|_| !is_known);
+        let is_known = WELL_KNOWN_ATTRIBUTE_PREFIXES.contains(&prefix)
+            || CORRECTLY_SPELT_WORDS.contains(&prefix);
+        let mut meant = WELL_KNOWN_ATTRIBUTE_PREFIXES.into_iter().filter(|_| !is_known);
         return meant.find(is_meant).map(|known| format!("{known}.{rest}"));
     }
-    WELL_KNOWN.into_iter().find(|known| is_misspelling_of(name, known)).map(str::to_owned)
+    WELL_KNOWN_ATTRIBUTES
+        .into_iter()
+        .find(|known| is_misspelling_of(name, known))
+        .map(str::to_owned)
 }
 
 /// Returns `true` if `name` is probably a misspelling of `known`: at most one of its words differs, and only by a few

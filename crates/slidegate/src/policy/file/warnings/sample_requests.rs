@@ -110,7 +110,7 @@ impl<'a> ExampleAttributeValues<'a> {
                 |route: &&str| by_name["route"].iter().all(|c| c.matches(Some(route)));
             let paths = policy.routes().filter(is_route_allowed).take(MAX_VALUES_PER_ATTRIBUTE);
             let paths: CandidateAttributeValues =
-                paths.map(|route| Some(path_matching_template(route))).collect();
+                paths.map(|route| Some(sample_path_for_template(route))).collect();
             let path_conditions = &by_name["path"];
             let is_path_allowed = |path: &Option<String>| {
                 path_conditions.iter().all(|condition| condition.matches(path.as_deref()))
@@ -123,7 +123,7 @@ impl<'a> ExampleAttributeValues<'a> {
             values.insert("path", paths);
         } else if let Some(routes) = values.get("route").filter(|_| by_name["path"].is_empty()) {
             let paths =
-                routes.iter().map(|route| route.as_deref().map(path_matching_template)).collect();
+                routes.iter().map(|route| route.as_deref().map(sample_path_for_template)).collect();
             values.insert("path", paths);
         }
         Self(values)
@@ -215,7 +215,7 @@ fn candidate_values(
 }
 
 /// Returns a path that matches a route template: each parameter is replaced by an invented value.
-fn path_matching_template(template: &str) -> String {
+fn sample_path_for_template(template: &str) -> String {
     let mut path = String::new();
     for (index, part) in template.split('{').enumerate() {
         let rest = part.split_once('}').filter(|_| index > 0).map(|(_, rest)| rest);

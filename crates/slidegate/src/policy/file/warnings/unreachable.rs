@@ -171,7 +171,7 @@ impl WarningCollector<'_> {
                 ) {
                     return;
                 }
-                if applies_wherever(replacing.rule, replaced.rule) {
+                if applies_wherever_other_applies(replacing.rule, replaced.rule) {
                     let message = format_args!(
                         "this rule never applies, because rule `{}` replaces it and applies to all of its requests; remove one of them",
                         replacing.rule.name()
@@ -185,7 +185,7 @@ impl WarningCollector<'_> {
 
 /// Returns `true` if `rule` provably applies to every descriptor to which `other` applies. This includes exact
 /// descriptors, which match only rules that name all of their attributes.
-fn applies_wherever(rule: &Rule, other: &Rule) -> bool {
+fn applies_wherever_other_applies(rule: &Rule, other: &Rule) -> bool {
     let is_on = |mode: Mode| mode != Mode::Off;
     let is_counted_by_other = |entry| other.per.entries().contains(entry);
     is_on(rule.settings.mode)
