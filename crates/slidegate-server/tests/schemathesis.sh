@@ -31,7 +31,7 @@ trap stop EXIT
 start() {
     # The server may start later than the first look at its log.
     : >"$work/log"
-    "$target/debug/slidegate" serve --policy examples/quickstart.yaml --http 127.0.0.1:0 --grpc none 2>"$work/log" &
+    "$target/debug/slidegate" serve --policy examples/quickstart.yaml --http 127.0.0.1:0 --grpc none --admin 127.0.0.1:0 2>"$work/log" &
     server=$!
     for _ in $(seq 100); do
         url=$(sed -n 's/.*listening on \(http:[^ ]*\).*/\1/p' "$work/log")

@@ -12,6 +12,7 @@ const POLICY: &str = "
 rules:
   - { name: requests, limits: [1000/min], cost: 1 }
   - { name: tokens, limits: [1000/min], cost: tokens }
+  - { name: pages, when: { kind: scan }, limits: [1000/min], cost: pages }
   - { name: images, domain: other, limits: [10/min], cost: images }
 ";
 
@@ -85,13 +86,15 @@ fn misspelt_cost_of_settlement_is_warned_about_once() {
 
 #[test]
 fn settled_cost_without_name_is_warned_about_once() {
+    let costs = Descriptor::new([("kind", "scan")]).with_cost("tokens", 50).with_cost("pages", 5);
+    let request = Request::new("default", costs);
     let lines = log_of(|gate| {
         for _ in 0..3 {
-            gate.settle(&gate.check(&request("tokens")), 10);
+            gate.settle(&gate.check(&request), 10);
         }
     });
     assert_eq!(lines.len(), 1, "{lines:#?}");
-    assert!(lines[0].contains(r#"charged="tokens""#), "{}", lines[0]);
+    assert!(lines[0].contains(r#"charged="pages, tokens""#), "{}", lines[0]);
 }
 
 #[test]

@@ -106,12 +106,13 @@ async fn domain_without_rules_is_warned_about() {
     });
 }
 
-/// Starts a server with a limit of ten tokens per minute, whose requests have this settlement.
+/// Starts a server with a limit of ten tokens and of ten images per minute, whose requests have this settlement.
 async fn serve_with_settlement(
     fixture: &StoreFixture<impl Store>,
     settlement: Settlement,
 ) -> TestClient {
-    let gate = fixture.gate("rules: [{ name: tokens, limits: [10/min], cost: tokens }]");
+    let rules = "{ name: tokens, limits: [10/min], cost: tokens }, { name: images, limits: [10/min], cost: images }";
+    let gate = fixture.gate(&format!("rules: [{rules}]"));
     let layer = RateLimitLayer::new(gate, Attributes::new()).settle(move |_| settlement);
     serve(hello_router().layer(layer)).await
 }
@@ -121,7 +122,7 @@ async fn settlement_without_effect_is_warned_about_once() {
     for (settlement, parts) in [
         (Settlement::Report { cost: "token", units: 50 }, [r#"cost="token""#, "no rule"]),
         (Settlement::NamedCost { cost: "token", units: 50 }, [r#"cost="token""#, "no rule"]),
-        (Settlement::Cost(50), ["without a name", r#"charged="tokens""#]),
+        (Settlement::Cost(50), ["without a name", r#"charged="images, tokens""#]),
     ] {
         with_both_stores!(|fixture| {
             let log = Log::new();
