@@ -63,8 +63,8 @@ pub trait Transport: Send + 'static {
     /// Peers without an address are ignored.
     fn set_peers(&mut self, peers: &[NodeInfo]);
 
-    /// Connects to an address once, so that this node and the node there meet. Does not wait: [`TransportEvent::NodeIntroduced`]
-    /// follows if the connection and the handshake succeed.
+    /// Connects to an address once, so that this node and the node there meet. Does not wait:
+    /// [`TransportEvent::NodeIntroduced`] follows if the connection and the handshake succeed.
     fn introduce(&mut self, address: SocketAddr);
 
     /// Sends a frame to a peer without waiting. The frame is dropped if the link is down, the frame is too long, or the

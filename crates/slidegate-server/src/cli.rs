@@ -64,9 +64,9 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Convert files of Envoy's reference rate limit server, or of nginx (--from nginx), to a policy
     ///
-    /// For the reference server, prints the policy that `serve --ratelimit-config` enforces. If there is any error, or a
-    /// setting that a policy cannot express, prints all of them with their locations and exits with 1. For nginx, prints
-    /// what it does not convert above the policy.
+    /// For the reference server, prints the policy that `serve --ratelimit-config` enforces. If there is any error, or
+    /// a setting that a policy cannot express, prints all of them with their locations and exits with 1. For nginx, the
+    /// comments above the policy list the directives that were not converted.
     Convert(ConvertArgs),
     /// Write the Lua scripts of the Redis store, for programs in other languages
     ///

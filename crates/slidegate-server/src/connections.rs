@@ -66,7 +66,7 @@ pub struct Connections<P> {
     tls: Option<ListenerTls>,
     slots: Arc<Semaphore>,
     /// The connections of each address; `None` if the listener evicts its oldest connection instead.
-    shares: Option<ConnectionsPerAddress>,
+    per_address: Option<ConnectionsPerAddress>,
     share_log: LogThrottle,
     bounds: ClientBounds,
     draining: CancellationToken,
@@ -93,7 +93,7 @@ impl<P: Protocol> Connections<P> {
             threads,
             tls,
             slots: Arc::new(Semaphore::new(max_connections(bounds))),
-            shares: Some(ConnectionsPerAddress::new(bounds.max_connections_per_address())),
+            per_address: Some(ConnectionsPerAddress::new(bounds.max_connections_per_address())),
             share_log: LogThrottle::new(1, Duration::from_secs(60)),
             bounds,
             draining: CancellationToken::new(),
@@ -103,14 +103,14 @@ impl<P: Protocol> Connections<P> {
     /// Makes the listener evict its oldest connection if the maximum number of connections is open, so that idle
     /// connections do not delay a new one. Suits listeners whose connections are short.
     pub fn with_eviction(self) -> Self {
-        Self { shares: None, ..self }
+        Self { per_address: None, ..self }
     }
 
     /// Accepts connections until the process ends. Connections above the maximum number wait in the operating system's
     /// queue of the listener: a delay is better for a client than a rejection.
     pub async fn accept_connections(&self, listener: &ListenSocket) -> Infallible {
-        let mut open = self.shares.is_none().then(OpenConnections::default);
-        let shares = self.shares.as_ref().filter(|_| listener.has_client_addresses());
+        let mut open = self.per_address.is_none().then(OpenConnections::default);
+        let per_address = self.per_address.as_ref().filter(|_| listener.has_client_addresses());
         loop {
             if let Some(open) = open.as_mut().filter(|_| self.slots.available_permits() == 0) {
                 open.evict_oldest();
@@ -119,7 +119,7 @@ impl<P: Protocol> Connections<P> {
             let listener_slot = Arc::clone(&self.slots).acquire_owned().await.ok();
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    let Ok(address_slot) = self.occupy_address_slot(shares, peer.ip()) else {
+                    let Ok(address_slot) = self.occupy_address_slot(per_address, peer.ip()) else {
                         continue;
                     };
                     let slot = ConnectionSlot { _address: address_slot, _listener: listener_slot };
@@ -141,12 +141,12 @@ impl<P: Protocol> Connections<P> {
     /// most once a minute.
     fn occupy_address_slot(
         &self,
-        shares: Option<&ConnectionsPerAddress>,
+        per_address: Option<&ConnectionsPerAddress>,
         address: IpAddr,
     ) -> Result<Option<AddressSlot>, AddressLimitError> {
-        let Some(shares) = shares else { return Ok(None) };
-        if let Some(share) = shares.try_occupy(address) {
-            return Ok(Some(share));
+        let Some(per_address) = per_address else { return Ok(None) };
+        if let Some(slot) = per_address.try_occupy(address) {
+            return Ok(Some(slot));
         }
         if let Some(unlogged) = self.share_log.try_acquire(WallClock.now()) {
             let max = self.bounds.max_connections_per_address();

@@ -59,8 +59,8 @@ impl Demand {
         &mut self.clients[client_index as usize]
     }
 
-    /// Returns the maximum number of requests of each client in any window of length [`WINDOW_LENGTHS_US`]`[window_index]`, in
-    /// ascending order.
+    /// Returns the maximum number of requests of each client in any window of length
+    /// [`WINDOW_LENGTHS_US`]`[window_index]`, in ascending order.
     pub fn peaks(&self, window_index: usize) -> Vec<u32> {
         let mut peaks: Vec<u32> =
             self.clients.iter().map(|client| client.peaks[window_index]).collect();

@@ -10,7 +10,8 @@ pub enum Settlement {
     /// Reverts the charge.
     Revert,
     /// Corrects the charge to the actual cost in units, even if this cost exceeds the maximum of a limit. Further
-    /// requests are then denied until enough units have left the window.
+    /// requests are then denied until enough units have left the window. If rules have charged costs of several names, use
+    /// [`NamedCost`](Self::NamedCost).
     Cost(u64),
     /// Corrects the charges of a [named cost](crate::Attributes::named_cost) to the actual cost in units, even if it
     /// exceeds the maximum of a limit. Charges of other costs stay. A layer over a limiter keeps the charge.

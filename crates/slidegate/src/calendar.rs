@@ -94,9 +94,9 @@ impl TryFrom<CalendarFields> for Calendar {
     }
 }
 
-/// The parameters by which a calendar divides time into periods, and the period of its last decision. There is one value of a
-/// few hundred bytes per combination of period, time zone, first day of the week and start. It is never freed. Only policies
-/// and code create values, so requests cannot grow the memory.
+/// The parameters by which a calendar divides time into periods, and the period of its last decision. There is one
+/// value of a few hundred bytes per combination of period, time zone, first day of the week and start. It is never
+/// freed. Only policies and code create values, so requests cannot grow the memory.
 struct CalendarRules {
     period: Period,
     week_start: Weekday,

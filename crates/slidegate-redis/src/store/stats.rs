@@ -12,8 +12,8 @@ use tokio::time::Instant;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// Number of calls of Redis, including calls that an open circuit breaker rejected. Denials of the denial cache are not
-    /// included, except in [`charge_many_async`].
+    /// Number of calls of Redis, including calls that an open circuit breaker rejected. Denials of the denial cache are
+    /// not included, except in [`charge_many_async`].
     ///
     /// [`charge_many_async`]: slidegate::Store::charge_many_async
     pub calls: u64,

@@ -21,11 +21,13 @@ pub struct ConvertArgs {
     from: Format,
 
     /// Algorithm of the limits of a reference server: sliding_window (default), sliding_log, sliding_buckets,
-    /// sliding_counter, token_bucket, or fixed_window, whose windows are aligned to the clock, as in the reference server
+    /// sliding_counter, token_bucket, or fixed_window, whose windows are aligned to the clock, as in the reference
+    /// server
     #[arg(long, value_name = "ALGORITHM", value_parser = parse_algorithm)]
     ratelimit_algorithm: Option<Algorithm>,
 
-    /// Files to convert, or directories with files of a reference server (*.yaml, *.yml); with --from nginx, `-` is the standard input
+    /// Files to convert, or directories with files of a reference server (*.yaml, *.yml); with --from nginx, `-` is the
+    /// standard input
     #[arg(required = true, value_name = "DIR|FILE")]
     files: Vec<PathBuf>,
 }

@@ -242,8 +242,8 @@ fn warn_if_domain_has_no_rules(policy: &Policy, domain: &str) {
     }
 }
 
-/// Prints a warning if no rule applied to any line of the logs. The rules come from a file of Envoy's reference rate limit
-/// server, so they apply only to descriptors with certain keys.
+/// Prints a warning if no rule applied to any line of the logs. The rules come from a file of Envoy's reference rate
+/// limit server, so they apply only to descriptors with certain keys.
 fn warn_if_no_rule_applied(domain: &str, stats: &ReplayStats) {
     let applied = stats.rules.iter().any(|rule| rule.counts.requests > 0);
     if stats.counts.requests > 0 && !applied {

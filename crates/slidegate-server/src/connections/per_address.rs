@@ -69,25 +69,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_have_separate_shares() {
-        let shares = ConnectionsPerAddress::new(2);
+    fn connections_are_counted_per_network() {
+        let connections = ConnectionsPerAddress::new(2);
         let [one, same_network, other] =
             ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"].map(|text| text.parse().unwrap());
-        let first = shares.try_occupy(one).unwrap();
-        let _second = shares.try_occupy(same_network).unwrap();
-        assert!(shares.try_occupy(one).is_none());
-        let _other = shares.try_occupy(other).unwrap();
+        let first = connections.try_occupy(one).unwrap();
+        let _second = connections.try_occupy(same_network).unwrap();
+        assert!(connections.try_occupy(one).is_none());
+        let _other = connections.try_occupy(other).unwrap();
         drop(first);
-        assert!(shares.try_occupy(one).is_some());
+        assert!(connections.try_occupy(one).is_some());
     }
 
     #[test]
     fn closed_connections_leave_no_entry() {
-        let shares = ConnectionsPerAddress::new(1);
+        let connections = ConnectionsPerAddress::new(1);
         let [mapped, plain] = ["::ffff:192.0.2.7", "192.0.2.7"].map(|text| text.parse().unwrap());
-        let connection = shares.try_occupy(mapped).unwrap();
-        assert!(shares.try_occupy(plain).is_none());
-        drop(connection);
-        assert!(shares.open.lock().is_empty());
+        let slot = connections.try_occupy(mapped).unwrap();
+        assert!(connections.try_occupy(plain).is_none());
+        drop(slot);
+        assert!(connections.open.lock().is_empty());
     }
 }

@@ -105,7 +105,8 @@ impl RuleUse {
         }
     }
 
-    /// Returns the rules that have not applied, in domains that have had at least [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests.
+    /// Returns the rules that have not applied, in domains that have had at least [`MIN_REQUESTS_TO_REPORT_UNUSED`]
+    /// requests.
     pub fn unused_rules(&self) -> Vec<UnusedRule> {
         let unused = self.unused().filter_map(|rule| {
             let domain = self.domains.get(rule.domain).filter(|domain| domain.is_watched())?;
@@ -125,14 +126,16 @@ impl RuleUse {
         domains.map(|(domain, count)| (&*domain.name, if domain.is_watched() { count } else { 0 }))
     }
 
-    /// Returns the rules that have not applied, also in domains with fewer than [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests.
+    /// Returns the rules that have not applied, also in domains with fewer than [`MIN_REQUESTS_TO_REPORT_UNUSED`]
+    /// requests.
     fn unused(&self) -> impl Iterator<Item = &WatchedRule> {
         self.rules.iter().filter(|rule| !rule.has_applied.load(Ordering::Relaxed))
     }
 }
 
 impl RequestsOfDomain {
-    /// Returns `true` if the domain has had [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests, so that its unused rules are reported.
+    /// Returns `true` if the domain has had [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests, so that its unused rules are
+    /// reported.
     fn is_watched(&self) -> bool {
         self.requests.load(Ordering::Relaxed) >= MIN_REQUESTS_TO_REPORT_UNUSED
     }

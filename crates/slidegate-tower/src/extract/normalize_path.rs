@@ -22,9 +22,9 @@ pub fn normalize_path(uri: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns whether servers read the path of a request target in different ways: it has a segment `.` or `..`, and slashes
-/// that some servers decode or merge before they remove these segments. `/a//../login` is `/a/login` according to RFC 3986,
-/// and `/login` for nginx.
+/// Returns whether servers read the path of a request target in different ways: it has a segment `.` or `..`, and
+/// slashes that some servers decode or merge before they remove these segments. `/a//../login` is `/a/login` according
+/// to RFC 3986, and `/login` for nginx.
 ///
 /// Such paths are best rejected: a client could use them to evade the limit of a route. Browsers and most other clients
 /// send no path with `.` or `..`.

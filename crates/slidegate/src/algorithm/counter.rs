@@ -9,9 +9,10 @@ use crate::quota::MAX_SMALL_UNITS;
 
 /// An algorithm with a quota: pure arithmetic over the state of one key.
 ///
-/// A new key has the default state. If `now` is before the key's last charge, the time of the last charge is used instead,
-/// because threads and machines read their clocks at slightly different times. The durations in an outcome are nevertheless
-/// measured from `now`. If a state [is ahead](Self::is_ahead_of_clock), the caller must set it back first: [`state_at`](Self::state_at).
+/// A new key has the default state. If `now` is before the key's last charge, the time of the last charge is used
+/// instead, because threads and machines read their clocks at slightly different times. The durations in an outcome are
+/// nevertheless measured from `now`. If a state [is ahead](Self::is_ahead_of_clock), the caller must set it back first:
+/// [`state_at`](Self::state_at).
 pub trait Counter: Copy {
     /// The state of one key.
     type State: Clone + fmt::Debug + Default + HeapSize + PartialEq + Send + 'static;
@@ -54,12 +55,14 @@ pub trait Counter: Copy {
     /// are fewer. The number of free units grows by exactly the number of subtracted units.
     fn refund(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
-    /// Returns whether the last charge is more than a second after `now`: the clock has stepped back since, or it was ahead
-    /// for a while. Without [`set_state_back_to`](Self::set_state_back_to), the units would be in use until the clock has caught up.
+    /// Returns whether the last charge is more than a second after `now`: the clock has stepped back since, or it was
+    /// ahead for a while. Without [`set_state_back_to`](Self::set_state_back_to), the units would be in use until the
+    /// clock has caught up.
     fn is_ahead_of_clock(&self, state: &Self::State, now: Timestamp) -> bool;
 
-    /// Moves a state that [is ahead](Self::is_ahead_of_clock) to `now`: the units that were in use at its last charge are in use as
-    /// if they had been charged at `now`. So no unit is lost, and none is in use for longer than after a charge.
+    /// Moves a state that [is ahead](Self::is_ahead_of_clock) to `now`: the units that were in use at its last charge
+    /// are in use as if they had been charged at `now`. So no unit is lost, and none is in use for longer than after a
+    /// charge.
     fn set_state_back_to(&self, state: &mut Self::State, now: Timestamp);
 
     /// Returns the state of a key, which is first set back if it is ahead. A store calls this before all other methods but

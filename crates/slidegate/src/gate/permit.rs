@@ -132,8 +132,8 @@ impl<'g, S: Store> PermitGuard<'g, S> {
         Self { gate: GateRef::Borrowed(gate), decision, permit }
     }
 
-    /// Converts to a guard that owns a reference to its gate, for a task or the body of a response. `gate` is the gate that
-    /// returned the guard.
+    /// Converts to a guard that owns a reference to its gate, for a task or the body of a response. `gate` is the gate
+    /// that returned the guard.
     pub fn into_owned(mut self, gate: Arc<Gate<S>>) -> PermitGuard<'static, S> {
         let (decision, permit) = (self.decision.clone(), self.permit.take());
         PermitGuard { gate: GateRef::Shared(gate), decision, permit }

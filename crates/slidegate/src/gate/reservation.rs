@@ -93,8 +93,8 @@ impl<'g, S: Store> Reservation<'g, S> {
         Self { gate: GateRef::Borrowed(gate), decision, call, is_reverted_on_drop }
     }
 
-    /// Converts to a reservation that owns a reference to its gate, for a task or the body of a response. `gate` is the gate
-    /// that returned the reservation.
+    /// Converts to a reservation that owns a reference to its gate, for a task or the body of a response. `gate` is the
+    /// gate that returned the reservation.
     ///
     /// ```
     /// use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};

@@ -109,8 +109,8 @@ pub(crate) struct QueuePlace<'q> {
     ticket: Option<Ticket>,
     /// The bytes of the request, which the call keeps while it waits.
     request_bytes: usize,
-    /// The value of [`WaitQueues::free_events`] before the call was first decided. If it has changed, the call is decided
-    /// again.
+    /// The value of [`WaitQueues::free_events`] before the call was first decided. If it has changed, the call is
+    /// decided again.
     free_events_before: u64,
 }
 

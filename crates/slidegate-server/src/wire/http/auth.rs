@@ -44,7 +44,7 @@ impl<'r> ForwardAuthRequest<'r> {
         let query = ForwardAuthQuery::parse(&head.uri)?;
         let forwarded = proxy_trust.read_forwarded_request(&head.headers, peer.ip(), policy)?;
         if has_ambiguous_path(&head.headers) {
-            let problem = "the path has a segment `.` or `..` beside `//`, `%2F`, `%5C` or a backslash, so servers read it in different ways; send the path without `.` and `..`";
+            let problem = "the path has a segment `.` or `..`, and also `//`, `%2F`, `%5C` or a backslash, so servers read it in different ways; send the path without `.` and `..`";
             return Err(HttpProblem::bad_request(problem));
         }
         Ok(Self { query, forwarded })

@@ -18,8 +18,8 @@ pub(super) struct LargeLog {
 }
 
 impl LargeLog {
-    /// Creates a log. The first entry has no charges before `oldest_entry_start_tick`, and `span` is the [`NewestEntry::span`] of the
-    /// last one.
+    /// Creates a log. The first entry has no charges before `oldest_entry_start_tick`, and `span` is the
+    /// [`NewestEntry::span`] of the last one.
     pub(super) fn boxed(
         entries: &[Entry],
         (oldest_entry_start_tick, span): (u64, u32),

@@ -78,8 +78,8 @@ pub(super) struct RingMut<'s> {
 
 impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
     /// Creates a ring of entries, of which there must be at least two, and at most one more than there are `slots`. The
-    /// first entry has no charges before `oldest_entry_start_tick`, and `span` is the [`NewestEntry::span`] of the last one. The entries
-    /// must have at most [`MAX_RING_UNITS`].
+    /// first entry has no charges before `oldest_entry_start_tick`, and `span` is the [`NewestEntry::span`] of the last
+    /// one. The entries must have at most [`MAX_RING_UNITS`].
     pub(super) fn boxed(
         log: &[Entry],
         (oldest_entry_start_tick, span): (u64, u32),

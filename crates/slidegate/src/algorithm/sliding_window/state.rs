@@ -112,8 +112,8 @@ impl State {
         Self(Log::One { tick_high, tick_middle, tick_low: tick as u32, units, span })
     }
 
-    /// Returns the log of these entries. The first one has no charges before `oldest_entry_start_tick`, and `span` is the
-    /// [`NewestEntry::span`] of the last one.
+    /// Returns the log of these entries. The first one has no charges before `oldest_entry_start_tick`, and `span` is
+    /// the [`NewestEntry::span`] of the last one.
     fn from_entries(entries: &[Entry], oldest_entry_start_tick: u64, span: u32) -> Self {
         let bounds = (oldest_entry_start_tick, span);
         let empty = PackedEntry::default();

@@ -100,8 +100,8 @@ impl Shard {
         C::table(self).find(fingerprint)
     }
 
-    /// Sets back the state in a slot if it [is ahead](Counter::is_ahead_of_clock). Returns the bytes by which its heap allocations
-    /// have grown. `coarse` converts its expiry to coarse time.
+    /// Sets back the state in a slot if it [is ahead](Counter::is_ahead_of_clock). Returns the bytes by which its heap
+    /// allocations have grown. `coarse` converts its expiry to coarse time.
     #[inline]
     pub(super) fn set_back_if_ahead<C: HasStateTable>(
         &mut self,
@@ -162,8 +162,9 @@ impl Shard {
         })
     }
 
-    /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome of
-    /// the hit as an error. Returns `None` if there is no such key, or if its state [is ahead](Counter::is_ahead_of_clock).
+    /// Charges the state of a key as [`charge`](Self::charge) does if `cost` units fit; otherwise returns the outcome
+    /// of the hit as an error. Returns `None` if there is no such key, or if its state [is
+    /// ahead](Counter::is_ahead_of_clock).
     #[inline]
     pub(super) fn charge_if_fits<C: HasStateTable>(
         &mut self,
