@@ -67,11 +67,11 @@ fn check_decision(gate: &Gate<MemoryStore<ManualClock>>, request: &Request<'_>) 
     let hits: Vec<_> = matched.hits().collect();
     for hit in &hits {
         assert!(!hit.key.to_string().is_empty());
-        let identity = hit.key.identity().to_string();
-        assert_eq!(identity.matches(['{', '}']).count(), 2, "{identity}");
-        let split = hit.key.redis().and_then(|settings| settings.split_into());
-        assert_eq!(hit.key.part().is_some(), split.is_some(), "{identity}");
-        assert_eq!(hit.key.share().is_some(), split.is_some(), "{identity}");
+        let values_text = hit.key.values_text().to_string();
+        assert_eq!(values_text.matches(['{', '}']).count(), 2, "{values_text}");
+        let split = hit.key.redis_options().and_then(|settings| settings.split_into());
+        assert_eq!(hit.key.sub_key_index().is_some(), split.is_some(), "{values_text}");
+        assert_eq!(hit.key.limit_share().is_some(), split.is_some(), "{values_text}");
     }
     let result = gate.check_matched(&matched);
     assert_eq!(result.limits().count(), hits.len());

@@ -16,7 +16,7 @@ use slidegate_cluster::message::{
 use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replication::{OutboundFrame, ReplicationEngine, Settings};
-use slidegate_cluster::transport::MAX_FRAME;
+use slidegate_cluster::transport::MAX_FRAME_BYTES;
 
 const LOCAL_NODE: Incarnation = Incarnation(1);
 
@@ -149,7 +149,7 @@ fn check_updates(frame: &UpdateFrame, now: Timestamp) {
 /// Checks that frames that the engine sends are valid messages, and that their receivers are other nodes.
 fn check_outbound(frames: &[OutboundFrame]) {
     for (to, frame) in frames {
-        assert!(*to != LOCAL_NODE && frame.len() <= MAX_FRAME);
+        assert!(*to != LOCAL_NODE && frame.len() <= MAX_FRAME_BYTES);
         assert!(decode(frame.clone()).is_ok(), "an invalid frame was sent");
     }
 }

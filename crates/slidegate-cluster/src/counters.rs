@@ -83,8 +83,8 @@ impl fmt::Debug for Counters {
 struct CounterLocation {
     shard: usize,
     fingerprint: u64,
-    /// Phase of the key at the time of the decision, in microseconds: an offset that is added to the time of the node. See
-    /// [`Limit::phase_us`].
+    /// Phase of the key at the time of the decision, in microseconds: an offset that is added to the time of the node.
+    /// See [`Limit::phase_us`].
     phase_us: u64,
     counter: AnyAdditive,
 }
@@ -180,7 +180,7 @@ impl Counters {
     #[inline(always)]
     pub(crate) fn counter_fingerprint(&self, hit: &Hit<'_>) -> u64 {
         // The fingerprint is never 0, because nodes ignore updates of the key 0.
-        hit.key.fingerprint(&self.secret, hit.limit.cluster_shape()).max(1)
+        hit.key.fingerprint(&self.secret, hit.limit.cluster_counter_shape()).max(1)
     }
 
     /// Returns the location of the counter of each hit.
@@ -241,7 +241,7 @@ impl Counters {
         let first = self.next_pruned_shard.fetch_add(SHARDS_PER_PRUNE_CALL, Ordering::Relaxed);
         let expiry_cutoff = self.cutoff_for_expiry_on_all_nodes(now);
         for index in first..first + SHARDS_PER_PRUNE_CALL {
-            let shard = &mut *self.shards[index % self.shards.count()].shard.lock();
+            let shard = &mut *self.shards[index % self.shards.shard_count()].shard.lock();
             shard.replicas.remove_expired(expiry_cutoff);
             self.update_replica_bytes(shard);
             self.shards.sweep(shard, now);

@@ -32,7 +32,7 @@ pub const DEFAULT_CERTIFICATE_NAME: &str = "slidegate-cluster";
 pub const MAX_SHARED_KEYS: usize = 2;
 
 /// The protocol inside TLS, selected by ALPN. Nodes with different protocols do not connect.
-const PROTOCOL: &[u8] = b"slidegate-cluster/2";
+const ALPN_PROTOCOL: &[u8] = b"slidegate-cluster/2";
 
 /// The text of the shared key of nodes without credentials, which listen on loopback only. It is publicly known.
 const LOOPBACK_KEY: &str = "slidegate: a cluster on loopback without a key of its own";
@@ -138,7 +138,7 @@ impl Credentials {
     }
 
     /// Returns the shared key; `None` if there are two, or certificates.
-    pub(crate) fn only_key(&self) -> Option<&str> {
+    pub(crate) fn single_shared_key(&self) -> Option<&str> {
         match self {
             Self::Keys(keys) => <&[String; 1]>::try_from(&keys[..]).ok().map(|[key]| &**key),
             Self::Certificates(_) => None,
@@ -230,12 +230,12 @@ impl NodeTls {
             .map_err(unusable)?;
         // Disables resumption, because a resumed session would not verify the certificate again.
         server.send_tls13_tickets = 0;
-        server.alpn_protocols = vec![PROTOCOL.to_vec()];
+        server.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
         let mut client = client_config(roots, provider, chain, key).map_err(unusable)?;
         client.resumption = Resumption::disabled();
         // Disables SNI: each node has only one certificate, and the name would be sent in clear text.
         client.enable_sni = false;
-        client.alpn_protocols = vec![PROTOCOL.to_vec()];
+        client.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
         Ok(Self { client: Arc::new(client), server: Arc::new(server), name: server_name })
     }
 

@@ -14,7 +14,7 @@ pub(crate) struct HitOptions {
 impl HitOptions {
     #[inline]
     pub(crate) fn new(hit: &Hit<'_>) -> Self {
-        let options = hit.key.cluster().copied().unwrap_or_default();
+        let options = hit.key.cluster_options().copied().unwrap_or_default();
         Self {
             max_unsynced: options.max_unsynced().map(NonZeroU64::get),
             on_partition: options.on_partition(),

@@ -72,4 +72,4 @@ pub use transport::RejectReason;
 /// Runs the Rust example of the README as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct ReadmeDoctests;

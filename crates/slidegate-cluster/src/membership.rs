@@ -22,7 +22,7 @@ use slidegate::Timestamp;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::clock_limit::{ClockLimit, clock_offset_us};
+use crate::clock_limit::{ClockSkewLimit, clock_offset_us};
 use crate::message::{MAX_MEMBERS, MemberEntry};
 use crate::node_info::NodeInfo;
 use crate::pn_counter::Incarnation;
@@ -39,17 +39,17 @@ pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for which a silent or departed node is remembered. Nodes that are disconnected for longer find each other
 /// again through their seeds. With a longer time, the old incarnations of a node that restarts repeatedly could fill
 /// the lists.
-const RETENTION_TIME: Duration = Duration::from_secs(600);
+const SILENT_NODE_RETENTION_TIME: Duration = Duration::from_secs(600);
 
 /// Maximum number of known nodes, including silent and departed ones.
 const MAX_KNOWN_NODES: usize = 2 * MAX_MEMBERS;
 
 /// Time for which a newer incarnation of a name keeps its place after it became silent, although an older one is live.
 /// Otherwise a late heartbeat of a node that was replaced would remove its successor.
-const DISPUTE_TIME: Duration = Duration::from_secs(10);
+const NEWER_INCARNATION_GRACE_TIME: Duration = Duration::from_secs(10);
 
 /// Number of messages from which a clock is measured. The message with the shortest delay counts.
-const CLOCK_SAMPLES: usize = 4;
+const CLOCK_SAMPLES_PER_NODE: usize = 4;
 
 /// Minimum time between two warnings about the clock of a member.
 const CLOCK_WARNING_INTERVAL: Duration = Duration::from_secs(60);
@@ -69,8 +69,8 @@ pub struct MembershipView {
 }
 
 impl MembershipView {
-    /// Returns `true` if this node and the live nodes are more than the skewed nodes, or exactly as many and one of them
-    /// has the smallest name.
+    /// Returns `true` if this node and the live nodes are more than the skewed nodes, or exactly as many and one of
+    /// them has the smallest name.
     pub(crate) fn live_nodes_are_majority(&self, own: &NodeInfo) -> bool {
         let live = || self.live.iter().chain([own]).map(|node| &node.name);
         match live().count().cmp(&self.skewed.len()) {
@@ -85,7 +85,7 @@ impl MembershipView {
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Maximum difference between the clocks of two nodes.
-    pub clock_limit: ClockLimit,
+    pub clock_limit: ClockSkewLimit,
     /// Time without a new heartbeat after which a member is silent: several times the interval at which
     /// [`Membership::next_member_list`] is called.
     pub silence_timeout: Duration,
@@ -137,8 +137,8 @@ impl KnownNode {
         }
     }
 
-    fn is_forgotten(&self, now: Instant) -> bool {
-        now.duration_since(self.heartbeat_at) >= RETENTION_TIME
+    fn is_retention_expired(&self, now: Instant) -> bool {
+        now.duration_since(self.heartbeat_at) >= SILENT_NODE_RETENTION_TIME
     }
 }
 
@@ -184,15 +184,15 @@ impl Membership {
         }
         let Some(sender) = self.nodes.get_mut(&from) else { return };
         sender.received_at = Some(now);
-        sender.clock_samples.truncate(CLOCK_SAMPLES - 1);
+        sender.clock_samples.truncate(CLOCK_SAMPLES_PER_NODE - 1);
         sender.clock_samples.push_front(clock_offset_us(sent_at, wall_time));
         let indirect = entries.iter().filter(|entry| !entry.is_direct && !entry.has_left);
         sender.indirect = indirect.map(|entry| entry.node.incarnation).collect();
         self.warn_about_clock(from, now);
     }
 
-    /// Returns the entry of another node. If the node is new, adds it with the given newest heartbeat and its time. Returns
-    /// `None` for this node, and if too many nodes are known.
+    /// Returns the entry of another node. If the node is new, adds it with the given newest heartbeat and its time.
+    /// Returns `None` for this node, and if too many nodes are known.
     fn get_or_add(
         &mut self,
         node: &NodeInfo,
@@ -225,7 +225,7 @@ impl Membership {
         let is_due = known
             .clock_warned_at
             .is_none_or(|warned_at| now.duration_since(warned_at) >= CLOCK_WARNING_INTERVAL);
-        if self.settings.clock_limit.contains(offset_us) || !is_due {
+        if self.settings.clock_limit.allows_offset(offset_us) || !is_due {
             return;
         }
         known.clock_warned_at = Some(now);
@@ -241,7 +241,7 @@ impl Membership {
     /// of the other nodes. Forgets nodes that have been silent for a long time.
     pub fn next_member_list(&mut self, now: Instant) -> Vec<MemberEntry> {
         self.heartbeat += 1;
-        self.nodes.retain(|_, known| !known.is_forgotten(now));
+        self.nodes.retain(|_, known| !known.is_retention_expired(now));
         self.list(now)
     }
 
@@ -300,7 +300,7 @@ impl Membership {
         let mut view = MembershipView::default();
         for (name, mut incarnations) in by_name {
             incarnations.sort_by_key(|known| (self.is_alive(known, now), known.node.incarnation));
-            if is_disputed(&incarnations) {
+            if must_keep_newer_incarnation(&incarnations) {
                 continue;
             }
             let is_own_name = name == self.own.name;
@@ -309,7 +309,7 @@ impl Membership {
             match current {
                 Some(current) if current.has_left => view.left.push(current.node.incarnation),
                 Some(current) if !self.is_alive(current, now) => {}
-                Some(current) if self.is_skewed(current, now) => {
+                Some(current) if self.has_skewed_clock(current, now) => {
                     view.skewed.push(current.node.clone());
                 }
                 Some(current) => view.live.push(current.node.clone()),
@@ -324,9 +324,9 @@ impl Membership {
         view
     }
 
-    fn is_skewed(&self, known: &KnownNode, now: Instant) -> bool {
+    fn has_skewed_clock(&self, known: &KnownNode, now: Instant) -> bool {
         let offset_us = self.clock_offset_us(known.node.incarnation, now);
-        offset_us.is_some_and(|offset_us| !self.settings.clock_limit.contains(offset_us))
+        offset_us.is_some_and(|offset_us| !self.settings.clock_limit.allows_offset(offset_us))
     }
 
     /// Returns `true` if `known` is a running node with the same name as this node that was started after this node.
@@ -349,11 +349,11 @@ impl Membership {
 
 /// Returns `true` if the last of the incarnations of a name must not replace the others yet, because a newer one has
 /// become silent only recently.
-fn is_disputed(incarnations: &[&KnownNode]) -> bool {
+fn must_keep_newer_incarnation(incarnations: &[&KnownNode]) -> bool {
     let Some((current, others)) = incarnations.split_last() else { return false };
     others.iter().any(|other| {
         other.node.incarnation > current.node.incarnation
             && !other.has_left
-            && current.heartbeat_at < other.heartbeat_at + DISPUTE_TIME
+            && current.heartbeat_at < other.heartbeat_at + NEWER_INCARNATION_GRACE_TIME
     })
 }

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::node_info::{MAX_NAME_BYTES, NodeInfo};
 use crate::pn_counter::{CounterUpdate, Incarnation};
-use crate::transport::MAX_FRAME;
+use crate::transport::MAX_FRAME_BYTES;
 
 pub use updates::FrameBodyBuilder;
 
@@ -348,7 +348,7 @@ impl FrameBody {
     pub fn to_frame(&self, position: Position, now: Timestamp) -> Bytes {
         let updates = wire::Updates { position: position.into(), body: self.0.clone() };
         let frame = encode(wire::MessageKind::Updates(updates), now);
-        debug_assert!(frame.len() <= MAX_FRAME, "{} bytes", frame.len());
+        debug_assert!(frame.len() <= MAX_FRAME_BYTES, "{} bytes", frame.len());
         frame
     }
 }

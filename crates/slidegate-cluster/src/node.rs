@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::clock_limit::ClockLimit;
+use crate::clock_limit::ClockSkewLimit;
 use crate::counters::{CounterSettings, Counters};
 use crate::credentials::{
     Certificates, Credentials, CredentialsError, NodeTls, derive_fingerprint_secret,
@@ -26,7 +26,7 @@ use crate::pn_counter::Incarnation;
 use crate::replication::{self, ReplicationEngine};
 use crate::store::{ClusterStore, ReplicationHandle};
 use crate::transport::RejectCounters;
-use crate::transport::tcp::{TcpTransport, Timing, TlsHandle};
+use crate::transport::tcp::{TcpTransport, TlsHandle, TransportTiming};
 
 use driver::{LeaveRequest, NodeDriver};
 
@@ -158,7 +158,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
             tls,
             local_node.clone(),
             reject_counters.clone(),
-            Timing::default(),
+            TransportTiming::default(),
         )
         .map_err(listen_error)?;
         let tls = transport.tls_handle();
@@ -200,14 +200,14 @@ impl<C: Clock> ClusterStore<C> {
         self.node().map(|node| node.status.load())
     }
 
-    /// Returns the name of a background task that has ended although the node has not left the cluster, most likely by a
-    /// panic. The node then decides alone. Returns `None` if there is none.
+    /// Returns the name of a background task that has ended although the node has not left the cluster, most likely by
+    /// a panic. The node then decides alone. Returns `None` if there is none.
     pub fn ended_task(&self) -> Option<&'static str> {
         self.node().and_then(NodeHandle::ended_task)
     }
 
-    /// Uses other certificates for new connections. Open connections stay. Does nothing if the store was created without
-    /// a node.
+    /// Uses other certificates for new connections. Open connections stay. Does nothing if the store was created
+    /// without a node.
     ///
     /// # Errors
     /// Returns the reason why the certificates cannot be used. The node then keeps its certificates.
@@ -265,7 +265,7 @@ fn fingerprint_secret(
     settings: &ClusterSettings,
     credentials: &Credentials,
 ) -> Result<[u8; 16], StartError> {
-    let secret = settings.secret.as_deref().or_else(|| credentials.only_key());
+    let secret = settings.secret.as_deref().or_else(|| credentials.single_shared_key());
     Ok(derive_fingerprint_secret(secret.ok_or(StartError::NoSecret)?)?)
 }
 
@@ -278,7 +278,7 @@ fn new_counters(
     let settings = CounterSettings {
         incarnation,
         secret: secret.into(),
-        max_clock_skew_us: ClockLimit::new(settings.max_clock_skew).max_difference_us(),
+        max_clock_skew_us: ClockSkewLimit::new(settings.max_clock_skew).max_clock_difference_us(),
         sync_interval: settings.sync_interval,
         max_keys: settings.max_keys,
         max_memory: settings.max_memory,
@@ -288,7 +288,7 @@ fn new_counters(
 
 fn membership_settings(settings: &ClusterSettings) -> membership::Settings {
     membership::Settings {
-        clock_limit: ClockLimit::new(settings.max_clock_skew),
+        clock_limit: ClockSkewLimit::new(settings.max_clock_skew),
         silence_timeout: SILENCE_TIMEOUT,
     }
 }
@@ -296,7 +296,7 @@ fn membership_settings(settings: &ClusterSettings) -> membership::Settings {
 fn engine_settings(settings: &ClusterSettings) -> replication::Settings {
     replication::Settings {
         interval: settings.sync_interval,
-        clock_limit: ClockLimit::new(settings.max_clock_skew),
+        clock_limit: ClockSkewLimit::new(settings.max_clock_skew),
         ..replication::Settings::default()
     }
 }

@@ -10,8 +10,8 @@
 mod merge;
 
 use slidegate::Timestamp;
-use slidegate::algorithm::{Additive, BucketLayout};
-use slidegate::store::allocated_bytes;
+use slidegate::algorithm::{AdditiveCounter, BucketLayout};
+use slidegate::store::allocator_block_bytes;
 use smallvec::SmallVec;
 
 use crate::overshoot::BucketOvershoot;
@@ -88,7 +88,11 @@ impl KeyReplica {
 
     /// Finds the units that were charged to `state` since the previous comparison with this replica, and adds them to
     /// the counters of this node.
-    pub(crate) fn record_charged_units<C: Additive>(&mut self, counter: C, state: &C::State) {
+    pub(crate) fn record_charged_units<C: AdditiveCounter>(
+        &mut self,
+        counter: C,
+        state: &C::State,
+    ) {
         counter.visit_units(state, |bucket, units| {
             let recorded_units = self.recorded_units(bucket);
             if units > recorded_units {
@@ -108,14 +112,18 @@ impl KeyReplica {
 
     /// Records the current units of `state`. A later comparison of the state with this record finds the units that were
     /// charged or removed after this call.
-    fn update_recorded_units<C: Additive>(&mut self, counter: C, state: &C::State) {
+    fn update_recorded_units<C: AdditiveCounter>(&mut self, counter: C, state: &C::State) {
         self.recorded_units.clear();
         counter.visit_units(state, |bucket, units| self.recorded_units.push((bucket, units)));
     }
 
     /// Returns a new state that contains the units of all counters. All charges to the previous state must be recorded
     /// before this call.
-    pub(crate) fn rebuild_state<C: Additive>(&mut self, counter: C, last: Timestamp) -> C::State {
+    pub(crate) fn rebuild_state<C: AdditiveCounter>(
+        &mut self,
+        counter: C,
+        last: Timestamp,
+    ) -> C::State {
         let current_bucket = counter.layout().bucket(last);
         let sums = self.units_by_bucket();
         let units = |is_unexpired: &dyn Fn(u64) -> bool| {
@@ -214,12 +222,16 @@ impl KeyReplica {
             0
         };
         let remote = self.remote.capacity() * size_of::<RemoteBucketCounter>();
-        [local, recorded_units, remote].map(allocated_bytes).iter().sum()
+        [local, recorded_units, remote].map(allocator_block_bytes).iter().sum()
     }
 
     /// Finds the units that were removed from `state` since the previous comparison with this replica, and removes them
     /// from the counters. All earlier charges to the state must be recorded before this call.
-    pub(crate) fn record_removed_units<C: Additive>(&mut self, counter: C, state: &C::State) {
+    pub(crate) fn record_removed_units<C: AdditiveCounter>(
+        &mut self,
+        counter: C,
+        state: &C::State,
+    ) {
         for (bucket, recorded_units) in self.recorded_units.clone() {
             let units = counter.units(state, bucket);
             if units < recorded_units {
@@ -324,7 +336,7 @@ impl KeyReplica {
 
     /// Calls `visit` for all unexpired counters of this node if a counter of the key was sent after `flush` or has
     /// unsent changes.
-    pub(crate) fn visit_changed_since(
+    pub(crate) fn visit_counters_changed_since(
         &self,
         local_incarnation: Incarnation,
         flush: FlushSeq,
@@ -385,7 +397,8 @@ impl KeyReplica {
 }
 
 impl RemoteBucketCounter {
-    /// Returns `true` if this node has removed units, for example by a refund, and has not yet sent that to the other nodes.
+    /// Returns `true` if this node has removed units, for example by a refund, and has not yet sent that to the other
+    /// nodes.
     fn has_unsent_removed_units(&self) -> bool {
         self.units.removed > self.known_removed
     }

@@ -23,7 +23,7 @@ pub trait ReplicatedCounters: Send + Sync {
     /// sent in a later flush, or may not have been sent yet. Also visits counters of other incarnations. If
     /// `include_remote` is `true`, visits all of them; otherwise, only counters from which a node may have
     /// removed units that it has not charged itself.
-    fn visit_changed_since(
+    fn visit_counters_changed_since(
         &self,
         flush: FlushSeq,
         include_remote: bool,
@@ -33,7 +33,7 @@ pub trait ReplicatedCounters: Send + Sync {
 
     /// Calls `visit` for each unexpired counter of one incarnation, and for counters of any other incarnation from
     /// which a node may have removed units that it has not charged itself.
-    fn visit_incarnation(
+    fn visit_counters_of_incarnation(
         &self,
         incarnation: Incarnation,
         now: Timestamp,

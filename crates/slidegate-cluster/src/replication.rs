@@ -44,17 +44,17 @@
 //!    member.
 //!
 //! A node counts in its windows only charges whose time is near its own clock, so acknowledgements are worth nothing if
-//! the clocks differ too much. Each frame carries the clock of its sender. An acknowledgement whose clock is outside the
-//! limit is not applied, so a node charges at most C units as soon as its clock differs. Both nodes then treat each other
-//! as silent, and the node that is outside of the majority keeps to C. While its clock was ahead, it has lost counters that
-//! expired too early. After its clock was set back, it requests the full state of each member, and applies no
-//! acknowledgement of a member before.
+//! the clocks differ too much. Each frame carries the clock of its sender. An acknowledgement whose clock is outside
+//! the limit is not applied, so a node charges at most C units as soon as its clock differs. Both nodes then treat each
+//! other as silent, and the node that is outside of the majority keeps to C. While its clock was ahead, it has lost
+//! counters that expired too early. After its clock was set back, it requests the full state of each member, and
+//! applies no acknowledgement of a member before.
 //!
 //! The failure detector must report a member as silent only if no member that this node can reach sees it.
 //! [`membership`](crate::membership) has this property, since members forward the heartbeats of other members. A member
-//! that is seen only through others stays required, and those others relay its counters. A node that finds no other node for
-//! [`Settings::join_timeout`] starts a new cluster. If an unreachable cluster exists, both count separately until they
-//! meet.
+//! that is seen only through others stays required, and those others relay its counters. A node that finds no other
+//! node for [`Settings::join_timeout`] starts a new cluster. If an unreachable cluster exists, both count separately
+//! until they meet.
 
 mod broadcast;
 mod incoming;
@@ -76,7 +76,7 @@ use crate::node_info::NodeInfo;
 use crate::pn_counter::{CounterUpdate, Incarnation};
 use crate::progress::{MemberProgress, Progress, SharedReplicationProgress};
 use crate::replicated_counters::{FlushSeq, ReplicatedCounters};
-use crate::transport::MAX_FRAME;
+use crate::transport::MAX_FRAME_BYTES;
 
 pub use settings::Settings;
 pub use status::{EngineStatus, FrameTraffic, Liveness, PeerStatus};
@@ -148,7 +148,7 @@ impl ReplicationEngine {
         progress: Arc<SharedReplicationProgress>,
         now: Timestamp,
     ) -> Self {
-        let min_bytes = settings.interval_bytes.max(2 * MAX_FRAME);
+        let min_bytes = settings.interval_bytes.max(2 * MAX_FRAME_BYTES);
         let settings = Settings { interval_bytes: min_bytes, ..settings };
         let mut engine = Self {
             local_node,
@@ -230,14 +230,14 @@ impl ReplicationEngine {
         }
         self.request_full_state_if_clock_was_set_back(now);
         if let Some(peer) = self.peers.get_mut(&from) {
-            peer.record_received(bytes);
+            peer.record_received_frame(bytes);
         }
         match received.message {
             Some(Message::Updates(frame)) => self.on_updates_received(counters, from, frame, now),
             // The clocks differ too much, so the sender may not count the charges of this node in the same windows. Its
             // acknowledgement is ignored.
             Some(Message::Ack(_))
-                if !self.settings.clock_limit.contains_time(received.sent_at, now) => {}
+                if !self.settings.clock_limit.allows_send_time(received.sent_at, now) => {}
             Some(Message::Ack(ack)) => self.on_ack_received(from, ack, now),
             Some(Message::FullStateRequest { after_epoch }) => {
                 let peer = self.peers.get_mut(&from);
@@ -271,10 +271,10 @@ impl ReplicationEngine {
         updates.retain(|update| !self.settings.is_timestamp_too_far_in_future(update, now));
         let rejected = (received - updates.len()) as u64;
         counters.merge(&updates, now);
-        // Updates of this node's own charges contain removals by other nodes, and charges that this node has lost because
-        // its clock was ahead for a while. This node sends the merged counters itself.
+        // Updates of this node's own charges contain removals by other nodes, and charges that this node has lost
+        // because its clock was ahead for a while. This node sends the merged counters itself.
         updates.retain(|update| update.incarnation != self.local_node.incarnation);
-        self.record_lifetimes(&updates);
+        self.update_longest_lifetime(&updates);
         let Some(peer) = self.peers.get_mut(&from) else {
             return self.schedule_updates_to_forward(from, &updates);
         };
@@ -330,15 +330,16 @@ impl ReplicationEngine {
     /// Requests the full state of all members if the clock was set back by more than the limit. While it was ahead,
     /// counters have expired too early.
     fn request_full_state_if_clock_was_set_back(&mut self, now: Timestamp) {
-        let max_difference = Duration::from_micros(self.settings.clock_limit.max_difference_us());
+        let max_difference =
+            Duration::from_micros(self.settings.clock_limit.max_clock_difference_us());
         if now.after(max_difference) < self.last_time {
-            self.peers.values_mut().for_each(PeerState::on_counters_lost);
+            self.peers.values_mut().for_each(PeerState::on_local_counters_lost);
         }
         self.last_time = now;
     }
 
-    fn record_lifetimes(&mut self, updates: &[CounterUpdate]) {
-        let lifetimes = updates.iter().map(|update| update.layout.lifetime_us());
+    fn update_longest_lifetime(&mut self, updates: &[CounterUpdate]) {
+        let lifetimes = updates.iter().map(|update| update.layout.unit_lifetime_us());
         self.longest_lifetime_us = self.longest_lifetime_us.max(lifetimes.max().unwrap_or(0));
     }
 
@@ -385,7 +386,7 @@ impl ReplicationEngine {
             nodes: if self.is_joining { nodes.max(2) } else { nodes },
             majority_since: self.majority_since,
             is_joining: self.is_joining,
-            max_clock_skew_us: self.settings.clock_limit.max_difference_us(),
+            max_clock_skew_us: self.settings.clock_limit.max_clock_difference_us(),
         };
         if **self.progress.load() != progress {
             self.progress.store(Arc::new(progress));

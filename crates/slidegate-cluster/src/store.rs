@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use slidegate::clock::Clock;
 use slidegate::store::{
-    Adjustment, Asynchronous, CallIdentity, CallRecordTable, CallSettlement, ChargeResult,
-    CounterId, DEFAULT_MAX_CALL_RECORDS, Edit, Hit, OnceResult, Outcomes, Receipt, SettleResult,
+    Adjustment, Asynchronous, CallIdentity, CallRecordTable, CallSettlement, ChargeOnceResult,
+    ChargeResult, CounterId, DEFAULT_MAX_CALL_RECORDS, Edit, Hit, Outcomes, Receipt, SettleResult,
     max_call_record_bytes,
 };
 use slidegate::{Limit, Store, StoreError, Timestamp};
@@ -65,13 +65,13 @@ impl ReplicationHandle {
     }
 
     /// Notifies waiting requests that other nodes have acknowledged more flushes.
-    pub fn notify_progress(&self) {
+    pub fn notify_flush_acknowledged(&self) {
         self.progress.send_modify(|count| *count += 1);
     }
 }
 
-/// A store in the memory of one node that replicates its counters to the other nodes of a cluster. Clones share the node
-/// and its counters.
+/// A store in the memory of one node that replicates its counters to the other nodes of a cluster. Clones share the
+/// node and its counters.
 ///
 /// The store supports the algorithms `sliding_window`, `sliding_buckets`, `sliding_counter` and `fixed_window`. Other
 /// algorithms return [`StoreError::Unsupported`]; `docs/explanation/cluster.md` explains the reason.
@@ -114,9 +114,9 @@ impl<C: Clock> ClusterStore<C> {
         }
     }
 
-    /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default. They take
-    /// at most a quarter of the [memory limit](Counters::max_memory). Each node remembers only the calls that it has
-    /// admitted itself.
+    /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default. They
+    /// take at most a quarter of the [memory limit](Counters::max_memory). Each node remembers only the calls that it
+    /// has admitted itself.
     #[must_use]
     pub fn with_max_call_records(self, max_records: usize) -> Self {
         let max_record_bytes = max_call_record_bytes(self.counters.max_memory());
@@ -124,7 +124,7 @@ impl<C: Clock> ClusterStore<C> {
     }
 
     /// Returns the records of idempotent calls and of settled reservations.
-    pub fn call_records(&self) -> &CallRecordTable {
+    pub fn call_record_table(&self) -> &CallRecordTable {
         &self.calls
     }
 
@@ -147,7 +147,7 @@ impl<C: Clock> ClusterStore<C> {
     }
 
     /// Counts the memory of the records of calls against the memory limit.
-    fn count_memory_of_calls(&self, now: Timestamp) {
+    fn count_call_record_memory(&self, now: Timestamp) {
         self.counters.set_call_record_bytes(self.calls.memory_bytes(), now);
     }
 
@@ -157,7 +157,7 @@ impl<C: Clock> ClusterStore<C> {
         hits: &[Hit<'_>],
         cap_policy: MaxUnsyncedAction,
     ) -> Result<ChargeAttempt, StoreError> {
-        let attempt = self.counters.charge_call(hits, self.clock.now(), cap_policy)?;
+        let attempt = self.counters.try_charge_request(hits, self.clock.now(), cap_policy)?;
         if let ChargeAttempt::Decided(result) = &attempt
             && !self.counters.progress().has_no_peers()
             && charged_nearly_used_limit(hits, result)
@@ -198,7 +198,7 @@ impl<C: Clock> ClusterStore<C> {
     }
 
     /// Decides a request. If it must wait for other nodes, waits until the deadline.
-    async fn charge_until(
+    async fn charge_before_deadline(
         &self,
         hits: &[Hit<'_>],
         deadline: impl FnOnce() -> Instant,
@@ -215,18 +215,18 @@ impl<C: Clock> ClusterStore<C> {
 
 /// A call with an id that is being decided. If it is dropped before it has a result, because the caller has cancelled
 /// the request, a repetition is decided again.
-struct PendingCall<'c, C: Clock> {
+struct PendingIdempotentCall<'c, C: Clock> {
     store: &'c ClusterStore<C>,
     hits: &'c [Hit<'c>],
     identity: &'c CallIdentity,
     result: Option<ChargeResult>,
 }
 
-impl<C: Clock> Drop for PendingCall<'_, C> {
+impl<C: Clock> Drop for PendingIdempotentCall<'_, C> {
     fn drop(&mut self) {
         let now = self.store.clock.now();
-        self.store.calls.finish(self.identity, self.hits, self.result.as_ref(), now);
-        self.store.count_memory_of_calls(now);
+        self.store.calls.finish_call(self.identity, self.hits, self.result.as_ref(), now);
+        self.store.count_call_record_memory(now);
     }
 }
 
@@ -254,7 +254,7 @@ impl<C: Clock> Store for ClusterStore<C> {
     }
 
     async fn charge_async(&self, hits: &[Hit<'_>]) -> Result<ChargeResult, StoreError> {
-        self.charge_until(hits, || Instant::now() + self.sync_wait).await
+        self.charge_before_deadline(hits, || Instant::now() + self.sync_wait).await
     }
 
     /// Decides the calls one after another, with one common deadline for all waits.
@@ -265,7 +265,7 @@ impl<C: Clock> Store for ClusterStore<C> {
         let deadline = Instant::now() + self.sync_wait;
         let mut results = Vec::with_capacity(calls.len());
         for hits in calls {
-            results.push(self.charge_until(hits, || deadline).await?);
+            results.push(self.charge_before_deadline(hits, || deadline).await?);
         }
         Ok(results)
     }
@@ -275,14 +275,14 @@ impl<C: Clock> Store for ClusterStore<C> {
         &self,
         hits: &[Hit<'_>],
         identity: &CallIdentity,
-    ) -> Result<OnceResult, StoreError> {
-        if let Some(found) = self.calls.begin(identity, hits, self.clock.now()) {
+    ) -> Result<ChargeOnceResult, StoreError> {
+        if let Some(found) = self.calls.begin_call(identity, hits, self.clock.now()) {
             return Ok(found);
         }
-        let mut pending = PendingCall { store: self, hits, identity, result: None };
+        let mut pending = PendingIdempotentCall { store: self, hits, identity, result: None };
         let result = self.charge_async(hits).await?;
         pending.result = Some(result.clone());
-        Ok(OnceResult::Decided(result))
+        Ok(ChargeOnceResult::Decided(result))
     }
 
     async fn settle_async(&self, settlement: &CallSettlement) -> Result<SettleResult, StoreError> {
@@ -293,10 +293,13 @@ impl<C: Clock> Store for ClusterStore<C> {
             for charge in &settlement.added {
                 // The charge never waits for other nodes, because a reported hit never denies.
                 let hit = charge.reported_hit();
-                added = self.counters.charge_call(&[hit], now, MaxUnsyncedAction::Deny).map(drop);
+                added = self
+                    .counters
+                    .try_charge_request(&[hit], now, MaxUnsyncedAction::Deny)
+                    .map(drop);
             }
         });
-        self.count_memory_of_calls(now);
+        self.count_call_record_memory(now);
         added.map(|()| result)
     }
 
@@ -317,7 +320,11 @@ impl<C: Clock> Store for ClusterStore<C> {
         self.counters.revert(receipt.charges_to_revert(adjustment), now);
         for charge in receipt.additional_charges(adjustment) {
             // The charge never waits for other nodes, because a reported hit never denies.
-            self.counters.charge_call(&[charge.reported_hit()], now, MaxUnsyncedAction::Deny)?;
+            self.counters.try_charge_request(
+                &[charge.reported_hit()],
+                now,
+                MaxUnsyncedAction::Deny,
+            )?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use crate::pn_counter::Incarnation;
 pub use rejection::{RejectCounters, RejectReason};
 
 /// Maximum size of a frame, in bytes.
-pub const MAX_FRAME: usize = 64 * 1024;
+pub const MAX_FRAME_BYTES: usize = 64 * 1024;
 
 /// An event of a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ pub struct LinkTraffic {
     pub dropped_frames: u64,
 }
 
-/// A transport of frames of up to [`MAX_FRAME`] bytes. The order of frames between two nodes is preserved only within
-/// one link, such as a TCP connection.
+/// A transport of frames of up to [`MAX_FRAME_BYTES`] bytes. The order of frames between two nodes is preserved only
+/// within one link, such as a TCP connection.
 pub trait Transport: Send + 'static {
     /// Replaces the set of peers to which links are kept. Links from this node to all other nodes are closed, without a
     /// [`TransportEvent::LinkDown`] or any later link event. Frames that removed peers have sent may still arrive.
@@ -65,7 +65,7 @@ pub trait Transport: Send + 'static {
 
     /// Connects to an address once, so that this node and the node there meet. Does not wait:
     /// [`TransportEvent::NodeIntroduced`] follows if the connection and the handshake succeed.
-    fn introduce(&mut self, address: SocketAddr);
+    fn introduce_local_node(&mut self, address: SocketAddr);
 
     /// Sends a frame to a peer without waiting. The frame is dropped if the link is down, the frame is too long, or the
     /// queue is full.

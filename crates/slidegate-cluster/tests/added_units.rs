@@ -63,7 +63,7 @@ impl TestNode {
     fn charge(&self, now: Timestamp) -> Option<u64> {
         let values = ["a".into()];
         let hit = Hit::new(Key::new(&self.scope, &values), &self.limit, 1);
-        match self.counters.charge_call(&[hit], now, MaxUnsyncedAction::Deny).unwrap() {
+        match self.counters.try_charge_request(&[hit], now, MaxUnsyncedAction::Deny).unwrap() {
             ChargeAttempt::Decided(result) => {
                 result.allowed.then(|| result.outcomes[0].remaining())
             }

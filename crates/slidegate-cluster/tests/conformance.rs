@@ -10,8 +10,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use slidegate::clock::Clock;
 use slidegate::store::{
-    Adjustment, Asynchronous, CallIdentity, CallSettlement, ChargeResult, CounterId, Edit, Hit,
-    Key, OnceResult, Outcomes, Receipt, Scope, SettleResult,
+    Adjustment, Asynchronous, CallIdentity, CallSettlement, ChargeOnceResult, ChargeResult,
+    CounterId, Edit, Hit, Key, Outcomes, Receipt, Scope, SettleResult,
 };
 use slidegate::testkit::conformance::run_trace;
 use slidegate::testkit::{block_on, properties};
@@ -102,7 +102,7 @@ impl<S: Store> Store for SlidingWindowStore<S> {
         &self,
         hits: &[Hit<'_>],
         identity: &CallIdentity,
-    ) -> Result<OnceResult, StoreError> {
+    ) -> Result<ChargeOnceResult, StoreError> {
         let limits = self.limits(hits);
         self.store.charge_once_async(&with_limits(hits, &limits), identity).await
     }
@@ -261,7 +261,7 @@ impl SynchronizedNodes {
 
     /// Decides a request on one node, and returns the result.
     fn take(&self, node: usize, hits: &[Hit<'_>], now: Timestamp) -> ChargeResult {
-        match self.nodes[node].charge_call(hits, now, MaxUnsyncedAction::Wait).unwrap() {
+        match self.nodes[node].try_charge_request(hits, now, MaxUnsyncedAction::Wait).unwrap() {
             ChargeAttempt::Decided(result) => result,
             ChargeAttempt::Unsynced => panic!("unsynced although all charges are acknowledged"),
         }
@@ -313,10 +313,10 @@ fn synchronized_nodes_conform_to_single_store_model() {
                     let required = rng.u64(..4);
                     let all = [
                         hit,
-                        hit.observed(),
+                        hit.in_observe_mode(),
                         hit.reported(),
                         hit.charged_always(),
-                        hit.joint(),
+                        hit.with_joint_veto(),
                         hit.with_required(required),
                     ];
                     let hit = all[rng.usize(..all.len())];

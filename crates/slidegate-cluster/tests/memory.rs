@@ -49,7 +49,7 @@ fn charge(counters: &Counters, limit: &Limit, number: u64) {
     run_with_hit_of_test_key(limit, number, |hit| {
         assert!(
             counters
-                .charge_call(std::slice::from_ref(hit), test_time(), MaxUnsyncedAction::Deny)
+                .try_charge_request(std::slice::from_ref(hit), test_time(), MaxUnsyncedAction::Deny)
                 .is_ok()
         );
     });
@@ -92,8 +92,8 @@ fn new_keys_respect_memory_limit_without_evicting_denied_keys()
     Ok(())
 }
 
-/// The counter time of a calendar limit is years ahead of the clock. Its counters are nevertheless removed soon after the
-/// end of their period, and not before.
+/// The counter time of a calendar limit is years ahead of the clock. Its counters are nevertheless removed soon after
+/// the end of their period, and not before.
 #[test]
 fn counters_of_ended_period_are_removed() -> Result<(), Box<dyn std::error::Error>> {
     for (period, longest_delay_days) in
@@ -172,7 +172,7 @@ fn records_of_calls_take_quarter_of_memory() -> Result<(), Box<dyn std::error::E
         let (id, ttl) = (CallId::from_bytes(number.to_be_bytes()), Duration::from_secs(600));
         let identity = CallIdentity { id, request_digest: 0, ttl };
         block_on(store.charge_once_async(&hits, &identity))?;
-        let record_bytes = store.call_records().memory_bytes();
+        let record_bytes = store.call_record_table().memory_bytes();
         peak_record_bytes = peak_record_bytes.max(record_bytes);
         peak_bytes = peak_bytes.max(counters.memory_bytes() + record_bytes);
     }

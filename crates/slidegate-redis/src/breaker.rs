@@ -10,9 +10,9 @@
 //!     └──────────────────────────────────── it succeeds ────────────────┘
 //! ```
 //!
-//! Each change of state begins a new epoch, and epochs are numbered. A [`CallPass`] has the epoch in which its call
-//! began. If the epoch has changed when the result of the call is reported, the breaker ignores the result. So late
-//! results neither open nor close the breaker.
+//! Each change of state begins a new epoch, and epochs are numbered. A [`BreakerCallPass`] has the epoch in which its
+//! call began. If the epoch has changed when the result of the call is reported, the breaker ignores the result. So
+//! late results neither open nor close the breaker.
 
 mod settings;
 
@@ -35,10 +35,10 @@ const FAILURE_WINDOW_US: u64 = 1_000_000;
 #[must_use = "the result of the call must be reported"]
 pub enum BreakerDecision {
     /// Closed: make the call.
-    Call(CallPass),
+    Call(BreakerCallPass),
     /// Probing: make the call, which tests whether the server works again. All other calls are rejected until its
     /// result is reported.
-    Probe(CallPass),
+    Probe(BreakerCallPass),
     /// Open: do not make the call, and fail immediately.
     Reject,
 }
@@ -46,14 +46,14 @@ pub enum BreakerDecision {
 /// A permission for one call, to be passed back with the result of the call. If a pass is dropped, its call counts
 /// neither as a success nor as a failure.
 #[derive(Debug, PartialEq, Eq)]
-pub struct CallPass {
+pub struct BreakerCallPass {
     /// The epoch of the breaker when the call began.
     epoch: u64,
 }
 
 /// A change of state of the breaker, which the caller logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateChange {
+pub enum BreakerStateChange {
     /// The breaker opened: calls are rejected until a probe succeeds.
     Opened(OpenReason),
     /// The breaker closed: calls are allowed again.
@@ -112,7 +112,7 @@ impl Breaker {
     }
 
     /// Returns `true` if a call would be rejected now. Does not change the state.
-    pub fn rejects(&self, now: Timestamp) -> bool {
+    pub fn would_reject_call(&self, now: Timestamp) -> bool {
         self.decide_without_probe(now) == Some(BreakerDecision::Reject)
     }
 
@@ -122,8 +122,12 @@ impl Breaker {
     }
 
     /// Records that a call got a valid response. Returns the change of state if the breaker closes, otherwise `None`.
-    pub fn record_success(&self, pass: CallPass, now: Timestamp) -> Option<StateChange> {
-        if !self.is_current_pass(&pass) {
+    pub fn record_success(
+        &self,
+        pass: BreakerCallPass,
+        now: Timestamp,
+    ) -> Option<BreakerStateChange> {
+        if !self.is_pass_of_current_epoch(&pass) {
             return None;
         }
         if !is_closed_in_epoch(pass.epoch) {
@@ -134,8 +138,12 @@ impl Breaker {
     }
 
     /// Records that a call got no valid response. Returns the change of state if the breaker opens, otherwise `None`.
-    pub fn record_failure(&self, pass: CallPass, now: Timestamp) -> Option<StateChange> {
-        if !self.is_current_pass(&pass) {
+    pub fn record_failure(
+        &self,
+        pass: BreakerCallPass,
+        now: Timestamp,
+    ) -> Option<BreakerStateChange> {
+        if !self.is_pass_of_current_epoch(&pass) {
             return None;
         }
         if !is_closed_in_epoch(pass.epoch) {
@@ -146,9 +154,9 @@ impl Breaker {
         self.open_after_failure(&pass, reason, now)
     }
 
-    /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced. The
-    /// result of a probe that is in flight is ignored, because its connection has been lost. Has no effect while the
-    /// breaker is closed.
+    /// Allows a probe immediately and resets the backoff, because the server is reachable again or has been replaced.
+    /// The result of a probe that is in flight is ignored, because its connection has been lost. Has no effect while
+    /// the breaker is closed.
     pub fn allow_probe(&self, now: Timestamp) {
         let mut outage = self.lock_outage_state();
         if self.is_open() {
@@ -165,7 +173,7 @@ impl Breaker {
     }
 
     /// Returns `true` if the breaker is still in the epoch in which the call of this pass began.
-    fn is_current_pass(&self, pass: &CallPass) -> bool {
+    fn is_pass_of_current_epoch(&self, pass: &BreakerCallPass) -> bool {
         self.epoch.load(Ordering::Acquire) == pass.epoch
     }
 
@@ -174,7 +182,7 @@ impl Breaker {
     fn decide_without_probe(&self, now: Timestamp) -> Option<BreakerDecision> {
         let epoch = self.epoch.load(Ordering::Acquire);
         if is_closed_in_epoch(epoch) {
-            return Some(BreakerDecision::Call(CallPass { epoch }));
+            return Some(BreakerDecision::Call(BreakerCallPass { epoch }));
         }
         let rejects_until = self.rejects_until.load(Ordering::Acquire);
         (now.as_micros() < rejects_until).then_some(BreakerDecision::Reject)
@@ -190,30 +198,30 @@ impl Breaker {
         }
         // If the result of this probe is never reported, another probe is allowed after this timeout.
         self.reject_calls_until(now.after(self.settings.probe_timeout));
-        BreakerDecision::Probe(CallPass { epoch: self.advance_epoch(2) })
+        BreakerDecision::Probe(BreakerCallPass { epoch: self.advance_epoch(2) })
     }
 
     /// Opens the breaker after a failed call. Returns `None` if the epoch of the call has ended.
     fn open_after_failure(
         &self,
-        pass: &CallPass,
+        pass: &BreakerCallPass,
         reason: OpenReason,
         now: Timestamp,
-    ) -> Option<StateChange> {
+    ) -> Option<BreakerStateChange> {
         let mut outage = self.lock_outage_state();
-        if !self.is_current_pass(pass) {
+        if !self.is_pass_of_current_epoch(pass) {
             return None;
         }
         *outage = OutageState { opened_at: now, backoff: self.settings.initial_backoff };
         self.start_backoff(&mut outage, now);
         self.advance_epoch(1);
-        Some(StateChange::Opened(reason))
+        Some(BreakerStateChange::Opened(reason))
     }
 
     /// Doubles the backoff after a failed probe.
-    fn extend_backoff(&self, pass: &CallPass, now: Timestamp) {
+    fn extend_backoff(&self, pass: &BreakerCallPass, now: Timestamp) {
         let mut outage = self.lock_outage_state();
-        if self.is_current_pass(pass) {
+        if self.is_pass_of_current_epoch(pass) {
             outage.backoff = outage.backoff.saturating_mul(2);
             self.start_backoff(&mut outage, now);
             self.advance_epoch(2);
@@ -221,15 +229,19 @@ impl Breaker {
     }
 
     /// Closes the breaker after a successful probe. Returns `None` if the epoch of the probe has ended.
-    fn close_after_probe(&self, pass: &CallPass, now: Timestamp) -> Option<StateChange> {
+    fn close_after_probe(
+        &self,
+        pass: &BreakerCallPass,
+        now: Timestamp,
+    ) -> Option<BreakerStateChange> {
         let outage = self.lock_outage_state();
-        if !self.is_current_pass(pass) {
+        if !self.is_pass_of_current_epoch(pass) {
             return None;
         }
         self.tracker.clear_results();
         self.advance_epoch(1);
         let after = now.as_micros().saturating_sub(outage.opened_at.as_micros());
-        Some(StateChange::Closed { after: Duration::from_micros(after) })
+        Some(BreakerStateChange::Closed { after: Duration::from_micros(after) })
     }
 
     /// Starts a random backoff between half of the upper bound and the bound, so that instances that saw the same
@@ -261,8 +273,8 @@ fn is_closed_in_epoch(epoch: u64) -> bool {
     epoch.is_multiple_of(2)
 }
 
-/// The results of calls while a breaker is closed: the consecutive failures, and the calls and failed calls in the current
-/// window of one second. Lock-free: threads that report concurrently do not wait for each other.
+/// The results of calls while a breaker is closed: the consecutive failures, and the calls and failed calls in the
+/// current window of one second. Lock-free: threads that report concurrently do not wait for each other.
 #[derive(Debug, Default)]
 struct FailureTracker {
     /// Failures since the last success.
@@ -366,7 +378,7 @@ impl WindowCallCounts {
     }
 }
 
-impl fmt::Display for StateChange {
+impl fmt::Display for BreakerStateChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Opened(OpenReason::ConsecutiveFailures(failed)) => {

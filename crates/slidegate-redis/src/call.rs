@@ -10,7 +10,7 @@ use slidegate::store::{ChargeWhen, Veto};
 use smallvec::SmallVec;
 
 use crate::failure::Failure;
-use crate::group::GroupRequests;
+use crate::group::SameLimitsGroup;
 use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
 use crate::script::{AlgorithmSet, Script, Scripts, StatePlace, algorithm_number, state_place};
 use crate::script_request::{KeyedHit, ScriptMode, ScriptRequest};
@@ -21,14 +21,14 @@ pub const MAX_ENCODED_COST: u64 = MAX_UNITS + 1;
 
 /// Format code in the header of a request in a batch call: several requests follow, which each charge one unit of the
 /// same limit.
-const FORMAT_CODE_SINGLE_UNIT_REQUESTS: u8 = 0;
+const REQUEST_FORMAT_SINGLE_UNIT: u8 = 0;
 /// Format code in the header of a request in a batch call: one request follows, with only enforced hits. Each of these
 /// hits can deny the request alone, is charged only if the request is admitted, and has its own slot in a shared Redis
 /// value.
-const FORMAT_CODE_ONLY_ENFORCED_HITS: u8 = 1;
+const REQUEST_FORMAT_ENFORCED_HITS: u8 = 1;
 /// Format code in the header of a request in a batch call: one request follows, with any hits, for example hits that
 /// never deny the request.
-const FORMAT_CODE_ANY_HITS: u8 = 2;
+const REQUEST_FORMAT_ANY_HITS: u8 = 2;
 
 /// A call of a script: the script, the Redis keys and the encoded argument.
 #[derive(Debug)]
@@ -73,8 +73,8 @@ pub trait ScriptOperation {
         expiry_margin_s: u32,
     ) -> ScriptCall<'s, '_>;
 
-    /// Returns `true` if a repetition of the operation has no further effect, so that it can be sent again if its connection
-    /// is lost and Redis may have received it.
+    /// Returns `true` if a repetition of the operation has no further effect, so that it can be sent again if its
+    /// connection is lost and Redis may have received it.
     fn is_repeatable(&self) -> bool {
         false
     }
@@ -130,9 +130,9 @@ impl ScriptOperation for DecideBatch<'_> {
 /// The operation that tests whether a server executes scripts. It uses no key. In contrast to `PING`, it needs no other
 /// access rights than a decision.
 #[derive(Debug)]
-pub struct Probe;
+pub struct ScriptProbe;
 
-impl ScriptOperation for Probe {
+impl ScriptOperation for ScriptProbe {
     type Reply = ();
 
     fn call<'s>(&self, scripts: &'s Scripts, _: Option<Timestamp>, _: u32) -> ScriptCall<'s, '_> {
@@ -160,7 +160,7 @@ pub fn build_decide_call<'s, 'k>(
         [request] if request.hits.len() == 1 => {
             build_single_hit_call(scripts, now, expiry_margin_s, request.mode, &request.hits[0])
         }
-        _ => GroupRequests::new(requests).map_or_else(
+        _ => SameLimitsGroup::new(requests).map_or_else(
             || build_batch_call(scripts, now, expiry_margin_s, requests),
             |group| group.build_call(scripts, now, expiry_margin_s),
         ),
@@ -198,7 +198,7 @@ pub fn build_single_hit_call<'s, 'k>(
     if hit.required != hit.cost.max(1) || params.max_debt != 0 {
         push_doubles(&mut argument, encode_required_units_and_max_debt(hit));
     }
-    let script = scripts.single(&hit.limit.algorithm());
+    let script = scripts.decide_single_hit(&hit.limit.algorithm());
     ScriptCall { script, keys: RedisKeys::from_slice(&[&hit.key]), argument }
 }
 
@@ -263,7 +263,7 @@ pub fn build_batch_call<'s, 'k>(
         );
     }
     argument.extend(bytes);
-    ScriptCall { script: scripts.batch(algorithms), keys, argument }
+    ScriptCall { script: scripts.decide_batch(algorithms), keys, argument }
 }
 
 /// The index of each Redis key in the list of keys of a call, from 1.
@@ -293,9 +293,9 @@ impl<'k> EncodedBatchBody<'k> {
         }
         self.unit_run = None;
         let format_code = if request.has_enforced_hits_in_distinct_slots() {
-            FORMAT_CODE_ONLY_ENFORCED_HITS
+            REQUEST_FORMAT_ENFORCED_HITS
         } else {
-            FORMAT_CODE_ANY_HITS
+            REQUEST_FORMAT_ANY_HITS
         };
         self.push_request_header(format_code, request.hits.len() as u16, request.mode as u16);
         for hit in &request.hits {
@@ -319,7 +319,7 @@ impl<'k> EncodedBatchBody<'k> {
             }
             _ => {
                 self.unit_run = Some((self.bytes.len(), limit, 1));
-                self.push_request_header(FORMAT_CODE_SINGLE_UNIT_REQUESTS, 1, limit);
+                self.push_request_header(REQUEST_FORMAT_SINGLE_UNIT, 1, limit);
             }
         }
         self.bytes.extend(key_index.to_le_bytes());
@@ -347,9 +347,10 @@ impl<'k> EncodedBatchBody<'k> {
     }
 }
 
-/// Encodes in a number when a hit denies its request and when the hit is charged. The number is the code of the veto, plus 4
-/// times the code of the charge condition. 16 is added if the hit, without other hits in its request, would be charged even
-/// above the limit. For a hit that blocks its key, 32 is added if calls extend the block, and 64 times the number of limits.
+/// Encodes in a number when a hit denies its request and when the hit is charged. The number is the code of the veto,
+/// plus 4 times the code of the charge condition. 16 is added if the hit, without other hits in its request, would be
+/// charged even above the limit. For a hit that blocks its key, 32 is added if calls extend the block, and 64 times the
+/// number of limits.
 fn encode_veto_and_charge_conditions(hit: &KeyedHit) -> u16 {
     let veto = match hit.veto {
         Veto::Alone => 0,

@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use slidegate::Timestamp;
 use slidegate::clock::{Clock, WallClock};
-use slidegate::store::{CallIdentity, Charge, Hit, OnceResult, SettleResult, Veto, digest_hits};
+use slidegate::store::{
+    CallIdentity, Charge, ChargeOnceResult, Hit, SettleResult, Veto, digest_hits,
+};
 
 use crate::call::{
     RedisKeys, ScriptCall, ScriptOperation, build_batch_call, build_single_hit_call,
     encode_time_or_redis_clock,
 };
-use crate::group::GroupRequests;
+use crate::group::SameLimitsGroup;
 use crate::maintenance_op::build_revert_call;
 use crate::reply::{DecodeError, HIT_REPLY_BYTES, ScriptReply};
 use crate::script::{AlgorithmSet, Scripts};
@@ -158,14 +160,15 @@ impl ScriptOperation for ChargeOnceCall {
 
 impl ChargeOnceReply {
     /// Converts the reply into the result of the store. `hits` are the hits of the request.
-    pub fn into_result(self, hits: &[KeyedHit]) -> OnceResult {
+    pub fn into_result(self, hits: &[KeyedHit]) -> ChargeOnceResult {
         match self {
-            Self::Decided(reply) => OnceResult::Decided(reply.charge_result(hits)),
-            Self::Repeated { reply, age } => {
-                OnceResult::Repeated { result: reply.map(|reply| reply.charge_result(hits)), age }
-            }
-            Self::OtherRequest => OnceResult::OtherRequest,
-            Self::InProgress => OnceResult::InProgress,
+            Self::Decided(reply) => ChargeOnceResult::Decided(reply.charge_result(hits)),
+            Self::Repeated { reply, age } => ChargeOnceResult::Repeated {
+                result: reply.map(|reply| reply.charge_result(hits)),
+                age,
+            },
+            Self::OtherRequest => ChargeOnceResult::OtherRequest,
+            Self::InProgress => ChargeOnceResult::InProgress,
         }
     }
 }
@@ -261,7 +264,7 @@ fn build_decide_once_call<'s, 'k>(
             let call = build_single_hit_call(scripts, now, expiry_margin_s, request.mode, hit);
             ScriptCall { script: scripts.decide_once_single(&hit.limit.algorithm()), ..call }
         }
-        hits => match GroupRequests::new(&[request]) {
+        hits => match SameLimitsGroup::new(&[request]) {
             Some(group) => ScriptCall {
                 script: scripts.decide_once_group(group.algorithms()),
                 ..group.build_call(scripts, now, expiry_margin_s)

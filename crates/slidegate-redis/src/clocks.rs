@@ -21,25 +21,25 @@ impl Clocks {
     }
 
     /// Makes the given clock the counting clock, which supplies the times of charges.
-    pub fn use_clock(&self, clock: impl Clock) {
+    pub fn set_counting_clock(&self, clock: impl Clock) {
         self.counting_clock.store(Some(Arc::new(Box::new(clock))));
     }
 
     /// Returns the current time of the counting clock, or `None` if charges get their times from the clock of Redis.
-    pub fn counting_now(&self) -> Option<Timestamp> {
+    pub fn counting_clock_now(&self) -> Option<Timestamp> {
         self.counting_clock.load().as_ref().map(|clock| clock.now())
     }
 
     /// Returns the current time for comparisons with the times of cached replies. The time is from the counting clock,
     /// or from the clock of this machine if charges get their times from the clock of Redis.
     pub fn local_now(&self) -> Timestamp {
-        self.counting_now().unwrap_or_else(|| self.machine_now())
+        self.counting_clock_now().unwrap_or_else(|| self.machine_now())
     }
 
     /// Returns the wall time with which the boundaries of calendar periods are computed.
     pub fn wall_now(&self) -> Timestamp {
-        self.counting_now().unwrap_or_else(|| {
-            let (now, step_us) = (self.machine_now(), self.machine_clock.wall_clock_step_us());
+        self.counting_clock_now().unwrap_or_else(|| {
+            let (now, step_us) = (self.machine_now(), self.machine_clock.wall_clock_steps_us());
             Timestamp::from_micros(now.as_micros().wrapping_add_signed(step_us))
         })
     }

@@ -32,22 +32,22 @@ pub struct Coalescer<K: CoalesceKey, J, R> {
 #[derive(Debug)]
 struct CoalescerState<K, J, R> {
     /// The waiting jobs of each key that has a call in flight, in arrival order.
-    waiters_by_key: HashMap<K, VecDeque<Waiter<J, R>>>,
+    waiters_by_key: HashMap<K, VecDeque<WaitingJob<J, R>>>,
     waiter_count: usize,
     next_id: u64,
 }
 
 /// A waiting job, and the channel for its result.
 #[derive(Debug)]
-pub struct Waiter<J, R> {
+pub struct WaitingJob<J, R> {
     id: u64,
     pub job: J,
     pub reply: oneshot::Sender<R>,
     claim: Arc<JobClaim>,
 }
 
-/// The right to decide whether a waiting job is sent. Either its batch or its caller claims it, whichever is first. So a
-/// caller that stops waiting always knows whether its job was sent, also when its batch is being prepared.
+/// The right to decide whether a waiting job is sent. Either its batch or its caller claims it, whichever is first. So
+/// a caller that stops waiting always knows whether its job was sent, also when its batch is being prepared.
 #[derive(Debug, Default)]
 struct JobClaim(AtomicBool);
 
@@ -58,7 +58,7 @@ impl JobClaim {
     }
 }
 
-impl<J, R> Waiter<J, R> {
+impl<J, R> WaitingJob<J, R> {
     /// Returns whether to send the job. If its caller has canceled it, it must not be sent.
     pub fn claim(&self) -> bool {
         self.claim.take()
@@ -71,7 +71,7 @@ pub enum EnqueueResult<K: CoalesceKey, J, R> {
     /// The key has no call in flight. The caller must make the call for this job, and then drop the guard.
     Leader(J, LeaderGuard<K, J, R>),
     /// The job waits for the next call of its key.
-    Follower(WaitHandle<K, J, R>),
+    Follower(WaitingJobHandle<K, J, R>),
     /// The job was rejected, because [`MAX_WAITERS`] jobs are waiting already.
     Full,
 }
@@ -80,10 +80,10 @@ pub enum EnqueueResult<K: CoalesceKey, J, R> {
 pub trait CoalesceKey: Copy + Eq + std::hash::Hash {}
 impl<K: Copy + Eq + std::hash::Hash> CoalesceKey for K {}
 
-/// A handle of a waiting job. Dropping the handle cancels the job. A job that is canceled before its batch claims it has
-/// no effect.
+/// A handle of a waiting job. Dropping the handle cancels the job. A job that is canceled before its batch claims it
+/// has no effect.
 #[derive(Debug)]
-pub struct WaitHandle<K: CoalesceKey, J, R> {
+pub struct WaitingJobHandle<K: CoalesceKey, J, R> {
     coalescer: Arc<Coalescer<K, J, R>>,
     key: K,
     id: u64,
@@ -131,9 +131,9 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
         }
         let (sender, receiver) = oneshot::channel();
         let (id, claim) = (*next_id, Arc::new(JobClaim::default()));
-        waiters.push_back(Waiter { id, job, reply: sender, claim: claim.clone() });
+        waiters.push_back(WaitingJob { id, job, reply: sender, claim: claim.clone() });
         (*waiter_count, *next_id) = (*waiter_count + 1, id + 1);
-        EnqueueResult::Follower(WaitHandle {
+        EnqueueResult::Follower(WaitingJobHandle {
             coalescer: self.clone(),
             key,
             id,
@@ -143,7 +143,7 @@ impl<K: CoalesceKey, J, R> Coalescer<K, J, R> {
     }
 
     /// Marks a key as having a call in flight. Returns `None` if it already has one.
-    pub fn try_hold_queue(self: &Arc<Self>, key: K) -> Option<LeaderGuard<K, J, R>> {
+    pub fn try_pause_queue(self: &Arc<Self>, key: K) -> Option<LeaderGuard<K, J, R>> {
         let waiters_by_key = &mut self.state.lock().waiters_by_key;
         let is_free = !waiters_by_key.contains_key(&key);
         if is_free {
@@ -176,9 +176,9 @@ impl<K: CoalesceKey, J, R> LeaderGuard<K, J, R> {
     }
 
     /// Takes the waiting jobs for the next call of the key. These are the first waiting job and the jobs behind it
-    /// while `fits` returns `true` for them, at most [`MAX_BATCH`]. Returns an empty list if no job is waiting. The caller
-    /// sends only the jobs that it can [claim](Waiter::claim).
-    pub fn next_batch(&self, mut fits: impl FnMut(&J) -> bool) -> Vec<Waiter<J, R>> {
+    /// while `fits` returns `true` for them, at most [`MAX_BATCH`]. Returns an empty list if no job is waiting. The
+    /// caller sends only the jobs that it can [claim](WaitingJob::claim).
+    pub fn next_batch(&self, mut fits: impl FnMut(&J) -> bool) -> Vec<WaitingJob<J, R>> {
         let mut state = self.coalescer.state.lock();
         let CoalescerState { waiters_by_key, waiter_count, .. } = &mut *state;
         let Some(waiters) = waiters_by_key.get_mut(&self.key) else { return Vec::new() };
@@ -209,7 +209,7 @@ impl<K: CoalesceKey, J, R> LeaderReceiver<K, J, R> {
     }
 }
 
-impl<K: CoalesceKey, J, R> WaitHandle<K, J, R> {
+impl<K: CoalesceKey, J, R> WaitingJobHandle<K, J, R> {
     /// Waits for the result of the job. Returns `None` if the job was dropped without a result.
     pub async fn reply(&mut self) -> Option<R> {
         (&mut self.reply).await.ok()
@@ -236,7 +236,7 @@ impl<K: CoalesceKey, J, R> WaitHandle<K, J, R> {
     }
 }
 
-impl<K: CoalesceKey, J, R> Drop for WaitHandle<K, J, R> {
+impl<K: CoalesceKey, J, R> Drop for WaitingJobHandle<K, J, R> {
     fn drop(&mut self) {
         self.cancel();
     }
@@ -257,14 +257,16 @@ mod tests {
         }
     }
 
-    fn expect_follower_handle(enqueued: EnqueueResult<u16, u32, u32>) -> WaitHandle<u16, u32, u32> {
+    fn expect_follower_handle(
+        enqueued: EnqueueResult<u16, u32, u32>,
+    ) -> WaitingJobHandle<u16, u32, u32> {
         match enqueued {
             EnqueueResult::Follower(handle) => handle,
             other => panic!("{other:?}"),
         }
     }
 
-    fn jobs_of_batch(batch: &[Waiter<u32, u32>]) -> Vec<u32> {
+    fn jobs_of_batch(batch: &[WaitingJob<u32, u32>]) -> Vec<u32> {
         batch.iter().map(|waiter| waiter.job).collect()
     }
 
@@ -289,8 +291,8 @@ mod tests {
     #[test]
     fn follower_jobs_share_next_batch_in_order() {
         let (coalescer, _receiver) = TestCoalescer::new();
-        let leader = coalescer.try_hold_queue(1).unwrap();
-        assert!(coalescer.try_hold_queue(1).is_none());
+        let leader = coalescer.try_pause_queue(1).unwrap();
+        assert!(coalescer.try_pause_queue(1).is_none());
         let count = MAX_BATCH as u32 + 3;
         let _handles: Vec<_> =
             (0..count).map(|job| expect_follower_handle(coalescer.enqueue(1, job))).collect();
@@ -334,7 +336,7 @@ mod tests {
     #[test]
     fn dropped_receiver_drops_waiting_jobs() {
         let (coalescer, receiver) = TestCoalescer::new();
-        let leader = coalescer.try_hold_queue(1).unwrap();
+        let leader = coalescer.try_pause_queue(1).unwrap();
         let mut handle = expect_follower_handle(coalescer.enqueue(1, 10));
         drop((receiver, leader));
         assert_eq!(handle.reply().now_or_never(), Some(None));
@@ -345,7 +347,7 @@ mod tests {
     #[test]
     fn canceled_job_is_not_in_next_batch() {
         let (coalescer, _receiver) = TestCoalescer::new();
-        let leader = coalescer.try_hold_queue(1).unwrap();
+        let leader = coalescer.try_pause_queue(1).unwrap();
         let handles: Vec<_> =
             (0..3).map(|job| expect_follower_handle(coalescer.enqueue(1, job))).collect();
         assert!(handles[1].cancel() && !handles[1].cancel());
@@ -362,7 +364,8 @@ mod tests {
     #[test]
     fn dropped_wait_handle_frees_waiter_capacity() {
         let (coalescer, _receiver) = TestCoalescer::new();
-        let _leaders = [coalescer.try_hold_queue(1).unwrap(), coalescer.try_hold_queue(2).unwrap()];
+        let _leaders =
+            [coalescer.try_pause_queue(1).unwrap(), coalescer.try_pause_queue(2).unwrap()];
         let mut handles: Vec<_> = (0..MAX_WAITERS)
             .map(|job| expect_follower_handle(coalescer.enqueue(1, job as u32)))
             .collect();

@@ -32,7 +32,7 @@ const BACKOFF_FOR_WAITING_CALL: Duration = Duration::from_millis(3);
 
 /// Time without a write after which the next write first checks whether the server has closed the connection. While
 /// calls follow each other closely, a close is noticed without this check.
-const IDLE_TIME: Duration = Duration::from_micros(100);
+const IDLE_TIME_BEFORE_CLOSE_CHECK: Duration = Duration::from_micros(100);
 
 /// A shared connection that is replaced when it is lost.
 #[derive(Debug)]
@@ -64,7 +64,8 @@ impl ConnectionHandle {
 pub struct ConnectionReports {
     /// Whether a connection has ever been established.
     pub was_connected: AtomicBool,
-    /// The highest number of a lost connection. The current connection is closed and replaced if its number is not higher.
+    /// The highest number of a lost connection. The current connection is closed and replaced if its number is not
+    /// higher.
     lost: AtomicU64,
     /// The highest number of a connection that the server has closed during a call. Such a connection is also reported
     /// as lost.
@@ -122,8 +123,8 @@ impl ReconnectingConnection {
         self.reports.was_connected.load(Ordering::Acquire)
     }
 
-    /// Waits until there is a connection with a higher number than `lost`, and returns it. Fails if the background task has
-    /// ended.
+    /// Waits until there is a connection with a higher number than `lost`, and returns it. Fails if the background task
+    /// has ended.
     pub async fn connection(&self, lost: u64) -> Result<ConnectionHandle, Failure> {
         let lost = lost.max(self.reports.highest_connection_to_replace());
         if let Ok(handle) = &*self.current.borrow()
@@ -182,8 +183,8 @@ impl ReconnectingConnection {
     }
 
     /// Requests that the background task opens another connection and then replaces the one with this number, because a
-    /// call on it has timed out. Does nothing if the connection has received data since it had made `reads_before` reads:
-    /// then the server is slow, and a new connection would not be faster.
+    /// call on it has timed out. Does nothing if the connection has received data since it had made `reads_before`
+    /// reads: then the server is slow, and a new connection would not be faster.
     pub fn replace_if_silent(&self, number: u64, reads_before: u64) {
         if let Ok(handle) = &*self.current.borrow()
             && handle.number == number
@@ -236,8 +237,8 @@ impl Connection {
 
     /// Sends a command. If `is_asking` is set, `ASKING` precedes it, because the slot is being migrated to the server.
     ///
-    /// Fails as soon as the connection has been closed. The `redis` crate alone could wait forever: a command that enters
-    /// its queue at the moment at which the connection is closed is neither sent nor dropped.
+    /// Fails as soon as the connection has been closed. The `redis` crate alone could wait forever: a command that
+    /// enters its queue at the moment at which the connection is closed is neither sent nor dropped.
     pub async fn send(&self, command: &Cmd, is_asking: bool) -> RedisResult<Value> {
         let mut commands = self.commands.clone();
         let mut response = pin!(async {
@@ -269,8 +270,8 @@ impl Connection {
         let _ = self.open.clone().changed().await;
     }
 
-    /// Returns the number of writes so far. A command that is sent after this number was read has not been written if the
-    /// number is still the same when its call fails.
+    /// Returns the number of writes so far. A command that is sent after this number was read has not been written if
+    /// the number is still the same when its call fails.
     pub fn writes(&self) -> u64 {
         self.traffic.writes.load(Ordering::Relaxed)
     }
@@ -368,7 +369,7 @@ impl<S: AsyncWrite + Peek + Unpin> AsyncWrite for Socket<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let now = Instant::now();
-        if now - self.last_write > IDLE_TIME {
+        if now - self.last_write > IDLE_TIME_BEFORE_CLOSE_CHECK {
             self.check_is_open()?;
         }
         let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;

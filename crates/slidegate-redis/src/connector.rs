@@ -38,7 +38,7 @@ impl Connector {
     /// Creates a connector. Fails if the settings name certificate files although the server does not use TLS.
     pub fn new(info: &ConnectionInfo, tls: &ClientTls) -> RedisResult<Self> {
         let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        if tls.is_from_file() && !is_tls {
+        if tls.uses_certificate_file() && !is_tls {
             let text = "certificates need an address with TLS, which begins with rediss";
             return Err((ErrorKind::InvalidClientConfig, text).into());
         }

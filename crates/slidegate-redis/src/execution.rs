@@ -1,8 +1,8 @@
 //! Executes the scripts of one Redis server: sends them, as source text if Redis does not know them, and decodes the
 //! replies.
 //!
-//! A connection is replaced if it was lost, if its server is not the master, if a reply on it cannot be decoded, or if a
-//! call on it timed out and nothing was received during the call.
+//! A connection is replaced if it was lost, if its server is not the master, if a reply on it cannot be decoded, or if
+//! a call on it timed out and nothing was received during the call.
 //!
 //! A call whose connection is lost is sent again on a new connection, until its deadline, if it cannot be carried out
 //! twice: because nothing was written to the connection since the call was passed to it, so that Redis has not received
@@ -149,22 +149,22 @@ impl ScriptExecutor {
         // Waits for a connection first, so that the time of the call is read when the call can be sent.
         self.connection.connection(0).await?;
         let CallSettings { clocks, expiry_margin_s, .. } = &self.call_settings;
-        let call = operation.call(&self.scripts, clocks.counting_now(), *expiry_margin_s);
+        let call = operation.call(&self.scripts, clocks.counting_clock_now(), *expiry_margin_s);
         let script = call.script;
         let evalsha = call.command("EVALSHA", &script.sha);
         let (reply, handle) = loop {
-            let loads = script.loads();
+            let load_count = script.load_count();
             match self.send(&evalsha, sent).await? {
                 // Redis does not know the script, so the call has charged nothing, and counts as not sent.
                 (Err(error), _) if is_missing_script_error(&error) => sent.clear(),
                 reply => break reply,
             }
             let loading = script.loading.lock().await;
-            if script.loads() != loads {
+            if script.load_count() != load_count {
                 continue;
             }
             let reply = self.send(&call.command("EVAL", &script.text), sent).await;
-            script.loads.fetch_add(1, Ordering::Release);
+            script.load_count.fetch_add(1, Ordering::Release);
             drop(loading);
             break reply?;
         };

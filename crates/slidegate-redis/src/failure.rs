@@ -12,8 +12,8 @@ use slidegate::store::RejectionClass;
 pub enum Failure {
     /// The server does not work. The circuit breaker counts this failure.
     Server(StoreError),
-    /// A key has a value that slidegate did not write. Other keys are not affected, so the circuit breaker does not count
-    /// this failure.
+    /// A key has a value that slidegate did not write. Other keys are not affected, so the circuit breaker does not
+    /// count this failure.
     Key(StoreError),
     /// The call must be sent again, to another node of the Cluster or a little later. Nothing was charged.
     Redirect(Redirect),
@@ -32,7 +32,7 @@ pub enum Redirect {
 }
 
 /// Maximum number of keys in the message of a failure whose cause may be any of the keys of a call.
-const MAX_NAMED_KEYS: usize = 4;
+const MAX_KEYS_IN_MESSAGE: usize = 4;
 
 impl Failure {
     /// Classifies an error response. The failed request has charged nothing, but other requests in the same call may
@@ -64,7 +64,7 @@ impl Failure {
             {
                 Self::Key(StoreError::Rejected {
                     class,
-                    message: format!("{message}{}{}", KEYS_IN_MESSAGE, list_keys(keys)),
+                    message: format!("{message}{}{}", MESSAGE_KEYS_SEPARATOR, list_keys(keys)),
                 })
             }
             failure => failure,
@@ -118,13 +118,13 @@ pub fn into_partial_call_error(error: StoreError) -> StoreError {
 }
 
 /// The text between the cause and the keys in the message of a failure that the value of a key caused.
-const KEYS_IN_MESSAGE: &str = " at ";
+const MESSAGE_KEYS_SEPARATOR: &str = " at ";
 
-/// Returns the keys as text, but at most the first [`MAX_NAMED_KEYS`].
+/// Returns the keys as text, but at most the first [`MAX_KEYS_IN_MESSAGE`].
 fn list_keys(keys: &[&str]) -> String {
-    let named = keys[..keys.len().min(MAX_NAMED_KEYS)].join(" or ");
+    let named = keys[..keys.len().min(MAX_KEYS_IN_MESSAGE)].join(" or ");
     match keys.len() {
-        0..=MAX_NAMED_KEYS => named,
+        0..=MAX_KEYS_IN_MESSAGE => named,
         _ => format!("{named} or others"),
     }
 }
@@ -204,8 +204,8 @@ fn has_runtime_error_of_script(text: &str) -> bool {
     text.match_indices("user_script:").any(|(at, _)| !text[..at].ends_with('@'))
 }
 
-/// Returns an error as text for users and logs. The text of a response begins with its code. It has no keys and arguments
-/// of commands, except the key after the code `FOREIGN`.
+/// Returns an error as text for users and logs. The text of a response begins with its code. It has no keys and
+/// arguments of commands, except the key after the code `FOREIGN`.
 pub fn error_message(error: &RedisError) -> String {
     let Some(class) = rejection_class(error) else { return error.to_string() };
     let code = match error.code() {

@@ -8,18 +8,18 @@ use crate::call::{
 use crate::script::{AlgorithmSequence, Scripts};
 use crate::script_request::{ScriptMode, ScriptRequest};
 
-/// Requests that charge the same costs to the same limits, all enforced. The states of the limits are different slots of
-/// the Redis value of a request.
+/// Requests that charge the same costs to the same limits, all enforced. The states of the limits are different slots
+/// of the Redis value of a request.
 #[derive(Debug)]
-pub struct GroupRequests<'r, 'k> {
+pub struct SameLimitsGroup<'r, 'k> {
     requests: &'r [&'k ScriptRequest],
     first: &'k ScriptRequest,
     algorithms: AlgorithmSequence,
 }
 
-impl<'r, 'k> GroupRequests<'r, 'k> {
-    /// Creates the group. Returns `None` if the requests do not have the form that [`GroupRequests`] describes, or have
-    /// only one limit: other scripts decide requests of one limit at the same cost.
+impl<'r, 'k> SameLimitsGroup<'r, 'k> {
+    /// Creates the group. Returns `None` if the requests do not have the form that [`SameLimitsGroup`] describes, or
+    /// have only one limit: other scripts decide requests of one limit at the same cost.
     pub fn new(requests: &'r [&'k ScriptRequest]) -> Option<Self> {
         let first = *requests.first()?;
         let algorithms =
@@ -59,8 +59,8 @@ impl<'r, 'k> GroupRequests<'r, 'k> {
         }
         argument.extend(key_indexes);
         let script = match self.requests {
-            [_] => scripts.group(self.algorithms),
-            _ => scripts.group_batch(self.algorithms),
+            [_] => scripts.decide_same_limits(self.algorithms),
+            _ => scripts.decide_same_limits_batch(self.algorithms),
         };
         ScriptCall { script, keys, argument }
     }

@@ -1,5 +1,5 @@
-//! Keeps the counters of the slidegate rate limiter in Redis, so that several instances of a service share their limits.
-//! One atomic script call normally decides a request with all of its limits.
+//! Keeps the counters of the slidegate rate limiter in Redis, so that several instances of a service share their
+//! limits. One atomic script call normally decides a request with all of its limits.
 //!
 //! ```no_run
 //! use slidegate::Limiter;
@@ -20,13 +20,13 @@
 //! the denial is cached. `MemoryStore` of the crate `slidegate` counts in each instance separately, and the crate
 //! `slidegate-cluster` shares counters without a server, with a bounded overshoot.
 //!
-//! Redis 6.2 or later and Valkey are supported: a single server, Sentinel, or Redis Cluster. [`Address`] lists the forms
-//! of addresses.
+//! Redis 6.2 or later and Valkey are supported: a single server, Sentinel, or Redis Cluster. [`Address`] lists the
+//! forms of addresses.
 //!
 //! # Limits in a policy, and failures of Redis
 //!
-//! A `Gate` takes a [`RedisStore`] in the same way. While Redis does not respond within [`RedisSettings::timeout`], each rule
-//! determines the decision: allow, deny, or count in memory.
+//! A `Gate` takes a [`RedisStore`] in the same way. While Redis does not respond within [`RedisSettings::timeout`],
+//! each rule determines the decision: allow, deny, or count in memory.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -50,8 +50,8 @@
 //!
 //! # Programs in other languages
 //!
-//! [`script_files`] returns the Lua scripts with a JSON argument. A program that calls them shares its counters with this
-//! store.
+//! [`script_files`] returns the Lua scripts with a JSON argument. A program that calls them shares its counters with
+//! this store.
 //!
 //! # Reference
 //!
@@ -110,4 +110,4 @@ pub use store::{ChargeSource, RedisStats, RedisStore};
 /// Runs the Rust example of the README as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct ReadmeDoctests;

@@ -15,10 +15,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::breaker::{self, Breaker, BreakerDecision, StateChange};
-use crate::call::{DecideBatch, Probe, ScriptOperation, ScriptResult};
+use crate::breaker::{self, Breaker, BreakerDecision, BreakerStateChange};
+use crate::call::{DecideBatch, ScriptOperation, ScriptProbe, ScriptResult};
 use crate::coalescing::{
-    Coalescer, EnqueueResult, LeaderGuard, LeaderReceiver, WaitHandle, Waiter,
+    Coalescer, EnqueueResult, LeaderGuard, LeaderReceiver, WaitingJob, WaitingJobHandle,
 };
 use crate::connect::{self, ConnectionSource};
 use crate::execution::{CallSettings, ScriptExecutor};
@@ -30,7 +30,7 @@ const MAX_HITS_PER_BATCH: usize = 512;
 
 /// Time for which a due probe is left to a request. Then the node sends a probe of its own, which changes no key, so it
 /// succeeds even if Redis refuses to write. A request as a probe detects this.
-const OWN_PROBE_DELAY: Duration = Duration::from_secs(1);
+const BACKGROUND_PROBE_DELAY: Duration = Duration::from_secs(1);
 
 /// A key by which waiting requests are grouped: only requests with the same key share a call, and the calls of a key
 /// run one after another. A Cluster has a key for each slot, a single server has one key.
@@ -60,8 +60,8 @@ pub struct Node {
     breaker: Arc<Breaker>,
     /// Notified when the connection is restored, so that the node sends a probe immediately.
     connection_restored: Arc<Notify>,
-    /// Whether a task sends probes. There is at most one, also if the breaker opens again before its task has noticed that
-    /// it was closed.
+    /// Whether a task sends probes. There is at most one, also if the breaker opens again before its task has noticed
+    /// that it was closed.
     is_probing: AtomicBool,
     /// The runtime on which probes run.
     runtime: Handle,
@@ -118,9 +118,9 @@ impl Node {
         self.breaker.is_open()
     }
 
-    /// Returns the reason why the server is not reachable: no connection has ever been established, or the circuit breaker is
-    /// open. `None` if it is reachable. An open breaker closes also without requests, because the node sends probes of its
-    /// own.
+    /// Returns the reason why the server is not reachable: no connection has ever been established, or the circuit
+    /// breaker is open. `None` if it is reachable. An open breaker closes also without requests, because the node sends
+    /// probes of its own.
     pub fn unreachable_reason(&self) -> Option<StoreError> {
         let is_reachable = self.executor.was_connected() && !self.breaker.is_open();
         (!is_reachable).then(|| self.executor.connection_error().unwrap_or(StoreError::BreakerOpen))
@@ -143,7 +143,7 @@ impl Node {
         request: &Arc<ScriptRequest>,
         deadline: Instant,
     ) -> ScriptResult {
-        if self.breaker.rejects(self.call_settings.clocks.machine_now()) {
+        if self.breaker.would_reject_call(self.call_settings.clocks.machine_now()) {
             return Err(Failure::Server(StoreError::BreakerOpen));
         }
         match self.coalescer.enqueue(batch_key, (request.clone(), deadline)) {
@@ -164,14 +164,14 @@ impl Node {
 
     /// Makes the requests of a batch key wait until the returned guard is dropped. Then they share a call. Returns
     /// `None` if the key has a call in flight already.
-    pub fn try_hold_queue(&self, batch_key: BatchKey) -> Option<BatchLeaderGuard> {
-        self.coalescer.try_hold_queue(batch_key)
+    pub fn try_pause_queue(&self, batch_key: BatchKey) -> Option<BatchLeaderGuard> {
+        self.coalescer.try_pause_queue(batch_key)
     }
 
     /// Waits for the result of the batch that includes this request, until `deadline` at the latest.
     async fn wait_for_batch_result(
         &self,
-        handle: &mut WaitHandle<BatchKey, QueuedRequest, ScriptResult>,
+        handle: &mut WaitingJobHandle<BatchKey, QueuedRequest, ScriptResult>,
         deadline: Instant,
     ) -> ScriptResult {
         match timeout_at(deadline, handle.reply()).await {
@@ -227,12 +227,14 @@ impl Node {
             Some(_) => self.breaker.record_failure(pass, now),
             None => self.breaker.record_success(pass, now),
         };
-        if matches!(change, Some(StateChange::Opened(_))) || (is_probe && server_error.is_some()) {
+        if matches!(change, Some(BreakerStateChange::Opened(_)))
+            || (is_probe && server_error.is_some())
+        {
             // The server may hang forever, and its name may resolve to another server by now: connect again.
             self.executor.replace_connection();
         }
         match (change, server_error) {
-            (Some(change @ StateChange::Opened(_)), Some(error)) => {
+            (Some(change @ BreakerStateChange::Opened(_)), Some(error)) => {
                 if !self.is_probing.swap(true, Ordering::AcqRel) {
                     self.runtime.spawn(probe_while_breaker_is_open(
                         self.weak_self.clone(),
@@ -258,9 +260,9 @@ impl Node {
     }
 
     /// Sends a probe that charges nothing, if one is due.
-    async fn send_own_probe(&self) {
+    async fn send_background_probe(&self) {
         let deadline = Instant::now() + self.call_settings.timeout;
-        if let Err(failure) = self.run_operation(&Probe, false, deadline).await {
+        if let Err(failure) = self.run_operation(&ScriptProbe, false, deadline).await {
             tracing::debug!(
                 class = failure.into_error().class(),
                 "{}: probe failed",
@@ -274,7 +276,7 @@ impl Node {
     fn take_next_batch(
         &self,
         leader_guard: &BatchLeaderGuard,
-    ) -> Vec<Waiter<QueuedRequest, ScriptResult>> {
+    ) -> Vec<WaitingJob<QueuedRequest, ScriptResult>> {
         loop {
             let mut hits = 0;
             let batch = leader_guard.next_batch(|(request, _)| {
@@ -317,8 +319,8 @@ impl Node {
     }
 }
 
-/// Runs the calls of waiting requests, until the node is dropped. Each batch key gets its own task, so that the calls of
-/// different keys run concurrently.
+/// Runs the calls of waiting requests, until the node is dropped. Each batch key gets its own task, so that the calls
+/// of different keys run concurrently.
 async fn run_batches_of_all_keys(
     node: &Weak<Node>,
     leader_receiver: &mut LeaderReceiver<BatchKey, QueuedRequest, ScriptResult>,
@@ -329,9 +331,9 @@ async fn run_batches_of_all_keys(
     }
 }
 
-/// Sends probes, until the circuit breaker is closed or the node is dropped. At first, for [`OWN_PROBE_DELAY`], leaves
-/// a due probe to a request, unless the connection is restored. Boxed, because the future of a probe contains the
-/// future of a call, which starts these probes.
+/// Sends probes, until the circuit breaker is closed or the node is dropped. At first, for [`BACKGROUND_PROBE_DELAY`],
+/// leaves a due probe to a request, unless the connection is restored. Boxed, because the future of a probe contains
+/// the future of a call, which starts these probes.
 fn probe_while_breaker_is_open(
     node: Weak<Node>,
     connection_restored: Arc<Notify>,
@@ -339,11 +341,12 @@ fn probe_while_breaker_is_open(
     let send_probes = async move || {
         loop {
             while let Some(wait) = node.upgrade().and_then(|node| node.time_until_probe()) {
-                let _ = timeout(wait + OWN_PROBE_DELAY, connection_restored.notified()).await;
+                let _ =
+                    timeout(wait + BACKGROUND_PROBE_DELAY, connection_restored.notified()).await;
                 if let Some(node) = node.upgrade()
                     && node.time_until_probe() == Some(Duration::ZERO)
                 {
-                    node.send_own_probe().await;
+                    node.send_background_probe().await;
                 }
             }
             let Some(node) = node.upgrade() else { return };

@@ -48,7 +48,7 @@ impl ScriptOperation for PermitCall<'_> {
         argument.extend(f64::from(expiry_margin_s).to_le_bytes());
         argument.extend(count.to_le_bytes());
         argument.extend(charges);
-        ScriptCall { script: scripts.permit(), keys, argument }
+        ScriptCall { script: scripts.change_permit(), keys, argument }
     }
 
     /// Returns `true`: the charges of a permit have an id, so a repeated release finds the permit released, and frees

@@ -16,7 +16,7 @@ pub struct Script {
     /// The SHA-1 of the text, in hexadecimal.
     pub sha: String,
     /// Number of times that the text has been sent to the server.
-    pub loads: AtomicU64,
+    pub load_count: AtomicU64,
     /// A lock that is held while the text is sent to the server.
     pub loading: Mutex<()>,
 }
@@ -24,22 +24,22 @@ pub struct Script {
 impl Script {
     fn new(text: String) -> Self {
         let sha = sha1_smol::Sha1::from(&text).hexdigest();
-        Self { text, sha, loads: AtomicU64::new(0), loading: Mutex::const_new(()) }
+        Self { text, sha, load_count: AtomicU64::new(0), loading: Mutex::const_new(()) }
     }
 
     /// Returns the number of times that the text has been sent to the server.
-    pub fn loads(&self) -> u64 {
-        self.loads.load(Ordering::Acquire)
+    pub fn load_count(&self) -> u64 {
+        self.load_count.load(Ordering::Acquire)
     }
 }
 
 /// All scripts of a server, each composed on first use.
 #[derive(Debug)]
 pub struct Scripts {
-    single: [OnceLock<Script>; ALGORITHM_COUNT],
-    group: [OnceLock<Script>; AlgorithmSequence::COUNT],
-    group_batch: [OnceLock<Script>; AlgorithmSequence::COUNT],
-    batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
+    decide_single_hit: [OnceLock<Script>; ALGORITHM_COUNT],
+    decide_same_limits: [OnceLock<Script>; AlgorithmSequence::COUNT],
+    decide_same_limits_batch: [OnceLock<Script>; AlgorithmSequence::COUNT],
+    decide_batch: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     revert: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     refund: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     reset: OnceLock<Script>,
@@ -48,18 +48,18 @@ pub struct Scripts {
     decide_once_group: [OnceLock<Script>; AlgorithmSequence::COUNT],
     settle: [OnceLock<Script>; ALGORITHM_SET_COUNT],
     settle_single: [OnceLock<Script>; ALGORITHM_COUNT],
-    call_record: OnceLock<Script>,
-    permit: OnceLock<Script>,
+    change_call_record: OnceLock<Script>,
+    change_permit: OnceLock<Script>,
     probe: OnceLock<Script>,
 }
 
 impl Scripts {
     pub fn new() -> Self {
         Self {
-            single: [const { OnceLock::new() }; ALGORITHM_COUNT],
-            group: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
-            group_batch: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
-            batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
+            decide_single_hit: [const { OnceLock::new() }; ALGORITHM_COUNT],
+            decide_same_limits: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
+            decide_same_limits_batch: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
+            decide_batch: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             revert: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             refund: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             reset: OnceLock::new(),
@@ -68,16 +68,16 @@ impl Scripts {
             decide_once_group: [const { OnceLock::new() }; AlgorithmSequence::COUNT],
             settle: [const { OnceLock::new() }; ALGORITHM_SET_COUNT],
             settle_single: [const { OnceLock::new() }; ALGORITHM_COUNT],
-            call_record: OnceLock::new(),
-            permit: OnceLock::new(),
+            change_call_record: OnceLock::new(),
+            change_permit: OnceLock::new(),
             probe: OnceLock::new(),
         }
     }
 
     /// Returns the script that decides one hit.
-    pub fn single(&self, algorithm: &Algorithm) -> &Script {
-        self.single[usize::from(algorithm_number(algorithm)) - 1]
-            .get_or_init(|| Script::new(compose::single(algorithm)))
+    pub fn decide_single_hit(&self, algorithm: &Algorithm) -> &Script {
+        self.decide_single_hit[usize::from(algorithm_number(algorithm)) - 1]
+            .get_or_init(|| Script::new(compose::decide_single_hit(algorithm)))
     }
 
     /// Returns the script that decides one hit of a call with an id.
@@ -87,15 +87,16 @@ impl Scripts {
     }
 
     /// Returns the script that decides one request, whose hits have these algorithms and share one Redis value.
-    pub fn group(&self, algorithms: AlgorithmSequence) -> &Script {
-        self.group[algorithms.index()].get_or_init(|| Script::new(compose::group(algorithms)))
+    pub fn decide_same_limits(&self, algorithms: AlgorithmSequence) -> &Script {
+        self.decide_same_limits[algorithms.index()]
+            .get_or_init(|| Script::new(compose::decide_same_limits(algorithms)))
     }
 
-    /// Returns the script that decides several requests with the same limits. The hits of a request have these algorithms
-    /// and share one Redis value.
-    pub fn group_batch(&self, algorithms: AlgorithmSequence) -> &Script {
-        self.group_batch[algorithms.index()]
-            .get_or_init(|| Script::new(compose::group_batch(algorithms)))
+    /// Returns the script that decides several requests with the same limits. The hits of a request have these
+    /// algorithms and share one Redis value.
+    pub fn decide_same_limits_batch(&self, algorithms: AlgorithmSequence) -> &Script {
+        self.decide_same_limits_batch[algorithms.index()]
+            .get_or_init(|| Script::new(compose::decide_same_limits_batch(algorithms)))
     }
 
     /// Returns the script that decides a call with an id, whose hits have these algorithms and share one Redis value.
@@ -105,8 +106,8 @@ impl Scripts {
     }
 
     /// Returns the script that decides several requests of any kind, one after another.
-    pub fn batch(&self, set: AlgorithmSet) -> &Script {
-        self.batch[set.index()].get_or_init(|| Script::new(compose::batch(set)))
+    pub fn decide_batch(&self, set: AlgorithmSet) -> &Script {
+        self.decide_batch[set.index()].get_or_init(|| Script::new(compose::decide_batch(set)))
     }
 
     /// Returns the script that decides any hits of a call with an id.
@@ -143,13 +144,13 @@ impl Scripts {
     }
 
     /// Returns the script that changes the record of a call.
-    pub fn call_record(&self) -> &Script {
-        self.call_record.get_or_init(|| Script::new(compose::call_record()))
+    pub fn change_call_record(&self) -> &Script {
+        self.change_call_record.get_or_init(|| Script::new(compose::change_call_record()))
     }
 
     /// Returns the script that releases or renews a permit.
-    pub fn permit(&self) -> &Script {
-        self.permit.get_or_init(|| Script::new(compose::permit()))
+    pub fn change_permit(&self) -> &Script {
+        self.change_permit.get_or_init(|| Script::new(compose::change_permit()))
     }
 
     /// Returns the script that tests whether a server executes scripts.
@@ -277,7 +278,8 @@ impl AlgorithmSequence {
     /// The number of the last algorithm whose states are slots.
     const LAST_NUMBER: u8 = 5;
 
-    /// Returns the sequence of these algorithms, or `None` if there are more than four or the state of one is not a slot.
+    /// Returns the sequence of these algorithms, or `None` if there are more than four or the state of one is not a
+    /// slot.
     pub fn new(algorithms: impl IntoIterator<Item = Algorithm>) -> Option<Self> {
         algorithms.into_iter().try_fold(Self::default(), |Self(bits), algorithm| {
             let is_included =

@@ -31,7 +31,7 @@ pub fn script_files() -> Vec<ScriptFile> {
     let scripts = Scripts::new();
     let all = Algorithm::ALL.iter().fold(AlgorithmSet::default(), AlgorithmSet::with);
     let (decide, revert, refund, reset) = (
-        &scripts.batch(all).text,
+        &scripts.decide_batch(all).text,
         &scripts.revert(all).text,
         &scripts.refund(all).text,
         &scripts.reset().text,
@@ -49,7 +49,7 @@ pub fn script_files() -> Vec<ScriptFile> {
     for algorithm in &Algorithm::ALL {
         files.push(packed_script_file(
             &format!("check_{}", algorithm),
-            &scripts.single(algorithm).text,
+            &scripts.decide_single_hit(algorithm).text,
         ));
     }
     files

@@ -1,5 +1,5 @@
-//! Requests that scripts decide, and the Redis keys of their hits. A request owns its keys, so that it can wait and share
-//! a call with other requests.
+//! Requests that scripts decide, and the Redis keys of their hits. A request owns its keys, so that it can wait and
+//! share a call with other requests.
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, OnceLock};
@@ -186,8 +186,8 @@ impl RedisKeyspace {
 
     /// Returns the time, in milliseconds, by which permits expire later: the maximum difference between the clocks of
     /// clients, or 0 if times are from the clock of Redis.
-    pub fn permit_margin_ms(&self) -> u32 {
-        self.clocks.counting_now().map_or(0, |_| self.max_clock_skew_ms)
+    pub fn permit_expiry_margin_ms(&self) -> u32 {
+        self.clocks.counting_clock_now().map_or(0, |_| self.max_clock_skew_ms)
     }
 
     /// Adds the Redis keys to hits.
@@ -197,15 +197,15 @@ impl RedisKeyspace {
 
     /// Adds the Redis key to a hit, and multiplies the cost of a sampled hit by its sampling factor.
     pub fn keyed_hit(&self, hit: &Hit<'_>) -> KeyedHit {
-        let sample = hit.key.redis().map_or(1, |options| options.sample().get());
+        let sample = hit.key.redis_options().map_or(1, |options| options.sample().get());
         let (key, tag) = match hit.key.counter_id().and_then(parse_counter_id) {
             Some((key, tag)) => (key.to_owned(), tag),
             None => (self.key(hit), compute_limit_tag(hit)),
         };
-        let limit = *hit.key.share().unwrap_or(hit.limit);
+        let limit = *hit.key.limit_share().unwrap_or(hit.limit);
         let (mut params, phase_us) = limit.params_and_phase_us(&hit.key, || self.clocks.wall_now());
         if limit.is_concurrent() {
-            params.extra = self.permit_margin_ms();
+            params.extra = self.permit_expiry_margin_ms();
         }
         KeyedHit {
             key,
@@ -227,26 +227,27 @@ impl RedisKeyspace {
     }
 
     /// Adds the Redis key to a hit that is not sampled.
-    pub fn unsampled_hit(&self, hit: &Hit<'_>) -> KeyedHit {
+    pub fn keyed_hit_without_sampling(&self, hit: &Hit<'_>) -> KeyedHit {
         KeyedHit { cost: hit.cost, required: hit.required, sample: 1, ..self.keyed_hit(hit) }
     }
 
-    /// Returns the key of the record of a call. In a Cluster, the record is in the same slot as the counters of the call.
+    /// Returns the key of the record of a call. In a Cluster, the record is in the same slot as the counters of the
+    /// call.
     pub fn call_record_key(&self, slot: Option<u16>, id: CallId) -> String {
         match slot {
             None => format!("{}call:{id}", self.prefix),
-            Some(slot) => format!("{}call:{{{}}}:{id}", self.prefix, tag_in_slot(slot)),
+            Some(slot) => format!("{}call:{{{}}}:{id}", self.prefix, hash_tag_for_slot(slot)),
         }
     }
 
     /// Adds Redis keys to a hit. If the counter of the hit is split over several keys, returns one hit for each of
     /// these keys. Otherwise returns one hit.
     pub fn keyed_hits_in_all_parts(&self, hit: &Hit<'_>) -> Vec<KeyedHit> {
-        match hit.key.redis().and_then(RedisOptions::split_into) {
+        match hit.key.redis_options().and_then(RedisOptions::split_into) {
             None => vec![self.keyed_hit(hit)],
             Some(parts) => (0..parts.get())
                 .filter_map(|part| part.try_into().ok())
-                .map(|part| self.keyed_hit(&Hit { key: hit.key.with_part(part), ..*hit }))
+                .map(|part| self.keyed_hit(&Hit { key: hit.key.with_sub_key(part), ..*hit }))
                 .collect(),
         }
     }
@@ -269,7 +270,7 @@ impl RedisKeyspace {
             StatePlace::Slot => Ok(()),
             StatePlace::Log => write!(key, ":log"),
             StatePlace::OwnKey => {
-                write!(key, ":{}:{}", hit.key.limit(), hit.limit.shape_text())
+                write!(key, ":{}:{}", hit.key.limit(), hit.limit.counter_shape_text())
             }
         };
         key
@@ -302,7 +303,7 @@ fn compute_limit_tag(hit: &Hit<'_>) -> u32 {
     }
     let mut hash = Fnv1aHasher(0x811c_9dc5);
     // Writing into a hasher cannot fail, so the result is ignored.
-    let _ = write!(hash, "{}:{}", hit.key.limit(), hit.limit.shape_text());
+    let _ = write!(hash, "{}:{}", hit.key.limit(), hit.limit.counter_shape_text());
     hash.0
 }
 
@@ -318,7 +319,7 @@ pub fn cluster_slot_of_key(key: &str) -> u16 {
 }
 
 /// Returns a hash tag whose keys are in this slot: the smallest number whose text has this slot.
-fn tag_in_slot(slot: u16) -> u32 {
+fn hash_tag_for_slot(slot: u16) -> u32 {
     static TAGS: OnceLock<Box<[u32]>> = OnceLock::new();
     let tags = TAGS.get_or_init(|| {
         let mut tags = vec![None; CLUSTER_SLOT_COUNT];
@@ -340,14 +341,14 @@ fn tag_in_slot(slot: u16) -> u32 {
 
 /// Returns the names and values of a key as text with a hash tag for Redis Cluster: only the part in braces determines
 /// the hash slot. `{tenant=acme},route=r` has the same slot as `{tenant=acme}`, and `{tenant=acme#3}` is a sub-key.
-/// Without options for Redis and without a sub-key, the text equals [`Key::identity`].
+/// Without options for Redis and without a sub-key, the text equals [`Key::values_text`].
 fn hash_tagged_identity(key: &Key<'_>) -> impl fmt::Display {
     let key = *key;
     fmt::from_fn(move |f| {
         let Some(pairs) = key.name_value_pairs() else {
-            return write!(f, "{}", key.identity());
+            return write!(f, "{}", key.values_text());
         };
-        let slot_by = key.redis().map_or(&[][..], RedisOptions::slot_by);
+        let slot_by = key.redis_options().map_or(&[][..], RedisOptions::slot_by);
         f.write_str("{")?;
         match slot_by {
             [] => write_name_value_pairs(f, pairs.clone(), true)?,
@@ -356,9 +357,9 @@ fn hash_tagged_identity(key: &Key<'_>) -> impl fmt::Display {
                 write_name_value_pairs(f, tagged, true)?;
             }
         }
-        if let Some(part) = key.part() {
+        if let Some(sub_key_index) = key.sub_key_index() {
             // The number of the sub-key follows a `#`. Attribute values are escaped, so they contain no `#`.
-            write!(f, "#{part}")?;
+            write!(f, "#{sub_key_index}")?;
         }
         f.write_str("}")?;
         if slot_by.is_empty() || slot_by.len() == pairs.clone().count() {

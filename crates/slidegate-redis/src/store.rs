@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use slidegate::clock::Clock;
 use slidegate::store::{
-    Adjustment, CallIdentity, CallSettlement, ChargeResult, CounterId, Edit, Hit, OnceResult,
+    Adjustment, CallIdentity, CallSettlement, ChargeOnceResult, ChargeResult, CounterId, Edit, Hit,
     Outcomes, PermitChange, Receipt, SettleResult,
 };
 use slidegate::{Store, StoreError};
@@ -48,8 +48,8 @@ use stats::CallCounts;
 
 pub use stats::RedisStats;
 
-/// A store with counters in Redis: in one server, in the master that Sentinels report, or in a Cluster. Clones share the
-/// connections, the circuit breaker and the denial cache.
+/// A store with counters in Redis: in one server, in the master that Sentinels report, or in a Cluster. Clones share
+/// the connections, the circuit breaker and the denial cache.
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<RedisStoreInner>,
@@ -147,7 +147,7 @@ impl RedisStore {
     /// clocks of all clients agree.
     #[must_use]
     pub fn with_clock(self, clock: impl Clock) -> Self {
-        self.inner.clocks.use_clock(clock);
+        self.inner.clocks.set_counting_clock(clock);
         self
     }
 
@@ -205,15 +205,15 @@ impl RedisStore {
         self.inner.topology.is_breaker_open()
     }
 
-    /// Returns `true` if a connection to Redis has ever been established and the circuit breaker is closed. In a Cluster,
-    /// one master for which both hold is enough. The store sends probes while the breaker is open, so that the breaker
-    /// also closes without requests.
+    /// Returns `true` if a connection to Redis has ever been established and the circuit breaker is closed. In a
+    /// Cluster, one master for which both hold is enough. The store sends probes while the breaker is open, so that the
+    /// breaker also closes without requests.
     pub fn is_reachable(&self) -> bool {
         self.unreachable_reason().is_none()
     }
 
-    /// Returns the reason why Redis is not [reachable](Self::is_reachable), such as a wrong password; `None` if it is. The
-    /// reason contains no password.
+    /// Returns the reason why Redis is not [reachable](Self::is_reachable), such as a wrong password; `None` if it is.
+    /// The reason contains no password.
     pub fn unreachable_reason(&self) -> Option<StoreError> {
         self.inner.topology.unreachable_reason()
     }
@@ -339,10 +339,10 @@ impl Store for RedisStore {
         &self,
         call: &[Hit<'_>],
         identity: &CallIdentity,
-    ) -> Result<OnceResult, StoreError> {
+    ) -> Result<ChargeOnceResult, StoreError> {
         reject_too_many_hits(call)?;
         if call.is_empty() {
-            return Ok(OnceResult::Decided(result_of_request_without_hits()));
+            return Ok(ChargeOnceResult::Decided(result_of_request_without_hits()));
         }
         self.count_call(self.inner.charge_once(call, identity)).await
     }

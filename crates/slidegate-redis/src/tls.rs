@@ -23,14 +23,14 @@ use crate::settings::{ClientCertificate, RedisSettings};
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     /// The certificates that verify servers.
-    roots: Roots,
+    roots: TrustedRoots,
     /// The certificate of the client, if it has one.
     identity: Option<Arc<ClientIdentity>>,
 }
 
 /// The certificates that verify servers.
 #[derive(Clone, Debug)]
-struct Roots {
+struct TrustedRoots {
     roots: Arc<RootCertStore>,
     /// The certificates in the CA file that the settings name; empty if they name none.
     certificates: Vec<CertificateDer<'static>>,
@@ -48,14 +48,14 @@ impl ClientTls {
     pub fn from_files(settings: &RedisSettings) -> Result<Self, ConnectError> {
         let identity = settings.client_certificate.as_ref().map(ClientIdentity::from_files);
         Ok(Self {
-            roots: Roots::from_file(settings.ca_file.as_deref())?,
+            roots: TrustedRoots::from_file(settings.ca_file.as_deref())?,
             identity: identity.transpose()?.map(Arc::new),
         })
     }
 
     /// Returns `true` if a certificate was read from a file, so that connections without TLS are a mistake.
-    pub fn is_from_file(&self) -> bool {
-        self.roots.is_from_file() || self.identity.is_some()
+    pub fn uses_certificate_file(&self) -> bool {
+        self.roots.uses_certificate_file() || self.identity.is_some()
     }
 
     /// Creates the settings of TLS connections. The cryptography provider is named here, because rustls panics if a
@@ -64,7 +64,7 @@ impl ClientTls {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(DEFAULT_VERSIONS)?;
-        let builder = if self.roots.is_from_file() {
+        let builder = if self.roots.uses_certificate_file() {
             let verifier = Arc::new(self.roots.verifier(provider)?);
             builder.dangerous().with_custom_certificate_verifier(verifier)
         } else {
@@ -72,15 +72,17 @@ impl ClientTls {
         };
         let config = match self.identity.as_deref() {
             None => builder.with_no_client_auth(),
-            Some(ClientIdentity { chain, key }) => builder
-                .with_client_auth_cert(chain.clone(), key.clone_key())
-                .map_err(|error| invalid("the client certificate cannot be used", &error))?,
+            Some(ClientIdentity { chain, key }) => {
+                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(|error| {
+                    invalid_tls_config_error("the client certificate cannot be used", &error)
+                })?
+            }
         };
         Ok(Arc::new(config))
     }
 }
 
-fn invalid(text: &'static str, error: &dyn fmt::Display) -> RedisError {
+fn invalid_tls_config_error(text: &'static str, error: &dyn fmt::Display) -> RedisError {
     RedisError::from((ErrorKind::InvalidClientConfig, text, error.to_string()))
 }
 
@@ -102,7 +104,7 @@ impl ClientIdentity {
     }
 }
 
-impl Roots {
+impl TrustedRoots {
     /// Reads the certificates of a PEM file. `None` selects Mozilla's list of root certificates.
     fn from_file(path: Option<&Path>) -> Result<Self, ConnectError> {
         let mut roots = RootCertStore::empty();
@@ -124,7 +126,7 @@ impl Roots {
         Ok(Self { roots: Arc::new(roots), certificates })
     }
 
-    fn is_from_file(&self) -> bool {
+    fn uses_certificate_file(&self) -> bool {
         !self.certificates.is_empty()
     }
 
@@ -132,16 +134,18 @@ impl Roots {
     fn verifier(&self, provider: Arc<CryptoProvider>) -> RedisResult<OwnCaVerifier> {
         let verifier =
             WebPkiServerVerifier::builder_with_provider(self.roots.clone(), provider).build();
-        let verifier = verifier
-            .map_err(|error| invalid("the CA certificates cannot verify a server", &error))?;
+        let verifier = verifier.map_err(|error| {
+            invalid_tls_config_error("the CA certificates cannot verify a server", &error)
+        })?;
         Ok(OwnCaVerifier { verifier, certificates: self.certificates.clone() })
     }
 }
 
-/// A verifier that also accepts the certificate of a server that is its own CA, if the file has exactly this certificate.
+/// A verifier that also accepts the certificate of a server that is its own CA, if the file has exactly this
+/// certificate.
 ///
-/// `openssl req -x509` creates such certificates, and `redis-cli` accepts them. The verifier of rustls decides everything
-/// else, also the validity period of this certificate and the signatures of the handshake.
+/// `openssl req -x509` creates such certificates, and `redis-cli` accepts them. The verifier of rustls decides
+/// everything else, also the validity period of this certificate and the signatures of the handshake.
 #[derive(Debug)]
 struct OwnCaVerifier {
     verifier: Arc<WebPkiServerVerifier>,

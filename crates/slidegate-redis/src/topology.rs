@@ -94,9 +94,9 @@ impl Topology {
 
     /// Makes requests to a single server wait until the returned guard is dropped. Then they share a call. Returns
     /// `None` if a call is in flight already, or if the topology is a Cluster.
-    pub fn try_hold_queue(&self) -> Option<impl Drop> {
+    pub fn try_pause_queue(&self) -> Option<impl Drop> {
         match self {
-            Self::Single(node) => node.try_hold_queue(BatchKey::default()),
+            Self::Single(node) => node.try_pause_queue(BatchKey::default()),
             Self::Cluster(_) => None,
         }
     }

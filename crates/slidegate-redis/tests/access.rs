@@ -155,8 +155,8 @@ async fn redis_that_requires_client_certificate_accepts_it() {
     }
 }
 
-/// Creates a certificate for `localhost` that is its own certificate authority, as `openssl req -x509` does, and writes it
-/// with its key to files.
+/// Creates a certificate for `localhost` that is its own certificate authority, as `openssl req -x509` does, and writes
+/// it with its key to files.
 fn write_own_authority(folder: &Folder, name: &str, end_year: i32) {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut certificate = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -296,7 +296,11 @@ async fn foreign_value_is_logged_once_without_client_values() {
         redis.command(&["SET", &key, "foreign"]);
         for _ in 0..5 {
             let error = take_one_unit(&store).await.unwrap_err();
-            assert_eq!((error.class(), error.foreign_keys()), ("foreign", Some(&*key)), "{error}");
+            assert_eq!(
+                (error.class(), error.keys_with_foreign_values()),
+                ("foreign", Some(&*key)),
+                "{error}"
+            );
             assert!(error.to_string().contains(error.remedy()), "{error}");
         }
         assert!(!store.is_breaker_open());

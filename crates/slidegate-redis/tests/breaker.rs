@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use slidegate::clock::Clock;
 use slidegate::{ManualClock, Timestamp};
 use slidegate_redis::breaker::{
-    Breaker, BreakerDecision, BreakerSettings, CallPass, OpenReason, StateChange,
+    Breaker, BreakerCallPass, BreakerDecision, BreakerSettings, BreakerStateChange, OpenReason,
 };
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -30,20 +30,20 @@ impl BreakerFixture {
         self.breaker.admit(self.clock.now())
     }
 
-    fn admit_call(&self) -> CallPass {
+    fn admit_call(&self) -> BreakerCallPass {
         let BreakerDecision::Call(pass) = self.admit() else { panic!("the breaker is open") };
         pass
     }
 
-    fn record_success(&self, pass: CallPass) -> Option<StateChange> {
+    fn record_success(&self, pass: BreakerCallPass) -> Option<BreakerStateChange> {
         self.breaker.record_success(pass, self.clock.now())
     }
 
-    fn record_failure(&self, pass: CallPass) -> Option<StateChange> {
+    fn record_failure(&self, pass: BreakerCallPass) -> Option<BreakerStateChange> {
         self.breaker.record_failure(pass, self.clock.now())
     }
 
-    fn report_result(&self, pass: CallPass, ok: bool) -> Option<StateChange> {
+    fn report_result(&self, pass: BreakerCallPass, ok: bool) -> Option<BreakerStateChange> {
         if ok { self.record_success(pass) } else { self.record_failure(pass) }
     }
 
@@ -56,7 +56,7 @@ impl BreakerFixture {
 
     /// Advances the clock in steps of milliseconds until a probe is allowed. Returns the pass of the probe and the
     /// elapsed time.
-    fn advance_clock_until_probe(&self) -> (CallPass, Duration) {
+    fn advance_clock_until_probe(&self) -> (BreakerCallPass, Duration) {
         let began = self.clock.now().as_micros();
         loop {
             match self.admit() {
@@ -78,10 +78,10 @@ fn new_default_breaker_fixture() -> BreakerFixture {
 #[test]
 fn breaker_opens_once_after_five_consecutive_failures() {
     let bench = new_default_breaker_fixture();
-    let calls: Vec<CallPass> = (0..8).map(|_| bench.admit_call()).collect();
-    let changes: Vec<Option<StateChange>> =
+    let calls: Vec<BreakerCallPass> = (0..8).map(|_| bench.admit_call()).collect();
+    let changes: Vec<Option<BreakerStateChange>> =
         calls.into_iter().map(|call| bench.record_failure(call)).collect();
-    let opened = Some(StateChange::Opened(OpenReason::ConsecutiveFailures(5)));
+    let opened = Some(BreakerStateChange::Opened(OpenReason::ConsecutiveFailures(5)));
     assert_eq!(changes, [None, None, None, None, opened, None, None, None]);
     assert_eq!(bench.admit(), BreakerDecision::Reject);
 }
@@ -103,7 +103,7 @@ fn allow_probe_resets_backoff() {
     bench.record_failure(probe);
     let (probe, waited) = bench.advance_clock_until_probe();
     assert!(waited <= Duration::from_secs(1), "{waited:?}");
-    assert!(matches!(bench.record_success(probe), Some(StateChange::Closed { .. })));
+    assert!(matches!(bench.record_success(probe), Some(BreakerStateChange::Closed { .. })));
     bench.breaker.allow_probe(bench.clock.now());
     assert!(!bench.breaker.is_open());
     bench.admit_call();
@@ -119,7 +119,7 @@ fn failure_of_probe_before_allow_probe_is_ignored() {
     assert_eq!(bench.record_failure(lost), None);
     let (probe, waited) = bench.advance_clock_until_probe();
     assert_eq!(waited, Duration::ZERO);
-    assert!(matches!(bench.record_success(probe), Some(StateChange::Closed { .. })));
+    assert!(matches!(bench.record_success(probe), Some(BreakerStateChange::Closed { .. })));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn breaker_opens_when_at_least_half_fail() {
         assert!(
             matches!(
                 change,
-                Some(StateChange::Opened(OpenReason::FailureRate { calls: 20.., .. }))
+                Some(BreakerStateChange::Opened(OpenReason::FailureRate { calls: 20.., .. }))
             ),
             "{change:?}"
         );
@@ -199,7 +199,7 @@ fn successful_probe_closes_breaker_and_resets_backoff() {
         bench.record_failure(probe);
         let (probe, _) = bench.advance_clock_until_probe();
         let after = Duration::from_micros(bench.clock.now().as_micros() - began);
-        assert_eq!(bench.record_success(probe), Some(StateChange::Closed { after }));
+        assert_eq!(bench.record_success(probe), Some(BreakerStateChange::Closed { after }));
         assert!(!bench.breaker.is_open());
         let changes: Vec<_> = (0..4).map(|_| bench.record_failure(bench.admit_call())).collect();
         assert_eq!(changes, [None; 4], "earlier failures do not count");
@@ -242,7 +242,7 @@ fn late_probe_success_closes_breaker() {
 #[test]
 fn results_of_calls_before_breaker_opens_are_ignored() {
     let bench = new_default_breaker_fixture();
-    let mut early: Vec<CallPass> = (0..40).map(|_| bench.admit_call()).collect();
+    let mut early: Vec<BreakerCallPass> = (0..40).map(|_| bench.admit_call()).collect();
     bench.fail_calls_until_open();
     assert_eq!(bench.record_success(early.pop().unwrap()), None);
     assert_eq!(bench.record_failure(early.pop().unwrap()), None);
@@ -259,7 +259,7 @@ fn results_of_calls_before_breaker_opens_are_ignored() {
 
 #[test]
 fn state_change_text_contains_reason() {
-    let opened = |cause| StateChange::Opened(cause).to_string();
+    let opened = |cause| BreakerStateChange::Opened(cause).to_string();
     let opened_text = "circuit breaker opened after";
     assert_eq!(
         opened(OpenReason::ConsecutiveFailures(5)),
@@ -267,7 +267,7 @@ fn state_change_text_contains_reason() {
     );
     let share = OpenReason::FailureRate { failed: 12, calls: 23 };
     assert_eq!(opened(share), format!("{opened_text} 12 of 23 calls within a second failed"));
-    let closed = StateChange::Closed { after: Duration::from_millis(1_490) };
+    let closed = BreakerStateChange::Closed { after: Duration::from_millis(1_490) };
     assert_eq!(closed.to_string(), "circuit breaker closed after 1.5 s");
 }
 
@@ -380,7 +380,7 @@ proptest! {
     ) {
         let bench = new_default_breaker_fixture();
         let mut model = BreakerModel::default();
-        let mut in_flight: Vec<(u64, CallPass)> = Vec::new();
+        let mut in_flight: Vec<(u64, BreakerCallPass)> = Vec::new();
         for step in steps {
             let now = bench.clock.now().as_micros();
             match step {
@@ -395,7 +395,7 @@ proptest! {
                 BreakerTestStep::Report { call, ok } if !in_flight.is_empty() => {
                     let (epoch, pass) = in_flight.swap_remove(call.index(in_flight.len()));
                     let change = bench.report_result(pass, ok);
-                    let opened = change.map(|change| matches!(change, StateChange::Opened(_)));
+                    let opened = change.map(|change| matches!(change, BreakerStateChange::Opened(_)));
                     prop_assert_eq!(opened, model.report_result(epoch, now, ok));
                 }
                 BreakerTestStep::Report { .. } => {}

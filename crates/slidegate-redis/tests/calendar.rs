@@ -69,8 +69,8 @@ fn draw_calendar(rng: &mut Rng) -> Calendar {
     calendar.with_start(starts[rng.usize(..5)]).unwrap_or(calendar)
 }
 
-/// The clock of Redis decides in which period a request is, and when the period ends: a store whose clock differs by less
-/// than half a period decides like a store in memory with the clock of Redis.
+/// The clock of Redis decides in which period a request is, and when the period ends: a store whose clock differs by
+/// less than half a period decides like a store in memory with the clock of Redis.
 #[tokio::test]
 async fn period_is_that_of_deciding_clock() {
     let redis = Redis::start();
@@ -109,7 +109,7 @@ async fn period_is_that_of_deciding_clock() {
             // Also the scripts of several hits.
             let other = Limit::calendar(100, Calendar::new(Period::Year)).unwrap();
             let other_hit = Hit { limit: &other, ..hit };
-            let hits = [hit, if rng.bool() { other_hit } else { other_hit.observed() }];
+            let hits = [hit, if rng.bool() { other_hit } else { other_hit.in_observe_mode() }];
             let hits = &hits[..rng.usize(1..=2)];
             let decided = store.charge_async(hits).await.unwrap();
             let expected = memory_store.charge(hits);

@@ -71,9 +71,9 @@ impl LowLimitCounters {
         let cost = *rng.choice(&[0, 1, 1, 1, 2, 3, 20]).unwrap();
         let hit = Hit::new(Key::new(&self.scopes[nth], client), &self.limits[nth], cost);
         let hit = match rng.u8(..12) {
-            0 => hit.observed(),
+            0 => hit.in_observe_mode(),
             1 => hit.charged_always(),
-            2 => hit.joint(),
+            2 => hit.with_joint_veto(),
             3 => hit.reported(),
             4 => hit.with_required(rng.u64(..4)),
             _ => hit,
@@ -97,8 +97,9 @@ fn advance_clock_randomly(rng: &mut Rng, clock: &ManualClock, waits: &mut Vec<Ti
     clock.advance(Duration::from_micros(by));
 }
 
-/// Asserts that a denial from the cache has the same figures and the same wait as a denial from Redis. The units above max
-/// are as in the last reply; some of them may have left since. A limit that fits has the figures of an earlier reply.
+/// Asserts that a denial from the cache has the same figures and the same wait as a denial from Redis. The units above
+/// max are as in the last reply; some of them may have left since. A limit that fits has the figures of an earlier
+/// reply.
 fn assert_same_denial_figures(hits: &[Hit<'_>], cached: &ChargeResult, uncached: &ChargeResult) {
     let figures = |outcome: &Outcome| {
         (outcome.fits(), outcome.remaining(), outcome.reset_after(), outcome.retry_after())

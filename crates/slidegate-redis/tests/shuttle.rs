@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use slidegate::Timestamp;
-use slidegate_redis::breaker::{Breaker, BreakerDecision, BreakerSettings, CallPass, StateChange};
+use slidegate_redis::breaker::{
+    Breaker, BreakerCallPass, BreakerDecision, BreakerSettings, BreakerStateChange,
+};
 
 const THREAD_SCHEDULE_COUNT: usize = 2_000;
 
@@ -53,7 +55,7 @@ fn new_open_breaker() -> Arc<Breaker> {
     breaker
 }
 
-fn admit_call(breaker: &Breaker) -> CallPass {
+fn admit_call(breaker: &Breaker) -> BreakerCallPass {
     let BreakerDecision::Call(pass) = breaker.admit(NOW) else { panic!("the breaker is open") };
     pass
 }
@@ -113,7 +115,7 @@ fn late_results_do_not_affect_probe() {
                 }
             };
             assert!(change.is_none() || nth == 2);
-            usize::from(matches!(change, Some(StateChange::Closed { .. })))
+            usize::from(matches!(change, Some(BreakerStateChange::Closed { .. })))
         });
         assert_eq!((changes, breaker.is_open()), (1, false));
     });

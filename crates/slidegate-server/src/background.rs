@@ -15,14 +15,14 @@ use tracing::error;
 #[derive(Clone, Debug, Default)]
 pub struct BackgroundTasks {
     /// The names of the tasks that have returned. If there is any, the server is not ready.
-    ended: Arc<Mutex<Vec<&'static str>>>,
+    ended_tasks: Arc<Mutex<Vec<&'static str>>>,
     /// Whether the server stops, so that the end of a task is no failure.
     is_stopping: Arc<AtomicBool>,
 }
 
 impl BackgroundTasks {
-    /// Starts a thread with this name, on which `run` runs until the process ends. The state that `run` borrows must stay
-    /// usable if a call panics at any point.
+    /// Starts a thread with this name, on which `run` runs until the process ends. The state that `run` borrows must
+    /// stay usable if a call panics at any point.
     pub fn start_thread(
         &self,
         name: &'static str,
@@ -48,12 +48,12 @@ impl BackgroundTasks {
     }
 
     /// Returns the names of the tasks that have ended although the process continues.
-    pub fn ended(&self) -> Vec<&'static str> {
-        self.ended.lock().clone()
+    pub fn ended_tasks(&self) -> Vec<&'static str> {
+        self.ended_tasks.lock().clone()
     }
 
     /// States that the server stops. Tasks that end from now on are not recorded.
-    pub fn expect_shutdown(&self) {
+    pub fn mark_shutting_down(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
@@ -65,7 +65,7 @@ impl BackgroundTasks {
             task = name,
             "a background task ended; the server is not ready until it is restarted"
         );
-        self.ended.lock().push(name);
+        self.ended_tasks.lock().push(name);
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         let tasks = BackgroundTasks::default();
         tasks.start_thread("test", run).unwrap();
         assert_eq!([(); 2].map(|()| runs.recv_timeout(TIMEOUT).unwrap()), [1, 2]);
-        assert!(tasks.ended().is_empty());
+        assert!(tasks.ended_tasks().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -107,18 +107,18 @@ mod tests {
             assert!(std::mem::replace(&mut has_panicked, true), "panics in the first run");
         };
         tasks.clone().keep_running("accept", run).await;
-        assert_eq!(tasks.ended(), ["accept"]);
+        assert_eq!(tasks.ended_tasks(), ["accept"]);
         let (sender, ended) = channel::<()>();
         let mut sender = Some(sender);
         tasks.start_thread("reload", move || drop(sender.take())).unwrap();
         // Disconnected once the thread has run.
         assert!(ended.recv_timeout(TIMEOUT).is_err());
-        while tasks.ended().len() < 2 {
+        while tasks.ended_tasks().len() < 2 {
             thread::yield_now();
         }
-        assert_eq!(tasks.ended(), ["accept", "reload"]);
-        tasks.expect_shutdown();
+        assert_eq!(tasks.ended_tasks(), ["accept", "reload"]);
+        tasks.mark_shutting_down();
         tasks.clone().keep_running("log", async || ()).await;
-        assert_eq!(tasks.ended(), ["accept", "reload"], "the server stops");
+        assert_eq!(tasks.ended_tasks(), ["accept", "reload"], "the server stops");
     }
 }

@@ -27,7 +27,7 @@ use self::start::start_service;
 use crate::bounds::ClientBounds;
 use crate::connections::bodies::{BodyBudget, MIN_BODY_BUDGET};
 use crate::connections::{
-    ConnectionSources, ConnectionThreads, Connections, LargeCalls, ListenSocket, Protocol,
+    ConnectionThreads, Connections, LargeCallThread, ListenSocket, OpenFileDemand, Protocol,
 };
 use crate::decide::Service;
 use crate::render::ResponseRenderer;
@@ -65,12 +65,12 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
     let admin = settings.admin.map(|address| listen::bind(&address, "--admin (SLIDEGATE_ADMIN)"));
     let (grpc, admin) = (grpc.transpose()?, admin.transpose()?);
     listen::warn_about_short_accept_queues();
-    let connection_sources = ConnectionSources {
+    let connection_sources = OpenFileDemand {
         client_listeners: 1 + u64::from(grpc.is_some()),
         max_other_connections: admin.as_ref().map_or(0, |_| MAX_ADMIN_CONNECTIONS.get() as u64),
     };
-    let bounds =
-        connection_sources.within_open_files(settings.clients, settings.is_max_connections_given);
+    let bounds = connection_sources
+        .fit_bounds_to_open_files(settings.clients, settings.is_max_connections_given);
     let (rules, store) =
         (settings.service.policy.rules().len(), settings.service.store.to_string());
     let cluster_tls = settings.service.store.cluster_tls().cloned();
@@ -103,7 +103,7 @@ pub async fn serve_until_signal(settings: Settings, log: &LogQueue) -> Result<()
     let clients = ClientResources {
         bounds,
         bodies: service.bodies().clone(),
-        large_calls: LargeCalls::start(service.health().background_tasks())?,
+        large_calls: LargeCallThread::start(service.health().background_tasks())?,
     };
     let grpc = match grpc {
         Some(socket) => {
@@ -187,7 +187,7 @@ fn time_until_deadline(deadline: Instant) -> Duration {
 struct ClientResources {
     bounds: ClientBounds,
     bodies: BodyBudget,
-    large_calls: LargeCalls,
+    large_calls: LargeCallThread,
 }
 
 /// A client listener: its socket and its connections.

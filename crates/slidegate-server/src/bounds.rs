@@ -26,7 +26,7 @@ const CONNECTION_AGE_JITTER: Jitter = Jitter::up_to_percent(10);
 
 /// The default of the maximum number of connections from one address is the maximum of the listener, divided by this
 /// number.
-const DEFAULT_PER_ADDRESS_DIVISOR: usize = 2;
+const DEFAULT_CONNECTIONS_PER_ADDRESS_DIVISOR: usize = 2;
 
 /// The default of the maximum number of connections from one address is not below this number: a small maximum often
 /// serves a single proxy.
@@ -34,10 +34,10 @@ const MIN_DEFAULT_CONNECTIONS_PER_ADDRESS: usize = 256;
 
 /// Interval at which files are read. A process may be writing a file, so contents are used only if two successive reads
 /// are equal.
-pub const FILE_READ_INTERVAL: Duration = Duration::from_secs(1);
+pub const RELOADABLE_FILE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of rules in an explanation of several descriptors: the rules of the domain, for each descriptor. A rule
-/// takes about half a KiB of memory.
+/// Maximum number of rules in an explanation of several descriptors: the rules of the domain, for each descriptor. A
+/// rule takes about half a KiB of memory.
 pub const MAX_EXPLAINED_RULES: usize = 100_000;
 
 /// Bounds on the resources that the clients of one listener use.
@@ -65,13 +65,14 @@ impl ClientBounds {
     /// Returns the maximum number of open connections from one address.
     pub fn max_connections_per_address(&self) -> usize {
         let max = self.max_connections.get();
-        let share = (max / DEFAULT_PER_ADDRESS_DIVISOR).max(MIN_DEFAULT_CONNECTIONS_PER_ADDRESS);
+        let share = (max / DEFAULT_CONNECTIONS_PER_ADDRESS_DIVISOR)
+            .max(MIN_DEFAULT_CONNECTIONS_PER_ADDRESS);
         self.max_connections_per_address.map_or(share, NonZeroUsize::get).min(max)
     }
 }
 
-/// Maximum number of descriptors of a request. Envoy creates one descriptor for each `actions` list in the configuration
-/// of a route, so clients cannot influence the number.
+/// Maximum number of descriptors of a request. Envoy creates one descriptor for each `actions` list in the
+/// configuration of a route, so clients cannot influence the number.
 pub const MAX_DESCRIPTORS: usize = 100;
 
 /// Maximum number of descriptors of a request that is handled on the thread of its connection. Requests with more
@@ -79,7 +80,7 @@ pub const MAX_DESCRIPTORS: usize = 100;
 pub const MAX_DESCRIPTORS_OF_SMALL_REQUEST: usize = 8;
 
 /// Maximum number of entries of all descriptors of a request. Envoy creates one entry for each action of a list.
-pub const MAX_ENTRIES: usize = 1_000;
+pub const MAX_DESCRIPTOR_ENTRIES: usize = 1_000;
 
 /// Maximum number of limits that apply to a request with many descriptors, because the time of a decision grows with
 /// the number of limits.

@@ -82,8 +82,8 @@ pub enum Command {
     Schema,
     /// Test a policy on the requests of access logs
     ///
-    /// With --ratelimit-config, a request has one descriptor for each rule whose keys are attributes of the log: method,
-    /// path, ip or remote_address, host, user, header.referer, header.user-agent.
+    /// With --ratelimit-config, a request has one descriptor for each rule whose keys are attributes of the log:
+    /// method, path, ip or remote_address, host, user, header.referer, header.user-agent.
     Replay(ReplayArgs),
     /// List the keys that an observing rule would have denied, summed over all servers
     ///
@@ -160,8 +160,8 @@ fn print_to_stdout(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes text to standard error. Ignores a failed write, because there is no other place for the text; `eprintln!` would
-/// panic.
+/// Writes text to standard error. Ignores a failed write, because there is no other place for the text; `eprintln!`
+/// would panic.
 pub fn print_to_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
@@ -189,7 +189,7 @@ impl Args {
             }
             Command::Explain(args) => {
                 args.policy_source.resolve_policy_source_precedence(matches)?;
-                args.check_source()?;
+                args.require_policy_or_server()?;
             }
             Command::Replay(args) => args.resolve_policy_source(matches)?,
             Command::Validate(args) => args.resolve_policy_precedence(matches),

@@ -1,7 +1,7 @@
 //! Accepts and serves client connections. Bounds the number of connections, and the time that a client may take.
 //!
-//! Connections are accepted here, because `axum::serve` and tonic's server do not bound their number. A [`Protocol`] serves
-//! each connection with HTTP/1.1, or with gRPC over HTTP/2.
+//! Connections are accepted here, because `axum::serve` and tonic's server do not bound their number. A [`Protocol`]
+//! serves each connection with HTTP/1.1, or with gRPC over HTTP/2.
 
 pub mod bodies;
 mod eviction;
@@ -28,8 +28,8 @@ use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-pub use self::large::{LargeCallPanic, LargeCalls};
-pub use self::open_files::ConnectionSources;
+pub use self::large::{LargeCallPanic, LargeCallThread};
+pub use self::open_files::OpenFileDemand;
 pub use self::socket::{ClientSocket, ListenSocket};
 pub use self::stream::ClientStream;
 
@@ -49,8 +49,8 @@ pub type ConnectionError = Box<dyn Error + Send + Sync>;
 
 /// A protocol that serves the connections of a listener: HTTP/1.1, or gRPC over HTTP/2.
 pub trait Protocol: Clone + Send + Sync + 'static {
-    /// Returns a future that serves the client connection `io` until it ends, or until it has completed its last request
-    /// after `draining` is cancelled, because the server stops. `peer` is the address of the client.
+    /// Returns a future that serves the client connection `io` until it ends, or until it has completed its last
+    /// request after `draining` is cancelled, because the server stops. `peer` is the address of the client.
     fn serve_stream(
         &self,
         io: ClientStream,

@@ -20,9 +20,9 @@ use slidegate::wait::WaitStats;
 use slidegate::{Decision, Gate, Policy, Request};
 
 use self::active_policy::ActivePolicy;
-use self::error::{CallError, reject_unusable_key};
+use self::error::{CallError, reject_unusable_idempotency_key};
 use self::health::{Health, Readiness};
-use self::names::NameChecks;
+use self::names::RequestNameChecks;
 use self::store::ServerStore;
 use crate::connections::bodies::BodyBudget;
 use crate::permits::token::PermitToken;
@@ -35,7 +35,7 @@ use crate::telemetry::metrics::{ReloadResult, StoreStats};
 pub struct Call<'r> {
     pub operation: Operation,
     pub request: Request<'r>,
-    pub name_source: NameSource,
+    pub name_source: AttributeNameSource,
     /// The tokens of the permits that the call releases first.
     pub released_permits: Vec<&'r str>,
     /// Whether the response contains the permit of the request. Otherwise the permit is released after the decision.
@@ -57,7 +57,7 @@ pub enum Operation {
 
 /// The origin of the attribute names of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameSource {
+pub enum AttributeNameSource {
     /// The caller chooses the names.
     Caller,
     /// `/v1/auth` sets fixed names and the headers that the policy names.
@@ -82,7 +82,7 @@ impl<'r> Call<'r> {
         Self {
             operation,
             request,
-            name_source: NameSource::Caller,
+            name_source: AttributeNameSource::Caller,
             released_permits: Vec::new(),
             returns_permit: false,
         }
@@ -99,7 +99,7 @@ pub struct Service {
     pub(crate) tokens: TokenSealer,
     /// The reservations that are not settled; `None` if other instances may settle them.
     pub(crate) open_reservations: Option<OpenReservations>,
-    name_checks: NameChecks,
+    name_checks: RequestNameChecks,
     options: ServiceOptions,
 }
 
@@ -122,7 +122,7 @@ impl Service {
         telemetry: Telemetry,
         health: Health,
         tokens: TokenSealer,
-        name_checks: NameChecks,
+        name_checks: RequestNameChecks,
         options: ServiceOptions,
     ) -> Self {
         let active_policy = ArcSwap::from_pointee(ActivePolicy::new(gate.policy(), &telemetry));
@@ -139,8 +139,8 @@ impl Service {
         }
     }
 
-    /// Decides about a call by the policy that the caller has loaded, and records the decision. If the future is dropped,
-    /// because the client has disconnected, a waiting call leaves its queue.
+    /// Decides about a call by the policy that the caller has loaded, and records the decision. If the future is
+    /// dropped, because the client has disconnected, a waiting call leaves its queue.
     pub async fn decide(
         &self,
         active: &ActivePolicy,
@@ -158,12 +158,12 @@ impl Service {
             Operation::Check | Operation::Reserve { .. } => matched,
         };
         let decision = self.gate.decide_async(&matched).await;
-        reject_unusable_key(&decision)?;
-        self.record(active, call, &matched, &decision);
+        reject_unusable_idempotency_key(&decision)?;
+        self.record_decided_call(active, call, &matched, &decision);
         let reservation = match call.operation {
             Operation::Reserve { ttl } => {
                 let identity = call.request.call_identity();
-                Box::pin(self.reservation(&decision, identity, ttl)).await?
+                Box::pin(self.open_reservation(&decision, identity, ttl)).await?
             }
             _ => None,
         };
@@ -173,15 +173,15 @@ impl Service {
         };
         self.check_attributes(&active.policy, call, &decision)?;
         let permit = match decision.permit() {
-            Some(permit) => self.permit_token(call, permit)?,
+            Some(permit) => self.seal_or_release_permit(call, permit)?,
             None => None,
         };
         Ok(DecidedCall { decision, permit, reservation, reserved })
     }
 
-    /// Records a decision in the trace span of the call. The decision of a check is also recorded in the metrics and the
-    /// log.
-    fn record(
+    /// Records a decision in the trace span of the call. The decision of a check is also recorded in the metrics and
+    /// the log.
+    fn record_decided_call(
         &self,
         active: &ActivePolicy,
         call: &Call<'_>,
@@ -254,8 +254,8 @@ impl Service {
         self.gate.stats().waits
     }
 
-    /// Returns the number of keys and other metrics of the store. Includes keys and records of calls that the gate has in
-    /// local memory while the store is unavailable.
+    /// Returns the number of keys and other metrics of the store. Includes keys and records of calls that the gate has
+    /// in local memory while the store is unavailable.
     pub fn store_stats(&self) -> StoreStats {
         let (stats, local) = (self.store().stats(), self.gate.stats());
         StoreStats {

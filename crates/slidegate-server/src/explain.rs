@@ -118,8 +118,8 @@ type LimitStatuses<'d> = HashMap<(usize, usize), LimitStatus<'d>>;
 
 impl Service {
     /// Explains the decision that a check would return. Charges and records nothing. Takes seconds of CPU with large
-    /// requests and policies, so it must run on a thread of its own. If `cancelled` is cancelled, it ends early, and the
-    /// explanation is incomplete.
+    /// requests and policies, so it must run on a thread of its own. If `cancelled` is cancelled, it ends early, and
+    /// the explanation is incomplete.
     ///
     /// # Errors
     /// If the request has several descriptors, and their explanation would have more than [`MAX_EXPLAINED_RULES`]
@@ -246,7 +246,7 @@ impl RuleExplanation {
         let limits = limits.filter_map(|(limit, hit)| {
             let status = statuses.get(&(match_index, limit.index())).copied();
             // A block has a status only while the key is blocked. Otherwise it is not shown.
-            let is_shown = status.is_some() || !limit.is_block();
+            let is_shown = status.is_some() || !limit.is_block_limit();
             is_shown
                 .then(|| LimitExplanation::from_limit_hit_and_status(matched, limit, &hit, status))
         });

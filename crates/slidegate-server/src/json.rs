@@ -1,9 +1,9 @@
 //! JSON that clients send: bodies made readable, their parser, and the types of their fields.
 //!
-//! No value, domain, number of units or number of attributes makes a check fail. End clients choose many of these values,
-//! and callers often allow a request if its check fails: with a value that is not accepted, a client could bypass its
-//! limits. Names of costs are chosen by callers, and a name that no rule charges is rejected after parsing: see
-//! [`names`](crate::decide::names).
+//! No value, domain, number of units or number of attributes makes a check fail. End clients choose many of these
+//! values, and callers often allow a request if its check fails: with a value that is not accepted, a client could
+//! bypass its limits. Names of costs are chosen by callers, and a name that no rule charges is rejected after parsing:
+//! see [`names`](crate::decide::names).
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -23,7 +23,7 @@ use slidegate::store::MAX_CALL_TTL;
 use crate::client_text::{excerpt, truncate};
 
 /// Maximum number of characters of each of the two parts of a parser's message: the problem, and the expected types.
-const MAX_PROBLEM_PART_CHARS: usize = 320;
+const MAX_JSON_ERROR_PART_CHARS: usize = 320;
 
 /// Maximum number of named costs in a request.
 const MAX_NAMED_COSTS: usize = 64;
@@ -55,20 +55,20 @@ pub struct InvalidBody(pub String);
 /// field, and not if it is an element of a collection or a key of a map.
 #[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
 #[serde(transparent)]
-pub struct Text<'b>(#[serde(borrow)] Cow<'b, str>);
+pub struct CowText<'b>(#[serde(borrow)] Cow<'b, str>);
 
 /// The names and values of a request's attributes. Each name occurs once.
 #[derive(Deserialize)]
 #[serde(transparent)]
 pub struct Attributes<'b>(
-    #[serde(borrow, deserialize_with = "read_attributes")] Vec<(Text<'b>, Text<'b>)>,
+    #[serde(borrow, deserialize_with = "read_attributes")] Vec<(CowText<'b>, CowText<'b>)>,
 );
 
 /// The named costs of a request. Each name occurs once.
 #[derive(Default, Deserialize)]
 #[serde(transparent)]
 pub struct NamedCosts<'b>(
-    #[serde(borrow, deserialize_with = "read_named_costs")] pub Vec<(Text<'b>, u64)>,
+    #[serde(borrow, deserialize_with = "read_named_costs")] pub Vec<(CowText<'b>, u64)>,
 );
 
 /// A value that is deserialized only from a JSON object. Derived serde code would also accept a list of the field
@@ -171,11 +171,11 @@ pub fn describe_json_error(error: &serde_json::Error) -> String {
     // are cut separately, so that the end remains.
     let expected = problem.rfind(", expected").unwrap_or(problem.len());
     let (found, expected) = problem.split_at(expected);
-    let [found, expected] = [found, expected].map(|part| truncate(part, MAX_PROBLEM_PART_CHARS));
+    let [found, expected] = [found, expected].map(|part| truncate(part, MAX_JSON_ERROR_PART_CHARS));
     format!("{location}: {found}{expected}")
 }
 
-impl Deref for Text<'_> {
+impl Deref for CowText<'_> {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -184,8 +184,8 @@ impl Deref for Text<'_> {
 }
 
 /// Returns the default domain, for requests without a domain.
-pub fn default_domain<'b>() -> Text<'b> {
-    Text(DEFAULT_DOMAIN.into())
+pub fn default_domain<'b>() -> CowText<'b> {
+    CowText(DEFAULT_DOMAIN.into())
 }
 
 impl Attributes<'_> {
@@ -209,14 +209,14 @@ impl Attributes<'_> {
 
 fn read_attributes<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Vec<(Text<'de>, Text<'de>)>, D::Error> {
+) -> Result<Vec<(CowText<'de>, CowText<'de>)>, D::Error> {
     let parse = parse_attribute_value;
     deserializer.deserialize_map(MembersVisitor { term: "attribute", max_count: usize::MAX, parse })
 }
 
 fn read_named_costs<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Vec<(Text<'de>, u64)>, D::Error> {
+) -> Result<Vec<(CowText<'de>, u64)>, D::Error> {
     let parse = parse_units;
     deserializer.deserialize_map(MembersVisitor { term: "cost", max_count: MAX_NAMED_COSTS, parse })
 }
@@ -250,7 +250,7 @@ pub fn read_ttl_ms<'de, D: Deserializer<'de>>(
 /// Reads the field `idempotency_key`.
 pub fn read_idempotency_key<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Option<Text<'de>>, D::Error> {
+) -> Result<Option<CowText<'de>>, D::Error> {
     read_field(deserializer, "idempotency_key", parse_idempotency_key)
 }
 
@@ -266,11 +266,11 @@ fn read_field<'de, D: Deserializer<'de>, V>(
 
 /// Parses the value of an attribute. An integer or a boolean counts as its text. Other numbers and -0 are rejected:
 /// they have several spellings, such as 1e3 and 1000.0, which would have separate counters.
-fn parse_attribute_value(json: &str) -> Result<Text<'_>, String> {
+fn parse_attribute_value(json: &str) -> Result<CowText<'_>, String> {
     let is_integer = json.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit());
     match json {
-        "true" | "false" => Ok(Text(json.into())),
-        _ if is_integer && json != "-0" => Ok(Text(json.into())),
+        "true" | "false" => Ok(CowText(json.into())),
+        _ if is_integer && json != "-0" => Ok(CowText(json.into())),
         _ => serde_json::from_str(json).map_err(|_| {
             let remedy = "send text in double quotes, or omit the attribute";
             format!("{} is not a string, an integer or a boolean; {remedy}", excerpt(json))
@@ -296,8 +296,8 @@ fn parse_ttl(json: &str) -> Result<Duration, String> {
 
 /// Parses an idempotency key. Rejects a key with U+FFFD, because it may replace invalid Unicode: two such keys of the
 /// caller would be equal, and the second request would not be charged.
-fn parse_idempotency_key(json: &str) -> Result<Text<'_>, String> {
-    let key = serde_json::from_str(json).ok().filter(|key: &Text<'_>| {
+fn parse_idempotency_key(json: &str) -> Result<CowText<'_>, String> {
+    let key = serde_json::from_str(json).ok().filter(|key: &CowText<'_>| {
         (1..=MAX_IDEMPOTENCY_KEY_BYTES).contains(&key.len()) && !key.contains('\u{fffd}')
     });
     key.ok_or_else(|| {
@@ -307,9 +307,9 @@ fn parse_idempotency_key(json: &str) -> Result<Text<'_>, String> {
     })
 }
 
-/// Parses a number of units or milliseconds. Accepts whole numbers in floating-point notation, such as `2.0`, because some
-/// languages write them so. Numbers of more than 64 bits saturate: a cost then exceeds every limit, and the request is
-/// denied.
+/// Parses a number of units or milliseconds. Accepts whole numbers in floating-point notation, such as `2.0`, because
+/// some languages write them so. Numbers of more than 64 bits saturate: a cost then exceeds every limit, and the
+/// request is denied.
 fn parse_whole_number(json: &str) -> Option<u64> {
     if json.bytes().all(|byte| byte.is_ascii_digit()) {
         // Parsing fails only on an overflow, because the text has at least one digit.
@@ -329,7 +329,7 @@ struct MembersVisitor<'b, V> {
 }
 
 impl<'de, V> Visitor<'de> for MembersVisitor<'de, V> {
-    type Value = Vec<(Text<'de>, V)>;
+    type Value = Vec<(CowText<'de>, V)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "an object with a value for each {}", self.term)
@@ -339,7 +339,7 @@ impl<'de, V> Visitor<'de> for MembersVisitor<'de, V> {
         let Self { term, max_count, parse } = self;
         let mut members: Self::Value = Vec::new();
         let mut names = HashSet::new();
-        while let Some(name) = map.next_key::<Text<'de>>()? {
+        while let Some(name) = map.next_key::<CowText<'de>>()? {
             let value = parse(map.next_value::<&RawValue>()?.get()).map_err(|problem| {
                 A::Error::custom(format!("{term} `{}`: {problem}", excerpt(&name)))
             })?;
@@ -415,7 +415,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for MapWithFields<A> {
         seed: K,
     ) -> Result<Option<K::Value>, A::Error> {
         let Some(fields) = self.fields else { return self.map.next_key_seed(seed) };
-        let Some(name) = self.map.next_key::<Text<'de>>()? else { return Ok(None) };
+        let Some(name) = self.map.next_key::<CowText<'de>>()? else { return Ok(None) };
         if !fields.contains(&&*name) {
             return Err(A::Error::unknown_field(&name, fields));
         }

@@ -18,7 +18,7 @@ use crate::decide::{Call, Service};
 impl Service {
     /// Returns the token of a permit for the response to its call; `None` if the response does not contain it. A permit
     /// that the response cannot contain is released: the request is then not counted while it is in flight.
-    pub(crate) fn permit_token(
+    pub(crate) fn seal_or_release_permit(
         &self,
         call: &Call<'_>,
         permit: Permit,
@@ -42,8 +42,8 @@ impl Service {
         }
     }
 
-    /// Releases the permits of tokens. A permit that cannot be released counts until it expires; the failure is counted in
-    /// the metrics.
+    /// Releases the permits of tokens. A permit that cannot be released counts until it expires; the failure is counted
+    /// in the metrics.
     pub(crate) async fn release_permits(&self, tokens: &[&str]) {
         for token in tokens {
             drop(self.release_permit(token).await);
@@ -76,7 +76,9 @@ impl Service {
         let changed = self.change_permit_in_store(token, change).await;
         if let Some(metrics) = self.telemetry().metrics() {
             match &changed {
-                Ok((permit, was_live)) => metrics.permits.on_changed(permit, change, *was_live),
+                Ok((permit, was_live)) => {
+                    metrics.permits.on_released_or_renewed(permit, change, *was_live)
+                }
                 Err((result, _)) => metrics.permits.count(*result),
             }
         }

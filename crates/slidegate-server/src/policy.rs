@@ -21,7 +21,7 @@ pub struct FileText {
 pub type SourceTexts = Arc<[FileText]>;
 
 /// A function that checks whether the store supports a limit. The error contains the reason and an alternative.
-pub type LimitCheck = fn(&Limit) -> Result<(), String>;
+pub type LimitSupportCheck = fn(&Limit) -> Result<(), String>;
 
 /// Accepts every limit. Used by commands that have no store.
 pub fn accept_any_limit(_: &Limit) -> Result<(), String> {

@@ -28,7 +28,7 @@ use crate::telemetry::results::{
 const INITIAL_JSON_BUFFER_BYTES: usize = 1024;
 
 /// Header of a denial at `/v1/auth` because the store is unavailable. Its value is the reason.
-const REASON_HEADER: HeaderName = HeaderName::from_static("slidegate-reason");
+const UNAVAILABLE_REASON_HEADER: HeaderName = HeaderName::from_static("slidegate-reason");
 
 /// A renderer of decisions as HTTP responses.
 #[derive(Clone)]
@@ -48,15 +48,15 @@ impl ResponseRenderer {
     /// Renders the response to a check. The status is 200 if the request is allowed. A denial has the `deny_status` of
     /// its rule, 429 by default, or 503 if the store is unavailable. The JSON of all responses has the same fields.
     /// Jitter, a random increase, lengthens only the waits in headers; the JSON contains the exact waits.
-    pub fn check(
+    pub fn render_check(
         &self,
         decided: &DecidedCall,
     ) -> Result<ResponseWithResult<Response>, HttpProblem> {
         self.render_decision(decided, &CheckResponse::new(decided))
     }
 
-    /// Renders the response to a request for a reservation, as [`check`](Self::check) does.
-    pub fn reserve(
+    /// Renders the response to a request for a reservation, as [`render_check`](Self::render_check) does.
+    pub fn render_reservation(
         &self,
         decided: &DecidedCall,
     ) -> Result<ResponseWithResult<Response>, HttpProblem> {
@@ -78,7 +78,7 @@ impl ResponseRenderer {
     /// Renders the response to a proxy. If the request is allowed, the response has only headers. Otherwise the
     /// response is a problem that the proxy may forward to its client, and `deny_status` replaces the status if it is
     /// set.
-    pub fn auth(
+    pub fn render_forward_auth(
         &self,
         decided: &DecidedCall,
         deny_status: Option<StatusCode>,
@@ -96,13 +96,13 @@ impl ResponseRenderer {
         // not know it.
         if decision.reason() == Some(Reason::StoreUnavailable) {
             let reason = HeaderValue::from_static("store_unavailable");
-            response.headers_mut().insert(REASON_HEADER, reason);
+            response.headers_mut().insert(UNAVAILABLE_REASON_HEADER, reason);
         }
         Ok(with_request_result(decided, response))
     }
 
     /// Renders the response to a call that succeeded and has no decision, such as a settlement.
-    pub fn success(
+    pub fn render_success(
         &self,
         body: &impl Serialize,
     ) -> Result<ResponseWithResult<Response>, HttpProblem> {
@@ -185,14 +185,14 @@ impl ClassifyResponse for Result<ResponseWithResult<Response>, HttpProblem> {
             .map_or_else(HttpProblem::result, |with_request_result| with_request_result.result)
     }
 
-    fn protocol_status(&self) -> (&'static str, i64) {
+    fn span_status_attribute(&self) -> (&'static str, i64) {
         let status = self.as_ref().map_or_else(HttpProblem::status, |with_request_result| {
             with_request_result.response.status()
         });
         ("http.response.status_code", i64::from(status.as_u16()))
     }
 
-    fn waited(&self) -> Duration {
+    fn wait_time(&self) -> Duration {
         self.as_ref().map_or(Duration::ZERO, |with_request_result| with_request_result.waited)
     }
 }
@@ -215,16 +215,16 @@ pub struct CheckResponse<'r> {
     remaining: Option<u64>,
     /// Milliseconds until the limit is completely unused.
     reset_after_ms: Option<u64>,
-    /// Milliseconds until the request fits the limit. Null if the request fits now, if it can never fit, or if the limit
-    /// bounds the requests in flight, whose end is not known.
+    /// Milliseconds until the request fits the limit. Null if the request fits now, if it can never fit, or if the
+    /// limit bounds the requests in flight, whose end is not known.
     retry_after_ms: Option<u64>,
     /// Whether the store was unavailable, so that the decision is an estimate.
     degraded: bool,
     /// The status of every limit of every rule that applies. Omits limits that were not evaluated, because a cached
     /// denial already decided, or because their rule evaluates only a sample of the requests.
     limits: Vec<LimitStatusBody<'r>>,
-    /// The permit of the request, which `/v1/release` and `/v1/renew` accept. Only in the response to an allowed request to
-    /// which a limit with `concurrent` applies.
+    /// The permit of the request, which `/v1/release` and `/v1/renew` accept. Only in the response to an allowed
+    /// request to which a limit with `concurrent` applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     permit: Option<&'r str>,
     /// Milliseconds after which the permit expires, unless it is renewed. Only with `permit`.

@@ -14,7 +14,7 @@ use slidegate::store::{CallId, CallIdentity, SettleResult};
 use slidegate::{ActualCosts, Decision, Store};
 
 use self::metric::SettlementResult;
-use self::token::{Reservation, ReservationOrigin, ReservationToken, TokenError};
+use self::token::{ChargeLocation, Reservation, ReservationToken, TokenError};
 use crate::decide::Service;
 use crate::decide::error::{CallError, CallErrorKind};
 use crate::decide::names::check_actual_costs;
@@ -23,7 +23,7 @@ use crate::decide::store::ServerStore;
 impl Service {
     /// Creates the token of a reservation, with which the charged estimate is corrected within `ttl`. Returns `None` if
     /// the request is denied. `identity` identifies a call with an idempotency key.
-    pub(crate) async fn reservation(
+    pub(crate) async fn open_reservation(
         &self,
         decision: &Decision<'static>,
         identity: Option<&CallIdentity>,
@@ -46,10 +46,10 @@ impl Service {
             call,
             expires_at: WallClock.now().after(ttl),
             origin: match self.store() {
-                _ if decision.is_degraded() => ReservationOrigin::FallbackOfThisInstance,
-                ServerStore::Redis(..) => ReservationOrigin::SharedStore,
+                _ if decision.is_degraded() => ChargeLocation::FallbackOfThisInstance,
+                ServerStore::Redis(..) => ChargeLocation::SharedStore,
                 ServerStore::Memory(..) | ServerStore::Cluster(..) => {
-                    ReservationOrigin::StoreOfThisInstance
+                    ChargeLocation::StoreOfThisInstance
                 }
             },
         };
@@ -91,7 +91,9 @@ impl Service {
     /// Corrects the charges of a reservation to its actual costs, once, and counts the result.
     pub async fn settle(&self, token: &str, actual: &ActualCosts<'_>) -> Result<(), CallError> {
         let (result, response) = match self.tokens.open(token) {
-            Ok((reservation, remaining)) => self.settle_call(&reservation, remaining, actual).await,
+            Ok((reservation, remaining)) => {
+                self.settle_reservation(&reservation, remaining, actual).await
+            }
             Err(error) => {
                 let (result, kind) = match error {
                     TokenError::Invalid => (SettlementResult::Invalid, CallErrorKind::Invalid),
@@ -109,7 +111,7 @@ impl Service {
         response
     }
 
-    async fn settle_call(
+    async fn settle_reservation(
         &self,
         reservation: &Reservation,
         remaining: Duration,
@@ -120,7 +122,7 @@ impl Service {
             self.log_rejected_request(&error);
             return (SettlementResult::UnknownCost, Err(error));
         }
-        let is_degraded = reservation.origin == ReservationOrigin::FallbackOfThisInstance;
+        let is_degraded = reservation.origin == ChargeLocation::FallbackOfThisInstance;
         let call = &reservation.call;
         let settled = call.settle_async(&self.gate, actual, remaining, is_degraded).await;
         if let (Some(open), Ok(_)) = (&self.open_reservations, &settled) {

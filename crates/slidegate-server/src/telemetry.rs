@@ -158,7 +158,7 @@ impl Telemetry {
         let rule_use = RuleUse::new(policy);
         if let Some(collectors) = &self.collectors {
             collectors.metrics.rules.reset();
-            collectors.top_keys.end_rollouts(policy);
+            collectors.top_keys.end_finished_rollouts(policy);
         }
         let unmatched = rule_use.domains().map(|(index, domain)| {
             let counter = metrics.map(|metrics| metrics.unmatched_counter(domain));
@@ -210,7 +210,7 @@ impl Telemetry {
             let budgets = &policy_metrics.denial_budgets;
             denial_log.log_denied_request(budgets, matched_rules, decision, now());
         }
-        let mut counted_lists = TopListsOfMatch::default();
+        let mut counted_lists = CountedTopLists::default();
         let record_limit = |status: LimitStatus<'_>| {
             let Some(limit_result) = LimitResult::from_status(&status, decision.is_allowed())
             else {
@@ -283,19 +283,19 @@ impl PolicyMetrics {
 
 /// The lists in which the key of one match has been counted. A match is counted at most once per list, even if several
 /// limits of the rule have the same result.
-struct TopListsOfMatch {
+struct CountedTopLists {
     match_index: usize,
     /// One bit for each list.
     lists: u8,
 }
 
-impl Default for TopListsOfMatch {
+impl Default for CountedTopLists {
     fn default() -> Self {
         Self { match_index: usize::MAX, lists: 0 }
     }
 }
 
-impl TopListsOfMatch {
+impl CountedTopLists {
     /// Adds a list, and returns `true` if the key of the match has not been counted in it. Only the last match is
     /// remembered, because the limits of a match follow each other.
     fn insert(&mut self, match_index: usize, list: TopList) -> bool {

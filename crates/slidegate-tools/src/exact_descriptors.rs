@@ -1,7 +1,7 @@
 //! Descriptors of access log lines for files of Envoy's reference rate limit server.
 //!
-//! Each rule of such a file applies only to descriptors with certain attribute names, in a certain order. Envoy would be
-//! configured to send these descriptors, so each line is replayed as one request with all of them.
+//! Each rule of such a file applies only to descriptors with certain attribute names, in a certain order. Envoy would
+//! be configured to send these descriptors, so each line is replayed as one request with all of them.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ impl<'a> ExactDescriptors<'a> {
     }
 
     /// Returns the request of a line. A line that lacks an attribute has no descriptor with that attribute.
-    pub fn request<'r>(&'r self, domain: &'r str, line: &Line<'r>) -> Request<'r> {
+    pub fn build_request<'r>(&'r self, domain: &'r str, line: &Line<'r>) -> Request<'r> {
         let descriptor = |names: &'r Vec<&'a str>| {
             let attribute = |name: &&'a str| line.value(name).map(|value| (*name, value));
             let attributes: Option<Vec<(&'r str, &'r str)>> = names.iter().map(attribute).collect();

@@ -1,7 +1,7 @@
 //! Parses a line of an access log in JSON, as Caddy, Traefik, Envoy and nginx write it.
 //!
-//! Each attribute is read from a field. The fields of the usual formats are known, and a caller maps other attributes to
-//! fields. Values are copied to a text, because JSON escapes characters.
+//! Each attribute is read from a field. The fields of the usual formats are known, and a caller maps other attributes
+//! to fields. Values are copied to a text, because JSON escapes characters.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use slidegate::Timestamp;
 use thiserror::Error;
 
-use crate::line::{self, ATTRIBUTE_NAMES, VALUE_COUNT};
+use crate::line::{self, ATTRIBUTE_COUNT, ATTRIBUTE_NAMES};
 
 /// The fields that may contain the time of a request, in the order in which they are tried. `time` is among the last,
 /// because Traefik's `time` is the end of the request.
@@ -18,7 +18,7 @@ const TIME_FIELDS: [&str; 7] =
     ["StartUTC", "start_time", "ts", "timestamp", "@timestamp", "time", "msec"];
 
 /// The fields that may contain each attribute in [`ATTRIBUTE_NAMES`], in the order in which they are tried.
-const ATTRIBUTE_FIELDS: [&[&str]; VALUE_COUNT] = [
+const ATTRIBUTE_FIELDS: [&[&str]; ATTRIBUTE_COUNT] = [
     &["method", "request.method", "RequestMethod", "request_method"],
     &["path", "request.uri", "RequestPath", "request_uri", "uri"],
     &[
@@ -63,7 +63,7 @@ pub struct FieldMappingError;
 pub struct JsonFields {
     time: Option<String>,
     /// The field of each attribute in [`ATTRIBUTE_NAMES`]; `None` for the usual fields.
-    standard: [Option<String>; VALUE_COUNT],
+    standard: [Option<String>; ATTRIBUTE_COUNT],
     /// The names and the fields of other attributes.
     other: Vec<FieldMapping>,
 }
@@ -74,7 +74,7 @@ pub struct JsonLine {
     pub time: Timestamp,
     pub text: String,
     /// The values in the order of [`ATTRIBUTE_NAMES`].
-    pub standard: [Option<Range<usize>>; VALUE_COUNT],
+    pub standard: [Option<Range<usize>>; ATTRIBUTE_COUNT],
     /// The values in the order of [`JsonFields::other_attribute_names`].
     pub other: Vec<Option<Range<usize>>>,
 }
@@ -105,8 +105,8 @@ impl FromStr for FieldMapping {
 }
 
 impl JsonFields {
-    /// Creates the fields of the attributes that a policy uses. An attribute without a mapping is read from the field of
-    /// its name, or from the usual fields.
+    /// Creates the fields of the attributes that a policy uses. An attribute without a mapping is read from the field
+    /// of its name, or from the usual fields.
     pub fn new<'n>(attributes: impl Iterator<Item = &'n str>, mappings: &[FieldMapping]) -> Self {
         let mut fields = Self::default();
         for FieldMapping { attribute, field } in mappings {
@@ -194,8 +194,8 @@ fn json_value_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the value of an attribute in the form that the server has: an address without its port, and a path without its
-/// query.
+/// Returns the value of an attribute in the form that the server has: an address without its port, and a path without
+/// its query.
 fn normalize_attribute_value<'v>(name: &str, value: &'v str) -> Option<&'v str> {
     match name {
         "ip" => value.split(',').next().and_then(|first| line::strip_port(first.trim())),
@@ -210,8 +210,8 @@ fn append_value(text: &mut String, value: &str) -> Range<usize> {
     begin..text.len()
 }
 
-/// Parses a time: a number of seconds, milliseconds, microseconds or nanoseconds since 1970, RFC 3339, or the form of the
-/// common log format. Returns `None` if it has another form.
+/// Parses a time: a number of seconds, milliseconds, microseconds or nanoseconds since 1970, RFC 3339, or the form of
+/// the common log format. Returns `None` if it has another form.
 fn parse_time(text: &str) -> Option<Timestamp> {
     if let Ok(number) = text.parse::<f64>() {
         let per_unit = match number {

@@ -24,7 +24,7 @@ pub struct KeyCounts {
     denied: KeyHashMap<RuleKey>,
     /// The number of keys of each rule, indexed by the position of the rule in the policy.
     keys_of_rules: Vec<u64>,
-    uncounted: u64,
+    uncounted_requests: u64,
 }
 
 /// The numbers of requests and denials of one key.
@@ -60,7 +60,7 @@ impl KeyCounts {
         values.for_each(|value| value.hash(&mut hasher));
         let hash = hasher.finish();
         if self.counts.len() >= self.max_keys && !self.counts.contains_key(&hash) {
-            self.uncounted += 1;
+            self.uncounted_requests += 1;
             return None;
         }
         let count = self.counts.entry(hash).or_default();
@@ -105,8 +105,8 @@ impl KeyCounts {
     }
 
     /// Returns the number of requests that were not counted, because their keys exceeded the maximum number of keys.
-    pub fn uncounted(&self) -> u64 {
-        self.uncounted
+    pub fn uncounted_requests(&self) -> u64 {
+        self.uncounted_requests
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
             count_decided_request(&mut keys, 0, &[value], true);
         }
         assert_eq!(keys.most_denied(9).len(), 1);
-        assert_eq!((keys.most_denied(9)[0].1.requests, keys.uncounted()), (2, 3));
+        assert_eq!((keys.most_denied(9)[0].1.requests, keys.uncounted_requests()), (2, 3));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Line<'a> {
     /// The time of the request.
     pub time: Timestamp,
     /// The values in the order of [`ATTRIBUTE_NAMES`], `None` for missing values.
-    values: [Option<&'a str>; VALUE_COUNT],
+    values: [Option<&'a str>; ATTRIBUTE_COUNT],
     /// The names and values of further attributes, which only lines in JSON have.
     others: Vec<(&'a str, &'a str)>,
 }
@@ -50,7 +50,7 @@ pub fn is_attribute_name(name: &str) -> bool {
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The number of values that are read from a line.
-pub const VALUE_COUNT: usize = ATTRIBUTE_NAMES.len();
+pub const ATTRIBUTE_COUNT: usize = ATTRIBUTE_NAMES.len();
 
 /// The method, host and path of a logged request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,14 +101,14 @@ impl<'a> Line<'a> {
     /// Creates a line from its time, its values, which are in the order of the attribute names, and further attributes.
     pub fn from_values(
         time: Timestamp,
-        values: [Option<&'a str>; VALUE_COUNT],
+        values: [Option<&'a str>; ATTRIBUTE_COUNT],
         others: Vec<(&'a str, &'a str)>,
     ) -> Self {
         Self { time, values, others }
     }
 
     /// Returns all values in the order of the attribute names, `None` for missing values.
-    pub fn values(&self) -> [Option<&'a str>; VALUE_COUNT] {
+    pub fn values(&self) -> [Option<&'a str>; ATTRIBUTE_COUNT] {
         self.values
     }
 
@@ -130,8 +130,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Splits a line into the fields before the time, the time, and the rest after the opening quote of the request. Returns
-/// `None` if one of these parts is missing.
+/// Splits a line into the fields before the time, the time, and the rest after the opening quote of the request.
+/// Returns `None` if one of these parts is missing.
 fn split_log_line_at_request(text: &str) -> Option<(&str, &str, &str)> {
     let time_starts = memchr::memchr_iter(b'[', text.as_bytes())
         .find_map(|at| at.checked_sub(1).filter(|&before| text.as_bytes()[before] == b' '))?;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use slidegate::Timestamp;
 
 use super::json_line::JsonLine;
-use super::line::{Line, VALUE_COUNT};
+use super::line::{ATTRIBUTE_COUNT, Line};
 
 /// A parsed line without its text. Several lines share one text buffer, and each line stores only the offsets of its
 /// values in it.
@@ -14,7 +14,7 @@ pub struct LineOffsets {
     time: Timestamp,
     /// The byte offset of the line in the shared text buffer.
     line_start: usize,
-    values: [ByteRange; VALUE_COUNT],
+    values: [ByteRange; ATTRIBUTE_COUNT],
     /// The values of further attributes, which only lines in JSON have.
     others: Box<[ByteRange]>,
 }
@@ -38,8 +38,8 @@ impl LineOffsets {
         Self { time: line.time, line_start, values, others: Box::default() }
     }
 
-    /// Creates the offsets of the values of a line in JSON. `line_start` is the byte offset of its text in the shared text
-    /// buffer.
+    /// Creates the offsets of the values of a line in JSON. `line_start` is the byte offset of its text in the shared
+    /// text buffer.
     pub fn from_json_line(line: &JsonLine, line_start: usize) -> Self {
         let byte_range = |range: &Option<Range<usize>>| match range {
             Some(range) => ByteRange { begin: range.start as u32, end: range.end as u32 },

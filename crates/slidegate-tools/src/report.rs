@@ -131,7 +131,7 @@ impl<'a> ReplayReport<'a> {
                 .into_iter()
                 .map(|key| DeniedKey::new(policy, key))
                 .collect(),
-            uncounted_by_key: stats.keys.uncounted(),
+            uncounted_by_key: stats.keys.uncounted_requests(),
             forgotten_counts: stats.evicted_counters,
             suggestions: None,
         }
@@ -204,8 +204,8 @@ impl<'a> DeniedKey<'a> {
     }
 }
 
-/// Returns the override of a rule that has the limit with this index, such as ``override `pro` ``; `None` if the rule itself
-/// has it.
+/// Returns the override of a rule that has the limit with this index, such as ``override `pro` ``; `None` if the rule
+/// itself has it.
 fn describe_override_with_limit(rule: &Rule, limit_index: usize) -> Option<String> {
     let has_limit = |other: &Override| {
         other.settings().limits().iter().any(|limit| limit.index() == limit_index)
@@ -236,7 +236,7 @@ impl fmt::Display for ReplayReport<'_> {
         if !self.rules.is_empty() {
             self.write_rule_table(f)?;
             self.missing_attributes.iter().try_for_each(|missing| missing.fmt(f))?;
-            accuracy::write(f, self)?;
+            accuracy::write_accuracy_table(f, self)?;
         }
         if self.denied > 0 {
             self.write_denied_keys(f)?;

@@ -162,7 +162,7 @@ impl<'a> Replay<'a> {
             )
         });
         let request = match &self.exact_descriptors {
-            Some(descriptors) => descriptors.request(self.domain, line),
+            Some(descriptors) => descriptors.build_request(self.domain, line),
             None => Request::new(self.domain, Descriptor::new(line.attributes())),
         };
         let policy = gate.policy();

@@ -202,7 +202,7 @@ impl RuleStats {
     ) -> LimitFit {
         let (mut fit, mut has_capacity, mut is_blocked) = (LimitFit::Yes, true, false);
         for status in statuses {
-            is_blocked |= status.rule_limit().is_block();
+            is_blocked |= status.rule_limit().is_block_limit();
             fit = fit.max(LimitFit::from_status(&status));
             has_capacity &= self
                 .get_or_create_limit_stats(status.rule_limit())

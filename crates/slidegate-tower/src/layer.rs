@@ -12,7 +12,7 @@ use slidegate::{Decision, Gate, Jitter, Limiter, Store};
 use tower_layer::Layer;
 
 use crate::backend::{Backend, GateBackend, LimiterBackend};
-use crate::checked_names::CheckedNames;
+use crate::checked_names::NameCheckState;
 use crate::config::{LayerConfig, SettleTime};
 use crate::costs::CostSource;
 use crate::extract::{Attributes, Extract, RequestHead};
@@ -173,9 +173,9 @@ impl<R> RateLimitLayer<R> {
         RateLimitLayer { config: Arc::new(config) }
     }
 
-    /// Sets the status of denials for which the server is the reason: a limit needs a value of an extension, such as the
-    /// address of the peer or the user, and the server has not added the extension to any request so far. By default,
-    /// such requests are denied as if the client had not sent the value.
+    /// Sets the status of denials for which the server is the reason: a limit needs a value of an extension, such as
+    /// the address of the peer or the user, and the server has not added the extension to any request so far. By
+    /// default, such requests are denied as if the client had not sent the value.
     ///
     /// ```
     /// use http::StatusCode;
@@ -195,8 +195,8 @@ impl<R> RateLimitLayer<R> {
     }
 
     /// Sets the function that determines the final cost of an allowed request from its response: see [`Settlement`].
-    /// The response waits until the store has settled the charge. Of `settle` and [`reserve`](Self::reserve), the last call
-    /// applies.
+    /// The response waits until the store has settled the charge. Of `settle` and [`reserve`](Self::reserve), the last
+    /// call applies.
     ///
     /// The initial charge stays if the store is unavailable when the charge is settled, and if the service fails
     /// without a response or panics. The initial charge may also stay if the client disconnects while an asynchronous
@@ -225,8 +225,8 @@ impl<R> RateLimitLayer<R> {
         self.with_settle_time(SettleTime::Response(Arc::new(settle)))
     }
 
-    /// Adds a [`RequestReservation`](crate::RequestReservation) to the extensions of each allowed request. The charge of
-    /// the request is then an estimate, and is settled when the response body has ended, also a streamed one. Of
+    /// Adds a [`RequestReservation`](crate::RequestReservation) to the extensions of each allowed request. The charge
+    /// of the request is then an estimate, and is settled when the response body has ended, also a streamed one. Of
     /// `reserve` and [`settle`](Self::settle), the last call applies.
     ///
     /// If several layers of a service reserve, a handler gets the reservation of the innermost one.
@@ -308,7 +308,7 @@ impl<R> RateLimitLayer<R> {
         self.with_modified_config(|config| {
             let options = Arc::make_mut(&mut config.options);
             set(options);
-            options.names = CheckedNames::default();
+            options.names = NameCheckState::default();
         })
     }
 }

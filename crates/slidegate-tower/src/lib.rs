@@ -87,11 +87,11 @@
 //!
 //! [`RateLimitLayer`] holds the configuration, [`RateLimit`] is the service that the layer creates, and
 //! [`ResponseFuture`] is the future of one response. [`extract`] reads values from requests, [`Respond`] creates the
-//! responses to denied requests, and [`Settlement`] corrects the charge of a request when its response is known, or with a
-//! [`RequestReservation`] when its response body has ended.
+//! responses to denied requests, and [`Settlement`] corrects the charge of a request when its response is known, or
+//! with a [`RequestReservation`] when its response body has ended.
 //!
-//! A policy that bounds the requests in flight gives each request a permit. [`RateLimitLayer::hold_permits`] holds it until
-//! the response body has ended or the client has disconnected, and renews it in the meantime.
+//! A policy that bounds the requests in flight gives each request a permit. [`RateLimitLayer::hold_permits`] holds it
+//! until the response body has ended or the client has disconnected, and renews it in the meantime.
 //!
 //! # Features
 //!
@@ -139,29 +139,29 @@ pub use trusted_proxies::{TrustedProxies, TrustedProxiesError};
 /// Runs the Rust example of the README as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct ReadmeDoctests;
 
 /// Runs the code of the guide for tower services as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../docs/how-to/limit-an-axum-or-tonic-service.md")]
-struct MiddlewareGuide;
+struct MiddlewareGuideDoctests;
 
 /// Runs the code of the migration guide for governor as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../docs/how-to/migrate-from-governor.md")]
-struct GovernorMigrationGuide;
+struct GovernorMigrationDoctests;
 
 /// Runs the code of the migration guide for tower_governor as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../docs/how-to/migrate-from-tower-governor.md")]
-struct TowerGovernorMigrationGuide;
+struct TowerGovernorMigrationDoctests;
 
 /// Runs the code of the guide for scripts in browsers as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../docs/how-to/limit-scripts-in-browsers.md")]
-struct BrowserGuide;
+struct BrowserGuideDoctests;
 
 /// Runs the code of the guide for tests with a manual clock as documentation tests.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../../../docs/how-to/test-with-a-manual-clock.md")]
-struct ManualClockGuide;
+struct ManualClockGuideDoctests;

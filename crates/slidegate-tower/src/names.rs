@@ -75,11 +75,11 @@ pub fn check_names(
 }
 
 /// Returns the extractors without whose values a rule does not apply to a request, or denies it, as
-/// [bits](Attributes::bit). Of alternatives such as `user|ip`, only the last one that is provided is needed.
+/// [bits](Attributes::attribute_bit). Of alternatives such as `user|ip`, only the last one that is provided is needed.
 pub fn find_needed_extractors(policy: &Policy, attributes: &Attributes, domain: &str) -> u64 {
     let bits_of_name = |name: &str| {
         let own = (0..).zip(attributes.names()).filter(|(_, own)| *own == name);
-        own.fold(0, |bits, (index, _)| bits | Attributes::bit(index))
+        own.fold(0, |bits, (index, _)| bits | Attributes::attribute_bit(index))
     };
     let mut needed = 0;
     for rule in enforced_rules(policy, domain) {

@@ -4,7 +4,7 @@
 
 use slidegate::{Descriptor, Request};
 
-use crate::checked_names::CheckedNames;
+use crate::checked_names::NameCheckState;
 use crate::costs::CostSource;
 use crate::extract::AttributeRef;
 
@@ -15,7 +15,7 @@ pub struct RequestOptions {
     /// Whether attributes are kept until the response, because the request's consumption may be reported.
     pub has_settle_context: bool,
     /// The comparison of the names of the layer with its policy.
-    pub names: CheckedNames,
+    pub names: NameCheckState,
 }
 
 /// The name and the text of an attribute. The third field contains the original bytes of the value if they are not
@@ -68,6 +68,6 @@ impl SettleContext {
 
 impl Default for RequestOptions {
     fn default() -> Self {
-        Self { cost: CostSource::One, has_settle_context: false, names: CheckedNames::default() }
+        Self { cost: CostSource::One, has_settle_context: false, names: NameCheckState::default() }
     }
 }

@@ -1,15 +1,16 @@
 //! The rate-limiting algorithms.
 //!
-//! An [`Algorithm`] is the choice of a user, with its parameters; [`Align`] is the alignment of fixed windows. The other
-//! items are for [authors of stores](crate::store#write-a-store). A [`Counter`] is an algorithm with a quota: integer
-//! arithmetic over the state of one key, without a clock, lock or I/O. An [`Additive`] counter counts units per bucket of
-//! time, so that a store can keep each bucket in a row, and nodes can add their buckets; [`AnyAdditive`] is the counter of
-//! a limit. [`LimitParams`] are the numbers of a limit, for a store that counts in another language.
+//! An [`Algorithm`] is the choice of a user, with its parameters; [`Align`] is the alignment of fixed windows. The
+//! other items are for [authors of stores](crate::store#write-a-store). A [`Counter`] is an algorithm with a quota:
+//! integer arithmetic over the state of one key, without a clock, lock or I/O. An [`AdditiveCounter`] counter counts
+//! units per bucket of time, so that a store can keep each bucket in a row, and nodes can add their buckets;
+//! [`AnyAdditive`] is the counter of a limit. [`LimitParams`] are the numbers of a limit, for a store that counts in
+//! another language.
 
 // Each algorithm is implemented by a `Counter`, and `AnyCounter` has one variant for each counter. The Lua scripts in
-// slidegate-redis do the same arithmetic. To add an algorithm, implement `Counter` in a new file in `algorithm/`, and add a
-// variant to `AnyCounter`, a table in `store/memory/shard.rs`, and Lua scripts. The compiler reports other places that
-// need a change. The conformance suite tests all algorithms in `Algorithm::ALL`.
+// slidegate-redis do the same arithmetic. To add an algorithm, implement `Counter` in a new file in `algorithm/`, and
+// add a variant to `AnyCounter`, a table in `store/memory/shard.rs`, and Lua scripts. The compiler reports other places
+// that need a change. The conformance suite tests all algorithms in `Algorithm::ALL`.
 
 pub(crate) mod additive;
 mod any_counter;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use additive::{Additive, BucketLayout};
+pub use additive::{AdditiveCounter, BucketLayout};
 pub use any_counter::AnyAdditive;
 pub(crate) use any_counter::{AnyCounter, with_counter};
 pub(crate) use counter::MAX_AHEAD_OF_CLOCK_US;
@@ -37,7 +38,7 @@ pub use counter::{ChargeEffect, Counter};
 pub use fixed_window::{Align, FixedWindow};
 pub use sliding_buckets::{MAX_BUCKETS, SlidingBuckets};
 pub use sliding_counter::SlidingCounter;
-pub use sliding_log::MAX_ENTRIES;
+pub use sliding_log::MAX_LOG_UNITS;
 pub use tick::LimitParams;
 
 /// A rate-limiting algorithm with its parameters. `docs/explanation/algorithms.md` describes the guarantees of each
@@ -48,8 +49,8 @@ pub enum Algorithm {
     /// Records the charges in the window, compacted to a bounded number of entries. A window never contains more than
     /// max units, and a unit is counted at most window / resolution too long. The default.
     SlidingWindow {
-        /// The number of parts into which the compaction divides max and the window, from 8 to 1024. Default: 32. If max
-        /// is at most the resolution, the result is exact.
+        /// The number of parts into which the compaction divides max and the window, from 8 to 1024. Default: 32. If
+        /// max is at most the resolution, the result is exact.
         resolution: Option<u16>,
     },
     /// Records every charge in the window. The result is exact: a window never contains more than max units, and a cost
@@ -79,15 +80,15 @@ pub enum Algorithm {
         /// reports of units that a client has consumed already. Default: twice max.
         max_debt: Option<u64>,
     },
-    /// Bounds the requests in flight: at most max permits of a key are live at the same time. Each charge creates a permit,
-    /// which is live until it is released, or until the window of the quota, its time to live, has passed since it was
-    /// created or renewed. See [`Limit::concurrent`](crate::Limit::concurrent).
+    /// Bounds the requests in flight: at most max permits of a key are live at the same time. Each charge creates a
+    /// permit, which is live until it is released, or until the window of the quota, its time to live, has passed since
+    /// it was created or renewed. See [`Limit::concurrent`](crate::Limit::concurrent).
     Concurrent,
 }
 
 impl Algorithm {
-    /// All algorithms that limit rates, with default parameters, in the order of their numbers in Redis scripts. Does not
-    /// contain [`Concurrent`](Self::Concurrent), which does not limit a rate.
+    /// All algorithms that limit rates, with default parameters, in the order of their numbers in Redis scripts. Does
+    /// not contain [`Concurrent`](Self::Concurrent), which does not limit a rate.
     pub const ALL: [Self; 6] = [
         Self::SlidingLog,
         Self::SlidingBuckets { precision: None },

@@ -1,15 +1,15 @@
 //! Calendars: the division of time into days, weeks, months, quarters or years of a time zone.
 //!
 //! A counter knows neither dates nor time zones. It counts in *counter time*, in which every period of a calendar is a
-//! window of the same length, longer than any period. Period number n, counted from the one that contains the Unix epoch,
-//! is the window from n to n + 1 lengths, and ends with its window:
+//! window of the same length, longer than any period. Period number n, counted from the one that contains the Unix
+//! epoch, is the window from n to n + 1 lengths, and ends with its window:
 //!
 //! ```text
 //! counter time = (n + 1) * length - (end of the period - time)
 //! ```
 //!
-//! So time runs at the same rate within a period, the duration until the end of a period is the duration until the end of
-//! the window, and counter time jumps forward between two periods. The difference between counter time and time, the
+//! So time runs at the same rate within a period, the duration until the end of a period is the duration until the end
+//! of the window, and counter time jumps forward between two periods. The difference between counter time and time, the
 //! *phase*, is constant within a period. A store adds it to the time of a decision.
 
 mod cache;
@@ -40,9 +40,9 @@ const DEFAULT_TIME_ZONE: &str = "UTC";
 /// A division of time into days, weeks, months, quarters or years of a time zone. A [calendar
 /// limit](crate::Limit::calendar) counts each of these periods separately.
 ///
-/// The periods follow the rules of the IANA time zone database, which is a part of the program. A day on which the clocks
-/// change has 23 or 25 hours. A period begins at the first moment of its first day, which is not midnight if the clocks
-/// skip midnight, or at the date and time that [`with_start`](Self::with_start) sets.
+/// The periods follow the rules of the IANA time zone database, which is a part of the program. A day on which the
+/// clocks change has 23 or 25 hours. A period begins at the first moment of its first day, which is not midnight if the
+/// clocks skip midnight, or at the date and time that [`with_start`](Self::with_start) sets.
 ///
 /// ```
 /// use slidegate::{Calendar, Period, Timestamp};
@@ -101,8 +101,9 @@ struct CalendarRules {
     period: Period,
     week_start: Weekday,
     start: PeriodStart,
-    /// The average duration by which period 0 began before the Unix epoch; see [`civil::first_period_before_epoch_s`].
-    first_period_before_epoch_s: u32,
+    /// The average duration by which period 0 began before the Unix epoch; see
+    /// [`civil::epoch_offset_in_first_period_s`].
+    epoch_offset_in_first_period_s: u32,
     time_zone: TimeZone,
     time_zone_name: Box<str>,
     cache: PeriodCache,
@@ -166,9 +167,9 @@ impl Calendar {
         Self::intern(rules.period, day, rules.start, &rules.time_zone, &rules.time_zone_name)
     }
 
-    /// Sets the date and the time of day at which periods begin: `06:00` for all periods, `15` or `15 06:00` for months,
-    /// `04-06` or `04-06 06:00` for quarters and years. A month without the day has its last day instead. The date of one
-    /// quarter determines the dates of the other quarters.
+    /// Sets the date and the time of day at which periods begin: `06:00` for all periods, `15` or `15 06:00` for
+    /// months, `04-06` or `04-06 06:00` for quarters and years. A month without the day has its last day instead. The
+    /// date of one quarter determines the dates of the other quarters.
     ///
     /// # Errors
     /// If the text is not a start of the calendar's periods.
@@ -201,12 +202,12 @@ impl Calendar {
             period,
             week_start,
             start,
-            first_period_before_epoch_s: 0,
+            epoch_offset_in_first_period_s: 0,
             time_zone: time_zone.clone(),
             time_zone_name: name.into(),
             cache: PeriodCache::default(),
         };
-        rules.first_period_before_epoch_s = civil::first_period_before_epoch_s(&rules);
+        rules.epoch_offset_in_first_period_s = civil::epoch_offset_in_first_period_s(&rules);
         let rules: &'static CalendarRules = Box::leak(Box::new(rules));
         calendars.push(rules);
         Self(rules)
@@ -227,55 +228,56 @@ impl Calendar {
         self.0.week_start
     }
 
-    /// Returns the date and the time at which periods begin, as [`with_start`](Self::with_start) reads it; empty for midnight
-    /// of the first day.
+    /// Returns the date and the time at which periods begin, as [`with_start`](Self::with_start) reads it; empty for
+    /// midnight of the first day.
     fn start_text(&self) -> String {
         self.0.start.to_text(self.period())
     }
 
-    /// Returns the duration in seconds by which period 0 began before the Unix epoch, on average; 0 for the default start.
-    pub(crate) fn first_period_before_epoch_s(&self) -> u32 {
-        self.0.first_period_before_epoch_s
+    /// Returns the duration in seconds by which period 0 began before the Unix epoch, on average; 0 for the default
+    /// start.
+    pub(crate) fn epoch_offset_in_first_period_s(&self) -> u32 {
+        self.0.epoch_offset_in_first_period_s
     }
 
     /// Returns the start and the end of the period that contains `time`.
     pub fn period_at(&self, time: Timestamp) -> Range<Timestamp> {
-        let PeriodSpan { start_us, end_us, .. } = self.span(time);
+        let PeriodSpan { start_us, end_us, .. } = self.period_span_at(time);
         Timestamp::from_micros(start_us)..Timestamp::from_micros(end_us)
     }
 
-    /// Returns the length of the period of the last decision that this process made with the calendar; the length of the
-    /// longest period if there was none.
+    /// Returns the length of the period of the last decision that this process made with the calendar; the length of
+    /// the longest period if there was none.
     pub(crate) fn latest_period_length(&self) -> Duration {
-        match self.0.cache.latest() {
+        match self.0.cache.periods() {
             Some([_, PeriodSpan { start_us, end_us, .. }, _]) => {
                 Duration::from_micros(end_us - start_us)
             }
-            None => Duration::from_micros(self.0.period.longest_us()),
+            None => Duration::from_micros(self.0.period.max_length_us()),
         }
     }
 
     /// Returns the phase: the number of microseconds that is added to a time to get the counter time.
     pub(crate) fn phase_us(&self, time: Timestamp) -> u64 {
-        self.phase_of_period_us(&self.span(time))
+        self.period_phase_us(&self.period_span_at(time))
     }
 
-    fn phase_of_period_us(&self, span: &PeriodSpan) -> u64 {
+    fn period_phase_us(&self, span: &PeriodSpan) -> u64 {
         ((span.number + 1) * self.0.period.window_us()).saturating_sub(span.end_us)
     }
 
     /// Returns the boundary that is nearest to `time`. With it, a machine whose clock differs by less than half a
     /// period can convert its own time into counter time.
     pub(crate) fn nearest_boundary(&self, time: Timestamp) -> PeriodBoundary {
-        let [previous, current, next] = self.spans(time);
+        let [previous, current, next] = self.adjacent_period_spans(time);
         let is_first_half = time.as_micros() < current.start_us.midpoint(current.end_us);
         let (before, after) = if is_first_half && current.start_us > 0 {
             (previous, current)
         } else {
             (current, next)
         };
-        let phase_us = self.phase_of_period_us(&before);
-        let step_us = self.phase_of_period_us(&after).saturating_sub(phase_us);
+        let phase_us = self.period_phase_us(&before);
+        let step_us = self.period_phase_us(&after).saturating_sub(phase_us);
         // Time zones change their offset at whole seconds, so the phase grows by whole seconds.
         let to_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         PeriodBoundary {
@@ -287,21 +289,17 @@ impl Calendar {
 
     /// Converts a counter time to the counter time of the same moment with the phase of a later period, whose number is
     /// `number`. The duration from it to the end of that period's window is then the duration to the end of the period.
-    pub(crate) fn time_relative_to_period(
-        &self,
-        counter_time: Timestamp,
-        number: u64,
-    ) -> Timestamp {
+    pub(crate) fn counter_time_in_period(&self, counter_time: Timestamp, number: u64) -> Timestamp {
         let window_us = self.0.period.window_us();
         let own = civil::period_with_number(self.0, counter_time.as_micros() / window_us);
-        let time_us = counter_time.as_micros().saturating_sub(self.phase_of_period_us(&own));
+        let time_us = counter_time.as_micros().saturating_sub(self.period_phase_us(&own));
         let later = civil::period_with_number(self.0, number);
-        Timestamp::from_micros(time_us.saturating_add(self.phase_of_period_us(&later)))
+        Timestamp::from_micros(time_us.saturating_add(self.period_phase_us(&later)))
     }
 
-    /// Returns the period that contains a time. Reads the rules of the time zone only if the last decision was in another
-    /// period.
-    fn span(&self, time: Timestamp) -> PeriodSpan {
+    /// Returns the period that contains a time. Reads the rules of the time zone only if the last decision was in
+    /// another period.
+    fn period_span_at(&self, time: Timestamp) -> PeriodSpan {
         match self.0.cache.current() {
             Some(span) if span.contains(time.as_micros()) => span,
             _ => self.compute_periods(time)[1],
@@ -309,8 +307,8 @@ impl Calendar {
     }
 
     /// Returns the previous period, the period that contains a time, and the next period.
-    fn spans(&self, time: Timestamp) -> [PeriodSpan; 3] {
-        match self.0.cache.latest() {
+    fn adjacent_period_spans(&self, time: Timestamp) -> [PeriodSpan; 3] {
+        match self.0.cache.periods() {
             Some(spans) if spans[1].contains(time.as_micros()) => spans,
             _ => self.compute_periods(time),
         }

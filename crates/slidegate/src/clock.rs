@@ -7,8 +7,8 @@
 //! | [`WallClock`], [`DriftCorrectedClock`] | times that several machines compare |
 //! | [`ManualClock`] | tests, which set the time |
 
-// Only this module reads the current time; clippy forbids it in other modules. All other code receives a `Timestamp` or a
-// `Clock`, so that tests control the time.
+// Only this module reads the current time; clippy forbids it in other modules. All other code receives a `Timestamp` or
+// a `Clock`, so that tests control the time.
 
 #[cfg(all(feature = "coarse-clock", target_os = "linux"))]
 mod coarse;
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(all(feature = "coarse-clock", target_os = "linux"))]
 pub use coarse::CoarseClock;
-pub(crate) use corrected::{CorrectedClock, ProcessorCounter};
+pub(crate) use corrected::{CorrectedClock, ProcessorClock};
 
 /// A point in time, in whole microseconds since the Unix epoch.
 #[derive(
@@ -74,11 +74,12 @@ pub trait Clock: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
 
-    /// Returns the sum of the steps of the wall clock since this clock was created, in microseconds: it is negative if the
-    /// wall clock was set back. It is 0 for a clock that follows all steps.
+    /// Returns the sum of the steps of the wall clock since this clock was created, in microseconds: it is negative if
+    /// the wall clock was set back. It is 0 for a clock that follows all steps.
     ///
-    /// Calendar periods and windows aligned to the clock follow the wall clock, which is ahead of this clock by the steps.
-    fn wall_clock_step_us(&self) -> i64 {
+    /// Calendar periods and windows aligned to the clock follow the wall clock, which is ahead of this clock by the
+    /// steps.
+    fn wall_clock_steps_us(&self) -> i64 {
         0
     }
 }
@@ -88,8 +89,8 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
         (**self).now()
     }
 
-    fn wall_clock_step_us(&self) -> i64 {
-        (**self).wall_clock_step_us()
+    fn wall_clock_steps_us(&self) -> i64 {
+        (**self).wall_clock_steps_us()
     }
 }
 
@@ -99,16 +100,16 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// wall clock. The counter drifts by about 20 µs per second, so the clock is corrected towards the wall clock, by at
 /// most 500 µs per second. A correction may set the clock back by up to 25 µs.
 ///
-/// If the wall clock differs by more than half a second, it has stepped: time synchronization has set it, or the machine
-/// was suspended. The clock does not follow a step, so a step neither opens nor closes a rolling window. Calendar periods
-/// and windows aligned to the clock [follow it](Clock::wall_clock_step_us).
+/// If the wall clock differs by more than half a second, it has stepped: time synchronization has set it, or the
+/// machine was suspended. The clock does not follow a step, so a step neither opens nor closes a rolling window.
+/// Calendar periods and windows aligned to the clock [follow it](Clock::wall_clock_steps_us).
 #[derive(Clone, Debug)]
-pub struct SystemClock(CorrectedClock<ProcessorCounter, WallClock>);
+pub struct SystemClock(CorrectedClock<ProcessorClock, WallClock>);
 
 impl SystemClock {
     /// Creates a clock that starts at the current wall time.
     pub fn new() -> Self {
-        Self(CorrectedClock::new(ProcessorCounter::new(quanta::Clock::new()), WallClock))
+        Self(CorrectedClock::new(ProcessorClock::new(quanta::Clock::new()), WallClock))
     }
 }
 
@@ -123,8 +124,8 @@ impl Clock for SystemClock {
         self.0.now()
     }
 
-    fn wall_clock_step_us(&self) -> i64 {
-        self.0.wall_clock_step_us()
+    fn wall_clock_steps_us(&self) -> i64 {
+        self.0.wall_clock_steps_us()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::quota::MAX_UNITS;
 /// let options = ClusterOptions::new().with_max_unsynced(50)?.with_on_partition(OnPartition::Available);
 /// let scope = Scope::new("api", "hot", "1s", &["tenant"]).with_cluster(options);
 /// let values = ["acme".into()];
-/// assert_eq!(Key::new(&scope, &values).cluster(), Some(&options));
+/// assert_eq!(Key::new(&scope, &values).cluster_options(), Some(&options));
 /// # Ok::<(), slidegate::store::ClusterOptionsError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -56,12 +56,12 @@ pub struct Decision<'l> {
     is_degraded: bool,
     /// The reason for a denial that no limit caused, such as an unavailable store.
     reason_without_limit: Option<Reason>,
-    details: Option<Box<Details>>,
+    details: Option<Box<UncommonDetails>>,
 }
 
 /// Details that few decisions have, in a type of their own so that other decisions are small.
 #[derive(Clone, Debug, Default)]
-struct Details {
+struct UncommonDetails {
     /// The failure of the store because of which the decision was made without the store.
     store_error: Option<StoreError>,
     /// The time since the first call with the same idempotency key.
@@ -118,34 +118,31 @@ impl<'l> Decision<'l> {
     }
 
     /// Creates the decision of a limit without capacity: a denial, unless `veto` is [`Veto::Never`].
-    pub(crate) fn with_zero_capacity(veto: Veto, limits: DecisionLimits<'l>) -> Self {
+    pub(crate) fn for_missing_key(veto: Veto, limits: DecisionLimits<'l>) -> Self {
         let outcome = Outcome::from_used_units((0, 0), 1, 0, || 0);
         let allowed = veto == Veto::Never;
-        Self {
-            binding: (!allowed).then_some(0),
-            ..Self::without_charges(allowed, [outcome], limits)
-        }
+        Self { binding: (!allowed).then_some(0), ..Self::new_uncharged(allowed, [outcome], limits) }
     }
 
     /// Creates a decision to which no limit applies: the request is allowed.
-    pub(crate) fn allowed(limits: DecisionLimits<'l>) -> Self {
-        Self::without_charges(true, [], limits)
+    pub(crate) fn new_allowed(limits: DecisionLimits<'l>) -> Self {
+        Self::new_uncharged(true, [], limits)
     }
 
     /// Creates a degraded denial, made because the store failed with `error`.
-    pub(crate) fn store_unavailable(limits: DecisionLimits<'l>, error: StoreError) -> Self {
-        Self::without_charges(false, [], limits)
+    pub(crate) fn denial_from_store_error(limits: DecisionLimits<'l>, error: StoreError) -> Self {
+        Self::new_uncharged(false, [], limits)
             .with_reason(Reason::StoreUnavailable)
             .into_degraded(error)
     }
 
     /// Creates a denial for a reason that is not a limit.
     #[cfg(feature = "policy")]
-    pub(crate) fn denial(reason: Reason, limits: DecisionLimits<'l>) -> Self {
-        Self::without_charges(false, [], limits).with_reason(reason)
+    pub(crate) fn new_denial(reason: Reason, limits: DecisionLimits<'l>) -> Self {
+        Self::new_uncharged(false, [], limits).with_reason(reason)
     }
 
-    fn without_charges(
+    fn new_uncharged(
         allowed: bool,
         outcomes: impl IntoIterator<Item = Outcome>,
         limits: DecisionLimits<'l>,
@@ -170,7 +167,7 @@ impl<'l> Decision<'l> {
 
     /// Sets the time since the first call with the same idempotency key.
     #[cfg(feature = "policy")]
-    pub(crate) fn with_repeated_after(mut self, age: Duration) -> Self {
+    pub(crate) fn with_time_since_first_call(mut self, age: Duration) -> Self {
         self.details.get_or_insert_default().repeated_after = Some(age);
         self
     }
@@ -215,9 +212,9 @@ impl<'l> Decision<'l> {
         self.details.as_ref()?.store_error.as_ref()
     }
 
-    /// Returns the time since the first call with the same [idempotency key](crate::Request::with_idempotency_key), if that
-    /// call was admitted: this call is its repetition, and has charged nothing. `None` if the call was decided now. A
-    /// repetition has no limits and no charges if the policy has been replaced in the meantime.
+    /// Returns the time since the first call with the same [idempotency key](crate::Request::with_idempotency_key), if
+    /// that call was admitted: this call is its repetition, and has charged nothing. `None` if the call was decided
+    /// now. A repetition has no limits and no charges if the policy has been replaced in the meantime.
     pub fn repeated_after(&self) -> Option<Duration> {
         self.details.as_ref()?.repeated_after
     }
@@ -249,8 +246,8 @@ impl<'l> Decision<'l> {
         self.binding_outcome().map_or(default, |outcome| outcome.remaining())
     }
 
-    /// Returns the [`reset_after`](LimitStatus::reset_after) of the binding limit: the duration after which no unit is in
-    /// use, unless further units are charged; zero if no limit is binding.
+    /// Returns the [`reset_after`](LimitStatus::reset_after) of the binding limit: the duration after which no unit is
+    /// in use, unless further units are charged; zero if no limit is binding.
     pub fn reset_after(&self) -> Duration {
         self.binding().map_or(Duration::ZERO, |binding| binding.reset_after())
     }
@@ -283,7 +280,7 @@ impl<'l> Decision<'l> {
             None if !is_concurrent => Reason::CostExceedsMax,
             _ if self.reason_without_limit.is_some() => Reason::WaitQueueFull,
             _ if is_concurrent => Reason::ConcurrencyExceeded,
-            _ if binding.rule_limit().is_block() => Reason::Blocked,
+            _ if binding.rule_limit().is_block_limit() => Reason::Blocked,
             _ => Reason::LimitExceeded,
         })
     }
@@ -322,7 +319,7 @@ impl<'l> Decision<'l> {
     pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         let known = self.outcomes().iter().enumerate().filter(|(_, outcome)| outcome.is_known());
         let statuses = known.filter_map(|(index, outcome)| self.limits.status(index, *outcome));
-        statuses.filter(|status| !status.fits() || !status.rule_limit().is_block())
+        statuses.filter(|status| !status.fits() || !status.rule_limit().is_block_limit())
     }
 
     /// Returns the status of every limit that the request exceeds, including limits that only observe, in the order of

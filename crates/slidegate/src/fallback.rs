@@ -55,8 +55,8 @@ pub(crate) struct InMemoryFallback {
 /// ```
 #[derive(Clone)]
 pub struct LocalCountsOptions {
-    /// The number of instances of the service that share the store, 1 by default. Each instance enforces its own share of
-    /// every limit in memory: max(1, max / instances). A burst is divided in the same way, and a max of 0 stays 0.
+    /// The number of instances of the service that share the store, 1 by default. Each instance enforces its own share
+    /// of every limit in memory: max(1, max / instances). A burst is divided in the same way, and a max of 0 stays 0.
     ///
     /// The following bound holds over any number of outages. In any window, the store admits at most max units, and all
     /// instances together admit at most max units in memory. The sum is at most 2 * max units, or max + instances if
@@ -143,7 +143,7 @@ impl InMemoryFallback {
     }
 
     /// Changes charges that were made in memory. Does nothing if the fallback has no counts and no units are added.
-    pub(crate) fn adjust(&self, receipt: &Receipt, adjustment: Adjustment) {
+    pub(crate) fn adjust_local_charges(&self, receipt: &Receipt, adjustment: Adjustment) {
         let additional: Vec<_> = receipt.additional_charges(adjustment).collect();
         if !additional.is_empty() {
             let hits: Vec<_> = additional.iter().map(Charge::reported_hit).collect();
@@ -238,5 +238,5 @@ impl InMemoryFallback {
 }
 
 fn evicted_record_count(counts: &LocalCounts) -> u64 {
-    counts.call_records().evicted_records()
+    counts.call_record_table().evicted_records()
 }

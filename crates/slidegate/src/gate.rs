@@ -7,8 +7,8 @@
 
 // `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
 // `decide.rs` calls the store; a request with refunds takes two calls. `wait.rs` decides requests that wait until they
-// fit, and `call.rs` requests with an idempotency key. `policy_file.rs` follows a policy file. `ineffective_costs.rs` warns
-// about costs that no rule charges.
+// fit, and `call.rs` requests with an idempotency key. `policy_file.rs` follows a policy file. `ineffective_costs.rs`
+// warns about costs that no rule charges.
 
 mod asynchronous;
 mod call;
@@ -90,7 +90,7 @@ impl<S> Gate<S> {
     pub fn new(policy: Policy, store: S) -> Self {
         let fallback = InMemoryFallback::new(LocalCountsOptions::default());
         Self {
-            policy: ArcSwap::from_pointee(policy.with_instances(fallback.instances())),
+            policy: ArcSwap::from_pointee(policy.with_instance_count(fallback.instances())),
             store,
             fallback,
             wait_queues: WaitQueues::new(WaitOptions::default()),
@@ -115,16 +115,16 @@ impl<S> Gate<S> {
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     pub fn replace_policy(&self, policy: Policy) {
-        self.policy.store(Arc::new(policy.with_instances(self.fallback.instances())));
+        self.policy.store(Arc::new(policy.with_instance_count(self.fallback.instances())));
         self.warned_costs.clear();
-        self.wait_queues.wake_first_of_all();
+        self.wait_queues.wake_first_in_every_queue();
     }
 
-    /// Sets the options of the counts in memory, with which rules with [`OnStoreError::Local`](crate::OnStoreError::Local) decide
-    /// while the store is unavailable.
+    /// Sets the options of the counts in memory, with which rules with
+    /// [`OnStoreError::Local`](crate::OnStoreError::Local) decide while the store is unavailable.
     #[must_use]
     pub fn with_local_counts(self, options: LocalCountsOptions) -> Self {
-        let policy = Policy::clone(&self.policy.load()).with_instances(options.instances);
+        let policy = Policy::clone(&self.policy.load()).with_instance_count(options.instances);
         let fallback = InMemoryFallback::new(options);
         Self { policy: ArcSwap::from_pointee(policy), fallback, ..self }
     }
@@ -155,8 +155,8 @@ impl<S> Gate<S> {
         GateStats {
             local_keys: counts.keys(),
             local_key_bytes: counts.memory_bytes(),
-            local_call_records: counts.call_records().records(),
-            local_call_record_bytes: counts.call_records().memory_bytes(),
+            local_call_records: counts.call_record_table().records(),
+            local_call_record_bytes: counts.call_record_table().memory_bytes(),
             ..stats
         }
     }

@@ -189,8 +189,8 @@ impl Style {
         self.definition().header_names
     }
 
-    /// Returns whether the values of the headers, except `Retry-After`, are lists. Then several rate limiters that check
-    /// the same request append their values; otherwise only one of them can write its headers.
+    /// Returns whether the values of the headers, except `Retry-After`, are lists. Then several rate limiters that
+    /// check the same request append their values; otherwise only one of them can write its headers.
     pub fn has_list_values(self) -> bool {
         self.definition().has_list_values
     }
@@ -290,12 +290,12 @@ pub fn for_each(
 /// limit [varies](crate::Limit::has_varying_window).
 pub fn policy_header(style: Style, decision: &Decision<'_>) -> Option<HeaderText> {
     let write = style.definition().write_policies?;
-    shown_limit(decision).map(|_| write(decision))
+    limit_shown_in_headers(decision).map(|_| write(decision))
 }
 
-/// Returns the limit that the headers describe; `None` if there is none. This is the binding limit, or the visible limit with
-/// the smallest share left if the rule of the binding limit has `headers: false`.
-fn shown_limit<'d>(decision: &'d Decision<'_>) -> Option<LimitStatus<'d>> {
+/// Returns the limit that the headers describe; `None` if there is none. This is the binding limit, or the visible
+/// limit with the smallest share left if the rule of the binding limit has `headers: false`.
+fn limit_shown_in_headers<'d>(decision: &'d Decision<'_>) -> Option<LimitStatus<'d>> {
     let binding = decision.binding()?;
     if binding.is_in_headers() {
         return Some(binding);
@@ -315,7 +315,7 @@ pub fn for_each_header_except_policy(
     jitter: JitterSample,
     mut on_header: impl FnMut(usize, &str),
 ) {
-    if let Some(limit) = shown_limit(decision) {
+    if let Some(limit) = limit_shown_in_headers(decision) {
         let context = HeaderContext::new(decision, &limit, clock, jitter);
         // A `match`, so that the compiler can inline the calls: function pointers in `STYLE_DEFINITIONS` take more
         // instructions.
@@ -398,8 +398,8 @@ impl<'r> HeaderContext<'r> {
     }
 }
 
-/// Returns the limits that are shown to the client: all limits except refunds, limits that only observe, and limits of rules
-/// with `headers: false`.
+/// Returns the limits that are shown to the client: all limits except refunds, limits that only observe, and limits of
+/// rules with `headers: false`.
 pub(crate) fn visible_limits<'d>(
     decision: &'d Decision<'_>,
 ) -> impl Iterator<Item = LimitStatus<'d>> {
@@ -408,8 +408,8 @@ pub(crate) fn visible_limits<'d>(
         .filter(|status| status.is_in_headers() && !status.is_observed() && !status.is_refund())
 }
 
-/// Returns the window of a limit, or the current period of a calendar limit, in seconds; `None` if the window is shorter
-/// than one second, which the drafts cannot express, or if the limit bounds the requests in flight.
+/// Returns the window of a limit, or the current period of a calendar limit, in seconds; `None` if the window is
+/// shorter than one second, which the drafts cannot express, or if the limit bounds the requests in flight.
 fn window_seconds(status: &LimitStatus<'_>) -> Option<u64> {
     if status.limit().is_concurrent() {
         return None;

@@ -11,7 +11,7 @@ pub trait HeapSize {
 
 /// Returns the bytes that an allocator reserves for an allocation of `bytes`: a header of 8 bytes is added, the sum is
 /// rounded up to a multiple of 16, and the minimum is 32.
-pub const fn allocated_bytes(bytes: usize) -> usize {
+pub const fn allocator_block_bytes(bytes: usize) -> usize {
     match bytes {
         0..=24 => 32 * (bytes != 0) as usize,
         _ => bytes.saturating_add(8).next_multiple_of(16),
@@ -28,7 +28,7 @@ mod tests {
     #[test]
     fn allocated_bytes_are_rounded_up() {
         for (bytes, allocated) in [(0, 0), (1, 32), (24, 32), (25, 48), (40, 48), (41, 64)] {
-            assert_eq!(allocated_bytes(bytes), allocated, "{bytes}");
+            assert_eq!(allocator_block_bytes(bytes), allocated, "{bytes}");
         }
     }
 }

@@ -61,8 +61,8 @@ pub enum ChargeWhen {
     Block(Block),
 }
 
-/// The condition on which a hit blocks its key. After its charge the hit does not fit, and no receipt contains the charge,
-/// because no settlement may end a block.
+/// The condition on which a hit blocks its key. After its charge the hit does not fit, and no receipt contains the
+/// charge, because no settlement may end a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
     /// The number of limits of the key, at least one. Their hits are directly before the hit of the block. The keys of
@@ -106,14 +106,14 @@ impl<'a> Hit<'a> {
     /// Returns the hit in observe mode: it never denies the request, and is charged if the request is admitted and the
     /// hit fits.
     #[must_use]
-    pub fn observed(self) -> Self {
+    pub fn in_observe_mode(self) -> Self {
         Self { veto: Veto::Never, charge: ChargeWhen::IfAdmittedAndFits, ..self }
     }
 
     /// Returns the hit as a joint hit. Joint hits deny the request only if none of them fits. The hit is charged if the
     /// request is admitted and the hit fits.
     #[must_use]
-    pub fn joint(self) -> Self {
+    pub fn with_joint_veto(self) -> Self {
         Self { veto: Veto::Jointly, charge: ChargeWhen::IfAdmittedAndFits, ..self }
     }
 
@@ -131,8 +131,8 @@ impl<'a> Hit<'a> {
     }
 
     /// Returns an identifier of the counter that the hit charges, for a store that identifies counters by text: the
-    /// text of the key and the [shape](Limit::shape_text) of the limit. If the hit was created from a receipt, returns
-    /// the identifier in the receipt.
+    /// text of the key and the [shape](Limit::counter_shape_text) of the limit. If the hit was created from a receipt,
+    /// returns the identifier in the receipt.
     ///
     /// ```
     /// use slidegate::Limit;
@@ -148,7 +148,9 @@ impl<'a> Hit<'a> {
     pub fn counter_id(&self) -> CounterId {
         match self.key.counter_id() {
             Some(id) => id.clone(),
-            None => CounterId::Text(format!("{} {}", self.key, self.limit.shape_text()).into()),
+            None => {
+                CounterId::Text(format!("{} {}", self.key, self.limit.counter_shape_text()).into())
+            }
         }
     }
 

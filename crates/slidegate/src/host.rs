@@ -12,12 +12,12 @@ use std::net::Ipv6Addr;
 /// form is empty.
 ///
 /// ```
-/// use slidegate::policy::normal_host;
+/// use slidegate::policy::normalize_host;
 ///
-/// assert_eq!(normal_host("API.example.com.:80"), "api.example.com");
-/// assert_eq!(normal_host("[2001:DB8::1]:443"), "2001:db8::1");
+/// assert_eq!(normalize_host("API.example.com.:80"), "api.example.com");
+/// assert_eq!(normalize_host("[2001:DB8::1]:443"), "2001:db8::1");
 /// ```
-pub fn normal_host(text: &str) -> Cow<'_, str> {
+pub fn normalize_host(text: &str) -> Cow<'_, str> {
     let host = strip_port_and_brackets(text);
     if has_upper_case(host) { Cow::Owned(host.to_ascii_lowercase()) } else { Cow::Borrowed(host) }
 }
@@ -89,14 +89,14 @@ mod tests {
             (" . ", ""),
             ("", ""),
         ] {
-            assert_eq!(normal_host(text), expected, "{text:?}");
+            assert_eq!(normalize_host(text), expected, "{text:?}");
         }
     }
 
     #[test]
     fn canonical_host_is_returned_without_copying() {
         for text in ["api.example.com", "2001:db8::1", ""] {
-            assert!(matches!(normal_host(text), Cow::Borrowed(host) if host == text), "{text}");
+            assert!(matches!(normalize_host(text), Cow::Borrowed(host) if host == text), "{text}");
         }
     }
 
@@ -105,8 +105,8 @@ mod tests {
         fn normalizing_canonical_host_changes_nothing(
             text in "[aA1:.\\[\\] %]{0,12}|\\[?[0-9a-fA-F:]{2,9}\\]?[:.]?8?",
         ) {
-            let host = normal_host(&text);
-            prop_assert_eq!(normal_host(&host), &*host);
+            let host = normalize_host(&text);
+            prop_assert_eq!(normalize_host(&host), &*host);
         }
 
         #[test]
@@ -120,7 +120,7 @@ mod tests {
                 .collect();
             let port = port.map_or(String::new(), |port| format!(":{port}"));
             let spelling = format!("{spaces}{mixed}{dots}{port}{spaces}");
-            prop_assert_eq!(normal_host(&spelling), host);
+            prop_assert_eq!(normalize_host(&spelling), host);
         }
     }
 }

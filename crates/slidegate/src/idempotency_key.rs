@@ -53,7 +53,10 @@ impl<'k> IdempotencyKey<'k> {
 
     /// Returns the identity of a call with this key. `write_request` writes everything that distinguishes the request
     /// from others.
-    pub(crate) fn identify(&self, write_request: impl FnOnce(&mut RequestDigest)) -> CallIdentity {
+    pub(crate) fn call_identity(
+        &self,
+        write_request: impl FnOnce(&mut RequestDigest),
+    ) -> CallIdentity {
         let key = Sha256::digest(self.key.as_bytes());
         let mut digest = RequestDigest(Sha256::new());
         digest.write(self.operation.as_bytes());
@@ -98,7 +101,7 @@ mod tests {
     fn call_identity_is_same_in_every_version() {
         let identity = IdempotencyKey::new("order-17")
             .with_operation("check")
-            .identify(|request| request.write(b"ann"));
+            .call_identity(|request| request.write(b"ann"));
         assert_eq!(identity.id.to_string(), "72a90ea3da8b5dd01bde2f27314e02e2");
         assert_eq!(identity.request_digest, 0x99a2_168c_6696_707d);
     }
@@ -106,9 +109,9 @@ mod tests {
     #[test]
     fn call_identity_depends_on_key_and_request() {
         let identify = |key, operation, parts: &[&str]| {
-            IdempotencyKey::new(key)
-                .with_operation(operation)
-                .identify(|request| parts.iter().for_each(|part| request.write(part.as_bytes())))
+            IdempotencyKey::new(key).with_operation(operation).call_identity(|request| {
+                parts.iter().for_each(|part| request.write(part.as_bytes()))
+            })
         };
         let first = identify("k", "check", &["ab", "c"]);
         assert_eq!(first, identify("k", "check", &["ab", "c"]));

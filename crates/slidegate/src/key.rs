@@ -178,7 +178,7 @@ impl<'a> Key<'a> {
 
     /// Returns the sub-key with this index. A policy can split the counts of a key over several sub-keys, and selects
     /// one sub-key for each request. A key that consists of hashes or of a store's identifier is returned unchanged.
-    pub fn with_part(self, part: u16) -> Self {
+    pub fn with_sub_key(self, part: u16) -> Self {
         match self.0 {
             KeyRepr::Named { scope, values, .. } => {
                 Self(KeyRepr::Named { scope, values, part: Some(part) })
@@ -188,7 +188,7 @@ impl<'a> Key<'a> {
     }
 
     /// Returns the index of the sub-key; `None` if the key is not split.
-    pub fn part(&self) -> Option<u16> {
+    pub fn sub_key_index(&self) -> Option<u16> {
         match self.0 {
             KeyRepr::Named { part, .. } => part,
             KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => None,
@@ -196,7 +196,7 @@ impl<'a> Key<'a> {
     }
 
     /// Returns the options for stores that count in Redis; `None` if the scope has none.
-    pub fn redis(&self) -> Option<&'a RedisOptions> {
+    pub fn redis_options(&self) -> Option<&'a RedisOptions> {
         match self.0 {
             KeyRepr::Named { scope, .. } => scope.redis.as_deref(),
             KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => None,
@@ -204,7 +204,7 @@ impl<'a> Key<'a> {
     }
 
     /// Returns the options for stores that count in a cluster; `None` if the scope has none.
-    pub fn cluster(&self) -> Option<&'a ClusterOptions> {
+    pub fn cluster_options(&self) -> Option<&'a ClusterOptions> {
         match self.0 {
             KeyRepr::Named { scope, .. } => scope.cluster.as_ref(),
             KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => None,
@@ -223,8 +223,8 @@ impl<'a> Key<'a> {
     }
 
     /// Returns this sub-key's share of the limit; `None` if the counts are not split over sub-keys.
-    pub fn share(&self) -> Option<&'a Limit> {
-        self.redis()?.share(self.part()?)
+    pub fn limit_share(&self) -> Option<&'a Limit> {
+        self.redis_options()?.limit_share(self.sub_key_index()?)
     }
 
     /// Returns the domain and the rule as text, such as `api:per-tenant`.
@@ -251,7 +251,7 @@ impl<'a> Key<'a> {
 
     /// Returns the names and values as text, such as `{tenant=acme}`. The domain, the rule and the limit are not
     /// included.
-    pub fn identity(&self) -> impl fmt::Display {
+    pub fn values_text(&self) -> impl fmt::Display {
         let parts = self.0;
         fmt::from_fn(move |f| match parts {
             KeyRepr::Named { scope, values, .. } => {
@@ -269,8 +269,8 @@ impl<'a> Key<'a> {
     /// the secret, so clients cannot predict the fingerprint. The result is combined with a hash of the scope.
     ///
     /// The fingerprint is the same in every process, version and machine on which the secret produces the same hashes.
-    /// This does not hold for the keys of a [`Limiter`](crate::Limiter) over a [synchronous](crate::store::Synchronous) store,
-    /// because they are hashed with a secret of that limiter. Therefore a store that shares its counts must be
+    /// This does not hold for the keys of a [`Limiter`](crate::Limiter) over a [synchronous](crate::store::Synchronous)
+    /// store, because they are hashed with a secret of that limiter. Therefore a store that shares its counts must be
     /// asynchronous.
     ///
     /// ```
@@ -343,9 +343,9 @@ impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             KeyRepr::Named { .. } => {
-                write!(f, "{}:{}:{}", self.rule(), self.limit(), self.identity())
+                write!(f, "{}:{}:{}", self.rule(), self.limit(), self.values_text())
             }
-            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => self.identity().fmt(f),
+            KeyRepr::Hashed { .. } | KeyRepr::Counter { .. } => self.values_text().fmt(f),
         }
     }
 }

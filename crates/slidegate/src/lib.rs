@@ -116,8 +116,8 @@
 //!
 //! # Features
 //!
-//! - `policy`, on by default: [`Gate`] and [`Policy`]. Without it, a [`Limiter`] depends on no crate for YAML, routes or
-//!   networks. Includes `calendar`.
+//! - `policy`, on by default: [`Gate`] and [`Policy`]. Without it, a [`Limiter`] depends on no crate for YAML, routes
+//!   or networks. Includes `calendar`.
 //! - `calendar`: [`Limit::calendar`], with the time zone database of the crate jiff.
 //! - `tokio`: `wait_async`, and maximum waits of asynchronous calls, on the timer of tokio.
 //! - `coarse-clock`: `CoarseClock`, which is cheaper to read than the default clock, and precise to a tick of the Linux
@@ -214,24 +214,24 @@ pub use store::{MemoryStore, OnStoreError, Store, StoreError, SyncStore};
 /// Runs the Rust examples of the README as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
-struct Readme;
+struct ReadmeDoctests;
 
 /// Runs the Rust example of the guide to monthly budgets as a doctest.
 #[cfg(all(doctest, feature = "calendar"))]
 #[doc = include_str!("../../../docs/how-to/set-a-monthly-budget.md")]
-struct MonthlyBudgetGuide;
+struct MonthlyBudgetGuideDoctests;
 
 /// Runs the Rust example of the guide to waiting calls as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/how-to/let-calls-wait-for-capacity.md")]
-struct WaitGuide;
+struct WaitGuideDoctests;
 
 /// Runs the Rust example of the guide to repeated checks as a doctest.
 #[cfg(all(doctest, feature = "policy"))]
 #[doc = include_str!("../../../docs/how-to/repeat-checks-safely.md")]
-struct RepeatGuide;
+struct RepeatGuideDoctests;
 
 /// Runs the Rust example of the guide to denials as a doctest.
 #[cfg(all(doctest, feature = "policy"))]
 #[doc = include_str!("../../../docs/how-to/find-out-why-a-request-is-denied.md")]
-struct DenialGuide;
+struct DenialGuideDoctests;

@@ -1,18 +1,17 @@
 //! Limits: a [`Quota`], such as 100 units per minute, with the [algorithm](crate::Algorithm) that enforces it.
 //!
 //! A [`Limit`] is parsed from text such as `100/min`, or created from a quota and an algorithm. The module also has the
-//! errors of limits and quotas, the largest and smallest quotas, and, with the feature `calendar`, the periods of calendar
-//! limits.
+//! errors of limits and quotas, the largest and smallest quotas, and, with the feature `calendar`, the periods of
+//! calendar limits.
 
 mod error;
+mod serialized;
 mod share;
 
 use std::fmt;
 use std::hash::Hasher;
 use std::str::FromStr;
 use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
 
 use crate::algorithm::Counter;
 use crate::algorithm::concurrent::{self, Concurrent};
@@ -46,8 +45,7 @@ pub use error::LimitError;
 /// assert_eq!(log.to_string(), "5/1m sliding_log");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(into = "LimitFields", try_from = "LimitFields")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     counter: AnyCounter,
     shape: u64,
@@ -72,7 +70,7 @@ impl Limit {
                 }
                 AnyCounter::SlidingWindow(SlidingWindow::new(&quota, resolution))
             }
-            Algorithm::SlidingLog if quota.max() > sliding_log::MAX_ENTRIES => {
+            Algorithm::SlidingLog if quota.max() > sliding_log::MAX_LOG_UNITS => {
                 return Err(LimitError::LogTooLong(quota.max()));
             }
             Algorithm::SlidingLog => AnyCounter::SlidingLog(SlidingLog::new(&quota)),
@@ -82,7 +80,7 @@ impl Limit {
             Algorithm::SlidingCounter => AnyCounter::SlidingCounter(SlidingCounter::new(&quota)),
             #[cfg(feature = "calendar")]
             Algorithm::FixedWindow { align: Align::Calendar(calendar) } => {
-                if quota.window_us() != calendar.period().longest_us() {
+                if quota.window_us() != calendar.period().max_length_us() {
                     return Err(LimitError::CalendarWindow(calendar));
                 }
                 AnyCounter::FixedWindow(FixedWindow::new(&quota, Align::Calendar(calendar)))
@@ -110,8 +108,8 @@ impl Limit {
     }
 
     /// Creates a limit of `max` units in each period of a calendar, such as a month in a time zone. The algorithm is
-    /// `fixed_window`: the count begins again with each period, and the `retry_after` of a denial is the start of the next
-    /// one.
+    /// `fixed_window`: the count begins again with each period, and the `retry_after` of a denial is the start of the
+    /// next one.
     ///
     /// ```
     /// use slidegate::{Calendar, Limit, Limiter, Period};
@@ -132,13 +130,14 @@ impl Limit {
             return Err(QuotaError::TooMany(max).into());
         }
         let calendar = calendar.into();
-        let quota = Quota::from_parts(max, calendar.period().longest_us());
+        let quota = Quota::from_parts(max, calendar.period().max_length_us());
         let counter = FixedWindow::new(&quota, Align::Calendar(calendar));
         Ok(Self::from_counter(AnyCounter::FixedWindow(counter)))
     }
 
-    /// Creates a limit of `max` requests in flight. Each admitted request gets a permit, which is live until it is released,
-    /// or until `permit_ttl` has passed since it was created or renewed. So the permit of a holder that dies becomes free.
+    /// Creates a limit of `max` requests in flight. Each admitted request gets a permit, which is live until it is
+    /// released, or until `permit_ttl` has passed since it was created or renewed. So the permit of a holder that dies
+    /// becomes free.
     ///
     /// ```
     /// use slidegate::Limit;
@@ -171,7 +170,7 @@ impl Limit {
     fn from_counter(counter: AnyCounter) -> Self {
         let mut limit = Self { counter, shape: 0 };
         let mut shape = fnv::FnvHasher::default();
-        shape.write(limit.shape_text().as_bytes());
+        shape.write(limit.counter_shape_text().as_bytes());
         limit.shape = shape.finish();
         limit
     }
@@ -184,15 +183,16 @@ impl Limit {
         Self::from_counter(counter)
     }
 
-    /// Returns the quota. Its window is the window that is enforced, which is rounded up to a whole number of ticks; for a
-    /// [calendar limit](Self::calendar) the longest period, for example 31 days for a month; for [requests in
+    /// Returns the quota. Its window is the window that is enforced, which is rounded up to a whole number of ticks;
+    /// for a [calendar limit](Self::calendar) the longest period, for example 31 days for a month; for [requests in
     /// flight](Self::concurrent) the time to live of a permit.
     pub fn quota(&self) -> Quota {
         with_counter!(self.counter, counter => counter.quota())
     }
 
-    /// Returns the length of the window: the window of the [quota](Self::quota), or the length of the current period of a
-    /// [calendar limit](Self::calendar), which is the period of the latest decision with this calendar in the process.
+    /// Returns the length of the window: the window of the [quota](Self::quota), or the length of the current period of
+    /// a [calendar limit](Self::calendar), which is the period of the latest decision with this calendar in the
+    /// process.
     pub fn window(&self) -> Duration {
         #[cfg(feature = "calendar")]
         if let Some(calendar) = self.calendar_periods() {
@@ -252,8 +252,8 @@ impl Limit {
         }
     }
 
-    /// Returns the largest number of units that fit at once: max, or the burst of a token bucket. With a max of 0 nothing
-    /// fits, regardless of the burst.
+    /// Returns the largest number of units that fit at once: max, or the burst of a token bucket. With a max of 0
+    /// nothing fits, regardless of the burst.
     pub fn capacity(&self) -> u64 {
         if self.quota().max() == 0 {
             return 0;
@@ -282,13 +282,13 @@ impl Limit {
 
     /// Returns the parameters as numbers, for a remote store.
     pub fn params(&self) -> LimitParams {
-        with_counter!(self.counter, counter => counter.params())
+        with_counter!(self.counter, counter => counter.limit_params())
     }
 
-    /// Returns the parameters as numbers, with which a remote store decides a hit of a key, and the phase of the key. For a
-    /// calendar limit they depend on the time, for which `now` is called: they describe the boundary between two periods
-    /// that is nearest to `now`, so that the remote store finds the phase at its own time, if its clock differs by less
-    /// than half a period.
+    /// Returns the parameters as numbers, with which a remote store decides a hit of a key, and the phase of the key.
+    /// For a calendar limit they depend on the time, for which `now` is called: they describe the boundary between two
+    /// periods that is nearest to `now`, so that the remote store finds the phase at its own time, if its clock differs
+    /// by less than half a period.
     pub fn params_and_phase_us(
         &self,
         key: &Key<'_>,
@@ -314,7 +314,7 @@ impl Limit {
     pub fn additive(&self) -> Option<AnyAdditive> {
         match self.counter {
             AnyCounter::SlidingWindow(counter) => {
-                Some(AnyAdditive::SlidingBuckets(counter.buckets()))
+                Some(AnyAdditive::SlidingBuckets(counter.to_sliding_buckets()))
             }
             AnyCounter::SlidingCounter(counter) => Some(AnyAdditive::SlidingCounter(counter)),
             AnyCounter::SlidingBuckets(counter) => Some(AnyAdditive::SlidingBuckets(counter)),
@@ -328,7 +328,7 @@ impl Limit {
     /// Returns the properties that separate the counters of two limits on the same key: the algorithm, the window, and
     /// its precision, alignment or calendar. For [requests in flight](Self::concurrent), the window is not included.
     /// Max and burst are not included, so that counts survive a change of max or burst.
-    pub fn shape_text(&self) -> String {
+    pub fn counter_shape_text(&self) -> String {
         let window = self.quota().window_text();
         match self.counter {
             AnyCounter::SlidingBuckets(counter) => {
@@ -346,15 +346,15 @@ impl Limit {
         }
     }
 
-    /// Returns the 64-bit FNV-1a hash of [`shape_text`](Self::shape_text). The hash is the same in every process,
-    /// version and machine.
+    /// Returns the 64-bit FNV-1a hash of [`counter_shape_text`](Self::counter_shape_text). The hash is the same in
+    /// every process, version and machine.
     pub fn shape(&self) -> u64 {
         self.shape
     }
 
     /// Returns the [`shape`](Self::shape) of the limit's counters on the nodes of a cluster. There, the shape of a
     /// `sliding_window` also depends on the resolution, because the nodes count it in buckets of window / resolution.
-    pub fn cluster_shape(&self) -> u64 {
+    pub fn cluster_counter_shape(&self) -> u64 {
         match self.counter {
             AnyCounter::SlidingWindow(counter) => {
                 self.shape ^ u64::from(counter.resolution()).rotate_right(16)
@@ -437,31 +437,3 @@ impl From<&Limit> for Limit {
 
 #[cfg(test)]
 mod tests;
-
-/// The serialized form of a limit.
-#[derive(Serialize, Deserialize)]
-struct LimitFields {
-    max: u64,
-    window_us: u64,
-    algorithm: Algorithm,
-}
-
-impl From<Limit> for LimitFields {
-    fn from(limit: Limit) -> Self {
-        let quota = limit.quota();
-        Self { max: quota.max(), window_us: quota.window_us(), algorithm: limit.algorithm() }
-    }
-}
-
-impl TryFrom<LimitFields> for Limit {
-    type Error = LimitError;
-
-    fn try_from(fields: LimitFields) -> Result<Self, LimitError> {
-        #[cfg(feature = "calendar")]
-        if let Algorithm::FixedWindow { align: Align::Calendar(calendar) } = fields.algorithm {
-            return Self::calendar(fields.max, calendar);
-        }
-        let quota = Quota::new(fields.max, Duration::from_micros(fields.window_us))?;
-        Self::new(quota, fields.algorithm)
-    }
-}

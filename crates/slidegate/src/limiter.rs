@@ -4,8 +4,8 @@
 //! outside of the process, keys implement [`StoreKey`].
 
 // `synchronous.rs` has the methods for stores that never wait, and `asynchronous.rs` the same methods for all stores.
-// `decide.rs` calls the store, or counts in memory while the store is unavailable. `wait.rs` decides calls that wait until
-// they fit.
+// `decide.rs` calls the store, or counts in memory while the store is unavailable. `wait.rs` decides calls that wait
+// until they fit.
 
 mod asynchronous;
 mod check;
@@ -142,9 +142,9 @@ impl IntoLimit for &str {
 }
 
 impl<S> Limiter<S> {
-    /// Creates a limiter that counts in `store`. In a store outside of this process, such as Redis, limiters with the same name
-    /// share the counts of each key and limit. In a memory store, each limiter has its own counts. The name also
-    /// appears in headers; see [`named`](Self::named).
+    /// Creates a limiter that counts in `store`. In a store outside of this process, such as Redis, limiters with the
+    /// same name share the counts of each key and limit. In a memory store, each limiter has its own counts. The name
+    /// also appears in headers; see [`named`](Self::named).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -160,8 +160,8 @@ impl<S> Limiter<S> {
     /// ```
     ///
     /// # Errors
-    /// If a limit is invalid, bounds the requests in flight, or cannot be counted by the store. Also if there are no limits, or
-    /// if two limits would share their counts.
+    /// If a limit is invalid, bounds the requests in flight, or cannot be counted by the store. Also if there are no
+    /// limits, or if two limits would share their counts.
     pub fn with_store<L>(
         name: &str,
         limits: impl IntoIterator<Item = L>,
@@ -181,7 +181,9 @@ impl<S> Limiter<S> {
             store.supports(limit).map_err(unsupported)?;
         }
         let mut shapes = HashSet::new();
-        if let Some(duplicate) = limits.iter().find(|limit| !shapes.insert(limit.shape_text())) {
+        if let Some(duplicate) =
+            limits.iter().find(|limit| !shapes.insert(limit.counter_shape_text()))
+        {
             return Err(LimiterError::Duplicate(*duplicate));
         }
         if limits.is_empty() {
@@ -201,9 +203,8 @@ impl<S> Limiter<S> {
         })
     }
 
-    /// Sets the name of the limiter, `limiter` by default. It is a part of its keys in a store outside of this process, and
-    /// appears in headers, with `-` in place of characters other than
-    /// `[a-z0-9._-]`.
+    /// Sets the name of the limiter, `limiter` by default. It is a part of its keys in a store outside of this process,
+    /// and appears in headers, with `-` in place of characters other than `[a-z0-9._-]`.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let is_observing = self.named_limits.is_observing();
@@ -242,8 +243,8 @@ impl<S> Limiter<S> {
         Self { on_store_error, ..self }
     }
 
-    /// Sets the options of the counts in memory, which are used while the store is unavailable, among them the number of
-    /// instances that share the store.
+    /// Sets the options of the counts in memory, which are used while the store is unavailable, among them the number
+    /// of instances that share the store.
     #[must_use]
     pub fn with_local_counts(self, options: LocalCountsOptions) -> Self {
         let names = self.named_limits.clone();

@@ -37,9 +37,9 @@ use index::{CandidateRules, RuleIndex};
 use name_map::NameMap;
 use normalization::{DomainNormalization, Normalizations};
 use route::Routes;
-use rule_sets::RuleSets;
+use rule_sets::FullAndLocalRules;
 
-pub use crate::host::normal_host;
+pub use crate::host::normalize_host;
 pub use crate::key::DEFAULT_DOMAIN;
 pub use crate::network::{Network, NetworkError};
 pub use crate::on_store_error::OnStoreError;
@@ -47,12 +47,12 @@ pub use cost::RuleCost;
 pub use domain_names::DomainNames;
 pub use error::{PolicyError, PolicyErrors, PolicyWarning};
 pub use file::suggest::most_similar_word;
-pub(crate) use matched::{HitList, HitOrigin, Operation};
+pub(crate) use matched::{ChargeOrPeek, HitList, HitOrigin};
 pub use matched::{Match, MatchedRules};
 pub use mode::{Mode, Percentage, PercentageError, WhenMissing};
 pub use normalization::NormalizeStep;
 pub use pattern::Condition;
-pub use per::{Alternatives, Per};
+pub use per::{AttributeAlternatives, Per};
 pub use redis::RuleRedisOptions;
 pub(crate) use rule::SettingsSource;
 pub use rule::{NoMatchReason, Override, Rule, RuleSettings, When};
@@ -64,7 +64,7 @@ pub use crate::rule_limit::RuleLimit;
 #[derive(Clone, Debug)]
 pub struct Policy {
     id: u64,
-    rules: RuleSets,
+    rules: FullAndLocalRules,
     routes: Routes,
     declared_attributes: DeclaredAttributes,
     by_domain: NameMap<DomainRules>,
@@ -125,7 +125,7 @@ impl Policy {
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             by_domain,
-            rules: RuleSets::new(rules.into()),
+            rules: FullAndLocalRules::new(rules.into()),
             routes,
             declared_attributes,
             normalizations,
@@ -197,8 +197,8 @@ impl Policy {
 
     /// Sets the number of slidegate instances that share the store. While the store is unavailable, each instance
     /// enforces its share of each limit.
-    pub(crate) fn with_instances(self, instances: NonZeroU32) -> Self {
-        Self { rules: self.rules.with_instances(instances), ..self }
+    pub(crate) fn with_instance_count(self, instances: NonZeroU32) -> Self {
+        Self { rules: self.rules.with_instance_count(instances), ..self }
     }
 
     /// Returns the route templates, such as `/users/{id}`. The template that matches the `path` of a request becomes
@@ -244,7 +244,7 @@ impl Policy {
             for candidate in domain.index.find_candidate_rules(&attributes, &mut candidates) {
                 let rule = &self.rules.all[candidate.rule_index as usize];
                 if rule.check_descriptor(&attributes, candidate.met_condition).is_ok() {
-                    matched_rules.push(new_match(candidate.rule_index, rule), |rule_match| {
+                    matched_rules.push_match(new_match(candidate.rule_index, rule), |rule_match| {
                         rule.fill_in_match(&attributes, rule_match)
                     });
                 }
@@ -252,9 +252,9 @@ impl Policy {
             if let Some((rule_index, rule)) = self.requested_limits_rule(domain, descriptor) {
                 let mut other_matches = matched_rules.matches.drain(first_match..);
                 let same_counter =
-                    other_matches.find(|other| other.counts_only_this_descriptor(&attributes));
+                    other_matches.find(|other| other.has_exclusive_counter(&attributes));
                 drop(other_matches);
-                matched_rules.push(new_match(rule_index, rule), |rule_match| {
+                matched_rules.push_match(new_match(rule_index, rule), |rule_match| {
                     rule.fill_in_requested_limit_match(&attributes, same_counter, rule_match)
                 });
             }

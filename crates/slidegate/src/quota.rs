@@ -12,8 +12,8 @@ use thiserror::Error;
 #[cfg(feature = "policy")]
 pub(crate) use closest::closest_quotas;
 
-/// The largest `max` and cost: 2^53 - 1 units, the range in which the doubles of Redis' Lua and the numbers of JavaScript
-/// are exact integers. Algorithms that multiply counts support a max of up to [`MAX_SMALL_UNITS`].
+/// The largest `max` and cost: 2^53 - 1 units, the range in which the doubles of Redis' Lua and the numbers of
+/// JavaScript are exact integers. Algorithms that multiply counts support a max of up to [`MAX_SMALL_UNITS`].
 pub const MAX_UNITS: u64 = (1 << 53) - 1;
 
 /// The largest `max`, burst and count of `token_bucket` and `sliding_counter`: 2^29 units. With windows of at most 2^24
@@ -167,7 +167,7 @@ fn quota_remedy(text: &str) -> String {
 }
 
 fn window_remedy(text: &str) -> String {
-    if let Some((period, window)) = closest::calendar_period(text) {
+    if let Some((period, window)) = closest::closest_calendar_period(text) {
         return format!("did you mean `{window}`, or `calendar: {period}` in place of a window?");
     }
     match closest::closest_window(text) {

@@ -1,7 +1,7 @@
 //! Options of a limit for stores that count in Redis; other stores ignore them.
 //!
-//! The options are part of the scope of a key. They do not change the identity of the key (`Key::identity`). The store
-//! derives hash slots and the names of sub-keys from them. This module also checks whether a limit supports the
+//! The options are part of the scope of a key. They do not change the identity of the key (`Key::values_text`). The
+//! store derives hash slots and the names of sub-keys from them. This module also checks whether a limit supports the
 //! options.
 
 use std::num::NonZeroU32;
@@ -22,9 +22,9 @@ use crate::limit::Limit;
 /// let scope = Scope::new("api", "hot", "1s", &["tenant"]);
 /// let scope = scope.with_redis(RedisOptions::new(&limit).with_split(8)?);
 /// let values = ["acme".into()];
-/// let key = Key::new(&scope, &values).with_part(3);
-/// assert_eq!(key.part(), Some(3));
-/// assert_eq!(key.share().unwrap().quota().max(), 13);     // 4 of the 8 have 13, the others 12
+/// let key = Key::new(&scope, &values).with_sub_key(3);
+/// assert_eq!(key.sub_key_index(), Some(3));
+/// assert_eq!(key.limit_share().unwrap().quota().max(), 13);     // 4 of the 8 have 13, the others 12
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub enum RedisOptionsError {
     )]
     SlotByWithSplit,
     /// The number of sub-keys is out of bounds.
-    #[error("a counter cannot be split into {0}; write 2 to {max}", max = RedisOptions::MAX_PARTS)]
+    #[error("a counter cannot be split into {0}; write 2 to {max}", max = RedisOptions::MAX_SUB_KEYS)]
     Parts(u32),
     /// Some sub-keys would have a share of 0.
     #[error(
@@ -80,7 +80,7 @@ pub enum RedisOptionsError {
         parts: NonZeroU32,
     },
     /// The sampling interval is out of bounds.
-    #[error("a sample of one in {0} requests is not supported; use one in 2 to one in {max}", max = RedisOptions::MAX_SAMPLE)]
+    #[error("a sample of one in {0} requests is not supported; use one in 2 to one in {max}", max = RedisOptions::MAX_SAMPLING_INTERVAL)]
     Sample(u32),
     /// The limit bounds the requests in flight, which cannot be sampled.
     #[error(
@@ -112,10 +112,10 @@ fn describe_capacity(capacity: u64, parts: Option<NonZeroU32>) -> String {
 
 impl RedisOptions {
     /// The largest number of sub-keys into which a key can be split.
-    pub const MAX_PARTS: u32 = 1_024;
+    pub const MAX_SUB_KEYS: u32 = 1_024;
 
     /// The largest sampling interval: one request in 100 is charged.
-    pub const MAX_SAMPLE: u32 = 100;
+    pub const MAX_SAMPLING_INTERVAL: u32 = 100;
 
     /// Creates default options for the keys of a limit: the hash slot depends on all values, and there is no split and
     /// no sample.
@@ -148,7 +148,7 @@ impl RedisOptions {
     /// `slot_by` is set.
     pub fn with_split(self, parts: u32) -> Result<Self, RedisOptionsError> {
         let valid =
-            NonZeroU32::new(parts).filter(|parts| (2..=Self::MAX_PARTS).contains(&parts.get()));
+            NonZeroU32::new(parts).filter(|parts| (2..=Self::MAX_SUB_KEYS).contains(&parts.get()));
         let parts = valid.ok_or(RedisOptionsError::Parts(parts))?;
         if !self.slot_by.is_empty() {
             return Err(RedisOptionsError::SlotByWithSplit);
@@ -159,16 +159,18 @@ impl RedisOptions {
                 return Err(RedisOptionsError::EmptyShare { quantity, units, parts });
             }
         }
-        let split = Some(LimitSplit { parts, shares: split_shares(&self.limit, parts) });
+        let split = Some(LimitSplit { parts, shares: sub_key_shares(&self.limit, parts) });
         Self { split, ..self }.validate_sampling_interval()
     }
 
     /// Sends only one request in `one_in` to Redis, and charges it `one_in` times its cost.
     ///
     /// # Errors
-    /// If `one_in` is out of bounds, the charge of a sampled request never fits, or the limit bounds the requests in flight.
+    /// If `one_in` is out of bounds, the charge of a sampled request never fits, or the limit bounds the requests in
+    /// flight.
     pub fn with_sample(self, one_in: u32) -> Result<Self, RedisOptionsError> {
-        let sample = NonZeroU32::new(one_in).filter(|n| (2..=Self::MAX_SAMPLE).contains(&n.get()));
+        let sample = NonZeroU32::new(one_in)
+            .filter(|n| (2..=Self::MAX_SAMPLING_INTERVAL).contains(&n.get()));
         let sample = sample.ok_or(RedisOptionsError::Sample(one_in))?;
         Self { sample, ..self }.validate_sampling_interval()
     }
@@ -217,7 +219,7 @@ impl RedisOptions {
     }
 
     /// Returns the share of the limit for the sub-key with this index; `None` if the limit is not split.
-    pub(crate) fn share(&self, part: u16) -> Option<&Limit> {
+    pub(crate) fn limit_share(&self, part: u16) -> Option<&Limit> {
         let split = self.split.as_ref()?;
         let own = split.shares.iter().find(|(end, _)| u32::from(part) < *end);
         Some(own.map_or_else(|| split.smallest_share(), |(_, share)| share))
@@ -232,7 +234,7 @@ impl LimitSplit {
 }
 
 /// Returns the shares of a limit that is split over `parts` sub-keys, largest first; see [`LimitSplit::shares`].
-fn split_shares(limit: &Limit, parts: NonZeroU32) -> [(u32, Limit); 3] {
+fn sub_key_shares(limit: &Limit, parts: NonZeroU32) -> [(u32, Limit); 3] {
     let remainder = |units: u64| (units % u64::from(parts.get())) as u32;
     let mut ends = [remainder(limit.quota().max()), remainder(limit.capacity()), parts.get()];
     ends.sort_unstable();
@@ -255,9 +257,11 @@ mod tests {
 
     fn max_and_capacity_of_shares(limit: &Limit, parts: u32) -> Vec<(u64, u64)> {
         let options = RedisOptions::new(limit).with_split(parts).unwrap();
-        let shares = (0..parts as u16).map(|part| *options.share(part).unwrap());
+        let shares = (0..parts as u16).map(|part| *options.limit_share(part).unwrap());
         let shares: Vec<Limit> = shares.collect();
-        assert!(shares.iter().all(|share| share.shape_text() == limit.shape_text()));
+        assert!(
+            shares.iter().all(|share| share.counter_shape_text() == limit.counter_shape_text())
+        );
         shares.iter().map(|share| (share.quota().max(), share.capacity())).collect()
     }
 
@@ -305,8 +309,8 @@ mod tests {
             split(&new_token_bucket_limit("8/s", 8), 8).is_ok()
                 && split(&new_token_bucket_limit("8/s", 0), 8).is_ok()
         );
-        assert!(split(&Limit::deny_all(), RedisOptions::MAX_PARTS).is_ok());
-        for parts in [0, 1, RedisOptions::MAX_PARTS + 1] {
+        assert!(split(&Limit::deny_all(), RedisOptions::MAX_SUB_KEYS).is_ok());
+        for parts in [0, 1, RedisOptions::MAX_SUB_KEYS + 1] {
             assert_eq!(split(&Limit::deny_all(), parts), Err(RedisOptionsError::Parts(parts)));
         }
     }
@@ -323,8 +327,8 @@ mod tests {
             sample(&new_token_bucket_limit("1/s", 10), 10).is_ok()
                 && sample(&new_token_bucket_limit("100/s", 9), 10).is_err()
         );
-        assert!(sample(&Limit::deny_all(), RedisOptions::MAX_SAMPLE).is_ok());
-        for one_in in [0, 1, RedisOptions::MAX_SAMPLE + 1] {
+        assert!(sample(&Limit::deny_all(), RedisOptions::MAX_SAMPLING_INTERVAL).is_ok());
+        for one_in in [0, 1, RedisOptions::MAX_SAMPLING_INTERVAL + 1] {
             assert_eq!(sample(&ten, one_in), Err(RedisOptionsError::Sample(one_in)));
         }
         // With a split, the smallest share counts, regardless of the order of the calls.

@@ -77,15 +77,15 @@ impl<'a> Request<'a> {
     /// ```
     #[must_use]
     pub fn with_idempotency_key(self, key: IdempotencyKey<'_>) -> Self {
-        Self { identity: Some(self.identify(key)), ..self }
+        Self { identity: Some(self.to_call_identity(key)), ..self }
     }
 
-    /// Sets the time for which a check waits until the request fits, zero by default. A request that does not fit within
-    /// this time is denied as soon as this is known. Waiting requests for the same limit and key are admitted in the order
-    /// of their arrival; see [`Gate::wait`](crate::Gate::wait).
+    /// Sets the time for which a check waits until the request fits, zero by default. A request that does not fit
+    /// within this time is denied as soon as this is known. Waiting requests for the same limit and key are admitted in
+    /// the order of their arrival; see [`Gate::wait`](crate::Gate::wait).
     ///
-    /// Asynchronous methods wait on the timer of tokio, and need the feature `tokio`. Without it, a debug build panics, and
-    /// a release build does not wait.
+    /// Asynchronous methods wait on the timer of tokio, and need the feature `tokio`. Without it, a debug build panics,
+    /// and a release build does not wait.
     ///
     /// ```
     /// use std::time::Duration;
@@ -106,9 +106,9 @@ impl<'a> Request<'a> {
         Self { max_wait, ..self }
     }
 
-    /// Makes a check wait for its whole [maximum wait](Self::with_max_wait) if it does not fit, because settlements of other
-    /// requests may return units. By default, a check is denied as soon as it is known that the units in use leave the
-    /// window too late.
+    /// Makes a check wait for its whole [maximum wait](Self::with_max_wait) if it does not fit, because settlements of
+    /// other requests may return units. By default, a check is denied as soon as it is known that the units in use
+    /// leave the window too late.
     #[must_use]
     pub fn waiting_for_settlements(self) -> Self {
         Self { waits_for_settlements: true, ..self }
@@ -131,8 +131,8 @@ impl<'a> Request<'a> {
 
     /// Returns the identity of a call with this idempotency key. It has a digest of the request, which shows whether
     /// the key is reused for another request. The digest does not depend on the order of attributes and costs.
-    fn identify(&self, key: IdempotencyKey<'_>) -> CallIdentity {
-        key.identify(|digest| {
+    fn to_call_identity(&self, key: IdempotencyKey<'_>) -> CallIdentity {
+        key.call_identity(|digest| {
             digest.write(self.domain.as_bytes());
             for descriptor in &self.descriptors {
                 let Descriptor { attributes, bytes, costs, is_refund, is_exact, limit, .. } =
@@ -295,8 +295,8 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// Sets the cost for rules that do not [state a cost](crate::policy::RuleCost), 1 by default. A cost of 0 checks whether
-    /// one unit would fit, and charges nothing.
+    /// Sets the cost for rules that do not [state a cost](crate::policy::RuleCost), 1 by default. A cost of 0 checks
+    /// whether one unit would fit, and charges nothing.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.costs.plain = Some(cost);

@@ -47,13 +47,13 @@ pub struct ReservedCall {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct ReservedCharge {
     charge: Charge,
-    cost: ReservedCost,
+    cost: ReservedCostKind,
 }
 
 /// The cost of a request from which a charge results. It determines the actual cost that corrects the charge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum ReservedCost {
+enum ReservedCostKind {
     /// The rule charges the same number of units for each request, so an actual cost does not change the charge.
     Constant,
     /// The unnamed cost of the request.
@@ -153,14 +153,14 @@ impl<'c> ActualCosts<'c> {
     }
 
     /// Returns the change of a charge that results from `cost`; `None` if the charge stays.
-    fn adjustment(&self, cost: &ReservedCost) -> Option<Adjustment> {
+    fn adjustment(&self, cost: &ReservedCostKind) -> Option<Adjustment> {
         if self.is_cancelled {
             return Some(Adjustment::Revert);
         }
         let units = match cost {
-            ReservedCost::Constant => None,
-            ReservedCost::Request => self.plain,
-            ReservedCost::Named(name) => self.named_cost(name),
+            ReservedCostKind::Constant => None,
+            ReservedCostKind::Request => self.plain,
+            ReservedCostKind::Named(name) => self.named_cost(name),
         };
         units.map(Adjustment::SetCost)
     }
@@ -208,10 +208,10 @@ impl ReservedCall {
             cost: match cost {
                 // A request in flight takes one permit, whatever its cost, so an actual cost does not change this
                 // charge.
-                _ if charge.limit.is_concurrent() => ReservedCost::Constant,
-                Some(RuleCost::Constant(_)) => ReservedCost::Constant,
-                Some(RuleCost::Named(name)) => ReservedCost::Named(name.clone()),
-                Some(RuleCost::Request) | None => ReservedCost::Request,
+                _ if charge.limit.is_concurrent() => ReservedCostKind::Constant,
+                Some(RuleCost::Constant(_)) => ReservedCostKind::Constant,
+                Some(RuleCost::Named(name)) => ReservedCostKind::Named(name.clone()),
+                Some(RuleCost::Request) | None => ReservedCostKind::Request,
             },
         });
         Self { id, charges: charges.collect() }
@@ -231,14 +231,14 @@ impl ReservedCall {
     /// several times.
     pub fn cost_names(&self) -> impl Iterator<Item = &str> + Clone {
         self.charges.iter().filter_map(|reserved| match &reserved.cost {
-            ReservedCost::Named(name) => Some(&**name),
-            ReservedCost::Constant | ReservedCost::Request => None,
+            ReservedCostKind::Named(name) => Some(&**name),
+            ReservedCostKind::Constant | ReservedCostKind::Request => None,
         })
     }
 
     /// Returns `true` if rules that do not state a cost have charged the call.
     pub fn has_unnamed_cost(&self) -> bool {
-        self.charges.iter().any(|reserved| reserved.cost == ReservedCost::Request)
+        self.charges.iter().any(|reserved| reserved.cost == ReservedCostKind::Request)
     }
 
     /// Returns the record of the charges.

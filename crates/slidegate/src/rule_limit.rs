@@ -13,7 +13,7 @@ pub(crate) struct NamedLimits {
     name: Box<str>,
     limits: Box<[RuleLimit]>,
     /// The limit that denies a request without a key.
-    missing: RuleLimit,
+    missing_key_limit: RuleLimit,
     is_observing: bool,
 }
 
@@ -26,7 +26,7 @@ impl NamedLimits {
     ) -> Self {
         let name = to_rule_name(name);
         let limits: Box<[Limit]> = limits.into_iter().copied().collect();
-        let missing = RuleLimit {
+        let missing_key_limit = RuleLimit {
             index: 0,
             block: None,
             id: "missing".into(),
@@ -37,7 +37,7 @@ impl NamedLimits {
             scopes: Box::default(),
         };
         let limit = |limit: &Limit| RuleLimit::for_limiter(&name, limit, &limits);
-        Self { limits: limits.iter().map(limit).collect(), name, missing, is_observing }
+        Self { limits: limits.iter().map(limit).collect(), name, missing_key_limit, is_observing }
     }
 
     /// Returns the name of the limiter, in the form that headers can contain.
@@ -51,8 +51,8 @@ impl NamedLimits {
     }
 
     /// Returns the limit that denies a request without a key.
-    pub(crate) fn missing(&self) -> &RuleLimit {
-        &self.missing
+    pub(crate) fn missing_key_limit(&self) -> &RuleLimit {
+        &self.missing_key_limit
     }
 
     /// Returns `true` if the limits never deny.
@@ -117,9 +117,9 @@ impl RuleLimit {
         &self.policy_name
     }
 
-    /// Returns whether the limit is the `block` of a rule: it denies a key for a while after the key has exceeded another
-    /// limit of the rule.
-    pub fn is_block(&self) -> bool {
+    /// Returns whether the limit is the `block` of a rule: it denies a key for a while after the key has exceeded
+    /// another limit of the rule.
+    pub fn is_block_limit(&self) -> bool {
         self.block.is_some()
     }
 
@@ -141,8 +141,8 @@ impl RuleLimit {
     }
 }
 
-/// Returns the id of a limit: its window, such as `1m` or `month`. `all` contains the limits of the rule. If another of these
-/// limits has the same window, the id also contains the algorithm.
+/// Returns the id of a limit: its window, such as `1m` or `month`. `all` contains the limits of the rule. If another of
+/// these limits has the same window, the id also contains the algorithm.
 fn new_limit_id(limit: &Limit, all: &[Limit]) -> String {
     let window = limit.window_text();
     let same_window = all.iter().filter(|other| other.window_text() == window);

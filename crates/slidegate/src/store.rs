@@ -1,7 +1,7 @@
 //! Stores, which hold the counters of limits, and the parts for a store of your own.
 //!
-//! A program needs only a [`MemoryStore`], or a store of the crates `slidegate-redis` and `slidegate-cluster`. The other
-//! items are for authors of stores.
+//! A program needs only a [`MemoryStore`], or a store of the crates `slidegate-redis` and `slidegate-cluster`. The
+//! other items are for authors of stores.
 //!
 //! # Contents
 //!
@@ -12,7 +12,7 @@
 //! | changes | [`Adjustment`] of a receipt, [`Edit`] of counters, [`PermitChange`] |
 //! | results | [`ChargeResult`], with an [`Outcome`] for each hit and a [`Receipt`] of each [`Charge`], whose counter has a [`CounterId`]; [`StoreError`] |
 //! | decision of a call | [`pending_units`], [`admits`], [`has_charge`] and [`outcome_of_charge`] |
-//! | calls that are remembered | [`CallIdentity`], [`OnceResult`], [`CallSettlement`], [`SettleResult`]; [`CallRecordTable`] remembers calls in memory |
+//! | calls that are remembered | [`CallIdentity`], [`ChargeOnceResult`], [`CallSettlement`], [`SettleResult`]; [`CallRecordTable`] remembers calls in memory |
 //! | parts of stores in memory | [`table`], [`shards`], [`HeapSize`], [`KeyGroup`], [`OneOrMany`] |
 //! | options | [`RedisOptions`] and [`ClusterOptions`] of a rule; [`OnStoreError`], [`LocalCountsOptions`] for an outage |
 //!
@@ -21,22 +21,21 @@
 //! [`examples/store.rs`](https://github.com/slidegate/slidegate/blob/main/examples/store.rs) is a complete store in 160
 //! lines.
 //!
-//! 1. Implement [`Store`] if calls may wait or fail, with the kind [`Asynchronous`]. Implement [`SyncStore`] if they never
-//!    do.
+//! 1. Implement [`Store`] if calls may wait or fail, with the kind [`Asynchronous`]. Implement [`SyncStore`] if they
+//!    never do.
 //! 2. Identify the counter of a hit by its [`Hit::counter_id`], or by a [fingerprint](Key::fingerprint) of the key. The
 //!    receipt contains this identifier.
-//! 3. Count with the [`Counter`](crate::algorithm::Counter) that [`Limit::additive`](crate::Limit::additive) returns, so
-//!    that the outcomes are the same in every store. The time of a counter is the time of the clock plus the
+//! 3. Count with the [`Counter`](crate::algorithm::Counter) that [`Limit::additive`](crate::Limit::additive) returns,
+//!    so that the outcomes are the same in every store. The time of a counter is the time of the clock plus the
 //!    [phase](crate::Limit::phase_us) of the key, which is 0 except for `fixed_window`. A store that counts in another
 //!    language gets the numbers of a limit from [`Limit::params`](crate::Limit::params).
-//! 4. Decide a call in one atomic step: peek at each hit, with the [pending units](pending_units) of the hits before it in
-//!    addition to its own; determine whether the hits [admit](admits) the call; then charge the hits that [have a
-//!    charge](has_charge). The outcome of a charged hit is [`outcome_of_charge`]. The receipt has no charge of a hit that
-//!    [blocks](Block) its key. Get states from
-//!    [`Counter::state_at`](crate::algorithm::Counter::state_at), because a clock may step back.
-//! 5. Return an error from [`Store::supports`] for limits that the store cannot count, and [`StoreError::Unsupported`] for
-//!    calls with such limits. All other errors mean that the store could
-//!    not decide; a denial is not an error.
+//! 4. Decide a call in one atomic step: peek at each hit, with the [pending units](pending_units) of the hits before it
+//!    in addition to its own; determine whether the hits [admit](admits) the call; then charge the hits that [have a
+//!    charge](has_charge). The outcome of a charged hit is [`outcome_of_charge`]. The receipt has no charge of a hit
+//!    that [blocks](Block) its key. Get states from [`Counter::state_at`](crate::algorithm::Counter::state_at), because
+//!    a clock may step back.
+//! 5. Return an error from [`Store::supports`] for limits that the store cannot count, and [`StoreError::Unsupported`]
+//!    for calls with such limits. All other errors mean that the store could not decide; a denial is not an error.
 //! 6. Remove counters that have expired, so that clients cannot fill the memory. Keep them for at least
 //!    [`MAX_BACKWARD_STEP`](crate::testkit::conformance::MAX_BACKWARD_STEP) longer, because a clock may be set back.
 //!
@@ -47,8 +46,8 @@
 //!
 //! With the feature `testkit`, run [`run_trace`](crate::testkit::conformance::run_trace) and
 //! [`run_trace_with_clock_steps`](crate::testkit::conformance::run_trace_with_clock_steps) with the algorithms that the
-//! store supports, and [`all_properties_hold`](crate::testkit::properties::all_properties_hold), all with many seeds. They
-//! need a store that reads a [`ManualClock`](crate::ManualClock).
+//! store supports, and [`all_properties_hold`](crate::testkit::properties::all_properties_hold), all with many seeds.
+//! They need a store that reads a [`ManualClock`](crate::ManualClock).
 
 mod call_records;
 mod charge_result;
@@ -70,7 +69,7 @@ pub use crate::algorithm::LimitParams;
 pub use crate::call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
 pub use crate::cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
 pub use crate::fallback::LocalCountsOptions;
-pub use crate::heap::{HeapSize, allocated_bytes};
+pub use crate::heap::{HeapSize, allocator_block_bytes};
 pub use crate::hit::{Block, ChargeWhen, Hit, Veto};
 pub use crate::key::{
     CounterId, Key, KeyGroup, MAX_VALUE_BYTES, Scope, ShortenedValue, Value, write_name_value_pairs,
@@ -90,7 +89,7 @@ pub use charge_result::{
 pub use error::{RejectionClass, StoreError};
 pub use memory::MemoryStore;
 pub use one_or_many::OneOrMany;
-pub use settlement::{CallSettlement, OnceResult, SettleResult};
+pub use settlement::{CallSettlement, ChargeOnceResult, SettleResult};
 pub(crate) use store_kind::block_on_sync_store;
 pub(crate) use store_kind::poll_once;
 pub use store_kind::{Asynchronous, StoreKind, Synchronous};
@@ -122,9 +121,9 @@ pub trait Store: Send + Sync + 'static {
         call: &[Hit<'_>],
     ) -> impl Future<Output = Result<ChargeResult, StoreError>> + Send;
 
-    /// Decides several independent calls, one after the other. The results have the order of the calls. By default, if a
-    /// call fails, the charges of the calls before it are reverted, and the other calls are not made. A store that can
-    /// charge several calls in one round trip overrides this method.
+    /// Decides several independent calls, one after the other. The results have the order of the calls. By default, if
+    /// a call fails, the charges of the calls before it are reverted, and the other calls are not made. A store that
+    /// can charge several calls in one round trip overrides this method.
     fn charge_many_async(
         &self,
         calls: &[&[Hit<'_>]],
@@ -132,16 +131,16 @@ pub trait Store: Send + Sync + 'static {
         charge_one_by_one(self, calls)
     }
 
-    /// Decides a call with an id as [`charge_async`](Store::charge_async) does, unless the store remembers the id from an
-    /// admitted call. Remembers the call if it is admitted now. A denied call is not remembered. The call has at least one
-    /// hit.
+    /// Decides a call with an id as [`charge_async`](Store::charge_async) does, unless the store remembers the id from
+    /// an admitted call. Remembers the call if it is admitted now. A denied call is not remembered. The call has at
+    /// least one hit.
     fn charge_once_async(
         &self,
         call: &[Hit<'_>],
         identity: &CallIdentity,
-    ) -> impl Future<Output = Result<OnceResult, StoreError>> + Send {
+    ) -> impl Future<Output = Result<ChargeOnceResult, StoreError>> + Send {
         let _ = (call, identity);
-        ready(Err(StoreError::Unsupported(NO_CALL_RECORDS.to_owned())))
+        ready(Err(StoreError::Unsupported(CALL_RECORDS_UNSUPPORTED.to_owned())))
     }
 
     /// Applies a settlement, unless a settlement of the same call has been applied before.
@@ -150,7 +149,7 @@ pub trait Store: Send + Sync + 'static {
         settlement: &CallSettlement,
     ) -> impl Future<Output = Result<SettleResult, StoreError>> + Send {
         let _ = settlement;
-        ready(Err(StoreError::Unsupported(NO_CALL_RECORDS.to_owned())))
+        ready(Err(StoreError::Unsupported(CALL_RECORDS_UNSUPPORTED.to_owned())))
     }
 
     /// Returns the outcomes that [`charge_async`](Store::charge_async) would return, without charging.
@@ -159,9 +158,9 @@ pub trait Store: Send + Sync + 'static {
         call: &[Hit<'_>],
     ) -> impl Future<Output = Result<Outcomes, StoreError>> + Send;
 
-    /// Reverts the charges of a receipt without waiting for the result. A store that cannot revert them immediately keeps
-    /// the receipt in a bounded queue; if the queue is full, the charges stay. By default, an asynchronous store does
-    /// nothing, so that the charges stay until they have left their window.
+    /// Reverts the charges of a receipt without waiting for the result. A store that cannot revert them immediately
+    /// keeps the receipt in a bounded queue; if the queue is full, the charges stay. By default, an asynchronous store
+    /// does nothing, so that the charges stay until they have left their window.
     fn revert_later(&self, receipt: Receipt) {
         let _ = receipt;
     }
@@ -185,7 +184,7 @@ pub trait Store: Send + Sync + 'static {
         change: PermitChange,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         let _ = (permit, change);
-        ready(Err(StoreError::Unsupported(NO_PERMITS.to_owned())))
+        ready(Err(StoreError::Unsupported(PERMITS_UNSUPPORTED.to_owned())))
     }
 
     /// Returns the identifier of the counter of a hit, as in the [receipt](Charge::counter) of its charge. Calls that
@@ -227,10 +226,10 @@ async fn charge_one_by_one<S: Store + ?Sized>(
 }
 
 /// The error message of a store that remembers no calls.
-const NO_CALL_RECORDS: &str = "the store does not remember calls";
+const CALL_RECORDS_UNSUPPORTED: &str = "the store does not remember calls";
 
 /// The error message of a store that does not count requests in flight.
-const NO_PERMITS: &str = "the store does not count requests in flight";
+const PERMITS_UNSUPPORTED: &str = "the store does not count requests in flight";
 
 /// A change of the charges of a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,8 +251,8 @@ pub enum PermitChange {
 }
 
 /// Releases or renews a permit with `change_one`, which changes the permit of one key and returns whether it was live.
-/// Returns whether the permits of all keys were live. If one of them cannot be renewed, releases the others: the request
-/// has no permit any more, so none of its limits counts it.
+/// Returns whether the permits of all keys were live. If one of them cannot be renewed, releases the others: the
+/// request has no permit any more, so none of its limits counts it.
 pub(crate) fn change_permit(
     permit: &Receipt,
     change: PermitChange,
@@ -281,8 +280,8 @@ pub enum Edit {
     Reset,
 }
 
-/// A store that responds without waiting and never fails, such as a store in memory. Every `SyncStore` is a [`Store`], and
-/// counts every limit. For a store that counts only some limits, implement [`Store`].
+/// A store that responds without waiting and never fails, such as a store in memory. Every `SyncStore` is a [`Store`],
+/// and counts every limit. For a store that counts only some limits, implement [`Store`].
 ///
 /// Each method does the same as the method of [`Store`] with the same name and `_async`.
 #[diagnostic::on_unimplemented(
@@ -301,7 +300,7 @@ pub trait SyncStore: Send + Sync + 'static {
 
     /// Decides a call with an id, unless the store remembers the id from an admitted call. Remembers the call if it is
     /// admitted now; a [`CallRecordTable`] does this.
-    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult;
+    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> ChargeOnceResult;
 
     /// Applies a settlement, unless a settlement of the same call has been applied before.
     fn settle(&self, settlement: &CallSettlement) -> SettleResult;
@@ -315,8 +314,8 @@ pub trait SyncStore: Send + Sync + 'static {
     /// Releases or renews a permit. Returns whether it was live.
     fn change_permit(&self, permit: &Receipt, change: PermitChange) -> bool;
 
-    /// Returns the identifier of the counter of a hit, as in the receipt of its charge. See [`Store::counter_id`], which
-    /// returns the same.
+    /// Returns the identifier of the counter of a hit, as in the receipt of its charge. See [`Store::counter_id`],
+    /// which returns the same.
     fn local_counter_id(&self, hit: &Hit<'_>) -> Option<CounterId> {
         let _ = hit;
         None
@@ -337,7 +336,7 @@ impl<S: SyncStore + ?Sized> SyncStore for Arc<S> {
         (**self).charge_many(calls)
     }
 
-    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
+    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> ChargeOnceResult {
         (**self).charge_once(call, identity)
     }
 
@@ -384,7 +383,7 @@ impl<S: SyncStore> Store for S {
         &self,
         call: &[Hit<'_>],
         identity: &CallIdentity,
-    ) -> Result<OnceResult, StoreError> {
+    ) -> Result<ChargeOnceResult, StoreError> {
         Ok(self.charge_once(call, identity))
     }
 

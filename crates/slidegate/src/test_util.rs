@@ -14,8 +14,8 @@ use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::request::{Descriptor, Request};
 use crate::store::{
-    Adjustment, CallSettlement, ChargeResult, Edit, OnceResult, Outcomes, PermitChange, Receipt,
-    SettleResult, Store, StoreError, SyncStore,
+    Adjustment, CallSettlement, ChargeOnceResult, ChargeResult, Edit, Outcomes, PermitChange,
+    Receipt, SettleResult, Store, StoreError, SyncStore,
 };
 
 /// The outcome that a [`ScriptedStore`] returns for one limit.
@@ -62,8 +62,8 @@ impl SyncStore for ScriptedStore {
         ChargeResult { allowed, outcomes: self.0.clone(), receipt: Receipt::default() }
     }
 
-    fn charge_once(&self, call: &[Hit<'_>], _: &CallIdentity) -> OnceResult {
-        OnceResult::Decided(self.charge(call))
+    fn charge_once(&self, call: &[Hit<'_>], _: &CallIdentity) -> ChargeOnceResult {
+        ChargeOnceResult::Decided(self.charge(call))
     }
 
     fn settle(&self, _: &CallSettlement) -> SettleResult {

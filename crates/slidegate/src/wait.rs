@@ -1,22 +1,23 @@
 //! Waiting for capacity, in place of a denial: the options and the bounds of calls that wait.
 //!
 //! [`Limiter::wait`](crate::Limiter::wait), [`Check::max_wait`](crate::Check::max_wait) and
-//! [`Request::with_max_wait`](crate::Request::with_max_wait) make a call wait until it fits. Calls wait first come, first
-//! served, and charge nothing until they are admitted. [`WaitOptions`] bound the calls that wait at the same
+//! [`Request::with_max_wait`](crate::Request::with_max_wait) make a call wait until it fits. Calls wait first come,
+//! first served, and charge nothing until they are admitted. [`WaitOptions`] bound the calls that wait at the same
 //! time, and lengthen their waits at random. [`WaitStats`] count them.
 //!
 //! Calls that do not wait take capacity whenever it is free. A waiting call decides again when its `retry_after` has
-//! passed, or earlier, if the same gate or limiter reverts or refunds units or releases a permit. A call that only a limit on
-//! requests in flight denies has no `retry_after`, and decides again at least once a second.
+//! passed, or earlier, if the same gate or limiter reverts or refunds units or releases a permit. A call that only a
+//! limit on requests in flight denies has no `retry_after`, and decides again at least once a second.
 
 // A waiting call has a place in the queue of each counter that denied it. The first call of a queue sleeps until its
-// `retry_after`, then decides again; the others sleep until they are first. A call decides only while no earlier call waits
-// for one of its counters, so waiting calls never overtake each other. Calls that do not wait take no lock of this module.
+// `retry_after`, then decides again; the others sleep until they are first. A call decides only while no earlier call
+// waits for one of its counters, so waiting calls never overtake each other. Calls that do not wait take no lock of
+// this module.
 //
 // A call that is denied only by a limit on requests in flight decides again at growing intervals, because permits are
 // released in other processes too, or expire. A call that is dropped leaves its queues.
 //
-// `Wait` is the state of one call. It makes no decision and does not sleep; `run_wait` does both.
+// `WaitingCall` is the state of one call. It makes no decision and does not sleep; `run_wait` does both.
 
 mod counters;
 mod options;
@@ -30,12 +31,12 @@ use crate::reason::Reason;
 
 pub use crate::jitter::{Jitter, JitterError, JitterSample};
 #[cfg(feature = "policy")]
-pub(crate) use counters::charges_if_denied;
-pub(crate) use counters::{WaitCounters, denying_counters, vetoing_counters};
+pub(crate) use counters::charges_even_if_denied;
+pub(crate) use counters::{WaitCounters, counters_that_can_deny, denying_counters};
 pub use options::{WaitOptions, WaitStats};
 pub(crate) use pause::{PauseEnd, Timer};
 
-use queues::{QueueFull, QueuePlace, QueueTurn, WaitEnd, WaitQueues};
+use queues::{QueueFull, QueuePlace, QueueTurn, WaitEndReason, WaitQueues};
 
 /// The precision of timers, and the shortest sleep between two decisions about a call. A timer may fire early by this
 /// much, so a wait may also end late by this much.
@@ -55,32 +56,33 @@ const RETRY_JITTER: Jitter = Jitter::up_to_percent(20);
 
 /// The next step of a call that may wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
-    /// Decide the call, and pass the decision to [`Wait::on_check`].
+pub(crate) enum WaitStep {
+    /// Decide the call, and pass the decision to [`WaitingCall::on_check`].
     Check,
-    /// Peek at the decision about the call, and pass it to [`Wait::on_peek`].
+    /// Peek at the decision about the call, and pass it to [`WaitingCall::on_peek`].
     Peek,
-    /// Sleep until this time, or until the call is woken, and pass the end of the pause to [`Wait::on_pause`].
+    /// Sleep until this time, or until the call is woken, and pass the end of the pause to
+    /// [`WaitingCall::on_pause_end`].
     Pause(Option<Instant>),
 }
 
-/// A call that is decided as soon as it fits, in the order of arrival, and within its maximum wait. It is denied as soon
-/// as it is known that it does not fit within its wait, when its wait ends, or if a queue is full.
-pub(crate) struct Wait<'q> {
+/// A call that is decided as soon as it fits, in the order of arrival, and within its maximum wait. It is denied as
+/// soon as it is known that it does not fit within its wait, when its wait ends, or if a queue is full.
+pub(crate) struct WaitingCall<'q> {
     started: Instant,
     deadline: Option<Instant>,
     /// Whether the call waits until its deadline for units that settlements may return.
     waits_for_settlements: bool,
     jitter: Jitter,
     place: QueuePlace<'q>,
-    state: State,
+    state: WaitState,
     has_paused: bool,
     /// The next interval between two decisions if the time at which the call fits is not known.
     retry_interval: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum WaitState {
     /// The call may be decided if no earlier call waits.
     Ready,
     Pausing(Option<Instant>),
@@ -96,7 +98,7 @@ enum PeekReason {
     Behind(Option<Instant>),
 }
 
-impl<'q> Wait<'q> {
+impl<'q> WaitingCall<'q> {
     /// Creates the state of a call that has not been decided. It waits for at most `max_wait`, with `None` until it is
     /// admitted. While it waits, its `request_bytes` count toward [`WaitOptions::max_waiting_bytes`].
     pub(crate) fn new(
@@ -111,7 +113,7 @@ impl<'q> Wait<'q> {
             waits_for_settlements: false,
             jitter: queues.options().jitter,
             place: QueuePlace::new(queues, request_bytes),
-            state: State::Ready,
+            state: WaitState::Ready,
             has_paused: false,
             retry_interval: MIN_RETRY_INTERVAL,
         }
@@ -128,22 +130,22 @@ impl<'q> Wait<'q> {
         &mut self,
         now: Instant,
         counters: impl FnOnce() -> WaitCounters,
-    ) -> Step {
+    ) -> WaitStep {
         match self.state {
-            State::Ready => {}
-            State::Pausing(until) => return Step::Pause(until),
-            State::Peeking(_) => return Step::Peek,
+            WaitState::Ready => {}
+            WaitState::Pausing(until) => return WaitStep::Pause(until),
+            WaitState::Peeking(_) => return WaitStep::Peek,
         }
         let reason = match self.place.check_turn(counters) {
-            Ok(QueueTurn::Now) => return Step::Check,
+            Ok(QueueTurn::Now) => return WaitStep::Check,
             Ok(QueueTurn::Later(_)) if self.has_paused && !self.is_past_deadline(now) => {
-                return Step::Pause(self.deadline);
+                return WaitStep::Pause(self.deadline);
             }
             Ok(QueueTurn::Later(wakes_at)) => PeekReason::Behind(wakes_at),
             Err(QueueFull) => PeekReason::QueueFull,
         };
-        self.state = State::Peeking(reason);
-        Step::Peek
+        self.state = WaitState::Peeking(reason);
+        WaitStep::Peek
     }
 
     /// Handles the decision of a check. Returns the final decision of the call, or `None` if it continues to wait.
@@ -155,7 +157,7 @@ impl<'q> Wait<'q> {
         denying: &[u64],
     ) -> Option<Decision<'l>> {
         if decision.is_allowed() {
-            return Some(self.end(WaitEnd::Admitted, now, decision));
+            return Some(self.end(WaitEndReason::Admitted, now, decision));
         }
         let fits_after = decision.retry_after();
         let sleep = match fits_after {
@@ -163,18 +165,18 @@ impl<'q> Wait<'q> {
             _ if self.waits_for_other_calls(&decision) && !self.is_past_deadline(now) => {
                 self.next_retry_interval()
             }
-            _ => return Some(self.end(WaitEnd::TimedOut, now, decision)),
+            _ => return Some(self.end(WaitEndReason::TimedOut, now, decision)),
         };
         let remaining = self.deadline.map(|deadline| deadline.saturating_duration_since(now));
         let sleep = remaining.map_or(sleep, |remaining| sleep.min(remaining)).max(TIMER_PRECISION);
         let wakes_at = now.checked_add(sleep);
         let fits_at = fits_after.filter(|wait| self.fits_before_deadline(now, *wait)).and(wakes_at);
         self.state = match self.place.prepare_sleep(fits_at, denying) {
-            Ok(true) => State::Pausing(wakes_at),
-            Ok(false) => State::Ready,
+            Ok(true) => WaitState::Pausing(wakes_at),
+            Ok(false) => WaitState::Ready,
             Err(QueueFull) => {
                 let denial = decision.with_reason(Reason::WaitQueueFull);
-                return Some(self.end(WaitEnd::NeverWaited, now, denial));
+                return Some(self.end(WaitEndReason::NeverWaited, now, denial));
             }
         };
         None
@@ -186,7 +188,7 @@ impl<'q> Wait<'q> {
         now: Instant,
         decision: Decision<'l>,
     ) -> Option<Decision<'l>> {
-        let State::Peeking(reason) = self.state else { return None };
+        let WaitState::Peeking(reason) = self.state else { return None };
         let own_wait = if decision.is_allowed() || self.waits_for_other_calls(&decision) {
             Some(Duration::ZERO)
         } else {
@@ -199,15 +201,15 @@ impl<'q> Wait<'q> {
         // A call fits at the earliest when the calls before it in its queues fit, so the longer wait applies.
         let wait = own_wait.map(|own| own.max(wait_behind));
         let end = match reason {
-            PeekReason::QueueFull => WaitEnd::NeverWaited,
-            PeekReason::Behind(_) if self.has_paused => WaitEnd::TimedOut,
+            PeekReason::QueueFull => WaitEndReason::NeverWaited,
+            PeekReason::Behind(_) if self.has_paused => WaitEndReason::TimedOut,
             PeekReason::Behind(_)
                 if wait.is_none_or(|wait| !self.fits_before_deadline(now, wait)) =>
             {
-                WaitEnd::NeverWaited
+                WaitEndReason::NeverWaited
             }
             PeekReason::Behind(_) => {
-                self.state = State::Pausing(self.deadline);
+                self.state = WaitState::Pausing(self.deadline);
                 return None;
             }
         };
@@ -220,20 +222,25 @@ impl<'q> Wait<'q> {
     }
 
     /// Continues after a pause.
-    pub(crate) fn on_pause(&mut self, pause: PauseEnd) {
+    pub(crate) fn on_pause_end(&mut self, pause: PauseEnd) {
         self.has_paused = true;
-        self.state = State::Ready;
+        self.state = WaitState::Ready;
         if pause == PauseEnd::Woken {
             self.retry_interval = MIN_RETRY_INTERVAL;
         }
     }
 
-    pub(crate) fn place(&self) -> &QueuePlace<'q> {
+    pub(crate) fn queue_place(&self) -> &QueuePlace<'q> {
         &self.place
     }
 
-    fn end<'l>(&mut self, end: WaitEnd, now: Instant, decision: Decision<'l>) -> Decision<'l> {
-        self.place.leave(end);
+    fn end<'l>(
+        &mut self,
+        end: WaitEndReason,
+        now: Instant,
+        decision: Decision<'l>,
+    ) -> Decision<'l> {
+        self.place.leave_queues(end);
         if self.has_paused {
             decision.with_waited(now.saturating_duration_since(self.started))
         } else {
@@ -266,15 +273,15 @@ impl<'q> Wait<'q> {
     }
 }
 
-/// Returns whether the call is denied only because as many requests are in flight as a limit allows. It fits when one of
-/// them ends, at a time that is not known.
+/// Returns whether the call is denied only because as many requests are in flight as a limit allows. It fits when one
+/// of them ends, at a time that is not known.
 fn waits_for_permit(decision: &Decision<'_>) -> bool {
     decision.reason() == Some(Reason::ConcurrencyExceeded)
 }
 
-/// Runs a [`Wait`] to its end on the timer, and returns the decision of the call. The expression `check` decides the
-/// call, and returns the decision and the counters that deny the call. The expression `peek` returns a decision without
-/// a charge.
+/// Runs a [`WaitingCall`] to its end on the timer, and returns the decision of the call. The expression `check` decides
+/// the call, and returns the decision and the counters that deny the call. The expression `peek` returns a decision
+/// without a charge.
 ///
 /// This is a macro, because a future with a trait for these operations is not `Send` for every lifetime
 /// (rust-lang/rust#100013).
@@ -282,17 +289,17 @@ macro_rules! run_wait {
     ($wait:ident, $timer:expr, counters: $counters:expr, check: $check:expr, peek: $peek:expr $(,)?) => {
         loop {
             let decided = match $wait.next_step($timer.now(), || $counters) {
-                $crate::wait::Step::Check => {
+                $crate::wait::WaitStep::Check => {
                     let (decision, denying) = $check;
                     $wait.on_check($timer.now(), decision, &denying)
                 }
-                $crate::wait::Step::Peek => {
+                $crate::wait::WaitStep::Peek => {
                     let decision = $peek;
                     $wait.on_peek($timer.now(), decision)
                 }
-                $crate::wait::Step::Pause(until) => {
-                    let pause = $timer.pause($wait.place(), until).await;
-                    $wait.on_pause(pause);
+                $crate::wait::WaitStep::Pause(until) => {
+                    let pause = $timer.pause($wait.queue_place(), until).await;
+                    $wait.on_pause_end(pause);
                     None
                 }
             };

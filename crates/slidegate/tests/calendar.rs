@@ -142,7 +142,7 @@ fn calendar_limit_has_name_and_shape_of_its_period() {
     let week = Calendar::new(Period::Week).with_week_start(Weekday::Sunday);
     let limit = Limit::calendar(7, week).unwrap();
     assert_eq!(limit.to_string(), "7/week UTC from sunday fixed_window");
-    assert_eq!(limit.shape_text(), "fixed_window:week UTC from sunday");
+    assert_eq!(limit.counter_shape_text(), "fixed_window:week UTC from sunday");
     assert_eq!(limit.quota(), Quota::new(7, Duration::from_secs(7 * 86_400)).unwrap());
     assert_eq!(limit.algorithm(), Algorithm::FixedWindow { align: Align::Calendar(week) });
     assert_eq!(Limit::new(limit.quota(), limit.algorithm()).unwrap(), limit);
@@ -152,5 +152,5 @@ fn calendar_limit_has_name_and_shape_of_its_period() {
     // Nodes of different versions identify shared counters by this hash.
     let berlin = Calendar::new(Period::Month).with_time_zone("Europe/Berlin").unwrap();
     let limit = Limit::calendar(7, berlin).unwrap();
-    assert_eq!(limit.shape_text(), "fixed_window:month Europe/Berlin");
+    assert_eq!(limit.counter_shape_text(), "fixed_window:month Europe/Berlin");
 }

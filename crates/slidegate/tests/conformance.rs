@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use slidegate::store::{
-    Adjustment, Asynchronous, CallIdentity, CallSettlement, ChargeResult, CounterId, Edit, Hit,
-    Key, OnceResult, Outcomes, PermitChange, Receipt, Scope, SettleResult, Value,
+    Adjustment, Asynchronous, CallIdentity, CallSettlement, ChargeOnceResult, ChargeResult,
+    CounterId, Edit, Hit, Key, Outcomes, PermitChange, Receipt, Scope, SettleResult, Value,
 };
 use slidegate::testkit::block_on;
 use slidegate::testkit::conformance::{
@@ -112,7 +112,7 @@ impl SyncStore for StoreWithSweepBeforeCalls {
         self.0.charge_many(calls)
     }
 
-    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
+    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> ChargeOnceResult {
         self.0.sweep();
         self.0.charge_once(call, identity)
     }
@@ -222,7 +222,8 @@ fn store_without_limit_support_fails_conformance() {
     }
 }
 
-/// Calls `check` with a hit of a limit that the store of `examples/store.rs` supports, and one that it does not support.
+/// Calls `check` with a hit of a limit that the store of `examples/store.rs` supports, and one that it does not
+/// support.
 fn with_hits_of_two_limits(check: impl FnOnce(&Hit<'_>, &Hit<'_>)) {
     let buckets = Algorithm::SlidingBuckets { precision: None };
     let supported = Limit::new("3/min".parse().unwrap(), buckets).unwrap();
@@ -258,8 +259,8 @@ fn example_store_rejects_other_algorithms() {
     }
 }
 
-/// A limit that the store cannot count is an error of the limiter. Otherwise each call would fail, and be decided without
-/// the store.
+/// A limit that the store cannot count is an error of the limiter. Otherwise each call would fail, and be decided
+/// without the store.
 #[test]
 fn limiter_rejects_limits_that_its_store_does_not_support() {
     with_hits_of_two_limits(|supported, unsupported| {

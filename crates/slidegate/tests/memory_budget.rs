@@ -357,7 +357,7 @@ fn records_of_calls_take_quarter_of_memory() {
     let (mut peak_bytes, mut peak_record_bytes) = (0, 0);
     for id in 0..5_000 {
         fixture.charge_call_once(&limit, 0..60, id);
-        let record_bytes = fixture.store.call_records().memory_bytes();
+        let record_bytes = fixture.store.call_record_table().memory_bytes();
         peak_record_bytes = peak_record_bytes.max(record_bytes);
         peak_bytes = peak_bytes.max(fixture.store.memory_bytes() + record_bytes);
     }

@@ -540,9 +540,11 @@ fn sub_keys_with_max(
     let request = new_request(attributes, 1);
     let policy = gate.policy();
     let matched_rules = policy.apply(&request);
-    let max = |key: slidegate::store::Key<'_>| key.share().map(|share| share.quota().max());
+    let max = |key: slidegate::store::Key<'_>| {
+        key.limit_share().map(|limit_share| limit_share.quota().max())
+    };
     let keys = matched_rules.hits().map(|hit| hit.key);
-    keys.map(|key| (key.identity().to_string(), key.part(), max(key))).collect()
+    keys.map(|key| (key.values_text().to_string(), key.sub_key_index(), max(key))).collect()
 }
 
 #[test]
@@ -556,7 +558,7 @@ fn slot_by_and_sample_set_redis_options() {
     let request = new_request(&[("b", "y"), ("route", "/r")], 1);
     let matched_rules = policy.apply(&request);
     let slot_by: Vec<_> =
-        matched_rules.hits().map(|hit| hit.key.redis().unwrap().slot_by()).collect();
+        matched_rules.hits().map(|hit| hit.key.redis_options().unwrap().slot_by()).collect();
     assert_eq!(slot_by, [[0]; 2]);
 }
 
@@ -629,7 +631,7 @@ fn split_distributes_requests_evenly_over_sub_keys() {
         let user = format!("user-{index}");
         let request = new_request(&[("user", &user)], 1);
         let matched_rules = policy.apply(&request);
-        chosen[usize::from(matched_rules.hits().next().unwrap().key.part().unwrap())] += 1;
+        chosen[usize::from(matched_rules.hits().next().unwrap().key.sub_key_index().unwrap())] += 1;
     }
     assert!(chosen.iter().all(|requests| (900..1_100).contains(requests)), "{chosen:?}");
 }

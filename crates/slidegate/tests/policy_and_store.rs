@@ -30,7 +30,7 @@ fn keys_carry_cluster_options_of_rule() {
     let policy = Policy::from_yaml(CLUSTER_OPTIONS_POLICY).unwrap();
     let cluster_options = |request: &Request<'_>| {
         let matched_rules = policy.apply(request);
-        matched_rules.hits().map(|hit| hit.key.cluster().copied()).collect::<Vec<_>>()
+        matched_rules.hits().map(|hit| hit.key.cluster_options().copied()).collect::<Vec<_>>()
     };
     let seven = ClusterOptions::new().with_max_unsynced(7).unwrap();
     let a = Some(seven.with_on_partition(OnPartition::Available));

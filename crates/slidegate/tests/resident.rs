@@ -115,8 +115,8 @@ impl RecordMix {
             let ttl = Duration::from_secs(600);
             store.charge_once(&hits, &CallIdentity { id, request_digest: 0, ttl });
         }
-        assert_eq!(store.call_records().evicted_records(), 0);
-        let bytes = store.call_records().memory_bytes();
+        assert_eq!(store.call_record_table().evicted_records(), 0);
+        let bytes = store.call_record_table().memory_bytes();
         println!("\nmeasured {} {}", bytes, read_resident_bytes() - before);
     }
 }

@@ -56,7 +56,7 @@ impl Counters {
     ///
     /// # Errors
     /// Returns [`StoreError::Unsupported`] if one of the limits cannot be counted by several nodes.
-    pub fn charge_call(
+    pub fn try_charge_request(
         &self,
         hits: &[Hit<'_>],
         now: Timestamp,

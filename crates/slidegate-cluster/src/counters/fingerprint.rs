@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher};
 use siphasher::sip::SipHasher13;
 
 /// The number of bytes that a [`FingerprintHasher`] collects. The values of most keys are shorter.
-const BUFFER_BYTES: usize = 64;
+const HASHER_BUFFER_BYTES: usize = 64;
 
 /// The secret key of the hash that computes key fingerprints, identical on every node of a cluster.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ impl BuildHasher for FingerprintSecret {
     #[inline]
     fn build_hasher(&self) -> FingerprintHasher {
         let hasher = SipHasher13::new_with_key(&self.0);
-        FingerprintHasher { hasher, buffer: [0; BUFFER_BYTES], len: 0 }
+        FingerprintHasher { hasher, buffer: [0; HASHER_BUFFER_BYTES], len: 0 }
     }
 }
 
@@ -39,7 +39,7 @@ impl BuildHasher for FingerprintSecret {
 #[derive(Debug)]
 pub struct FingerprintHasher {
     hasher: SipHasher13,
-    buffer: [u8; BUFFER_BYTES],
+    buffer: [u8; HASHER_BUFFER_BYTES],
     /// The number of bytes in the buffer.
     len: usize,
 }

@@ -35,7 +35,7 @@ impl CounterKinds {
         hit: &Hit<'_>,
         counter: AnyAdditive,
     ) -> Result<CounterKindId, StoreError> {
-        let shape = hit.limit.cluster_shape();
+        let shape = hit.limit.cluster_counter_shape();
         if let Some(kind) = self.0.read().kind_by_limit_shape.get(&shape) {
             return Ok(*kind);
         }

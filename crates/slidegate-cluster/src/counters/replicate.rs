@@ -181,13 +181,13 @@ impl Counters {
         }
     }
 
-    /// Merges an update of a counter of this node. Another node may have removed units, and it knows more charged units if
-    /// this node has lost the counter. The merged counter is sent to all nodes with the next flush, since the other node
-    /// may stop before its update has reached all of them.
+    /// Merges an update of a counter of this node. Another node may have removed units, and it knows more charged units
+    /// if this node has lost the counter. The merged counter is sent to all nodes with the next flush, since the other
+    /// node may stop before its update has reached all of them.
     fn merge_own_units(&self, shard: &mut Shard, update: &CounterUpdate, latest_expiry_us: u64) {
         let replica =
             shard.replicas.get_or_insert_with(update.key, || KeyReplica::new(update.layout));
-        if !replica.lacks_own_units(update.bucket, &update.units) {
+        if !replica.would_merge_own_units(update.bucket, &update.units) {
             return;
         }
         let marked = shard.states.mark_key_changed(update.key);
@@ -209,8 +209,8 @@ impl Counters {
         }
     }
 
-    /// Merges an update of a counter of another node. If the other node has only charged units in the current bucket of the
-    /// key's state, adds them to the state, so that the next decision does not need the replica.
+    /// Merges an update of a counter of another node. If the other node has only charged units in the current bucket of
+    /// the key's state, adds them to the state, so that the next decision does not need the replica.
     fn merge_units(
         &self,
         shard: &mut Shard,
@@ -315,7 +315,7 @@ impl ReplicatedCounters for Counters {
         has_more
     }
 
-    fn visit_changed_since(
+    fn visit_counters_changed_since(
         &self,
         flush: FlushSeq,
         include_remote: bool,
@@ -332,7 +332,7 @@ impl ReplicatedCounters for Counters {
                 let mut visit = |incarnation, bucket, units| {
                     visit(CounterUpdate { key, layout, incarnation, bucket, units });
                 };
-                replica.visit_changed_since(self.incarnation, flush, now, &mut visit);
+                replica.visit_counters_changed_since(self.incarnation, flush, now, &mut visit);
                 replica.visit_counters_of_other_nodes(
                     now,
                     |_, has_foreign_removals| include_remote || has_foreign_removals,
@@ -342,7 +342,7 @@ impl ReplicatedCounters for Counters {
         }
     }
 
-    fn visit_incarnation(
+    fn visit_counters_of_incarnation(
         &self,
         selected: Incarnation,
         now: Timestamp,
@@ -370,7 +370,7 @@ impl ReplicatedCounters for Counters {
     fn merge(&self, updates: &[CounterUpdate], now: Timestamp) {
         self.rebuild_states_if_clock_was_set_back(now);
         let expiry_cutoff = self.cutoff_for_expiry_on_all_nodes(now);
-        let max_replicas = (2 * self.shards.max_keys() / self.shards.count()).max(64);
+        let max_replicas = (2 * self.shards.max_keys() / self.shards.shard_count()).max(64);
         for update in updates {
             let latest_expiry_us = update.layout.latest_expiry_us(update.bucket);
             let is_own = update.incarnation == self.incarnation;

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use slidegate::Timestamp;
-use slidegate::algorithm::{Additive, AnyAdditive, FixedWindow, SlidingBuckets, SlidingCounter};
+use slidegate::algorithm::{
+    AdditiveCounter, AnyAdditive, FixedWindow, SlidingBuckets, SlidingCounter,
+};
 use slidegate::store::HeapSize;
 use slidegate::store::shards::ShardTables;
 use slidegate::store::table::{CoarseTime, EvictableTable, Slot, Table};
@@ -35,8 +37,8 @@ pub(super) enum StateFreshness {
     /// The state contains all updates that its replica contains. Units of other nodes were added to it, and the
     /// overshoot is not recorded yet.
     UnitsAdded,
-    /// The next decision must check the replica. Either the replica may contain updates that the state lacks, or the state
-    /// contains units with a future timestamp.
+    /// The next decision must check the replica. Either the replica may contain updates that the state lacks, or the
+    /// state contains units with a future timestamp.
     Outdated,
 }
 
@@ -47,7 +49,7 @@ impl<S: HeapSize> HeapSize for KeyState<S> {
 }
 
 /// An algorithm whose states have their own table in each shard.
-pub(super) trait HasStateTable: Additive {
+pub(super) trait HasStateTable: AdditiveCounter {
     /// Returns the table of this algorithm among the tables of a shard.
     fn state_table(states: &mut StateTables) -> &mut Table<KeyState<Self::State>>;
 
@@ -122,7 +124,8 @@ impl StateTables {
             .or_else(|| mark_changed_in_table(&mut self.fixed_window, key))
     }
 
-    /// Marks a key as outdated, so that the next decision reads its replica, and extends its expiry to at least `expires`.
+    /// Marks a key as outdated, so that the next decision reads its replica, and extends its expiry to at least
+    /// `expires`.
     pub(super) fn mark_key_outdated(&mut self, key: u64, expires: CoarseTime) {
         mark_outdated_in_table(&mut self.sliding_buckets, key, expires);
         mark_outdated_in_table(&mut self.sliding_counter, key, expires);
@@ -130,8 +133,8 @@ impl StateTables {
     }
 
     /// Adds units of another node to the state of a key, and extends the expiry of the key to at least `expires`.
-    /// `counter_of_kind` returns the counter of a kind. Returns the number of added units; `None` without a change if the
-    /// key has no state, if its state is outdated, or if `bucket` is not its current bucket.
+    /// `counter_of_kind` returns the counter of a kind. Returns the number of added units; `None` without a change if
+    /// the key has no state, if its state is outdated, or if `bucket` is not its current bucket.
     pub(super) fn add_units(
         &mut self,
         key: u64,

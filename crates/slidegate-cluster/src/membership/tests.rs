@@ -27,7 +27,10 @@ fn node(name: &str, number: u64) -> NodeInfo {
 fn new_membership() -> Membership {
     Membership::new(
         node("own", 5),
-        Settings { clock_limit: ClockLimit::new(CLOCK_LIMIT), silence_timeout: SILENCE_TIMEOUT },
+        Settings {
+            clock_limit: ClockSkewLimit::new(CLOCK_LIMIT),
+            silence_timeout: SILENCE_TIMEOUT,
+        },
     )
 }
 
@@ -47,7 +50,7 @@ enum State {
 /// Returns the names and numbers of the live nodes and the numbers of the departed nodes, as seen by the node `own`
 /// with number 5. All nodes were met long ago.
 fn view_of(nodes: &[(&str, u64, State)]) -> (Vec<String>, Vec<u64>) {
-    view_after(DISPUTE_TIME, nodes)
+    view_after(NEWER_INCARNATION_GRACE_TIME, nodes)
 }
 
 /// Returns the lists of [`view_of`] if all nodes were met before the given time.
@@ -95,7 +98,7 @@ fn live_incarnation_replaces_newer_one() {
 #[test]
 fn late_heartbeat_of_replaced_node_does_not_remove_its_successor() {
     let nodes = [("a", 1, State::Live), ("a", 2, State::Silent)];
-    let (live, left) = view_after(DISPUTE_TIME - Duration::from_millis(1), &nodes);
+    let (live, left) = view_after(NEWER_INCARNATION_GRACE_TIME - Duration::from_millis(1), &nodes);
     assert!(live.is_empty() && left.is_empty());
 }
 
@@ -161,11 +164,11 @@ fn silent_and_departed_nodes_are_forgotten_by_all() {
     let departed = MemberEntry { has_left: true, ..entry(node("b", 2), 1) };
     one.on_member_list(Incarnation(1), &[departed], WALL_TIME, WALL_TIME, start);
     // Another node learns of both shortly before they are forgotten.
-    let late = start + RETENTION_TIME - Duration::from_secs(1);
+    let late = start + SILENT_NODE_RETENTION_TIME - Duration::from_secs(1);
     let mut two = Membership::new(node("other", 9), one.settings);
     two.on_member_list(Incarnation(5), &one.next_member_list(late), WALL_TIME, WALL_TIME, late);
     assert_eq!(two.list(late).len(), 4);
-    let end = start + RETENTION_TIME;
+    let end = start + SILENT_NODE_RETENTION_TIME;
     assert_eq!((one.next_member_list(end).len(), two.next_member_list(end).len()), (1, 2));
 }
 

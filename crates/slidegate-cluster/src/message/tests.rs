@@ -15,7 +15,7 @@ fn any_counter_update() -> impl Strategy<Value = CounterUpdate> {
         bucket_us: seconds * 1_000_000,
         buckets,
         mean_excess_us: u64::from(buckets % 3) * 100_000,
-        first_period_before_epoch_s: buckets % 3,
+        epoch_offset_in_first_period_s: buckets % 3,
     });
     let near = (1_700_000_000u64..1_700_000_010).boxed();
     let bucket = prop_oneof![9 => near, 1 => any::<u64>().boxed()];
@@ -189,7 +189,7 @@ fn recorded_frames_of_this_version_are_decoded() {
         bucket_us: 1_000_000,
         buckets: 61,
         mean_excess_us: 0,
-        first_period_before_epoch_s: 0,
+        epoch_offset_in_first_period_s: 0,
     };
     let update = |key, bucket, charged, removed| CounterUpdate {
         key,
@@ -241,7 +241,7 @@ fn encoded_update_needs_at_most_twelve_bytes() {
             bucket_us: 60_000_000,
             buckets: 2,
             mean_excess_us: 0,
-            first_period_before_epoch_s: 0,
+            epoch_offset_in_first_period_s: 0,
         },
         incarnation: Incarnation(1_700_000_000_000_000),
         bucket: 28_333_333 + key % 2,
@@ -261,7 +261,7 @@ fn many_updates_are_split_into_several_frames() {
             bucket_us: u64::MAX - key,
             buckets: 1441,
             mean_excess_us: 0,
-            first_period_before_epoch_s: 0,
+            epoch_offset_in_first_period_s: 0,
         },
         incarnation: Incarnation(u64::MAX),
         bucket: u64::MAX / 2,
@@ -273,7 +273,7 @@ fn many_updates_are_split_into_several_frames() {
     let place = Position { epoch: u64::MAX, seq: u64::MAX };
     let frames = bodies.iter().map(|body| body.to_frame(place, NOW));
     let decoded = frames.flat_map(|frame| {
-        assert!(frame.len() <= MAX_FRAME);
+        assert!(frame.len() <= MAX_FRAME_BYTES);
         decode_updates(frame).updates
     });
     assert!(decoded.eq(updates));
@@ -288,14 +288,14 @@ fn largest_lists_fit_into_one_frame() {
     let roster = Roster { is_settled: true, entries: vec![entry; 300] };
     let place = Position { epoch: u64::MAX, seq: u64::MAX };
     let frame = FrameBody::from_roster(&roster).to_frame(place, NOW);
-    assert!(frame.len() <= MAX_FRAME);
+    assert!(frame.len() <= MAX_FRAME_BYTES);
     assert_eq!(decode_updates(frame).roster.unwrap().entries.len(), MAX_MEMBERS);
     let node = NodeInfo { incarnation, name: name.into(), address };
     let silent_for = Duration::from_millis(u64::MAX);
     let entry =
         MemberEntry { node, heartbeat: u64::MAX, has_left: true, is_direct: true, silent_for };
     let frame = members_frame(&vec![entry; 300], NOW);
-    assert!(frame.len() <= MAX_FRAME, "{} bytes", frame.len());
+    assert!(frame.len() <= MAX_FRAME_BYTES, "{} bytes", frame.len());
     assert!(
         matches!(decode_message(frame), Message::Members(entries) if entries.len() == MAX_MEMBERS)
     );

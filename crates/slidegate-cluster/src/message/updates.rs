@@ -6,7 +6,7 @@ use slidegate::algorithm::MAX_BUCKETS;
 
 use super::{FrameBody, MAX_UPDATE_HEADER_BYTES, MessageError, wire};
 use crate::pn_counter::{BucketLayout, CounterUpdate, Incarnation, PnCounter};
-use crate::transport::MAX_FRAME;
+use crate::transport::MAX_FRAME_BYTES;
 
 /// Maximum size of an encoded update, in bytes: 8 for the key, and 10 for each of three integers.
 const MAX_UPDATE_BYTES: usize = 38;
@@ -31,7 +31,7 @@ impl FrameBodyBuilder {
         let max_bytes = MAX_UPDATE_HEADER_BYTES
             + (self.groups.len() + 1) * MAX_GROUP_BYTES
             + (self.updates + 1) * MAX_UPDATE_BYTES;
-        if max_bytes > MAX_FRAME {
+        if max_bytes > MAX_FRAME_BYTES {
             self.finish_current_frame_body();
         }
         let index = self.find_or_add_group(update);
@@ -54,20 +54,25 @@ impl FrameBodyBuilder {
             return index;
         }
         let groups = &mut self.groups;
-        let index = *self.group_indexes.entry(shared).or_insert_with(|| {
-            let BucketLayout { bucket_us, buckets, mean_excess_us, first_period_before_epoch_s } =
-                update.layout;
-            groups.push(wire::UpdateGroup {
-                bucket_us,
-                buckets,
-                mean_excess_us,
-                first_period_before_epoch_s,
-                incarnation: update.incarnation.0,
-                first_bucket: update.bucket,
-                ..wire::UpdateGroup::default()
+        let index =
+            *self.group_indexes.entry(shared).or_insert_with(|| {
+                let BucketLayout {
+                    bucket_us,
+                    buckets,
+                    mean_excess_us,
+                    epoch_offset_in_first_period_s,
+                } = update.layout;
+                groups.push(wire::UpdateGroup {
+                    bucket_us,
+                    buckets,
+                    mean_excess_us,
+                    epoch_offset_in_first_period_s,
+                    incarnation: update.incarnation.0,
+                    first_bucket: update.bucket,
+                    ..wire::UpdateGroup::default()
+                });
+                groups.len() - 1
             });
-            groups.len() - 1
-        });
         self.last = Some((shared, index));
         index
     }
@@ -126,7 +131,11 @@ pub(super) fn decode_update_groups(
 
 fn decode_bucket_layout(group: &wire::UpdateGroup) -> Option<BucketLayout> {
     let wire::UpdateGroup {
-        bucket_us, buckets, mean_excess_us, first_period_before_epoch_s, ..
+        bucket_us,
+        buckets,
+        mean_excess_us,
+        epoch_offset_in_first_period_s,
+        ..
     } = *group;
     // The number of buckets includes the current bucket, so it may be one more than the maximum of a limit.
     let is_valid =
@@ -135,6 +144,6 @@ fn decode_bucket_layout(group: &wire::UpdateGroup) -> Option<BucketLayout> {
         bucket_us,
         buckets,
         mean_excess_us,
-        first_period_before_epoch_s,
+        epoch_offset_in_first_period_s,
     })
 }

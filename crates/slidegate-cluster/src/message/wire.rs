@@ -80,7 +80,7 @@ pub(super) struct UpdateGroup {
     #[prost(uint64, repeated, tag = "9")]
     pub removed: Vec<u64>,
     #[prost(uint32, tag = "10")]
-    pub first_period_before_epoch_s: u32,
+    pub epoch_offset_in_first_period_s: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -170,7 +170,7 @@ impl<T: Transport> NodeDriver<T> {
         for address in addresses {
             let is_known = self.view.live.iter().any(|node| node.address == Some(*address));
             if !is_known && *address != self.own_address {
-                self.transport.introduce(*address);
+                self.transport.introduce_local_node(*address);
             }
         }
     }
@@ -192,7 +192,7 @@ impl<T: Transport> NodeDriver<T> {
                 );
             }
             *previous = progress;
-            self.replication.notify_progress();
+            self.replication.notify_flush_acknowledged();
         }
     }
 

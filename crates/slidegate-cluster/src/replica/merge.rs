@@ -15,9 +15,9 @@ pub(crate) enum MergeResult {
 }
 
 impl KeyReplica {
-    /// Merges the counter of another incarnation in one bucket. If it has grown, the caller must either [add the charged
-    /// units](Self::record_added_units) to the state of the key, or [mark the updates](Self::mark_updates_unapplied) as
-    /// unapplied.
+    /// Merges the counter of another incarnation in one bucket. If it has grown, the caller must either [add the
+    /// charged units](Self::record_added_units) to the state of the key, or [mark the
+    /// updates](Self::mark_updates_unapplied) as unapplied.
     pub(crate) fn merge(
         &mut self,
         incarnation: Incarnation,
@@ -77,13 +77,13 @@ impl KeyReplica {
     }
 
     /// Returns `true` if [`merge_own_units`](Self::merge_own_units) with the same arguments may change the counter.
-    pub(crate) fn lacks_own_units(&self, bucket: u64, units: &PnCounter) -> bool {
+    pub(crate) fn would_merge_own_units(&self, bucket: u64, units: &PnCounter) -> bool {
         self.merged_own_units(bucket, units).is_some()
     }
 
-    /// Merges the counter of this node in a bucket, as another node knows it. The other node knows more charged units only
-    /// if this node has lost the counter: the clock of this node was ahead for a while, so that the bucket expired too
-    /// early. Returns `true` if the counter has grown.
+    /// Merges the counter of this node in a bucket, as another node knows it. The other node knows more charged units
+    /// only if this node has lost the counter: the clock of this node was ahead for a while, so that the bucket expired
+    /// too early. Returns `true` if the counter has grown.
     pub(crate) fn merge_own_units(&mut self, bucket: u64, units: &PnCounter) -> bool {
         let Some(merged) = self.merged_own_units(bucket, units) else { return false };
         self.get_or_create_local_bucket_counter(bucket).units = merged;

@@ -38,7 +38,7 @@ impl ReplicationEngine {
         // Drops charges that were made before the clock was set back, and are now in the future: the other nodes would
         // reject them.
         updates.retain(|update| !self.settings.is_timestamp_too_far_in_future(update, now));
-        self.record_lifetimes(&updates);
+        self.update_longest_lifetime(&updates);
         let bodies = FrameBody::from_updates(&updates);
         let bytes: usize = bodies.iter().map(FrameBody::max_frame_bytes).sum();
         self.flush_budget_bytes = self.flush_budget_bytes.saturating_sub(bytes);
@@ -54,7 +54,9 @@ impl ReplicationEngine {
     ) {
         for incarnation in std::mem::take(&mut self.relay_queue) {
             let mut bodies = FrameBodyBuilder::default();
-            counters.visit_incarnation(incarnation, now, &mut |update| bodies.push(&update));
+            counters.visit_counters_of_incarnation(incarnation, now, &mut |update| {
+                bodies.push(&update)
+            });
             self.broadcast_as_one_flush(bodies.finish(), &[incarnation], now);
         }
         let forwarded = std::mem::take(&mut self.forward_queue);
@@ -114,7 +116,7 @@ impl ReplicationEngine {
         for peer in self.peers.values_mut().filter(|peer| peer.is_alive()) {
             for (index, body) in bodies.iter().enumerate() {
                 let covered_flush = if index == last { self.flush } else { previous };
-                peer.outgoing.push(body, covered_flush);
+                peer.outgoing.queue_frame(body, covered_flush);
             }
         }
     }
@@ -179,7 +181,7 @@ impl ReplicationEngine {
                 bodies.push(&update);
             }
         };
-        counters.visit_changed_since(
+        counters.visit_counters_changed_since(
             peer.delivered_flush,
             peer.needs_full_state,
             now,
@@ -189,7 +191,7 @@ impl ReplicationEngine {
             let missed =
                 self.relayed_incarnations.iter().filter(|(_, flush)| *flush > peer.delivered_flush);
             missed.for_each(|(incarnation, _)| {
-                counters.visit_incarnation(*incarnation, now, &mut push_update)
+                counters.visit_counters_of_incarnation(*incarnation, now, &mut push_update)
             });
         }
         let covered_flush = peer.delivered_flush;
@@ -239,7 +241,7 @@ impl ReplicationEngine {
         for peer in self.peers.values_mut().filter(|peer| peer.is_alive()) {
             if peer.sent_roster_version != self.roster_version {
                 peer.sent_roster_version = self.roster_version;
-                peer.outgoing.push(&body, self.flush);
+                peer.outgoing.queue_frame(&body, self.flush);
             }
         }
     }

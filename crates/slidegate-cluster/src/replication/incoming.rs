@@ -70,15 +70,15 @@ impl IncomingStream {
     }
 
     /// Returns `true` if the initial state of the current epoch has arrived completely.
-    pub fn is_complete(&self) -> bool {
+    pub fn has_initial_state(&self) -> bool {
         self.complete_seq.is_some_and(|seq| seq <= self.received.seq)
     }
 
     /// Returns `true` if the full state has arrived in an epoch after `epoch`. Returns `false` for `None`.
-    pub fn has_full_state_after(&self, epoch: Option<u64>) -> bool {
+    pub fn has_full_state_after_epoch(&self, epoch: Option<u64>) -> bool {
         epoch.is_some_and(|epoch| self.full_epoch > epoch)
             && self.full_epoch == self.received.epoch
-            && self.is_complete()
+            && self.has_initial_state()
     }
 
     /// Returns `true` if a roster at `position` is newer than all rosters that have arrived before. If so, stores its
@@ -118,7 +118,7 @@ impl IncomingStream {
     /// state of a later epoch.
     fn has_received_all_updates_up_to(&self, sent: Position) -> bool {
         match sent.epoch.cmp(&self.received.epoch) {
-            std::cmp::Ordering::Less => self.is_complete(),
+            std::cmp::Ordering::Less => self.has_initial_state(),
             std::cmp::Ordering::Equal => sent.seq <= self.received.seq,
             std::cmp::Ordering::Greater => false,
         }
@@ -153,7 +153,7 @@ mod tests {
                 let newest = all.last().unwrap().0;
                 let gap = (1..).find(|seq| !all.contains(&(newest, *seq))).unwrap();
                 prop_assert_eq!(stream.received, stream_position(newest, gap - 1));
-                prop_assert_eq!(stream.is_complete(), gap > 3);
+                prop_assert_eq!(stream.has_initial_state(), gap > 3);
             }
         }
     }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(stream.received, stream_position(1, MAX_OUT_OF_ORDER_FRAMES as u64 + 1));
         stream.on_frame_received(stream_position(1, u64::MAX), false, false);
         stream.on_frame_received(stream_position(u64::MAX, u64::MAX), true, false);
-        assert!(!stream.is_complete());
+        assert!(!stream.has_initial_state());
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl DepartedMembers {
     }
 
     /// Removes a returning member from the departed members, if it was removed only because of a long silence.
-    fn remove_if_forgotten(&mut self, incarnation: Incarnation) {
+    fn remove_unless_announced(&mut self, incarnation: Incarnation) {
         self.0.retain(|departed| departed.incarnation != incarnation || !departed.is_forgotten);
     }
 
@@ -69,7 +69,7 @@ impl ReplicationEngine {
         // start one of its own, so the skewed nodes become silent members.
         if !view.live_nodes_are_majority(&self.local_node) {
             for node in &view.skewed {
-                self.departed.remove_if_forgotten(node.incarnation);
+                self.departed.remove_unless_announced(node.incarnation);
                 self.add_member(node, Some(now), now);
             }
         }
@@ -100,7 +100,7 @@ impl ReplicationEngine {
         node: &NodeInfo,
         now: Timestamp,
     ) {
-        self.departed.remove_if_forgotten(node.incarnation);
+        self.departed.remove_unless_announced(node.incarnation);
         if !self.add_member(node, None, now) {
             return;
         }
@@ -166,8 +166,9 @@ impl ReplicationEngine {
     /// members: a node that is cut off would otherwise be alone, and charge freely.
     pub(super) fn remove_members_silent_for_too_long(&mut self, now: Timestamp) {
         let Some(majority_since) = self.majority_since else { return };
-        let longest_us =
-            self.longest_lifetime_us.saturating_add(self.settings.clock_limit.max_difference_us());
+        let longest_us = self
+            .longest_lifetime_us
+            .saturating_add(self.settings.clock_limit.max_clock_difference_us());
         let timeout_us = to_micros(self.settings.min_silent_timeout).max(longest_us);
         let is_forgotten = |peer: &&PeerState| {
             peer.silent_since
@@ -231,7 +232,7 @@ impl ReplicationEngine {
     /// of all members are voters that have acknowledged its frames. A settled node counts towards a majority if the
     /// network is partitioned.
     pub(super) fn update_join_state(&mut self) {
-        if self.is_joining && self.peers.values().any(PeerState::knows_cluster) {
+        if self.is_joining && self.peers.values().any(PeerState::can_join_via_peer) {
             self.finish_joining();
         }
         if self.is_settled || self.is_joining {

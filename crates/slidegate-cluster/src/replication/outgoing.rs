@@ -85,7 +85,7 @@ impl OutgoingStream {
     }
 
     /// Queues a frame. If too many frames are queued after the initial state was sent, the stream needs a new epoch.
-    pub fn push(&mut self, body: &Arc<FrameBody>, covered_flush: FlushSeq) {
+    pub fn queue_frame(&mut self, body: &Arc<FrameBody>, covered_flush: FlushSeq) {
         self.is_overflowed |= self.queue.len() >= MAX_QUEUED_FRAMES && self.is_initial_state_sent();
         if !self.is_overflowed {
             self.queue.push_back(QueuedFrame { body: Arc::clone(body), covered_flush });
@@ -234,12 +234,12 @@ mod tests {
         let mut stream = OutgoingStream::default();
         stream.start_epoch(1, (0..1_000).map(new_queued_frame).collect());
         let body = new_queued_frame(0).body;
-        stream.push(&body, 1_000);
+        stream.queue_frame(&body, 1_000);
         assert!(!stream.is_stuck(time_at_second(1), 1), "the initial state may be large");
         stream.refill_budget(1_000_000);
         while stream.next_frame(time_at_second(1)).is_some() {}
         stream.on_ack(stream_position(1, 1_001), time_at_second(1));
-        (0..1_000).for_each(|_| stream.push(&body, 1_001));
+        (0..1_000).for_each(|_| stream.queue_frame(&body, 1_001));
         assert!(stream.queue.len() <= MAX_QUEUED_FRAMES && stream.is_stuck(time_at_second(1), 1));
     }
 

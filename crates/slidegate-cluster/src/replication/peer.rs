@@ -36,8 +36,8 @@ pub(super) struct PeerState {
     pub delivered_flush: FlushSeq,
     /// Whether the next epoch must begin with the full state, including the counters of other incarnations.
     pub needs_full_state: bool,
-    /// If this node has lost counters: the epoch of the stream from the peer at this time. Acknowledgements of the peer are
-    /// not applied until a later epoch has sent the full state.
+    /// If this node has lost counters: the epoch of the stream from the peer at this time. Acknowledgements of the peer
+    /// are not applied until a later epoch has sent the full state.
     awaits_full_state_after: Option<u64>,
     /// Whether a request of the full state must be sent to the peer.
     is_full_state_request_due: bool,
@@ -112,8 +112,8 @@ impl PeerState {
 
     /// Returns `true` if this node can join the cluster through the member: the member is alive, settled, and has sent
     /// its full state.
-    pub fn knows_cluster(&self) -> bool {
-        self.is_alive() && self.is_settled && self.incoming.is_complete()
+    pub fn can_join_via_peer(&self) -> bool {
+        self.is_alive() && self.is_settled && self.incoming.has_initial_state()
     }
 
     /// Marks the member as silent and closes its stream. The member receives no acknowledgement until a new epoch has
@@ -127,13 +127,13 @@ impl PeerState {
     }
 
     /// Counts a frame received from the member, and resets the stuck timeout.
-    pub fn record_received(&mut self, bytes: usize) {
+    pub fn record_received_frame(&mut self, bytes: usize) {
         self.received.count_frame(bytes);
         self.doublings = 0;
     }
 
     /// Handles the loss of counters of this node: the peer must send its full state again.
-    pub fn on_counters_lost(&mut self) {
+    pub fn on_local_counters_lost(&mut self) {
         self.awaits_full_state_after = Some(self.incoming.received.epoch);
         self.is_full_state_request_due = true;
         self.incoming.clear_pending_acks();
@@ -153,7 +153,7 @@ impl PeerState {
     /// Records that a frame of the peer has arrived.
     pub fn on_frame_received(&mut self, position: Position, is_complete: bool, is_full: bool) {
         self.incoming.on_frame_received(position, is_complete, is_full);
-        if self.incoming.has_full_state_after(self.awaits_full_state_after) {
+        if self.incoming.has_full_state_after_epoch(self.awaits_full_state_after) {
             self.awaits_full_state_after = None;
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use slidegate::Timestamp;
 
-use crate::clock_limit::ClockLimit;
+use crate::clock_limit::ClockSkewLimit;
 use crate::pn_counter::CounterUpdate;
 
 /// Settings of the replication engine.
@@ -13,7 +13,7 @@ pub struct Settings {
     /// Interval at which changed counters are sent to the other nodes.
     pub interval: Duration,
     /// Maximum difference between the clocks of two nodes.
-    pub clock_limit: ClockLimit,
+    pub clock_limit: ClockSkewLimit,
     /// Maximum time that a node with known seeds waits for a member of a cluster before it starts a new cluster.
     pub join_timeout: Duration,
     /// Time after which a majority forgets a silent member, if no window is longer. The charges of the member have then
@@ -29,7 +29,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             interval: Duration::from_millis(250),
-            clock_limit: ClockLimit::new(Duration::from_secs(2)),
+            clock_limit: ClockSkewLimit::new(Duration::from_secs(2)),
             join_timeout: Duration::from_secs(5),
             min_silent_timeout: Duration::from_secs(24 * 60 * 60),
             interval_bytes: 2 << 20,
@@ -45,7 +45,7 @@ impl Settings {
         update: &CounterUpdate,
         now: Timestamp,
     ) -> bool {
-        let latest_us = now.as_micros().saturating_add(self.clock_limit.max_difference_us());
+        let latest_us = now.as_micros().saturating_add(self.clock_limit.max_clock_difference_us());
         update.layout.earliest_start_us(update.bucket) > latest_us
     }
 }

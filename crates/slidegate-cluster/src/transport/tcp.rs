@@ -2,12 +2,12 @@
 //!
 //! A stream begins with the handshake of mutual TLS, after which each side introduces itself. Then both sides send
 //! keepalives (empty frames), the first at once and further ones every second. A stream without received data for
-//! [`Timing::idle_timeout`] is closed, and the client reconnects. A broken connection is thus detected within seconds,
-//! independent of TCP's own timeouts. When the network works again, the client reconnects within seconds.
+//! [`TransportTiming::idle_timeout`] is closed, and the client reconnects. A broken connection is thus detected within
+//! seconds, independent of TCP's own timeouts. When the network works again, the client reconnects within seconds.
 //!
 //! All resources are bounded. If a peer does not read, its queue fills and frames are dropped. If this node does not
-//! receive, its peers wait. Unauthenticated peers have [`Timing::handshake_timeout`] to present a certificate. Above
-//! [`MAX_PENDING_HANDSHAKES`], the oldest handshake of the IP address with the most handshakes is aborted.
+//! receive, its peers wait. Unauthenticated peers have [`TransportTiming::handshake_timeout`] to present a certificate.
+//! Above [`MAX_PENDING_HANDSHAKES`], the oldest handshake of the IP address with the most handshakes is aborted.
 
 mod accept;
 mod dial;
@@ -28,7 +28,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tracing::{debug, error};
 
 use super::link_counters::{LinkCounters, LinkCountersByNode};
-use super::{LinkTraffic, MAX_FRAME, RejectCounters, Transport, TransportEvent};
+use super::{LinkTraffic, MAX_FRAME_BYTES, RejectCounters, Transport, TransportEvent};
 use crate::credentials::NodeTls;
 use crate::node_info::NodeInfo;
 use crate::pn_counter::Incarnation;
@@ -38,8 +38,9 @@ use stream::PeerStreamError;
 /// Maximum number of connections without a completed handshake.
 pub const MAX_PENDING_HANDSHAKES: usize = 64;
 
-/// Maximum number of streams from peers. Each stream requires a trusted certificate, and each incarnation has at most one.
-pub const MAX_STREAMS: usize = 1_024;
+/// Maximum number of streams from peers. Each stream requires a trusted certificate, and each incarnation has at most
+/// one.
+pub const MAX_INCOMING_STREAMS: usize = 1_024;
 
 /// Maximum number of bytes that are queued for one peer.
 pub const MAX_QUEUED_BYTES: usize = 4 << 20;
@@ -55,7 +56,7 @@ const MAX_PENDING_TASK_EVENTS: usize = 256;
 
 /// Timeouts and intervals of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct TransportTiming {
     /// Maximum time to establish a connection.
     pub connect_timeout: Duration,
     /// Maximum time of the handshake after the connection is established.
@@ -70,7 +71,7 @@ pub struct Timing {
     pub max_backoff: Duration,
 }
 
-impl Default for Timing {
+impl Default for TransportTiming {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(2),
@@ -89,7 +90,7 @@ struct TcpTransportContext {
     /// The TLS configuration of new connections. Replaced when the certificates of the node are renewed.
     tls: ArcSwap<NodeTls>,
     local: NodeInfo,
-    timing: Timing,
+    timing: TransportTiming,
     /// Source address of outgoing connections, since a firewall may identify a node by it.
     source_ip: Option<IpAddr>,
     reject_counters: Arc<RejectCounters>,
@@ -98,7 +99,7 @@ struct TcpTransportContext {
 
 impl TcpTransportContext {
     /// Logs the end of a connection, and counts it if it was rejected.
-    fn report(&self, address: SocketAddr, error: &PeerStreamError) {
+    fn report_closed_connection(&self, address: SocketAddr, error: &PeerStreamError) {
         match error {
             PeerStreamError::Rejected(reason, error) => {
                 self.reject_counters.report(*reason, address, error);
@@ -173,7 +174,7 @@ impl TcpTransport {
         tls: NodeTls,
         local: NodeInfo,
         reject_counters: Arc<RejectCounters>,
-        timing: Timing,
+        timing: TransportTiming,
     ) -> std::io::Result<Self> {
         let ip = listener.local_addr()?.ip();
         let source_ip = (!ip.is_unspecified()).then_some(ip);
@@ -278,23 +279,23 @@ impl Transport for TcpTransport {
         }
     }
 
-    fn introduce(&mut self, address: SocketAddr) {
+    fn introduce_local_node(&mut self, address: SocketAddr) {
         while self.introductions.try_join_next().is_some() {}
         if self.introductions.len() >= MAX_INTRODUCTIONS {
             return;
         }
         let (context, event_sender) = (Arc::clone(&self.context), self.event_sender.clone());
         self.introductions.spawn(async move {
-            match dial::introduce(address, &context).await {
+            match dial::introduce_local_node(address, &context).await {
                 Ok(node) => _ = event_sender.send(TransportTaskEvent::NodeIntroduced(node)).await,
-                Err(error) => context.report(address, &error),
+                Err(error) => context.report_closed_connection(address, &error),
             }
         });
     }
 
     fn send(&mut self, to: Incarnation, frame: Bytes) {
         let Some(link) = self.links.get(&to) else { return };
-        let fits = frame.len() <= MAX_FRAME;
+        let fits = frame.len() <= MAX_FRAME_BYTES;
         let queued = link.queue.as_ref().is_some_and(|queue| fits && queue.push(frame));
         if !queued {
             link.counters.dropped_frames.add(1);

@@ -172,7 +172,7 @@ fn single_node_cluster_sends_no_flush() {
     assert_eq!(cluster.status(1).flush, 0);
     let mut unsent = Vec::new();
     let mut visit = |update| unsent.push(update);
-    cluster.counters(1).visit_changed_since(0, false, cluster.now, &mut visit);
+    cluster.counters(1).visit_counters_changed_since(0, false, cluster.now, &mut visit);
     assert_eq!(unsent.len(), 1, "the change is still marked as unsent");
 }
 
@@ -190,7 +190,7 @@ fn updates_far_in_future_are_rejected_and_counted() {
     let mut cluster = TestCluster::with_nodes(2);
     // The limit of clocks, and a second for the delay of messages.
     let max_difference = Duration::from_secs(3);
-    let lifetime = Duration::from_micros(BUCKET_LAYOUT.lifetime_us());
+    let lifetime = Duration::from_micros(BUCKET_LAYOUT.unit_lifetime_us());
     let latest = BUCKET_LAYOUT.bucket(cluster.now.after(max_difference).after(lifetime));
     let update = |key, bucket| CounterUpdate {
         key,

@@ -12,7 +12,7 @@ pub const BUCKET_LAYOUT: BucketLayout = BucketLayout {
     bucket_us: 10_000_000,
     buckets: 2,
     mean_excess_us: 0,
-    first_period_before_epoch_s: 0,
+    epoch_offset_in_first_period_s: 0,
 };
 
 /// Counters by key, incarnation and bucket.
@@ -95,7 +95,7 @@ impl ReplicatedCounters for MapCounters {
         has_more
     }
 
-    fn visit_changed_since(
+    fn visit_counters_changed_since(
         &self,
         flush: FlushSeq,
         include_remote: bool,
@@ -111,7 +111,7 @@ impl ReplicatedCounters for MapCounters {
         self.visit_matching_counters(&state, filter, visit);
     }
 
-    fn visit_incarnation(
+    fn visit_counters_of_incarnation(
         &self,
         incarnation: Incarnation,
         _: Timestamp,

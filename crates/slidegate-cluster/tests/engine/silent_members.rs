@@ -281,7 +281,7 @@ fn member_is_remembered_for_longest_window() {
     cluster.charge(1, 7);
     cluster.synchronize();
     partition_cluster(&mut cluster, &[1, 2], &[3]);
-    let window = Duration::from_micros(BUCKET_LAYOUT.lifetime_us());
+    let window = Duration::from_micros(BUCKET_LAYOUT.unit_lifetime_us());
     run_partitioned_for(&mut cluster, &[1, 2], window);
     assert!(cluster.peer_status(1, 3).is_some(), "the charges of node 3 still count");
     // The limit of clocks, and a second for the delay of messages.
@@ -336,5 +336,5 @@ fn status_reports_silent_members() {
         Liveness::Silent(crate::test_cluster::REPLICATION_INTERVAL)
     );
     assert_eq!(cluster.peer_status(1, 3).unwrap().node.incarnation, Incarnation(3));
-    assert_eq!(BUCKET_LAYOUT.lifetime_us(), 20_000_000);
+    assert_eq!(BUCKET_LAYOUT.unit_lifetime_us(), 20_000_000);
 }

@@ -257,7 +257,11 @@ impl TestCluster {
     /// Returns the last flush of a node that all required members have acknowledged.
     pub fn acknowledged_flush(&self, node: u64) -> FlushSeq {
         let progress = self.nodes[&node].progress.load();
-        progress.acknowledged_flush(self.now, BUCKET_LAYOUT.lifetime_us(), OnPartition::Bounded)
+        progress.acknowledged_flush(
+            self.now,
+            BUCKET_LAYOUT.unit_lifetime_us(),
+            OnPartition::Bounded,
+        )
     }
 
     /// Returns `true` if all nodes have identical counters.

@@ -10,7 +10,7 @@ use slidegate_cluster::credentials::NodeTls;
 use slidegate_cluster::membership::listen_on;
 use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::transport::tcp::{TcpTransport, Timing};
+use slidegate_cluster::transport::tcp::{TcpTransport, TransportTiming};
 use slidegate_cluster::transport::{RejectCounters, RejectReason, Transport, TransportEvent};
 use slidegate_cluster::{Certificates, Credentials};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -25,21 +25,21 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub const REPEATS: u64 = 3;
 
 /// Returns timeouts that are short enough for tests.
-pub fn short_test_timeouts() -> Timing {
-    Timing {
+pub fn short_test_timeouts() -> TransportTiming {
+    TransportTiming {
         handshake_timeout: Duration::from_secs(1),
         keepalive_interval: Duration::from_millis(50),
         idle_timeout: Duration::from_millis(500),
         initial_backoff: Duration::from_millis(5),
         max_backoff: Duration::from_millis(20),
-        ..Timing::default()
+        ..TransportTiming::default()
     }
 }
 
 /// Returns timeouts that are short enough for tests, except for the handshake timeout, which is so long that no test
 /// reaches it.
-pub fn short_timeouts_except_handshake() -> Timing {
-    Timing { handshake_timeout: 2 * TEST_TIMEOUT, ..short_test_timeouts() }
+pub fn short_timeouts_except_handshake() -> TransportTiming {
+    TransportTiming { handshake_timeout: 2 * TEST_TIMEOUT, ..short_test_timeouts() }
 }
 
 /// A TCP transport with its address.
@@ -51,7 +51,7 @@ pub struct TransportNode {
 
 impl TransportNode {
     /// Starts a node with the key of all tests on loopback.
-    pub async fn start(incarnation: u64, timing: Timing) -> Self {
+    pub async fn start(incarnation: u64, timing: TransportTiming) -> Self {
         Self::start_at("127.0.0.1:0", &test_key(), incarnation, timing)
     }
 
@@ -59,7 +59,7 @@ impl TransportNode {
     pub async fn start_with_certificates(
         certificates: &Certificates,
         incarnation: u64,
-        timing: Timing,
+        timing: TransportTiming,
     ) -> Self {
         let credentials = Credentials::Certificates(certificates.clone());
         Self::start_at("127.0.0.1:0", &credentials, incarnation, timing)
@@ -70,7 +70,7 @@ impl TransportNode {
         listen: &str,
         credentials: &Credentials,
         incarnation: u64,
-        timing: Timing,
+        timing: TransportTiming,
     ) -> Self {
         let listener = listen_on(listen.parse().unwrap()).unwrap();
         let info = NodeInfo {

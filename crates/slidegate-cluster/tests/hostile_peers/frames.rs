@@ -7,7 +7,7 @@ use slidegate_cluster::Certificates;
 use slidegate_cluster::message::hello_frame;
 use slidegate_cluster::node_info::{MAX_NAME_BYTES, NodeInfo};
 use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::transport::{MAX_FRAME, RejectReason, Transport, TransportEvent};
+use slidegate_cluster::transport::{MAX_FRAME_BYTES, RejectReason, Transport, TransportEvent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{interval, timeout};
@@ -49,7 +49,7 @@ async fn connect_and_send(
 #[tokio::test]
 async fn invalid_frame_closes_connection() {
     let after_hello = |bytes: &[u8]| [&hello(9, "hostile"), &KEEPALIVE[..], bytes].concat();
-    let too_long = u32::try_from(MAX_FRAME + 1).unwrap().to_be_bytes();
+    let too_long = u32::try_from(MAX_FRAME_BYTES + 1).unwrap().to_be_bytes();
     let cases = [
         ([0xff; 4].to_vec(), RejectReason::TooLong),
         (too_long.to_vec(), RejectReason::TooLong),
@@ -172,7 +172,7 @@ async fn peer_that_never_reads_is_disconnected() {
     let mut node = TransportNode::start_with_certificates(&certificates, 1, timing).await;
     node.transport.set_peers(std::slice::from_ref(&peer));
     assert_eq!(node.next().await, TransportEvent::LinkUp(peer.incarnation));
-    let content = Bytes::from(vec![7; MAX_FRAME]);
+    let content = Bytes::from(vec![7; MAX_FRAME_BYTES]);
     let event = loop {
         node.transport.send(peer.incarnation, content.clone());
         if let Ok(event) = timeout(Duration::from_millis(1), node.next()).await {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use slidegate::Timestamp;
 use slidegate::store::{Hit, Receipt};
-use slidegate_cluster::clock_limit::ClockLimit;
+use slidegate_cluster::clock_limit::ClockSkewLimit;
 use slidegate_cluster::counters::{ChargeAttempt, CounterSettings, Counters, MaxUnsyncedAction};
 use slidegate_cluster::membership::{self, Membership, MembershipView};
 use slidegate_cluster::message::{self, Message, members_frame};
@@ -67,7 +67,7 @@ impl SimNode {
         true_time_us: u64,
     ) -> Self {
         let now = Timestamp::from_micros(clock.time_us(true_time_us));
-        let clock_limit = ClockLimit::new(MAX_CLOCK_SKEW);
+        let clock_limit = ClockSkewLimit::new(MAX_CLOCK_SKEW);
         let settings = CounterSettings {
             incarnation,
             secret: FINGERPRINT_SECRET.into(),
@@ -192,7 +192,8 @@ impl SimNode {
         true_time_us: u64,
     ) -> RequestOutcome {
         let now = self.now(true_time_us);
-        match self.counters.charge_call(std::slice::from_ref(hit), now, cap_policy).unwrap() {
+        match self.counters.try_charge_request(std::slice::from_ref(hit), now, cap_policy).unwrap()
+        {
             ChargeAttempt::Decided(result) if result.allowed => {
                 RequestOutcome::Allowed(result.receipt)
             }
@@ -204,7 +205,8 @@ impl SimNode {
     /// Returns the counters of all incarnations that expire after `now`, sorted.
     pub fn unexpired_counters(&self, now: Timestamp) -> Vec<CounterUpdate> {
         let mut updates = Vec::new();
-        self.counters.visit_changed_since(0, true, now, &mut |update| updates.push(update));
+        self.counters
+            .visit_counters_changed_since(0, true, now, &mut |update| updates.push(update));
         updates.retain(|update| update.layout.bucket_expires_us(update.bucket) > now.as_micros());
         updates.sort_by_key(|update| (update.key, update.incarnation, update.bucket));
         updates

@@ -585,7 +585,10 @@ impl Simulator {
         let value = [Value::Text(KEY_ATTRIBUTE_VALUES[key])];
         let (key, limit) = (Key::new(&self.scope, &value), &self.scenario.limit);
         (
-            key.fingerprint(&FingerprintSecret::from(FINGERPRINT_SECRET), limit.cluster_shape()),
+            key.fingerprint(
+                &FingerprintSecret::from(FINGERPRINT_SECRET),
+                limit.cluster_counter_shape(),
+            ),
             limit.phase_us(&key, Timestamp::from_micros(self.now_us)),
         )
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use slidegate_cluster::credentials::{Credentials, NodeTls};
 use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::transport::tcp::{TcpTransport, Timing};
+use slidegate_cluster::transport::tcp::{TcpTransport, TransportTiming};
 use slidegate_cluster::transport::{RejectCounters, Transport};
 use tokio::net::TcpListener;
 
@@ -106,12 +106,12 @@ async fn unused_address() -> SocketAddr {
 }
 
 /// Returns timeouts that are short enough for tests.
-fn short_test_timeouts() -> Timing {
-    Timing {
+fn short_test_timeouts() -> TransportTiming {
+    TransportTiming {
         keepalive_interval: Duration::from_millis(100),
         idle_timeout: Duration::from_secs(2),
         initial_backoff: Duration::from_millis(5),
         max_backoff: Duration::from_millis(50),
-        ..Timing::default()
+        ..TransportTiming::default()
     }
 }

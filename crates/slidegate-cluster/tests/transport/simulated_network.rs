@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::transport::{LinkTraffic, MAX_FRAME, Transport, TransportEvent};
+use slidegate_cluster::transport::{LinkTraffic, MAX_FRAME_BYTES, Transport, TransportEvent};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -176,7 +176,7 @@ impl ChannelNetworkState {
         node.changed.notify_one();
     }
 
-    fn introduce(&mut self, local: Incarnation, address: SocketAddr) {
+    fn introduce_local_node(&mut self, local: Incarnation, address: SocketAddr) {
         let mut nodes = self.nodes.values();
         let Some(other) = nodes.find(|node| node.info.address == Some(address)) else { return };
         let other = other.info.clone();
@@ -193,7 +193,7 @@ impl ChannelNetworkState {
         let Some(sender) = self.nodes.get_mut(&from) else { return };
         let Some(up) = sender.peers.get(&to) else { return };
         let traffic = sender.traffic.entry(to).or_default();
-        if !up || frame.len() > MAX_FRAME {
+        if !up || frame.len() > MAX_FRAME_BYTES {
             traffic.dropped_frames += 1;
             return;
         }
@@ -300,8 +300,10 @@ impl Transport for ChannelTransport {
         });
     }
 
-    fn introduce(&mut self, address: SocketAddr) {
-        self.run_on_network_unless_replaced(|state| state.introduce(self.local, address));
+    fn introduce_local_node(&mut self, address: SocketAddr) {
+        self.run_on_network_unless_replaced(|state| {
+            state.introduce_local_node(self.local, address)
+        });
     }
 
     fn send(&mut self, to: Incarnation, frame: Bytes) {

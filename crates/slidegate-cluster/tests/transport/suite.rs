@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::Incarnation;
-use slidegate_cluster::transport::{LinkTraffic, MAX_FRAME, Transport, TransportEvent};
+use slidegate_cluster::transport::{LinkTraffic, MAX_FRAME_BYTES, Transport, TransportEvent};
 use tokio::time::timeout;
 
 use crate::fixtures::TransportFixture;
@@ -63,7 +63,7 @@ fn traffic_with_node(transport: &impl Transport, node: u64) -> LinkTraffic {
 
 pub async fn frames_arrive_unchanged_with_their_sender(fixture: &mut impl TransportFixture) {
     let (mut node1, mut node2, peer) = join_linked_nodes(fixture).await;
-    for length in [1, 100, 4_096, MAX_FRAME] {
+    for length in [1, 100, 4_096, MAX_FRAME_BYTES] {
         let sent = Bytes::from_iter((0..length).map(|nth| nth as u8));
         node1.send(peer.incarnation, sent.clone());
         assert_eq!(
@@ -150,7 +150,7 @@ pub async fn removed_peer_causes_no_events(fixture: &mut impl TransportFixture) 
 
 pub async fn introduced_nodes_meet_without_link(fixture: &mut impl TransportFixture) {
     let (mut node1, mut node2) = (fixture.join(1, 1).await, fixture.join(2, 2).await);
-    node1.introduce(fixture.address(2).await);
+    node1.introduce_local_node(fixture.address(2).await);
     assert_eq!(node1.next().await, TransportEvent::NodeIntroduced(fixture.peer(2).await));
     assert_eq!(node2.next().await, TransportEvent::NodeIntroduced(fixture.peer(1).await));
     node1.send(Incarnation(2), Bytes::from_static(b"without link"));
@@ -161,7 +161,7 @@ pub async fn introduced_nodes_meet_without_link(fixture: &mut impl TransportFixt
 
 pub async fn introduction_keeps_open_link(fixture: &mut impl TransportFixture) {
     let (mut node1, mut node2, peer) = join_linked_nodes(fixture).await;
-    node1.introduce(fixture.address(2).await);
+    node1.introduce_local_node(fixture.address(2).await);
     assert_eq!(node1.next().await, TransportEvent::NodeIntroduced(peer.clone()));
     assert_eq!(node2.next().await, TransportEvent::NodeIntroduced(fixture.peer(1).await));
     assert!(is_quiet(&mut node1).await, "the link stays up");
@@ -172,7 +172,7 @@ pub async fn introduction_keeps_open_link(fixture: &mut impl TransportFixture) {
 pub async fn introduction_without_other_node_causes_no_event(fixture: &mut impl TransportFixture) {
     let mut node1 = fixture.join(1, 1).await;
     for node in [1, 2] {
-        node1.introduce(fixture.address(node).await);
+        node1.introduce_local_node(fixture.address(node).await);
     }
     assert!(timeout(QUIET_PERIOD, node1.next()).await.is_err());
 }
@@ -199,7 +199,7 @@ pub async fn node_is_not_its_own_peer(fixture: &mut impl TransportFixture) {
 pub async fn oversized_frame_alone_is_dropped(fixture: &mut impl TransportFixture) {
     let (mut node1, mut node2, peer) = join_linked_nodes(fixture).await;
     node1.send(peer.incarnation, Bytes::from_static(b"before"));
-    node1.send(peer.incarnation, Bytes::from(vec![7; MAX_FRAME + 1]));
+    node1.send(peer.incarnation, Bytes::from(vec![7; MAX_FRAME_BYTES + 1]));
     node1.send(peer.incarnation, Bytes::from_static(b"behind"));
     assert_eq!(next_event(&mut node2).await, frame_event(1, b"before"));
     assert_eq!(next_event(&mut node2).await, frame_event(1, b"behind"));
@@ -209,7 +209,7 @@ pub async fn oversized_frame_alone_is_dropped(fixture: &mut impl TransportFixtur
 pub async fn slow_peer_drops_frames_without_blocking_sender(fixture: &mut impl TransportFixture) {
     const SENT_FRAME_COUNT: u64 = 20_000;
     let (mut node1, mut node2, peer) = join_linked_nodes(fixture).await;
-    let frame_bytes = Bytes::from(vec![7; MAX_FRAME]);
+    let frame_bytes = Bytes::from(vec![7; MAX_FRAME_BYTES]);
     for nth in 0..SENT_FRAME_COUNT {
         node1.send(peer.incarnation, frame_bytes.clone());
         if nth % 16 == 0 {

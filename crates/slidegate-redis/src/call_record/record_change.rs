@@ -75,7 +75,7 @@ impl ScriptOperation for CallRecordChange {
         argument.extend(encode_millis(self.ttl));
         argument.extend(&self.record);
         ScriptCall {
-            script: scripts.call_record(),
+            script: scripts.change_call_record(),
             keys: RedisKeys::from_slice(&[&self.record_key]),
             argument,
         }

@@ -23,7 +23,8 @@ const LOG_HELPERS_LUA: &str = include_str!("../../lua/logs.lua");
 const LOG_ENTRIES_LUA: &str = include_str!("../../lua/log_entries.lua");
 /// The driver that decides one hit whose state is a log in a Redis value that several limits share.
 const DECIDE_HIT_IN_LOG_LUA: &str = include_str!("../../lua/single_log.lua");
-/// The script that decides one hit whose state has its own Redis key. The scripts of the algorithms are inserted into it.
+/// The script that decides one hit whose state has its own Redis key. The scripts of the algorithms are inserted into
+/// it.
 const DECIDE_HIT_WITH_OWN_KEY_LUA: &str = include_str!("../../lua/single_key.lua");
 /// The template that decides the limits of one Redis value.
 const DECIDE_LIMITS_LUA: &str = include_str!("../../lua/group_limits.lua");
@@ -41,7 +42,8 @@ const SETTLE_LUA: &str = include_str!("../../lua/settle.lua");
 const CALL_RECORD_LUA: &str = include_str!("../../lua/call_record.lua");
 /// The driver that reverts charges.
 const REVERT_LUA: &str = include_str!("../../lua/revert.lua");
-/// The part of the driver of settlements that reverts the only charge: a slot, by the function `revert` of its algorithm.
+/// The part of the driver of settlements that reverts the only charge: a slot, by the function `revert` of its
+/// algorithm.
 const SETTLE_ONE_SLOT_LUA: &str = include_str!("../../lua/settle_one_slot.lua");
 /// The part of the driver of settlements that reverts the only charge: a log of `sliding_window`.
 const SETTLE_ONE_LOG_LUA: &str = include_str!("../../lua/settle_one_log.lua");
@@ -83,7 +85,7 @@ const fn lua_files_of_algorithm(algorithm: &Algorithm) -> AlgorithmLuaFiles {
 }
 
 /// Composes the script that decides one hit.
-pub fn single(algorithm: &Algorithm) -> String {
+pub fn decide_single_hit(algorithm: &Algorithm) -> String {
     let (helpers, driver) = parts_of_single_script(algorithm);
     format!("{helpers}{driver}")
 }
@@ -91,17 +93,17 @@ pub fn single(algorithm: &Algorithm) -> String {
 /// Composes the script that decides one hit of a call with an id.
 pub fn decide_once_single(algorithm: &Algorithm) -> String {
     let (helpers, driver) = parts_of_single_script(algorithm);
-    format!("{helpers}{}{DECIDE_ONCE_LUA}", as_function("decide_call", driver))
+    format!("{helpers}{}{DECIDE_ONCE_LUA}", wrap_as_lua_function("decide_call", driver))
 }
 
 /// Composes the script that decides one request, whose hits share one Redis value.
-pub fn group(algorithms: AlgorithmSequence) -> String {
+pub fn decide_same_limits(algorithms: AlgorithmSequence) -> String {
     let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_ONE_REQUEST_LUA);
     helpers + &driver
 }
 
 /// Composes the script that decides several requests. The hits of a request share one Redis value.
-pub fn group_batch(algorithms: AlgorithmSequence) -> String {
+pub fn decide_same_limits_batch(algorithms: AlgorithmSequence) -> String {
     let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_SEVERAL_REQUESTS_LUA);
     helpers + &driver
 }
@@ -109,17 +111,17 @@ pub fn group_batch(algorithms: AlgorithmSequence) -> String {
 /// Composes the script that decides a call with an id, whose hits share one Redis value.
 pub fn decide_once_group(algorithms: AlgorithmSequence) -> String {
     let (helpers, driver) = parts_of_group_script(algorithms, DECIDE_ONE_REQUEST_LUA);
-    format!("{helpers}{}{DECIDE_ONCE_LUA}", as_function("decide_call", &driver))
+    format!("{helpers}{}{DECIDE_ONCE_LUA}", wrap_as_lua_function("decide_call", &driver))
 }
 
 /// Composes the script that decides several requests of any kind.
-pub fn batch(set: AlgorithmSet) -> String {
+pub fn decide_batch(set: AlgorithmSet) -> String {
     compose_script(set, AlgorithmFunction::Decide, DECIDE_REQUESTS_LUA)
 }
 
 /// Composes the script that decides any hits of a call with an id.
 pub fn decide_once_batch(set: AlgorithmSet) -> String {
-    let decide_call = as_function("decide_call", DECIDE_REQUESTS_LUA);
+    let decide_call = wrap_as_lua_function("decide_call", DECIDE_REQUESTS_LUA);
     compose_script(set, AlgorithmFunction::Decide, &format!("{decide_call}{DECIDE_ONCE_LUA}"))
 }
 
@@ -157,12 +159,12 @@ pub fn reset() -> String {
 }
 
 /// Composes the script that changes the record of a call.
-pub fn call_record() -> String {
+pub fn change_call_record() -> String {
     [COMMON_HELPERS_LUA, CALL_RECORD_LUA].join("\n")
 }
 
 /// Composes the script that releases or renews a permit.
-pub fn permit() -> String {
+pub fn change_permit() -> String {
     let concurrent = lua_files_of_algorithm(&Algorithm::Concurrent).decide;
     [COMMON_HELPERS_LUA, concurrent, PERMIT_LUA].join("\n")
 }
@@ -191,7 +193,7 @@ fn parts_of_single_script(algorithm: &Algorithm) -> (String, &'static str) {
 fn parts_of_group_script(algorithms: AlgorithmSequence, driver: &str) -> (String, String) {
     let mut numbers: Vec<u8> = algorithms.numbers().collect();
     let driver =
-        repeat_for_limits(&driver.replace("-- @decide_limits\n", DECIDE_LIMITS_LUA), &numbers);
+        expand_limit_template(&driver.replace("-- @decide_limits\n", DECIDE_LIMITS_LUA), &numbers);
     numbers.sort_unstable();
     numbers.dedup();
     let functions = numbers.into_iter().map(|number| {
@@ -203,9 +205,9 @@ fn parts_of_group_script(algorithms: AlgorithmSequence, driver: &str) -> (String
     (COMMON_HELPERS_LUA.to_owned() + &functions.collect::<String>(), driver)
 }
 
-/// Repeats each text in double braces for the limits whose algorithms have these numbers. In the text, `decide@` becomes
-/// the name of the algorithm's function, and another `@` the number of the limit.
-fn repeat_for_limits(template: &str, algorithm_numbers: &[u8]) -> String {
+/// Repeats each text in double braces for the limits whose algorithms have these numbers. In the text, `decide@`
+/// becomes the name of the algorithm's function, and another `@` the number of the limit.
+fn expand_limit_template(template: &str, algorithm_numbers: &[u8]) -> String {
     let mut parts = template.split("{{");
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -219,12 +221,12 @@ fn repeat_for_limits(template: &str, algorithm_numbers: &[u8]) -> String {
     text
 }
 
-/// Composes the script that corrects the charges of a call. `revert_one` reverts one charge in a usual state, and `driver`
-/// adds units.
+/// Composes the script that corrects the charges of a call. `revert_one` reverts one charge in a usual state, and
+/// `driver` adds units.
 fn compose_settle_script(set: AlgorithmSet, revert_one: &str, driver: &str) -> String {
     let functions = |function, name, driver| {
         let functions = compose_functions(set, function);
-        format!("{COMMON_HELPERS_LUA}{functions}{}", as_function(name, driver))
+        format!("{COMMON_HELPERS_LUA}{functions}{}", wrap_as_lua_function(name, driver))
     };
     let revert = functions(AlgorithmFunction::Revert, "revert_charges", REVERT_LUA);
     let decide = functions(AlgorithmFunction::Decide, "decide_call", driver);
@@ -234,8 +236,9 @@ fn compose_settle_script(set: AlgorithmSet, revert_one: &str, driver: &str) -> S
         .replace("-- @decide_call", &decide)
 }
 
-/// Returns a driver as a function of its keys and its arguments, which it reads in place of the call's keys and arguments.
-fn as_function(name: &str, driver: &str) -> String {
+/// Returns a driver as a function of its keys and its arguments, which it reads in place of the call's keys and
+/// arguments.
+fn wrap_as_lua_function(name: &str, driver: &str) -> String {
     format!("local function {name}(KEYS, ARGV)\n{driver}\nend\n")
 }
 
@@ -298,7 +301,7 @@ mod tests {
     fn text_in_braces_is_repeated_for_each_limit() {
         let template = "local {{a@, }}b = f({{decide@(a@), }}1)";
         assert_eq!(
-            repeat_for_limits(template, &[3, 5]),
+            expand_limit_template(template, &[3, 5]),
             "local a1, a2, b = f(decide_3(a1), decide_5(a2), 1)"
         );
     }

@@ -37,7 +37,7 @@ fn hash_tag_equals_identity_of_tagged_values() {
         let names: Vec<_> = slot_by.iter().map(|&index| names[index]).collect();
         let values: Vec<_> = slot_by.iter().map(|&index| TEST_KEY_VALUES[index]).collect();
         let other = Scope::new("d", "other", "1m", &names);
-        let other = Key::new(&other, &values).identity().to_string();
+        let other = Key::new(&other, &values).values_text().to_string();
         let tagged_key = tagged(slot_by);
         assert_eq!(tagged_key.split_inclusive('}').next(), Some(&*other));
     }
@@ -47,15 +47,15 @@ fn hash_tag_equals_identity_of_tagged_values() {
 fn key_without_slot_by_is_tagged_with_identity() {
     let plain = Scope::new("d", "r", "1s", &["tenant", "route", "ip"]);
     let plain = Key::new(&plain, &TEST_KEY_VALUES);
-    let identity = plain.identity().to_string();
-    assert_eq!(write_key(plain), identity);
-    assert_eq!(write_key(Key::new(&scope_with_slot_by(&[]), &TEST_KEY_VALUES)), identity);
+    let values_text = plain.values_text().to_string();
+    assert_eq!(write_key(plain), values_text);
+    assert_eq!(write_key(Key::new(&scope_with_slot_by(&[]), &TEST_KEY_VALUES)), values_text);
 }
 
 #[test]
 fn hash_tag_contains_sub_key_index() {
     let write_sub_key = |slot_by: &[usize]| {
-        write_key(Key::new(&scope_with_slot_by(slot_by), &TEST_KEY_VALUES).with_part(3))
+        write_key(Key::new(&scope_with_slot_by(slot_by), &TEST_KEY_VALUES).with_sub_key(3))
     };
     assert_eq!(write_sub_key(&[]), "{tenant=a:b,route=r:s,ip=(::/64)#3}");
     assert_eq!(write_sub_key(&[0]), "{tenant=a:b#3},route=r%3As,ip=(%3A%3A/64)");
@@ -63,7 +63,7 @@ fn hash_tag_contains_sub_key_index() {
     let limit: Limit = "100/s".parse().unwrap();
     let options = RedisOptions::new(&limit).with_split(8).unwrap();
     let scope = Scope::new("api", "hot", "1s", &["tenant"]).with_redis(options);
-    assert_eq!(write_key(Key::new(&scope, &["acme".into()]).with_part(3)), "{tenant=acme#3}");
+    assert_eq!(write_key(Key::new(&scope, &["acme".into()]).with_sub_key(3)), "{tenant=acme#3}");
 }
 
 /// Checks keys without names and values. The keys of a receipt are of this kind.
@@ -84,9 +84,12 @@ fn key_without_names_has_no_hash_tag() {
         };
         let receipt = Receipt::from_iter([charge]);
         let additional = receipt.additional_charges(Adjustment::SetCost(2)).next().unwrap();
-        let key = additional.reported_hit().key.with_part(3);
-        assert_eq!((key.part(), key.share(), key.redis()), (None, None, None));
-        assert_eq!(key.identity().to_string(), text);
+        let key = additional.reported_hit().key.with_sub_key(3);
+        assert_eq!(
+            (key.sub_key_index(), key.limit_share(), key.redis_options()),
+            (None, None, None)
+        );
+        assert_eq!(key.values_text().to_string(), text);
         assert_eq!(write_key(key), text);
     }
 }
@@ -116,7 +119,7 @@ proptest! {
         let write = |(values, part): &([String; 3], Option<u16>)| {
             let values = values.each_ref().map(|value| Value::Text(value));
             let key = Key::new(&scope, &values);
-            write_key(part.map_or(key, |part| key.with_part(part)))
+            write_key(part.map_or(key, |part| key.with_sub_key(part)))
         };
         prop_assert_eq!(left == right, write(&left) == write(&right));
         // Redis computes the slot from the first pair of braces; there must be only one.

@@ -27,7 +27,7 @@ impl RedisStoreInner {
                 results.push((index, self.charge_result(hits).await));
                 continue;
             }
-            leader = leader.or_else(|| self.topology.try_hold_queue());
+            leader = leader.or_else(|| self.topology.try_pause_queue());
             let mut future = Box::pin(async move { (index, self.charge_result(hits).await) });
             // Polls the request once, so that it is enqueued before the next request.
             match poll_immediate(&mut future).await {

@@ -77,5 +77,5 @@ impl RedisStoreInner {
 
 /// Returns the outcome of a hit that requires one unit of a counter that has no units in use.
 fn unused_counter_outcome(hit: &Hit<'_>) -> Outcome {
-    hit.key.share().unwrap_or(hit.limit).outcome_if_unused()
+    hit.key.limit_share().unwrap_or(hit.limit).outcome_if_unused()
 }

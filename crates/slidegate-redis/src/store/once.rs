@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::StoreError;
-use slidegate::store::{CallIdentity, CallSettlement, Hit, OnceResult, SettleResult};
+use slidegate::store::{CallIdentity, CallSettlement, ChargeOnceResult, Hit, SettleResult};
 use tokio::time::{Instant, sleep};
 
 use super::{RedisStoreInner, result_of_request_without_hits};
@@ -24,8 +24,8 @@ use crate::topology::Topology;
 /// repetitions are rejected until the claim expires.
 const CLAIM_TTL: Duration = Duration::from_secs(10);
 
-/// Additional time for which the record of a settlement is kept. A reservation expires by the clocks of the processes that
-/// settle it. A process whose clock is behind by less than this time still finds the record.
+/// Additional time for which the record of a settlement is kept. A reservation expires by the clocks of the processes
+/// that settle it. A process whose clock is behind by less than this time still finds the record.
 const SETTLED_RECORD_MARGIN: Duration = Duration::from_secs(60);
 
 /// The interval at which a repetition checks whether the call has been decided.
@@ -37,15 +37,17 @@ impl RedisStoreInner {
         self: &Arc<Self>,
         hits: &[Hit<'_>],
         identity: &CallIdentity,
-    ) -> Result<OnceResult, StoreError> {
-        let keyed: KeyedHits = hits.iter().map(|hit| self.keyspace.unsampled_hit(hit)).collect();
+    ) -> Result<ChargeOnceResult, StoreError> {
+        let keyed: KeyedHits =
+            hits.iter().map(|hit| self.keyspace.keyed_hit_without_sampling(hit)).collect();
         let head = CallRecordHeader::new(hits, identity);
         let Some(slot) = self.common_slot_of_hits(&keyed) else {
             return self.charge_once_in_several_slots(keyed, head, identity).await;
         };
         let record_key = self.call_record_key(slot, identity);
         let request = ScriptRequest { mode: ScriptMode::Take, hits: keyed };
-        let call = ChargeOnceCall::new(request, head, record_key, self.ttl_of_record(identity.ttl));
+        let call =
+            ChargeOnceCall::new(request, head, record_key, self.call_record_ttl(identity.ttl));
         let pending_charges = self.deny_cache.register_unconfirmed_charges(&call.request.hits);
         let sent_at = self.clocks.local_now();
         let reply = self
@@ -68,9 +70,9 @@ impl RedisStoreInner {
         keyed: KeyedHits,
         head: CallRecordHeader,
         identity: &CallIdentity,
-    ) -> Result<OnceResult, StoreError> {
+    ) -> Result<ChargeOnceResult, StoreError> {
         let Some(first) = keyed.first() else {
-            return Ok(OnceResult::Decided(result_of_request_without_hits()));
+            return Ok(ChargeOnceResult::Decided(result_of_request_without_hits()));
         };
         let slot = self.topology.slot(&first.key);
         let record_key = self.call_record_key(slot, identity);
@@ -89,7 +91,7 @@ impl RedisStoreInner {
             }
         }
         // Runs to completion even if the caller is gone, so that the record agrees with the charges.
-        let (this, ttl) = (self.clone(), self.ttl_of_record(identity.ttl));
+        let (this, ttl) = (self.clone(), self.call_record_ttl(identity.ttl));
         let charge = async move {
             let result = this.charge_in_redis(keyed.clone()).await;
             let change = match &result {
@@ -107,14 +109,15 @@ impl RedisStoreInner {
                     "cannot record a call with an idempotency key; a repetition is charged again"
                 );
             }
-            result.map(OnceResult::Decided)
+            result.map(ChargeOnceResult::Decided)
         };
         let result = self.runtime.spawn(charge).await;
         result.unwrap_or_else(|error| Err(StoreError::TimedOut(error.to_string())))
     }
 
-    /// Applies a settlement, with one script call for each slot. The slot of the settlement's owner is first: its record
-    /// decides whether the settlement is applied. The record of each slot makes sure that its part is applied once.
+    /// Applies a settlement, with one script call for each slot. The slot of the settlement's owner is first: its
+    /// record decides whether the settlement is applied. The record of each slot makes sure that its part is applied
+    /// once.
     pub(super) async fn settle(
         self: &Arc<Self>,
         settlement: &CallSettlement,
@@ -126,9 +129,9 @@ impl RedisStoreInner {
         };
         let mut parts: BTreeMap<u16, SettleCall<'_>> = BTreeMap::new();
         let new_part = |slot| SettleCall {
-            record_key: self.keyspace.call_record_key(self.slot_of_record(slot), settlement.id),
+            record_key: self.keyspace.call_record_key(self.call_record_slot(slot), settlement.id),
             value_digest: settlement.value_digest,
-            record_ttl: self.ttl_of_record(settlement.ttl) + SETTLED_RECORD_MARGIN,
+            record_ttl: self.call_record_ttl(settlement.ttl) + SETTLED_RECORD_MARGIN,
             reverted: Vec::new(),
             added: ScriptRequest { mode: ScriptMode::Take, hits: KeyedHits::new() },
         };
@@ -184,17 +187,17 @@ impl RedisStoreInner {
 
     /// Returns the Redis key of the record that makes a call idempotent. `slot` is the slot of the call's other keys.
     fn call_record_key(&self, slot: u16, identity: &CallIdentity) -> String {
-        self.keyspace.call_record_key(self.slot_of_record(slot), identity.id)
+        self.keyspace.call_record_key(self.call_record_slot(slot), identity.id)
     }
 
     /// Returns the slot of the record of a call; `None` if the server is not a Cluster.
-    fn slot_of_record(&self, slot: u16) -> Option<u16> {
+    fn call_record_slot(&self, slot: u16) -> Option<u16> {
         matches!(self.topology, Topology::Cluster(_)).then_some(slot)
     }
 
     /// Returns the time to live of a record that is needed for `ttl`: longer by the expiry margin, and at least by a
     /// second, because clocks differ.
-    fn ttl_of_record(&self, ttl: Duration) -> Duration {
+    fn call_record_ttl(&self, ttl: Duration) -> Duration {
         ttl + Duration::from_secs(self.keyspace.expiry_margin_s.max(1).into())
     }
 }

@@ -39,7 +39,7 @@ impl RedisStoreInner {
         change: PermitChange,
     ) -> Result<bool, StoreError> {
         let deadline = self.new_request_deadline();
-        let margin_ms = self.keyspace.permit_margin_ms();
+        let margin_ms = self.keyspace.permit_expiry_margin_ms();
         let calls = slots.iter().map(|(slot, charges)| {
             self.run_permit_call(
                 *slot,

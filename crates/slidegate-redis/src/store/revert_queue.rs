@@ -1,4 +1,5 @@
-//! Releases the permits and reverts the charges of dropped guards in the background. A destructor cannot wait for Redis.
+//! Releases the permits and reverts the charges of dropped guards in the background. A destructor cannot wait for
+//! Redis.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +16,11 @@ use tokio::time::{Instant, sleep};
 use super::RedisStoreInner;
 
 /// Maximum number of returns in the queue. A return releases the permit, or reverts the charges, of a dropped guard.
-const MAX_QUEUED_RETURNS: usize = 10_000;
+const MAX_QUEUED_REVERTS: usize = 10_000;
 
 /// Maximum number of returns that are sent concurrently. A return to a failed node of a Cluster then does not delay
 /// returns to other nodes.
-const MAX_CONCURRENT_RETURNS: usize = 64;
+const MAX_CONCURRENT_REVERTS: usize = 64;
 
 /// Maximum time for which a failed return is attempted again, counted from its first attempt.
 const MAX_RETRY_TIME: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 30 });
@@ -34,14 +35,14 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// A bounded queue of units to return to Redis. Its task ends when the store is dropped. Units that are still queued
 /// then stay charged until their windows end, or their permits expire.
 pub(super) struct RevertQueue {
-    returns: Sender<UnitsToReturn>,
+    returns: Sender<QueuedRevert>,
     dropped: AtomicU64,
-    log: Arc<LostUnitsLog>,
+    log: Arc<FailedRevertLog>,
 }
 
 /// Units to return to Redis: the charges of a dropped guard.
 #[derive(Debug)]
-enum UnitsToReturn {
+enum QueuedRevert {
     /// The permit of a request in flight.
     Permit(Receipt),
     /// Charges that are not permits.
@@ -51,11 +52,11 @@ enum UnitsToReturn {
 impl RevertQueue {
     /// Creates an empty queue, and starts its task.
     pub(super) fn start(store: &Arc<RedisStoreInner>) -> Self {
-        let (returns, mut receiver) = channel(MAX_QUEUED_RETURNS);
-        let log = Arc::<LostUnitsLog>::default();
+        let (returns, mut receiver) = channel(MAX_QUEUED_REVERTS);
+        let log = Arc::<FailedRevertLog>::default();
         let (weak_store, task_log) = (Arc::downgrade(store), log.clone());
         let return_units =
-            async move || return_units_until_closed(&weak_store, &mut receiver, &task_log).await;
+            async move || run_revert_queue(&weak_store, &mut receiver, &task_log).await;
         store.runtime.spawn(restart_on_panic(return_units, || {
             tracing::error!("the task that returns units to Redis panicked; it runs again");
         }));
@@ -67,16 +68,16 @@ impl RevertQueue {
         let (permits, charges): (Vec<&Charge>, Vec<&Charge>) =
             receipt.charges().iter().partition(|charge| charge.limit.is_concurrent());
         if permits.is_empty() {
-            self.push_one(UnitsToReturn::Charges(receipt));
+            self.push_one(QueuedRevert::Charges(receipt));
         } else if charges.is_empty() {
-            self.push_one(UnitsToReturn::Permit(receipt));
+            self.push_one(QueuedRevert::Permit(receipt));
         } else {
-            self.push_one(UnitsToReturn::Permit(permits.into_iter().cloned().collect()));
-            self.push_one(UnitsToReturn::Charges(charges.into_iter().cloned().collect()));
+            self.push_one(QueuedRevert::Permit(permits.into_iter().cloned().collect()));
+            self.push_one(QueuedRevert::Charges(charges.into_iter().cloned().collect()));
         }
     }
 
-    fn push_one(&self, units: UnitsToReturn) {
+    fn push_one(&self, units: QueuedRevert) {
         if let Err(error) = self.returns.try_send(units) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             self.log.warn(&error.into_inner(), "too many others wait to be returned");
@@ -95,26 +96,30 @@ impl fmt::Debug for RevertQueue {
     }
 }
 
-async fn return_units_until_closed(
+async fn run_revert_queue(
     store: &Weak<RedisStoreInner>,
-    receiver: &mut Receiver<UnitsToReturn>,
-    log: &LostUnitsLog,
+    receiver: &mut Receiver<QueuedRevert>,
+    log: &FailedRevertLog,
 ) {
     poll_fn(|context| receiver.poll_recv(context))
-        .for_each_concurrent(MAX_CONCURRENT_RETURNS, |units| return_units(store, units, log))
+        .for_each_concurrent(MAX_CONCURRENT_REVERTS, |units| revert_with_retries(store, units, log))
         .await;
 }
 
 /// Returns units to Redis. Repeats a failed attempt, unless the repetition could return the units twice.
-async fn return_units(store: &Weak<RedisStoreInner>, units: UnitsToReturn, log: &LostUnitsLog) {
+async fn revert_with_retries(
+    store: &Weak<RedisStoreInner>,
+    units: QueuedRevert,
+    log: &FailedRevertLog,
+) {
     let (begin, mut delay) = (Instant::now(), FIRST_RETRY_DELAY);
     loop {
         let Some(store) = store.upgrade() else { return };
         let result = match &units {
-            UnitsToReturn::Permit(receipt) => {
+            QueuedRevert::Permit(receipt) => {
                 store.change_permit(receipt, PermitChange::Release).await.map(drop)
             }
-            UnitsToReturn::Charges(receipt) => store.adjust(receipt, Adjustment::Revert).await,
+            QueuedRevert::Charges(receipt) => store.adjust(receipt, Adjustment::Revert).await,
         };
         drop(store);
         let Err(error) = result else { return };
@@ -127,7 +132,7 @@ async fn return_units(store: &Weak<RedisStoreInner>, units: UnitsToReturn, log: 
     }
 }
 
-impl UnitsToReturn {
+impl QueuedRevert {
     /// Returns `true` if a further attempt after this error cannot return the units twice: because a permit has an id,
     /// or because the failed attempt has changed nothing.
     fn can_be_repeated_after(&self, error: &StoreError) -> bool {
@@ -137,7 +142,7 @@ impl UnitsToReturn {
 
 /// A log of units that stay charged, with at most one warning per [`WARNING_INTERVAL`] and kind.
 #[derive(Debug, Default)]
-struct LostUnitsLog {
+struct FailedRevertLog {
     permits: Mutex<WarningThrottle>,
     charges: Mutex<WarningThrottle>,
 }
@@ -148,11 +153,11 @@ struct WarningThrottle {
     unlogged: u64,
 }
 
-impl LostUnitsLog {
+impl FailedRevertLog {
     /// Logs units that stay charged. The field `unlogged` is the number of earlier cases since the last warning.
-    fn warn(&self, units: &UnitsToReturn, class: &str) {
+    fn warn(&self, units: &QueuedRevert, class: &str) {
         match units {
-            UnitsToReturn::Permit(_) => {
+            QueuedRevert::Permit(_) => {
                 if let Some(unlogged) = self.permits.lock().try_acquire() {
                     tracing::warn!(
                         unlogged,
@@ -161,7 +166,7 @@ impl LostUnitsLog {
                     );
                 }
             }
-            UnitsToReturn::Charges(_) => {
+            QueuedRevert::Charges(_) => {
                 if let Some(unlogged) = self.charges.lock().try_acquire() {
                     tracing::warn!(
                         unlogged,

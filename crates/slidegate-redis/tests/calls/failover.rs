@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use slidegate::store::{ChargeResult, OnceResult, SettleResult};
+use slidegate::store::{ChargeOnceResult, ChargeResult, SettleResult};
 use slidegate::{Store, StoreError};
 use slidegate_redis::{RedisSettings, RedisStore};
 use tokio::runtime::Handle;
@@ -32,7 +32,8 @@ async fn repeat_until_ok<T>(mut call: impl AsyncFnMut() -> Result<T, StoreError>
 async fn charge(store: &RedisStore, request: &TestRequest, call: u8, cost: u64) -> ChargeResult {
     let hits = request.hits(cost);
     match repeat_until_ok(async || store.charge_once_async(&hits, &identity(call)).await).await {
-        OnceResult::Decided(result) | OnceResult::Repeated { result: Some(result), .. } => result,
+        ChargeOnceResult::Decided(result)
+        | ChargeOnceResult::Repeated { result: Some(result), .. } => result,
         other => panic!("{other:?}"),
     }
 }

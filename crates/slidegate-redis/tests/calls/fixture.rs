@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use slidegate::store::{
-    Adjustment, CallId, CallIdentity, CallSettlement, ChargeResult, Hit, Key, OnceResult, Receipt,
-    Scope, Value,
+    Adjustment, CallId, CallIdentity, CallSettlement, ChargeOnceResult, ChargeResult, Hit, Key,
+    Receipt, Scope, Value,
 };
 use slidegate::{Algorithm, Limit, Store};
 use slidegate_redis::{RedisSettings, RedisStore};
@@ -77,9 +77,9 @@ pub fn settlement(call: u8, receipt: &Receipt, cost: u64) -> CallSettlement {
     }
 }
 
-pub fn decided(result: OnceResult) -> ChargeResult {
+pub fn decided(result: ChargeOnceResult) -> ChargeResult {
     match result {
-        OnceResult::Decided(result) => result,
+        ChargeOnceResult::Decided(result) => result,
         other => panic!("{other:?} is not decided now"),
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use slidegate::store::{
-    CallIdentity, CallSettlement, ChargeResult, Hit, Key, OnceResult, Scope, SettleResult, Value,
+    CallIdentity, CallSettlement, ChargeOnceResult, ChargeResult, Hit, Key, Scope, SettleResult,
+    Value,
 };
 use slidegate::{Algorithm, Limit, ManualClock, MemoryStore, Quota, Store, StoreError};
 use slidegate_redis::{RedisSettings, RedisStore};
@@ -25,15 +26,17 @@ async fn assert_calls_are_applied_once(address: &str, clients: usize) {
     assert_eq!(request.used(&first).await, [10; 6]);
     for store in [&first, &second] {
         match store.charge_once_async(&hits, &identity(1)).await.unwrap() {
-            OnceResult::Repeated { result: Some(repeated), .. } => assert_eq!(repeated, result),
+            ChargeOnceResult::Repeated { result: Some(repeated), .. } => {
+                assert_eq!(repeated, result)
+            }
             other => panic!("{other:?} is not a repetition"),
         }
         let other = CallIdentity { request_digest: 8, ..identity(1) };
         let other = store.charge_once_async(&hits, &other).await.unwrap();
-        assert_eq!(other, OnceResult::OtherRequest);
+        assert_eq!(other, ChargeOnceResult::OtherRequest);
         let other_hits = request.hits(11);
         let changed = store.charge_once_async(&other_hits, &identity(1)).await.unwrap();
-        assert!(matches!(changed, OnceResult::Repeated { result: None, .. }), "{changed:?}");
+        assert!(matches!(changed, ChargeOnceResult::Repeated { result: None, .. }), "{changed:?}");
     }
     assert_eq!(request.used(&second).await, [10; 6]);
 
@@ -45,7 +48,7 @@ async fn assert_calls_are_applied_once(address: &str, clients: usize) {
         assert_eq!(request.used(&first).await, [4; 6]);
     }
     let again = first.charge_once_async(&hits, &identity(1)).await.unwrap();
-    assert!(matches!(again, OnceResult::Repeated { .. }), "{again:?}");
+    assert!(matches!(again, ChargeOnceResult::Repeated { .. }), "{again:?}");
 
     // A reservation without an idempotency key: its record is created by the settlement.
     let reserved = first.charge_async(&hits).await.unwrap();
@@ -83,12 +86,13 @@ async fn assert_concurrent_calls_are_applied_once(address: &str, clients: usize)
     let hits = request.hits(10);
     let identity = identity(1);
     let calls = (0..30).map(|nth| stores[nth % 3].charge_once_async(&hits, &identity));
-    let results: Vec<OnceResult> = join_all(calls).await.into_iter().map(Result::unwrap).collect();
+    let results: Vec<ChargeOnceResult> =
+        join_all(calls).await.into_iter().map(Result::unwrap).collect();
     let decided: Vec<&ChargeResult> = results
         .iter()
         .filter_map(|result| match result {
-            OnceResult::Decided(result) => Some(result),
-            OnceResult::Repeated { .. } => None,
+            ChargeOnceResult::Decided(result) => Some(result),
+            ChargeOnceResult::Repeated { .. } => None,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -131,7 +135,8 @@ async fn calls_with_lost_replies_are_applied_once() {
         let result = loop {
             match store.charge_once_async(&hits, &identity(call)).await {
                 Ok(
-                    OnceResult::Decided(result) | OnceResult::Repeated { result: Some(result), .. },
+                    ChargeOnceResult::Decided(result)
+                    | ChargeOnceResult::Repeated { result: Some(result), .. },
                 ) => {
                     break result;
                 }
@@ -179,7 +184,7 @@ async fn calls_to_paused_redis_are_applied_once() {
     poll_until("the late call is charged", LONG, async || request.used(&direct).await == [10; 6])
         .await;
     let repeated = direct.charge_once_async(&hits, &identity(1)).await.unwrap();
-    let OnceResult::Repeated { result: Some(result), .. } = repeated else {
+    let ChargeOnceResult::Repeated { result: Some(result), .. } = repeated else {
         panic!("{repeated:?} is not a repetition")
     };
     assert_eq!(request.used(&direct).await, [10; 6]);
@@ -198,8 +203,9 @@ async fn calls_to_paused_redis_are_applied_once() {
     assert_eq!(request.used(&direct).await, [3; 6]);
 }
 
-/// Charges one of two limits of a rule at a time, and settles the calls later, in any order, in Redis and in memory. All
-/// outcomes must be the same. Most settlements revert the newest charge of a key, for which Redis has a shorter path.
+/// Charges one of two limits of a rule at a time, and settles the calls later, in any order, in Redis and in memory.
+/// All outcomes must be the same. Most settlements revert the newest charge of a key, for which Redis has a shorter
+/// path.
 async fn assert_settlements_equal_memory(redis: &Redis, algorithm: Algorithm, seed: u64) {
     let clock = ManualClock::default();
     let settings = RedisSettings {
@@ -318,7 +324,7 @@ async fn record_expires_in_time_after_redis_clock_steps_back() {
     let step_back = || redis.command(&["PEXPIRE", &record, &(ttl_ms + 3_600_000).to_string()]);
     step_back();
     let repeated = store.charge_once_async(&hits, &identity(1)).await.unwrap();
-    assert!(matches!(repeated, OnceResult::Repeated { .. }), "{repeated:?}");
+    assert!(matches!(repeated, ChargeOnceResult::Repeated { .. }), "{repeated:?}");
     let margin_ms = settings().expiry_margin.as_millis() as i64;
     let left_ms = redis.ttl_ms(&record);
     assert!(left_ms <= ttl_ms + margin_ms, "{left_ms} ms are left");

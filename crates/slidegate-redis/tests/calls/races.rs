@@ -4,7 +4,7 @@ use std::env;
 use std::process::{Child, Command};
 
 use slidegate::clock::{Clock, WallClock};
-use slidegate::store::{OnceResult, SettleResult};
+use slidegate::store::{ChargeOnceResult, SettleResult};
 use slidegate::{Store, Timestamp};
 use slidegate_redis::RedisStore;
 
@@ -56,9 +56,8 @@ async fn apply_calls_in_racing_process() {
     wait_until("all processes are ready", || increment(READY_KEY, 0) >= PROCESS_COUNT);
     for call in 1..=CALLS {
         let result = match store.charge_once_async(&hits, &identity(call)).await.unwrap() {
-            OnceResult::Decided(result) | OnceResult::Repeated { result: Some(result), .. } => {
-                result
-            }
+            ChargeOnceResult::Decided(result)
+            | ChargeOnceResult::Repeated { result: Some(result), .. } => result,
             other => panic!("{other:?}"),
         };
         assert!(result.allowed);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use slidegate::store::{
-    Adjustment, CallId, CallIdentity, CallSettlement, Hit, Key, OnceResult, PermitChange, Receipt,
-    Scope, SettleResult, Value,
+    Adjustment, CallId, CallIdentity, CallSettlement, ChargeOnceResult, Hit, Key, PermitChange,
+    Receipt, Scope, SettleResult, Value,
 };
 use slidegate::{Descriptor, Gate, Limit, Policy, Request, Store, StoreError};
 use slidegate_redis::{RedisSettings, RedisStore};
@@ -33,8 +33,8 @@ fn settlement(id: CallId, receipt: &Receipt, cost: u64) -> CallSettlement {
     }
 }
 
-/// Loses the replies of the next calls and then closes the connections, while `call` is in flight. Redis has then carried
-/// out the call, and the caller does not know.
+/// Loses the replies of the next calls and then closes the connections, while `call` is in flight. Redis has then
+/// carried out the call, and the caller does not know.
 async fn lose_reply<T>(proxy: &Proxy, call: impl Future<Output = T>) -> T {
     let lost_before = proxy.corrupted();
     proxy.set_fault(ReplyFault::Drop);
@@ -53,7 +53,7 @@ async fn call_with_id_survives_lost_reply_once() {
     let counter = Counter::open(&proxy.address(), LONG);
     let hits = [counter.hit()];
     // Redis knows the scripts afterwards: the reply that a script is unknown is not lost below.
-    let OnceResult::Decided(result) =
+    let ChargeOnceResult::Decided(result) =
         counter.store.charge_once_async(&hits, &identity(0)).await.unwrap()
     else {
         panic!("this is the first call")
@@ -62,7 +62,7 @@ async fn call_with_id_survives_lost_reply_once() {
     for nth in 1..=repetitions(10) {
         let identity = identity(nth);
         let once = lose_reply(&proxy, counter.store.charge_once_async(&hits, &identity)).await;
-        let OnceResult::Repeated { result: Some(result), .. } = once.unwrap() else {
+        let ChargeOnceResult::Repeated { result: Some(result), .. } = once.unwrap() else {
             panic!("the reply to the first attempt was not lost");
         };
         let settlement = settlement(identity.id, &result.receipt, 3);

@@ -231,7 +231,11 @@ async fn failed_batch_reports_possible_charges() {
     let text = error.to_string();
     assert!(text.contains("(foreign)") && !text.contains(&key), "{text}");
     let error = counter.store.charge_many_async(&[&[bad]]).await.unwrap_err();
-    assert_eq!((error.class(), error.foreign_keys()), ("wrongtype", Some(&*key)), "{error}");
+    assert_eq!(
+        (error.class(), error.keys_with_foreign_values()),
+        ("wrongtype", Some(&*key)),
+        "{error}"
+    );
     assert_eq!(counter.charged_units().await, 1);
     assert!(
         counter

@@ -41,7 +41,7 @@ fn routes_for_all_sub_keys() -> Vec<String> {
 
 /// Returns the sub-key that a policy chooses for a route.
 fn sub_key_of_route(policy: &Policy, route: &str) -> u16 {
-    policy.apply(&new_request("acme", route)).hits().next().unwrap().key.part().unwrap()
+    policy.apply(&new_request("acme", route)).hits().next().unwrap().key.sub_key_index().unwrap()
 }
 
 /// Returns one route for each sub-key.

@@ -12,7 +12,7 @@ const MAX_LISTED_NAMES: usize = 50;
 
 /// The environment variables of the reference server, sorted, as of 2026. Without `HOST`, which shells set.
 #[rustfmt::skip]
-const REFERENCE_VARIABLES: [&str; 113] = [
+const ENVOY_RATELIMIT_ENV_VARS: [&str; 113] = [
     "BACKEND_TYPE", "CACHE_KEY_PREFIX", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
     "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "CONFIG_GRPC_XDS_NODE_ID",
     "CONFIG_GRPC_XDS_NODE_METADATA", "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
@@ -55,7 +55,7 @@ const REFERENCE_VARIABLES: [&str; 113] = [
 pub fn warn_about_ignored_input(source: &PolicySource) {
     let PolicySource::RatelimitConfig { path, .. } = source else { return };
     let variables: Vec<&str> =
-        REFERENCE_VARIABLES.into_iter().filter(|name| is_switched_on(name)).collect();
+        ENVOY_RATELIMIT_ENV_VARS.into_iter().filter(|name| env_var_has_effect(name)).collect();
     if !variables.is_empty() {
         warn!(
             variables = list_names(&variables),
@@ -78,7 +78,7 @@ pub fn warn_about_ignored_input(source: &PolicySource) {
 
 /// Returns whether a variable has a value that would change the reference server. An empty value has no effect there,
 /// and `false` only switches off features that slidegate does not have.
-fn is_switched_on(name: &str) -> bool {
+fn env_var_has_effect(name: &str) -> bool {
     env::var_os(name).is_some_and(|value| !value.is_empty() && value != "false")
 }
 

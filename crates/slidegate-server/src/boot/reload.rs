@@ -10,7 +10,7 @@ use std::{io, mem};
 use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
 
-use crate::bounds::FILE_READ_INTERVAL;
+use crate::bounds::RELOADABLE_FILE_POLL_INTERVAL;
 use crate::decide::Service;
 use crate::policy::SourceTexts;
 use crate::policy::diff;
@@ -92,7 +92,7 @@ impl PolicyReloader {
             self.record_failed_reload(&["the reload panicked; see the log".to_owned()]);
         }
         loop {
-            match self.hangups.recv_timeout(FILE_READ_INTERVAL) {
+            match self.hangups.recv_timeout(RELOADABLE_FILE_POLL_INTERVAL) {
                 // Discards the previous read: only equal reads that are a full interval apart show that a file is
                 // complete.
                 Ok(()) => (self.is_reload_requested, self.previous_read) = (true, None),

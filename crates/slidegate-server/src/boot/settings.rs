@@ -17,7 +17,7 @@ use slidegate_tower::TrustedProxies;
 use crate::boot::listen::{GrpcAddress, ListenAddress};
 use crate::bounds::{ClientBounds, StoreBounds};
 use crate::policy::file::PolicyFile;
-use crate::policy::{LimitCheck, accept_any_limit};
+use crate::policy::{LimitSupportCheck, accept_any_limit};
 use crate::telemetry::Redactor;
 use crate::telemetry::log::LogSettings;
 use crate::telemetry::trace_settings::TraceSettings;
@@ -143,7 +143,7 @@ impl StoreSettings {
     }
 
     /// Returns a function that checks whether the store supports a limit.
-    pub fn limit_support_check(&self) -> LimitCheck {
+    pub fn limit_support_check(&self) -> LimitSupportCheck {
         match self {
             Self::Memory | Self::Redis { .. } => accept_any_limit,
             Self::Cluster(_) => slidegate_cluster::supports,

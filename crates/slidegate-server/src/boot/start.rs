@@ -12,7 +12,7 @@ use super::settings::{RedisClock, ServiceSettings, StoreSettings};
 use crate::bounds::StoreBounds;
 use crate::connections::bodies::BodyBudget;
 use crate::decide::health::Health;
-use crate::decide::names::NameChecks;
+use crate::decide::names::RequestNameChecks;
 use crate::decide::store::ServerStore;
 use crate::decide::{Service, ServiceOptions};
 use crate::reservations::token::{TokenSealer, derive_cluster_token_key};
@@ -64,7 +64,7 @@ pub async fn start_service(
         settings.has_admin_listener.then(|| Metrics::new(kind, log, bounds.max_permit_bytes()));
     let traces = settings.traces.map(DecisionTracer::start).transpose()?;
     let store_traces = traces.as_ref().map(|traces| traces.store_tracer(kind));
-    let store_metrics = metrics.as_ref().map(|metrics| metrics.store().clone());
+    let store_metrics = metrics.as_ref().map(|metrics| metrics.store_metrics().clone());
     let recorder = StoreRecorder::new(store_metrics, store_traces, settings.redact.clone());
     let store = open_store(settings.store, bounds, recorder).await?;
     let policy =
@@ -80,7 +80,8 @@ pub async fn start_service(
         .with_wait_options(settings.wait_options);
     let health = Health::new(settings.ready_needs_store);
     let denials = DenialLog::new(settings.max_denial_logs_per_second, settings.redact.clone());
-    let name_checks = NameChecks::new(settings.rejects_unused_names, settings.redact.clone());
+    let name_checks =
+        RequestNameChecks::new(settings.rejects_unused_names, settings.redact.clone());
     let telemetry = Telemetry::new(settings.redact.clone());
     let telemetry = telemetry.with_denial_log_and_traces(denials, traces);
     let telemetry = match metrics {

@@ -89,7 +89,7 @@ impl FromStr for CostArg {
 
 impl ExplainArgs {
     /// Checks that the command line or the environment names a policy or a server.
-    pub fn check_source(&self) -> Result<(), clap::Error> {
+    pub fn require_policy_or_server(&self) -> Result<(), clap::Error> {
         if self.server.is_some() || self.policy_source.has_source() {
             return Ok(());
         }

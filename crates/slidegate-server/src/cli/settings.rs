@@ -59,7 +59,7 @@ const REDIS_KEY_FLAG: &str = "--redis-key-file (SLIDEGATE_REDIS_KEY_FILE)";
 
 /// The maximum difference between the clocks of instances that use `--redis-clock client`. Keys in Redis are kept
 /// longer by this duration.
-const MAX_CLIENT_CLOCK_SKEW: Duration = Duration::from_secs(10);
+const MAX_INSTANCE_CLOCK_SKEW: Duration = Duration::from_secs(10);
 
 /// Interprets the arguments, and reads the files that the arguments name.
 pub fn from_args(args: ServeArgs) -> Result<Settings, SettingsError> {
@@ -196,7 +196,7 @@ fn store_settings(
     let settings = match args.redis_clock {
         RedisClock::Server => settings,
         RedisClock::Client => {
-            slidegate_redis::RedisSettings { expiry_margin: MAX_CLIENT_CLOCK_SKEW, ..settings }
+            slidegate_redis::RedisSettings { expiry_margin: MAX_INSTANCE_CLOCK_SKEW, ..settings }
         }
     };
     let address = Box::new(args.store.0.parse()?);

@@ -54,20 +54,20 @@ enum TopError {
 /// The response of a server to `/v1/top?rule=RULE`.
 #[derive(Deserialize)]
 struct ServerReport {
-    rules: Vec<RuleOfServer>,
+    rules: Vec<ServerRuleReport>,
 }
 
 #[derive(Deserialize)]
-struct RuleOfServer {
+struct ServerRuleReport {
     domain: String,
     since_seconds: u64,
     total: u64,
     max_unlisted: u64,
-    observed: Vec<ServerKey>,
+    observed: Vec<ServerTopKey>,
 }
 
 #[derive(Deserialize)]
-struct ServerKey {
+struct ServerTopKey {
     key: BTreeMap<String, String>,
     count: u64,
     max_overcount: u64,
@@ -116,7 +116,7 @@ pub fn run(args: &TopArgs) -> Result<String, Box<dyn Error>> {
         });
         reports.push(fetched.map_err(|cause| TopError::Server { url, cause })?);
     }
-    let rules = merge(&args.rule, reports, args.keys.get());
+    let rules = merge_reports(&args.rule, reports, args.keys.get());
     if rules.is_empty() {
         return Err(TopError::NothingObserved(args.rule.clone()).into());
     }
@@ -127,8 +127,8 @@ pub fn run(args: &TopArgs) -> Result<String, Box<dyn Error>> {
 }
 
 /// Sums the reports of all servers, and keeps the `max_keys` keys with the most requests of each domain.
-fn merge(rule: &str, reports: Vec<ServerReport>, max_keys: usize) -> Vec<MergedRule> {
-    let mut domains: BTreeMap<String, Vec<RuleOfServer>> = BTreeMap::new();
+fn merge_reports(rule: &str, reports: Vec<ServerReport>, max_keys: usize) -> Vec<MergedRule> {
+    let mut domains: BTreeMap<String, Vec<ServerRuleReport>> = BTreeMap::new();
     for report in reports.into_iter().flat_map(|report| report.rules) {
         domains.entry(report.domain.clone()).or_default().push(report);
     }
@@ -155,12 +155,12 @@ fn merge(rule: &str, reports: Vec<ServerReport>, max_keys: usize) -> Vec<MergedR
     merged.collect()
 }
 
-/// Sums the counts of each key. A server that does not list a key may have counted it up to `max_unlisted` times; the sum
-/// of these bounds over all servers is `all_unlisted`.
-fn merge_keys(servers: Vec<RuleOfServer>, all_unlisted: u64) -> Vec<MergedKey> {
+/// Sums the counts of each key. A server that does not list a key may have counted it up to `max_unlisted` times; the
+/// sum of these bounds over all servers is `all_unlisted`.
+fn merge_keys(servers: Vec<ServerRuleReport>, all_unlisted: u64) -> Vec<MergedKey> {
     let mut keys: BTreeMap<BTreeMap<String, String>, (u64, u64)> = BTreeMap::new();
     for server in servers {
-        for ServerKey { key, count, max_overcount } in server.observed {
+        for ServerTopKey { key, count, max_overcount } in server.observed {
             // A key starts with the bounds of all servers. The count of a server that lists the key replaces the bound
             // of this server, so the bounds of the other servers remain.
             let (sum, min) = keys.entry(key).or_insert((all_unlisted, 0));
@@ -228,10 +228,10 @@ mod tests {
     #[test]
     fn counts_of_servers_are_summed() {
         let reports = || vec![report(0, &[("a", 3), ("b", 1)]), report(0, &[("b", 4)])];
-        let merged = merge("r", reports(), 9);
+        let merged = merge_reports("r", reports(), 9);
         assert_eq!(counts(&merged), [("b", 5, 0), ("a", 3, 0)]);
         assert_eq!((merged[0].servers, merged[0].total, merged[0].keys), (2, 20, 2));
-        let first = merge("r", reports(), 1);
+        let first = merge_reports("r", reports(), 1);
         assert_eq!((counts(&first), first[0].max_unlisted), (vec![("b", 5, 0)], 3));
         assert!(
             first[0].to_string().ends_with("        5  tenant=b\n(1 more keys: raise --keys.)\n")
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn key_that_server_does_not_list_has_its_bound() {
-        let merged = merge("r", vec![report(2, &[("a", 7)]), report(0, &[("b", 4)])], 9);
+        let merged = merge_reports("r", vec![report(2, &[("a", 7)]), report(0, &[("b", 4)])], 9);
         assert_eq!(counts(&merged), [("a", 7, 0), ("b", 6, 2)]);
     }
 }

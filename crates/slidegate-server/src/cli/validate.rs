@@ -56,7 +56,7 @@ pub fn run(
                     writeln!(warnings, "{}:{warning}", path.display())?;
                 }
             }
-            Err(error) if ratelimit_config::is_reference_file(path) => {
+            Err(error) if ratelimit_config::is_envoy_ratelimit_file(path) => {
                 let path = path.display();
                 errors.push(format!(
                     "{error}\n{path}: this looks like a file of the reference server; `slidegate convert {path}` prints the equivalent policy"

@@ -29,8 +29,8 @@ pub const MIN_BODY_BUDGET: usize = 8 * MAX_BODY_BYTES;
 /// the space from others.
 const MAX_BODY_RECEIVE_TIME: Duration = Duration::from_secs(10);
 
-/// Maximum number of bytes that are read from a body larger than [`MAX_BODY_BYTES`]. Most clients read the response only
-/// after they have sent the whole body, and can then reuse the connection.
+/// Maximum number of bytes that are read from a body larger than [`MAX_BODY_BYTES`]. Most clients read the response
+/// only after they have sent the whole body, and can then reuse the connection.
 const MAX_BYTES_READ_FROM_OVERSIZED_BODY: usize = 2 * MAX_BODY_BYTES;
 
 /// The budget of bytes for the bodies of all connections. Clones share it.
@@ -177,7 +177,7 @@ impl ConnectionBodyBudget {
         }
         if partial.space_bytes == 0 && !part.is_empty() {
             let length = whole_length.or_else(|| stated_length(&part)).unwrap_or(MAX_BODY_BYTES);
-            self.occupy(length.clamp(part.len(), MAX_BODY_BYTES), partial).await;
+            self.acquire_space(length.clamp(part.len(), MAX_BODY_BYTES), partial).await;
         }
         if partial.received_bytes > partial.space_bytes {
             return Err(BodyError::Overlong(partial.space_bytes));
@@ -189,7 +189,7 @@ impl ConnectionBodyBudget {
     }
 
     /// Waits until there is space for a whole body, and occupies it.
-    async fn occupy(&self, bytes: usize, partial: &mut PartialBody) {
+    async fn acquire_space(&self, bytes: usize, partial: &mut PartialBody) {
         partial.space_bytes = bytes;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         if let Ok(own) = self.own.clone().try_acquire_many_owned(bytes) {
@@ -205,7 +205,7 @@ impl ConnectionBodyBudget {
 }
 
 /// Returns `None`, for protocols whose bodies do not begin with their length.
-pub fn no_stated_length(_: &[u8]) -> Option<usize> {
+pub fn no_length_prefix(_: &[u8]) -> Option<usize> {
     None
 }
 
@@ -285,7 +285,7 @@ mod tests {
         for connection in &connections {
             let (parts, body) = body();
             parts.send(part()).unwrap();
-            let mut read = Box::pin(connection.read(body, no_stated_length));
+            let mut read = Box::pin(connection.read(body, no_length_prefix));
             let started = tokio::time::timeout(Duration::from_millis(1), read.as_mut()).await;
             assert!(started.is_err());
             incomplete.push((parts, read));
@@ -333,7 +333,7 @@ mod tests {
         parts.send(part()).unwrap();
         let started = Instant::now();
         assert!(matches!(
-            connection.read(body, no_stated_length).await,
+            connection.read(body, no_length_prefix).await,
             Err(BodyError::Slow { .. })
         ));
         assert_eq!((started.elapsed(), budget.used_bytes()), (MAX_BODY_RECEIVE_TIME, 0));
@@ -347,7 +347,7 @@ mod tests {
             let (parts, body) = body();
             (0..count).for_each(|_| parts.send(part()).unwrap());
             drop(parts);
-            let error = connection.read(body, no_stated_length).await.unwrap_err();
+            let error = connection.read(body, no_length_prefix).await.unwrap_err();
             assert!(
                 matches!(error, BodyError::TooLarge { is_read: actual } if actual == is_read),
                 "{error}"

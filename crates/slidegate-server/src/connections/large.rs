@@ -16,7 +16,7 @@ const MAX_CONCURRENT_LARGE_CALLS: usize = 4;
 
 /// The thread that handles large calls. Clones share it.
 #[derive(Clone)]
-pub struct LargeCalls {
+pub struct LargeCallThread {
     thread: Arc<RuntimeThread>,
     turns: Arc<Semaphore>,
 }
@@ -26,7 +26,7 @@ pub struct LargeCalls {
 #[error("the call failed; the log of the server has the reason")]
 pub struct LargeCallPanic;
 
-impl LargeCalls {
+impl LargeCallThread {
     /// Starts the thread, which runs until the process ends.
     pub fn start(tasks: &BackgroundTasks) -> io::Result<Self> {
         let thread = Arc::new(RuntimeThread::start_thread("large calls", tasks)?);
@@ -55,8 +55,8 @@ mod tests {
 
     use super::*;
 
-    fn large_calls() -> LargeCalls {
-        LargeCalls::start(&BackgroundTasks::default()).unwrap()
+    fn large_calls() -> LargeCallThread {
+        LargeCallThread::start(&BackgroundTasks::default()).unwrap()
     }
 
     #[tokio::test]

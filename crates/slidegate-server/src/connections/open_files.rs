@@ -18,7 +18,7 @@ const MIN_OPEN_FILES: u64 = 32;
 /// The numbers of listeners and connections of the server. They determine the number of open files, because each
 /// connection is one open file.
 #[derive(Clone, Copy, Debug)]
-pub struct ConnectionSources {
+pub struct OpenFileDemand {
     /// Number of client listeners, such as HTTP and gRPC. The maximum number of connections in [`ClientBounds`] applies
     /// to each of them.
     pub client_listeners: u64,
@@ -26,14 +26,14 @@ pub struct ConnectionSources {
     pub max_other_connections: u64,
 }
 
-impl ConnectionSources {
+impl OpenFileDemand {
     /// Raises the open file limit of the process to the number of files that all connections need. If the system allows
     /// fewer files, returns `bounds` with fewer connections. Otherwise client connections could use all files, and the
     /// admin listener could not accept a health probe.
     ///
     /// Logs a warning that the system permits fewer open files, but only if the user set the maximum number of
     /// connections. The default maximum is only a bound that few servers reach.
-    pub fn within_open_files(
+    pub fn fit_bounds_to_open_files(
         self,
         bounds: ClientBounds,
         is_max_connections_given: bool,
@@ -99,15 +99,15 @@ impl fmt::Display for ListenerCount {
 mod tests {
     use super::*;
 
-    const HTTP_GRPC_AND_ADMIN_LISTENERS: ConnectionSources =
-        ConnectionSources { client_listeners: 2, max_other_connections: 64 };
+    const HTTP_GRPC_AND_ADMIN_LISTENERS: OpenFileDemand =
+        OpenFileDemand { client_listeners: 2, max_other_connections: 64 };
 
     #[test]
     fn required_open_files_include_connections_of_every_listener() {
         let connections = NonZeroUsize::new(10_000).unwrap();
         assert_eq!(HTTP_GRPC_AND_ADMIN_LISTENERS.required_open_files(connections), 20_128);
         assert_eq!(
-            ConnectionSources { client_listeners: 1, max_other_connections: 0 }
+            OpenFileDemand { client_listeners: 1, max_other_connections: 0 }
                 .required_open_files(connections),
             10_064
         );

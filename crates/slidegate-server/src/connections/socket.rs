@@ -8,7 +8,8 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
 /// The address that is used for every client of a UNIX socket, since such a client is on this machine.
-const UNIX_CLIENT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const UNIX_CLIENT_ADDRESS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A listening socket.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl ListenSocket {
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Either::Right(stream), UNIX_CLIENT))
+                Ok((Either::Right(stream), UNIX_CLIENT_ADDRESS))
             }
         }
     }

@@ -38,7 +38,7 @@ impl CallError {
 }
 
 /// Returns an error if a call was not decided, because its idempotency key cannot be used.
-pub fn reject_unusable_key(decision: &Decision<'_>) -> Result<(), CallError> {
+pub fn reject_unusable_idempotency_key(decision: &Decision<'_>) -> Result<(), CallError> {
     let (kind, detail) = match decision.reason() {
         Some(Reason::IdempotencyKeyReused) => (
             CallErrorKind::Unprocessable,

@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::background::BackgroundTasks;
 use crate::decide::store::ServerStore;
 
-/// The state of the server from which its readiness is derived: whether the server is stopping, its background tasks, and
-/// the error in the policy file. Readiness also depends on the store, whose state is not included.
+/// The state of the server from which its readiness is derived: whether the server is stopping, its background tasks,
+/// and the error in the policy file. Readiness also depends on the store, whose state is not included.
 #[derive(Debug, Default)]
 pub struct Health {
     is_draining: AtomicBool,
@@ -66,7 +66,7 @@ impl Health {
     /// Marks the server as not ready, because it is about to stop.
     pub fn drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
-        self.background_tasks.expect_shutdown();
+        self.background_tasks.mark_shutting_down();
     }
 
     /// Returns `true` if the server is about to stop.
@@ -90,7 +90,7 @@ impl Health {
         let draining = self.is_draining();
         let problem = store.unavailable_reason().map(|error| error.to_string());
         let reachable = problem.is_none();
-        let mut ended_tasks = self.background_tasks.ended();
+        let mut ended_tasks = self.background_tasks.ended_tasks();
         ended_tasks.extend(store.ended_task());
         Readiness {
             ready: !draining && ended_tasks.is_empty() && (reachable || !self.needs_store),

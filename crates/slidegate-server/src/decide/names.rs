@@ -1,5 +1,5 @@
-//! Requests with names that no rule uses: costs are rejected, attributes are logged or, with `--strict`, rejected. Requests
-//! with too many limits are rejected too.
+//! Requests with names that no rule uses: costs are rejected, attributes are logged or, with `--strict`, rejected.
+//! Requests with too many limits are rejected too.
 //!
 //! A misspelt name would otherwise mean that a request is not limited.
 
@@ -12,7 +12,7 @@ use slidegate::{ActualCosts, Decision, Policy, Request};
 use tracing::warn;
 
 use super::error::{CallError, CallErrorKind};
-use super::{Call, NameSource, Service};
+use super::{AttributeNameSource, Call, Service};
 use crate::bounds::{MAX_DESCRIPTORS_OF_SMALL_REQUEST, MAX_LIMITS_PER_REQUEST};
 use crate::client_text::excerpt;
 use crate::telemetry::{LogThrottle, Redactor};
@@ -24,7 +24,7 @@ const MAX_LISTED_NAMES: usize = 16;
 const MAX_EXAMINED_PER_SECOND: u16 = 10;
 
 /// The checks of names in requests, with the throttles of their log.
-pub struct NameChecks {
+pub struct RequestNameChecks {
     /// Whether a request is rejected if no rule applies to it and no rule uses its attributes.
     is_strict: bool,
     redactor: Redactor,
@@ -34,7 +34,7 @@ pub struct NameChecks {
     attribute_log: LogThrottle,
 }
 
-impl NameChecks {
+impl RequestNameChecks {
     /// Creates the checks. `is_strict` is whether requests with unused attributes are rejected. `redactor` decides how
     /// their names are logged.
     pub fn new(is_strict: bool, redactor: Redactor) -> Self {
@@ -51,18 +51,18 @@ impl NameChecks {
 }
 
 impl Service {
-    /// Returns an error if a request has a cost that no rule of its domain charges, or too many limits. The error is also
-    /// logged once a minute, because many callers allow a request if its check fails.
+    /// Returns an error if a request has a cost that no rule of its domain charges, or too many limits. The error is
+    /// also logged once a minute, because many callers allow a request if its check fails.
     pub fn check_request(&self, policy: &Policy, request: &Request<'_>) -> Result<(), CallError> {
         check_costs(policy, request)
-            .and_then(|()| check_hits(policy, request))
+            .and_then(|()| check_limit_count(policy, request))
             .inspect_err(|error| self.log_rejected_request(error))
     }
 
     /// Logs a request that was rejected because of a cost that no rule charges, or of too many limits, at most once a
     /// minute.
     pub(crate) fn log_rejected_request(&self, error: &CallError) {
-        let NameChecks { rejection_log, clock, .. } = &self.name_checks;
+        let RequestNameChecks { rejection_log, clock, .. } = &self.name_checks;
         if let Some(unlogged) = rejection_log.try_acquire(clock.now()) {
             let problem = error.to_string();
             warn!(
@@ -72,8 +72,8 @@ impl Service {
         }
     }
 
-    /// Checks the attributes of a call if no limit applies to it: it may have misspelt names. If the reason is a name that
-    /// no rule uses, logs the names once a minute.
+    /// Checks the attributes of a call if no limit applies to it: it may have misspelt names. If the reason is a name
+    /// that no rule uses, logs the names once a minute.
     ///
     /// # Errors
     /// With `--strict`, if no rule applies to the call because of such a name.
@@ -89,13 +89,13 @@ impl Service {
         }
         let Call { request, name_source: source, .. } = call;
         let checks = &self.name_checks;
-        let rejects = checks.is_strict && *source == NameSource::Caller;
+        let rejects = checks.is_strict && *source == AttributeNameSource::Caller;
         // Examinations are throttled, because each one compares a request with all rules of its domain.
         if !rejects && checks.examinations.try_acquire(checks.clock.now()).is_none() {
             return Ok(());
         }
         match source {
-            NameSource::ForwardAuth => {
+            AttributeNameSource::ForwardAuth => {
                 if policy.domain_names(request.domain()).is_some()
                     && !has_rule_for_forward_auth(policy, request.domain())
                 {
@@ -103,7 +103,7 @@ impl Service {
                 }
                 Ok(())
             }
-            NameSource::Caller => match policy.unused_attributes(request) {
+            AttributeNameSource::Caller => match policy.unused_attributes(request) {
                 None => Ok(()),
                 Some(unused) if rejects => {
                     Err(unused_attributes_error(policy, request.domain(), &unused))
@@ -118,7 +118,7 @@ impl Service {
 
     /// Logs a call of the rate limit service without descriptors, which no rule can apply to, at most once a minute.
     pub fn log_request_without_descriptors(&self) {
-        let NameChecks { attribute_log, clock, .. } = &self.name_checks;
+        let RequestNameChecks { attribute_log, clock, .. } = &self.name_checks;
         if let Some(unlogged) = attribute_log.try_acquire(clock.now()) {
             warn!(
                 unlogged,
@@ -128,7 +128,7 @@ impl Service {
     }
 
     fn log_unused_attributes(&self, policy: &Policy, domain: &str, unused: &[&str]) {
-        let NameChecks { attribute_log, clock, redactor, .. } = &self.name_checks;
+        let RequestNameChecks { attribute_log, clock, redactor, .. } = &self.name_checks;
         let Some(unlogged) = attribute_log.try_acquire(clock.now()) else { return };
         let used = names_that_rules_use(policy, domain);
         // With --redact-keys, names are hashed too, because a caller may have sent a value in place of a name.
@@ -147,7 +147,7 @@ impl Service {
     }
 
     fn log_domain_without_rule_for_forward_auth(&self, policy: &Policy, domain: &str) {
-        let NameChecks { attribute_log, clock, .. } = &self.name_checks;
+        let RequestNameChecks { attribute_log, clock, .. } = &self.name_checks;
         let Some(unlogged) = attribute_log.try_acquire(clock.now()) else { return };
         warn!(
             domain,
@@ -196,7 +196,7 @@ pub fn check_costs(policy: &Policy, request: &Request<'_>) -> Result<(), CallErr
 }
 
 /// Returns an error if a request has many descriptors, to which more than [`MAX_LIMITS_PER_REQUEST`] limits apply.
-fn check_hits(policy: &Policy, request: &Request<'_>) -> Result<(), CallError> {
+fn check_limit_count(policy: &Policy, request: &Request<'_>) -> Result<(), CallError> {
     let descriptors = request.descriptors().len();
     // With few descriptors, the policy alone determines the number of limits, so it is not bounded here.
     if descriptors <= MAX_DESCRIPTORS_OF_SMALL_REQUEST {
@@ -266,8 +266,8 @@ fn quote_and_join_names(names: &[&str]) -> String {
     }
 }
 
-/// Returns the error for a cost that no rule charges. `rules` describes the rules, `known` are the names of their costs,
-/// and `counts_unnamed` is whether a rule charges the unnamed cost.
+/// Returns the error for a cost that no rule charges. `rules` describes the rules, `known` are the names of their
+/// costs, and `counts_unnamed` is whether a rule charges the unnamed cost.
 fn unknown_cost_error(
     unknown: UnknownCost<'_>,
     rules: &str,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use slidegate::clock::DriftCorrectedClock;
 use slidegate::store::{
-    Adjustment, CallIdentity, CallRecordTable, CallSettlement, ChargeResult, CounterId, Edit, Hit,
-    OnceResult, Outcomes, PermitChange, Receipt, SettleResult,
+    Adjustment, CallIdentity, CallRecordTable, CallSettlement, ChargeOnceResult, ChargeResult,
+    CounterId, Edit, Hit, Outcomes, PermitChange, Receipt, SettleResult,
 };
 use slidegate::{MemoryStore, StoreError};
 use slidegate_cluster::ClusterStore;
@@ -34,8 +34,8 @@ pub enum ServerStore {
     Cluster(Box<ClusterNode>, StoreRecorder),
 }
 
-/// Runs a call to the store of any kind, and records it. Calls to Redis are boxed, because their futures are large. Without
-/// the box, they would enlarge the future of every decision, even with another store.
+/// Runs a call to the store of any kind, and records it. Calls to Redis are boxed, because their futures are large.
+/// Without the box, they would enlarge the future of every decision, even with another store.
 macro_rules! record {
     ($store:expr, $name:ident => $call:expr) => {
         match $store {
@@ -73,8 +73,8 @@ impl ServerStore {
         Some(ClusterStats::from_status(&status, node.unsynced_denials(), overshoot))
     }
 
-    /// Returns the reason why the store is not available; `None` if it is. Redis is unavailable before the first connection
-    /// and while its circuit breaker is open.
+    /// Returns the reason why the store is not available; `None` if it is. Redis is unavailable before the first
+    /// connection and while its circuit breaker is open.
     pub fn unavailable_reason(&self) -> Option<StoreError> {
         match self {
             Self::Memory(_, _) | Self::Cluster(_, _) => None,
@@ -82,24 +82,24 @@ impl ServerStore {
         }
     }
 
-    /// Returns the name of a background task of the store that has ended although the store is in use. `None` if there is
-    /// none.
+    /// Returns the name of a background task of the store that has ended although the store is in use. `None` if there
+    /// is none.
     pub fn ended_task(&self) -> Option<&'static str> {
         self.cluster_node().and_then(ClusterNode::ended_task)
     }
 
     /// Returns the records of idempotent calls and settled reservations in this process, or `None` if Redis holds them.
-    fn call_records(&self) -> Option<&CallRecordTable> {
+    fn idempotency_records(&self) -> Option<&CallRecordTable> {
         match self {
-            Self::Memory(store, _) => Some(store.call_records()),
-            Self::Cluster(store, _) => Some(store.call_records()),
+            Self::Memory(store, _) => Some(store.call_record_table()),
+            Self::Cluster(store, _) => Some(store.call_record_table()),
             Self::Redis(_, _) => None,
         }
     }
 
     /// Returns the statistics of the store for metrics, such as the number of keys.
     pub fn stats(&self) -> StoreStats {
-        let records = self.call_records();
+        let records = self.idempotency_records();
         let stats = match self {
             Self::Memory(store, _) => StoreStats {
                 keys: store.keys(),
@@ -143,7 +143,7 @@ impl slidegate::Store for ServerStore {
         };
         let charge = Box::pin(async { store.charge_with_source(call).await });
         let is_call = |(_, source): &(_, ChargeSource)| *source == ChargeSource::Redis;
-        recorder.record_possible_call(charge, is_call).await.map(|(result, _)| result)
+        recorder.record_if_store_called(charge, is_call).await.map(|(result, _)| result)
     }
 
     async fn charge_many_async(
@@ -157,7 +157,7 @@ impl slidegate::Store for ServerStore {
         &self,
         call: &[Hit<'_>],
         identity: &CallIdentity,
-    ) -> Result<OnceResult, StoreError> {
+    ) -> Result<ChargeOnceResult, StoreError> {
         record!(self, store => store.charge_once_async(call, identity))
     }
 

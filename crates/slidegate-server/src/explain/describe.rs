@@ -8,8 +8,8 @@ use slidegate::{Decision, Descriptor, Limit, LimitStatus, Policy, Reason};
 use super::UnusedOverrides;
 use crate::policy::description::{describe_expected_value, override_label};
 
-/// Returns the reason why a rule does not apply. `is_route_unmatched` states whether the request has no route because its
-/// path matches none of the policy's routes.
+/// Returns the reason why a rule does not apply. `is_route_unmatched` states whether the request has no route because
+/// its path matches none of the policy's routes.
 pub fn describe_no_match(reason: &NoMatchReason<'_>, is_route_unmatched: bool) -> String {
     match reason {
         NoMatchReason::ConditionNotMet { attribute, expected, found } => match found {
@@ -71,11 +71,11 @@ pub fn unused_overrides(
     unused
 }
 
-/// Returns the limit as text, such as `10/1s sliding_log`, `block for 10m`, or `nothing passes` if its capacity is 0. `limit`
-/// is the limit that this instance enforces.
+/// Returns the limit as text, such as `10/1s sliding_log`, `block for 10m`, or `nothing passes` if its capacity is 0.
+/// `limit` is the limit that this instance enforces.
 pub fn describe_limit(rule_limit: &RuleLimit, limit: &Limit) -> String {
     match limit.capacity() {
-        _ if rule_limit.is_block() => format!("block for {}", limit.window_text()),
+        _ if rule_limit.is_block_limit() => format!("block for {}", limit.window_text()),
         0 => "nothing passes".into(),
         _ => limit.to_string(),
     }
@@ -89,7 +89,7 @@ pub fn describe_requirement(limit_status: &LimitStatus<'_>, required: u64) -> Op
         return None;
     }
     Some(match outcome.retry_after() {
-        Some(wait) if limit_status.rule_limit().is_block() => {
+        Some(wait) if limit_status.rule_limit().is_block_limit() => {
             format!("blocked for {}", format_wait(wait))
         }
         None if limit.capacity() == 0 => "never allowed by this policy".into(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::durations::ceil_millis;
-use crate::json::{JsonBody, Text};
+use crate::json::{CowText, JsonBody};
 
 /// The body of `/v1/release` and `/v1/renew`: a permit.
 #[derive(Deserialize)]
@@ -13,7 +13,7 @@ use crate::json::{JsonBody, Text};
 pub struct PermitBody<'b> {
     /// The `permit` in the response of `/v1/check` or `/v1/reserve`.
     #[serde(borrow)]
-    pub permit: Text<'b>,
+    pub permit: CowText<'b>,
 }
 
 /// The response to a release.

@@ -14,8 +14,9 @@ use slidegate::{Permit, Timestamp};
 
 use prometheus_client::encoding::EncodeLabelSet;
 
-/// The bytes that a tracked permit takes in two B-trees, at most. A node of either tree takes 208 bytes, or 304 if it has
-/// children, and has at least 5 entries of 16 bytes, and there is one further entry between two nodes: 45 bytes per entry.
+/// The bytes that a tracked permit takes in two B-trees, at most. A node of either tree takes 208 bytes, or 304 if it
+/// has children, and has at least 5 entries of 16 bytes, and there is one further entry between two nodes: 45 bytes per
+/// entry.
 const BYTES_PER_TRACKED_PERMIT: usize = 2 * 48;
 
 /// The result of a call that concerns a permit, for metrics.
@@ -24,7 +25,8 @@ pub enum PermitResult {
     Granted,
     Released,
     Renewed,
-    /// The time to live has passed since this instance granted or renewed the permit, and this instance did not release it.
+    /// The time to live has passed since this instance granted or renewed the permit, and this instance did not release
+    /// it.
     Expired,
     /// A release or a renewal of a permit that had been released or had expired.
     NotLive,
@@ -47,8 +49,8 @@ struct PermitLabels {
     result: &'static str,
 }
 
-/// The permits that this instance has granted and that have not ended, each identified by a hash. Permits above the maximum
-/// are not tracked: they are only counted when they are granted, released or renewed.
+/// The permits that this instance has granted and that have not ended, each identified by a hash. Permits above the
+/// maximum are not tracked: they are only counted when they are granted, released or renewed.
 struct TrackedPermits {
     expiries: BTreeMap<u64, Timestamp>,
     by_expiry: BTreeSet<(Timestamp, u64)>,
@@ -156,7 +158,7 @@ impl PermitMetrics {
     }
 
     /// Counts a release or a renewal. `was_live` is its result.
-    pub fn on_changed(&self, permit: &Permit, change: PermitChange, was_live: bool) {
+    pub fn on_released_or_renewed(&self, permit: &Permit, change: PermitChange, was_live: bool) {
         self.count(match change {
             _ if !was_live => PermitResult::NotLive,
             PermitChange::Release => PermitResult::Released,

@@ -1,5 +1,5 @@
-//! Permit tokens: permits, encrypted and authenticated as [reservations](crate::reservations::token) are. A token does not
-//! expire, because the store knows which permits are live.
+//! Permit tokens: permits, encrypted and authenticated as [reservations](crate::reservations::token) are. A token does
+//! not expire, because the store knows which permits are live.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::reservations::token::{SealError, TokenSealer};
 
 /// The kind of permit tokens. It is authenticated, so that a token of another kind is not accepted as a permit.
-const PERMIT_KIND: &str = "permit";
+const PERMIT_TOKEN_KIND: &str = "permit";
 
 /// The token of a permit, and the time after which the permit expires unless it is renewed.
 pub struct PermitToken {
@@ -33,12 +33,12 @@ pub enum PermitTokenError {
 impl TokenSealer {
     /// Returns the token of a permit. If `is_shared` is `false`, only this instance can open it.
     pub fn seal_permit(&self, permit: &Permit, is_shared: bool) -> Result<String, SealError> {
-        self.encrypt(PERMIT_KIND, &(is_shared, permit))
+        self.encrypt(PERMIT_TOKEN_KIND, &(is_shared, permit))
     }
 
     /// Returns the permit of a token.
     pub fn open_permit(&self, token: &str) -> Result<Permit, PermitTokenError> {
-        let content = self.decrypt(PERMIT_KIND, token).ok_or(PermitTokenError::Invalid)?;
+        let content = self.decrypt(PERMIT_TOKEN_KIND, token).ok_or(PermitTokenError::Invalid)?;
         let (is_own, (is_shared, permit)) = content;
         if is_own || is_shared { Ok(permit) } else { Err(PermitTokenError::OtherInstance) }
     }

@@ -213,7 +213,7 @@ fn describe_limit(rule_limit: &RuleLimit) -> String {
     let limit = rule_limit.limit();
     let quota = limit.quota();
     let (max, window) = (quota.max(), quota.window_text());
-    if rule_limit.is_block() {
+    if rule_limit.is_block_limit() {
         return format!("denies a key for {window} after it has exceeded a limit");
     }
     if limit.capacity() == 0 {

@@ -1,4 +1,5 @@
-//! Describes the differences between two policies, for the log of a reload: the lines of their descriptions that differ.
+//! Describes the differences between two policies, for the log of a reload: the lines of their descriptions that
+//! differ.
 //!
 //! The order of rules is ignored, because all matching rules apply. The order of overrides is compared, because only
 //! the first matching override applies.
@@ -61,7 +62,7 @@ fn describe_counters(rule: &Rule) -> Vec<String> {
     let limits = [rule.settings()].into_iter().chain(overrides).flat_map(|all| all.limits());
     let mut lines: Vec<String> = limits
         .filter(|limit| limit.limit().capacity() > 0)
-        .map(|limit| format!("`{}` counted as {}", limit.id(), limit.limit().shape_text()))
+        .map(|limit| format!("`{}` counted as {}", limit.id(), limit.limit().counter_shape_text()))
         .collect();
     lines.sort();
     lines.dedup();

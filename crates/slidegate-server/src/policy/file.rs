@@ -1,6 +1,6 @@
 //! Reads policies: from a policy file, or from configuration files of Envoy's reference rate limit server.
 //!
-//! At start and at each reload, a [`LimitCheck`] checks that the store supports every limit of the policy.
+//! At start and at each reload, a [`LimitSupportCheck`] checks that the store supports every limit of the policy.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use slidegate::policy::{PolicyError, PolicyWarning};
 use slidegate::{Algorithm, Policy, PolicyErrors};
 
 use crate::policy::ratelimit_config::{self, Conversion, ConversionOptions, Finding, folder};
-use crate::policy::{FileText, LimitCheck, SourceTexts, accept_any_limit};
+use crate::policy::{FileText, LimitSupportCheck, SourceTexts, accept_any_limit};
 
 /// The reason why a policy cannot be read. Displayed as one line per error: `FILE:line:column: message`.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ pub struct ParsedPolicy {
 /// A policy, with its source and the contents of the files from which it was read.
 pub struct PolicyFile {
     pub source: PolicySource,
-    pub supports: LimitCheck,
+    pub supports: LimitSupportCheck,
     pub texts: SourceTexts,
     pub policy: Policy,
     pub notes: Vec<String>,
@@ -59,7 +59,10 @@ pub struct PolicyFile {
 
 impl PolicyFile {
     /// Reads a policy. `supports` checks whether the store supports each limit.
-    pub fn read(source: PolicySource, supports: LimitCheck) -> Result<Self, PolicyFileError> {
+    pub fn read(
+        source: PolicySource,
+        supports: LimitSupportCheck,
+    ) -> Result<Self, PolicyFileError> {
         let texts = source.read_texts()?;
         let ParsedPolicy { policy, notes } = source.parse(&texts, supports)?;
         Ok(Self { source, supports, texts, policy, notes })
@@ -98,7 +101,7 @@ impl PolicySource {
     pub fn parse(
         &self,
         texts: &[FileText],
-        supports: LimitCheck,
+        supports: LimitSupportCheck,
     ) -> Result<ParsedPolicy, PolicyFileError> {
         match (self, texts) {
             (Self::Policy(path), texts) => {
@@ -154,7 +157,11 @@ fn unreadable_file_error(path: &Path, error: io::Error) -> PolicyFileError {
 }
 
 /// Parses the text of a policy file. `supports` checks whether the store supports each limit.
-fn parse_policy(path: &Path, text: &str, supports: LimitCheck) -> Result<Policy, PolicyFileError> {
+fn parse_policy(
+    path: &Path,
+    text: &str,
+    supports: LimitSupportCheck,
+) -> Result<Policy, PolicyFileError> {
     let error =
         |errors: PolicyErrors| PolicyFileError { path: path.to_owned(), reason: errors.into() };
     Policy::from_yaml_for(text, supports).map_err(error)
@@ -206,7 +213,7 @@ mod tests {
 
     /// Parses policy files for a store that does not support `sliding_log`, and returns the errors.
     fn parse_and_list_errors(source: &PolicySource, texts: &[&str]) -> Vec<String> {
-        let supports: LimitCheck = |limit| match limit.algorithm() {
+        let supports: LimitSupportCheck = |limit| match limit.algorithm() {
             Algorithm::SlidingLog => Err("`sliding_log` is not supported".to_owned()),
             _ => Ok(()),
         };

@@ -108,9 +108,9 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
 
 /// Returns `true` if a file looks like a configuration file of Envoy's reference rate limit server: a YAML map with the
 /// fields `domain` and `descriptors`.
-pub fn is_reference_file(path: &Path) -> bool {
+pub fn is_envoy_ratelimit_file(path: &Path) -> bool {
     let Ok(text) = fs::read_to_string(path) else { return false };
-    parse::looks_like_domain(&text)
+    parse::looks_like_ratelimit_config(&text)
 }
 
 /// Converts errors in the converted policy to findings. Valid configuration files can result in an invalid policy, for

@@ -55,7 +55,7 @@ impl HttpProblem {
     }
 
     /// Adds an `Allow` header with these methods.
-    pub fn with_allow(self, methods: &'static str) -> Self {
+    pub fn with_allow_header(self, methods: &'static str) -> Self {
         Self { allow: Some(methods), ..self }
     }
 

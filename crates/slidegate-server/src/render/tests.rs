@@ -28,18 +28,19 @@ async fn render_without_store(
 
 /// Returns the status of the response to a check while the store is unavailable.
 async fn response_status_without_store(on_store_error: &str) -> StatusCode {
-    let check = |renderer: ResponseRenderer, decided: &DecidedCall| renderer.check(decided);
-    render_without_store(on_store_error, check).await.status()
+    let render_check =
+        |renderer: ResponseRenderer, decided: &DecidedCall| renderer.render_check(decided);
+    render_without_store(on_store_error, render_check).await.status()
 }
 
 #[tokio::test]
 async fn auth_denial_without_store_names_reason_in_header() {
     for (on_store_error, reason) in [("deny", Some("store_unavailable")), ("allow", None)] {
         let auth = |renderer: ResponseRenderer, decided: &DecidedCall| {
-            renderer.auth(decided, Some(StatusCode::FORBIDDEN))
+            renderer.render_forward_auth(decided, Some(StatusCode::FORBIDDEN))
         };
         let response = render_without_store(on_store_error, auth).await;
-        let header = response.headers().get(REASON_HEADER);
+        let header = response.headers().get(UNAVAILABLE_REASON_HEADER);
         assert_eq!(header.map(|value| value.to_str().unwrap()), reason);
     }
 }
@@ -56,7 +57,7 @@ async fn instance_share_of_limit_has_own_text() {
     let policy = Policy::from_yaml("rules: [{ name: a, limits: [100/h] }]").unwrap();
     let renderer = ResponseRenderer::new(Style::Ietf, Jitter::NONE);
     let policy_header = |decision: Decision<'static>| {
-        let response = renderer.check(&decided(decision)).unwrap().response;
+        let response = renderer.render_check(&decided(decision)).unwrap().response;
         response.headers()["ratelimit-policy"].to_str().unwrap().to_owned()
     };
     let request = Request::new("default", Descriptor::new([]));

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use slidegate::ActualCosts;
 
-use crate::json::{JsonBody, NamedCosts, Text, read_cost};
+use crate::json::{CowText, JsonBody, NamedCosts, read_cost};
 
 /// The body of `/v1/settle`: a reservation, and the actual costs, at least one.
 #[derive(Deserialize)]
@@ -11,7 +11,7 @@ use crate::json::{JsonBody, NamedCosts, Text, read_cost};
 pub struct SettleBody<'b> {
     /// The `reservation` in the response of `/v1/reserve`.
     #[serde(borrow)]
-    pub reservation: Text<'b>,
+    pub reservation: CowText<'b>,
     /// Actual units for rules that state no cost. 0 without `costs` cancels the reservation: all its charges are
     /// reverted.
     #[serde(default, deserialize_with = "read_cost")]

@@ -14,7 +14,7 @@ use super::token::Reservation;
 
 /// Maximum number of charges of open reservations that are recorded, with about 100 bytes each. Above it, the
 /// reservations that expire first count as settled.
-const MAX_CHARGES: usize = 65_536;
+const MAX_RECORDED_CHARGES: usize = 65_536;
 
 /// The units of open reservations, by counter.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl OpenReservations {
             reservation.call.id(),
             OpenReservation { expires_at: reservation.expires_at, charges },
         );
-        while state.charges > MAX_CHARGES && state.remove_first_to_expire() {}
+        while state.charges > MAX_RECORDED_CHARGES && state.remove_first_to_expire() {}
     }
 
     /// Removes a reservation that is settled.
@@ -116,7 +116,7 @@ mod tests {
     use slidegate::store::Receipt;
     use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
 
-    use super::super::token::ReservationOrigin;
+    use super::super::token::ChargeLocation;
     use super::*;
 
     fn gate() -> Gate<MemoryStore> {
@@ -129,7 +129,7 @@ mod tests {
         Reservation {
             call: ReservedCall::from_decision(CallId::unique(), &decision),
             expires_at: Timestamp::from_secs(expires_at_s),
-            origin: ReservationOrigin::StoreOfThisInstance,
+            origin: ChargeLocation::StoreOfThisInstance,
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
     fn recorded_charges_are_bounded() {
         let open = OpenReservations::default();
         let last = reservation(&gate(), 5, 100_000);
-        let copies = MAX_CHARGES as u64 + 10;
+        let copies = MAX_RECORDED_CHARGES as u64 + 10;
         for nth in 0..copies {
             let id = CallId::unique();
             let charges = [(1, 1)].into();
@@ -169,7 +169,14 @@ mod tests {
         }
         open.open(&last, Timestamp::from_secs(1));
         let state = open.state.lock();
-        assert_eq!((state.charges, state.calls.len()), (MAX_CHARGES, MAX_CHARGES));
-        assert_eq!(state.units[&1], MAX_CHARGES as u64 - 1, "the last one has another counter");
+        assert_eq!(
+            (state.charges, state.calls.len()),
+            (MAX_RECORDED_CHARGES, MAX_RECORDED_CHARGES)
+        );
+        assert_eq!(
+            state.units[&1],
+            MAX_RECORDED_CHARGES as u64 - 1,
+            "the last one has another counter"
+        );
     }
 }

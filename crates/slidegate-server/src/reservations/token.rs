@@ -1,5 +1,5 @@
-//! Reservation tokens: the charges of a reserved call, encrypted and authenticated. [Permits](crate::permits::token) have
-//! tokens of the same kind.
+//! Reservation tokens: the charges of a reserved call, encrypted and authenticated. [Permits](crate::permits::token)
+//! have tokens of the same kind.
 //!
 //! A token is a PASETO (`v4.local`), whose content is JSON. Its nonce is random, so instances that share a token key
 //! need no common counter of nonces. The holder of a token can neither change nor read it: keys of counters contain
@@ -31,26 +31,26 @@ pub const MAX_TOKEN_BYTES: usize = MAX_BODY_BYTES / 4 * 3;
 
 /// The kind of reservation tokens. It is authenticated, so that a token of another kind is not accepted as a
 /// reservation.
-const RESERVATION_KIND: &str = "reservation";
+const RESERVATION_TOKEN_KIND: &str = "reservation";
 
 /// Separates the keys of tokens from other uses of the same secret.
-const KEY_DERIVATION_LABEL: &[u8] = b"slidegate reservation token 2";
+const TOKEN_KEY_DERIVATION_LABEL: &[u8] = b"slidegate reservation token 2";
 
 /// Separates the token key of a cluster from other uses of its secret.
-const CLUSTER_SECRET_LABEL: &[u8] = b"slidegate reservation token key of a cluster 1";
+const CLUSTER_TOKEN_KEY_DERIVATION_LABEL: &[u8] = b"slidegate reservation token key of a cluster 1";
 
 /// The content of a reservation token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reservation {
     pub call: ReservedCall,
     pub expires_at: Timestamp,
-    pub origin: ReservationOrigin,
+    pub origin: ChargeLocation,
 }
 
 /// The place where the charges of a reservation are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ReservationOrigin {
+pub enum ChargeLocation {
     /// A store that all instances share.
     SharedStore,
     /// The store of this instance, which other instances cannot change.
@@ -96,7 +96,7 @@ impl From<SealError> for CallError {
 
 /// Derives the token key of a cluster from the secret of the cluster.
 pub fn derive_cluster_token_key(secret: &str) -> Vec<u8> {
-    derive_key(secret.as_bytes(), CLUSTER_SECRET_LABEL).as_ref().to_vec()
+    derive_key(secret.as_bytes(), CLUSTER_TOKEN_KEY_DERIVATION_LABEL).as_ref().to_vec()
 }
 
 /// Derives a key of 32 bytes from a secret of any length.
@@ -117,11 +117,13 @@ pub struct TokenSealer {
 }
 
 impl TokenSealer {
-    /// Creates a sealer with a key that other instances may share. With `None`, draws a random key. `store_prefix` is the
-    /// prefix of the keys in the store.
+    /// Creates a sealer with a key that other instances may share. With `None`, draws a random key. `store_prefix` is
+    /// the prefix of the keys in the store.
     pub fn new(secret: Option<&[u8]>, store_prefix: &str) -> Result<Self, PasetoError> {
         let key = match secret {
-            Some(secret) => SymmetricKey::from(derive_key(secret, KEY_DERIVATION_LABEL).as_ref()),
+            Some(secret) => {
+                SymmetricKey::from(derive_key(secret, TOKEN_KEY_DERIVATION_LABEL).as_ref())
+            }
             None => SymmetricKey::generate(),
         };
         let instance = CallId::unique();
@@ -135,13 +137,13 @@ impl TokenSealer {
 
     /// Returns the context of a token, its kind and the store prefix, which is authenticated with the token. Kinds
     /// contain no space, so different contexts have different bytes.
-    fn context(&self, kind: &str) -> Vec<u8> {
+    fn associated_data(&self, kind: &str) -> Vec<u8> {
         format!("{kind} {}", self.store_prefix).into_bytes()
     }
 
     /// Returns the token of a reservation.
     pub fn seal(&self, reservation: &Reservation) -> Result<String, SealError> {
-        self.encrypt(RESERVATION_KIND, reservation)
+        self.encrypt(RESERVATION_TOKEN_KIND, reservation)
     }
 
     /// Returns the token with this content and the id of this process. `kind` distinguishes the kinds of tokens.
@@ -159,7 +161,8 @@ impl TokenSealer {
             });
         }
         let message = serde_json::to_vec(&(self.instance, content)).map_err(|_| SealError)?;
-        let token = LocalToken::encrypt(&self.key, &message, None, Some(&self.context(kind)));
+        let token =
+            LocalToken::encrypt(&self.key, &message, None, Some(&self.associated_data(kind)));
         token.ok().filter(|token| token.len() <= MAX_TOKEN_BYTES).ok_or(SealError)
     }
 
@@ -175,9 +178,9 @@ impl TokenSealer {
 
     fn decode(&self, token: &str) -> Result<Reservation, TokenError> {
         let (is_own, reservation): (_, Reservation) =
-            self.decrypt(RESERVATION_KIND, token).ok_or(TokenError::Invalid)?;
+            self.decrypt(RESERVATION_TOKEN_KIND, token).ok_or(TokenError::Invalid)?;
         match reservation.origin {
-            ReservationOrigin::SharedStore => Ok(reservation),
+            ChargeLocation::SharedStore => Ok(reservation),
             _ if is_own => Ok(reservation),
             _ => Err(TokenError::OtherInstance),
         }
@@ -194,8 +197,8 @@ impl TokenSealer {
             return None;
         }
         let token = UntrustedToken::<Local, V4>::try_from(token).ok()?;
-        let context = self.context(kind);
-        let trusted = LocalToken::decrypt(&self.key, &token, None, Some(&context)).ok()?;
+        let associated_data = self.associated_data(kind);
+        let trusted = LocalToken::decrypt(&self.key, &token, None, Some(&associated_data)).ok()?;
         let (instance, content): (CallId, T) = serde_json::from_str(trusted.payload()).ok()?;
         Some((instance == self.instance, content))
     }
@@ -209,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    fn reservation(origin: ReservationOrigin) -> Reservation {
+    fn reservation(origin: ChargeLocation) -> Reservation {
         let policy =
             Policy::from_yaml("rules: [{ name: a, per: [key], limits: [9/s, 99/h] }]").unwrap();
         let gate = Gate::new(policy, MemoryStore::new());
@@ -229,7 +232,7 @@ mod tests {
     #[test]
     fn instances_with_same_key_open_tokens_of_shared_store() {
         let (first, second) = (sealer(Some(&[7; 32])), sealer(Some(&[7; 32])));
-        let shared = reservation(ReservationOrigin::SharedStore);
+        let shared = reservation(ChargeLocation::SharedStore);
         let token = first.seal(&shared).unwrap();
         let (opened, remaining) = second.open(&token).unwrap();
         assert_eq!(opened, shared);
@@ -243,8 +246,7 @@ mod tests {
     #[test]
     fn token_of_one_instance_is_rejected_by_others() {
         let (first, second) = (sealer(Some(&[7; 32])), sealer(Some(&[7; 32])));
-        for origin in
-            [ReservationOrigin::StoreOfThisInstance, ReservationOrigin::FallbackOfThisInstance]
+        for origin in [ChargeLocation::StoreOfThisInstance, ChargeLocation::FallbackOfThisInstance]
         {
             let own = reservation(origin);
             let token = first.seal(&own).unwrap();
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn expired_token_is_rejected() {
         let sealer = sealer(None);
-        let mut expired = reservation(ReservationOrigin::SharedStore);
+        let mut expired = reservation(ChargeLocation::SharedStore);
         expired.expires_at = WallClock.now();
         assert_eq!(sealer.open(&sealer.seal(&expired).unwrap()), Err(TokenError::Expired));
     }
@@ -264,7 +266,7 @@ mod tests {
     #[test]
     fn changed_token_is_rejected() {
         let sealer = sealer(None);
-        let token = sealer.seal(&reservation(ReservationOrigin::SharedStore)).unwrap();
+        let token = sealer.seal(&reservation(ChargeLocation::SharedStore)).unwrap();
         assert!(!token.contains("secret"));
         let (header, payload) = token.split_at("v4.local.".len());
         let bytes = URL_SAFE_NO_PAD.decode(payload).unwrap();

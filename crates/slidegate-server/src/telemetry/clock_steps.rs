@@ -37,14 +37,14 @@ struct StepDetector<C> {
 
 impl<C: Clock> StepDetector<C> {
     fn new(clock: C) -> Self {
-        Self { known_us: clock.wall_clock_step_us(), clock }
+        Self { known_us: clock.wall_clock_steps_us(), clock }
     }
 
     /// Returns the length of the step since the last call, in seconds; negative for a step back.
     fn next_step_s(&mut self) -> Option<f64> {
         // The time is read, because a clock measures steps only when it is read.
         self.clock.now();
-        let known_us = std::mem::replace(&mut self.known_us, self.clock.wall_clock_step_us());
+        let known_us = std::mem::replace(&mut self.known_us, self.clock.wall_clock_steps_us());
         let step_us = self.known_us - known_us;
         (step_us != 0).then_some(step_us as f64 / 1e6)
     }
@@ -67,7 +67,7 @@ mod tests {
             Timestamp::from_secs(1_750_000_000)
         }
 
-        fn wall_clock_step_us(&self) -> i64 {
+        fn wall_clock_steps_us(&self) -> i64 {
             self.0.load(Ordering::Relaxed)
         }
     }

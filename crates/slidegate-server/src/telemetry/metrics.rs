@@ -158,8 +158,8 @@ impl ListenerKind {
 }
 
 impl Metrics {
-    /// Creates the metrics, all with the value 0. `store` is the name of the kind of store, used as a label. `log` counts
-    /// the lost log lines. `max_permit_bytes` is the maximum memory of the permits that are tracked.
+    /// Creates the metrics, all with the value 0. `store` is the name of the kind of store, used as a label. `log`
+    /// counts the lost log lines. `max_permit_bytes` is the maximum memory of the permits that are tracked.
     pub fn new(store: &'static str, log: LogQueue, max_permit_bytes: usize) -> Self {
         let mut registry = Registry::with_prefix("slidegate");
         let decisions = Family::default();
@@ -266,7 +266,7 @@ impl Metrics {
     }
 
     /// Returns the metrics of a listener for this protocol.
-    pub fn listener(&self, kind: ListenerKind) -> ListenerMetrics {
+    pub fn listener_metrics(&self, kind: ListenerKind) -> ListenerMetrics {
         let protocol = kind.name();
         let result = |result: RequestResult| {
             self.requests.get_or_create(&RequestLabels { protocol, result: result.name() }).clone()
@@ -278,7 +278,7 @@ impl Metrics {
     }
 
     /// Returns the metrics of the store.
-    pub fn store(&self) -> &StoreMetrics {
+    pub fn store_metrics(&self) -> &StoreMetrics {
         &self.store
     }
 

@@ -1,5 +1,5 @@
-//! Takes the place of `traces` in a program without the feature `otlp`: tracing cannot start, so no value of these types
-//! exists.
+//! Takes the place of `traces` in a program without the feature `otlp`: tracing cannot start, so no value of these
+//! types exists.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl DecisionTracer {
         Err(TracerError)
     }
 
-    pub fn trusts_forwarded(&self) -> bool {
+    pub fn trusts_forwarded_traceparent(&self) -> bool {
         match *self {}
     }
 

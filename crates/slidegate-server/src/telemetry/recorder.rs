@@ -1,8 +1,9 @@
-//! Records the requests of a listener and the calls to the store: durations and results in the metrics, trace spans, and
-//! failed calls to the store in the log, at a limited rate.
+//! Records the requests of a listener and the calls to the store: durations and results in the metrics, trace spans,
+//! and failed calls to the store in the log, at a limited rate.
 //!
-//! The circuit breaker logs an outage. Without the log of failures, calls that fail while most calls succeed would change
-//! decisions without a line in the log: because they take longer than the timeout, or because of the value of one key.
+//! The circuit breaker logs an outage. Without the log of failures, calls that fail while most calls succeed would
+//! change decisions without a line in the log: because they take longer than the timeout, or because of the value of
+//! one key.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ struct RequestTimer<'d> {
     metrics: &'d ListenerMetrics,
     started: Instant,
     /// The time for which the request waited for capacity, which is not a part of the elapsed time.
-    waited: Duration,
+    wait_time: Duration,
     /// The result of the request. `None` until the response is complete.
     result: Option<RequestResult>,
 }
@@ -48,12 +49,13 @@ struct RequestTimer<'d> {
 impl RequestRecorder {
     /// Creates the recorder of a listener.
     pub fn new(telemetry: &Telemetry, kind: ListenerKind) -> Self {
-        let metrics = telemetry.metrics().map(|metrics| metrics.listener(kind));
+        let metrics = telemetry.metrics().map(|metrics| metrics.listener_metrics(kind));
         Self { metrics, tracer: telemetry.tracer().cloned() }
     }
 
     /// Runs `work`, which responds to a request, within the trace span of the request. Records the duration, the result
-    /// and the span. Must be called after the whole request has arrived, so that a slow client does not count as latency.
+    /// and the span. Must be called after the whole request has arrived, so that a slow client does not count as
+    /// latency.
     ///
     /// The caller pins `work`, because a future that is passed by value would be stored twice.
     pub async fn record<R: ClassifyResponse>(
@@ -69,11 +71,11 @@ impl RequestRecorder {
             None => work.await,
         };
         if let Some(timer) = &mut timer {
-            timer.waited = response.waited();
+            timer.wait_time = response.wait_time();
             timer.result = Some(response.request_result());
         }
         if let Some(span) = span {
-            span.finish(response.request_result(), response.protocol_status());
+            span.finish(response.request_result(), response.span_status_attribute());
         }
         response
     }
@@ -90,7 +92,7 @@ impl TraceHeaders<'_> {
     fn begin_span(self, tracer: &DecisionTracer, name: &'static str) -> Option<DecisionSpan> {
         let (headers, is_trusted) = match self {
             Self::Direct(headers) => (headers, true),
-            Self::Forwarded(headers) => (headers, tracer.trusts_forwarded()),
+            Self::Forwarded(headers) => (headers, tracer.trusts_forwarded_traceparent()),
         };
         tracer.begin_decision_span(name, headers, is_trusted)
     }
@@ -98,13 +100,13 @@ impl TraceHeaders<'_> {
 
 impl<'d> RequestTimer<'d> {
     fn start(metrics: &'d ListenerMetrics) -> Self {
-        Self { metrics, started: Instant::now(), waited: Duration::ZERO, result: None }
+        Self { metrics, started: Instant::now(), wait_time: Duration::ZERO, result: None }
     }
 }
 
 impl Drop for RequestTimer<'_> {
     fn drop(&mut self) {
-        let elapsed = self.started.elapsed().saturating_sub(self.waited);
+        let elapsed = self.started.elapsed().saturating_sub(self.wait_time);
         self.metrics.record_request(elapsed, self.result);
     }
 }
@@ -132,12 +134,12 @@ impl StoreRecorder {
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.record_possible_call(call, |_| true).await
+        self.record_if_store_called(call, |_| true).await
     }
 
-    /// Runs an operation that may call the store, and records it. If `is_call` returns `false` for the result, the store
-    /// was not called, and only the trace has a record.
-    pub async fn record_possible_call<T>(
+    /// Runs an operation that may call the store, and records it. If `is_call` returns `false` for the result, the
+    /// store was not called, and only the trace has a record.
+    pub async fn record_if_store_called<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
         is_call: impl FnOnce(&T) -> bool,
@@ -172,12 +174,13 @@ impl StoreFailureLog {
     /// Creates a log that has not logged a message yet.
     fn new(redactor: Redactor) -> Self {
         let throttle = |class| (class, LogThrottle::new(1, Duration::from_secs(60)));
-        let throttles = StoreError::classes().map(|(class, _)| throttle(class)).collect();
+        let throttles =
+            StoreError::classes_with_remedies().map(|(class, _)| throttle(class)).collect();
         Self { throttles, redactor, clock: SystemClock::new() }
     }
 
-    /// Logs a failed call, unless a failure of this class has been logged in the current minute. The field `unlogged` is
-    /// the number of such calls since the last message. Rejections by the open breaker are not logged, because the
+    /// Logs a failed call, unless a failure of this class has been logged in the current minute. The field `unlogged`
+    /// is the number of such calls since the last message. Rejections by the open breaker are not logged, because the
     /// breaker logs its own state.
     fn log(&self, error: &StoreError) {
         let class = error.class();
@@ -192,7 +195,8 @@ impl StoreFailureLog {
         };
         // Only an error about a key with a value of another program contains values of clients, so its keys are
         // redacted.
-        let key = error.foreign_keys().map(|keys| self.redactor.redact_store_keys(keys));
+        let key =
+            error.keys_with_foreign_values().map(|keys| self.redactor.redact_store_keys(keys));
         let message = match error {
             StoreError::Rejected { message, .. } => message.clone(),
             _ => error.to_string(),

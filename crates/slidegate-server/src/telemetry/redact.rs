@@ -34,18 +34,18 @@ const CREDENTIAL_WORDS: [&str; 8] = [
 ];
 
 /// The words before `key` in the names of attributes that contain credentials, such as `header.x-api-key`.
-const CREDENTIAL_KEY_WORDS: [&str; 7] =
+const CREDENTIAL_KEY_PREFIXES: [&str; 7] =
     ["access", "api", "auth", "private", "secret", "session", "subscription"];
 
 /// Returns whether an attribute contains a credential of a client, by the words of its name.
-fn is_credential(name: &str) -> bool {
+fn is_credential_name(name: &str) -> bool {
     let mut words = name.rsplit(['.', '-', '_']);
     let last = words.next().unwrap_or_default();
     let is_one_of =
         |words: &[&str], word: &str| words.iter().any(|it| it.eq_ignore_ascii_case(word));
     is_one_of(&CREDENTIAL_WORDS, last)
         || last.eq_ignore_ascii_case("key")
-            && words.next().is_some_and(|word| is_one_of(&CREDENTIAL_KEY_WORDS, word))
+            && words.next().is_some_and(|word| is_one_of(&CREDENTIAL_KEY_PREFIXES, word))
 }
 
 impl Redactor {
@@ -56,7 +56,7 @@ impl Redactor {
 
     /// Returns the value of the attribute `name` for display, in plain text or as a keyed hash.
     pub fn redact<'v>(&self, name: &str, value: Value<'v>) -> RedactedValue<'v> {
-        if self.redact_all || is_credential(name) {
+        if self.redact_all || is_credential_name(name) {
             RedactedValue::Hash(self.secret.hash_one(value))
         } else {
             RedactedValue::Plain(value)

@@ -33,10 +33,10 @@ pub trait ClassifyResponse {
     fn request_result(&self) -> RequestResult;
 
     /// Returns the status of the response, after the name of the span attribute for the statuses of its protocol.
-    fn protocol_status(&self) -> (&'static str, i64);
+    fn span_status_attribute(&self) -> (&'static str, i64);
 
     /// Returns the time for which the request waited for capacity.
-    fn waited(&self) -> Duration;
+    fn wait_time(&self) -> Duration;
 }
 
 impl RequestResult {

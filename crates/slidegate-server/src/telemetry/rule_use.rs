@@ -16,11 +16,11 @@ const MAX_LOGGED_RULES: usize = 20;
 
 /// The rules of one policy that have applied to a request since the policy was loaded.
 pub struct RuleUse {
-    rules: Box<[WatchedRule]>,
-    domains: Box<[RequestsOfDomain]>,
+    rules: Box<[RuleWithUsage]>,
+    domains: Box<[DomainRequestCount]>,
 }
 
-struct WatchedRule {
+struct RuleWithUsage {
     name: Box<str>,
     /// Index of the domain of the rule.
     domain: usize,
@@ -28,7 +28,7 @@ struct WatchedRule {
     has_applied: AtomicBool,
 }
 
-struct RequestsOfDomain {
+struct DomainRequestCount {
     name: Box<str>,
     /// Number of requests, up to about [`MIN_REQUESTS_TO_REPORT_UNUSED`].
     requests: AtomicU32,
@@ -47,16 +47,16 @@ impl RuleUse {
     /// Creates the state of a policy of which no rule has applied yet.
     pub fn new(policy: &Policy) -> Self {
         let domains = policy.domains();
-        let domains: Box<[RequestsOfDomain]> = domains
-            .map(|name| RequestsOfDomain { name: name.into(), requests: AtomicU32::new(0) })
+        let domains: Box<[DomainRequestCount]> = domains
+            .map(|name| DomainRequestCount { name: name.into(), requests: AtomicU32::new(0) })
             .collect();
         let names = domains.iter().map(|domain| &*domain.name);
         let index_by_name: HashMap<&str, usize> = names.zip(0..).collect();
-        let rules = policy.rules().iter().map(|rule| WatchedRule {
+        let rules = policy.rules().iter().map(|rule| RuleWithUsage {
             name: rule.name().into(),
             // Every rule has a domain of the policy, so the default index is never used.
             domain: index_by_name.get(rule.domain()).copied().unwrap_or_default(),
-            has_applied: AtomicBool::new(!is_watched(rule)),
+            has_applied: AtomicBool::new(!is_expected_to_apply(rule)),
         });
         Self { rules: rules.collect(), domains }
     }
@@ -84,13 +84,13 @@ impl RuleUse {
     /// Records a request of the domain with this index. Logs the rules that have not applied once the domain has had
     /// [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests.
     pub fn record_request(&self, domain: usize) {
-        let Some(RequestsOfDomain { name, requests }) = self.domains.get(domain) else { return };
+        let Some(DomainRequestCount { name, requests }) = self.domains.get(domain) else { return };
         if requests.load(Ordering::Relaxed) >= MIN_REQUESTS_TO_REPORT_UNUSED
             || requests.fetch_add(1, Ordering::Relaxed) + 1 != MIN_REQUESTS_TO_REPORT_UNUSED
         {
             return;
         }
-        let of_domain = self.unused().filter(|rule| rule.domain == domain);
+        let of_domain = self.never_applied_rules().filter(|rule| rule.domain == domain);
         let unused: Vec<&str> = of_domain.map(|rule| &*rule.name).collect();
         if !unused.is_empty() {
             let listed =
@@ -108,42 +108,45 @@ impl RuleUse {
     /// Returns the rules that have not applied, in domains that have had at least [`MIN_REQUESTS_TO_REPORT_UNUSED`]
     /// requests.
     pub fn unused_rules(&self) -> Vec<UnusedRule> {
-        let unused = self.unused().filter_map(|rule| {
-            let domain = self.domains.get(rule.domain).filter(|domain| domain.is_watched())?;
+        let never_applied_rules = self.never_applied_rules().filter_map(|rule| {
+            let domain =
+                self.domains.get(rule.domain).filter(|domain| domain.has_enough_requests())?;
             Some(UnusedRule { domain: domain.name.clone(), rule: rule.name.clone() })
         });
-        unused.collect()
+        never_applied_rules.collect()
     }
 
     /// Returns the name of each domain, and the number of its rules that have not applied. The number is 0 until the
     /// domain has had [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests.
     pub fn count_unused_rules(&self) -> impl Iterator<Item = (&str, usize)> {
         let mut counts = vec![0; self.domains.len()];
-        for rule in self.unused() {
+        for rule in self.never_applied_rules() {
             counts[rule.domain] += 1;
         }
         let domains = self.domains.iter().zip(counts);
-        domains.map(|(domain, count)| (&*domain.name, if domain.is_watched() { count } else { 0 }))
+        domains.map(|(domain, count)| {
+            (&*domain.name, if domain.has_enough_requests() { count } else { 0 })
+        })
     }
 
     /// Returns the rules that have not applied, also in domains with fewer than [`MIN_REQUESTS_TO_REPORT_UNUSED`]
     /// requests.
-    fn unused(&self) -> impl Iterator<Item = &WatchedRule> {
+    fn never_applied_rules(&self) -> impl Iterator<Item = &RuleWithUsage> {
         self.rules.iter().filter(|rule| !rule.has_applied.load(Ordering::Relaxed))
     }
 }
 
-impl RequestsOfDomain {
+impl DomainRequestCount {
     /// Returns `true` if the domain has had [`MIN_REQUESTS_TO_REPORT_UNUSED`] requests, so that its unused rules are
     /// reported.
-    fn is_watched(&self) -> bool {
+    fn has_enough_requests(&self) -> bool {
         self.requests.load(Ordering::Relaxed) >= MIN_REQUESTS_TO_REPORT_UNUSED
     }
 }
 
 /// Returns `true` if the rule is expected to apply: it is not switched off, and not only meant for descriptors that
 /// contain a limit.
-fn is_watched(rule: &Rule) -> bool {
+fn is_expected_to_apply(rule: &Rule) -> bool {
     let overrides = rule.overrides().iter().map(|rule_override| rule_override.settings());
     let mut settings = overrides.chain([rule.settings()]);
     settings.any(|settings| settings.mode() != Mode::Off) && !rule.is_for_requested_limits()

@@ -80,11 +80,11 @@ pub struct TopKeys {
 
 /// One part of the map of all rules: the key lists of each rule, by the hash of its domain and name. Positions in the
 /// policy are not used, because a reload may change them.
-type RuleShard = HashMap<u64, TopListsOfRule, foldhash::fast::RandomState>;
+type RuleShard = HashMap<u64, RuleTopLists, foldhash::fast::RandomState>;
 
 /// The lists of the most frequent keys of one rule.
 #[derive(Debug)]
-struct TopListsOfRule {
+struct RuleTopLists {
     domain: Box<str>,
     rule: Box<str>,
     lists: [Mutex<MinuteSummaries>; TopList::ALL_LISTS.len()],
@@ -154,7 +154,7 @@ impl TopKeys {
         &self,
         domain: &str,
         rule: &str,
-        read: impl FnOnce(&TopListsOfRule) -> T,
+        read: impl FnOnce(&RuleTopLists) -> T,
     ) -> Option<T> {
         let hash = self.secret.hash_one((domain, rule));
         self.shards[hash as usize % RULE_SHARD_COUNT].read().get(&hash).map(read)
@@ -162,7 +162,7 @@ impl TopKeys {
 
     /// Calls `record` with the lists of a rule, and creates the lists if necessary. Does not call `record` if the lists
     /// do not exist and the shard already has [`MAX_RULES_PER_SHARD`] rules.
-    fn update_top_lists_of_rule(&self, rule: &Rule, record: impl FnOnce(&TopListsOfRule)) {
+    fn update_top_lists_of_rule(&self, rule: &Rule, record: impl FnOnce(&RuleTopLists)) {
         let hash = self.secret.hash_one((rule.domain(), rule.name()));
         let shard = &self.shards[hash as usize % RULE_SHARD_COUNT];
         if let Some(rule_lists) = shard.read().get(&hash) {
@@ -170,7 +170,7 @@ impl TopKeys {
         }
         let mut shard = shard.write();
         if shard.len() < MAX_RULES_PER_SHARD || shard.contains_key(&hash) {
-            record(shard.entry(hash).or_insert_with(|| TopListsOfRule::new(rule)));
+            record(shard.entry(hash).or_insert_with(|| RuleTopLists::new(rule)));
         }
     }
 
@@ -195,7 +195,7 @@ impl TopKeys {
 }
 
 fn remove_expired_minutes_of_shard(shard: &RwLock<RuleShard>, minute: u64) {
-    let remove_minutes = |rule_lists: &TopListsOfRule| {
+    let remove_minutes = |rule_lists: &RuleTopLists| {
         rule_lists.lists.iter().for_each(|minutes| minutes.lock().remove_expired(minute));
     };
     shard.read().values().for_each(remove_minutes);
@@ -206,7 +206,7 @@ fn remove_expired_minutes_of_shard(shard: &RwLock<RuleShard>, minute: u64) {
     });
 }
 
-impl TopListsOfRule {
+impl RuleTopLists {
     fn new(rule: &Rule) -> Self {
         Self {
             domain: rule.domain().into(),

@@ -3,8 +3,8 @@
 //! A span is created only if the decision is sampled. Spans that the collector does not accept in time are dropped:
 //! tracing never delays or fails a decision.
 //!
-//! The recorder of a listener begins the span of a request and makes it the current span of the task. The service finds it
-//! there and records the decision, and the store adds its own span as a child.
+//! The recorder of a listener begins the span of a request and makes it the current span of the task. The service finds
+//! it there and records the decision, and the store adds its own span as a child.
 
 mod collector;
 mod parent;
@@ -85,7 +85,7 @@ impl DecisionTracer {
     }
 
     /// Returns `true` if the header `traceparent` of a forwarded request decides whether the decision is traced.
-    pub fn trusts_forwarded(&self) -> bool {
+    pub fn trusts_forwarded_traceparent(&self) -> bool {
         self.trust_forwarded
     }
 
@@ -193,7 +193,7 @@ impl StoreSpan {
         if let Some(error) = error {
             span.set_attribute(KeyValue::new("error.type", error.class()));
             // An error about the value of a key contains values of clients, so only its remedy is recorded.
-            span.set_status(Status::error(match error.foreign_keys() {
+            span.set_status(Status::error(match error.keys_with_foreign_values() {
                 Some(_) => error.remedy().to_owned(),
                 None => error.to_string(),
             }));

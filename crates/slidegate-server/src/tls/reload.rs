@@ -9,7 +9,7 @@ use tracing::{error, info};
 
 use super::{TlsError, TlsFileContents, TlsFiles};
 use crate::background::BackgroundTasks;
-use crate::bounds::FILE_READ_INTERVAL;
+use crate::bounds::RELOADABLE_FILE_POLL_INTERVAL;
 
 /// The contents of the files, or the reason why they cannot be read.
 type TlsReadResult = Result<TlsFileContents, TlsError>;
@@ -39,7 +39,7 @@ where
     pub fn start(mut self, task: &'static str, tasks: &BackgroundTasks) -> io::Result<()> {
         tasks.start_thread(task, move || {
             loop {
-                thread::sleep(FILE_READ_INTERVAL);
+                thread::sleep(RELOADABLE_FILE_POLL_INTERVAL);
                 self.read_certificates();
             }
         })

@@ -26,7 +26,7 @@ use self::open_calls::OpenCalls;
 use self::rate_limit::{LargeCallThreadMarker, RateLimitGrpcService};
 use crate::bounds::MAX_BODY_BYTES;
 use crate::connections::bodies::{BodyError, ConnectionBodyBudget};
-use crate::connections::{LargeCallPanic, LargeCalls};
+use crate::connections::{LargeCallPanic, LargeCallThread};
 use crate::decide::Service;
 use crate::render::ResponseRenderer;
 use crate::telemetry::metrics::ListenerKind;
@@ -43,7 +43,7 @@ pub struct ReflectionError(#[from] tonic_reflection::server::Error);
 const MAX_SMALL_MESSAGE_BYTES: usize = 16 * 1024;
 
 /// The maximum size of a message of the health and reflection services in bytes. Such messages contain only a name.
-const MAX_OTHER_MESSAGE_BYTES: usize = 4 * 1024;
+const MAX_HEALTH_OR_REFLECTION_MESSAGE_BYTES: usize = 4 * 1024;
 
 /// All gRPC services of the listener. The path of a call selects the service.
 pub struct GrpcServices {
@@ -52,7 +52,7 @@ pub struct GrpcServices {
     /// Health and reflection. Calls of the rate limit service do not pass through this router, which allocates several
     /// boxes per call.
     other_services: Router,
-    large_calls: LargeCalls,
+    large_calls: LargeCallThread,
 }
 
 impl GrpcServices {
@@ -60,9 +60,9 @@ impl GrpcServices {
     pub async fn new(
         service: Arc<Service>,
         renderer: ResponseRenderer,
-        large_calls: LargeCalls,
+        large_calls: LargeCallThread,
     ) -> Result<Self, ReflectionError> {
-        let max_bytes = MAX_OTHER_MESSAGE_BYTES;
+        let max_bytes = MAX_HEALTH_OR_REFLECTION_MESSAGE_BYTES;
         let health = health::start(&service).await.max_decoding_message_size(max_bytes);
         let v1 = reflection_service_builder().build_v1()?.max_decoding_message_size(max_bytes);
         let v1alpha =
@@ -113,10 +113,10 @@ impl TowerService<Request<Body>> for ConnectionServices {
     fn call(&mut self, call: Request<Body>) -> Self::Future {
         let open_call = self.0.calls.start();
         let connection = self.0.clone();
-        if call.uri().path() == rate_limit::PATH {
+        if call.uri().path() == rate_limit::SHOULD_RATE_LIMIT_PATH {
             return Box::pin(async move {
                 let _open_call = open_call;
-                Ok(connection.check(call).await)
+                Ok(connection.respond_to_rate_limit_call(call).await)
             });
         }
         let response = connection.services.other_services.clone().oneshot(call);
@@ -133,7 +133,7 @@ impl TowerService<Request<Body>> for ConnectionServices {
 
 impl ConnectionState {
     /// Responds to a call of the rate limit service.
-    async fn check(&self, call: Request<Body>) -> Response<Body> {
+    async fn respond_to_rate_limit_call(&self, call: Request<Body>) -> Response<Body> {
         let GrpcServices { recorder, rate_limit, large_calls, .. } = &*self.services;
         let (head, body) = call.into_parts();
         let body = match self.bodies.read(body, stated_message_length).await {
@@ -193,7 +193,7 @@ async fn unknown_method(uri: Uri) -> axum::response::Response {
     let message = format!(
         "unknown method `{}`; call {}, or list all services by gRPC reflection",
         uri.path(),
-        rate_limit::PATH
+        rate_limit::SHOULD_RATE_LIMIT_PATH
     );
     Status::unimplemented(message).into_http::<axum::body::Body>().into_response()
 }

@@ -3,8 +3,9 @@
 //! Requests for an [`Endpoint`] do not pass through axum's router. The router allocates several boxes per layer and
 //! request, which takes long compared with a decision in memory. Other paths use the router.
 //!
-//! To add a path, add it to [`health_and_openapi_routes`] or [`Endpoint`], and describe it in [`AVAILABLE_PATHS_TEXT`] and in
-//! `docs/reference/openapi.json`. A test checks that they contain every path. Paths for operators belong in [`admin`].
+//! To add a path, add it to [`health_and_openapi_routes`] or [`Endpoint`], and describe it in [`AVAILABLE_PATHS_TEXT`]
+//! and in `docs/reference/openapi.json`. A test checks that they contain every path. Paths for operators belong in
+//! [`admin`].
 
 pub mod admin;
 mod auth;
@@ -29,7 +30,7 @@ use self::body::CallBody;
 use self::connection::add_connection_close_header;
 pub use self::connection::{HttpHandler, HttpProtocol};
 use super::rls::{self, ParsedMessage};
-use crate::connections::LargeCalls;
+use crate::connections::LargeCallThread;
 use crate::connections::bodies::BufferedBody;
 use crate::decide::Service;
 use crate::decide::health::Readiness;
@@ -42,8 +43,8 @@ use crate::telemetry::metrics::ListenerKind;
 use crate::telemetry::recorder::{RequestRecorder, TraceHeaders};
 use crate::telemetry::results::ResponseWithResult;
 
-/// The OpenAPI document of the HTTP listener. The file is a link to `docs/reference/openapi.json`, because the package of
-/// this crate contains only files below the folder of the crate.
+/// The OpenAPI document of the HTTP listener. The file is a link to `docs/reference/openapi.json`, because the package
+/// of this crate contains only files below the folder of the crate.
 const OPENAPI_DOCUMENT: &str = include_str!("http/openapi.json");
 
 /// The paths of both listeners, for a response to a request for another path.
@@ -131,8 +132,8 @@ impl Endpoint {
     }
 }
 
-/// The handler of all requests to the HTTP listener: decisions, health and the OpenAPI document. A large call shares the
-/// state on another thread.
+/// The handler of all requests to the HTTP listener: decisions, health and the OpenAPI document. A large call shares
+/// the state on another thread.
 pub struct HttpService(Arc<HttpServiceState>);
 
 struct HttpServiceState {
@@ -140,7 +141,7 @@ struct HttpServiceState {
     renderer: ResponseRenderer,
     recorder: RequestRecorder,
     proxy_trust: ProxyTrust,
-    large_calls: LargeCalls,
+    large_calls: LargeCallThread,
     router: Router,
 }
 
@@ -163,15 +164,15 @@ impl HttpServiceState {
                 let body = CallBody::parse(endpoint, text)?;
                 let decided = service.decide(&policy, &body.to_call(endpoint)).await?;
                 if matches!(endpoint, Endpoint::Reserve) {
-                    renderer.reserve(&decided)
+                    renderer.render_reservation(&decided)
                 } else {
-                    renderer.check(&decided)
+                    renderer.render_check(&decided)
                 }
             }
             Endpoint::Auth => {
                 let request = ForwardAuthRequest::parse(head, peer, &self.proxy_trust, &policy)?;
                 let decided = service.decide(&policy, &request.to_call()).await?;
-                renderer.auth(&decided, request.deny_status())
+                renderer.render_forward_auth(&decided, request.deny_status())
             }
             Endpoint::Json => {
                 let message = ParsedMessage::parse(rls::json::parse(text)?)?;
@@ -182,17 +183,17 @@ impl HttpServiceState {
             Endpoint::Settle => {
                 let body: SettleBody<'_> = parse(text)?;
                 Box::pin(service.settle(&body.reservation, &body.actual_costs())).await?;
-                renderer.success(&SettleResponse { settled: true })
+                renderer.render_success(&SettleResponse { settled: true })
             }
             Endpoint::Release => {
                 let body: PermitBody<'_> = parse(text)?;
                 let released = Box::pin(service.release_permit(&body.permit)).await?;
-                renderer.success(&ReleaseResponse { released })
+                renderer.render_success(&ReleaseResponse { released })
             }
             Endpoint::Renew => {
                 let body: PermitBody<'_> = parse(text)?;
                 let ttl = Box::pin(service.renew_permit(&body.permit)).await?;
-                renderer.success(&RenewResponse::new(ttl))
+                renderer.render_success(&RenewResponse::new(ttl))
             }
         }
     }
@@ -221,7 +222,7 @@ impl HttpService {
         service: Arc<Service>,
         renderer: ResponseRenderer,
         proxy_trust: ProxyTrust,
-        large_calls: LargeCalls,
+        large_calls: LargeCallThread,
     ) -> Self {
         let router = health_and_openapi_routes()
             .into_iter()
@@ -247,7 +248,7 @@ impl HttpService {
         let body = match body {
             Ok(_) if !endpoint.allows_method(&head.method) => {
                 let problem = method_not_allowed(head.method.clone(), head.uri.clone()).await;
-                Err(problem.with_allow("POST"))
+                Err(problem.with_allow_header("POST"))
             }
             body => body,
         };
@@ -316,8 +317,8 @@ async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, Json<Readin
     (status, Json(readiness))
 }
 
-/// Responds as `/healthcheck` of Envoy's reference server, for probes that were written for it: with `OK` and status 200 if
-/// the server is ready, else with 500.
+/// Responds as `/healthcheck` of Envoy's reference server, for probes that were written for it: with `OK` and status
+/// 200 if the server is ready, else with 500.
 async fn healthcheck(State(service): State<Arc<Service>>) -> (StatusCode, &'static str) {
     if service.readiness().is_ready() {
         (StatusCode::OK, "OK")

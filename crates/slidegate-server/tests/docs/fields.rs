@@ -7,8 +7,8 @@ use slidegate::Policy;
 use slidegate::limit::MAX_SMALL_UNITS;
 use slidegate::limit::MAX_UNITS;
 use slidegate::policy::file::{
-    CLIENT_CHOSEN_ATTRIBUTES, MAX_LIMITS, MAX_NAME_COMBINATIONS, MAX_OVERRIDES, MAX_PER_ENTRIES,
-    MAX_POLICY_BYTES, MAX_RULES, MAX_SPLIT_ATTRIBUTES, schema,
+    CLIENT_CHOSEN_ATTRIBUTES, MAX_KEY_ATTRIBUTE_COMBINATIONS, MAX_LIMITS_PER_RULE, MAX_OVERRIDES,
+    MAX_PER_ENTRIES, MAX_POLICY_BYTES, MAX_RULES, MAX_SPLIT_ATTRIBUTES, schema,
 };
 use slidegate::store::RedisOptions;
 
@@ -182,18 +182,18 @@ fn documented_policy_bounds_match_program() {
     let section = section.split("\n#").next().unwrap();
     for (bound, value) in [
         ("rules", MAX_RULES as u64),
-        ("limits of a rule", MAX_LIMITS as u64),
+        ("limits of a rule", MAX_LIMITS_PER_RULE as u64),
         ("overrides of a rule", MAX_OVERRIDES as u64),
         ("attributes in `per`", MAX_PER_ENTRIES as u64),
         ("attributes in `by`", MAX_SPLIT_ATTRIBUTES as u64),
-        ("parts of a split", RedisOptions::MAX_PARTS.into()),
-        ("combinations of names", MAX_NAME_COMBINATIONS as u64),
+        ("parts of a split", RedisOptions::MAX_SUB_KEYS.into()),
+        ("combinations of names", MAX_KEY_ATTRIBUTE_COMBINATIONS as u64),
         ("`max`, `cost`, `required`, `max_unsynced`", MAX_UNITS),
         (
             "`max`, `burst`, `max_debt` of `token_bucket`, `max` of `sliding_counter`",
             MAX_SMALL_UNITS,
         ),
-        ("`max` of `sliding_log`", slidegate::algorithm::MAX_ENTRIES),
+        ("`max` of `sliding_log`", slidegate::algorithm::MAX_LOG_UNITS),
         ("buckets", slidegate::algorithm::MAX_BUCKETS),
     ] {
         let row = format!("\n| {bound} | {} |", with_thousands_separators(value));

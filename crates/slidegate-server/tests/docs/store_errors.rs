@@ -17,7 +17,7 @@ fn documented_store_errors_have_remedies_of_log() {
             (cells[0].trim_matches('`').to_owned(), cells[4].to_owned())
         })
         .collect();
-    let expected: Vec<(String, String)> = StoreError::classes()
+    let expected: Vec<(String, String)> = StoreError::classes_with_remedies()
         .map(|(class, remedy)| (class.to_owned(), remedy.to_owned()))
         .collect();
     assert_eq!(documented, expected);

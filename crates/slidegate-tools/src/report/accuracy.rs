@@ -64,7 +64,7 @@ impl fmt::Display for WorstWindow {
 
 /// Writes a table that compares the decisions of each rule and limit with the decisions of an exact log, which keeps
 /// the time of each request. Explains the columns.
-pub fn write(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
+pub fn write_accuracy_table(f: &mut fmt::Formatter<'_>, report: &ReplayReport<'_>) -> fmt::Result {
     let row = |name: &str, deviation: &DeviationReport, worst: String| {
         let counts = [deviation.false_allows, deviation.false_denies].map(|n| n.to_string());
         let [allows, denies] = counts;

@@ -55,7 +55,7 @@ impl WindowSuggestion {
     /// Returns the suggested limits without duplicates. There is one limit for each share of clients that may be
     /// denied. If a share, multiplied by the number of clients, is below 1, its limit denies no client. All limits that
     /// deny no client are equal, so only the first of them is returned.
-    pub fn choices_without_duplicates(&self) -> impl Iterator<Item = &SuggestedLimitReport> {
+    pub fn distinct_limits(&self) -> impl Iterator<Item = &SuggestedLimitReport> {
         let denies_none = |choice: &SuggestedLimitReport| choice.may_deny_clients == 0;
         let no_denials = self.choices.iter().find(|choice| denies_none(choice));
         no_denials.into_iter().chain(self.choices.iter().filter(move |choice| !denies_none(choice)))

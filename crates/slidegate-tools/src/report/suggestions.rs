@@ -18,7 +18,7 @@ pub struct Suggestions<'a> {
     /// A YAML policy with the suggested limits that deny the fewest clients.
     policy: String,
     #[serde(skip)]
-    uncounted: u64,
+    uncounted_requests: u64,
     /// Whether the user has provided a policy.
     #[serde(skip)]
     has_policy: bool,
@@ -52,7 +52,7 @@ impl<'a> Suggestions<'a> {
             headroom_percent: headroom.0,
             policy: snippet::policy(&rules, headroom),
             rules,
-            uncounted: stats.keys.uncounted(),
+            uncounted_requests: stats.keys.uncounted_requests(),
             has_policy: true,
             is_short: suggest::is_log_too_short(log_length),
         }
@@ -81,11 +81,11 @@ impl fmt::Display for Suggestions<'_> {
         if self.is_short {
             writeln!(f, "(Windows longer than the log are omitted.)")?;
         }
-        if self.uncounted > 0 {
+        if self.uncounted_requests > 0 {
             writeln!(
                 f,
                 "({} requests are not included, because there were more keys than --max-keys.)",
-                self.uncounted
+                self.uncounted_requests
             )?;
         }
         writeln!(
@@ -113,7 +113,7 @@ impl Suggestions<'_> {
         let with_headroom = format!("plus {} %, rounded up", self.headroom_percent);
         let head = ["max", "clients denied", &with_headroom, "clients denied"];
         let rows = rule.windows.iter().flat_map(|window| {
-            let choices = window.choices_without_duplicates();
+            let choices = window.distinct_limits();
             choices.map(|choice| {
                 (
                     format!("{}: {}", window.name, choice.format_table_row_name()),

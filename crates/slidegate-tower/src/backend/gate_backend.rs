@@ -24,8 +24,8 @@ impl<S: Store> GateBackend<S> {
         Self { gate, attributes }
     }
 
-    /// Reads the attributes of a request. Logs a warning if the policy was replaced by one that the names do not fit, and
-    /// if the server has not added the extension of an attribute that a rule needs.
+    /// Reads the attributes of a request. Logs a warning if the policy was replaced by one that the names do not fit,
+    /// and if the server has not added the extension of an attribute that a rule needs.
     fn read_values<'r>(
         &'r self,
         options: &RequestOptions,
@@ -104,7 +104,7 @@ impl<S: Store> Backend for GateBackend<S> {
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> Option<BackendDecision<'_>> {
-        S::Kind::begin(self.check(options, head)).ok()
+        S::Kind::poll_if_synchronous(self.check(options, head)).ok()
     }
 
     fn decide_async(
@@ -123,7 +123,7 @@ impl<S: Store> Backend for GateBackend<S> {
         charge: PendingCharge,
         settlement: Settlement,
     ) -> Option<BoxFuture<()>> {
-        if S::Kind::begin(self.settle_charge(&charge, settlement)).is_ok() {
+        if S::Kind::poll_if_synchronous(self.settle_charge(&charge, settlement)).is_ok() {
             return None;
         }
         Some(Box::pin(async move { self.settle_charge(&charge, settlement).await }))
@@ -135,7 +135,7 @@ impl<S: Store> Backend for GateBackend<S> {
 
     fn warn_about_names(&self, options: &RequestOptions) {
         let policy = self.gate.policy();
-        if options.names.begin(policy.id()) {
+        if options.names.begin_check(policy.id()) {
             let needed =
                 find_needed_extractors(&policy, &self.attributes, self.attributes.policy_domain());
             options.names.set_needed_extractors(needed);

@@ -89,7 +89,7 @@ impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
         options: &RequestOptions,
         head: RequestHead<'_>,
     ) -> Option<BackendDecision<'_>> {
-        S::Kind::begin(self.check(options, head)).ok()
+        S::Kind::poll_if_synchronous(self.check(options, head)).ok()
     }
 
     fn decide_async(
@@ -108,7 +108,7 @@ impl<S: Store, K: Extract> Backend for LimiterBackend<S, K> {
         charge: PendingCharge,
         settlement: Settlement,
     ) -> Option<BoxFuture<()>> {
-        if S::Kind::begin(self.settle_charge(&charge, settlement)).is_ok() {
+        if S::Kind::poll_if_synchronous(self.settle_charge(&charge, settlement)).is_ok() {
             return None;
         }
         Some(Box::pin(async move { self.settle_charge(&charge, settlement).await }))

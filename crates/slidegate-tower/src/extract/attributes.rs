@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use super::{Extract, ExtractedText, RequestHead};
 use crate::costs::{NamedCost, RequestCosts};
 
-/// The parts of each request that a policy uses: attributes, each with a name and an extractor of its value, a domain, and
-/// named costs.
+/// The parts of each request that a policy uses: attributes, each with a name and an extractor of its value, a domain,
+/// and named costs.
 ///
 /// If a request lacks a value, it lacks the attribute; the `when_missing` of a rule then determines whether the rule is
 /// skipped or denies the request. If two extractors have the same name, the first one with a value applies.
@@ -105,14 +105,15 @@ impl Attributes {
         self.extractors.iter().map(|(name, _)| &**name)
     }
 
-    /// Returns the bit of the attribute with this index in a set of attributes. All attributes from the 64th on share a bit.
-    pub(crate) fn bit(index: u32) -> u64 {
+    /// Returns the bit of the attribute with this index in a set of attributes. All attributes from the 64th on share a
+    /// bit.
+    pub(crate) fn attribute_bit(index: u32) -> u64 {
         1 << index.min(u64::BITS - 1)
     }
 
     /// Reads the values of all attributes from a request, and appends them to `values`. Attributes without a value are
-    /// left out; returns their [bits](Self::bit). The list is a parameter, because it is large and a returned list is
-    /// copied.
+    /// left out; returns their [bits](Self::attribute_bit). The list is a parameter, because it is large and a returned
+    /// list is copied.
     pub(crate) fn read_values<'r>(
         &'r self,
         head: RequestHead<'r>,
@@ -122,29 +123,30 @@ impl Attributes {
         for (index, (name, extractor)) in (0..).zip(&self.extractors) {
             match extractor.attribute(head) {
                 Some(value) => values.0.push((name, value)),
-                None => missing |= Self::bit(index),
+                None => missing |= Self::attribute_bit(index),
             }
         }
         missing
     }
 
-    /// Returns the attributes among `missing` whose values are missing because the server has not added an extension to the
-    /// request: the bit, the name, and the name of the extension.
+    /// Returns the attributes among `missing` whose values are missing because the server has not added an extension to
+    /// the request: the bit, the name, and the name of the extension.
     pub(crate) fn missing_extensions(
         &self,
         missing: u64,
         extensions: &Extensions,
     ) -> impl Iterator<Item = (u64, &str, &'static str)> {
-        let attributes =
-            (0..).zip(&self.extractors).map(|(index, attribute)| (Self::bit(index), attribute));
+        let attributes = (0..)
+            .zip(&self.extractors)
+            .map(|(index, attribute)| (Self::attribute_bit(index), attribute));
         let among_missing = attributes.filter(move |(bit, _)| missing & bit != 0);
         among_missing.filter_map(|(bit, (name, extractor))| {
             Some((bit, &**name, extractor.missing_extension(extensions)?))
         })
     }
 
-    /// Returns the extension without which the request has none of the attributes with these names; `None` if it has one of
-    /// them, or the server is not the reason.
+    /// Returns the extension without which the request has none of the attributes with these names; `None` if it has
+    /// one of them, or the server is not the reason.
     pub(crate) fn missing_extension_for_attributes<'n>(
         &self,
         names: impl Iterator<Item = &'n str> + Clone,

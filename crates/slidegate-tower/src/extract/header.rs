@@ -5,7 +5,7 @@ use std::fmt;
 
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
-use slidegate::policy::normal_host;
+use slidegate::policy::normalize_host;
 
 use super::from_fn::text_extractor_from_fn;
 use super::{Extract, ExtractedText, from_fn};
@@ -75,8 +75,8 @@ fn parse_header_name<N: TryInto<HeaderName, Error: fmt::Display>>(name: N) -> He
     }
 }
 
-/// Creates an extractor of the requested host, [normalized](normal_host): the authority of the URI, or else the header
-/// `Host`.
+/// Creates an extractor of the requested host, [normalized](normalize_host): the authority of the URI, or else the
+/// header `Host`.
 ///
 /// A request without a host, or with only a port, has no value.
 ///
@@ -97,8 +97,8 @@ pub fn host() -> impl Extract + Copy + fmt::Debug {
             None => String::from_utf8_lossy(head.headers.get(&HOST)?.as_bytes()),
         };
         let host = match host {
-            Cow::Borrowed(host) => normal_host(host),
-            Cow::Owned(host) => Cow::Owned(normal_host(&host).into_owned()),
+            Cow::Borrowed(host) => normalize_host(host),
+            Cow::Owned(host) => Cow::Owned(normalize_host(&host).into_owned()),
         };
         Some(host).filter(|host| !host.is_empty())
     })

@@ -8,7 +8,7 @@ use super::counter::Counter;
 use crate::clock::Timestamp;
 
 /// A [`Counter`] whose state is a list of numbers: the units that were charged in each of the latest time buckets.
-pub trait Additive: Counter {
+pub trait AdditiveCounter: Counter {
     /// Returns the length and the number of the time buckets.
     fn layout(&self) -> BucketLayout;
 
@@ -25,8 +25,8 @@ pub trait Additive: Counter {
     /// Returns the number of units that a state has in the time bucket with the number `bucket`.
     fn units(&self, state: &Self::State, bucket: u64) -> u64;
 
-    /// Calls `visit` for each bucket of a state that has units, with the number of the bucket and of its units. The oldest
-    /// bucket is first.
+    /// Calls `visit` for each bucket of a state that has units, with the number of the bucket and of its units. The
+    /// oldest bucket is first.
     fn visit_units(&self, state: &Self::State, mut visit: impl FnMut(u64, u64)) {
         let current = self.current_bucket(state);
         for bucket in current.saturating_sub(u64::from(self.layout().buckets) - 1)..=current {
@@ -78,7 +78,7 @@ pub struct BucketLayout {
     pub mean_excess_us: u64,
     /// The average duration in seconds from the start of the calendar period of bucket 0 to the Unix epoch; 0 unless
     /// the buckets are periods of a calendar that begin at a set date or time.
-    pub first_period_before_epoch_s: u32,
+    pub epoch_offset_in_first_period_s: u32,
 }
 
 /// The largest difference between the end of a calendar period and the end that it would have if all periods had the
@@ -102,16 +102,19 @@ impl BucketLayout {
     pub fn latest_expiry_us(&self, bucket: u64) -> u64 {
         match self.mean_excess_us {
             0 => self.bucket_expires_us(bucket),
-            _ => self.mean_start_us(bucket.saturating_add(1)).saturating_add(self.deviation_us()),
+            _ => {
+                self.mean_start_us(bucket.saturating_add(1)).saturating_add(self.max_deviation_us())
+            }
         }
     }
 
-    /// Returns a time on the clock, in microseconds since the Unix epoch, before which no clock charges units to a bucket.
+    /// Returns a time on the clock, in microseconds since the Unix epoch, before which no clock charges units to a
+    /// bucket.
     pub fn earliest_start_us(&self, bucket: u64) -> u64 {
         match self.mean_excess_us {
             // A counter time is at most a window ahead of the clock, because the phase of a key is less than a window.
-            0 => bucket.saturating_mul(self.bucket_us).saturating_sub(self.lifetime_us()),
-            _ => self.mean_start_us(bucket).saturating_sub(self.deviation_us()),
+            0 => bucket.saturating_mul(self.bucket_us).saturating_sub(self.unit_lifetime_us()),
+            _ => self.mean_start_us(bucket).saturating_sub(self.max_deviation_us()),
         }
     }
 
@@ -119,15 +122,15 @@ impl BucketLayout {
     fn mean_start_us(&self, bucket: u64) -> u64 {
         let since_first_us =
             bucket.saturating_mul(self.bucket_us.saturating_sub(self.mean_excess_us));
-        since_first_us.saturating_sub(u64::from(self.first_period_before_epoch_s) * 1_000_000)
+        since_first_us.saturating_sub(u64::from(self.epoch_offset_in_first_period_s) * 1_000_000)
     }
 
-    fn deviation_us(&self) -> u64 {
+    fn max_deviation_us(&self) -> u64 {
         self.bucket_us.min(MAX_CALENDAR_DEVIATION_US)
     }
 
     /// Returns the longest duration for which the units of a charge are counted, in microseconds.
-    pub fn lifetime_us(&self) -> u64 {
+    pub fn unit_lifetime_us(&self) -> u64 {
         self.bucket_us.saturating_mul(u64::from(self.buckets))
     }
 }

@@ -1,7 +1,7 @@
 //! Counters of any algorithm: enums with one variant for each algorithm, or for each additive algorithm. The algorithms
 //! do not depend on these enums.
 
-use super::additive::{Additive, BucketLayout};
+use super::additive::{AdditiveCounter, BucketLayout};
 use super::concurrent::Concurrent;
 use super::fixed_window::FixedWindow;
 use super::sliding_buckets::SlidingBuckets;

@@ -1,12 +1,12 @@
-//! Requests in flight: at most max permits are live at the same time. A charge creates a permit, which is live until it is
-//! released or expires.
+//! Requests in flight: at most max permits are live at the same time. A charge creates a permit, which is live until it
+//! is released or expires.
 //!
-//! A permit is identified by the time of its charge. The id is unique among all permits of its key, because it is at least
-//! one microsecond later than the id of the previous permit. A state keeps the id of its newest permit until all permits
-//! would have expired, so a release never frees another permit than its own.
+//! A permit is identified by the time of its charge. The id is unique among all permits of its key, because it is at
+//! least one microsecond later than the id of the previous permit. A state keeps the id of its newest permit until all
+//! permits would have expired, so a release never frees another permit than its own.
 //!
-//! A charge removes the permits that have expired. If the clock then steps back, they cannot be renewed, so there are never
-//! more live permits than max.
+//! A charge removes the permits that have expired. If the clock then steps back, they cannot be renewed, so there are
+//! never more live permits than max.
 
 #[cfg(test)]
 mod tests;
@@ -118,7 +118,7 @@ impl Concurrent {
         Quota::from_parts(self.max.into(), self.ttl_us)
     }
 
-    pub(crate) fn params(&self) -> LimitParams {
+    pub(crate) fn limit_params(&self) -> LimitParams {
         LimitParams { max: self.max.into(), extra: 0, max_debt: 0, tick_us: 1, window: self.ttl_us }
     }
 
@@ -135,8 +135,8 @@ impl Concurrent {
         permit.is_live(now)
     }
 
-    /// Renews a permit: it expires a whole time to live after `now`. Returns whether it was live; a permit that has been
-    /// released or has expired is not, and cannot be renewed.
+    /// Renews a permit: it expires a whole time to live after `now`. Returns whether it was live; a permit that has
+    /// been released or has expired is not, and cannot be renewed.
     pub(crate) fn renew(&self, state: &mut State, now: Timestamp, id: Timestamp) -> bool {
         let live = find_permit(state, id).filter(|(_, permit)| permit.is_live(now));
         let Some((index, permit)) = live else { return false };

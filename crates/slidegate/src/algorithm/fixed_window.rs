@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::additive::{Additive, BucketLayout};
+use super::additive::{AdditiveCounter, BucketLayout};
 use super::counter::{ChargeEffect, Counter, is_time_ahead_of_clock, micros_until_expiry};
 use super::tick::LimitParams;
 #[cfg(feature = "calendar")]
@@ -36,12 +36,12 @@ pub enum Align {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     max: CompactU64,
-    windows: Windows,
+    windows: WindowAlignment,
 }
 
 /// The alignment of fixed windows, and their length in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Windows {
+enum WindowAlignment {
     Key {
         window_us: CompactU64,
     },
@@ -97,10 +97,10 @@ impl FixedWindow {
     pub(crate) fn new(quota: &Quota, align: Align) -> Self {
         let window_us = quota.window_us().into();
         let windows = match align {
-            Align::Key => Windows::Key { window_us },
-            Align::Clock => Windows::Clock { window_us },
+            Align::Key => WindowAlignment::Key { window_us },
+            Align::Clock => WindowAlignment::Clock { window_us },
             #[cfg(feature = "calendar")]
-            Align::Calendar(calendar) => Windows::Calendar(calendar),
+            Align::Calendar(calendar) => WindowAlignment::Calendar(calendar),
         };
         Self { max: quota.max().into(), windows }
     }
@@ -108,22 +108,26 @@ impl FixedWindow {
     /// Returns the length of a window in microseconds.
     fn window_us(&self) -> u64 {
         match self.windows {
-            Windows::Key { window_us } | Windows::Clock { window_us } => window_us.get(),
+            WindowAlignment::Key { window_us } | WindowAlignment::Clock { window_us } => {
+                window_us.get()
+            }
             #[cfg(feature = "calendar")]
-            Windows::Calendar(calendar) => calendar.period().window_us(),
+            WindowAlignment::Calendar(calendar) => calendar.period().window_us(),
         }
     }
 
     pub(crate) fn quota(&self) -> Quota {
         let window_us = match self.windows {
-            Windows::Key { window_us } | Windows::Clock { window_us } => window_us.get(),
+            WindowAlignment::Key { window_us } | WindowAlignment::Clock { window_us } => {
+                window_us.get()
+            }
             #[cfg(feature = "calendar")]
-            Windows::Calendar(calendar) => calendar.period().longest_us(),
+            WindowAlignment::Calendar(calendar) => calendar.period().max_length_us(),
         };
         Quota::from_parts(self.max.get(), window_us)
     }
 
-    pub(crate) fn params(&self) -> LimitParams {
+    pub(crate) fn limit_params(&self) -> LimitParams {
         LimitParams {
             max: self.max.get(),
             extra: 0,
@@ -143,10 +147,10 @@ impl FixedWindow {
         step_us: impl FnOnce() -> i64,
     ) -> u64 {
         match self.windows {
-            Windows::Key { window_us } => key_hash() % window_us.get(),
-            Windows::Clock { .. } => step_us() as u64,
+            WindowAlignment::Key { window_us } => key_hash() % window_us.get(),
+            WindowAlignment::Clock { .. } => step_us() as u64,
             #[cfg(feature = "calendar")]
-            Windows::Calendar(calendar) => {
+            WindowAlignment::Calendar(calendar) => {
                 let step_us = step_us();
                 let wall_us = _now.as_micros().wrapping_add_signed(step_us);
                 calendar.phase_us(Timestamp::from_micros(wall_us)).wrapping_add_signed(step_us)
@@ -156,10 +160,10 @@ impl FixedWindow {
 
     pub(crate) fn align(&self) -> Align {
         match self.windows {
-            Windows::Key { .. } => Align::Key,
-            Windows::Clock { .. } => Align::Clock,
+            WindowAlignment::Key { .. } => Align::Key,
+            WindowAlignment::Clock { .. } => Align::Clock,
             #[cfg(feature = "calendar")]
-            Windows::Calendar(calendar) => Align::Calendar(calendar),
+            WindowAlignment::Calendar(calendar) => Align::Calendar(calendar),
         }
     }
 
@@ -172,13 +176,13 @@ impl FixedWindow {
     /// state is already in a later calendar period, which has another phase than the period of `now`.
     fn now_in_period_of_state(&self, _state: &State, now: Timestamp) -> Timestamp {
         match self.windows {
-            Windows::Key { .. } | Windows::Clock { .. } => now,
+            WindowAlignment::Key { .. } | WindowAlignment::Clock { .. } => now,
             #[cfg(feature = "calendar")]
-            Windows::Calendar(calendar) => {
+            WindowAlignment::Calendar(calendar) => {
                 let window_us = calendar.period().window_us();
                 let number = _state.window();
                 if now.as_micros() / window_us < number {
-                    calendar.time_relative_to_period(now, number)
+                    calendar.counter_time_in_period(now, number)
                 } else {
                     now
                 }
@@ -250,21 +254,23 @@ impl Counter for FixedWindow {
     }
 }
 
-impl Additive for FixedWindow {
+impl AdditiveCounter for FixedWindow {
     fn layout(&self) -> BucketLayout {
         match self.windows {
-            Windows::Key { window_us } | Windows::Clock { window_us } => BucketLayout {
-                bucket_us: window_us.get(),
-                buckets: 1,
-                mean_excess_us: 0,
-                first_period_before_epoch_s: 0,
-            },
+            WindowAlignment::Key { window_us } | WindowAlignment::Clock { window_us } => {
+                BucketLayout {
+                    bucket_us: window_us.get(),
+                    buckets: 1,
+                    mean_excess_us: 0,
+                    epoch_offset_in_first_period_s: 0,
+                }
+            }
             #[cfg(feature = "calendar")]
-            Windows::Calendar(calendar) => BucketLayout {
+            WindowAlignment::Calendar(calendar) => BucketLayout {
                 bucket_us: calendar.period().window_us(),
                 buckets: 1,
                 mean_excess_us: calendar.period().mean_excess_us(),
-                first_period_before_epoch_s: calendar.first_period_before_epoch_s(),
+                epoch_offset_in_first_period_s: calendar.epoch_offset_in_first_period_s(),
             },
         }
     }

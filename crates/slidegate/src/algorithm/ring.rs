@@ -1,6 +1,6 @@
 //! A compact ring buffer on the heap, for states that keep a history.
 
-use crate::heap::{HeapSize, allocated_bytes};
+use crate::heap::{HeapSize, allocator_block_bytes};
 
 /// A first-in, first-out queue. It takes 24 bytes, less than a `VecDeque`, so that the slot of a state in a hash table
 /// fits into one cache line. The capacity grows and shrinks with the number of items.
@@ -88,7 +88,7 @@ impl<T: Copy + Default> RingBuffer<T> {
 
 impl<T> HeapSize for RingBuffer<T> {
     fn heap_bytes(&self) -> usize {
-        allocated_bytes(size_of_val(&*self.buffer))
+        allocator_block_bytes(size_of_val(&*self.buffer))
     }
 }
 
@@ -102,7 +102,7 @@ fn capacity_for_len<T>(len: usize) -> usize {
 
 /// Returns the largest number of heap bytes of a ring with at most `max_len` items.
 pub(super) fn max_heap_bytes<T>(max_len: usize) -> usize {
-    allocated_bytes(size_of::<T>() * max_len)
+    allocator_block_bytes(size_of::<T>() * max_len)
 }
 
 #[cfg(test)]

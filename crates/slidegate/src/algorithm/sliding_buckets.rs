@@ -9,7 +9,7 @@ mod state;
 
 use std::cmp::Ordering;
 
-use super::additive::{Additive, BucketLayout};
+use super::additive::{AdditiveCounter, BucketLayout};
 use super::counter::{ChargeEffect, Counter, is_time_ahead_of_clock};
 use super::tick::LimitParams;
 use crate::clock::Timestamp;
@@ -56,7 +56,7 @@ impl SlidingBuckets {
         Quota::from_parts(self.max.get(), self.precision_us() * u64::from(self.buckets))
     }
 
-    pub(crate) fn params(&self) -> LimitParams {
+    pub(crate) fn limit_params(&self) -> LimitParams {
         let (max, extra) = (self.max.get(), u32::from(self.buckets) + 1);
         LimitParams {
             max,
@@ -98,17 +98,18 @@ impl SlidingBuckets {
     fn expired_buckets(&self, state: &State, newest: u64, current: u64) -> ExpiredBuckets {
         let Some(age) = newest.checked_sub(self.oldest_unexpired_bucket(current)) else {
             return ExpiredBuckets {
-                entries: state.entry_count(),
-                units: state.total(),
+                earlier_buckets: state.earlier_bucket_count(),
+                units: state.total_units(),
                 is_current_expired: true,
             };
         };
         let mut expired = ExpiredBuckets::default();
-        while let Some(entry) =
-            state.entry(expired.entries).filter(|entry| entry.age_in_buckets(newest) > age)
+        while let Some(earlier_bucket) = state
+            .earlier_bucket(expired.earlier_buckets)
+            .filter(|earlier_bucket| earlier_bucket.age_in_buckets(newest) > age)
         {
-            expired.units += entry.count();
-            expired.entries += 1;
+            expired.units += earlier_bucket.units();
+            expired.earlier_buckets += 1;
         }
         expired
     }
@@ -128,10 +129,10 @@ impl SlidingBuckets {
     fn find_earlier_bucket(&self, state: &State, bucket: u64) -> Option<usize> {
         let newest = self.current_bucket(state);
         let age = newest.checked_sub(bucket).filter(|age| *age < self.unexpired_bucket_count())?;
-        let (mut low, mut high) = (0, state.entry_count());
+        let (mut low, mut high) = (0, state.earlier_bucket_count());
         while low < high {
             let middle = (low + high) / 2;
-            match state.entry(middle)?.age_in_buckets(newest).cmp(&age) {
+            match state.earlier_bucket(middle)?.age_in_buckets(newest).cmp(&age) {
                 Ordering::Equal => return Some(middle),
                 Ordering::Greater => low = middle + 1,
                 Ordering::Less => high = middle,
@@ -140,9 +141,9 @@ impl SlidingBuckets {
         None
     }
 
-    /// Begins the bucket that contains `now`, unless it is the current bucket of the state or an earlier one. Removes the
-    /// buckets that are no longer counted.
-    fn begin_time_bucket(&self, state: &mut State, now: Timestamp) {
+    /// Begins the bucket that contains `now`, unless it is the current bucket of the state or an earlier one. Removes
+    /// the buckets that are no longer counted.
+    fn begin_bucket_at(&self, state: &mut State, now: Timestamp) {
         if self.is_in_current_bucket(state, now) {
             return;
         }
@@ -168,44 +169,44 @@ impl SlidingBuckets {
     ) -> Outcome {
         let reset_after_us = expires_at.as_micros().saturating_sub(now.as_micros());
         Outcome::from_used_units((used, self.max.get()), required, reset_after_us, || {
-            self.units_fit_at_us(state, required) - now.as_micros()
+            self.earliest_fit_us(state, required) - now.as_micros()
         })
     }
 
     /// Returns the time from which `required` units fit, in microseconds since the Unix epoch. Must be called only if
     /// they do not fit now.
-    fn units_fit_at_us(&self, state: &State, required: u64) -> u64 {
+    fn earliest_fit_us(&self, state: &State, required: u64) -> u64 {
         // The buckets expire one by one, oldest first. The units fit when the buckets that remain leave enough free
         // units.
         let newest = self.current_bucket(state);
-        let mut counted = state.total();
-        for entry in state.entries() {
-            counted -= entry.count();
+        let mut counted = state.total_units();
+        for earlier_bucket in state.earlier_buckets() {
+            counted -= earlier_bucket.units();
             if counted + required <= self.max.get() {
-                return self.bucket_expires_us(newest - entry.age_in_buckets(newest));
+                return self.bucket_expires_us(newest - earlier_bucket.age_in_buckets(newest));
             }
         }
         self.current_bucket_expires_us(state)
     }
 
-    /// Returns the time from which the units of a state's current bucket are no longer counted, in microseconds since the
-    /// Unix epoch.
+    /// Returns the time from which the units of a state's current bucket are no longer counted, in microseconds since
+    /// the Unix epoch.
     fn current_bucket_expires_us(&self, state: &State) -> u64 {
         state.start_us + self.unexpired_bucket_count() * self.precision_us()
     }
 
-    /// Returns the effect of a charge. `total` is the number of units in all buckets, none of which has expired.
+    /// Returns the effect of a charge. `total_units` is the number of units in all buckets, none of which has expired.
     fn charge_effect(
         &self,
         state: &State,
-        total: u64,
+        total_units: u64,
         expires_at: Timestamp,
         now: Timestamp,
     ) -> ChargeEffect {
         ChargeEffect {
             charged_at: now.max(Timestamp::from_micros(state.start_us)),
             expires_at,
-            outcome: self.outcome(state, (total, expires_at), now, 1),
+            outcome: self.outcome(state, (total_units, expires_at), now, 1),
         }
     }
 }
@@ -222,9 +223,10 @@ impl Counter for SlidingBuckets {
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        self.begin_time_bucket(state, now);
-        state.current_units += cost.min(max_count(self.max.get()).saturating_sub(state.total()));
-        self.charge_effect(state, state.total(), self.expires_at(state), now)
+        self.begin_bucket_at(state, now);
+        state.current_units +=
+            cost.min(max_count(self.max.get()).saturating_sub(state.total_units()));
+        self.charge_effect(state, state.total_units(), self.expires_at(state), now)
     }
 
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
@@ -234,15 +236,16 @@ impl Counter for SlidingBuckets {
         if bucket == self.current_bucket(state) {
             state.subtract_current_units(cost);
         } else if let Some(index) = self.find_earlier_bucket(state, bucket) {
-            let count = state.entry(index).map_or(0, |entry| entry.count());
-            state.subtract_earlier_units(index, cost.min(count));
+            let units =
+                state.earlier_bucket(index).map_or(0, |earlier_bucket| earlier_bucket.units());
+            state.subtract_earlier_units(index, cost.min(units));
         }
     }
 
     fn refund(&self, state: &mut State, now: Timestamp, cost: u64) {
         let expired = self.expired_buckets_at(state, now);
         if !expired.is_current_expired {
-            let left = state.subtract_earlier_units(expired.entries, cost);
+            let left = state.subtract_earlier_units(expired.earlier_buckets, cost);
             state.subtract_current_units(left);
         }
     }
@@ -254,7 +257,7 @@ impl Counter for SlidingBuckets {
     /// Moves all units into the bucket that contains `now`.
     fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
         let start_us = self.bucket_number(now.as_micros()) * self.precision_us();
-        let current_units = state.total();
+        let current_units = state.total_units();
         *state = State::with_earlier_buckets(start_us, EarlierBuckets::default());
         state.current_units = current_units;
     }
@@ -264,19 +267,21 @@ impl Counter for SlidingBuckets {
             return Timestamp::from_micros(self.current_bucket_expires_us(state));
         }
         let newest = self.current_bucket(state);
-        state.entries().last().map_or(Timestamp::default(), |entry| {
-            Timestamp::from_micros(self.bucket_expires_us(newest - entry.age_in_buckets(newest)))
+        state.earlier_buckets().last().map_or(Timestamp::default(), |earlier_bucket| {
+            Timestamp::from_micros(
+                self.bucket_expires_us(newest - earlier_bucket.age_in_buckets(newest)),
+            )
         })
     }
 }
 
-impl Additive for SlidingBuckets {
+impl AdditiveCounter for SlidingBuckets {
     fn layout(&self) -> BucketLayout {
         BucketLayout {
             bucket_us: self.precision_us(),
             buckets: u32::from(self.buckets) + 1,
             mean_excess_us: 0,
-            first_period_before_epoch_s: 0,
+            epoch_offset_in_first_period_s: 0,
         }
     }
 
@@ -292,14 +297,15 @@ impl Additive for SlidingBuckets {
         if bucket == self.current_bucket(state) {
             return state.current_units;
         }
-        let entry = self.find_earlier_bucket(state, bucket).and_then(|index| state.entry(index));
-        entry.map_or(0, |entry| entry.count())
+        let earlier_bucket =
+            self.find_earlier_bucket(state, bucket).and_then(|index| state.earlier_bucket(index));
+        earlier_bucket.map_or(0, |earlier_bucket| earlier_bucket.units())
     }
 
     fn visit_units(&self, state: &State, mut visit: impl FnMut(u64, u64)) {
         let current = self.current_bucket(state);
-        for entry in state.entries() {
-            visit(current - entry.age_in_buckets(current), entry.count());
+        for earlier_bucket in state.earlier_buckets() {
+            visit(current - earlier_bucket.age_in_buckets(current), earlier_bucket.units());
         }
         if state.current_units > 0 {
             visit(current, state.current_units);
@@ -331,7 +337,7 @@ impl Additive for SlidingBuckets {
     }
 
     fn used(&self, state: &State, now: Timestamp) -> u64 {
-        state.total() - self.expired_buckets_at(state, now).units
+        state.total_units() - self.expired_buckets_at(state, now).units
     }
 
     fn last_charged_at(&self, state: &State) -> Timestamp {

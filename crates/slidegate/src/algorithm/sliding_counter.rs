@@ -5,7 +5,7 @@
 //! than twice max. The reason for this bound is the rounding: while the sliding window covers a part of the previous
 //! window, a previous count above zero counts as at least one unit.
 
-use super::additive::{Additive, BucketLayout};
+use super::additive::{AdditiveCounter, BucketLayout};
 use super::counter::{ChargeEffect, Counter, clamp_to_small_units, is_time_ahead_of_clock};
 use super::tick::{LimitParams, TickResolution};
 use crate::clock::Timestamp;
@@ -37,8 +37,8 @@ pub struct State {
 
 impl HeapSize for State {}
 
-/// A time as the number of its window, and the ticks from the start of the window. The ticks take the low bits, as many as
-/// the number of ticks in a window needs. So a decision needs no division to find the window of a key's last charge.
+/// A time as the number of its window, and the ticks from the start of the window. The ticks take the low bits, as many
+/// as the number of ticks in a window needs. So a decision needs no division to find the window of a key's last charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct WindowTime(u64);
 
@@ -97,7 +97,7 @@ impl SlidingCounter {
         Quota::from_parts(self.max.into(), self.resolution.window_us())
     }
 
-    pub(crate) fn params(&self) -> LimitParams {
+    pub(crate) fn limit_params(&self) -> LimitParams {
         self.resolution.limit_params(self.max.into(), 0)
     }
 
@@ -158,8 +158,8 @@ impl SlidingCounter {
         })
     }
 
-    /// Returns the first tick at which the counts weigh at most `max_used` units. Must be called only if they weigh more
-    /// now.
+    /// Returns the first tick at which the counts weigh at most `max_used` units. Must be called only if they weigh
+    /// more now.
     fn tick_at_which_units_fit(&self, counts: &WindowCounts, max_used: u64) -> u64 {
         let ticks = self.resolution.window_ticks();
         // The first tick at which `count` units weigh at most `units`, if they have no weight from `end` on.
@@ -294,13 +294,13 @@ impl Counter for SlidingCounter {
 }
 
 /// Each time bucket is one window.
-impl Additive for SlidingCounter {
+impl AdditiveCounter for SlidingCounter {
     fn layout(&self) -> BucketLayout {
         BucketLayout {
             bucket_us: self.resolution.window_us(),
             buckets: 2,
             mean_excess_us: 0,
-            first_period_before_epoch_s: 0,
+            epoch_offset_in_first_period_s: 0,
         }
     }
 

@@ -28,7 +28,7 @@ const MAX_TICKS_PER_WINDOW: u32 = 1 << 30;
 const EXPLICIT_COST_FLAG: u32 = 1 << 31;
 
 /// The largest max of a limit with a sliding log. The log of a key with this many charges of one unit takes 4 MB.
-pub const MAX_ENTRIES: u64 = 1_000_000;
+pub const MAX_LOG_UNITS: u64 = 1_000_000;
 
 /// A quota that is enforced with a log of all charges in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -226,7 +226,7 @@ impl SlidingLog {
         Quota::from_parts(self.max.into(), self.resolution.window_us())
     }
 
-    pub(crate) fn params(&self) -> LimitParams {
+    pub(crate) fn limit_params(&self) -> LimitParams {
         self.resolution.limit_params(self.max.into(), 0)
     }
 

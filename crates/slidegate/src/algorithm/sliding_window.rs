@@ -33,11 +33,11 @@ pub const DEFAULT_RESOLUTION: u16 = 32;
 pub const RESOLUTIONS: std::ops::RangeInclusive<u16> = 8..=1024;
 
 /// The number of entries, as a multiple of the resolution, above which neighboring entries are merged.
-const ENTRIES_PER_RESOLUTION: usize = 3;
+const MERGE_THRESHOLD_PER_RESOLUTION: usize = 3;
 
 /// Entries are merged when their number is a multiple of the resolution divided by this number. So not every charge of
 /// a long log tries to merge entries, even if none can be merged.
-const MERGES_PER_RESOLUTION: usize = 4;
+const MERGE_ATTEMPTS_PER_RESOLUTION: usize = 4;
 
 /// A quota that is counted with a compacted log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,12 +74,12 @@ impl SlidingWindow {
     }
 
     /// Returns the counter with which several nodes count together: buckets of window / resolution, rounded up.
-    pub(crate) fn buckets(&self) -> SlidingBuckets {
+    pub(crate) fn to_sliding_buckets(self) -> SlidingBuckets {
         let precision_us = self.ticks.window_us().div_ceil(self.resolution.into());
         SlidingBuckets::with_buckets(self.max(), self.ticks.window_us(), precision_us)
     }
 
-    pub(crate) fn params(&self) -> LimitParams {
+    pub(crate) fn limit_params(&self) -> LimitParams {
         self.ticks.limit_params(self.max(), self.resolution.into())
     }
 
@@ -89,7 +89,7 @@ impl SlidingWindow {
         // resolution. The bound by the units holds because each entry has a unit, and charges above twice max add only
         // one entry in window / resolution.
         let resolution = usize::from(self.resolution);
-        let by_resolution = 6 * resolution + 3 + resolution / MERGES_PER_RESOLUTION;
+        let by_resolution = 6 * resolution + 3 + resolution / MERGE_ATTEMPTS_PER_RESOLUTION;
         let by_units = (2 * self.max()) as usize + 1 + resolution + 2;
         state::max_heap_bytes(by_resolution.min(by_units), self.max() > MAX_SMALL_UNITS)
     }
@@ -122,7 +122,7 @@ impl SlidingWindow {
         now: Timestamp,
         required: u64,
     ) -> Outcome {
-        let used = state.total() - expired.units;
+        let used = state.total_units() - expired.units;
         match state.newest() {
             Some(newest) => self.outcome_of_entries(
                 (used, newest.entry.tick),
@@ -134,8 +134,8 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns the outcome of a hit that requires `required` free units while `used` units are counted. `newest_tick` is the
-    /// tick of the newest entry, and `entries` are the counted entries, oldest first.
+    /// Returns the outcome of a hit that requires `required` free units while `used` units are counted. `newest_tick`
+    /// is the tick of the newest entry, and `entries` are the counted entries, oldest first.
     fn outcome_of_entries(
         &self,
         (used, newest_tick): (u64, u64),
@@ -167,21 +167,21 @@ impl SlidingWindow {
         cost: u64,
     ) -> ChargeEffect {
         state.remove_expired(expired);
-        let total = state.total();
-        let units = cost.min(max_count(self.max()).saturating_sub(total));
+        let total_units = state.total_units();
+        let units = cost.min(max_count(self.max()).saturating_sub(total_units));
         let mut tick = self.ticks.tick_at_or_after(now);
         let newest = state.newest();
         tick = newest.map_or(tick, |newest| tick.max(newest.entry.tick));
         if units > 0 {
             // Charges without a check can exceed max by any number of units, so above twice max they share entries to
             // keep the log short.
-            let is_deep_in_debt = total + units > 2 * self.max();
+            let is_deep_in_debt = total_units + units > 2 * self.max();
             let joins = newest
                 .is_some_and(|newest| self.may_join_newest(newest, tick, units, is_deep_in_debt));
             if joins {
                 state.add_to_newest_entry(tick, units)
             } else {
-                self.push(state, Entry { tick, units })
+                self.push_and_merge(state, Entry { tick, units })
             }
         }
         ChargeEffect {
@@ -205,7 +205,7 @@ impl SlidingWindow {
                 && self.fits_in_one_entry(newest.ticks_from_first_charge(tick))
     }
 
-    fn push(&self, state: &mut State, entry: Entry) {
+    fn push_and_merge(&self, state: &mut State, entry: Entry) {
         state.push(entry);
         if self.should_merge_at_length(state.len()) {
             self.merge_neighbours(state);
@@ -215,14 +215,14 @@ impl SlidingWindow {
     /// Returns whether neighboring entries are merged after a charge with which the log has `entries` entries.
     fn should_merge_at_length(&self, entries: usize) -> bool {
         let resolution = usize::from(self.resolution);
-        entries > ENTRIES_PER_RESOLUTION * resolution
-            && entries.is_multiple_of(resolution / MERGES_PER_RESOLUTION)
+        entries > MERGE_THRESHOLD_PER_RESOLUTION * resolution
+            && entries.is_multiple_of(resolution / MERGE_ATTEMPTS_PER_RESOLUTION)
     }
 
     /// Merges neighboring entries that could have been one entry. The newest entry is not merged, because charges may
     /// still join it.
     fn merge_neighbours(&self, state: &mut State) {
-        state.merge(|entries, oldest_entry_start_tick| {
+        state.merge_entries(|entries, oldest_entry_start_tick| {
             let mut merged: Vec<Entry> = Vec::with_capacity(entries.len());
             // An entry can have charges from the tick after the last charge of the previous entry.
             let mut first = oldest_entry_start_tick;
@@ -316,7 +316,7 @@ impl Counter for SlidingWindow {
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
-        if let Some(newest) = state.single()
+        if let Some(newest) = state.single_entry()
             && let Some(result) = self.charge_single_if_fits(state, newest, now, cost)
         {
             return result;
@@ -330,8 +330,8 @@ impl Counter for SlidingWindow {
         }
     }
 
-    /// Subtracts the units from the entry that contains the charge. The entry keeps its tick, so its other units are not
-    /// counted for a shorter time.
+    /// Subtracts the units from the entry that contains the charge. The entry keeps its tick, so its other units are
+    /// not counted for a shorter time.
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         let Some(newest) = state.newest() else { return };
         // If the clock has stepped back since the charge, its time is after the newest entry, which then contains its
@@ -370,7 +370,7 @@ impl Counter for SlidingWindow {
     fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
         let Some(newest) = state.newest() else { return };
         let expired = state.entries_expired_before(self.first_tick_of_window(newest.entry.tick));
-        let units = state.total() - expired.units;
+        let units = state.total_units() - expired.units;
         state.replace_with_entry(Entry { tick: self.ticks.tick_at_or_after(now), units }, 0);
     }
 

@@ -1,8 +1,9 @@
 //! The token bucket algorithm: the generic cell rate algorithm (GCRA), as a level that leaks max units per window and
 //! has a capacity of `burst` units.
 //!
-//! The theoretical arrival time of GCRA is `last + level / max`. The level is an exact integer in units of `1/window`:
-//! it falls by `max` each tick, and each charged unit adds `window`. Admits at most burst + max in any window.
+//! The theoretical arrival time of GCRA is `last_charge_tick + level / max`. The level is an exact integer in units of
+//! `1/window`: it falls by `max` each tick, and each charged unit adds `window`. Admits at most burst + max in any
+//! window.
 //!
 //! Units that are charged without a check, such as reported ones, can raise the level above the burst. This debt leaks
 //! at the same rate, so the limit denies requests for debt / max windows. The debt is at most `max_debt` units; units
@@ -36,7 +37,7 @@ pub struct TokenBucket {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The tick of the last charge.
-    last: CompactU64,
+    last_charge_tick: CompactU64,
     /// The charged units that have not leaked yet, in `1/window` of a unit.
     level: CompactU64,
     /// The decrease of the level per tick, which equals the max of the limit at the last charge.
@@ -47,8 +48,8 @@ impl HeapSize for State {}
 
 impl State {
     #[inline]
-    fn last(&self) -> u64 {
-        self.last.get()
+    fn last_charge_tick(&self) -> u64 {
+        self.last_charge_tick.get()
     }
 
     #[inline]
@@ -57,7 +58,7 @@ impl State {
     }
 
     /// Lowers the level by `excess`, at most to 0.
-    fn lower_level(&mut self, excess: u64) {
+    fn reduce_level(&mut self, excess: u64) {
         self.level = self.level().saturating_sub(excess).into();
     }
 }
@@ -76,7 +77,7 @@ impl TokenBucket {
         Quota::from_parts(self.max.into(), self.resolution.window_us())
     }
 
-    pub(crate) fn params(&self) -> LimitParams {
+    pub(crate) fn limit_params(&self) -> LimitParams {
         LimitParams {
             max_debt: self.max_debt,
             ..self.resolution.limit_params(self.max.into(), self.burst)
@@ -95,7 +96,7 @@ impl TokenBucket {
     /// Returns the level at `tick`, which must not be before the last charge, in `1/window` of a unit.
     #[inline]
     fn level_at_tick(&self, state: &State, tick: u64) -> u64 {
-        let leaked = (tick - state.last()).saturating_mul(u64::from(state.rate));
+        let leaked = (tick - state.last_charge_tick()).saturating_mul(u64::from(state.rate));
         state.level().saturating_sub(leaked)
     }
 
@@ -143,7 +144,8 @@ impl TokenBucket {
     ) -> ChargeEffect {
         let window = self.resolution.window_ticks();
         let level = (level + cost.min(MAX_SMALL_UNITS) * window).min(MAX_SMALL_UNITS * window);
-        *state = State { last: tick.into(), level: level.into(), rate: self.max.max(1) };
+        *state =
+            State { last_charge_tick: tick.into(), level: level.into(), rate: self.max.max(1) };
         let expires_at = self.expires_at(state);
         ChargeEffect {
             expires_at,
@@ -167,14 +169,15 @@ impl Counter for TokenBucket {
     }
 
     fn peek(&self, state: &State, now: Timestamp, required: u64) -> Outcome {
-        let tick = self.resolution.tick_at(now).max(state.last());
+        let tick = self.resolution.tick_at(now).max(state.last_charge_tick());
         let level = self.level_at_tick(state, tick);
         let expires_at = self.level_expiry(tick, level, state.rate);
         self.outcome((tick, level, state.rate), expires_at, now, required)
     }
 
     fn chargeable_units(&self, state: &State, now: Timestamp, cost: u64) -> u64 {
-        let level = self.level_at_tick(state, self.resolution.tick_at(now).max(state.last()));
+        let level =
+            self.level_at_tick(state, self.resolution.tick_at(now).max(state.last_charge_tick()));
         let max_level =
             (self.burst() + self.max_debt()).min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
         let free = max_level.saturating_sub(level);
@@ -185,7 +188,7 @@ impl Counter for TokenBucket {
     }
 
     fn charge(&self, state: &mut State, now: Timestamp, cost: u64) -> ChargeEffect {
-        let tick = self.resolution.tick_at(now).max(state.last());
+        let tick = self.resolution.tick_at(now).max(state.last_charge_tick());
         self.charge_state_at_level(state, (tick, self.level_at_tick(state, tick)), now, cost)
     }
 
@@ -196,7 +199,7 @@ impl Counter for TokenBucket {
         now: Timestamp,
         cost: u64,
     ) -> Result<ChargeEffect, Outcome> {
-        let tick = self.resolution.tick_at(now).max(state.last());
+        let tick = self.resolution.tick_at(now).max(state.last_charge_tick());
         let level = self.level_at_tick(state, tick);
         let fitting_level = self.burst().checked_sub(cost).filter(|_| self.max > 0);
         if fitting_level.is_some_and(|units| level <= units * self.resolution.window_ticks()) {
@@ -209,28 +212,28 @@ impl Counter for TokenBucket {
     fn revert(&self, state: &mut State, charged_at: Timestamp, cost: u64) {
         // The units of a charge leak from the bucket. The part that may have leaked before the last charge is not
         // subtracted again.
-        let elapsed = state.last().saturating_sub(self.resolution.tick_at(charged_at));
+        let elapsed = state.last_charge_tick().saturating_sub(self.resolution.tick_at(charged_at));
         let charged = cost.min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
         let rate = u64::from(self.max.max(state.rate));
         let left = charged.saturating_sub(elapsed.saturating_mul(rate));
-        state.lower_level(left);
+        state.reduce_level(left);
     }
 
     fn refund(&self, state: &mut State, _: Timestamp, cost: u64) {
         // The level stops at 0, so the result is the same whether it is lowered before or after it leaks.
         let units = cost.min(MAX_SMALL_UNITS) * self.resolution.window_ticks();
-        state.lower_level(units);
+        state.reduce_level(units);
     }
 
     fn is_ahead_of_clock(&self, state: &State, now: Timestamp) -> bool {
-        is_time_ahead_of_clock(self.resolution.tick_start_us(state.last()), now)
+        is_time_ahead_of_clock(self.resolution.tick_start_us(state.last_charge_tick()), now)
     }
 
     fn set_state_back_to(&self, state: &mut State, now: Timestamp) {
-        state.last = self.resolution.tick_at(now).into();
+        state.last_charge_tick = self.resolution.tick_at(now).into();
     }
 
     fn expires_at(&self, state: &State) -> Timestamp {
-        self.level_expiry(state.last(), state.level(), state.rate)
+        self.level_expiry(state.last_charge_tick(), state.level(), state.rate)
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::PeriodSpan;
 
-/// The number of words that a cache stores: number and start of the previous, the current and the next period, and the end
-/// of the next one. A period ends where the next one begins.
+/// The number of words that a cache stores: number and start of the previous, the current and the next period, and the
+/// end of the next one. A period ends where the next one begins.
 const CACHED_WORDS: usize = 7;
 
 /// A sequence lock that never waits: a reader gets no period while a writer replaces the periods, and then computes the
@@ -28,7 +28,7 @@ impl PeriodCache {
     }
 
     /// Returns the previous, the current and the next period; `None` if there are none, or if they are being replaced.
-    pub(super) fn latest(&self) -> Option<[PeriodSpan; 3]> {
+    pub(super) fn periods(&self) -> Option<[PeriodSpan; 3]> {
         let spans = self.read(|words| {
             let word = |index: usize| words[index].load(Ordering::Relaxed);
             [0, 2, 4].map(|at| PeriodSpan {
@@ -93,10 +93,10 @@ mod tests {
     #[test]
     fn cache_returns_replaced_periods() {
         let cache = PeriodCache::default();
-        assert_eq!((cache.current(), cache.latest()), (None, None));
+        assert_eq!((cache.current(), cache.periods()), (None, None));
         for number in [3, 9, 4] {
             cache.replace(&spans(number));
-            assert_eq!(cache.latest(), Some(spans(number)));
+            assert_eq!(cache.periods(), Some(spans(number)));
             assert_eq!(cache.current(), Some(spans(number)[1]));
         }
     }
@@ -112,7 +112,7 @@ mod tests {
                 });
             }
             for _ in 0..20_000 {
-                if let Some(seen) = cache.latest() {
+                if let Some(seen) = cache.periods() {
                     assert_eq!(seen, spans(seen[0].number));
                 }
             }

@@ -126,13 +126,14 @@ fn period_index_from_1970(rules: &CalendarRules, local: DateTime) -> i64 {
 
 /// Returns the duration, in seconds, by which period 0 would begin before the Unix epoch if all periods had the mean
 /// length; 0 for the default start.
-pub(super) fn first_period_before_epoch_s(rules: &CalendarRules) -> u32 {
+pub(super) fn epoch_offset_in_first_period_s(rules: &CalendarRules) -> u32 {
     if rules.start == PeriodStart::default() {
         return 0;
     }
     let end_s = u64::try_from(utc_second(local_period_start(rules, 1))).unwrap_or(0);
-    let first_period_before_epoch_s = (rules.period.mean_us() / 1_000_000).saturating_sub(end_s);
-    u32::try_from(first_period_before_epoch_s).unwrap_or(u32::MAX)
+    let epoch_offset_in_first_period_s =
+        (rules.period.mean_length_us() / 1_000_000).saturating_sub(end_s);
+    u32::try_from(epoch_offset_in_first_period_s).unwrap_or(u32::MAX)
 }
 
 /// Returns the number of days from the first day of a week to 1 January 1970, a Thursday in that week.

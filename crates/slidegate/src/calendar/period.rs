@@ -42,7 +42,7 @@ impl Period {
 
     /// Returns the largest length of a period of this kind, for example 31 days for a month, in a time zone that never
     /// changes its offset.
-    pub(crate) const fn longest_us(self) -> u64 {
+    pub(crate) const fn max_length_us(self) -> u64 {
         MICROS_PER_DAY
             * match self {
                 Self::Day => 1,
@@ -66,11 +66,11 @@ impl Period {
     /// Returns the length of a window in counter time: longer than any period, because a change of the offset from UTC
     /// makes a period longer by less than a day.
     pub(crate) const fn window_us(self) -> u64 {
-        self.longest_us() + MICROS_PER_DAY
+        self.max_length_us() + MICROS_PER_DAY
     }
 
     /// Returns the length of a period, averaged over the 400 years in which the Gregorian calendar repeats.
-    pub(super) const fn mean_us(self) -> u64 {
+    pub(super) const fn mean_length_us(self) -> u64 {
         const YEAR_US: u64 = 146_097 * MICROS_PER_DAY / 400;
         match self {
             Self::Day => MICROS_PER_DAY,
@@ -83,7 +83,7 @@ impl Period {
 
     /// Returns the duration by which a window in counter time is longer than a period on average.
     pub(crate) const fn mean_excess_us(self) -> u64 {
-        self.window_us() - self.mean_us()
+        self.window_us() - self.mean_length_us()
     }
 }
 

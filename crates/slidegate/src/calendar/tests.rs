@@ -108,8 +108,8 @@ fn label(calendar: &Calendar, time: Timestamp) -> String {
 fn period_has_the_moments_of_its_local_dates() {
     let mut rng = Rng::with_seed(1);
     for calendar in every_calendar() {
-        // The clocks of St. John's returned to the previous date for 59 minutes. Other clocks return to a time before the
-        // start of a period if they show its start twice.
+        // The clocks of St. John's returned to the previous date for 59 minutes. Other clocks return to a time before
+        // the start of a period if they show its start twice.
         let may_return = calendar.time_zone() == "America/St_Johns"
             || ["02:30", "23:59", "02-29 02:30"].contains(&&*calendar.start_text());
         for _ in 0..150 {
@@ -233,8 +233,8 @@ fn late_time_is_measured_with_phase_of_later_period() {
     let calendar = calendar(Period::Month, "Europe/Berlin");
     let late = time("2026-02-28T22:59:59Z");
     let counter_late = Timestamp::from_micros(late.as_micros() + calendar.phase_us(late));
-    let number = calendar.span(time("2026-03-01T12:00:00Z")).number;
-    let shifted = calendar.time_relative_to_period(counter_late, number);
+    let number = calendar.period_span_at(time("2026-03-01T12:00:00Z")).number;
+    let shifted = calendar.counter_time_in_period(counter_late, number);
     // March has 31 days less an hour.
     let window_end_us = (number + 1) * calendar.period().window_us();
     assert_eq!(window_end_us - shifted.as_micros(), (31 * 86_400 - 3_600 + 1) * 1_000_000);
@@ -244,14 +244,14 @@ fn late_time_is_measured_with_phase_of_later_period() {
 fn mean_periods_bound_the_end_and_start_of_windows() {
     use crate::algorithm::additive::BucketLayout;
     for calendar in every_calendar() {
-        let (period, first_period_before_epoch_s) =
-            (calendar.period(), calendar.first_period_before_epoch_s());
+        let (period, epoch_offset_in_first_period_s) =
+            (calendar.period(), calendar.epoch_offset_in_first_period_s());
         let (bucket_us, mean_excess_us) = (period.window_us(), period.mean_excess_us());
         let layout =
-            BucketLayout { bucket_us, buckets: 1, mean_excess_us, first_period_before_epoch_s };
+            BucketLayout { bucket_us, buckets: 1, mean_excess_us, epoch_offset_in_first_period_s };
         let mut time = Timestamp::default();
         while time < Timestamp::from_secs(2 * MAX_TEST_TIME_S) {
-            let span = calendar.span(time);
+            let span = calendar.period_span_at(time);
             let latest_us = layout.latest_expiry_us(span.number);
             assert!(span.end_us <= latest_us, "{calendar}: {time}");
             assert!(latest_us - span.end_us < 17 * MICROS_PER_DAY, "{calendar}: {time}");

@@ -27,12 +27,12 @@ use super::{Clock, Timestamp, WallClock};
 /// # Ok::<(), slidegate::LimiterError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct CoarseClock(CorrectedClock<KernelTick, WallClock>);
+pub struct CoarseClock(CorrectedClock<KernelTickClock, WallClock>);
 
 impl CoarseClock {
     /// Creates a clock that starts at the current wall time.
     pub fn new() -> Self {
-        Self(CorrectedClock::new(KernelTick::start(), WallClock))
+        Self(CorrectedClock::new(KernelTickClock::start(), WallClock))
     }
 
     /// Returns the length of a tick, the largest difference from the precise time.
@@ -53,24 +53,24 @@ impl Clock for CoarseClock {
         self.0.now()
     }
 
-    fn wall_clock_step_us(&self) -> i64 {
-        self.0.wall_clock_step_us()
+    fn wall_clock_steps_us(&self) -> i64 {
+        self.0.wall_clock_steps_us()
     }
 }
 
 /// The kernel's monotonic clock, as of its last tick.
 #[derive(Clone, Debug)]
-struct KernelTick {
+struct KernelTickClock {
     start_us: u64,
 }
 
-impl KernelTick {
+impl KernelTickClock {
     fn start() -> Self {
         Self { start_us: monotonic_us() }
     }
 }
 
-impl FastClock for KernelTick {
+impl FastClock for KernelTickClock {
     fn elapsed_us(&self) -> u64 {
         monotonic_us().saturating_sub(self.start_us)
     }

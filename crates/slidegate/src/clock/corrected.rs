@@ -12,20 +12,20 @@ pub(crate) trait FastClock: Send + Sync + 'static {
 
 /// A fast clock that reads the processor's counter.
 #[derive(Clone, Debug)]
-pub(crate) struct ProcessorCounter {
+pub(crate) struct ProcessorClock {
     clock: quanta::Clock,
     /// The value of the counter at the start of the clock.
     start_raw: u64,
 }
 
-impl ProcessorCounter {
+impl ProcessorClock {
     /// Starts a clock, whose elapsed time is 0 now.
     pub(crate) fn new(clock: quanta::Clock) -> Self {
         Self { start_raw: clock.raw(), clock }
     }
 }
 
-impl FastClock for ProcessorCounter {
+impl FastClock for ProcessorClock {
     fn elapsed_us(&self) -> u64 {
         self.clock.delta_as_nanos(self.start_raw, self.clock.raw()) / 1_000
     }
@@ -54,12 +54,12 @@ const MIN_ELAPSED_US_PER_CORRECTED_US: u64 = 2_000;
 
 /// The difference from the wall clock, in microseconds, above which the wall clock has stepped. The largest correction
 /// for the time since the last correction is added to it.
-const MIN_STEP_US: u64 = 500_000;
+const MIN_WALL_CLOCK_STEP_US: u64 = 500_000;
 
 /// The longest time between the readings of the two clocks with which a step is measured, in microseconds. A longer
 /// measurement is ignored, because a thread that was interrupted between the readings measures a step that did not
 /// happen.
-const MAX_READING_US: u64 = 100_000;
+const MAX_READING_INTERVAL_US: u64 = 100_000;
 
 impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
     /// Creates a clock. `fast_clock` must have been started just before.
@@ -88,8 +88,8 @@ impl<F: FastClock, W: Clock> CorrectedClock<F, W> {
         let step_us = self.step_us.load(relaxed);
         let wall_us = wall_us.wrapping_add_signed(-step_us);
         let behind_us = wall_us.wrapping_sub(self.corrected_time(elapsed_us).0) as i64;
-        if behind_us.unsigned_abs() > MIN_STEP_US + max_us {
-            if self.fast_clock.elapsed_us() - elapsed_us < MAX_READING_US {
+        if behind_us.unsigned_abs() > MIN_WALL_CLOCK_STEP_US + max_us {
+            if self.fast_clock.elapsed_us() - elapsed_us < MAX_READING_INTERVAL_US {
                 // If another thread has recorded the same step, the exchange fails, so that the step is not added
                 // twice.
                 let after_us = step_us + behind_us;
@@ -112,7 +112,7 @@ impl<F: FastClock, W: Clock> Clock for CorrectedClock<F, W> {
         self.corrected_time(elapsed_us)
     }
 
-    fn wall_clock_step_us(&self) -> i64 {
+    fn wall_clock_steps_us(&self) -> i64 {
         self.step_us.load(Ordering::Relaxed)
     }
 }
@@ -158,7 +158,7 @@ mod tests {
             for interval_s in [1, 3_600] {
                 let (clock, mock) = quanta::Clock::mock();
                 let wall = ManualClock::at(START_TIME);
-                let slewed = CorrectedClock::new(ProcessorCounter::new(clock), wall.clone());
+                let slewed = CorrectedClock::new(ProcessorClock::new(clock), wall.clone());
                 for _ in 0..MONTH_SECONDS.min(100_000 * interval_s) / interval_s {
                     advance_clocks_with_drift(&mock, &wall, Duration::from_secs(interval_s), ppm);
                     let difference = slewed.now().0.abs_diff(wall.now().0);
@@ -176,7 +176,7 @@ mod tests {
         for adjusted_ms in [400, -400] {
             let (clock, mock) = quanta::Clock::mock();
             let wall = ManualClock::at(START_TIME);
-            let slewed = CorrectedClock::new(ProcessorCounter::new(clock), wall.clone());
+            let slewed = CorrectedClock::new(ProcessorClock::new(clock), wall.clone());
             wall.set(Timestamp(START_TIME.0.saturating_add_signed(1_000 * adjusted_ms)));
             let mut last = slewed.now().0;
             for _ in 0..100_000 {
@@ -186,7 +186,7 @@ mod tests {
                 assert!((10_000 - 25..=10_000 + 25).contains(&elapsed), "{elapsed} µs in 10 ms");
                 last = now;
             }
-            assert_eq!((last, slewed.wall_clock_step_us()), (wall.now().0, 0));
+            assert_eq!((last, slewed.wall_clock_steps_us()), (wall.now().0, 0));
         }
     }
 
@@ -195,17 +195,17 @@ mod tests {
         for step_s in [1, -1, 5 * 3_600, -5 * 3_600, 26 * 31_557_600, -26 * 31_557_600] {
             let (clock, mock) = quanta::Clock::mock();
             let wall = ManualClock::at(START_TIME);
-            let corrected = CorrectedClock::new(ProcessorCounter::new(clock), wall.clone());
+            let corrected = CorrectedClock::new(ProcessorClock::new(clock), wall.clone());
             let step_us = 1_000_000 * step_s;
             wall.set(Timestamp(START_TIME.0.saturating_add_signed(step_us)));
             for nth in 1..1_000 {
                 advance_clocks_with_drift(&mock, &wall, Duration::from_millis(60), 0);
                 assert_eq!(corrected.now().0, START_TIME.0 + 60_000 * nth);
-                assert_eq!(corrected.wall_clock_step_us(), step_us);
+                assert_eq!(corrected.wall_clock_steps_us(), step_us);
             }
             wall.set(Timestamp(wall.now().0.saturating_add_signed(-step_us)));
             advance_clocks_with_drift(&mock, &wall, Duration::from_millis(60), 0);
-            assert_eq!((corrected.now(), corrected.wall_clock_step_us()), (wall.now(), 0));
+            assert_eq!((corrected.now(), corrected.wall_clock_steps_us()), (wall.now(), 0));
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::rule_limit::RuleLimit;
 /// The status of one limit after a decision. If the request was charged, the status includes the charge.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitStatus<'d> {
-    pub(super) source: LimitStatusSource<'d>,
+    pub(super) source: LimitOwner<'d>,
     pub(super) limit: &'d RuleLimit,
     pub(super) outcome: Outcome,
     pub(super) veto: Veto,
@@ -21,7 +21,7 @@ pub struct LimitStatus<'d> {
 
 /// The limiter or the rule that has a limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum LimitStatusSource<'d> {
+pub(super) enum LimitOwner<'d> {
     Limiter {
         name: &'d str,
         is_key_missing: bool,
@@ -35,17 +35,17 @@ impl<'d> LimitStatus<'d> {
     #[cfg(feature = "policy")]
     pub fn rule(&self) -> Option<&'d Rule> {
         match self.source {
-            LimitStatusSource::Limiter { .. } => None,
-            LimitStatusSource::Rule(rule, _) => Some(rule),
+            LimitOwner::Limiter { .. } => None,
+            LimitOwner::Rule(rule, _) => Some(rule),
         }
     }
 
     /// Returns the name of the rule or the limiter that has the limit.
     pub fn rule_name(&self) -> &'d str {
         match self.source {
-            LimitStatusSource::Limiter { name, .. } => name,
+            LimitOwner::Limiter { name, .. } => name,
             #[cfg(feature = "policy")]
-            LimitStatusSource::Rule(rule, _) => rule.name(),
+            LimitOwner::Rule(rule, _) => rule.name(),
         }
     }
 
@@ -88,9 +88,9 @@ impl<'d> LimitStatus<'d> {
 
     /// Returns the duration after which no unit of the limit is in use, unless further units are charged.
     ///
-    /// Long windows are counted in ticks, and the time of a charge is rounded up to a tick, so that a unit can be in use for
-    /// less than a millionth of the window longer than the window. This method then returns the window, as clients expect.
-    /// The [outcome](Self::outcome) has the exact duration.
+    /// Long windows are counted in ticks, and the time of a charge is rounded up to a tick, so that a unit can be in
+    /// use for less than a millionth of the window longer than the window. This method then returns the window, as
+    /// clients expect. The [outcome](Self::outcome) has the exact duration.
     ///
     /// ```
     /// use std::time::Duration;
@@ -132,25 +132,25 @@ impl<'d> LimitStatus<'d> {
         self.veto != Veto::Never && !self.outcome.fits()
     }
 
-    /// Returns whether rate limit headers contain the limit: `false` if its rule has `headers: false`, and for the `block` of
-    /// a rule.
+    /// Returns whether rate limit headers contain the limit: `false` if its rule has `headers: false`, and for the
+    /// `block` of a rule.
     pub fn is_in_headers(&self) -> bool {
-        if self.limit.is_block() {
+        if self.limit.is_block_limit() {
             return false;
         }
         match self.source {
-            LimitStatusSource::Limiter { .. } => true,
+            LimitOwner::Limiter { .. } => true,
             #[cfg(feature = "policy")]
-            LimitStatusSource::Rule(rule, _) => rule.is_in_headers(),
+            LimitOwner::Rule(rule, _) => rule.is_in_headers(),
         }
     }
 
     /// Returns the type of the problem details (RFC 9457) for a denial by this limit.
     pub(crate) fn problem_type(&self) -> ProblemType {
         match self.source {
-            LimitStatusSource::Limiter { .. } => ProblemType::QuotaExceeded,
+            LimitOwner::Limiter { .. } => ProblemType::QuotaExceeded,
             #[cfg(feature = "policy")]
-            LimitStatusSource::Rule(rule, _) => rule.problem(),
+            LimitOwner::Rule(rule, _) => rule.problem(),
         }
     }
 
@@ -163,35 +163,35 @@ impl<'d> LimitStatus<'d> {
     /// state of the counter after the refund.
     pub fn is_refund(&self) -> bool {
         match self.source {
-            LimitStatusSource::Limiter { .. } => false,
+            LimitOwner::Limiter { .. } => false,
             #[cfg(feature = "policy")]
-            LimitStatusSource::Rule(_, origin) => origin.is_refund,
+            LimitOwner::Rule(_, origin) => origin.is_refund,
         }
     }
 
     fn is_reported(&self) -> bool {
         match self.source {
-            LimitStatusSource::Limiter { .. } => false,
+            LimitOwner::Limiter { .. } => false,
             #[cfg(feature = "policy")]
-            LimitStatusSource::Rule(_, origin) => origin.is_reported,
+            LimitOwner::Rule(_, origin) => origin.is_reported,
         }
     }
 
     /// Returns whether the limit denies the request because the request lacks the attribute or key that is counted.
     pub(super) fn is_key_missing(&self) -> bool {
         match self.source {
-            LimitStatusSource::Limiter { is_key_missing, .. } => is_key_missing,
+            LimitOwner::Limiter { is_key_missing, .. } => is_key_missing,
             #[cfg(feature = "policy")]
-            LimitStatusSource::Rule(_, origin) => origin.settings_source == SettingsSource::Missing,
+            LimitOwner::Rule(_, origin) => origin.settings_source == SettingsSource::Missing,
         }
     }
 
     /// Returns the HTTP status with which the rule denies requests; `None` if it does not specify one.
     pub(super) fn deny_status(&self) -> Option<u16> {
         match self.source {
-            LimitStatusSource::Limiter { .. } => None,
+            LimitOwner::Limiter { .. } => None,
             #[cfg(feature = "policy")]
-            LimitStatusSource::Rule(rule, _) => rule.deny_status(),
+            LimitOwner::Rule(rule, _) => rule.deny_status(),
         }
     }
 }
@@ -202,8 +202,8 @@ impl LimitStatus<'_> {
     /// to a descriptor. 0 if the limit belongs to a limiter.
     pub fn match_index(&self) -> usize {
         match self.source {
-            LimitStatusSource::Limiter { .. } => 0,
-            LimitStatusSource::Rule(_, origin) => origin.matched as usize,
+            LimitOwner::Limiter { .. } => 0,
+            LimitOwner::Rule(_, origin) => origin.matched as usize,
         }
     }
 
@@ -211,8 +211,8 @@ impl LimitStatus<'_> {
     /// limiter.
     pub fn descriptor(&self) -> usize {
         match self.source {
-            LimitStatusSource::Limiter { .. } => 0,
-            LimitStatusSource::Rule(_, origin) => origin.descriptor as usize,
+            LimitOwner::Limiter { .. } => 0,
+            LimitOwner::Rule(_, origin) => origin.descriptor as usize,
         }
     }
 

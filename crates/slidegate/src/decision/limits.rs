@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Decision;
-use super::limit_status::{LimitStatus, LimitStatusSource};
+use super::limit_status::{LimitOwner, LimitStatus};
 use crate::outcome::Outcome;
 #[cfg(feature = "policy")]
 use crate::policy::{HitOrigin, MatchedRules, Rule};
@@ -21,7 +21,8 @@ pub(crate) enum DecisionLimits<'l> {
     /// The limits of a limiter.
     Limiter {
         limits: Cow<'l, Arc<NamedLimits>>,
-        /// Whether the request has no key, so that its only limit is [`NamedLimits::missing`], which has no capacity.
+        /// Whether the request has no key, so that its only limit is [`NamedLimits::missing_key_limit`], which has no
+        /// capacity.
         is_key_missing: bool,
     },
     /// The limits of the rules of a policy.
@@ -86,7 +87,7 @@ impl PolicyLimits {
         } else {
             rule.limits(origin.settings_source).get(usize::from(origin.limit))?
         };
-        let source = LimitStatusSource::Rule(rule, origin);
+        let source = LimitOwner::Rule(rule, origin);
         Some(LimitStatus { source, limit, outcome, veto: origin.veto })
     }
 
@@ -103,10 +104,13 @@ impl DecisionLimits<'_> {
     pub(super) fn status(&self, index: usize, outcome: Outcome) -> Option<LimitStatus<'_>> {
         match self {
             Self::Limiter { limits, is_key_missing } => {
-                let limit =
-                    if *is_key_missing { limits.missing() } else { limits.limits().get(index)? };
+                let limit = if *is_key_missing {
+                    limits.missing_key_limit()
+                } else {
+                    limits.limits().get(index)?
+                };
                 let (name, is_key_missing) = (limits.name(), *is_key_missing);
-                let source = LimitStatusSource::Limiter { name, is_key_missing };
+                let source = LimitOwner::Limiter { name, is_key_missing };
                 Some(LimitStatus { source, limit, outcome, veto: limits.veto() })
             }
             #[cfg(feature = "policy")]

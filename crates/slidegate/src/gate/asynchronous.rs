@@ -4,7 +4,7 @@ use super::ineffective_costs::is_permit_charge;
 use super::{Gate, decide};
 use crate::decision::{Decision, DecisionLimits, PolicyLimits};
 use crate::hit::Hit;
-use crate::policy::{MatchedRules, OnStoreError, Operation};
+use crate::policy::{ChargeOrPeek, MatchedRules, OnStoreError};
 use crate::request::Request;
 use crate::reserved_call::ActualCosts;
 use crate::store::{Adjustment, Edit, Receipt, Store, StoreError};
@@ -19,20 +19,20 @@ use crate::fallback::LocalCounts;
 /// [`OnStoreError`]. The bound on the units that are then admitted is described at
 /// [`LocalCountsOptions::instances`](crate::store::LocalCountsOptions::instances).
 impl<S: Store> Gate<S> {
-    /// Decides a request, and charges its cost if every limit has capacity for it. Waits until then, if the request has a
-    /// [maximum wait](Request::with_max_wait).
+    /// Decides a request, and charges its cost if every limit has capacity for it. Waits until then, if the request has
+    /// a [maximum wait](Request::with_max_wait).
     ///
     /// [Refunds](crate::Descriptor::as_refund) are applied first, in a separate call to the store, also if the request
     /// is then denied.
     pub async fn check_async(&self, request: &Request<'_>) -> Decision<'static> {
-        self.check_with_timer(Timer::asynchronous, request).await
+        self.check_with_timer(Timer::for_async_call, request).await
     }
 
-    /// Decides a request by the rules of a policy that apply to it. Waits as [`check_async`](Self::check_async) does. See
-    /// [`decide`](Self::decide).
+    /// Decides a request by the rules of a policy that apply to it. Waits as [`check_async`](Self::check_async) does.
+    /// See [`decide`](Self::decide).
     pub async fn decide_async(&self, matched: &MatchedRules<'_>) -> Decision<'static> {
         if let Some((max_wait, request_bytes)) = self.max_wait_and_bytes(matched)
-            && let Some(timer) = Timer::asynchronous()
+            && let Some(timer) = Timer::for_async_call()
         {
             // Boxed, because few requests wait, and the others should not pay for a larger future.
             let wait = self.wait_for_rules(timer, matched, Some(max_wait), request_bytes);
@@ -54,8 +54,8 @@ impl<S: Store> Gate<S> {
         self.decide_once(&policy.apply(request).into_report()).await
     }
 
-    /// Corrects the charges of an allowed request to its actual costs. Call this method at most once per decision. Charges
-    /// that were made in memory, while the store was unavailable, are corrected in memory.
+    /// Corrects the charges of an allowed request to its actual costs. Call this method at most once per decision.
+    /// Charges that were made in memory, while the store was unavailable, are corrected in memory.
     ///
     /// # Errors
     /// If the store did not respond.
@@ -73,7 +73,7 @@ impl<S: Store> Gate<S> {
             self.warn_about_uncharged_costs(decision, &actual);
         }
         for (receipt, adjustment) in corrections.iter().filter(|(receipt, _)| !receipt.is_empty()) {
-            self.adjust_receipt(decision, receipt, *adjustment).await?;
+            self.adjust_charges(decision, receipt, *adjustment).await?;
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl<S: Store> Gate<S> {
     /// # Errors
     /// If the store did not respond.
     pub async fn revert_async(&self, decision: &Decision<'_>) -> Result<(), StoreError> {
-        self.adjust_receipt(decision, decision.receipt(), Adjustment::Revert).await
+        self.adjust_charges(decision, decision.receipt(), Adjustment::Revert).await
     }
 
     /// Subtracts the cost of a request from the counters of all rules that apply to it, oldest units first. Unlike
@@ -126,7 +126,7 @@ impl<S: Store> Gate<S> {
         if !matched.has_hits() {
             return decide_without_limits(matched);
         }
-        if matched.operation() == Operation::Peek {
+        if matched.charge_or_peek() == ChargeOrPeek::Peek {
             let decision = decide::peek(&self.store, matched).await;
             return match self.notify_fallback_on_success(decision) {
                 Ok(decision) => decision,
@@ -134,7 +134,7 @@ impl<S: Store> Gate<S> {
             };
         }
         if let Some(identity) = matched.options().and_then(|options| options.identity.as_ref()) {
-            return Box::pin(self.charge_call(matched, identity)).await;
+            return Box::pin(self.decide_idempotent(matched, identity)).await;
         }
         let on_refunded = |refunds: &[Hit<'_>]| self.on_refunded(refunds);
         let decision = decide::charge(&self.store, matched, on_refunded).await;
@@ -150,14 +150,14 @@ impl<S: Store> Gate<S> {
     }
 
     /// Changes the charges of `receipt`, which is all or a part of the receipt of `decision`.
-    async fn adjust_receipt(
+    async fn adjust_charges(
         &self,
         decision: &Decision<'_>,
         receipt: &Receipt,
         adjustment: Adjustment,
     ) -> Result<(), StoreError> {
         if decision.is_degraded() {
-            self.fallback.adjust(receipt, adjustment);
+            self.fallback.adjust_local_charges(receipt, adjustment);
             return Ok(());
         }
         self.notify_fallback_on_success(self.store.adjust_async(receipt, adjustment).await)?;
@@ -165,12 +165,12 @@ impl<S: Store> Gate<S> {
         Ok(())
     }
 
-    /// Reverts the charges of a receipt without waiting for the result. An asynchronous store reverts them in the background:
-    /// a waiting request that is woken now may be denied once more, and decides again later.
+    /// Reverts the charges of a receipt without waiting for the result. An asynchronous store reverts them in the
+    /// background: a waiting request that is woken now may be denied once more, and decides again later.
     pub(super) fn revert_later(&self, receipt: Receipt) {
         let counters = receipt.charges().iter().map(|charge| &charge.counter);
         let counters: WaitCounters =
-            counters.map(|id| self.wait_queues.counter_of_id(id)).collect();
+            counters.map(|id| self.wait_queues.queue_id_for_counter_id(id)).collect();
         self.store.revert_later(receipt);
         self.wait_queues.wake_first(counters);
     }
@@ -198,7 +198,7 @@ impl<S: Store> Gate<S> {
         error: StoreError,
     ) -> Decision<'static> {
         let is_denied = matched.on_store_error() == OnStoreError::Deny;
-        let mut local = matched.select_locally_decidable();
+        let mut local = matched.select_decidable_without_store();
         if is_denied {
             // Refunds are applied also if the request is denied: their units have not been consumed.
             local = local.with_refunds_only();
@@ -210,7 +210,10 @@ impl<S: Store> Gate<S> {
             decide_without_limits(&local)
         };
         if is_denied {
-            Decision::store_unavailable(DecisionLimits::Policy(PolicyLimits::none(&local)), error)
+            Decision::denial_from_store_error(
+                DecisionLimits::Policy(PolicyLimits::none(&local)),
+                error,
+            )
         } else {
             decision.into_degraded(error)
         }
@@ -231,5 +234,5 @@ impl<S: Store> Gate<S> {
 
 /// Returns the decision on a request to which no limit applies: it is allowed.
 fn decide_without_limits(matched: &MatchedRules<'_>) -> Decision<'static> {
-    Decision::allowed(decide::decision_limits(matched))
+    Decision::new_allowed(decide::decision_limits(matched))
 }

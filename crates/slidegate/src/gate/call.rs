@@ -8,7 +8,8 @@ use crate::outcome::Outcome;
 use crate::policy::{HitList, MatchedRules, OnStoreError};
 use crate::reason::Reason;
 use crate::store::{
-    CallSettlement, ChargeResult, OnceResult, Receipt, SettleResult, Store, StoreError, SyncStore,
+    CallSettlement, ChargeOnceResult, ChargeResult, Receipt, SettleResult, Store, StoreError,
+    SyncStore,
 };
 
 impl<S: Store> Gate<S> {
@@ -17,19 +18,19 @@ impl<S: Store> Gate<S> {
     ///
     /// While the store is unavailable, calls are remembered in this process. If a call times out, the store may have
     /// charged it, and a repetition then returns the store's decision.
-    pub(super) async fn charge_call(
+    pub(super) async fn decide_idempotent(
         &self,
         matched: &MatchedRules<'_>,
         identity: &CallIdentity,
     ) -> Decision<'static> {
         if matched.is_refund() {
-            return denial(Reason::RefundWithIdempotencyKey, matched);
+            return new_denial(Reason::RefundWithIdempotencyKey, matched);
         }
         let hits: HitList<'_> = matched.hits().collect();
         let result = self.store.charge_once_async(&hits, identity).await;
         match self.notify_fallback_on_success(result) {
             Ok(result) => decision_from_result(&hits, result, matched),
-            Err(error) => self.charge_call_without_store(matched, identity, error),
+            Err(error) => self.decide_idempotent_without_store(matched, identity, error),
         }
     }
 
@@ -38,7 +39,7 @@ impl<S: Store> Gate<S> {
     ///
     /// # Errors
     /// If the store did not respond. The caller can repeat the settlement: it is applied once.
-    pub(super) async fn settle_call(
+    pub(super) async fn apply_settlement(
         &self,
         settlement: &CallSettlement,
         is_degraded: bool,
@@ -61,13 +62,13 @@ impl<S: Store> Gate<S> {
 
     /// Decides a call with an idempotency key after a failed store call, as
     /// [`decide_without_store`](Gate::decide_without_store) does for other requests.
-    fn charge_call_without_store(
+    fn decide_idempotent_without_store(
         &self,
         matched: &MatchedRules<'_>,
         identity: &CallIdentity,
         error: StoreError,
     ) -> Decision<'static> {
-        let local = matched.select_locally_decidable();
+        let local = matched.select_decidable_without_store();
         if matched.on_store_error() == OnStoreError::Deny || !local.has_hits() {
             return self.decide_without_store(matched, decide::charge_local, error);
         }
@@ -84,30 +85,30 @@ impl<S: Store> Gate<S> {
 /// Converts the result of a store into the decision on a call.
 fn decision_from_result(
     hits: &[Hit<'_>],
-    result: OnceResult,
+    result: ChargeOnceResult,
     matched: &MatchedRules<'_>,
 ) -> Decision<'static> {
     match result {
-        OnceResult::Decided(result) => {
+        ChargeOnceResult::Decided(result) => {
             Decision::from_charge(hits, result, decide::decision_limits(matched))
         }
-        OnceResult::Repeated { result, age } => {
-            let result = result.unwrap_or_else(|| unknown_admission(hits.len()));
+        ChargeOnceResult::Repeated { result, age } => {
+            let result = result.unwrap_or_else(|| admitted_with_unknown_outcomes(hits.len()));
             let decision = Decision::from_charge(hits, result, decide::decision_limits(matched));
-            decision.with_repeated_after(age)
+            decision.with_time_since_first_call(age)
         }
-        OnceResult::OtherRequest => denial(Reason::IdempotencyKeyReused, matched),
-        OnceResult::InProgress => denial(Reason::CallInProgress, matched),
+        ChargeOnceResult::OtherRequest => new_denial(Reason::IdempotencyKeyReused, matched),
+        ChargeOnceResult::InProgress => new_denial(Reason::CallInProgress, matched),
     }
 }
 
-fn denial(reason: Reason, matched: &MatchedRules<'_>) -> Decision<'static> {
-    Decision::denial(reason, DecisionLimits::Policy(PolicyLimits::none(matched)))
+fn new_denial(reason: Reason, matched: &MatchedRules<'_>) -> Decision<'static> {
+    Decision::new_denial(reason, DecisionLimits::Policy(PolicyLimits::none(matched)))
 }
 
 /// Returns the result of a repeated call if the store knows only that the first call was admitted, and not its
 /// outcomes.
-fn unknown_admission(hits: usize) -> ChargeResult {
+fn admitted_with_unknown_outcomes(hits: usize) -> ChargeResult {
     let outcomes = (0..hits).map(|_| Outcome::unknown()).collect();
     ChargeResult { allowed: true, outcomes, receipt: Receipt::default() }
 }

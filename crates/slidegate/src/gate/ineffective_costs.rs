@@ -43,11 +43,11 @@ impl<S> Gate<S> {
     /// Warns about the named costs of a request that no rule of its domain charges.
     pub(super) fn warn_about_unknown_costs(&self, policy: &Policy, request: &Request<'_>) {
         if request.descriptors.iter().any(|descriptor| !descriptor.costs.named.is_empty()) {
-            self.find_unknown_costs(policy, request);
+            self.warn_about_each_unknown_cost(policy, request);
         }
     }
 
-    fn find_unknown_costs(&self, policy: &Policy, request: &Request<'_>) {
+    fn warn_about_each_unknown_cost(&self, policy: &Policy, request: &Request<'_>) {
         let Some(names) = policy.domain_names(request.domain) else { return };
         for (cost, _) in request.descriptors.iter().flat_map(|descriptor| &descriptor.costs.named) {
             if !names.has_cost(cost) {

@@ -70,7 +70,7 @@ impl<S: Send + Sync + 'static> Gate<S> {
         let path = path.as_ref().to_owned();
         let text = read_text(&path)?;
         let gate = Arc::new(Self::new(parse_policy(&path, &text)?, store));
-        let follower = PolicyFollower {
+        let follower = PolicyFileWatcher {
             gate: Arc::downgrade(&gate),
             path,
             active: Some(text.clone()),
@@ -86,7 +86,7 @@ impl<S: Send + Sync + 'static> Gate<S> {
 }
 
 /// The state of the thread that follows a policy file.
-struct PolicyFollower<S, F> {
+struct PolicyFileWatcher<S, F> {
     gate: Weak<Gate<S>>,
     path: PathBuf,
     /// The text that was accepted or rejected last, and is not processed again; `None` if the file could not be read.
@@ -97,7 +97,7 @@ struct PolicyFollower<S, F> {
     on_reload: F,
 }
 
-impl<S, F: FnMut(Result<&Policy, &PolicyFileError>)> PolicyFollower<S, F> {
+impl<S, F: FnMut(Result<&Policy, &PolicyFileError>)> PolicyFileWatcher<S, F> {
     fn run(mut self) {
         loop {
             thread::sleep(READ_INTERVAL);

@@ -81,7 +81,7 @@ impl ReservedCall {
         ttl: Duration,
         is_degraded: bool,
     ) -> Result<SettleResult, StoreError> {
-        gate.settle_call(&self.settlement(actual, ttl), is_degraded).await
+        gate.apply_settlement(&self.settlement(actual, ttl), is_degraded).await
     }
 }
 
@@ -148,12 +148,12 @@ impl<'g, S: Store> Reservation<'g, S> {
         };
         let is_degraded = self.decision.is_degraded();
         self.is_reverted_on_drop = false;
-        let first = self.gate.settle_call(&settlement, is_degraded).await;
+        let first = self.gate.apply_settlement(&settlement, is_degraded).await;
         match first {
             // The failed call may have settled the charges. A second call is safe, because the store applies a
             // settlement once.
             Err(error) if error.may_have_charged() => {
-                self.gate.settle_call(&settlement, is_degraded).await.map(drop)
+                self.gate.apply_settlement(&settlement, is_degraded).await.map(drop)
             }
             result => result.map(drop),
         }
@@ -171,7 +171,7 @@ impl<S: Store> Drop for Reservation<'_, S> {
             return;
         }
         if self.decision.is_degraded() {
-            self.gate.fallback.adjust(self.decision.receipt(), Adjustment::Revert);
+            self.gate.fallback.adjust_local_charges(self.decision.receipt(), Adjustment::Revert);
         } else {
             self.gate.revert_later(self.decision.receipt().clone());
         }

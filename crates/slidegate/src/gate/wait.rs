@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::Gate;
 use crate::decision::{Decision, Denied};
-use crate::policy::{HitList, MatchedRules, Operation};
+use crate::policy::{ChargeOrPeek, HitList, MatchedRules};
 use crate::request::Request;
 use crate::store::{Store, SyncStore, poll_once};
 use crate::wait::{
-    Timer, Wait, WaitCounters, charges_if_denied, denying_counters, run_wait, vetoing_counters,
+    Timer, WaitCounters, WaitingCall, charges_even_if_denied, counters_that_can_deny,
+    denying_counters, run_wait,
 };
 
 impl<S> Gate<S> {
@@ -21,16 +22,16 @@ impl<S> Gate<S> {
     /// requests that do not wait: they are admitted whenever they fit. Requests in other processes that share the store
     /// have their own order.
     ///
-    /// If this gate settles, refunds or reverts units, or releases a [permit](crate::Permit), the first request that waits
-    /// for them decides again immediately. A request that waits only for a permit also decides again at intervals of up
-    /// to 1.2 seconds, because other processes may release permits.
+    /// If this gate settles, refunds or reverts units, or releases a [permit](crate::Permit), the first request that
+    /// waits for them decides again immediately. A request that waits only for a permit also decides again at intervals
+    /// of up to 1.2 seconds, because other processes may release permits.
     ///
     /// A request that changes counters even if it is denied is decided once, and does not wait: a request with
     /// [refunds](crate::Descriptor::as_refund), or to which a rule with `charge: always` or with `block` applies.
     ///
     /// # Errors
-    /// If the request never fits, for example because its cost exceeds the capacity of a limit, if it cannot wait, if the
-    /// maximum wait has ended, or if too many requests are waiting; see [`WaitOptions`](crate::wait::WaitOptions).
+    /// If the request never fits, for example because its cost exceeds the capacity of a limit, if it cannot wait, if
+    /// the maximum wait has ended, or if too many requests are waiting; see [`WaitOptions`](crate::wait::WaitOptions).
     pub fn wait(&self, request: &Request<'_>) -> Result<Decision<'static>, Denied>
     where
         S: SyncStore,
@@ -44,13 +45,13 @@ impl<S: Store> Gate<S> {
     /// Charges a request as soon as it fits. Waits until then on the timer of tokio. See
     /// [`wait`](Self::wait).
     ///
-    /// A request whose future is dropped leaves the queue, and charges nothing while it waits. A future that is kept but
-    /// not polled delays the requests behind it.
+    /// A request whose future is dropped leaves the queue, and charges nothing while it waits. A future that is kept
+    /// but not polled delays the requests behind it.
     ///
     /// # Errors
     /// If the request never fits, for example because its cost exceeds the capacity of a limit, or because the store is
-    /// unavailable and a rule then denies requests. Also if the request cannot wait, or if too many requests are waiting;
-    /// see [`WaitOptions`](crate::wait::WaitOptions).
+    /// unavailable and a rule then denies requests. Also if the request cannot wait, or if too many requests are
+    /// waiting; see [`WaitOptions`](crate::wait::WaitOptions).
     pub async fn wait_async(&self, request: &Request<'_>) -> Result<Decision<'static>, Denied> {
         self.wait_with_timer(Timer::Tokio, request).await.into_result()
     }
@@ -64,8 +65,9 @@ impl<S: Store> Gate<S> {
     ) -> Option<(Duration, usize)> {
         let options = matched.options()?;
         let max_wait = options.max_wait.min(self.wait_queues.options().max_wait);
-        let waits =
-            !max_wait.is_zero() && matched.operation() == Operation::Charge && can_wait(matched);
+        let waits = !max_wait.is_zero()
+            && matched.charge_or_peek() == ChargeOrPeek::Charge
+            && can_wait(matched);
         waits.then_some((max_wait, options.request_bytes))
     }
 
@@ -89,12 +91,12 @@ impl<S: Store> Gate<S> {
         max_wait: Option<Duration>,
     ) -> Decision<'static> {
         let queues = &self.wait_queues;
-        let wait = Wait::new(queues, max_wait, request.bytes(), timer.now());
+        let wait = WaitingCall::new(queues, max_wait, request.bytes(), timer.now());
         let mut wait = wait.with_wait_for_settlements(request.waits_for_settlements());
         run_wait!(
             wait,
             timer,
-            counters: vetoing_counters(queues, &self.store, self.policy.load().apply(request).hits()),
+            counters: counters_that_can_deny(queues, &self.store, self.policy.load().apply(request).hits()),
             check: {
                 let policy = self.policy.load_full();
                 let matched = policy.apply(request);
@@ -118,12 +120,12 @@ impl<S: Store> Gate<S> {
         let queues = &self.wait_queues;
         let waits_for_settlements =
             matched.options().is_some_and(|options| options.waits_for_settlements);
-        let wait = Wait::new(queues, max_wait, request_bytes, timer.now());
+        let wait = WaitingCall::new(queues, max_wait, request_bytes, timer.now());
         let mut wait = wait.with_wait_for_settlements(waits_for_settlements);
         run_wait!(
             wait,
             timer,
-            counters: vetoing_counters(queues, &self.store, matched.hits()),
+            counters: counters_that_can_deny(queues, &self.store, matched.hits()),
             check: {
                 let decision = self.decide_once(matched).await;
                 let denying = self.denying_counters(matched, &decision);
@@ -146,5 +148,5 @@ impl<S: Store> Gate<S> {
 /// Returns whether a request can wait. Each attempt of a waiting request is a decision, so a request that changes
 /// counters even if it is denied cannot wait.
 fn can_wait(matched: &MatchedRules<'_>) -> bool {
-    !matched.is_refund() && !charges_if_denied(matched.hits())
+    !matched.is_refund() && !charges_even_if_denied(matched.hits())
 }

@@ -32,24 +32,27 @@ fn redis_options_do_not_change_identity() {
     let secret = std::hash::RandomState::new();
     let forms = |key: Key<'_>| {
         let (rule, limit) = (key.rule().to_string(), key.limit().to_string());
-        let identity = key.identity().to_string();
-        (key.to_string(), rule, limit, identity, key.stable_hash(), key.fingerprint(&secret, 7))
+        let values_text = key.values_text().to_string();
+        (key.to_string(), rule, limit, values_text, key.stable_hash(), key.fingerprint(&secret, 7))
     };
     let plain_key = Key::new(&plain, &TEST_KEY_VALUES);
     for slot_by in [&[][..], &[0], &[1, 0]] {
         let scope = scope_with_redis_slot_by(slot_by);
         let key = Key::new(&scope, &TEST_KEY_VALUES);
         assert_eq!(forms(key), forms(plain_key));
-        assert_eq!(forms(key.with_part(3)), forms(plain_key));
+        assert_eq!(forms(key.with_sub_key(3)), forms(plain_key));
     }
 }
 
 #[test]
 fn hashed_key_has_no_names_or_sub_key() {
-    let hashed = Key::from_hashes(1, 2).with_part(3);
-    assert_eq!((hashed.part(), hashed.share(), hashed.redis()), (None, None, None));
+    let hashed = Key::from_hashes(1, 2).with_sub_key(3);
+    assert_eq!(
+        (hashed.sub_key_index(), hashed.limit_share(), hashed.redis_options()),
+        (None, None, None)
+    );
     assert!(hashed.name_value_pairs().is_none());
-    assert_eq!(hashed.identity().to_string(), "#0000000000000001");
+    assert_eq!(hashed.values_text().to_string(), "#0000000000000001");
 }
 
 #[test]
@@ -58,12 +61,15 @@ fn sub_key_gets_share_of_limit() {
     let options = RedisOptions::new(&limit).with_split(4).unwrap();
     let scope = Scope::new("d", "r", "1s", &["a"]).with_redis(options.clone());
     let key = Key::new(&scope, &[Value::Text("x")]);
-    assert_eq!((key.redis(), key.part(), key.share()), (Some(&options), None, None));
-    let max = |part| key.with_part(part).share().unwrap().quota().max();
-    assert_eq!([0, 1, 2, 3].map(max), [3, 3, 2, 2]);
-    assert_eq!(key.with_part(3).part(), Some(3));
     assert_eq!(
-        Key::new(&scope_with_redis_slot_by(&[0]), &TEST_KEY_VALUES).with_part(3).share(),
+        (key.redis_options(), key.sub_key_index(), key.limit_share()),
+        (Some(&options), None, None)
+    );
+    let max = |part| key.with_sub_key(part).limit_share().unwrap().quota().max();
+    assert_eq!([0, 1, 2, 3].map(max), [3, 3, 2, 2]);
+    assert_eq!(key.with_sub_key(3).sub_key_index(), Some(3));
+    assert_eq!(
+        Key::new(&scope_with_redis_slot_by(&[0]), &TEST_KEY_VALUES).with_sub_key(3).limit_share(),
         None
     );
 }
@@ -219,12 +225,12 @@ proptest! {
         let texts: Vec<String> = texts.iter().zip(repeats).map(|(text, count)| text.repeat(count)).collect();
         let values: Vec<Value<'_>> = texts.iter().map(|text| Value::from(&**text)).collect();
         let key = Key::new(&scope, &values);
-        let identity = key.identity().to_string();
-        prop_assert!(identity.len() <= MAX_NAME_VALUE_LIST_BYTES + 2, "{}", identity.len());
+        let values_text = key.values_text().to_string();
+        prop_assert!(values_text.len() <= MAX_NAME_VALUE_LIST_BYTES + 2, "{}", values_text.len());
         let other_text = texts[changed].clone() + "!";
         let mut other_values = values.clone();
         other_values[changed] = Value::from(&*other_text);
         let other = Key::new(&scope, &other_values);
-        prop_assert_ne!(identity, other.identity().to_string());
+        prop_assert_ne!(values_text, other.values_text().to_string());
     }
 }

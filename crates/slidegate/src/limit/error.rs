@@ -62,7 +62,7 @@ pub enum LimitError {
     /// The max is too large for `sliding_log`.
     #[error(
         "a max of {0} is too large for sliding_log, which records every charge; use sliding_buckets, or a max of at most {max}",
-        max = sliding_log::MAX_ENTRIES
+        max = sliding_log::MAX_LOG_UNITS
     )]
     LogTooLong(u64),
     /// The max is too large for a limit on requests in flight.

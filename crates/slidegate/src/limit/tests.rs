@@ -17,7 +17,7 @@ fn limit_instance_share_divides_max_and_burst() {
                 let max = (total / u64::from(instances)).max(u64::from(total > 0));
                 assert_eq!((own.quota().max(), own.capacity()), (max, max), "{limit}");
                 assert_eq!(own.quota().window(), limit.quota().window(), "{limit}");
-                assert_eq!(own.shape_text(), limit.shape_text(), "{limit}");
+                assert_eq!(own.counter_shape_text(), limit.counter_shape_text(), "{limit}");
             }
         }
     }
@@ -53,7 +53,7 @@ fn limit_shape_hash_is_same_in_every_version() {
         |quota: &str, algorithm| Limit::new(quota.parse().unwrap(), algorithm).unwrap().shape();
     let buckets = Algorithm::SlidingBuckets { precision: Some(Duration::from_secs(60)) };
     assert_eq!(shape("100/min", Algorithm::SlidingCounter), 0xc9d7_f7c8_cbc4_c46a);
-    for (resolution, cluster_shape) in [
+    for (resolution, cluster_counter_shape) in [
         (None, 0x3148_17c0_5554_feb6),
         (Some(32), 0x3148_17c0_5554_feb6),
         (Some(64), 0x3128_17c0_5554_feb6),
@@ -61,10 +61,10 @@ fn limit_shape_hash_is_same_in_every_version() {
         let algorithm = Algorithm::SlidingWindow { resolution };
         assert_eq!(shape("100/min", algorithm), 0x3168_17c0_5554_feb6);
         let limit = Limit::new("100/min".parse().unwrap(), algorithm).unwrap();
-        assert_eq!(limit.cluster_shape(), cluster_shape, "{limit}");
+        assert_eq!(limit.cluster_counter_shape(), cluster_counter_shape, "{limit}");
     }
     let counter = Limit::new("100/min".parse().unwrap(), Algorithm::SlidingCounter).unwrap();
-    assert_eq!(counter.cluster_shape(), counter.shape());
+    assert_eq!(counter.cluster_counter_shape(), counter.shape());
     assert_eq!(shape("100/h", buckets), 0x30b9_3f8d_6687_886c);
     assert_eq!(
         shape("100/d", Algorithm::FixedWindow { align: Align::Clock }),

@@ -12,8 +12,8 @@ use crate::wait::Timer;
 /// determines how calls are decided. Each method does the same as the method of the same name without `_async`. A store
 /// outside of this process counts by the [text](StoreKey::text) of a key, which is the same in every process.
 impl<S: Store> Limiter<S> {
-    /// Decides a call, and charges its cost if every limit has capacity for it. Waits until then on the timer of tokio, if the
-    /// call has a [maximum wait](Check::max_wait). The call is a key, which costs one unit, or a [`Check`].
+    /// Decides a call, and charges its cost if every limit has capacity for it. Waits until then on the timer of tokio,
+    /// if the call has a [maximum wait](Check::max_wait). The call is a key, which costs one unit, or a [`Check`].
     pub async fn check_async<'k, K: StoreKey + ?Sized + 'k>(
         &self,
         call: impl Into<Check<'k, K>>,
@@ -21,9 +21,9 @@ impl<S: Store> Limiter<S> {
         let call: Check<'k, K> = call.into();
         let text = self.text_for_store(call.key);
         let value = [Value::from(&*text)];
-        let key = self.call_key(call.key, &value);
+        let key = self.store_and_memory_key(call.key, &value);
         if !call.max_wait.is_zero()
-            && let Some(timer) = Timer::asynchronous()
+            && let Some(timer) = Timer::for_async_call()
         {
             // Boxed, because few calls wait, and the others should not pay for a larger future.
             let max_wait = Some(self.clamp_max_wait(call.max_wait));
@@ -37,7 +37,8 @@ impl<S: Store> Limiter<S> {
         let texts: Vec<_> = keys.iter().map(|key| self.text_for_store(key)).collect();
         let values: Vec<_> = texts.iter().map(|text| [Value::from(&**text)]).collect();
         let pairs = keys.iter().zip(&values);
-        let keys: Vec<_> = pairs.map(|(key, value)| self.call_key(key, value)).collect();
+        let keys: Vec<_> =
+            pairs.map(|(key, value)| self.store_and_memory_key(key, value)).collect();
         self.decide_many(&keys).await
     }
 
@@ -49,14 +50,14 @@ impl<S: Store> Limiter<S> {
         let call: Check<'k, K> = call.into();
         let text = self.text_for_store(call.key);
         let value = [Value::from(&*text)];
-        self.decide(Operation::Peek, self.call_key(call.key, &value), call.cost).await
+        self.decide(Operation::Peek, self.store_and_memory_key(call.key, &value), call.cost).await
     }
 
     /// Records units of `key` that have been consumed already. A report is never denied.
     pub async fn report_async<K: StoreKey + ?Sized>(&self, key: &K, cost: u64) -> Decision<'_> {
         let text = self.text_for_store(key);
         let value = [Value::from(&*text)];
-        self.decide(Operation::Report, self.call_key(key, &value), cost).await
+        self.decide(Operation::Report, self.store_and_memory_key(key, &value), cost).await
     }
 
     /// Corrects the charge of an allowed request to `cost`, the actual cost. Call this method at most once per
@@ -66,7 +67,7 @@ impl<S: Store> Limiter<S> {
     /// If the store did not respond.
     pub async fn settle_async(&self, decision: &Decision<'_>, cost: u64) -> Result<(), StoreError> {
         if decision.is_allowed() {
-            self.adjust(decision, Adjustment::SetCost(cost)).await
+            self.adjust_charges(decision, Adjustment::SetCost(cost)).await
         } else {
             Ok(())
         }
@@ -77,7 +78,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store did not respond.
     pub async fn revert_async(&self, decision: &Decision<'_>) -> Result<(), StoreError> {
-        self.adjust(decision, Adjustment::Revert).await
+        self.adjust_charges(decision, Adjustment::Revert).await
     }
 
     /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer.
@@ -91,7 +92,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<(), StoreError> {
         let text = self.text_for_store(key);
         let value = [Value::from(&*text)];
-        self.edit(self.call_key(key, &value).in_store, cost, Edit::Refund).await
+        self.edit(self.store_and_memory_key(key, &value).in_store, cost, Edit::Refund).await
     }
 
     /// Resets all counters of a key to zero.
@@ -101,6 +102,6 @@ impl<S: Store> Limiter<S> {
     pub async fn reset_async<K: StoreKey + ?Sized>(&self, key: &K) -> Result<(), StoreError> {
         let text = self.text_for_store(key);
         let value = [Value::from(&*text)];
-        self.edit(self.call_key(key, &value).in_store, 1, Edit::Reset).await
+        self.edit(self.store_and_memory_key(key, &value).in_store, 1, Edit::Reset).await
     }
 }

@@ -32,18 +32,18 @@ pub(super) enum Operation {
 
 /// The key of a call in two forms: for the store, and for the counts in this process while the store is unavailable.
 #[derive(Clone, Copy)]
-pub(super) struct CallKey<'a> {
+pub(super) struct StoreAndMemoryKey<'a> {
     pub(super) in_store: Key<'a>,
     pub(super) in_memory: Key<'static>,
 }
 
 impl<S> Limiter<S> {
-    /// Returns the decision on a request that has no key although a key is required: a denial without a retry time, or, in
-    /// [observe mode](Limiter::observing), an admission.
+    /// Returns the decision on a request that has no key although a key is required: a denial without a retry time, or,
+    /// in [observe mode](Limiter::observing), an admission.
     pub fn decide_without_key(&self) -> Decision<'static> {
         let limits = Cow::Owned(self.named_limits.clone());
         let limits = DecisionLimits::Limiter { limits, is_key_missing: true };
-        Decision::with_zero_capacity(self.named_limits.veto(), limits)
+        Decision::for_missing_key(self.named_limits.veto(), limits)
     }
 
     /// Returns the limits for a decision.
@@ -65,7 +65,7 @@ impl<S> Limiter<S> {
     #[inline]
     pub(super) fn new_hit<'l>(&self, key: Key<'l>, limit: &'l Limit, cost: u64) -> Hit<'l> {
         let hit = Hit::new(key, limit, cost);
-        if self.named_limits.is_observing() { hit.observed() } else { hit }
+        if self.named_limits.is_observing() { hit.in_observe_mode() } else { hit }
     }
 
     /// Decides a call after a failed call of the store, as the [`OnStoreError`] of the limiter says.
@@ -78,8 +78,8 @@ impl<S> Limiter<S> {
     ) -> Decision<'_> {
         let limits = to_decision_limits(&self.share.named_limits);
         match self.on_store_error {
-            OnStoreError::Allow => Decision::allowed(limits).into_degraded(error),
-            OnStoreError::Deny => Decision::store_unavailable(limits, error),
+            OnStoreError::Allow => Decision::new_allowed(limits).into_degraded(error),
+            OnStoreError::Deny => Decision::denial_from_store_error(limits, error),
             OnStoreError::Local => {
                 let hits = self.hits(&self.share.limits, key, cost);
                 let decision = self.fallback.decide_with_local_counts(
@@ -96,7 +96,7 @@ impl<S: Store> Limiter<S> {
     pub(super) async fn decide(
         &self,
         operation: Operation,
-        key: CallKey<'_>,
+        key: StoreAndMemoryKey<'_>,
         cost: u64,
     ) -> Decision<'_> {
         let hits = self.hits(&self.limits, key.in_store, cost);
@@ -109,7 +109,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    pub(super) async fn decide_many(&self, keys: &[CallKey<'_>]) -> Vec<Decision<'_>> {
+    pub(super) async fn decide_many(&self, keys: &[StoreAndMemoryKey<'_>]) -> Vec<Decision<'_>> {
         let hits = keys.iter().map(|key| self.hits(&self.limits, key.in_store, 1));
         let hits: Vec<HitList<'_>> = hits.collect();
         let calls: Vec<&[Hit<'_>]> = hits.iter().map(|hits| &**hits).collect();
@@ -124,7 +124,7 @@ impl<S: Store> Limiter<S> {
                     .collect()
             }
             Err(error) => {
-                let decide = |key: &CallKey<'_>| {
+                let decide = |key: &StoreAndMemoryKey<'_>| {
                     self.decide_without_store(Operation::Check, key.in_memory, 1, error.clone())
                 };
                 keys.iter().map(decide).collect()
@@ -140,14 +140,14 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Changes the charges of a decision, in the memory of this process if they were made there.
-    pub(super) async fn adjust(
+    pub(super) async fn adjust_charges(
         &self,
         decision: &Decision<'_>,
         adjustment: Adjustment,
     ) -> Result<(), StoreError> {
         let receipt: &Receipt = decision.receipt();
         if decision.is_degraded() {
-            self.fallback.adjust(receipt, adjustment);
+            self.fallback.adjust_local_charges(receipt, adjustment);
             return Ok(());
         }
         self.store.adjust_async(receipt, adjustment).await?;
@@ -155,23 +155,23 @@ impl<S: Store> Limiter<S> {
         Ok(())
     }
 
-    /// Returns the text of a key for a store outside of this process; an empty text for a synchronous store, which counts
-    /// by hashes.
+    /// Returns the text of a key for a store outside of this process; an empty text for a synchronous store, which
+    /// counts by hashes.
     pub(super) fn text_for_store<'k, K: StoreKey + ?Sized>(&self, key: &'k K) -> Cow<'k, str> {
         if S::Kind::IS_SYNCHRONOUS { Cow::Borrowed("") } else { key.text() }
     }
 
     /// Returns the key of a call. A synchronous store counts by the hash of `key`, an asynchronous one by `value`,
     /// which has the text of the key.
-    pub(super) fn call_key<'a, K: StoreKey + ?Sized>(
+    pub(super) fn store_and_memory_key<'a, K: StoreKey + ?Sized>(
         &'a self,
         key: &K,
         value: &'a [Value<'a>; 1],
-    ) -> CallKey<'a> {
+    ) -> StoreAndMemoryKey<'a> {
         let in_memory = self.hash_key(key);
         let in_store =
             if S::Kind::IS_SYNCHRONOUS { in_memory } else { Key::new(&self.scope, value) };
-        CallKey { in_store, in_memory }
+        StoreAndMemoryKey { in_store, in_memory }
     }
 }
 

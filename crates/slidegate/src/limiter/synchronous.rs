@@ -1,8 +1,9 @@
-//! Methods of a limiter for stores that respond without waiting and never fail. Each polls the asynchronous operation once.
+//! Methods of a limiter for stores that respond without waiting and never fail. Each polls the asynchronous operation
+//! once.
 
 use std::hash::Hash;
 
-use super::decide::{CallKey, Operation};
+use super::decide::{Operation, StoreAndMemoryKey};
 use super::{Check, Limiter};
 use crate::decision::Decision;
 use crate::hit::Hit;
@@ -11,8 +12,8 @@ use crate::store::{Adjustment, Edit, SyncStore, block_on_sync_store, poll_once};
 /// Synchronous methods, for a store that responds without waiting and never fails. The bound `S: SyncStore` is on each
 /// method, not on the `impl`, so that the compiler's message for another store names the method with `_async`.
 impl<S> Limiter<S> {
-    /// Decides a call, and charges its cost if every limit has capacity for it. Blocks the current thread until then, if the
-    /// call has a [maximum wait](Check::max_wait). The call is a key, which costs one unit, or a [`Check`].
+    /// Decides a call, and charges its cost if every limit has capacity for it. Blocks the current thread until then,
+    /// if the call has a [maximum wait](Check::max_wait). The call is a key, which costs one unit, or a [`Check`].
     #[inline]
     pub fn check<'k, K: Hash + ?Sized + 'k>(&self, call: impl Into<Check<'k, K>>) -> Decision<'_>
     where
@@ -45,7 +46,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         let Check { key, cost, .. } = call.into();
-        poll_once(self.decide(Operation::Peek, self.local_key(key), cost))
+        poll_once(self.decide(Operation::Peek, self.sync_store_key(key), cost))
     }
 
     /// Decides one request for each key, in order and independently of each other. Faster than separate calls of
@@ -62,7 +63,8 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        let keys: Vec<CallKey<'_>> = keys.iter().map(|key| self.local_key(key)).collect();
+        let keys: Vec<StoreAndMemoryKey<'_>> =
+            keys.iter().map(|key| self.sync_store_key(key)).collect();
         poll_once(self.decide_many(&keys))
     }
 
@@ -79,7 +81,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        poll_once(self.decide(Operation::Report, self.local_key(key), cost))
+        poll_once(self.decide(Operation::Report, self.sync_store_key(key), cost))
     }
 
     /// Corrects the charge of an allowed request to `cost`, the actual cost: reverts the excess, or charges the
@@ -100,7 +102,7 @@ impl<S> Limiter<S> {
         S: SyncStore,
     {
         if decision.is_allowed() {
-            block_on_sync_store(self.adjust(decision, Adjustment::SetCost(cost)));
+            block_on_sync_store(self.adjust_charges(decision, Adjustment::SetCost(cost)));
         }
     }
 
@@ -109,7 +111,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        block_on_sync_store(self.adjust(decision, Adjustment::Revert));
+        block_on_sync_store(self.adjust_charges(decision, Adjustment::Revert));
     }
 
     /// Subtracts `cost` units from each counter of `key`, oldest units first, or all units if the counter has fewer.
@@ -141,8 +143,8 @@ impl<S> Limiter<S> {
     }
 
     /// Returns the key of a call for a synchronous store.
-    pub(super) fn local_key<K: Hash + ?Sized>(&self, key: &K) -> CallKey<'static> {
+    pub(super) fn sync_store_key<K: Hash + ?Sized>(&self, key: &K) -> StoreAndMemoryKey<'static> {
         let key = self.hash_key(key);
-        CallKey { in_store: key, in_memory: key }
+        StoreAndMemoryKey { in_store: key, in_memory: key }
     }
 }

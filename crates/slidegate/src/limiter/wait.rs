@@ -3,7 +3,7 @@
 use std::hash::Hash;
 use std::time::Duration;
 
-use super::decide::{CallKey, Operation};
+use super::decide::{Operation, StoreAndMemoryKey};
 use super::{Check, Limiter};
 use crate::decision::{Decision, Denied};
 #[cfg(feature = "tokio")]
@@ -11,7 +11,7 @@ use crate::key::Value;
 use crate::store::{Store, SyncStore, poll_once};
 #[cfg(feature = "tokio")]
 use crate::store_key::StoreKey;
-use crate::wait::{Timer, Wait, denying_counters, run_wait, vetoing_counters};
+use crate::wait::{Timer, WaitingCall, counters_that_can_deny, denying_counters, run_wait};
 
 impl<S> Limiter<S> {
     /// Charges a call as soon as it fits. Blocks the current thread until then, plus a random time if the
@@ -20,12 +20,12 @@ impl<S> Limiter<S> {
     ///
     /// Waiting calls for the same key are admitted in the order of their arrival: a call waits for the calls before it
     /// even if its own cost would fit now. This order includes asynchronous calls, but not calls that do not wait: they
-    /// are admitted whenever their cost fits. Calls in other processes that share the store have their own order. If this
-    /// limiter settles, reverts or refunds units of the key, the first waiting call decides again immediately.
+    /// are admitted whenever their cost fits. Calls in other processes that share the store have their own order. If
+    /// this limiter settles, reverts or refunds units of the key, the first waiting call decides again immediately.
     ///
     /// # Errors
-    /// If the cost exceeds the capacity of a limit, and so never fits, if the maximum wait has ended, or if too many calls are
-    /// waiting; see [`WaitOptions`](crate::wait::WaitOptions).
+    /// If the cost exceeds the capacity of a limit, and so never fits, if the maximum wait has ended, or if too many
+    /// calls are waiting; see [`WaitOptions`](crate::wait::WaitOptions).
     pub fn wait<'k, K: Hash + ?Sized + 'k>(
         &self,
         call: impl Into<Check<'k, K>>,
@@ -53,7 +53,7 @@ impl<S> Limiter<S> {
     where
         S: SyncStore,
     {
-        poll_once(self.wait_for_key(Timer::Thread, self.local_key(call.key), call, max_wait))
+        poll_once(self.wait_for_key(Timer::Thread, self.sync_store_key(call.key), call, max_wait))
     }
 
     /// Returns the longest wait of a call that waits until it fits; `None` if it waits without a bound.
@@ -75,8 +75,8 @@ impl<S: Store> Limiter<S> {
     /// not polled delays the calls behind it.
     ///
     /// # Errors
-    /// If the cost exceeds the capacity of a limit, and so never fits, if the maximum wait has ended, or if too many calls are
-    /// waiting; see [`WaitOptions`](crate::wait::WaitOptions). Also if the store is unavailable, and
+    /// If the cost exceeds the capacity of a limit, and so never fits, if the maximum wait has ended, or if too many
+    /// calls are waiting; see [`WaitOptions`](crate::wait::WaitOptions). Also if the store is unavailable, and
     /// [`on_store_error`](Self::on_store_error) denies calls then.
     pub async fn wait_async<'k, K: StoreKey + ?Sized + 'k>(
         &self,
@@ -85,7 +85,7 @@ impl<S: Store> Limiter<S> {
         let call: Check<'k, K> = call.into();
         let text = self.text_for_store(call.key);
         let value = [Value::from(&*text)];
-        let key = self.call_key(call.key, &value);
+        let key = self.store_and_memory_key(call.key, &value);
         let max_wait = self.max_wait_if_bounded(&call);
         self.wait_for_key(Timer::Tokio, key, &call, max_wait).await.into_result()
     }
@@ -96,17 +96,17 @@ impl<S: Store> Limiter<S> {
     pub(super) async fn wait_for_key<K: ?Sized>(
         &self,
         timer: Timer,
-        key: CallKey<'_>,
+        key: StoreAndMemoryKey<'_>,
         call: &Check<'_, K>,
         max_wait: Option<Duration>,
     ) -> Decision<'_> {
         let queues = &self.wait_queues;
         let hits = self.hits(&self.limits, key.in_store, call.cost);
-        let mut wait = Wait::new(queues, max_wait, size_of_val(call.key), timer.now());
+        let mut wait = WaitingCall::new(queues, max_wait, size_of_val(call.key), timer.now());
         run_wait!(
             wait,
             timer,
-            counters: vetoing_counters(queues, &self.store, hits.iter().copied()),
+            counters: counters_that_can_deny(queues, &self.store, hits.iter().copied()),
             check: {
                 let decision = self.decide(Operation::Check, key, call.cost).await;
                 let denying = denying_counters(queues, &self.store, &hits, &decision);

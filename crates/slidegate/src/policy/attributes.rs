@@ -77,7 +77,7 @@ impl<'r, 'd> DescriptorAttributes<'r, 'd> {
 
     /// Returns the shortened form of an attribute value, for use in a key. Returns `None` if the value is UTF-8 and
     /// short enough to be used unchanged.
-    pub(super) fn shorten_value(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
+    pub(super) fn shorten_for_key(&self, name: &'r str, text: &'r str) -> Option<Value<'r>> {
         if self.bytes.is_empty() && text.len() <= MAX_VALUE_BYTES {
             return None;
         }

@@ -248,7 +248,7 @@ fn possible_indexed_condition_sets(rule: &Rule) -> Vec<Vec<IndexedRuleCondition<
         anchor: IndexedCondition { attribute, condition: IndexedPattern::Present },
         met_condition: None,
     };
-    let per_is_required = rule.when_missing() == WhenMissing::Skip && rule.always_counts();
+    let per_is_required = rule.when_missing() == WhenMissing::Skip && rule.counts_every_request();
     let per = rule.per().entries().iter().filter(|_| per_is_required);
     let per_choices = per.map(|alternatives| alternatives.names().map(present).collect());
     let names = rule.descriptor().into_iter().flatten();

@@ -14,7 +14,7 @@ use super::attributes::DescriptorAttributes;
 use super::cost::{RuleCharge, RuleCost};
 use super::per::KeyIdentity;
 use super::rule::{NoMatchReason, Override, Rule, SettingsSource};
-use super::rule_sets::RuleSets;
+use super::rule_sets::FullAndLocalRules;
 use crate::hit::{Block, ChargeWhen, Hit, Veto};
 use crate::key::{Key, Value};
 use crate::on_store_error::OnStoreError;
@@ -25,17 +25,17 @@ use crate::rule_limit::RuleLimit;
 #[derive(Clone, Debug)]
 pub struct MatchedRules<'r> {
     options: Option<Box<CallOptions>>,
-    operation: Operation,
+    operation: ChargeOrPeek,
     /// The rules that are enforced: the rules of the policy, or, while the store is unavailable, the same rules with
     /// limits divided by the number of instances.
     pub(super) rules: &'r Arc<[Rule]>,
-    rule_sets: &'r RuleSets,
+    rule_sets: &'r FullAndLocalRules,
     pub(super) matches: SmallVec<[Match<'r>; 2]>,
 }
 
 /// The effect of a request on the counters of the rules that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum ChargeOrPeek {
     /// Charges the cost if every limit has capacity for it, or records units that have been consumed.
     Charge,
     /// Checks whether the request would be allowed, and charges nothing.
@@ -81,9 +81,15 @@ pub(crate) struct HitOrigin {
 pub(crate) type HitList<'h> = SmallVec<[Hit<'h>; 3]>;
 
 impl<'r> MatchedRules<'r> {
-    pub(super) fn new(rule_sets: &'r RuleSets, options: Option<Box<CallOptions>>) -> Self {
+    pub(super) fn new(rule_sets: &'r FullAndLocalRules, options: Option<Box<CallOptions>>) -> Self {
         let rules = &rule_sets.all;
-        Self { options, operation: Operation::Charge, rules, rule_sets, matches: SmallVec::new() }
+        Self {
+            options,
+            operation: ChargeOrPeek::Charge,
+            rules,
+            rule_sets,
+            matches: SmallVec::new(),
+        }
     }
 
     /// Returns the options of the call; `None` if it neither waits nor has an idempotency key.
@@ -92,13 +98,13 @@ impl<'r> MatchedRules<'r> {
     }
 
     /// Returns the effect of the request on counters: whether it charges them or only checks them.
-    pub(crate) fn operation(&self) -> Operation {
+    pub(crate) fn charge_or_peek(&self) -> ChargeOrPeek {
         self.operation
     }
 
     /// Appends a match, and calls `complete` to set its limits and its key in place. Removes the match again if
     /// `complete` fails.
-    pub(super) fn push(
+    pub(super) fn push_match(
         &mut self,
         mut rule_match: Match<'r>,
         complete: impl FnOnce(&mut Match<'r>) -> Result<(), NoMatchReason<'r>>,
@@ -162,7 +168,7 @@ impl<'r> MatchedRules<'r> {
 
     /// Prepares the matches for a peek, which charges nothing.
     pub fn into_peek(self) -> Self {
-        Self { operation: Operation::Peek, ..self }
+        Self { operation: ChargeOrPeek::Peek, ..self }
     }
 
     /// Prepares the matches for a report of consumed units: keeps the matches that can record these units, and changes
@@ -204,7 +210,7 @@ impl<'r> MatchedRules<'r> {
     /// Returns the matches that can be decided without the store: matches of rules with `on_store_error: local`, and
     /// matches with a max of 0, which deny every request. The limits of the returned matches are divided by the number
     /// of slidegate instances.
-    pub(crate) fn select_locally_decidable(&self) -> Self {
+    pub(crate) fn select_decidable_without_store(&self) -> Self {
         let (local_rules, instances) = self.rule_sets.local_rules();
         let is_decidable = |rule_match: &Match<'_>| {
             rule_match.rule.on_store_error == OnStoreError::Local
@@ -212,7 +218,7 @@ impl<'r> MatchedRules<'r> {
         };
         let matches = self.matches.iter().filter(|rule_match| is_decidable(rule_match)).cloned();
         let divided =
-            matches.map(|rule_match| rule_match.with_divided_limits(local_rules, instances));
+            matches.map(|rule_match| rule_match.with_per_instance_limits(local_rules, instances));
         Self { rules: local_rules, matches: divided.collect(), ..self.without_matches() }
     }
 }
@@ -262,10 +268,7 @@ impl<'r> Match<'r> {
 
     /// Returns `true` if the descriptor contains a limit and is the only one that uses its counter of the rule: the key
     /// must contain each attribute of the descriptor, unless `when` allows only one value of the attribute.
-    pub(super) fn counts_only_this_descriptor(
-        &self,
-        attributes: &DescriptorAttributes<'_, '_>,
-    ) -> bool {
+    pub(super) fn has_exclusive_counter(&self, attributes: &DescriptorAttributes<'_, '_>) -> bool {
         let Some(limit) = &self.requested else { return false };
         let is_counted = |name: &str| limit.scopes[0].attribute_names().any(|own| own == name);
         let mut names = attributes.pairs.iter().map(|(name, _)| *name);
@@ -274,7 +277,7 @@ impl<'r> Match<'r> {
 
     /// Divides the limits of the match by the number of slidegate instances. `rules` contains the rules of the policy
     /// with divided limits, from which the limits are taken.
-    fn with_divided_limits(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
+    fn with_per_instance_limits(mut self, rules: &'r [Rule], instances: NonZeroU32) -> Self {
         self.rule = &rules[self.rule_index()];
         self.limits = self.rule.limits(self.origin.settings_source);
         if let Some(limit) = &mut self.requested {
@@ -374,7 +377,7 @@ impl<'r> Match<'r> {
             return self.new_permit_hit(limit, key);
         }
         if let Some(block) = limit.block {
-            return self.new_block_hit(limit, key, block);
+            return self.new_key_block_hit(limit, key, block);
         }
         Hit {
             key,
@@ -406,7 +409,12 @@ impl<'r> Match<'r> {
 
     /// Returns the hit of the rule's `block`. Only a new request can be denied by the block, start it or extend it, so
     /// the hit of a refund or of a report of consumed units charges and requires nothing.
-    fn new_block_hit<'h>(&'h self, limit: &'h RuleLimit, key: Key<'h>, block: Block) -> Hit<'h> {
+    fn new_key_block_hit<'h>(
+        &'h self,
+        limit: &'h RuleLimit,
+        key: Key<'h>,
+        block: Block,
+    ) -> Hit<'h> {
         let units = self.is_new_request().into();
         let (limit, charge) = (&limit.limit, ChargeWhen::Block(block));
         Hit { key, limit, cost: units, required: units, veto: self.origin.veto, charge }

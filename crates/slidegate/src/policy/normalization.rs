@@ -7,7 +7,7 @@ use serde::Deserialize;
 use unicode_normalization::UnicodeNormalization;
 
 use super::name_map::NameMap;
-use crate::host::{is_host_attribute, normal_host};
+use crate::host::{is_host_attribute, normalize_host};
 use crate::request::{AttributePairs, Descriptor};
 
 /// A step of the normalization of attribute values.
@@ -106,13 +106,13 @@ pub(super) fn normalize<'v>(steps: &[NormalizeStep], value: &'v str) -> Cow<'v, 
 }
 
 /// Attribute names with the steps by which their values are normalized.
-pub(super) type NormalizeSteps = NameMap<Box<[NormalizeStep]>>;
+pub(super) type StepsByAttribute = NameMap<Box<[NormalizeStep]>>;
 
 /// The field `normalize` of a policy: the normalization steps of attributes, in all domains or in one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Normalizations {
-    pub(super) for_all_domains: NormalizeSteps,
-    pub(super) by_domain: NameMap<NormalizeSteps>,
+    pub(super) for_all_domains: StepsByAttribute,
+    pub(super) by_domain: NameMap<StepsByAttribute>,
 }
 
 impl Normalizations {
@@ -124,7 +124,7 @@ impl Normalizations {
 
     /// Returns the attributes of a rule that are normalized, with their steps. If the rule uses `route`, this includes
     /// `path`, from which the route results.
-    pub(super) fn steps_by_attribute(&self, domain: &str, names: &[Box<str>]) -> NormalizeSteps {
+    pub(super) fn steps_by_attribute(&self, domain: &str, names: &[Box<str>]) -> StepsByAttribute {
         let has_route = names.iter().any(|name| &**name == "route");
         let path = has_route.then_some("path");
         let names = names.iter().map(|name| &**name).chain(path);
@@ -145,7 +145,7 @@ pub(super) struct DomainNormalization {
     /// A number that identifies the normalization and its copies in this process. A descriptor caches its normalized
     /// values under this number.
     id: u64,
-    steps: NormalizeSteps,
+    steps: StepsByAttribute,
     /// Whether a rule uses an attribute that contains a host name, in a condition or in `per`.
     uses_hosts: bool,
 }
@@ -179,8 +179,8 @@ impl DomainNormalization {
         let steps = self.steps.get(name).map_or(&[][..], |steps| steps);
         match normalize(steps, value) {
             value if !self.uses_hosts || !is_host_attribute(name) => value,
-            Cow::Borrowed(value) => normal_host(value),
-            Cow::Owned(value) => Cow::Owned(normal_host(&value).into_owned()),
+            Cow::Borrowed(value) => normalize_host(value),
+            Cow::Owned(value) => Cow::Owned(normalize_host(&value).into_owned()),
         }
     }
 }

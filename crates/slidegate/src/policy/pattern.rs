@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use super::normalization::{NormalizeStep, normalize};
-use crate::host::normal_host;
+use crate::host::normalize_host;
 use crate::network::{NetworkError, parse_address, parse_network};
 
 /// A pattern that matches some values of an attribute.
@@ -75,7 +75,7 @@ impl Pattern {
     /// port.
     pub(crate) fn parse_host(text: &str) -> Result<Self, PatternError> {
         match text.parse()? {
-            Self::Literal(_) => match &*normal_host(text) {
+            Self::Literal(_) => match &*normalize_host(text) {
                 "" => Err(PatternError::Host(text.to_owned())),
                 // Without brackets and port, the host may be an address.
                 host => host.parse(),
@@ -83,7 +83,7 @@ impl Pattern {
             Self::Glob(_) if text.contains([':', '[']) => {
                 Err(PatternError::HostGlob(text.to_owned()))
             }
-            Self::Glob(_) => normal_host(text).parse(),
+            Self::Glob(_) => normalize_host(text).parse(),
             network => Ok(network),
         }
     }

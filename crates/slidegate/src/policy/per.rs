@@ -17,14 +17,14 @@ use crate::network::{may_be_ipv6_notation, parse_address};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Per {
     /// The entries, in the order of the file. The entry `a|b` has two names.
-    entries: Box<[Alternatives]>,
+    entries: Box<[AttributeAlternatives]>,
     ipv6_prefix: u8,
 }
 
 /// One entry of `per`: alternative attribute names, such as `api_key|ip`. The first of these attributes that is present
 /// in the request is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Alternatives(Box<[Box<str>]>);
+pub struct AttributeAlternatives(Box<[Box<str>]>);
 
 /// The values that identify the counter of a request: one value for each entry of the `per` of the rule.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ pub(crate) struct KeyIdentity<'r> {
     pub(crate) part: Option<u16>,
 }
 
-impl Alternatives {
+impl AttributeAlternatives {
     /// Returns the attribute names of the entry. The first name whose attribute is present is used.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
         self.0.iter().map(|name| &**name)
@@ -45,7 +45,7 @@ impl Alternatives {
 }
 
 /// Formats the names separated by `|`, such as `api_key|ip`.
-impl fmt::Display for Alternatives {
+impl fmt::Display for AttributeAlternatives {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("|"))
     }
@@ -55,12 +55,12 @@ impl Per {
     /// Creates a [`Per`] from its entries. Each entry is a list of alternative attribute names, and a combination takes
     /// one name from each entry. The number of combinations must fit in a `u16`.
     pub(crate) fn new(entries: Vec<Vec<Box<str>>>, ipv6_prefix: u8) -> Self {
-        let entries = entries.into_iter().map(|names| Alternatives(names.into()));
+        let entries = entries.into_iter().map(|names| AttributeAlternatives(names.into()));
         Self { entries: entries.collect(), ipv6_prefix }
     }
 
     /// Returns the entries, in the order of the file. Without entries, all requests share one counter.
-    pub fn entries(&self) -> &[Alternatives] {
+    pub fn entries(&self) -> &[AttributeAlternatives] {
         &self.entries
     }
 
@@ -91,14 +91,14 @@ impl Per {
         &'r self,
         attributes: &DescriptorAttributes<'r, '_>,
         identity: &mut KeyIdentity<'r>,
-    ) -> Result<(), &'r Alternatives> {
+    ) -> Result<(), &'r AttributeAlternatives> {
         for alternatives in &self.entries {
             let mut present = (0..)
                 .zip(&alternatives.0)
                 .filter_map(|(index, name)| Some((index, &**name, attributes.get(name)?)));
             let (index, name, text): (u16, _, _) = present.next().ok_or(alternatives)?;
             identity.combination = identity.combination * alternatives.0.len() as u16 + index;
-            let shortened = attributes.shorten_value(name, text);
+            let shortened = attributes.shorten_for_key(name, text);
             identity.values.push(shortened.unwrap_or_else(|| self.to_identity_value(text)));
         }
         Ok(())
@@ -111,7 +111,7 @@ impl Per {
         attributes: &DescriptorAttributes<'r, '_>,
     ) -> KeyIdentity<'r> {
         let value = |(name, text)| {
-            attributes.shorten_value(name, text).unwrap_or_else(|| self.to_identity_value(text))
+            attributes.shorten_for_key(name, text).unwrap_or_else(|| self.to_identity_value(text))
         };
         let values = attributes.pairs.iter().copied().map(value).collect();
         KeyIdentity { values, ..KeyIdentity::default() }

@@ -44,7 +44,10 @@ impl RuleRedisOptions {
 
     /// Returns the index of the sub-key of a request; `None` if counters are not split. The index is a stable hash of
     /// the attributes in `split_by`, so every process selects the same sub-key.
-    pub(super) fn sub_key_index(&self, attributes: &DescriptorAttributes<'_, '_>) -> Option<u16> {
+    pub(super) fn sub_key_index_for_request(
+        &self,
+        attributes: &DescriptorAttributes<'_, '_>,
+    ) -> Option<u16> {
         let part_count = self.split_into()?;
         let mut hasher = FnvHasher::default();
         for name in self.split_by() {

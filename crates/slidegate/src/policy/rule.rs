@@ -7,9 +7,9 @@ use std::num::NonZeroU32;
 use super::attributes::DescriptorAttributes;
 use super::cost::{ChargeSettings, RuleCost};
 use super::mode::{Mode, WhenMissing};
-use super::normalization::{NormalizeStep, NormalizeSteps};
+use super::normalization::{NormalizeStep, StepsByAttribute};
 use super::pattern::Condition;
-use super::per::{Alternatives, Per};
+use super::per::{AttributeAlternatives, Per};
 use super::redis::RuleRedisOptions;
 use crate::algorithm::Algorithm;
 use crate::cluster_options::ClusterOptions;
@@ -33,7 +33,7 @@ pub struct Rule {
     /// The names of all attributes that the rule uses, sorted and without duplicates.
     pub(super) attribute_names: Box<[Box<str>]>,
     /// The steps by which attributes of the rule are normalized.
-    pub(super) normalized: NormalizeSteps,
+    pub(super) normalized: StepsByAttribute,
     /// Indexes of the rules that the field `replaces` lists. These rules do not apply to a request to which this rule
     /// applies.
     pub(super) replaces: Box<[u32]>,
@@ -101,7 +101,7 @@ pub enum NoMatchReason<'r> {
         found: Option<&'r str>,
     },
     /// An entry of `per` lists these alternative attributes, and none of them is present in the descriptor.
-    MissingAttribute(&'r Alternatives),
+    MissingAttribute(&'r AttributeAlternatives),
     /// The descriptor is [exact](crate::Descriptor::exact), so it matches only rules that name all of its attributes.
     /// The rule does not name this attribute.
     UnnamedAttribute(&'r str),
@@ -134,7 +134,7 @@ impl When {
 
     /// Returns an attribute that does not meet its condition, and its value; `None` if all conditions are met. An
     /// absent attribute is returned only if every attribute that does not meet its condition is absent.
-    pub(super) fn unmet_attribute<'a>(
+    pub(super) fn find_unmet_condition<'a>(
         &self,
         attributes: &DescriptorAttributes<'a, '_>,
     ) -> Option<(&str, Option<&'a str>)> {
@@ -182,7 +182,7 @@ impl RuleSettings {
 
     /// Divides the max of each limit, except the limit of a `block`, by the number of slidegate instances.
     fn divide_limits(&mut self, instances: NonZeroU32) {
-        for limit in self.limits.iter_mut().filter(|limit| !limit.is_block()) {
+        for limit in self.limits.iter_mut().filter(|limit| !limit.is_block_limit()) {
             limit.limit = limit.limit.instance_share(instances);
         }
     }
@@ -245,7 +245,7 @@ impl Rule {
 
     /// Returns `true` if the rule and all of its overrides have limits. Such a rule counts every request to which it
     /// applies and that has the attributes of `per`.
-    pub(crate) fn always_counts(&self) -> bool {
+    pub(crate) fn counts_every_request(&self) -> bool {
         let counts = |settings: &RuleSettings| !settings.limits.is_empty();
         counts(&self.settings)
             && self.overrides.iter().all(|rule_override| counts(&rule_override.settings))
@@ -349,7 +349,7 @@ impl Rule {
     /// Returns a copy of the rule with the max of each limit divided by the number of slidegate instances. An instance
     /// enforces this copy in its own memory while the store is unavailable. A limit with max 0 still denies every
     /// request.
-    pub(crate) fn with_limits_divided(&self, instances: NonZeroU32) -> Self {
+    pub(crate) fn with_per_instance_limits(&self, instances: NonZeroU32) -> Self {
         let mut rule = self.clone();
         rule.settings.divide_limits(instances);
         rule.overrides

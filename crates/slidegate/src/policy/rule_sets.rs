@@ -9,7 +9,7 @@ use super::rule::Rule;
 
 /// The rules of a policy, and a copy of them with divided limits.
 #[derive(Clone, Debug)]
-pub(super) struct RuleSets {
+pub(super) struct FullAndLocalRules {
     /// All rules, in the order of the file.
     pub(super) all: Arc<[Rule]>,
     /// A copy of the rules in which each limit is divided by `instances`. Enforced while the store is unavailable.
@@ -18,17 +18,17 @@ pub(super) struct RuleSets {
     instances: NonZeroU32,
 }
 
-impl RuleSets {
+impl FullAndLocalRules {
     /// Creates the rule sets of a service that runs as one process, which enforces each limit in full.
     pub(super) fn new(all: Arc<[Rule]>) -> Self {
         Self { local_rules: all.clone(), instances: NonZeroU32::MIN, all }
     }
 
     /// Sets the number of instances that share the store, and divides the limits of the local rules by it.
-    pub(super) fn with_instances(self, instances: NonZeroU32) -> Self {
+    pub(super) fn with_instance_count(self, instances: NonZeroU32) -> Self {
         let local_rules = match instances {
             NonZeroU32::MIN => self.all.clone(),
-            _ => self.all.iter().map(|rule| rule.with_limits_divided(instances)).collect(),
+            _ => self.all.iter().map(|rule| rule.with_per_instance_limits(instances)).collect(),
         };
         Self { local_rules, instances, ..self }
     }

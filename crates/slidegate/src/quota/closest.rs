@@ -13,7 +13,7 @@ const TIME_UNIT_SYNONYMS: [(&str, &[&str]); 6] = [
 ];
 
 /// Periods of the calendar whose length varies, each with other words for it and the window of about its length.
-const CALENDAR_PERIODS: [(&str, &[&str], &str); 3] = [
+const CALENDAR_PERIOD_SYNONYMS: [(&str, &[&str], &str); 3] = [
     ("month", &["mo", "mon", "mth", "mths", "mos", "month", "months", "monthly"], "30d"),
     ("quarter", &["q", "qtr", "quarter", "quarters", "quarterly"], "90d"),
     ("year", &["y", "yr", "yrs", "year", "years", "yearly", "annum"], "365d"),
@@ -31,20 +31,20 @@ const RATE_ABBREVIATIONS: [(&str, &str); 7] = [
 ];
 
 /// Names of the counted units, such as `requests`, that a text may contain. A quota in a policy has no such name.
-const UNIT_NAMES: [&str; 12] = [
+const COUNTED_UNIT_NAMES: [&str; 12] = [
     "r", "req", "reqs", "request", "requests", "call", "calls", "hit", "hits", "unit", "units",
     "times",
 ];
 
 /// Words between the maximum and the window of a quota.
-const MAX_WINDOW_SEPARATORS: [&str; 6] = ["/", "per", "every", "each", "in", "a"];
+const QUOTA_SEPARATORS: [&str; 6] = ["/", "per", "every", "each", "in", "a"];
 
 /// Returns the quotas that a text in another notation may mean, in the notation of policies: `10/min` for
-/// `10 requests per minute`, and `10/30d` and `{ max: 10, calendar: month }` for `10/month`. Returns none if the meaning
-/// is not clear.
+/// `10 requests per minute`, and `10/30d` and `{ max: 10, calendar: month }` for `10/month`. Returns none if the
+/// meaning is not clear.
 pub(crate) fn closest_quotas(text: &str) -> Vec<String> {
     let Some((max, window)) = split_max_and_window(text) else { return Vec::new() };
-    if let Some((period, window)) = calendar_period(&window) {
+    if let Some((period, window)) = closest_calendar_period(&window) {
         let quotas = [format!("{max}/{window}"), format!("{{ max: {max}, calendar: {period} }}")];
         return if Quota::parse(&quotas[0]).is_ok() { quotas.into() } else { Vec::new() };
     }
@@ -57,23 +57,23 @@ fn split_max_and_window(text: &str) -> Option<(String, String)> {
     let text = text.to_lowercase().replace('/', " / ");
     let (max, rest) = split_number(&text);
     let mut words = rest.split_whitespace().peekable();
-    words.next_if(|word| UNIT_NAMES.contains(word));
+    words.next_if(|word| COUNTED_UNIT_NAMES.contains(word));
     let word = words.next()?;
     let abbreviation = RATE_ABBREVIATIONS.iter().find(|(abbreviation, _)| *abbreviation == word);
     let window = match abbreviation {
         Some((_, unit)) if words.peek().is_none() => (*unit).to_owned(),
-        None if MAX_WINDOW_SEPARATORS.contains(&word) => words.collect::<Vec<_>>().join(" "),
+        None if QUOTA_SEPARATORS.contains(&word) => words.collect::<Vec<_>>().join(" "),
         _ => return None,
     };
     Some((max, window))
 }
 
 /// Returns the period of the calendar that a text such as `month` or `1 yr` means, and the window of about its length.
-pub(super) fn calendar_period(text: &str) -> Option<(&'static str, &'static str)> {
+pub(super) fn closest_calendar_period(text: &str) -> Option<(&'static str, &'static str)> {
     let text = text.to_lowercase();
     let (number, unit) = split_number(&text);
     let (period, _, window) =
-        CALENDAR_PERIODS.iter().find(|(_, words, _)| words.contains(&unit.trim()))?;
+        CALENDAR_PERIOD_SYNONYMS.iter().find(|(_, words, _)| words.contains(&unit.trim()))?;
     matches!(&*number, "" | "1").then_some((period, window))
 }
 

@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 
 /// The normalized values of the attributes of a descriptor. A policy reload can apply a second normalization to it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct NormalizedTexts(OnceLock<Box<TextsOfNormalization>>);
+pub(super) struct NormalizedTexts(OnceLock<Box<CachedNormalization>>);
 
 #[derive(Clone, Debug)]
-struct TextsOfNormalization {
+struct CachedNormalization {
     /// Identifies the normalization.
     id: u64,
     /// One entry per attribute; `None` if the normalized value is a part of the value.
@@ -26,7 +26,7 @@ impl NormalizedTexts {
         loop {
             let new = || {
                 let of_others = Self::default();
-                Box::new(TextsOfNormalization { id, texts: compute(), of_others })
+                Box::new(CachedNormalization { id, texts: compute(), of_others })
             };
             match &**slot.0.get_or_init(new) {
                 found if found.id == id => return &found.texts,

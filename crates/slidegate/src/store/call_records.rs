@@ -11,11 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{CallSettlement, Charge, ChargeResult, OnceResult, SettleResult};
+use super::{CallSettlement, Charge, ChargeOnceResult, ChargeResult, SettleResult};
 use crate::algorithm::MAX_AHEAD_OF_CLOCK_US;
 use crate::call::{CallId, CallIdentity};
 use crate::clock::Timestamp;
-use crate::heap::allocated_bytes;
+use crate::heap::allocator_block_bytes;
 use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
@@ -23,8 +23,8 @@ use crate::sync::{AtomicUsize, Mutex, Ordering};
 /// The default maximum number of records.
 pub const DEFAULT_MAX_CALL_RECORDS: usize = 1_000_000;
 
-/// Returns the largest number of bytes that the records of a store take: a quarter of the memory budget of the store. So
-/// clients that create records leave memory for keys.
+/// Returns the largest number of bytes that the records of a store take: a quarter of the memory budget of the store.
+/// So clients that create records leave memory for keys.
 pub const fn max_call_record_bytes(max_memory: usize) -> usize {
     max_memory / 4
 }
@@ -36,18 +36,18 @@ const MAX_SHARDS: usize = 64;
 /// The minimum memory of a shard in bytes, so that a shard of a small table has memory for the record of a large call.
 const MIN_SHARD_BYTES: usize = 64 << 10;
 
-/// The bytes that a record takes in the two B-trees of its shard, at most. A node of either tree takes 288 bytes, or 384
-/// if it has children, and has at least 5 entries of 24 bytes, and there is one further entry between two nodes: 61 bytes
-/// per entry. The root may have fewer entries.
+/// The bytes that a record takes in the two B-trees of its shard, at most. A node of either tree takes 288 bytes, or
+/// 384 if it has children, and has at least 5 entries of 24 bytes, and there is one further entry between two nodes: 61
+/// bytes per entry. The root may have fewer entries.
 const TREE_BYTES_PER_RECORD: usize = 2 * 64;
 
-/// Additional time for which the record of a settled reservation is kept, because the reservation's own time is measured
-/// with another clock.
+/// Additional time for which the record of a settled reservation is kept, because the reservation's own time is
+/// measured with another clock.
 const SETTLED_RECORD_MARGIN: Duration = Duration::from_secs(60);
 
 /// The records of one shard. A pure data structure: the caller passes the time.
 #[derive(Debug)]
-struct CallRecords {
+struct CallRecordShard {
     records: BTreeMap<CallId, Box<CallRecord>>,
     by_expiry: BTreeSet<(Timestamp, CallId)>,
     max_records: usize,
@@ -55,8 +55,8 @@ struct CallRecords {
     bytes: usize,
     max_bytes: usize,
     evicted: u64,
-    /// The latest expiry of all evicted records of settled reservations. A reservation with a later expiry and without a
-    /// record has not been settled.
+    /// The latest expiry of all evicted records of settled reservations. A reservation with a later expiry and without
+    /// a record has not been settled.
     evicted_expiry: Option<Timestamp>,
 }
 
@@ -111,14 +111,14 @@ impl CallRecord {
     fn bytes(&self) -> usize {
         let result = self.call.as_ref().and_then(|call| call.result.as_ref());
         let result_bytes = result.map_or(0, |result| {
-            allocated_bytes(size_of_val(&*result.outcomes))
-                + allocated_bytes(size_of_val(&*result.charges))
+            allocator_block_bytes(size_of_val(&*result.outcomes))
+                + allocator_block_bytes(size_of_val(&*result.charges))
         });
-        TREE_BYTES_PER_RECORD + allocated_bytes(size_of::<Self>()) + result_bytes
+        TREE_BYTES_PER_RECORD + allocator_block_bytes(size_of::<Self>()) + result_bytes
     }
 }
 
-impl CallRecords {
+impl CallRecordShard {
     /// Creates an empty table of at most `max_records` records and `max_bytes` bytes.
     fn new(max_records: usize, max_bytes: usize) -> Self {
         Self {
@@ -138,17 +138,17 @@ impl CallRecords {
         identity: &CallIdentity,
         hits: &[Hit<'_>],
         now: Timestamp,
-    ) -> Option<OnceResult> {
+    ) -> Option<ChargeOnceResult> {
         self.set_back_if_ahead(identity.id, now);
         self.remove_expired(now);
         let record = self.records.get(&identity.id)?;
-        let Some(call) = &record.call else { return Some(OnceResult::OtherRequest) };
+        let Some(call) = &record.call else { return Some(ChargeOnceResult::OtherRequest) };
         if call.request_digest != identity.request_digest {
-            return Some(OnceResult::OtherRequest);
+            return Some(ChargeOnceResult::OtherRequest);
         }
-        let Some(result) = &call.result else { return Some(OnceResult::InProgress) };
+        let Some(result) = &call.result else { return Some(ChargeOnceResult::InProgress) };
         let has_same_hits = call.hits_digest == digest_hits(hits);
-        Some(OnceResult::Repeated {
+        Some(ChargeOnceResult::Repeated {
             result: has_same_hits.then(|| result.to_charge_result()),
             age: Duration::from_micros(
                 now.as_micros().saturating_sub(record.created_at.as_micros()),
@@ -228,8 +228,8 @@ impl CallRecords {
         }
     }
 
-    /// Inserts a record, and evicts the records that expire first while there are too many. A record that alone exceeds the
-    /// memory of the shard is evicted immediately, because it would evict all others.
+    /// Inserts a record, and evicts the records that expire first while there are too many. A record that alone exceeds
+    /// the memory of the shard is evicted immediately, because it would evict all others.
     fn insert_record(&mut self, id: CallId, record: CallRecord) {
         self.remove(id);
         if record.bytes() > self.max_bytes {
@@ -275,9 +275,10 @@ impl CallRecords {
 /// Records that several threads share. The shard of a call is determined by its id. A store that counts in this process
 /// implements [`charge_once`](super::SyncStore::charge_once) and [`settle`](super::SyncStore::settle) with a table.
 pub struct CallRecordTable {
-    shards: Box<[Mutex<CallRecords>]>,
+    shards: Box<[Mutex<CallRecordShard>]>,
     max_records: usize,
-    /// The bytes of the records of all shards. Each change is made under the lock of the shard whose records have changed.
+    /// The bytes of the records of all shards. Each change is made under the lock of the shard whose records have
+    /// changed.
     bytes: AtomicUsize,
 }
 
@@ -291,7 +292,8 @@ impl CallRecordTable {
     /// Creates an empty table of at most `max_records` records and `max_bytes` bytes.
     pub fn new(max_records: usize, max_bytes: usize) -> Self {
         let shards = (max_bytes / MIN_SHARD_BYTES).min(max_records).clamp(1, MAX_SHARDS);
-        let new_shard = || Mutex::new(CallRecords::new(max_records / shards, max_bytes / shards));
+        let new_shard =
+            || Mutex::new(CallRecordShard::new(max_records / shards, max_bytes / shards));
         Self {
             shards: (0..shards).map(|_| new_shard()).collect(),
             max_records,
@@ -306,7 +308,7 @@ impl CallRecordTable {
     }
 
     /// Calls `update` with the records of the shard of a call, and then updates the number of bytes of the table.
-    fn update_shard<R>(&self, id: CallId, update: impl FnOnce(&mut CallRecords) -> R) -> R {
+    fn update_shard<R>(&self, id: CallId, update: impl FnOnce(&mut CallRecordShard) -> R) -> R {
         let mut records = self.shards[usize::from(id.as_bytes()[15]) % self.shards.len()].lock();
         let before = records.bytes;
         let result = update(&mut records);
@@ -331,13 +333,13 @@ impl CallRecordTable {
     }
 
     /// Returns the result of a call that is remembered. Otherwise marks the call as being decided, and returns `None`.
-    /// The caller must then call [`finish`](Self::finish).
-    pub fn begin(
+    /// The caller must then call [`finish_call`](Self::finish_call).
+    pub fn begin_call(
         &self,
         identity: &CallIdentity,
         hits: &[Hit<'_>],
         now: Timestamp,
-    ) -> Option<OnceResult> {
+    ) -> Option<ChargeOnceResult> {
         self.update_shard(identity.id, |records| {
             let found = records.find(identity, hits, now);
             if found.is_none() {
@@ -347,9 +349,9 @@ impl CallRecordTable {
         })
     }
 
-    /// Records the result of a call that [`begin`](Self::begin) has marked; `None` if the call was not decided. Only
-    /// admitted calls are remembered.
-    pub fn finish(
+    /// Records the result of a call that [`begin_call`](Self::begin_call) has marked; `None` if the call was not
+    /// decided. Only admitted calls are remembered.
+    pub fn finish_call(
         &self,
         identity: &CallIdentity,
         hits: &[Hit<'_>],
@@ -370,7 +372,7 @@ impl CallRecordTable {
         hits: &[Hit<'_>],
         now: Timestamp,
         charge: impl FnOnce() -> ChargeResult,
-    ) -> OnceResult {
+    ) -> ChargeOnceResult {
         self.update_shard(identity.id, |records| {
             if let Some(found) = records.find(identity, hits, now) {
                 return found;
@@ -379,7 +381,7 @@ impl CallRecordTable {
             if result.allowed {
                 records.insert(identity, hits, Some(&result), now);
             }
-            OnceResult::Decided(result)
+            ChargeOnceResult::Decided(result)
         })
     }
 

@@ -1,4 +1,5 @@
-//! The failures of a store, and their classes. A class is the label of a failure in metrics and logs, and has one remedy.
+//! The failures of a store, and their classes. A class is the label of a failure in metrics and logs, and has one
+//! remedy.
 
 use std::fmt;
 
@@ -11,8 +12,8 @@ pub enum StoreError {
     /// The store cannot be reached. Nothing was charged.
     #[error("the store cannot be reached: {0}")]
     Unavailable(String),
-    /// The connection to the store was lost while the call was in flight. The charge may or may not have been made, so the
-    /// call must not be repeated, unless the store applies it once.
+    /// The connection to the store was lost while the call was in flight. The charge may or may not have been made, so
+    /// the call must not be repeated, unless the store applies it once.
     #[error("the connection to the store was lost during the call: {0}")]
     ConnectionLost(String),
     /// The store did not respond in time. The charge may or may not have been made, so the call must not be repeated.
@@ -21,33 +22,35 @@ pub enum StoreError {
     /// The circuit breaker is open after repeated failures, so the store was not called. Nothing was charged.
     #[error("circuit breaker open after repeated store failures")]
     BreakerOpen,
-    /// The store does not support the call or its limit, for the given reason. Nothing was charged, and a retry fails again.
-    /// [`Store::supports`](super::Store::supports) checks limits in advance.
+    /// The store does not support the call or its limit, for the given reason. Nothing was charged, and a retry fails
+    /// again. [`Store::supports`](super::Store::supports) checks limits in advance.
     #[error("the store does not support this call: {0}")]
     Unsupported(String),
-    /// The server of the store responded with an error. Nothing was charged. The exception is a script that Redis ends at
-    /// a command without permission: the effects of its earlier commands stay.
+    /// The server of the store responded with an error. Nothing was charged. The exception is a script that Redis ends
+    /// at a command without permission: the effects of its earlier commands stay.
     #[error("the store rejected the call ({class}): {message}; {}", class.remedy())]
     Rejected {
         /// The class of the cause.
         class: RejectionClass,
         /// The response of the server. If the value of a key is the cause, the text ends with ` at ` and [the
-        /// key](StoreError::foreign_keys).
+        /// key](StoreError::keys_with_foreign_values).
         message: String,
     },
 }
 
 /// The class and the remedy of each variant of [`StoreError`] without a class of its own.
-const UNAVAILABLE: (&str, &str) =
+const UNAVAILABLE_CLASS_AND_REMEDY: (&str, &str) =
     ("unavailable", "check the store, its address and the network, or raise --redis-timeout");
-const CONNECTION_LOST: (&str, &str) = (
+const CONNECTION_LOST_CLASS_AND_REMEDY: (&str, &str) = (
     "connection_lost",
     "check whether the store was restarted, and which proxy closes connections",
 );
-const TIMED_OUT: (&str, &str) =
+const TIMED_OUT_CLASS_AND_REMEDY: (&str, &str) =
     ("timed_out", "check the latency of the store, or raise --redis-timeout");
-const BREAKER_OPEN: (&str, &str) = ("breaker_open", "correct the cause of the earlier failures");
-const UNSUPPORTED: (&str, &str) = ("unsupported", "use another algorithm, or another store");
+const BREAKER_OPEN_CLASS_AND_REMEDY: (&str, &str) =
+    ("breaker_open", "correct the cause of the earlier failures");
+const UNSUPPORTED_CLASS_AND_REMEDY: (&str, &str) =
+    ("unsupported", "use another algorithm, or another store");
 
 impl StoreError {
     /// Returns the class of the failure, a label that never changes, such as `timed_out` or `noperm`.
@@ -61,27 +64,33 @@ impl StoreError {
     }
 
     /// Returns all classes with their remedies.
-    pub fn classes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    pub fn classes_with_remedies() -> impl Iterator<Item = (&'static str, &'static str)> {
         let rejections = RejectionClass::ALL.map(|class| (class.label(), class.remedy()));
-        [UNAVAILABLE, CONNECTION_LOST, TIMED_OUT, BREAKER_OPEN, UNSUPPORTED]
-            .into_iter()
-            .chain(rejections)
+        [
+            UNAVAILABLE_CLASS_AND_REMEDY,
+            CONNECTION_LOST_CLASS_AND_REMEDY,
+            TIMED_OUT_CLASS_AND_REMEDY,
+            BREAKER_OPEN_CLASS_AND_REMEDY,
+            UNSUPPORTED_CLASS_AND_REMEDY,
+        ]
+        .into_iter()
+        .chain(rejections)
     }
 
     fn class_and_remedy(&self) -> (&'static str, &'static str) {
         match self {
-            Self::Unavailable(_) => UNAVAILABLE,
-            Self::ConnectionLost(_) => CONNECTION_LOST,
-            Self::TimedOut(_) => TIMED_OUT,
-            Self::BreakerOpen => BREAKER_OPEN,
-            Self::Unsupported(_) => UNSUPPORTED,
+            Self::Unavailable(_) => UNAVAILABLE_CLASS_AND_REMEDY,
+            Self::ConnectionLost(_) => CONNECTION_LOST_CLASS_AND_REMEDY,
+            Self::TimedOut(_) => TIMED_OUT_CLASS_AND_REMEDY,
+            Self::BreakerOpen => BREAKER_OPEN_CLASS_AND_REMEDY,
+            Self::Unsupported(_) => UNSUPPORTED_CLASS_AND_REMEDY,
             Self::Rejected { class, .. } => (class.label(), class.remedy()),
         }
     }
 
     /// Returns the key whose value another program wrote, if such a value is the cause of the failure. If several keys
     /// can be the cause, they are separated by ` or `. A key contains the values that the rule counts by.
-    pub fn foreign_keys(&self) -> Option<&str> {
+    pub fn keys_with_foreign_values(&self) -> Option<&str> {
         match self {
             Self::Rejected { class, message } if class.is_caused_by_key() => {
                 message.split_once(" at ").map(|(_, keys)| keys)
@@ -225,7 +234,8 @@ mod tests {
 
     #[test]
     fn every_error_class_is_listed_once() {
-        let labels: Vec<&str> = StoreError::classes().map(|(class, _)| class).collect();
+        let labels: Vec<&str> =
+            StoreError::classes_with_remedies().map(|(class, _)| class).collect();
         let distinct: BTreeSet<&str> = labels.iter().copied().collect();
         assert_eq!(distinct.len(), labels.len(), "{labels:?}");
         for label in &labels {
@@ -234,7 +244,9 @@ mod tests {
         }
         let rejected = |class| StoreError::Rejected { class, message: "ERR no".to_owned() };
         for error in RejectionClass::ALL.map(rejected).iter().chain([&StoreError::BreakerOpen]) {
-            assert!(StoreError::classes().any(|it| it == (error.class(), error.remedy())));
+            assert!(
+                StoreError::classes_with_remedies().any(|it| it == (error.class(), error.remedy()))
+            );
         }
     }
 

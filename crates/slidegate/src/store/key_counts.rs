@@ -6,7 +6,7 @@ use crate::sync::{AtomicUsize, Ordering};
 /// The number of keys of a store.
 #[derive(Debug)]
 pub struct KeyCounts {
-    all: AtomicUsize,
+    total: AtomicUsize,
     /// The number of keys of each group.
     by_group: [AtomicUsize; KeyGroup::MAX as usize + 1],
     /// The number of groups that have keys.
@@ -16,7 +16,7 @@ pub struct KeyCounts {
 impl Default for KeyCounts {
     fn default() -> Self {
         Self {
-            all: AtomicUsize::new(0),
+            total: AtomicUsize::new(0),
             by_group: std::array::from_fn(|_| AtomicUsize::new(0)),
             groups: AtomicUsize::new(0),
         }
@@ -25,8 +25,8 @@ impl Default for KeyCounts {
 
 impl KeyCounts {
     /// Returns the number of keys.
-    pub fn all(&self) -> usize {
-        self.all.load(Ordering::Relaxed)
+    pub fn total(&self) -> usize {
+        self.total.load(Ordering::Relaxed)
     }
 
     /// Counts a new key of a group. Returns the number of keys before this one.
@@ -34,7 +34,7 @@ impl KeyCounts {
         if self.by_group[usize::from(group)].fetch_add(1, Ordering::Relaxed) == 0 {
             self.groups.fetch_add(1, Ordering::Relaxed);
         }
-        self.all.fetch_add(1, Ordering::Relaxed)
+        self.total.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Counts the removal of a key of a group.
@@ -42,12 +42,12 @@ impl KeyCounts {
         if self.by_group[usize::from(group)].fetch_sub(1, Ordering::Relaxed) == 1 {
             self.groups.fetch_sub(1, Ordering::Relaxed);
         }
-        self.all.fetch_sub(1, Ordering::Relaxed);
+        self.total.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Returns whether a group has at least its share of the keys, which is the same for all groups that have keys.
     pub fn has_full_share(&self, group: KeyGroup) -> bool {
         let keys = self.by_group[usize::from(group)].load(Ordering::Relaxed);
-        keys.saturating_mul(self.groups.load(Ordering::Relaxed)) >= self.all()
+        keys.saturating_mul(self.groups.load(Ordering::Relaxed)) >= self.total()
     }
 }

@@ -7,9 +7,9 @@
 //! than a short one, and collisions cannot be constructed. `docs/explanation/memory.md` has the probabilities of random
 //! collisions.
 //!
-//! Expired keys are removed as keys arrive. Above `max_keys`, each new key evicts another key, chosen from a sample: a key of
-//! a limit with more than its share of the keys, of these the one with the most units left, and an exhausted key last. The
-//! same rule applies when the keys and the records of calls exceed the memory budget.
+//! Expired keys are removed as keys arrive. Above `max_keys`, each new key evicts another key, chosen from a sample: a
+//! key of a limit with more than its share of the keys, of these the one with the most units left, and an exhausted key
+//! last. The same rule applies when the keys and the records of calls exceed the memory budget.
 
 mod calls;
 mod charge;
@@ -39,7 +39,7 @@ pub const DEFAULT_MAX_KEYS: usize = 10_000_000;
 pub const DEFAULT_MAX_MEMORY: usize = 1 << 30;
 
 /// The smallest memory budget in bytes: 1 MiB. Smaller values are raised to it.
-pub const MIN_MAX_MEMORY: usize = 1 << 20;
+pub const MIN_MEMORY_BUDGET_BYTES: usize = 1 << 20;
 
 /// A store that counts in the memory of this process. See the [module documentation](self).
 ///
@@ -57,7 +57,7 @@ pub struct MemoryStore<C = SystemClock> {
     /// The admitted calls with an id, and the settled reservations.
     calls: CallRecordTable,
     /// The sum of the steps of the wall clock, in microseconds, to which the expiry of keys has been adapted.
-    wall_clock_step_us: AtomicI64,
+    wall_clock_steps_us: AtomicI64,
 }
 
 /// The location of a hit's counter in the store.
@@ -104,7 +104,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn with_clock(clock: C, max_keys: usize) -> Self {
         Self {
             shards: Shards::new(clock.now(), max_keys, DEFAULT_MAX_MEMORY),
-            wall_clock_step_us: AtomicI64::new(clock.wall_clock_step_us()),
+            wall_clock_steps_us: AtomicI64::new(clock.wall_clock_steps_us()),
             clock,
             secret: foldhash::quality::RandomState::default(),
             calls: CallRecordTable::new(
@@ -114,8 +114,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Sets the memory budget for keys and records of calls in bytes, at least 1 MiB. Records take at most a quarter of it,
-    /// and keys take the rest.
+    /// Sets the memory budget for keys and records of calls in bytes, at least 1 MiB. Records take at most a quarter of
+    /// it, and keys take the rest.
     ///
     /// Above the budget, keys are evicted by the same rule as above the maximum number of keys. The budget is exceeded
     /// briefly while a table or a state moves to a larger allocation, and by concurrent allocations of other threads.
@@ -125,7 +125,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Call this before the store is used: existing keys and records are lost.
     #[must_use]
     pub fn with_max_memory(self, bytes: usize) -> Self {
-        let max_memory = bytes.max(MIN_MAX_MEMORY);
+        let max_memory = bytes.max(MIN_MEMORY_BUDGET_BYTES);
         let shards = Shards::new(self.clock.now(), self.shards.max_keys(), max_memory);
         let calls = self.calls.with_max_bytes(max_call_record_bytes(max_memory));
         Self { shards, calls, ..self }
@@ -133,8 +133,8 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Sets the maximum number of records of idempotent calls and of settled reservations, 1,000,000 by default.
     ///
-    /// Above the maximum, and above a quarter of the memory budget, the record that expires first is evicted. A repetition
-    /// of its call is then charged again, and a settlement of its reservation cannot be repeated any more.
+    /// Above the maximum, and above a quarter of the memory budget, the record that expires first is evicted. A
+    /// repetition of its call is then charged again, and a settlement of its reservation cannot be repeated any more.
     ///
     /// Call this before the store is used: existing records are lost.
     #[must_use]
@@ -145,7 +145,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Returns the records of idempotent calls and of settled reservations.
-    pub fn call_records(&self) -> &CallRecordTable {
+    pub fn call_record_table(&self) -> &CallRecordTable {
         &self.calls
     }
 
@@ -179,15 +179,15 @@ impl<C: Clock> MemoryStore<C> {
         HitLocation {
             shard: self.shards.shard_index_of(fingerprint),
             fingerprint,
-            phase_us: hit.limit.phase_after_steps_us(&hit.key, now, || self.wall_clock_step_us()),
+            phase_us: hit.limit.phase_after_steps_us(&hit.key, now, || self.wall_clock_steps_us()),
         }
     }
 
     /// Returns the steps of the wall clock, which the clock of the store does not follow. The caller must not hold the
     /// lock of a shard, because a new step is handled by locking each shard.
-    fn wall_clock_step_us(&self) -> i64 {
-        let step_us = self.clock.wall_clock_step_us();
-        let known_us = self.wall_clock_step_us.load(Ordering::Relaxed);
+    fn wall_clock_steps_us(&self) -> i64 {
+        let step_us = self.clock.wall_clock_steps_us();
+        let known_us = self.wall_clock_steps_us.load(Ordering::Relaxed);
         if step_us != known_us {
             self.follow_wall_clock_step(known_us, step_us);
         }
@@ -198,7 +198,7 @@ impl<C: Clock> MemoryStore<C> {
     /// then end later.
     #[cold]
     fn follow_wall_clock_step(&self, known_us: i64, step_us: i64) {
-        let (known, relaxed) = (&self.wall_clock_step_us, Ordering::Relaxed);
+        let (known, relaxed) = (&self.wall_clock_steps_us, Ordering::Relaxed);
         let is_first = known.compare_exchange(known_us, step_us, relaxed, relaxed).is_ok();
         if is_first && step_us < known_us {
             let back = Duration::from_micros(known_us.abs_diff(step_us)).min(MAX_WINDOW);

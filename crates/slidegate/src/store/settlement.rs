@@ -7,7 +7,7 @@ use crate::call::CallId;
 
 /// The result of a call with an id.
 #[derive(Clone, Debug, PartialEq)]
-pub enum OnceResult {
+pub enum ChargeOnceResult {
     /// The call was decided now.
     Decided(ChargeResult),
     /// The call is a repetition of an admitted call. Nothing was charged.

@@ -1,7 +1,7 @@
 //! The shards into which a store in memory divides its keys, each behind its own lock.
 //!
-//! A call that affects several shards locks all of them, so that it is atomic. A thread that holds locks waits for another
-//! lock only if it locks the shards in ascending order, so there are no deadlocks.
+//! A call that affects several shards locks all of them, so that it is atomic. A thread that holds locks waits for
+//! another lock only if it locks the shards in ascending order, so there are no deadlocks.
 //!
 //! Expired keys are removed incrementally: each new key and every 64th decision in a shard sweep eight buckets of each
 //! table in the shard. Each change of memory use is made under the lock of its shard and added to one atomic counter.
@@ -104,13 +104,13 @@ impl<T> Shards<T> {
     }
 
     /// Returns the number of shards.
-    pub fn count(&self) -> usize {
+    pub fn shard_count(&self) -> usize {
         self.shards.len()
     }
 
     /// Returns the number of keys, including expired keys that have not been swept.
     pub fn keys(&self) -> usize {
-        self.keys.all()
+        self.keys.total()
     }
 
     /// Returns the maximum number of keys.
@@ -154,9 +154,9 @@ impl<T> Shards<T> {
 
     /// Returns the index of the shard of a fingerprint.
     ///
-    /// The last shards have about twice as many keys as the first ones, and the number increases by the same factor from
-    /// shard to shard. Tables double when they are full; in shards with equally many keys, they would all double at the
-    /// same time. This way some double at any time, and the memory per key stays the same while a store grows.
+    /// The last shards have about twice as many keys as the first ones, and the number increases by the same factor
+    /// from shard to shard. Tables double when they are full; in shards with equally many keys, they would all double
+    /// at the same time. This way some double at any time, and the memory per key stays the same while a store grows.
     ///
     /// The index depends on the bits below the top seven, because a table uses the top seven and the lowest ones.
     #[inline]
@@ -176,8 +176,8 @@ impl<T> Shards<T> {
 }
 
 impl<T: ShardTables> Shards<T> {
-    /// Creates empty shards for a store that is created at `started`. Their number grows with the maximum number of keys
-    /// and the memory budget.
+    /// Creates empty shards for a store that is created at `started`. Their number grows with the maximum number of
+    /// keys and the memory budget.
     pub fn new(started: Timestamp, max_keys: usize, max_bytes: usize) -> Self {
         let shards = (max_keys / 1024).min(max_bytes / MIN_SHARD_MEMORY_BYTES);
         Self {

@@ -13,15 +13,17 @@ pub trait StoreKind: sealed::Sealed + 'static {
     /// Whether every store of this kind is ready when it is first polled.
     const IS_SYNCHRONOUS: bool;
 
-    /// The future that [`begin`](Self::begin) returns if it has to be awaited.
-    type Pending<F: Future + Send>: Future<Output = F::Output> + Send;
+    /// The future that [`poll_if_synchronous`](Self::poll_if_synchronous) returns if it has to be awaited.
+    type PendingFuture<F: Future + Send>: Future<Output = F::Output> + Send;
 
     /// Starts a future that awaits only stores of this kind. Returns the output of the future if the stores are
     /// synchronous.
     ///
     /// # Errors
     /// Returns the future itself if it has to be awaited.
-    fn begin<F: Future + Send>(future: F) -> Result<F::Output, Self::Pending<F>>;
+    fn poll_if_synchronous<F: Future + Send>(
+        future: F,
+    ) -> Result<F::Output, Self::PendingFuture<F>>;
 }
 
 /// The kind of stores whose futures are ready when they are first polled.
@@ -63,9 +65,11 @@ pub(crate) fn block_on_sync_store<T>(future: impl Future<Output = Result<T, Stor
 impl StoreKind for Synchronous {
     const IS_SYNCHRONOUS: bool = true;
 
-    type Pending<F: Future + Send> = NeverFuture<F::Output>;
+    type PendingFuture<F: Future + Send> = NeverFuture<F::Output>;
 
-    fn begin<F: Future + Send>(future: F) -> Result<F::Output, NeverFuture<F::Output>> {
+    fn poll_if_synchronous<F: Future + Send>(
+        future: F,
+    ) -> Result<F::Output, NeverFuture<F::Output>> {
         Ok(poll_once(future))
     }
 }
@@ -73,9 +77,9 @@ impl StoreKind for Synchronous {
 impl StoreKind for Asynchronous {
     const IS_SYNCHRONOUS: bool = false;
 
-    type Pending<F: Future + Send> = F;
+    type PendingFuture<F: Future + Send> = F;
 
-    fn begin<F: Future + Send>(future: F) -> Result<F::Output, F> {
+    fn poll_if_synchronous<F: Future + Send>(future: F) -> Result<F::Output, F> {
         Err(future)
     }
 }

@@ -1,9 +1,9 @@
 //! A hash table of states by fingerprint, whose keys can be swept and evicted. Stores in memory consist of many tables,
 //! each behind its own lock.
 //!
-//! The table is a [`HashTable`] with the fingerprint as hash, so it doubles when it is full. A sweep and a search for an
-//! eviction candidate visit the next buckets of the table, and continue at its start after its end. Keys change buckets
-//! when a table changes its size; a key that a sweep misses is visited in the next round.
+//! The table is a [`HashTable`] with the fingerprint as hash, so it doubles when it is full. A sweep and a search for
+//! an eviction candidate visit the next buckets of the table, and continue at its start after its end. Keys change
+//! buckets when a table changes its size; a key that a sweep misses is visited in the next round.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,7 @@ use std::fmt;
 use hashbrown::HashTable;
 
 use crate::compact::CompactU64;
-use crate::heap::{HeapSize, allocated_bytes};
+use crate::heap::{HeapSize, allocator_block_bytes};
 use crate::key::KeyGroup;
 use crate::outcome::Outcome;
 use crate::store::key_counts::KeyCounts;
@@ -24,8 +24,8 @@ pub type CoarseTime = u32;
 /// The position of a slot in its table. It is valid until a key is inserted into the table or removed from it.
 pub type SlotIndex = usize;
 
-/// The extent to which the units of a key are used up: 0 while more than half of them remain, 1 while more than a quarter
-/// remains, 2 while more than an eighth remains, and then [`EXHAUSTED_DEPLETION`].
+/// The extent to which the units of a key are used up: 0 while more than half of them remain, 1 while more than a
+/// quarter remains, 2 while more than an eighth remains, and then [`EXHAUSTED_DEPLETION`].
 pub type Depletion = u8;
 
 /// The depletion of a key that is denied, or nearly so.
@@ -65,7 +65,8 @@ pub const fn bucket_bytes<S>() -> usize {
     size_of::<Slot<S>>() + 1
 }
 
-/// Returns the depletion of a key with a limit of this capacity. `outcome` is the outcome of the last change of the key.
+/// Returns the depletion of a key with a limit of this capacity. `outcome` is the outcome of the last change of the
+/// key.
 #[inline]
 pub fn depletion(outcome: &Outcome, capacity: u64) -> Depletion {
     (1..=EXHAUSTED_DEPLETION)
@@ -209,14 +210,14 @@ impl<S: Default + HeapSize> Table<S> {
 
     /// Changes the slots by calling `change`, and counts the bytes by which their allocation grows.
     fn reallocate<R>(&mut self, change: impl FnOnce(&mut HashTable<Slot<S>>) -> R) -> R {
-        let before = allocated_bytes(self.slots.allocation_size());
+        let before = allocator_block_bytes(self.slots.allocation_size());
         let result = change(&mut self.slots);
-        self.add_heap_change(before, allocated_bytes(self.slots.allocation_size()));
+        self.add_heap_change(before, allocator_block_bytes(self.slots.allocation_size()));
         result
     }
 
-    /// Returns the number of bytes that the table allocates if a fingerprint is inserted. The former allocation is freed
-    /// only afterwards.
+    /// Returns the number of bytes that the table allocates if a fingerprint is inserted. The former allocation is
+    /// freed only afterwards.
     pub fn growth_bytes(&self) -> usize {
         let (len, full) = (self.slots.len(), self.bucket_count() / 8 * 7);
         // hashbrown reorders a table in place, without an allocation, if many of its buckets only mark where keys were
@@ -225,7 +226,7 @@ impl<S: Default + HeapSize> Table<S> {
             return 0;
         }
         let buckets = (self.bucket_count() * 2).max(MIN_BUCKETS);
-        allocated_bytes(buckets * bucket_bytes::<S>() + TABLE_OVERHEAD_BYTES)
+        allocator_block_bytes(buckets * bucket_bytes::<S>() + TABLE_OVERHEAD_BYTES)
     }
 
     /// Removes the key in the slot at this position.

@@ -37,12 +37,12 @@ pub(super) fn draw_calendar(rng: &mut Rng) -> Calendar {
 }
 
 /// Draws a calendar of any period, and the start of its periods.
-fn draw_calendar_and_start(rng: &mut Rng) -> (Calendar, DrawnStart) {
+fn draw_calendar_and_start(rng: &mut Rng) -> (Calendar, RandomPeriodStart) {
     let period = Period::ALL[rng.usize(..Period::ALL.len())];
     let time_zone = TIME_ZONES[rng.usize(..TIME_ZONES.len())];
     let calendar = new_calendar(period, time_zone);
     let calendar = calendar.with_week_start(Weekday::ALL[rng.usize(..7)]);
-    let start = DrawnStart::draw(rng, period);
+    let start = RandomPeriodStart::draw(rng, period);
     match calendar.with_start(&start.text(period)) {
         Ok(calendar) => (calendar, start),
         Err(error) => unreachable!("the start is valid: {error}"),
@@ -50,7 +50,7 @@ fn draw_calendar_and_start(rng: &mut Rng) -> (Calendar, DrawnStart) {
 }
 
 /// The date and the time at which periods begin.
-struct DrawnStart {
+struct RandomPeriodStart {
     /// The month from 1; 1 if the periods have no month.
     month: i64,
     /// The day of the month from 1; 1 if the periods have no day.
@@ -59,7 +59,7 @@ struct DrawnStart {
     hour: i8,
 }
 
-impl DrawnStart {
+impl RandomPeriodStart {
     fn draw(rng: &mut Rng, period: Period) -> Self {
         let has_month = matches!(period, Period::Quarter | Period::Year);
         let has_day = has_month || period == Period::Month;
@@ -88,17 +88,17 @@ pub(super) fn new_calendar(period: Period, time_zone: &str) -> Calendar {
     }
 }
 
-/// An oracle that counts the charges of each period. It finds the period of a time from the local date, not from the start
-/// and the end of the period.
+/// An oracle that counts the charges of each period. It finds the period of a time from the local date, not from the
+/// start and the end of the period.
 struct PeriodOracle {
     calendar: Calendar,
-    start: DrawnStart,
+    start: RandomPeriodStart,
     time_zone: TimeZone,
     charged: HashMap<i64, u64>,
 }
 
 impl PeriodOracle {
-    fn new(calendar: Calendar, start: DrawnStart) -> Self {
+    fn new(calendar: Calendar, start: RandomPeriodStart) -> Self {
         match TimeZoneDatabase::bundled().get(calendar.time_zone()) {
             Ok(time_zone) => Self { calendar, start, time_zone, charged: HashMap::new() },
             Err(error) => unreachable!("a calendar has a time zone that exists: {error}"),
@@ -106,7 +106,7 @@ impl PeriodOracle {
     }
 
     /// Returns a number that is the same for all times of a period, and different for all other periods.
-    fn label(&self, time: Timestamp) -> i64 {
+    fn period_id(&self, time: Timestamp) -> i64 {
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         let moment = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
         // The local time, and the date on which it counts if days begin at the hour of the start instead of midnight.
@@ -128,12 +128,12 @@ impl PeriodOracle {
     }
 }
 
-/// Tests that each period of a random calendar has its own count, that a request is admitted if and only if its cost fits
-/// the count of its period, and that the `retry_after` of a denial leads to exactly the start of the next period: the
-/// request does not fit a microsecond before, and fits then.
+/// Tests that each period of a random calendar has its own count, that a request is admitted if and only if its cost
+/// fits the count of its period, and that the `retry_after` of a denial leads to exactly the start of the next period:
+/// the request does not fit a microsecond before, and fits then.
 ///
-/// A request whose time is slightly before a boundary, and that is decided after a request of the next period, is counted
-/// in the next period.
+/// A request whose time is slightly before a boundary, and that is decided after a request of the next period, is
+/// counted in the next period.
 pub async fn calendar_periods_are_counted_separately<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -168,20 +168,24 @@ pub async fn calendar_periods_are_counted_separately<S: Store>(
         clock.set(Timestamp::from_micros(next_us));
         let (now, cost) = (clock.now(), rng.u64(1..=max));
         let context = format!("{limit}, seed {seed}, step {step}, at {now}");
-        let label = oracle.label(now.max(last_charge));
-        let charged = oracle.charged.get(&label).copied().unwrap_or_default();
+        let period_id = oracle.period_id(now.max(last_charge));
+        let charged = oracle.charged.get(&period_id).copied().unwrap_or_default();
         let result = unwrap_store_response(store.charge_async(&[hit(cost)]).await);
         let outcome = result.outcomes[0];
         assert_eq!(result.allowed, charged + cost <= max, "{context}: {charged} + {cost}");
         if result.allowed {
-            *oracle.charged.entry(label).or_default() += cost;
+            *oracle.charged.entry(period_id).or_default() += cost;
             last_charge = now.max(last_charge);
             assert_eq!(outcome.remaining(), max - charged - cost, "{context}");
         }
         let boundary = now.after(outcome.reset_after());
         let before = Timestamp::from_micros(boundary.as_micros() - 1);
-        assert_eq!(oracle.label(before), label, "{context}: the last moment of the period");
-        assert_ne!(oracle.label(boundary), label, "{context}: the first moment of the next one");
+        assert_eq!(oracle.period_id(before), period_id, "{context}: the last moment of the period");
+        assert_ne!(
+            oracle.period_id(boundary),
+            period_id,
+            "{context}: the first moment of the next one"
+        );
         if !result.allowed {
             assert_eq!(outcome.retry_after(), Some(outcome.reset_after()), "{context}");
             if rng.bool() {

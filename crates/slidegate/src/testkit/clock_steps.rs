@@ -35,9 +35,9 @@ impl SteppingClock<'_> {
         self.clock.advance(duration);
     }
 
-    /// Sets the clock to a time that differs from the real time by this number of microseconds. Returns whether it stepped
-    /// ahead.
-    fn step_to(&mut self, difference_us: i64) -> bool {
+    /// Sets the clock to a time that differs from the real time by this number of microseconds. Returns whether it
+    /// stepped ahead.
+    fn set_offset_us(&mut self, difference_us: i64) -> bool {
         let (before, after) =
             (self.clock.now(), self.real.as_micros().saturating_add_signed(difference_us));
         self.clock.set(Timestamp::from_micros(after));
@@ -75,7 +75,8 @@ fn max_units_with_steps(limit: &Limit, steps: usize) -> u64 {
 }
 
 /// Tests that no window of real time contains more units than the limit may admit, and that no wait is longer than a
-/// window, if the clock of the store steps back. A step ahead may end windows early, so earlier units are not counted then.
+/// window, if the clock of the store steps back. A step ahead may end windows early, so earlier units are not counted
+/// then.
 pub async fn clock_steps_keep_bound_and_waits<S: Store>(
     store: &S,
     clock: &ManualClock,
@@ -101,7 +102,7 @@ pub async fn clock_steps_keep_bound_and_waits<S: Store>(
                     windows,
                     rng.i64(-2_000_000..=2_000_000),
                 ];
-                if time.step_to(difference_us[rng.usize(..6)]) {
+                if time.set_offset_us(difference_us[rng.usize(..6)]) {
                     oracle = Oracle::default();
                 }
             }
@@ -110,13 +111,13 @@ pub async fn clock_steps_keep_bound_and_waits<S: Store>(
             _ => {}
         }
         let cost = if rng.bool() { 1 } else { rng.u64(1..=limit.capacity()) };
-        take_and_check(&counter, &mut time, &mut oracle, cost, rng.u32(..3) == 0).await;
+        try_charge_and_check(&counter, &mut time, &mut oracle, cost, rng.u32(..3) == 0).await;
     }
 }
 
 /// Takes units, and compares the result with the oracle. If the units are denied, with `waits` takes them after the
 /// stated wait.
-async fn take_and_check<S: Store>(
+async fn try_charge_and_check<S: Store>(
     counter: &TestCounter<'_, S>,
     time: &mut SteppingClock<'_>,
     oracle: &mut Oracle,
@@ -125,7 +126,7 @@ async fn take_and_check<S: Store>(
 ) {
     let limit = &counter.limit;
     let context = format!("{limit}: cost {cost} at {} (really {})", time.clock.now(), time.real);
-    let mut result = counter.take(cost).await;
+    let mut result = counter.try_charge(cost).await;
     if !result.allowed {
         let wait = result.outcomes[0].retry_after();
         let wait = wait.unwrap_or_else(|| panic!("{context}: a cost that fits has a wait"));
@@ -136,7 +137,7 @@ async fn take_and_check<S: Store>(
         time.advance(wait - Duration::from_micros(1));
         assert!(!counter.peek(cost).await.fits(), "{context}: fits before {wait:?}");
         time.advance(Duration::from_micros(1));
-        result = counter.take(cost).await;
+        result = counter.try_charge(cost).await;
         assert!(result.allowed, "{context}: denied after {wait:?}");
     }
     oracle.charge(time.real, cost);
@@ -158,7 +159,7 @@ pub async fn permits_end_in_time_after_clock_steps<S: Store>(store: &S, clock: &
     let counter = new_test_counter(store, clock, &limit, 0);
     let back = || clock.set(Timestamp::from_micros(clock.now().as_micros() - 3_600_000_000));
     for is_renewed in [false, true] {
-        let held = counter.take(1).await;
+        let held = counter.try_charge(1).await;
         assert!(held.allowed);
         if is_renewed {
             clock.advance(Duration::from_secs(1));
@@ -166,18 +167,18 @@ pub async fn permits_end_in_time_after_clock_steps<S: Store>(store: &S, clock: &
             assert!(unwrap_store_response(renewed));
         }
         back();
-        let denied = counter.take(1).await;
+        let denied = counter.try_charge(1).await;
         assert!(!denied.allowed, "the permit is held");
         assert_eq!(denied.outcomes[0].retry_after(), Some(ttl));
         clock.advance(ttl - Duration::from_micros(1));
-        assert!(!counter.take(1).await.allowed);
+        assert!(!counter.try_charge(1).await.allowed);
         clock.advance(Duration::from_micros(1));
         assert!(counter.peek(1).await.fits());
     }
-    let held = counter.take(1).await;
+    let held = counter.try_charge(1).await;
     back();
     let renewed = store.change_permit_async(&held.receipt, PermitChange::Renew).await;
     assert!(unwrap_store_response(renewed), "a renewal sets the permit back");
     clock.advance(ttl);
-    assert!(counter.take(1).await.allowed);
+    assert!(counter.try_charge(1).await.allowed);
 }

@@ -72,7 +72,7 @@ pub const ALL_ALGORITHMS: [Algorithm; Algorithm::ALL.len() + 1] = {
 };
 
 /// One charge in this number has an id, and is repeated.
-const CHARGES_PER_CALL_WITH_ID: usize = 4;
+const IDENTIFIED_CALL_INTERVAL: usize = 4;
 
 /// Runs a random trace of `steps` steps on a store and on the reference model, and compares all results.
 ///
@@ -81,8 +81,8 @@ const CHARGES_PER_CALL_WITH_ID: usize = 4;
 /// Calls to the store may fail. A call that fails as unavailable must not have charged anything. A call that times out
 /// must have charged the whole request or nothing.
 ///
-/// A store that remembers no calls returns [`StoreError::Unsupported`] for every call with an id and every settlement. The
-/// trace then charges and adjusts without ids.
+/// A store that remembers no calls returns [`StoreError::Unsupported`] for every call with an id and every settlement.
+/// The trace then charges and adjusts without ids.
 ///
 /// # Errors
 /// Returns the first difference between the store and the model.
@@ -125,11 +125,9 @@ async fn run_steps<S: Store>(
     steps: usize,
 ) -> Result<TraceStats, Mismatch> {
     clock.set(generator.now());
-    let remembers_calls = calls::remembers_calls(store).await.map_err(|description| Mismatch {
-        seed,
-        step: 0,
-        description,
-    })?;
+    let supports_idempotency = calls::supports_idempotency(store)
+        .await
+        .map_err(|description| Mismatch { seed, step: 0, description })?;
     let mut run = ConformanceRun {
         store,
         model: ModelStore::new(clock.clone()),
@@ -137,7 +135,7 @@ async fn run_steps<S: Store>(
         scope: Scope::new("domain", "rule", "limit", &["key"]),
         receipts: Vec::new(),
         calls: Vec::new(),
-        remembers_calls,
+        supports_idempotency,
         stats: TraceStats::default(),
     };
     for step in 0..steps {
@@ -150,7 +148,7 @@ async fn run_steps<S: Store>(
                 run.compare_clock_step_with_model(clock, now, &plans).await
             }
             ConformanceStep::Charge(plans)
-                if step % CHARGES_PER_CALL_WITH_ID == 0 && !plans.is_empty() =>
+                if step % IDENTIFIED_CALL_INTERVAL == 0 && !plans.is_empty() =>
             {
                 run.compare_call_with_model(&plans, step as u64).await
             }
@@ -172,7 +170,7 @@ async fn run_steps<S: Store>(
             ConformanceStep::Reset(plans) => run.compare_reset_with_model(&plans).await,
         };
         match result {
-            Ok(outcomes) => generator.record_promised_times(&outcomes),
+            Ok(outcomes) => generator.record_retry_and_reset_times(&outcomes),
             Err(description) => return Err(Mismatch { seed, step, description }),
         }
     }
@@ -190,7 +188,7 @@ struct ConformanceRun<'s, S> {
     /// The calls with an id so far.
     calls: Vec<calls::IdentifiedCall>,
     /// Whether the store remembers calls.
-    remembers_calls: bool,
+    supports_idempotency: bool,
     stats: TraceStats,
 }
 

@@ -24,9 +24,9 @@ use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::key::{CounterId, Key};
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, CallRecordTable, CallSettlement, Charge, ChargeResult, Edit, OnceResult, Outcomes,
-    PermitChange, Receipt, SettleResult, Store, StoreError, SyncStore, admits, change_permit,
-    has_charge, outcome_of_charge,
+    Adjustment, CallRecordTable, CallSettlement, Charge, ChargeOnceResult, ChargeResult, Edit,
+    Outcomes, PermitChange, Receipt, SettleResult, Store, StoreError, SyncStore, admits,
+    change_permit, has_charge, outcome_of_charge,
 };
 
 use super::model::ModelStore;
@@ -66,7 +66,7 @@ struct HitsInSlot<'h> {
 
 impl HitsInSlot<'_> {
     /// Returns the charges of a receipt for the hits of this slot. Each charge has the index of its hit in the request.
-    fn charges_of_request(&self, receipt: Receipt) -> impl Iterator<Item = Charge> {
+    fn charges_with_request_indexes(&self, receipt: Receipt) -> impl Iterator<Item = Charge> {
         receipt.into_iter().map(|charge| Charge {
             hit_index: self.indices[charge.hit_index as usize] as u32,
             ..charge
@@ -155,11 +155,11 @@ impl FaultyStore {
     async fn charge_hits_in_slot(&self, part: &HitsInSlot<'_>) -> Result<ChargeResult, StoreError> {
         YieldOnce::default().await;
         if self.draw_true_with_probability(self.faults().lost_before) {
-            return time_out();
+            return fail_with_timeout();
         }
         let result = self.slots[part.slot].charge(&part.hits);
         if self.draw_true_with_probability(self.faults().lost_after) {
-            time_out()
+            fail_with_timeout()
         } else {
             Ok(result)
         }
@@ -191,7 +191,7 @@ impl FaultyStore {
             for (&index, outcome) in part.indices.iter().zip(&result.outcomes) {
                 outcomes[index] = *outcome;
             }
-            charges.extend(part.charges_of_request(result.receipt));
+            charges.extend(part.charges_with_request_indexes(result.receipt));
             allowed &= result.allowed;
         }
         allowed = allowed && admits(hits, &outcomes);
@@ -277,21 +277,21 @@ impl Store for FaultyStore {
         &self,
         hits: &[Hit<'_>],
         identity: &CallIdentity,
-    ) -> Result<OnceResult, StoreError> {
+    ) -> Result<ChargeOnceResult, StoreError> {
         self.fail_randomly()?;
         YieldOnce::default().await;
         if self.draw_true_with_probability(self.faults().lost_before) {
-            return time_out();
+            return fail_with_timeout();
         }
-        if let Some(found) = self.calls.begin(identity, hits, self.clock.now()) {
+        if let Some(found) = self.calls.begin_call(identity, hits, self.clock.now()) {
             return Ok(found);
         }
         let result = self.charge_hits_slot_by_slot(hits, &self.split_by_slot(hits)).await;
-        self.calls.finish(identity, hits, Some(&result), self.clock.now());
+        self.calls.finish_call(identity, hits, Some(&result), self.clock.now());
         if self.draw_true_with_probability(self.faults().lost_after) {
-            time_out()
+            fail_with_timeout()
         } else {
-            Ok(OnceResult::Decided(result))
+            Ok(ChargeOnceResult::Decided(result))
         }
     }
 
@@ -299,7 +299,7 @@ impl Store for FaultyStore {
         self.fail_randomly()?;
         YieldOnce::default().await;
         if self.draw_true_with_probability(self.faults().lost_before) {
-            return time_out();
+            return fail_with_timeout();
         }
         let result = self.calls.settle(settlement, self.clock.now(), || {
             for charge in &settlement.reverted {
@@ -312,7 +312,7 @@ impl Store for FaultyStore {
             }
         });
         if self.draw_true_with_probability(self.faults().lost_after) {
-            time_out()
+            fail_with_timeout()
         } else {
             Ok(result)
         }
@@ -360,7 +360,7 @@ impl Store for FaultyStore {
 }
 
 /// Returns the error of a call that did not respond in time.
-fn time_out<T>() -> Result<T, StoreError> {
+fn fail_with_timeout<T>() -> Result<T, StoreError> {
     Err(StoreError::TimedOut("injected fault".into()))
 }
 

@@ -20,7 +20,7 @@ const TEST_WINDOWS: [Duration; 5] = [
 ];
 
 /// A max above 2^32, for algorithms whose counts have more than 32 bits.
-const LARGE_MAX: u64 = 5_000_000_000_001;
+const LARGE_LIMIT_MAX: u64 = 5_000_000_000_001;
 
 /// Returns limits of every algorithm for the property tests, with two small values of max and a large one. Algorithms
 /// that support it also have a limit with a max above 2^32.
@@ -48,7 +48,7 @@ pub fn limits() -> Vec<Limit> {
         Algorithm::SlidingBuckets { precision: None },
         Algorithm::FixedWindow { align: Align::Key },
     ] {
-        limits.push(new_limit(LARGE_MAX, TEST_WINDOWS[3], algorithm));
+        limits.push(new_limit(LARGE_LIMIT_MAX, TEST_WINDOWS[3], algorithm));
     }
     for (period, time_zone) in [
         (Period::Day, "Europe/Berlin"),
@@ -58,7 +58,7 @@ pub fn limits() -> Vec<Limit> {
     ] {
         let calendar = new_calendar(period, time_zone);
         limits.extend(
-            [2, 10, 1_000, LARGE_MAX].map(|max| valid_limit(Limit::calendar(max, calendar))),
+            [2, 10, 1_000, LARGE_LIMIT_MAX].map(|max| valid_limit(Limit::calendar(max, calendar))),
         );
     }
     limits

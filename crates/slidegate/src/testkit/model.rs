@@ -14,7 +14,7 @@ use crate::clock::{Clock, ManualClock, Timestamp};
 use crate::hit::{ChargeWhen, Hit, Veto};
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, CallSettlement, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes,
+    Adjustment, CallSettlement, Charge, ChargeOnceResult, ChargeResult, CounterId, Edit, Outcomes,
     PermitChange, Receipt, SettleResult, SyncStore, change_permit,
 };
 
@@ -197,7 +197,7 @@ impl SyncStore for ModelStore {
         ChargeResult { allowed, outcomes, receipt }
     }
 
-    fn charge_once(&self, hits: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
+    fn charge_once(&self, hits: &[Hit<'_>], identity: &CallIdentity) -> ChargeOnceResult {
         let now = self.clock.now();
         let records = &mut *self.calls.lock();
         let known = records.get_mut(&identity.id).filter(|record| record.expires_at > now);
@@ -211,9 +211,9 @@ impl SyncStore for ModelStore {
                 Some(result) if record.request_digest == identity.request_digest => {
                     let age = now.as_micros().saturating_sub(record.created_at.as_micros());
                     let age = Duration::from_micros(age);
-                    OnceResult::Repeated { result: Some(result.clone()), age }
+                    ChargeOnceResult::Repeated { result: Some(result.clone()), age }
                 }
-                _ => OnceResult::OtherRequest,
+                _ => ChargeOnceResult::OtherRequest,
             };
         }
         let result = self.charge(hits);
@@ -227,7 +227,7 @@ impl SyncStore for ModelStore {
             };
             records.insert(identity.id, record);
         }
-        OnceResult::Decided(result)
+        ChargeOnceResult::Decided(result)
     }
 
     fn settle(&self, settlement: &CallSettlement) -> SettleResult {

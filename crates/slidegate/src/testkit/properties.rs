@@ -22,8 +22,8 @@ pub use super::clock_steps::{
 pub use super::limits::{limits, max_units_in_window};
 use super::oracle::Oracle;
 
-/// Tests all properties of each of the [`limits`] that the store supports. `new_store` returns an empty store that reads the
-/// clock.
+/// Tests all properties of each of the [`limits`] that the store supports. `new_store` returns an empty store that
+/// reads the clock.
 pub async fn all_properties_hold<S: Store>(
     new_store: impl Fn() -> S,
     clock: &ManualClock,
@@ -66,7 +66,7 @@ impl<S: Store> TestCounter<'_, S> {
         Hit::new(key, &self.limit, cost)
     }
 
-    pub(super) async fn take(&self, cost: u64) -> ChargeResult {
+    pub(super) async fn try_charge(&self, cost: u64) -> ChargeResult {
         unwrap_store_response(self.store.charge_async(&[self.hit(cost)]).await)
     }
 
@@ -97,8 +97,8 @@ pub(super) fn new_test_counter<'s, S: Store>(
     TestCounter { store, scope: Scope::new("test", "rule", "limit", &["key"]), limit: *limit }
 }
 
-/// Returns whether the limit counts exactly: a sliding log, or a sliding window with a max of at most its resolution, with
-/// ticks of a microsecond.
+/// Returns whether the limit counts exactly: a sliding log, or a sliding window with a max of at most its resolution,
+/// with ticks of a microsecond.
 fn is_exact(limit: &Limit) -> bool {
     let is_exact = match limit.algorithm() {
         Algorithm::SlidingLog => true,
@@ -138,7 +138,7 @@ pub async fn units_stay_below_bound<S: Store>(
         let now = clock.now();
         let cost = if rng.bool() { 1 } else { rng.u64(1..=limit.capacity().max(1)) };
         let exact = oracle.fits(now, window, limit.quota().max(), cost);
-        let result = counter.take(cost).await;
+        let result = counter.try_charge(cost).await;
         if result.allowed {
             oracle.charge(now, cost);
             let bound = max_units_in_window(limit);
@@ -172,7 +172,7 @@ pub async fn retry_after_is_exact<S: Store>(
     for _ in 0..60 {
         clock.advance(Duration::from_micros(rng.u64(..=window_us / 4)));
         let cost = rng.u64(1..=limit.capacity());
-        let result = counter.take(cost).await;
+        let result = counter.try_charge(cost).await;
         if result.allowed {
             continue;
         }
@@ -184,7 +184,10 @@ pub async fn retry_after_is_exact<S: Store>(
         clock.set(Timestamp::from_micros(denied_at.after(wait).as_micros() - 1));
         assert!(!counter.peek(cost).await.fits(), "{limit}, seed {seed}: allowed before {wait:?}");
         clock.set(denied_at.after(wait));
-        assert!(counter.take(cost).await.allowed, "{limit}, seed {seed}: denied after {wait:?}");
+        assert!(
+            counter.try_charge(cost).await.allowed,
+            "{limit}, seed {seed}: denied after {wait:?}"
+        );
     }
     let reset = counter.peek(1).await.reset_after();
     assert!(reset > Duration::ZERO, "{limit}: something was charged");
@@ -203,9 +206,9 @@ pub async fn cost_above_max_has_no_retry_after<S: Store>(
     limit: &Limit,
 ) {
     let counter = new_test_counter(store, clock, limit, 0);
-    let result = counter.take(limit.capacity() + 1).await;
+    let result = counter.try_charge(limit.capacity() + 1).await;
     assert!(!result.allowed && result.outcomes[0].retry_after().is_none(), "{limit}");
-    let result = counter.take(u64::MAX).await;
+    let result = counter.try_charge(u64::MAX).await;
     assert!(!result.allowed && result.outcomes[0].retry_after().is_none(), "{limit}");
 }
 
@@ -215,7 +218,7 @@ pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, li
     let scope = Scope::new("test", "other", "limit", &["key"]);
     let other = Hit { key: Key::new(&scope, &[Value::Text("other")]), ..counter.hit(1) };
     assert!(unwrap_store_response(store.charge_async(&[other]).await).allowed);
-    assert!(counter.take(limit.capacity()).await.allowed);
+    assert!(counter.try_charge(limit.capacity()).await.allowed);
     let outcomes = || async {
         (counter.peek(1).await, unwrap_store_response(store.peek_async(&[other]).await))
     };
@@ -224,7 +227,7 @@ pub async fn denial_charges_nothing<S: Store>(store: &S, clock: &ManualClock, li
         let result = unwrap_store_response(store.charge_async(&hits).await);
         assert!(!result.allowed && result.receipt.is_empty(), "{limit}");
     }
-    assert!(counter.take(0).await.receipt.is_empty(), "{limit}");
+    assert!(counter.try_charge(0).await.receipt.is_empty(), "{limit}");
     assert_eq!(outcomes().await, before, "{limit}");
 }
 
@@ -285,9 +288,12 @@ pub async fn debts_are_paid_first<S: Store>(
         let Some(wait) = outcome.retry_after().filter(|wait| !wait.is_zero()) else { continue };
         if rng.u32(..4) == 0 {
             clock.set(Timestamp::from_micros(now.after(wait).as_micros() - 1));
-            assert!(!counter.take(1).await.allowed, "{limit}, seed {seed}: in debt, {wait:?}");
+            assert!(
+                !counter.try_charge(1).await.allowed,
+                "{limit}, seed {seed}: in debt, {wait:?}"
+            );
             clock.set(now.after(wait));
-            assert!(counter.take(1).await.allowed, "{limit}, seed {seed}: paid, {wait:?}");
+            assert!(counter.try_charge(1).await.allowed, "{limit}, seed {seed}: paid, {wait:?}");
             oracle.charge(clock.now(), 1);
         }
     }
@@ -351,20 +357,20 @@ pub async fn revert_undoes_its_charge<S: Store>(
     let half = limit.capacity() / 2;
     let window_us = limit.quota().window().as_micros() as u64;
     let counter = new_test_counter(store, clock, limit, rng.u64(..window_us));
-    counter.take(rng.u64(1..=half)).await;
+    counter.try_charge(rng.u64(1..=half)).await;
     clock.advance(Duration::from_micros(rng.u64(..=window_us / 3)));
     let before = counter.peek(1).await;
-    let result = counter.take(rng.u64(1..=half)).await;
+    let result = counter.try_charge(rng.u64(1..=half)).await;
     if result.allowed {
         unwrap_store_response(store.adjust_async(&result.receipt, Adjustment::Revert).await);
         let after = counter.peek(1).await;
         assert_eq!(after.remaining(), before.remaining(), "{limit}, seed {seed}");
         assert_eq!(after.fits(), before.fits(), "{limit}, seed {seed}");
     }
-    let result = counter.take(1).await;
+    let result = counter.try_charge(1).await;
     assert!(result.allowed, "{limit}, seed {seed}: one unit fits");
     clock.advance(Duration::from_micros(2 * window_us + 1));
-    assert!(counter.take(half).await.allowed);
+    assert!(counter.try_charge(half).await.allowed);
     let before = counter.peek(1).await;
     unwrap_store_response(store.adjust_async(&result.receipt, Adjustment::Revert).await);
     assert_eq!(counter.peek(1).await, before, "{limit}, seed {seed}: it had left the window");
@@ -387,7 +393,7 @@ pub async fn refund_frees_as_many_units<S: Store>(
     for _ in 0..60 {
         clock.advance(Duration::from_micros(rng.u64(..=window_us / 4)));
         for _ in 0..rng.u32(..4) {
-            counter.take(rng.u64(1..=capacity)).await;
+            counter.try_charge(rng.u64(1..=capacity)).await;
             clock.advance(Duration::from_micros(rng.u64(..=window_us / 20)));
         }
         let before = counter.peek(1).await;
@@ -452,7 +458,7 @@ pub async fn units_stay_below_bound_without_refunds<S: Store>(
         }
         let cost = if rng.bool() { 1 } else { rng.u64(1..=limit.capacity()) };
         let exact = oracle.fits(now, window, limit.quota().max(), cost);
-        let allowed = counter.take(cost).await.allowed;
+        let allowed = counter.try_charge(cost).await.allowed;
         if allowed {
             oracle.charge(now, cost);
             let (bound, inside) = (max_units_in_window(limit), oracle.units_in_window(now, window));

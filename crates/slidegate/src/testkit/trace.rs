@@ -18,8 +18,8 @@ use super::limits::{new_limit, valid_limit};
 
 /// Maximum time by which one step of a trace sets the clock back.
 ///
-/// A store must therefore keep a counter for at least this time after the counter has expired. After a longer step back, it
-/// is undefined whether the store still has a counter that had expired before the step.
+/// A store must therefore keep a counter for at least this time after the counter has expired. After a longer step
+/// back, it is undefined whether the store still has a counter that had expired before the step.
 pub const MAX_BACKWARD_STEP: Duration = Duration::from_millis(50);
 
 /// Latest time of a trace in microseconds since the Unix epoch, in the year 2103. Store scripts can represent all times
@@ -57,7 +57,8 @@ pub(super) enum ConformanceStep {
     /// Changes the charges of an earlier receipt. The first field is the index of the receipt, where 0 is the newest
     /// one.
     Adjust(usize, Adjustment),
-    /// Changes the permit of an earlier receipt. The first field is the index of the receipt, where 0 is the newest one.
+    /// Changes the permit of an earlier receipt. The first field is the index of the receipt, where 0 is the newest
+    /// one.
     ChangePermit(usize, PermitChange),
     /// Refunds the cost of each hit to the counter of the hit.
     Refund(Vec<PlannedHit>),
@@ -88,8 +89,8 @@ pub(super) struct ConformanceStepGenerator {
 }
 
 impl ConformanceStepGenerator {
-    /// Creates a generator whose trace uses limits of these algorithms. With `has_clock_steps`, the clock of the trace also
-    /// steps far ahead and back.
+    /// Creates a generator whose trace uses limits of these algorithms. With `has_clock_steps`, the clock of the trace
+    /// also steps far ahead and back.
     pub(super) fn new(seed: u64, algorithms: &[Algorithm], has_clock_steps: bool) -> Self {
         let mut rng = Rng::with_seed(seed);
         let limits = (0..rng.usize(1..=4)).map(|_| draw_limit(&mut rng, algorithms)).collect();
@@ -108,7 +109,7 @@ impl ConformanceStepGenerator {
 
     /// Records the times at which, according to these outcomes, a request fits or a counter is reset. Later steps set
     /// the clock to the recorded times.
-    pub(super) fn record_promised_times(&mut self, outcomes: &[Outcome]) {
+    pub(super) fn record_retry_and_reset_times(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
             let waits = [outcome.retry_after(), Some(outcome.reset_after())];
             // Very long waits are ignored, such as the wait for a token bucket that leaks one unit per year.
@@ -178,8 +179,8 @@ impl ConformanceStepGenerator {
             2..=3 => now_us + 1,
             4..=6 => now_us + self.rng.u64(..=window_us / 10),
             7 => now_us + self.rng.u64(..=window_us * 2),
-            // Calls arrive at the ends of windows and of tenths of windows, or 1 us before, where an error in a boundary
-            // shows.
+            // Calls arrive at the ends of windows and of tenths of windows, or 1 us before, where an error in a
+            // boundary shows.
             8..=9 => next_multiple_after(now_us, window_us) - self.rng.u64(..=1),
             10 => next_multiple_after(now_us, window_us / 10) - self.rng.u64(..=1),
             11 => now_us - self.rng.u64(..=MAX_BACKWARD_STEP.as_micros() as u64),

@@ -13,12 +13,12 @@ pub(crate) type WaitCounters = SmallVec<[u64; 4]>;
 /// Returns whether a call with these hits must be decided only once, and so cannot wait: a hit that is charged even if
 /// the call is denied would be charged by each decision.
 #[cfg(feature = "policy")]
-pub(crate) fn charges_if_denied<'h>(hits: impl IntoIterator<Item = Hit<'h>>) -> bool {
+pub(crate) fn charges_even_if_denied<'h>(hits: impl IntoIterator<Item = Hit<'h>>) -> bool {
     hits.into_iter().any(|hit| hit.charge.charges_denied())
 }
 
 /// Returns the counters of the hits that can deny the call.
-pub(crate) fn vetoing_counters<'h>(
+pub(crate) fn counters_that_can_deny<'h>(
     queues: &WaitQueues,
     store: &impl Store,
     hits: impl IntoIterator<Item = Hit<'h>>,
@@ -39,7 +39,7 @@ pub(crate) fn denying_counters(
     if decision.is_degraded() {
         // A decision without the store has outcomes for a part of the hits only, so all hits that can deny count as
         // denying.
-        return vetoing_counters(queues, store, hits.iter().copied());
+        return counters_that_can_deny(queues, store, hits.iter().copied());
     }
     let results = || hits.iter().zip(decision.outcomes());
     // A joint hit that does not fit denies nothing while another joint hit fits.
@@ -60,7 +60,7 @@ fn collect_counters<'h>(
 ) -> WaitCounters {
     let mut counters = WaitCounters::new();
     for hit in hits {
-        let counter = queues.counter_of_hit(store, &hit);
+        let counter = queues.queue_id_for_hit(store, &hit);
         if !counters.contains(&counter) {
             counters.push(counter);
         }

@@ -25,9 +25,9 @@ pub(crate) enum Timer {
 }
 
 impl Timer {
-    /// Returns the timer of an asynchronous call that has to wait. Without the feature `tokio` there is none: then the call
-    /// is decided immediately, and a debug build panics.
-    pub(crate) fn asynchronous() -> Option<Self> {
+    /// Returns the timer of an asynchronous call that has to wait. Without the feature `tokio` there is none: then the
+    /// call is decided immediately, and a debug build panics.
+    pub(crate) fn for_async_call() -> Option<Self> {
         #[cfg(feature = "tokio")]
         return Some(Self::Tokio);
         #[cfg(not(feature = "tokio"))]
@@ -43,7 +43,7 @@ impl Timer {
     /// Returns the current time of the timer. The time of tokio differs from the system's time if a test has paused it.
     pub(crate) fn now(self) -> Instant {
         match self {
-            Self::Thread => thread_time(),
+            Self::Thread => system_now(),
             #[cfg(feature = "tokio")]
             Self::Tokio => tokio::time::Instant::now().into_std(),
         }
@@ -61,7 +61,7 @@ impl Timer {
 }
 
 #[expect(clippy::disallowed_methods, reason = "threads sleep on the system's clock")]
-fn thread_time() -> Instant {
+fn system_now() -> Instant {
     Instant::now()
 }
 
@@ -70,7 +70,7 @@ fn pause_thread(place: &QueuePlace<'_>, until: Option<Instant>) -> PauseEnd {
     let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     // The thread may be unparked for another reason, so the conditions are checked again.
     while place.poll_woken(&mut Context::from_waker(&waker)).is_pending() {
-        match until.map(|until| until.saturating_duration_since(thread_time())) {
+        match until.map(|until| until.saturating_duration_since(system_now())) {
             Some(remaining) if remaining.is_zero() => return PauseEnd::Ended,
             Some(remaining) => thread::park_timeout(remaining),
             None => thread::park(),

@@ -5,11 +5,12 @@
 //! the smallest ticket is the first in all of its queues, so calls never wait for each other in a circle. A call that
 //! becomes the first of a queue is woken.
 //!
-//! A queue is identified by the identifier that the store uses for the counter in receipts. So if charges of a receipt are
-//! reverted, the first call of each queue concerned is woken. If it is admitted, it leaves its queues, which wakes the next.
+//! A queue is identified by the identifier that the store uses for the counter in receipts. So if charges of a receipt
+//! are reverted, the first call of each queue concerned is woken. If it is admitted, it leaves its queues, which wakes
+//! the next.
 //!
-//! Queues exist only while calls wait in them. The number of waiting calls and their bytes are bounded, and a call has at
-//! most one place for each of its limits.
+//! Queues exist only while calls wait in them. The number of waiting calls and their bytes are bounded, and a call has
+//! at most one place for each of its limits.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
@@ -31,11 +32,11 @@ const BYTES_PER_WAITER: usize = 256;
 
 /// The bytes that a place in a queue takes, with its share of the table of queues and its free slots: the table is at
 /// least 7/16 full after it has grown.
-const BYTES_PER_PLACE: usize = 160;
+const BYTES_PER_QUEUE_PLACE: usize = 160;
 
 /// The reason for which a call stopped waiting, for statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WaitEnd {
+pub(super) enum WaitEndReason {
     Admitted,
     TimedOut,
     Cancelled,
@@ -98,8 +99,8 @@ struct Waiter {
     waker: Option<Waker>,
     /// Whether the call was woken and has not noticed it yet.
     is_woken: bool,
-    /// The time at which the call fits as far as is known; `None` while it decides, waits for an earlier call, or waits for
-    /// the end of another request.
+    /// The time at which the call fits as far as is known; `None` while it decides, waits for an earlier call, or waits
+    /// for the end of another request.
     wakes_at: Option<Instant>,
 }
 
@@ -135,14 +136,14 @@ impl WaitQueues {
     }
 
     /// Returns the identifier of the counter of a hit, under which calls wait for the counter.
-    pub(super) fn counter_of_hit(&self, store: &impl Store, hit: &Hit<'_>) -> u64 {
+    pub(super) fn queue_id_for_hit(&self, store: &impl Store, hit: &Hit<'_>) -> u64 {
         match store.counter_id(hit) {
-            Some(id) => self.counter_of_id(&id),
+            Some(id) => self.queue_id_for_counter_id(&id),
             None => hit.key.fingerprint(&self.secret, hit.limit.shape()),
         }
     }
 
-    pub(crate) fn counter_of_id(&self, id: &CounterId) -> u64 {
+    pub(crate) fn queue_id_for_counter_id(&self, id: &CounterId) -> u64 {
         match id {
             CounterId::Fingerprint(fingerprint) => *fingerprint,
             CounterId::Text(text) => self.secret.hash_one(text),
@@ -167,18 +168,18 @@ impl WaitQueues {
         store: &impl Store,
         hits: impl IntoIterator<Item = Hit<'h>>,
     ) {
-        self.wake_first(hits.into_iter().map(|hit| self.counter_of_hit(store, &hit)));
+        self.wake_first(hits.into_iter().map(|hit| self.queue_id_for_hit(store, &hit)));
     }
 
     /// Wakes the first call of the queue of each charge's counter, because these charges have been reverted.
     pub(crate) fn wake_for_charges(&self, charges: impl IntoIterator<Item: Borrow<Charge>>) {
-        let counter = |charge: &Charge| self.counter_of_id(&charge.counter);
+        let counter = |charge: &Charge| self.queue_id_for_counter_id(&charge.counter);
         self.wake_first(charges.into_iter().map(|charge| counter(charge.borrow())));
     }
 
     /// Wakes the first call of the queue of each counter.
     pub(crate) fn wake_first(&self, counters: impl IntoIterator<Item = u64>) {
-        if !self.has_callers() {
+        if !self.has_waiting_or_undecided_calls() {
             return;
         }
         let counters: WaitCounters = counters.into_iter().collect();
@@ -192,8 +193,8 @@ impl WaitQueues {
 
     /// Wakes the first call of each queue, because the limits have changed.
     #[cfg(feature = "policy")]
-    pub(crate) fn wake_first_of_all(&self) {
-        if !self.has_callers() {
+    pub(crate) fn wake_first_in_every_queue(&self) {
+        if !self.has_waiting_or_undecided_calls() {
             return;
         }
         self.free_events.fetch_add(1, Ordering::Release);
@@ -208,16 +209,16 @@ impl WaitQueues {
 
     /// Returns whether there are calls that wait, or that may wait after their decision. A call is counted before it is
     /// decided, so a thread that has made units free for a denied call sees the call here.
-    fn has_callers(&self) -> bool {
+    fn has_waiting_or_undecided_calls(&self) -> bool {
         self.callers.load(Ordering::SeqCst) > 0
     }
 
-    fn count_end(&self, end: WaitEnd) {
+    fn count_end(&self, end: WaitEndReason) {
         let counter = match end {
-            WaitEnd::Admitted => &self.admitted,
-            WaitEnd::TimedOut => &self.timed_out,
-            WaitEnd::Cancelled => &self.cancelled,
-            WaitEnd::NeverWaited => return,
+            WaitEndReason::Admitted => &self.admitted,
+            WaitEndReason::TimedOut => &self.timed_out,
+            WaitEndReason::Cancelled => &self.cancelled,
+            WaitEndReason::NeverWaited => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -231,7 +232,7 @@ impl WaitQueues {
     ) -> Result<Ticket, QueueFull> {
         let bytes = request_bytes + BYTES_PER_WAITER;
         let is_full = queues.waiters.len() >= self.options.max_waiting
-            || queues.bytes + bytes + counters.len() * BYTES_PER_PLACE
+            || queues.bytes + bytes + counters.len() * BYTES_PER_QUEUE_PLACE
                 > self.options.max_waiting_bytes
             || counters
                 .iter()
@@ -261,7 +262,8 @@ impl std::fmt::Debug for WaitQueues {
 }
 
 impl<'q> QueuePlace<'q> {
-    /// Creates the place of a call that does not wait yet. While it waits, it keeps its request of `request_bytes` bytes.
+    /// Creates the place of a call that does not wait yet. While it waits, it keeps its request of `request_bytes`
+    /// bytes.
     pub(super) fn new(queues: &'q WaitQueues, request_bytes: usize) -> Self {
         queues.callers.fetch_add(1, Ordering::SeqCst);
         let free_events_before = queues.free_events.load(Ordering::Acquire);
@@ -351,7 +353,7 @@ impl<'q> QueuePlace<'q> {
     }
 
     /// Leaves the queues, and counts the end of the wait.
-    pub(super) fn leave(&mut self, end: WaitEnd) {
+    pub(super) fn leave_queues(&mut self, end: WaitEndReason) {
         let Some(ticket) = self.ticket.take() else { return };
         let mut queues = self.queues.queues.lock();
         queues.leave_all_except(ticket, &[]);
@@ -365,7 +367,7 @@ impl<'q> QueuePlace<'q> {
 
 impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
-        self.leave(WaitEnd::Cancelled);
+        self.leave_queues(WaitEndReason::Cancelled);
         self.queues.callers.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -393,7 +395,7 @@ impl Queues {
             return;
         }
         waiter.counters.push(counter);
-        self.bytes += BYTES_PER_PLACE;
+        self.bytes += BYTES_PER_QUEUE_PLACE;
         let queue = self.by_counter.entry(counter).or_default();
         let index = queue.partition_point(|other| *other < ticket);
         queue.insert(index, ticket);
@@ -405,7 +407,7 @@ impl Queues {
         let (kept, left): (WaitCounters, WaitCounters) =
             waiter.counters.iter().copied().partition(|counter| counters.contains(counter));
         waiter.counters = kept;
-        self.bytes -= left.len() * BYTES_PER_PLACE;
+        self.bytes -= left.len() * BYTES_PER_QUEUE_PLACE;
         for counter in left {
             self.remove_from_queue(ticket, counter);
         }

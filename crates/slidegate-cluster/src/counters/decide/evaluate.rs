@@ -177,10 +177,10 @@ impl Counters {
             .get_or_insert_with(location.fingerprint, || KeyReplica::new(counter.layout()));
         replica.record_charged_units(counter, &key_state.state);
         let progress = self.progress.load();
-        let lifetime_us = counter.layout().lifetime_us();
+        let unit_lifetime_us = counter.layout().unit_lifetime_us();
         replica.mark_flushes_acknowledged(progress.acknowledged_flush(
             context.now,
-            lifetime_us,
+            unit_lifetime_us,
             hit_options.on_partition(),
         ));
         let unsynced = replica.unsynced_units(pending_hit.now);

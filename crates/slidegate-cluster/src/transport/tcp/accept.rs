@@ -13,7 +13,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, warn};
 
 use super::stream::{PeerStream, PeerStreamError};
-use super::{MAX_PENDING_HANDSHAKES, MAX_STREAMS, TcpTransportContext, TransportTaskEvent};
+use super::{
+    MAX_INCOMING_STREAMS, MAX_PENDING_HANDSHAKES, TcpTransportContext, TransportTaskEvent,
+};
 use crate::pn_counter::Incarnation;
 use crate::transport::RejectReason;
 
@@ -72,12 +74,13 @@ impl ConnectionAcceptor {
                 self.handshake_index_to_abort().and_then(|index| self.pending.remove(index))
         {
             oldest.abort();
-            self.context.report(address, &RejectReason::Crowded.into());
+            self.context.report_closed_connection(address, &RejectReason::Crowded.into());
         }
         let (context, event_sender) = (Arc::clone(&self.context), self.event_sender.clone());
         let handshake = self.handshakes.spawn(async move {
             let accepted = accept_stream(stream, &context, &event_sender).await;
-            let accepted = accepted.inspect_err(|error| context.report(address, error));
+            let accepted =
+                accepted.inspect_err(|error| context.report_closed_connection(address, error));
             accepted.ok().map(|stream| (stream, address))
         });
         self.pending.push_back((handshake, address));
@@ -97,14 +100,14 @@ impl ConnectionAcceptor {
     fn start_stream(&mut self, stream: PeerStream, address: SocketAddr) {
         let peer = stream.peer.incarnation;
         self.streams.close(peer);
-        if self.streams.by_peer.len() >= MAX_STREAMS {
-            return self.context.report(address, &RejectReason::Crowded.into());
+        if self.streams.by_peer.len() >= MAX_INCOMING_STREAMS {
+            return self.context.report_closed_connection(address, &RejectReason::Crowded.into());
         }
         debug!(peer = peer.0, name = %stream.peer.name, %address, "cluster node connected");
         let (context, event_sender) = (Arc::clone(&self.context), self.event_sender.clone());
         let receive = async move {
             if let Err(error) = receive_frames(stream, &context, &event_sender).await {
-                context.report(address, &error);
+                context.report_closed_connection(address, &error);
             }
         };
         let task = self.streams.tasks.spawn(receive);

@@ -49,7 +49,7 @@ impl PeerDialer {
         let stream = match self.connect().await {
             Ok(stream) => stream,
             Err(error) => {
-                self.context.report(self.address, &error);
+                self.context.report_closed_connection(self.address, &error);
                 return false;
             }
         };
@@ -58,7 +58,7 @@ impl PeerDialer {
         // Sending fails only if the transport is dropped, and then this task is aborted.
         let _ = self.event_sender.send(TransportTaskEvent::LinkUp { to, link, queue }).await;
         if let Err(error) = self.send_frames(stream, frames).await {
-            self.context.report(self.address, &error);
+            self.context.report_closed_connection(self.address, &error);
         }
         let _ = self.event_sender.send(TransportTaskEvent::LinkDown { to, link }).await;
         true
@@ -108,7 +108,7 @@ impl PeerDialer {
 }
 
 /// Connects to an address once, and introduces this node to the node there. Returns the other node.
-pub(super) async fn introduce(
+pub(super) async fn introduce_local_node(
     address: SocketAddr,
     context: &TcpTransportContext,
 ) -> Result<NodeInfo, PeerStreamError> {

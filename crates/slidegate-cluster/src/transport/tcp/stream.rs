@@ -14,10 +14,10 @@ use super::TcpTransportContext;
 use crate::message::{decode_hello, hello_frame};
 use crate::node_info::NodeInfo;
 use crate::transport::link_counters::LinkCounters;
-use crate::transport::{MAX_FRAME, RejectReason};
+use crate::transport::{MAX_FRAME_BYTES, RejectReason};
 
 /// Size of the length before each frame, in bytes.
-const LENGTH_BYTES: usize = 4;
+const FRAME_LENGTH_PREFIX_BYTES: usize = 4;
 
 /// Number of buffered bytes from which frames are written without waiting for further ones.
 const MAX_BYTES_PER_WRITE: usize = 64 * 1024;
@@ -128,7 +128,7 @@ impl PeerStream {
         counters: &LinkCounters,
     ) -> Result<Bytes, PeerStreamError> {
         let frame = self.frames.next().await.ok_or(PeerStreamError::Closed)??.freeze();
-        counters.received_bytes.add(frame.len() + LENGTH_BYTES);
+        counters.received_bytes.add(frame.len() + FRAME_LENGTH_PREFIX_BYTES);
         counters.received_frames.add(usize::from(!frame.is_empty()));
         Ok(frame)
     }
@@ -142,7 +142,7 @@ impl PeerStream {
     ) -> Result<(), PeerStreamError> {
         let send = async {
             for frame in frames {
-                counters.sent_bytes.add(frame.len() + LENGTH_BYTES);
+                counters.sent_bytes.add(frame.len() + FRAME_LENGTH_PREFIX_BYTES);
                 counters.sent_frames.add(usize::from(!frame.is_empty()));
                 self.frames.feed(frame).await?;
             }
@@ -155,8 +155,8 @@ impl PeerStream {
 
 fn into_framed_stream<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCodec> {
     let codec = LengthDelimitedCodec::builder()
-        .length_field_length(LENGTH_BYTES)
-        .max_frame_length(MAX_FRAME)
+        .length_field_length(FRAME_LENGTH_PREFIX_BYTES)
+        .max_frame_length(MAX_FRAME_BYTES)
         .new_codec();
     let mut frames = Framed::new(stream, codec);
     frames.set_backpressure_boundary(MAX_BYTES_PER_WRITE);

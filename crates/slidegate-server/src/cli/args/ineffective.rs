@@ -44,7 +44,7 @@ const STORE_FLAGS: [(&str, StoreKind); 23] = [
 ];
 
 /// The flags that have an effect only together with another flag.
-const DEPENDENT_FLAGS: [(&str, &str); 3] = [
+const FLAGS_REQUIRING_ANOTHER_FLAG: [(&str, &str); 3] = [
     ("trace_sample", "otlp_endpoint"),
     ("trust_traceparent", "otlp_endpoint"),
     ("cluster_tls_name", "cluster_tls_cert"),
@@ -61,7 +61,7 @@ pub fn reject_ineffective_flags(matches: &ArgMatches) -> Result<(), Error> {
             errors.extend(describe_ineffective_flag(matches, id, &format!("with {with}"), remedy));
         }
     }
-    for (id, required) in DEPENDENT_FLAGS {
+    for (id, required) in FLAGS_REQUIRING_ANOTHER_FLAG {
         if explicit_value_source(matches, required).is_none() {
             let required = flag_name(required);
             let remedy = format!("set {required}");

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use slidegate::store::memory::MIN_MAX_MEMORY;
+use slidegate::store::memory::MIN_MEMORY_BUDGET_BYTES;
 
 use crate::boot::listen::is_host_char;
 
@@ -65,7 +65,7 @@ impl fmt::Display for DisplayDuration {
 
 /// Parses the maximum memory of a memory store.
 pub fn parse_max_memory(text: &str) -> Result<usize, String> {
-    parse_size(text, MIN_MAX_MEMORY, "1MiB")
+    parse_size(text, MIN_MEMORY_BUDGET_BYTES, "1MiB")
 }
 
 /// Parses a memory size such as `512MiB`, `1GiB` or a number of bytes, and returns it in bytes. Rejects sizes below

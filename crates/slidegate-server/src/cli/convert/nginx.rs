@@ -35,7 +35,8 @@ const MAX_NESTING_DEPTH: usize = 100;
 /// Converts files of nginx, and returns the text of a policy.
 ///
 /// # Errors
-/// Returns a text with a position for a file that cannot be parsed or is nested too deeply, and a text if the files limit nothing.
+/// Returns a text with a position for a file that cannot be parsed or is nested too deeply, and a text if the files
+/// limit nothing.
 pub fn convert(files: &[FileText]) -> Result<String, String> {
     let mut configs = Vec::new();
     for FileText { path, text } in files {
@@ -117,7 +118,7 @@ struct ConvertedRule {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     when: Option<FlowMap<Conditions>>,
-    #[serde(skip_serializing_if = "is_empty")]
+    #[serde(skip_serializing_if = "is_empty_list")]
     per: FlowSeq<Vec<String>>,
     limits: FlowSeq<[ConvertedBucket; 1]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,7 +140,7 @@ impl ConvertedRule {
     }
 }
 
-fn is_empty(list: &FlowSeq<Vec<String>>) -> bool {
+fn is_empty_list(list: &FlowSeq<Vec<String>>) -> bool {
     list.0.is_empty()
 }
 

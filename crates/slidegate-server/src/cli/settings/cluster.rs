@@ -97,7 +97,8 @@ fn build_node_settings(
         Some(tls) => (Some(Credentials::Certificates(tls.certificates())), Some(tls)),
         None => (read_cluster_keys(args.credentials)?.map(Credentials::Keys), None),
     };
-    if let (None, Some(needs_secret)) = (&secret, credentials.as_ref().and_then(secret_use)) {
+    if let (None, Some(needs_secret)) = (&secret, credentials.as_ref().and_then(secret_requirement))
+    {
         return Err(ClusterSettingsError::MissingSecret(needs_secret));
     }
     let listen =
@@ -152,7 +153,7 @@ fn read_cluster_keys(args: ClusterCredentialArgs) -> Result<Option<Vec<String>>,
 
 /// Returns the kind of credentials that requires a separate secret, or `None` if there is only one key, which is then
 /// the secret.
-fn secret_use(credentials: &Credentials) -> Option<SecretRequirement> {
+fn secret_requirement(credentials: &Credentials) -> Option<SecretRequirement> {
     match credentials {
         Credentials::Certificates(_) => Some(SecretRequirement::Certificates),
         Credentials::Keys(keys) => (keys.len() > 1).then_some(SecretRequirement::TwoKeys),

@@ -9,7 +9,7 @@ use slidegate::policy::file::Field;
 use super::finding::SourcePosition;
 
 /// A text, number or boolean. A null value equals an absent field.
-pub type Text = Field<Option<String>>;
+pub type ScalarField = Field<Option<String>>;
 
 /// A list of maps. A null value equals an absent field.
 pub type ConfigMapList = Field<Option<Vec<Field<ConfigMap>>>>;
@@ -19,21 +19,21 @@ pub type ConfigMapList = Field<Option<Vec<Field<ConfigMap>>>>;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, expecting = "a map of fields")]
 pub struct ConfigMap {
-    pub domain: Text,
+    pub domain: ScalarField,
     pub descriptors: ConfigMapList,
-    pub key: Text,
-    pub value: Text,
+    pub key: ScalarField,
+    pub value: ScalarField,
     pub rate_limit: Field<Option<Box<ConfigMap>>>,
-    pub shadow_mode: Text,
-    pub quota_mode: Text,
-    pub share_threshold: Text,
-    pub detailed_metric: Text,
-    pub value_to_metric: Text,
+    pub shadow_mode: ScalarField,
+    pub quota_mode: ScalarField,
+    pub share_threshold: ScalarField,
+    pub detailed_metric: ScalarField,
+    pub value_to_metric: ScalarField,
     pub metadata: Field<Option<BTreeMap<String, IgnoredAny>>>,
-    pub unit: Text,
-    pub requests_per_unit: Text,
-    pub unlimited: Text,
-    pub name: Text,
+    pub unit: ScalarField,
+    pub requests_per_unit: ScalarField,
+    pub unlimited: ScalarField,
+    pub name: ScalarField,
     pub replaces: ConfigMapList,
 }
 

@@ -9,18 +9,18 @@ pub struct ConvertedRule {
     pub name: String,
     pub domain: String,
     /// The attribute names that the descriptor of a request must have, in this order.
-    #[serde(skip_serializing_if = "is_empty")]
+    #[serde(skip_serializing_if = "is_empty_list")]
     pub descriptor: FlowSeq<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<FlowMap<Conditions>>,
-    #[serde(skip_serializing_if = "is_empty")]
+    #[serde(skip_serializing_if = "is_empty_list")]
     pub per: FlowSeq<Vec<String>>,
     pub limits: ConvertedLimits,
     /// The mode `jointly` for `quota_mode`, and `observe` for `shadow_mode`. By default, a rule enforces its limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
     /// The names of the rules that this rule replaces.
-    #[serde(skip_serializing_if = "is_empty")]
+    #[serde(skip_serializing_if = "is_empty_list")]
     pub replaces: FlowSeq<Vec<String>>,
     /// Switches the rule off for attribute values for which another descriptor in the file takes precedence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -72,7 +72,7 @@ pub enum ConvertedCondition {
     },
 }
 
-fn is_empty(list: &FlowSeq<Vec<String>>) -> bool {
+fn is_empty_list(list: &FlowSeq<Vec<String>>) -> bool {
     list.0.is_empty()
 }
 

@@ -9,7 +9,7 @@ use slidegate::policy::file::{Field, deserialize_yaml};
 
 use super::config_map::{
     ConfigMap, ConfigMapList, DESCRIPTOR_FIELDS, FILE_FIELDS, RATE_LIMIT_FIELDS,
-    REPLACED_LIMIT_FIELDS, Text,
+    REPLACED_LIMIT_FIELDS, ScalarField,
 };
 use super::finding::{FILE_START, Findings, SourcePosition};
 use super::scalar::Scalar;
@@ -75,7 +75,7 @@ pub fn parse_file(path: &Path, text: &str, findings: &mut Findings) -> Option<Co
 
 /// Returns `true` if a text is a YAML map with the fields `domain` and `descriptors`, as in a configuration file of
 /// Envoy's reference rate limit server. Ignores errors in the values of the fields.
-pub fn looks_like_domain(text: &str) -> bool {
+pub fn looks_like_ratelimit_config(text: &str) -> bool {
     let (root, _) = deserialize_yaml::<ConfigMap>(text);
     root.is_some_and(|root| !root.domain.is_absent() && !root.descriptors.is_absent())
 }
@@ -279,7 +279,7 @@ impl DescriptorParser<'_> {
         }
     }
 
-    fn read_text(&mut self, name: &str, field: &Text) -> String {
+    fn read_text(&mut self, name: &str, field: &ScalarField) -> String {
         match read_scalar(field) {
             Some((Scalar::OtherNumber, text, position)) => {
                 let message = format_args!(
@@ -293,7 +293,7 @@ impl DescriptorParser<'_> {
         }
     }
 
-    fn read_bool(&mut self, name: &str, field: &Text) -> bool {
+    fn read_bool(&mut self, name: &str, field: &ScalarField) -> bool {
         match read_scalar(field) {
             Some((Scalar::Bool(flag), ..)) => flag,
             Some((_, _, position)) => {
@@ -304,7 +304,7 @@ impl DescriptorParser<'_> {
         }
     }
 
-    fn read_number(&mut self, name: &str, field: &Text) -> Option<u32> {
+    fn read_number(&mut self, name: &str, field: &ScalarField) -> Option<u32> {
         let (scalar, _, position) = read_scalar(field)?;
         let number = match scalar {
             Scalar::Int(number) => u32::try_from(number).ok(),
@@ -320,7 +320,7 @@ impl DescriptorParser<'_> {
 }
 
 /// Returns the type of a scalar, its text, and its position. Returns `None` if the field is absent, null, or invalid.
-fn read_scalar(field: &Text) -> Option<(Scalar, &str, SourcePosition)> {
+fn read_scalar(field: &ScalarField) -> Option<(Scalar, &str, SourcePosition)> {
     let (text, position) = present_value(field)?;
     let scalar = if field.is_unquoted() { Scalar::from_plain(text) } else { Scalar::Text };
     (scalar != Scalar::Null).then_some((scalar, text, position))

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::hash::Hasher;
 
 /// The name of the rule that enforces limits sent by clients in the descriptors of requests.
-pub const REQUESTED_RULE_NAME: &str = "requested";
+pub const REQUESTED_LIMITS_RULE_NAME: &str = "requested";
 
 /// The maximum length of a rule name, in bytes.
 const MAX_RULE_NAME_BYTES: usize = 128;
@@ -19,9 +19,9 @@ pub struct RuleNames {
 }
 
 impl RuleNames {
-    /// Creates a set of names in which only [`REQUESTED_RULE_NAME`] is taken.
+    /// Creates a set of names in which only [`REQUESTED_LIMITS_RULE_NAME`] is taken.
     pub fn new() -> Self {
-        Self { taken: HashSet::from([REQUESTED_RULE_NAME.to_owned()]), assigned: Vec::new() }
+        Self { taken: HashSet::from([REQUESTED_LIMITS_RULE_NAME.to_owned()]), assigned: Vec::new() }
     }
 
     /// Assigns a rule name to each limit. Each item of `limits` contains the name of a limit in the configuration file,

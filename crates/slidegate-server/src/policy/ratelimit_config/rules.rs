@@ -19,16 +19,16 @@ use super::converted_rule::{
 };
 use super::finding::Findings;
 use super::parse::{ConfigDescriptor, ConfigDomain, ConfigLimit, ConfigQuota};
-use super::rule_names::{REQUESTED_RULE_NAME, RuleNames};
+use super::rule_names::{REQUESTED_LIMITS_RULE_NAME, RuleNames};
 use super::wildcard;
-use crate::policy::LimitCheck;
+use crate::policy::LimitSupportCheck;
 
 /// Options of a conversion. They apply to every limit of the policy.
 #[derive(Clone, Copy)]
 pub struct ConversionOptions {
     pub algorithm: Algorithm,
     /// A function that rejects the limits that the store does not support.
-    pub supports: LimitCheck,
+    pub supports: LimitSupportCheck,
 }
 
 /// The maximum number of excluded values in all rules of a domain, about the maximum that a policy may contain. A rule
@@ -82,7 +82,7 @@ pub fn convert_domain(
     });
     let requested = ConvertedRule {
         limits: ConvertedLimits::Word("requested"),
-        ..ConvertedRule::new(REQUESTED_RULE_NAME, &domain.name)
+        ..ConvertedRule::new(REQUESTED_LIMITS_RULE_NAME, &domain.name)
     };
     rules.chain([requested]).collect()
 }

@@ -45,13 +45,13 @@ struct LineCounts {
     submitted: AtomicU64,
     /// Counts the lines that did not fit into the queue. Set once the queue exists.
     queue_full: OnceLock<ErrorCounter>,
-    taken: Mutex<TakenLines>,
+    taken: Mutex<DequeuedLineCounts>,
     taken_changed: Condvar,
 }
 
 /// The numbers of lines that the writing thread has taken from the queue.
 #[derive(Clone, Copy, Default)]
-struct TakenLines {
+struct DequeuedLineCounts {
     written: u64,
     write_failed: u64,
 }
@@ -100,7 +100,7 @@ impl LogQueue {
     /// Waits until the lines that are in the queue now are written or lost, for at most `timeout`.
     pub fn wait_until_written(&self, timeout: Duration) {
         let submitted = self.counts.submitted.load(Ordering::Acquire);
-        let is_waiting = |taken: &mut TakenLines| {
+        let is_waiting = |taken: &mut DequeuedLineCounts| {
             let lost = self.counts.lost_lines(*taken);
             taken.written + lost.total() < submitted
         };
@@ -125,12 +125,12 @@ impl<'a> MakeWriter<'a> for LogQueue {
 }
 
 impl LineCounts {
-    fn lost_lines(&self, taken: TakenLines) -> LostLines {
+    fn lost_lines(&self, taken: DequeuedLineCounts) -> LostLines {
         let queue_full = self.queue_full.get().map_or(0, ErrorCounter::dropped_lines);
         LostLines { queue_full: queue_full as u64, write_failed: taken.write_failed }
     }
 
-    fn count_taken_line(&self, is_written: bool) {
+    fn count_dequeued_line(&self, is_written: bool) {
         let mut taken = self.taken.lock();
         if is_written {
             taken.written += 1
@@ -192,7 +192,7 @@ impl<W: Write, R: Fn(LostLines)> Write for LineWriter<W, R> {
         if result.is_ok() {
             self.report_lost_lines();
         }
-        self.counts.count_taken_line(result.is_ok());
+        self.counts.count_dequeued_line(result.is_ok());
         Ok(line.len())
     }
 

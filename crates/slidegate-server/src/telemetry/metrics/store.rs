@@ -79,7 +79,7 @@ impl StoreMetrics {
             errors.clone(),
         );
         let counter = |class| errors.get_or_create(&StoreErrorLabels { store, class }).clone();
-        let classes = StoreError::classes().map(|(class, _)| (class, counter(class)));
+        let classes = StoreError::classes_with_remedies().map(|(class, _)| (class, counter(class)));
         Self {
             durations: durations.get_or_create(&StoreLabels { store }).clone(),
             errors: classes.collect(),

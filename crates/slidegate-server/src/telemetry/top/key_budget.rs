@@ -21,7 +21,7 @@ pub struct KeyBudget {
 
 /// The number of keys that one summary has taken from the budget. Dropping the guard returns them to the budget.
 #[derive(Debug)]
-pub struct BudgetGuard {
+pub struct KeyBudgetGuard {
     budget: KeyBudget,
     keys: usize,
 }
@@ -33,8 +33,8 @@ impl KeyBudget {
     }
 
     /// Creates a guard for a new summary, which has taken no keys yet.
-    pub fn guard(&self) -> BudgetGuard {
-        BudgetGuard { budget: self.clone(), keys: 0 }
+    pub fn guard(&self) -> KeyBudgetGuard {
+        KeyBudgetGuard { budget: self.clone(), keys: 0 }
     }
 
     /// Takes one key from the budget, for a summary that already holds `held_keys` keys. Returns `false` if the budget
@@ -52,7 +52,7 @@ impl KeyBudget {
     }
 }
 
-impl BudgetGuard {
+impl KeyBudgetGuard {
     /// Takes one more key from the budget. Returns `false` if the budget has no key left for this summary.
     pub fn try_take(&mut self) -> bool {
         let is_taken = self.budget.try_take_key(self.keys);
@@ -61,7 +61,7 @@ impl BudgetGuard {
     }
 }
 
-impl Drop for BudgetGuard {
+impl Drop for KeyBudgetGuard {
     fn drop(&mut self) {
         self.budget.remaining.fetch_add(self.keys, Ordering::Relaxed);
     }
@@ -71,7 +71,7 @@ impl Drop for BudgetGuard {
 mod tests {
     use super::*;
 
-    fn take_keys_up_to(guard: &mut BudgetGuard, max_keys: usize) {
+    fn take_keys_up_to(guard: &mut KeyBudgetGuard, max_keys: usize) {
         while guard.keys < max_keys && guard.try_take() {}
     }
 
@@ -89,10 +89,10 @@ mod tests {
     fn key_budget_reserves_keys_for_later_summaries() {
         let key_budget = KeyBudget::new(MAX_KEYS);
         // Two lists, five minutes, 64 keys each.
-        let mut guards: Vec<BudgetGuard> = (0..860 * 10).map(|_| key_budget.guard()).collect();
+        let mut guards: Vec<KeyBudgetGuard> = (0..860 * 10).map(|_| key_budget.guard()).collect();
         guards.iter_mut().for_each(|guard| take_keys_up_to(guard, 64));
         let min_keys =
-            |guards: &[BudgetGuard]| guards.iter().map(|guard| guard.keys).min().unwrap();
+            |guards: &[KeyBudgetGuard]| guards.iter().map(|guard| guard.keys).min().unwrap();
         assert_eq!(
             (min_keys(&guards[..500]), min_keys(&guards[500..])),
             (64, MIN_KEYS_PER_MINUTE_SUMMARY)

@@ -2,7 +2,7 @@
 
 use slidegate::Timestamp;
 
-use super::key_budget::{BudgetGuard, KeyBudget};
+use super::key_budget::{KeyBudget, KeyBudgetGuard};
 use super::label::KeyLabel;
 use super::summary::{MergedSummary, Summary};
 
@@ -21,7 +21,7 @@ struct MinuteSummary {
     /// Number of minutes from the Unix epoch to the start of this minute.
     unix_minute: u64,
     summary: Summary<KeyLabel>,
-    budget_guard: BudgetGuard,
+    budget_guard: KeyBudgetGuard,
 }
 
 /// Returns the number of whole minutes from the Unix epoch to a time.

@@ -8,7 +8,7 @@ use slidegate::Timestamp;
 use super::label::KeyLabel;
 use super::minutes::{SECONDS_PER_MINUTE, WINDOW_MINUTES};
 use super::summary::TopEntry;
-use super::{TopKeys, TopList, TopListsOfRule};
+use super::{RuleTopLists, TopKeys, TopList};
 use crate::telemetry::rule_use::UnusedRule;
 
 /// The keys of all rules that are limited most often. The rule with the most denials comes first.
@@ -66,7 +66,7 @@ impl TopKeys {
     /// Returns the report of the last five minutes, with at most `max_keys` keys per list.
     pub fn report(&self, max_keys: usize, now: Timestamp) -> TopReport {
         let report_rule =
-            |rule_lists: &TopListsOfRule| self.build_rule_report(rule_lists, max_keys, now);
+            |rule_lists: &RuleTopLists| self.build_rule_report(rule_lists, max_keys, now);
         let shards = self.shards.iter();
         let mut rules: Vec<RuleTopKeys> = shards
             .flat_map(|shard| shard.read().values().filter_map(report_rule).collect::<Vec<_>>())
@@ -92,7 +92,7 @@ impl TopKeys {
     /// Returns the top keys of a rule, or `None` if no key of the rule was counted in the last minutes.
     fn build_rule_report(
         &self,
-        rule_lists: &TopListsOfRule,
+        rule_lists: &RuleTopLists,
         max_keys: usize,
         now: Timestamp,
     ) -> Option<RuleTopKeys> {

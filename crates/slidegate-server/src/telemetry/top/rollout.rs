@@ -9,11 +9,11 @@ use serde::Serialize;
 use slidegate::policy::{Mode, Rule};
 use slidegate::{Policy, Timestamp};
 
-use super::key_budget::{BudgetGuard, KeyBudget};
+use super::key_budget::{KeyBudget, KeyBudgetGuard};
 use super::label::KeyLabel;
 use super::report::TopKey;
 use super::summary::{MergedSummary, Summary};
-use super::{TopKeys, TopListsOfRule};
+use super::{RuleTopLists, TopKeys};
 
 /// Maximum number of keys of one rule. All rules together share a budget of [`MAX_KEYS`](super::key_budget::MAX_KEYS).
 pub const MAX_ROLLOUT_KEYS_PER_RULE: usize = 10_000;
@@ -23,7 +23,7 @@ pub const MAX_ROLLOUT_KEYS_PER_RULE: usize = 10_000;
 pub struct Rollout {
     since: Timestamp,
     summary: Summary<KeyLabel>,
-    budget_guard: BudgetGuard,
+    budget_guard: KeyBudgetGuard,
 }
 
 /// The keys that rules with one name would have denied, for each domain that has such a rule.
@@ -70,7 +70,7 @@ impl Rollout {
         summary.add(key, amount, can_grow, write_label);
     }
 
-    fn report(&self, lists: &TopListsOfRule, max_keys: usize, now: Timestamp) -> RuleRollout {
+    fn report(&self, lists: &RuleTopLists, max_keys: usize, now: Timestamp) -> RuleRollout {
         let merged = MergedSummary::from(&self.summary);
         let entries = merged.top_entries();
         let omitted = entries.get(max_keys).map_or(0, |entry| entry.count);
@@ -79,7 +79,7 @@ impl Rollout {
             rule: lists.rule.clone(),
             since_seconds: now.as_micros().saturating_sub(self.since.as_micros()) / 1_000_000,
             total: merged.total(),
-            max_unlisted: merged.untracked_max().max(omitted),
+            max_unlisted: merged.max_untracked_count().max(omitted),
             observed: entries.into_iter().take(max_keys).map(TopKey::from).collect(),
         }
     }
@@ -87,7 +87,7 @@ impl Rollout {
 
 impl TopKeys {
     /// Ends the counts of rules that do not observe in this policy.
-    pub fn end_rollouts(&self, policy: &Policy) {
+    pub fn end_finished_rollouts(&self, policy: &Policy) {
         let observing: HashSet<(&str, &str)> = observing_rules(policy).collect();
         for shard in &self.shards {
             for lists in shard.read().values() {
@@ -100,7 +100,7 @@ impl TopKeys {
 
     /// Returns the keys that rules with this name would have denied, at most `max_keys` for each of them.
     pub fn rollout_report(&self, rule: &str, max_keys: usize, now: Timestamp) -> RolloutReport {
-        let report = |lists: &TopListsOfRule| {
+        let report = |lists: &RuleTopLists| {
             let rollout = lists.rollout.lock();
             rollout.as_ref().map(|rollout| rollout.report(lists, max_keys, now))
         };
@@ -172,9 +172,9 @@ mod tests {
         assert_eq!(report(1).unwrap().max_unlisted, 1);
         let keys = |policy: &Policy| top_keys.observed_key_counts(policy).pop().map(|it| it.keys);
         assert_eq!((keys(&observing), keys(&policy("enforce"))), (Some(1_000), None));
-        top_keys.end_rollouts(&policy("{ enforce: 5% }"));
+        top_keys.end_finished_rollouts(&policy("{ enforce: 5% }"));
         assert!(report(1).is_some());
-        top_keys.end_rollouts(&policy("enforce"));
+        top_keys.end_finished_rollouts(&policy("enforce"));
         assert!(report(1).is_none());
         assert_eq!(keys(&observing), Some(0));
     }

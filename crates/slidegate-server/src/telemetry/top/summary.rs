@@ -5,10 +5,10 @@
 //! a summary holds `k` keys. A key that is not held replaces the key with the smallest count and continues from that
 //! count, which is recorded as the *maximum overcount* of the new key.
 //!
-//! Homem and Carvalho, "Finding top-k elements in data streams", Information Sciences 2010: keys that are not held share
-//! counters, each of which is an upper bound of the true count of all its keys. A key replaces the key with the smallest
-//! count only when its counter has reached that count, and continues from its counter. Rare keys then replace each other
-//! seldom, which is faster, and the counts are closer to the truth.
+//! Homem and Carvalho, "Finding top-k elements in data streams", Information Sciences 2010: keys that are not held
+//! share counters, each of which is an upper bound of the true count of all its keys. A key replaces the key with the
+//! smallest count only when its counter has reached that count, and continues from its counter. Rare keys then replace
+//! each other seldom, which is faster, and the counts are closer to the truth.
 //!
 //! Merging follows Agarwal, Cormode, Huang, Phillips, Wei and Yi, "Mergeable summaries", PODS 2012.
 //!
@@ -47,7 +47,7 @@ pub struct Summary<L> {
     filter: Box<[u64]>,
     /// The largest counter of the filter, which is an upper bound of the true count of every key that the summary does
     /// not hold.
-    untracked_max: u64,
+    max_untracked_count: u64,
     total: u64,
 }
 
@@ -77,7 +77,7 @@ impl<L> Default for Summary<L> {
             indices: MapByKeyHash::default(),
             heap: BinaryHeap::new(),
             filter: Box::default(),
-            untracked_max: 0,
+            max_untracked_count: 0,
             total: 0,
         }
     }
@@ -85,8 +85,8 @@ impl<L> Default for Summary<L> {
 
 impl<L: Default> Summary<L> {
     /// Adds `amount` to the count of a key. If the key is new, calls `can_grow` with the number of held keys. If
-    /// `can_grow` returns `true`, the new key is added. Otherwise the new key is counted in the filter, and replaces the
-    /// key with the smallest count once it may be as frequent. From then on, `can_grow` is not called any more.
+    /// `can_grow` returns `true`, the new key is added. Otherwise the new key is counted in the filter, and replaces
+    /// the key with the smallest count once it may be as frequent. From then on, `can_grow` is not called any more.
     /// `write_label` is called only for a key that is added, and overwrites the label of a replaced key.
     pub fn add(
         &mut self,
@@ -98,10 +98,10 @@ impl<L: Default> Summary<L> {
         self.total = self.total.saturating_add(amount);
         if let Some(&index) = self.indices.get(&key) {
             self.entries[index as usize].increase_count(amount);
-        } else if self.untracked_max == 0 && can_grow(self.entries.len()) {
+        } else if self.max_untracked_count == 0 && can_grow(self.entries.len()) {
             self.push_new_key(key, amount, write_label);
         } else {
-            self.filter_key(key, amount, write_label);
+            self.count_untracked_key(key, amount, write_label);
         }
     }
 
@@ -116,19 +116,19 @@ impl<L: Default> Summary<L> {
 
     /// Counts a key that the summary does not hold. Replaces the key with the smallest count if the new key may be as
     /// frequent.
-    fn filter_key(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
+    fn count_untracked_key(&mut self, key: u64, amount: u64, write_label: impl FnOnce(&mut L)) {
         if self.filter.is_empty() {
             let counters = self.entries.len().next_power_of_two() * SHARED_COUNTERS_PER_KEY;
             self.filter = vec![0; counters].into();
         }
         let Some(smallest) = self.find_smallest_count() else { return };
-        let counter = self.filter_index(key);
+        let counter = self.shared_counter_index(key);
         let (overcount, count) =
             (self.filter[counter], self.filter[counter].saturating_add(amount));
         let replaced_count = self.entries[smallest].count;
         if count < replaced_count {
             self.filter[counter] = count;
-            self.untracked_max = self.untracked_max.max(count);
+            self.max_untracked_count = self.max_untracked_count.max(count);
             return;
         }
         let entry = &mut self.entries[smallest];
@@ -137,12 +137,12 @@ impl<L: Default> Summary<L> {
         write_label(&mut entry.label);
         self.indices.remove(&replaced);
         self.indices.insert(key, smallest as u32);
-        let counter = self.filter_index(replaced);
+        let counter = self.shared_counter_index(replaced);
         self.filter[counter] = replaced_count;
-        self.untracked_max = self.untracked_max.max(replaced_count);
+        self.max_untracked_count = self.max_untracked_count.max(replaced_count);
     }
 
-    fn filter_index(&self, key: u64) -> usize {
+    fn shared_counter_index(&self, key: u64) -> usize {
         // The length is a power of two, so the mask selects a valid index.
         key as usize & (self.filter.len() - 1)
     }
@@ -181,7 +181,7 @@ impl<L> SummaryEntry<L> {
 pub struct MergedSummary<L> {
     entries: MapByKeyHash<MergedSummaryEntry<L>>,
     /// Upper bound of the true count of a key that the combination does not hold.
-    untracked_max: u64,
+    max_untracked_count: u64,
     total: u64,
 }
 
@@ -189,8 +189,8 @@ pub struct MergedSummary<L> {
 #[derive(Clone, Copy, Debug)]
 struct MergedSummaryEntry<L> {
     label: L,
-    /// The sum of `count - untracked_max` over the merged summaries. The keys with the largest excess are kept. The
-    /// excess never exceeds the true count, and `excess + untracked_max` is never less than the true count.
+    /// The sum of `count - max_untracked_count` over the merged summaries. The keys with the largest excess are kept.
+    /// The excess never exceeds the true count, and `excess + max_untracked_count` is never less than the true count.
     excess: u64,
     /// Lower bound of the true count of the key.
     min_count: u64,
@@ -200,7 +200,7 @@ struct MergedSummaryEntry<L> {
 
 impl<L> Default for MergedSummary<L> {
     fn default() -> Self {
-        Self { entries: MapByKeyHash::default(), untracked_max: 0, total: 0 }
+        Self { entries: MapByKeyHash::default(), max_untracked_count: 0, total: 0 }
     }
 }
 
@@ -208,7 +208,7 @@ impl<'s, L> From<&'s Summary<L>> for MergedSummary<&'s L> {
     fn from(summary: &'s Summary<L>) -> Self {
         let entries =
             summary.entries.iter().map(|SummaryEntry { key, count, max_overcount, label }| {
-                let excess = count.saturating_sub(summary.untracked_max);
+                let excess = count.saturating_sub(summary.max_untracked_count);
                 (
                     *key,
                     MergedSummaryEntry {
@@ -221,7 +221,7 @@ impl<'s, L> From<&'s Summary<L>> for MergedSummary<&'s L> {
             });
         Self {
             entries: entries.collect(),
-            untracked_max: summary.untracked_max,
+            max_untracked_count: summary.max_untracked_count,
             total: summary.total,
         }
     }
@@ -231,7 +231,7 @@ impl<L: Copy> MergedSummary<L> {
     /// Merges two combinations of summaries into one with at most `capacity` keys. The guarantees of this module hold
     /// for every order of merges.
     pub fn merge(mut self, other: Self, capacity: usize) -> Self {
-        let (self_max, other_max) = (self.untracked_max, other.untracked_max);
+        let (self_max, other_max) = (self.max_untracked_count, other.max_untracked_count);
         for (key, entry) in &mut self.entries {
             if !other.entries.contains_key(key) {
                 entry.max_count = entry.max_count.saturating_add(other_max);
@@ -249,15 +249,15 @@ impl<L: Copy> MergedSummary<L> {
             entry.min_count = entry.min_count.saturating_add(other_entry.min_count);
             entry.max_count = entry.max_count.saturating_add(other_entry.max_count);
         }
-        self.untracked_max = self_max.saturating_add(other_max);
+        self.max_untracked_count = self_max.saturating_add(other_max);
         self.total = self.total.saturating_add(other.total);
         self.keep_keys_with_largest_excess(capacity);
         self
     }
 
     /// Keeps the `capacity` keys with the largest excess. The largest excess among the removed keys is subtracted from
-    /// each remaining key and added to `untracked_max`. The same number is subtracted from all keys, so that the error
-    /// stays within the bound after a merge.
+    /// each remaining key and added to `max_untracked_count`. The same number is subtracted from all keys, so that the
+    /// error stays within the bound after a merge.
     fn keep_keys_with_largest_excess(&mut self, capacity: usize) {
         if self.entries.len() <= capacity {
             return;
@@ -267,17 +267,17 @@ impl<L: Copy> MergedSummary<L> {
         let cutoff = entries[capacity].1.excess;
         entries.truncate(capacity);
         entries.iter_mut().for_each(|(_, entry)| entry.excess -= cutoff);
-        self.untracked_max = self.untracked_max.saturating_add(cutoff);
+        self.max_untracked_count = self.max_untracked_count.saturating_add(cutoff);
         self.entries.extend(entries);
     }
 
     /// Returns an upper bound of the true count of each key that the combination does not hold.
-    pub fn untracked_max(&self) -> u64 {
-        self.untracked_max
+    pub fn max_untracked_count(&self) -> u64 {
+        self.max_untracked_count
     }
 
-    /// Returns the sum of the counts of all keys, also of keys that are no longer tracked. It is exact, although the count of a
-    /// single key may be an estimate.
+    /// Returns the sum of the counts of all keys, also of keys that are no longer tracked. It is exact, although the
+    /// count of a single key may be an estimate.
     pub fn total(&self) -> u64 {
         self.total
     }

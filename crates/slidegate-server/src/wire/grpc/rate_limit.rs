@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use tonic::{Code, Request, Response, Status};
 
 use crate::bounds::MAX_DESCRIPTORS_OF_SMALL_REQUEST;
-use crate::connections::LargeCalls;
+use crate::connections::LargeCallThread;
 use crate::decide::Service;
 use crate::decide::error::CallError;
 use crate::render::{ResponseRenderer, with_request_result};
@@ -19,7 +19,8 @@ use crate::wire::rls::{
 };
 
 /// The HTTP/2 path of `ShouldRateLimit` calls.
-pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const SHOULD_RATE_LIMIT_PATH: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// The name of the trace spans of `ShouldRateLimit` calls.
 const SPAN_NAME: &str = "slidegate.should_rate_limit";
@@ -31,7 +32,7 @@ pub struct LargeCallThreadMarker;
 /// The rate limit service.
 pub struct RateLimitGrpcService {
     caller: CallHandler,
-    large_calls: LargeCalls,
+    large_calls: LargeCallThread,
 }
 
 /// The service, renderer and recorder of all calls. Clones share them.
@@ -48,7 +49,7 @@ impl RateLimitGrpcService {
         service: Arc<Service>,
         renderer: ResponseRenderer,
         recorder: Arc<RequestRecorder>,
-        large_calls: LargeCalls,
+        large_calls: LargeCallThread,
     ) -> Self {
         Self { caller: CallHandler { service, renderer, recorder }, large_calls }
     }
@@ -109,12 +110,12 @@ impl ClassifyResponse for Result<ResponseWithResult<RateLimitResponse>, CallErro
         self.as_ref().map_or(RequestResult::Invalid, |counted| counted.result)
     }
 
-    fn protocol_status(&self) -> (&'static str, i64) {
+    fn span_status_attribute(&self) -> (&'static str, i64) {
         let code = if self.is_ok() { Code::Ok } else { Code::InvalidArgument };
         ("rpc.grpc.status_code", code as i64)
     }
 
-    fn waited(&self) -> Duration {
+    fn wait_time(&self) -> Duration {
         self.as_ref().map_or(Duration::ZERO, |counted| counted.waited)
     }
 }

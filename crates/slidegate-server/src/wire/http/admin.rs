@@ -15,7 +15,7 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
-use self::origin::{AdminHosts, reject_web_pages};
+use self::origin::{AdminHosts, reject_cross_site_requests};
 use super::{AVAILABLE_PATHS_TEXT, healthcheck, healthz, readyz};
 use crate::decide::Service;
 use crate::render::problem::{method_not_allowed, path_not_found};
@@ -25,7 +25,7 @@ use crate::render::problem::{method_not_allowed, path_not_found};
 pub fn router(service: Arc<Service>, hosts: &[String]) -> Router {
     // Only `/v1/…` rejects requests that a web page may have sent. Health and metrics contain no keys, and are
     // requested under many host names.
-    let no_web_pages = from_fn_with_state(AdminHosts::new(hosts), reject_web_pages);
+    let no_web_pages = from_fn_with_state(AdminHosts::new(hosts), reject_cross_site_requests);
     Router::new()
         .route("/metrics", get(metrics::metrics))
         .route("/v1/top", get(top::top_keys).route_layer(no_web_pages.clone()))

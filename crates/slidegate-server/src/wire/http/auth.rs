@@ -22,8 +22,8 @@ use tracing::warn;
 pub use self::forwarded::RepeatedHeaders;
 use self::forwarded::{ForwardedRequest, has_ambiguous_path};
 use crate::decide::active_policy::ActivePolicy;
-use crate::decide::{Call, NameSource, Operation};
-use crate::json::{Text, default_domain};
+use crate::decide::{AttributeNameSource, Call, Operation};
+use crate::json::{CowText, default_domain};
 use crate::render::problem::HttpProblem;
 use crate::telemetry::LogThrottle;
 
@@ -34,7 +34,8 @@ pub struct ForwardAuthRequest<'r> {
 }
 
 impl<'r> ForwardAuthRequest<'r> {
-    /// Parses the head of a forward-auth request from `peer`. The policy names the client's headers that are attributes.
+    /// Parses the head of a forward-auth request from `peer`. The policy names the client's headers that are
+    /// attributes.
     pub fn parse(
         head: &'r Parts,
         peer: SocketAddr,
@@ -58,7 +59,10 @@ impl<'r> ForwardAuthRequest<'r> {
     /// Converts this request to a check of one unit.
     pub fn to_call(&self) -> Call<'_> {
         let request = self.forwarded.to_gate_request(&self.query.domain);
-        Call { name_source: NameSource::ForwardAuth, ..Call::new(Operation::Check, request) }
+        Call {
+            name_source: AttributeNameSource::ForwardAuth,
+            ..Call::new(Operation::Check, request)
+        }
     }
 }
 
@@ -122,7 +126,7 @@ impl ProxyTrust {
 pub struct ForwardAuthQuery<'q> {
     /// The domain whose rules apply, by default `default`.
     #[serde(borrow, default = "default_domain")]
-    domain: Text<'q>,
+    domain: CowText<'q>,
     /// The status of a denial. By default 429, or 503 if the request is denied only because the store is unavailable.
     #[serde(default)]
     deny_status: Option<DenyStatus>,

@@ -1,5 +1,6 @@
-//! The bodies of calls: of `/v1/check`, `/v1/peek`, `/v1/report` and `/v1/reserve`, and of `/v1/explain`. Each body lists all
-//! its fields, because serde cannot reject unknown fields of a body that shares fields with others by `flatten`.
+//! The bodies of calls: of `/v1/check`, `/v1/peek`, `/v1/report` and `/v1/reserve`, and of `/v1/explain`. Each body
+//! lists all its fields, because serde cannot reject unknown fields of a body that shares fields with others by
+//! `flatten`.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::Endpoint;
 use crate::bounds::MAX_DESCRIPTORS;
 use crate::decide::{Call, Operation};
 use crate::json::{
-    Attributes, InvalidBody, JsonBody, JsonObject, NamedCosts, Text, default_domain,
+    Attributes, CowText, InvalidBody, JsonBody, JsonObject, NamedCosts, default_domain,
     parse_with_fields, read_cost, read_idempotency_key, read_non_null, read_ttl_ms, read_wait_ms,
 };
 
@@ -21,22 +22,22 @@ use crate::json::{
 pub struct CallBody<'b> {
     /// The domain whose rules apply, by default `default`.
     #[serde(borrow, default = "default_domain")]
-    domain: Text<'b>,
+    domain: CowText<'b>,
     /// The attributes of the request. Integers, written without fraction and exponent, and booleans count as their
     /// text: 42 and "42" are the same value. In a string that is not Unicode, U+FFFD replaces each invalid part.
     attributes: Attributes<'b>,
-    /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit. If this field of a report is
-    /// missing, these rules are skipped.
+    /// Units for rules that state no cost: 1 by default. 0 checks whether one unit would fit. If this field of a report
+    /// is missing, these rules are skipped.
     #[serde(default, deserialize_with = "read_cost")]
     cost: Option<u64>,
     /// Units for rules that charge a named cost, such as {"tokens": 1800}. If the name of a rule's cost is missing
     /// here, the rule is checked, but not charged.
     #[serde(default)]
     costs: NamedCosts<'b>,
-    /// Identifies the call, so that a repetition within 10 minutes returns the same decision and charges nothing. Not for
-    /// `/v1/peek`.
+    /// Identifies the call, so that a repetition within 10 minutes returns the same decision and charges nothing. Not
+    /// for `/v1/peek`.
     #[serde(default, deserialize_with = "read_idempotency_key")]
-    idempotency_key: Option<Text<'b>>,
+    idempotency_key: Option<CowText<'b>>,
     /// Milliseconds for which a check or a reservation may wait until the request fits, in the order of arrival;
     /// bounded by the server.
     #[serde(default, deserialize_with = "read_wait_ms")]
@@ -53,7 +54,7 @@ pub struct CallBody<'b> {
 pub struct ExplainBody<'b> {
     /// The domain whose rules apply, by default `default`.
     #[serde(borrow, default = "default_domain")]
-    domain: Text<'b>,
+    domain: CowText<'b>,
     #[serde(default, deserialize_with = "read_non_null")]
     attributes: Option<Attributes<'b>>,
     #[serde(default, deserialize_with = "read_cost")]

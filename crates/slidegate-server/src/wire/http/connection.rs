@@ -21,7 +21,7 @@ use tower::ServiceExt;
 
 use crate::bounds::{ClientBounds, MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::connections::bodies::{
-    BodyBudget, BodyError, BufferedBody, ConnectionBodyBudget, no_stated_length,
+    BodyBudget, BodyError, BufferedBody, ConnectionBodyBudget, no_length_prefix,
 };
 use crate::connections::{ClientStream, ConnectionError, Protocol};
 use crate::render::problem::HttpProblem;
@@ -171,7 +171,7 @@ async fn read_body(
     if expects_100_continue(headers) && body.size_hint().lower() > MAX_BODY_BYTES as u64 {
         return Err(BodyError::TooLarge { is_read: false }.into());
     }
-    let body = timeout(client_timeout, bodies.read(body, no_stated_length)).await;
+    let body = timeout(client_timeout, bodies.read(body, no_length_prefix)).await;
     body.unwrap_or(Err(BodyError::Slow { max_wait: client_timeout })).map_err(HttpProblem::from)
 }
 

@@ -34,21 +34,21 @@ pub fn parse(text: &str) -> Result<RateLimitRequest, JsonError> {
     let message = DynamicMessage::deserialize(descriptor, &mut deserializer)
         .map_err(to_invalid_json_error)?;
     deserializer.end().map_err(to_invalid_json_error)?;
-    serde_json::from_str::<WithoutDuplicateFields>(text).map_err(to_invalid_json_error)?;
+    serde_json::from_str::<JsonWithoutDuplicateFields>(text).map_err(to_invalid_json_error)?;
     message.transcode_to().map_err(to_internal_json_error)
 }
 
 /// A JSON value whose objects contain each field once. prost-reflect uses the last of several fields with the same
 /// name, but JSON parsers disagree on which of them counts.
-struct WithoutDuplicateFields;
+struct JsonWithoutDuplicateFields;
 
-impl<'de> Deserialize<'de> for WithoutDuplicateFields {
+impl<'de> Deserialize<'de> for JsonWithoutDuplicateFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WithoutDuplicateFields)
+        deserializer.deserialize_any(JsonWithoutDuplicateFields)
     }
 }
 
-impl<'de> Visitor<'de> for WithoutDuplicateFields {
+impl<'de> Visitor<'de> for JsonWithoutDuplicateFields {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

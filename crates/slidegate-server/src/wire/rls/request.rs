@@ -18,7 +18,7 @@ use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descri
     Entry, RateLimitOverride,
 };
 use super::unit;
-use crate::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
+use crate::bounds::{MAX_DESCRIPTOR_ENTRIES, MAX_DESCRIPTORS};
 use crate::decide::error::{CallError, CallErrorKind};
 use crate::decide::{Call, Operation};
 
@@ -35,11 +35,11 @@ pub struct ParsedMessage {
     /// The descriptors that the gate evaluates.
     descriptors: Vec<ParsedDescriptor>,
     /// The descriptors that release a permit, sorted by their index in the message.
-    releases: Vec<Release>,
+    permit_releases: Vec<PermitRelease>,
 }
 
 /// A descriptor that releases a permit.
-pub(super) struct Release {
+pub(super) struct PermitRelease {
     /// The index of the descriptor in the message.
     pub(super) index: usize,
     token: String,
@@ -81,9 +81,9 @@ impl ParsedMessage {
             return Err(invalid(&error));
         }
         let entries: usize = message.descriptors.iter().map(|one| one.entries.len()).sum();
-        if entries > MAX_ENTRIES {
+        if entries > MAX_DESCRIPTOR_ENTRIES {
             let error = format!(
-                "the descriptors have {entries} entries together; send at most {MAX_ENTRIES}"
+                "the descriptors have {entries} entries together; send at most {MAX_DESCRIPTOR_ENTRIES}"
             );
             return Err(invalid(&error));
         }
@@ -93,10 +93,10 @@ impl ParsedMessage {
         };
         let domain = decode_attribute_name(message.domain);
         let mut parsed =
-            Self { domain, descriptors: Vec::with_capacity(count), releases: Vec::new() };
+            Self { domain, descriptors: Vec::with_capacity(count), permit_releases: Vec::new() };
         for (index, descriptor) in message.descriptors.into_iter().enumerate() {
             match permit_to_release(&descriptor) {
-                Some(token) => parsed.releases.push(Release { index, token }),
+                Some(token) => parsed.permit_releases.push(PermitRelease { index, token }),
                 None => {
                     parsed.descriptors.push(ParsedDescriptor::parse(index, descriptor, cost)?);
                 }
@@ -105,15 +105,15 @@ impl ParsedMessage {
         Ok(parsed)
     }
 
-    /// Converts this message to a call. A call that only releases permits charges nothing, and is not a request without a
-    /// rule for metrics.
+    /// Converts this message to a call. A call that only releases permits charges nothing, and is not a request without
+    /// a rule for metrics.
     pub fn to_call(&self) -> Call<'_> {
         let descriptors = self.descriptors.iter().map(ParsedDescriptor::to_descriptor);
         let request = Request::with_descriptors(&self.domain, descriptors);
         let only_releases = self.descriptors.is_empty();
         let operation = if only_releases { Operation::Peek } else { Operation::Check };
         Call {
-            released_permits: self.releases.iter().map(|release| &*release.token).collect(),
+            released_permits: self.permit_releases.iter().map(|release| &*release.token).collect(),
             returns_permit: true,
             ..Call::new(operation, request)
         }
@@ -125,8 +125,8 @@ impl ParsedMessage {
     }
 
     /// Returns the descriptors that release a permit, sorted by their index in the message.
-    pub(super) fn releases(&self) -> &[Release] {
-        &self.releases
+    pub(super) fn permit_releases(&self) -> &[PermitRelease] {
+        &self.permit_releases
     }
 }
 
@@ -242,7 +242,7 @@ fn append_numbers_to_repeated_names(entries: &mut [(ByteString, ByteString)]) {
 fn parse_quota(index: usize, limit: RateLimitOverride) -> Result<Quota, CallError> {
     let RateLimitOverride { requests_per_unit, unit, unit_multiplier } = limit;
     let invalid = |problem: &str| invalid(&format!("descriptors[{index}].limit: {problem}"));
-    let Some(window) = unit::unit_length(unit) else {
+    let Some(window) = unit::time_unit_length(unit) else {
         return Err(invalid(&format!("unknown unit {unit}; send 1 (SECOND) to 7 (WEEK)")));
     };
     let units = unit_multiplier.unwrap_or(1);

@@ -50,8 +50,8 @@ pub fn build_response(
     let body = problem.and_then(|problem| serde_json::to_vec(&problem).ok());
     let mut statuses =
         build_descriptor_statuses(request.evaluated_descriptor_count(), decision, jitter);
-    for release in request.releases() {
-        statuses.insert(release.index, ok_status());
+    for release in request.permit_releases() {
+        statuses.insert(release.index, ok_descriptor_status());
     }
     RateLimitResponse {
         overall_code: to_rls_response_code(!decision.is_allowed()),
@@ -74,7 +74,7 @@ fn build_dynamic_metadata(permit: &PermitToken) -> Struct {
 }
 
 /// Returns the status of a descriptor that no limit denies.
-fn ok_status() -> DescriptorStatus {
+fn ok_descriptor_status() -> DescriptorStatus {
     DescriptorStatus { code: to_rls_response_code(false), ..DescriptorStatus::default() }
 }
 
@@ -112,7 +112,7 @@ fn build_descriptor_statuses(
         Some(limit_status) => build_descriptor_status(limit_status, jitter),
         None => DescriptorStatus {
             limit_remaining: if decision.is_unlimited(index) { u32::MAX } else { 0 },
-            ..ok_status()
+            ..ok_descriptor_status()
         },
     };
     binding.iter().enumerate().map(descriptor_status).collect()
@@ -149,14 +149,14 @@ fn build_descriptor_status(
     let outcome = limit_status.outcome();
     let (limit, quota) = (limit_status.limit(), limit_status.limit().quota());
     let (unit, units) = match limit.calendar_periods() {
-        Some(calendar) => unit::unit_of_period(calendar.period()),
-        None => unit::largest_unit_dividing(quota.window()),
+        Some(calendar) => unit::period_as_time_units(calendar.period()),
+        None => unit::window_as_time_units(quota.window()),
     };
     let (remaining, until_reset) = if outcome.fits() {
         (outcome.remaining(), Some(limit_status.reset_after()))
     } else {
         // The reference server states 0, too: nothing is left for a request that does not fit.
-        (0, duration_of_denial(limit_status, jitter))
+        (0, time_until_request_fits(limit_status, jitter))
     };
     DescriptorStatus {
         code: to_rls_response_code(!outcome.fits()),
@@ -175,7 +175,10 @@ fn build_descriptor_status(
 /// Returns the duration until a request that does not fit now fits the limit. If it never fits, returns the duration
 /// until no unit of the limit is in use, or the window if no unit is in use now. Returns `None` if requests in flight
 /// must end first, because their duration is not known.
-fn duration_of_denial(limit_status: &LimitStatus<'_>, jitter: JitterSample) -> Option<Duration> {
+fn time_until_request_fits(
+    limit_status: &LimitStatus<'_>,
+    jitter: JitterSample,
+) -> Option<Duration> {
     let limit = limit_status.limit();
     match limit_status.retry_after() {
         Some(wait) => Some(jitter.extend(wait)),

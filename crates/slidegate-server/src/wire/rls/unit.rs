@@ -18,7 +18,7 @@ const TIME_UNIT_ENUM_VALUES_AND_SECONDS: [(i32, u64); 7] = [
 ];
 
 /// Returns the length of the time unit with this Protobuf enum value, or `None` if no unit has the value.
-pub fn unit_length(unit: i32) -> Option<Duration> {
+pub fn time_unit_length(unit: i32) -> Option<Duration> {
     let seconds = TIME_UNIT_ENUM_VALUES_AND_SECONDS
         .iter()
         .find(|(number, _)| *number == unit)
@@ -28,7 +28,7 @@ pub fn unit_length(unit: i32) -> Option<Duration> {
 
 /// Returns the largest time unit that divides a window, as its Protobuf enum value, and the count of these units in the
 /// window. Returns unit 0, the unknown unit, and count 1 if no unit divides the window.
-pub fn largest_unit_dividing(window: Duration) -> (i32, u32) {
+pub fn window_as_time_units(window: Duration) -> (i32, u32) {
     let seconds = if window.subsec_nanos() == 0 { window.as_secs() } else { 0 };
     let divides = |unit: &&(i32, u64)| seconds > 0 && seconds.is_multiple_of(unit.1);
     let largest = TIME_UNIT_ENUM_VALUES_AND_SECONDS
@@ -41,7 +41,7 @@ pub fn largest_unit_dividing(window: Duration) -> (i32, u32) {
 }
 
 /// Returns the time unit of a calendar period, as its Protobuf enum value, and the count of these units in the period.
-pub fn unit_of_period(period: Period) -> (i32, u32) {
+pub fn period_as_time_units(period: Period) -> (i32, u32) {
     match period {
         Period::Day => (4, 1),
         Period::Week => (7, 1),
@@ -60,16 +60,16 @@ mod tests {
     #[test]
     fn time_unit_enum_value_matches_unit_length() {
         for (number, _) in TIME_UNIT_ENUM_VALUES_AND_SECONDS {
-            assert_eq!(largest_unit_dividing(unit_length(number).unwrap()), (number, 1));
+            assert_eq!(window_as_time_units(time_unit_length(number).unwrap()), (number, 1));
             let (response_unit, request_unit) =
                 (Unit::try_from(number), RateLimitUnit::try_from(number));
             assert_eq!(response_unit.unwrap().as_str_name(), request_unit.unwrap().as_str_name());
         }
-        assert_eq!(unit_length(Unit::Month as i32), Some(Duration::from_secs(2_592_000)));
-        assert_eq!(largest_unit_dividing(Duration::from_secs(30)), (Unit::Second as i32, 30));
-        assert_eq!(largest_unit_dividing(Duration::from_secs(7_200)), (Unit::Hour as i32, 2));
-        assert_eq!(largest_unit_dividing(Duration::from_millis(1_500)), (Unit::Unknown as i32, 1));
-        assert_eq!(unit_length(Unit::Unknown as i32), None);
+        assert_eq!(time_unit_length(Unit::Month as i32), Some(Duration::from_secs(2_592_000)));
+        assert_eq!(window_as_time_units(Duration::from_secs(30)), (Unit::Second as i32, 30));
+        assert_eq!(window_as_time_units(Duration::from_secs(7_200)), (Unit::Hour as i32, 2));
+        assert_eq!(window_as_time_units(Duration::from_millis(1_500)), (Unit::Unknown as i32, 1));
+        assert_eq!(time_unit_length(Unit::Unknown as i32), None);
         for (period, unit, units) in [
             (Period::Day, Unit::Day, 1),
             (Period::Week, Unit::Week, 1),
@@ -77,7 +77,7 @@ mod tests {
             (Period::Quarter, Unit::Month, 3),
             (Period::Year, Unit::Year, 1),
         ] {
-            assert_eq!(unit_of_period(period), (unit as i32, units));
+            assert_eq!(period_as_time_units(period), (unit as i32, units));
         }
     }
 }

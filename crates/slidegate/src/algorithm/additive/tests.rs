@@ -6,7 +6,7 @@ use crate::limit::Limit;
 
 /// Adds two states: in the returned state, each time bucket has the sum of the units that this bucket has in `left`
 /// and in `right`.
-fn sum_states<C: Additive>(counter: C, left: &C::State, right: &C::State) -> C::State {
+fn sum_states<C: AdditiveCounter>(counter: C, left: &C::State, right: &C::State) -> C::State {
     let last = counter.last_charged_at(left).max(counter.last_charged_at(right));
     counter.state_from_buckets(last, |bucket| {
         counter.units(left, bucket) + counter.units(right, bucket)
@@ -16,7 +16,10 @@ fn sum_states<C: Additive>(counter: C, left: &C::State, right: &C::State) -> C::
 /// Checks that the sum of two states equals a single state with the same charges. Every step makes the same charge
 /// in the single state and in one of the two other states. Times never decrease, since a time before the last
 /// charge of a state counts as the time of that charge.
-fn assert_sum_of_two_states_equals_one_state<C: Additive>(counter: C, steps: &[(u64, u64, bool)]) {
+fn assert_sum_of_two_states_equals_one_state<C: AdditiveCounter>(
+    counter: C,
+    steps: &[(u64, u64, bool)],
+) {
     let (mut all, mut parts) = (C::State::default(), [C::State::default(), C::State::default()]);
     let mut now_us = 1_700_000_000_000_000;
     for &(elapsed_us, cost, is_second) in steps {

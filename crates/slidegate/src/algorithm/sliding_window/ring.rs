@@ -35,9 +35,9 @@ const TICK_MASK: u64 = (1 << TICK_BITS) - 1;
 #[derive(Clone)]
 pub(super) struct Ring<E> {
     head: RingHead,
-    /// The first slot has the oldest entry if there are several entries. The other slots are a ring of the entries between
-    /// the oldest and the newest one. Nearly every decision reads only the newest and the oldest entry, which are on one
-    /// cache line.
+    /// The first slot has the oldest entry if there are several entries. The other slots are a ring of the entries
+    /// between the oldest and the newest one. Nearly every decision reads only the newest and the oldest entry, which
+    /// are on one cache line.
     slots: E,
 }
 
@@ -49,7 +49,7 @@ struct RingHead {
     newest: [u32; 2],
     newest_units: u32,
     /// The sum of the units of all entries.
-    total: u32,
+    total_units: u32,
     /// See [`NewestEntry::span`].
     span: u32,
     /// The lowest bits of a tick before which the oldest entry has no charges.
@@ -90,9 +90,9 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
             *packed = PackedEntry::new(*entry);
         }
         let head = RingHead {
-            newest: halves(newest.tick),
+            newest: tick_halves(newest.tick),
             newest_units: newest.units as u32,
-            total: log.iter().map(|entry| entry.units as u32).sum(),
+            total_units: log.iter().map(|entry| entry.units as u32).sum(),
             span,
             oldest_entry_start_tick: (oldest_entry_start_tick & TICK_MASK) as u32,
             len: log.len() as u16,
@@ -118,7 +118,7 @@ impl<E: AsRef<[PackedEntry]> + AsMut<[PackedEntry]>> Ring<E> {
 }
 
 /// Returns the lower and the upper half of a tick.
-fn halves(tick: u64) -> [u32; 2] {
+fn tick_halves(tick: u64) -> [u32; 2] {
     [tick as u32, (tick >> 32) as u32]
 }
 
@@ -143,8 +143,8 @@ impl RingRef<'_> {
     }
 
     /// Returns the sum of the units of all entries.
-    pub(super) fn total(self) -> u64 {
-        self.head.total.into()
+    pub(super) fn total_units(self) -> u64 {
+        self.head.total_units.into()
     }
 
     /// Returns the entry at `index`, counted from the oldest one.
@@ -182,7 +182,7 @@ impl RingRef<'_> {
     /// quarters of the slots would stay unused, so that the log moves to a smaller allocation.
     pub(super) fn has_space_for(self, entry: Entry) -> bool {
         let (len, space) = (self.len(), self.slots.len() + ENTRIES_IN_HEAD);
-        len < space && 4 * (len + 1) >= space && self.total() + entry.units <= MAX_RING_UNITS
+        len < space && 4 * (len + 1) >= space && self.total_units() + entry.units <= MAX_RING_UNITS
     }
 }
 
@@ -194,9 +194,9 @@ impl RingMut<'_> {
     /// Adds units to the newest entry, whose last charge is then at `tick`.
     pub(super) fn add_to_newest_entry(&mut self, tick: u64, units: u64) {
         self.head.span += (tick - self.as_ref().newest_tick()) as u32;
-        self.head.newest = halves(tick);
+        self.head.newest = tick_halves(tick);
         self.head.newest_units += units as u32;
-        self.head.total += units as u32;
+        self.head.total_units += units as u32;
     }
 
     /// Appends an entry of a single charge, whose tick must be after the tick of the newest entry. There must be
@@ -209,9 +209,9 @@ impl RingMut<'_> {
         };
         self.slots[slot] = newest;
         self.head.len += 1;
-        self.head.newest = halves(entry.tick);
+        self.head.newest = tick_halves(entry.tick);
         self.head.newest_units = entry.units as u32;
-        self.head.total += entry.units as u32;
+        self.head.total_units += entry.units as u32;
         self.head.span = 0;
     }
 
@@ -225,7 +225,7 @@ impl RingMut<'_> {
         let newest = self.as_ref().newest();
         let oldest_entry_start_tick = match len {
             // The ring stores the first charge of the newest entry. For other entries, the removed entry gives a bound.
-            1 => newest.first(),
+            1 => newest.first_charge_tick(),
             _ => last_removed + 1,
         };
         if len > 1 {
@@ -234,6 +234,6 @@ impl RingMut<'_> {
         }
         self.head.oldest_entry_start_tick = (oldest_entry_start_tick & TICK_MASK) as u32;
         self.head.len = len as u16;
-        self.head.total -= units as u32;
+        self.head.total_units -= units as u32;
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::large_log::LargeLog;
 use super::ring::{MAX_RING_UNITS, PackedEntry, Ring, RingMut, RingRef};
-use crate::heap::{HeapSize, allocated_bytes};
+use crate::heap::{HeapSize, allocator_block_bytes};
 
 /// The largest number of ticks in a window. All entries lie within one window and one tick, so that the lowest 26 bits
 /// of a tick determine the order of the entries.
@@ -38,7 +38,7 @@ impl NewestEntry {
     }
 
     /// Returns a tick before which the entry has no charges.
-    pub(super) fn first(&self) -> u64 {
+    pub(super) fn first_charge_tick(&self) -> u64 {
         self.entry.tick.saturating_sub(self.span.into())
     }
 }
@@ -104,7 +104,7 @@ impl State {
     fn from_entry(entry: Entry, span: u32) -> Self {
         let Entry { tick, units } = entry;
         if units > MAX_RING_UNITS {
-            let oldest_entry_start_tick = NewestEntry { entry, span }.first();
+            let oldest_entry_start_tick = NewestEntry { entry, span }.first_charge_tick();
             return Self(Log::Large(LargeLog::boxed(&[entry], (oldest_entry_start_tick, span))));
         }
         let units = units as u32;
@@ -134,7 +134,7 @@ impl State {
     }
 
     /// Returns the only entry of the log, which has 0 units if the log is empty; `None` if there are several entries.
-    pub(super) fn single(&self) -> Option<NewestEntry> {
+    pub(super) fn single_entry(&self) -> Option<NewestEntry> {
         let Log::One { tick_high, tick_middle, tick_low, units, span } = self.0 else {
             return None;
         };
@@ -142,7 +142,7 @@ impl State {
         Some(NewestEntry { entry: Entry { tick, units: units.into() }, span })
     }
 
-    fn large(&self) -> Option<&LargeLog> {
+    fn large_log(&self) -> Option<&LargeLog> {
         if let Log::Large(log) = &self.0 { Some(log) } else { None }
     }
 
@@ -170,12 +170,12 @@ impl State {
     }
 
     /// Returns the sum of the units of all entries.
-    pub(super) fn total(&self) -> u64 {
+    pub(super) fn total_units(&self) -> u64 {
         match self.ring() {
-            Some(ring) => ring.total(),
-            None => match self.single() {
+            Some(ring) => ring.total_units(),
+            None => match self.single_entry() {
                 Some(one) => one.entry.units,
-                None => self.large().map_or(0, LargeLog::total),
+                None => self.large_log().map_or(0, LargeLog::total_units),
             },
         }
     }
@@ -184,9 +184,9 @@ impl State {
     pub(super) fn newest(&self) -> Option<NewestEntry> {
         match self.ring() {
             Some(ring) => Some(ring.newest()),
-            None => match self.single() {
+            None => match self.single_entry() {
                 Some(one) => (one.entry.units > 0).then_some(one),
-                None => self.large().and_then(LargeLog::newest),
+                None => self.large_log().and_then(LargeLog::newest),
             },
         }
     }
@@ -195,7 +195,7 @@ impl State {
     pub(super) fn len(&self) -> usize {
         match self.ring() {
             Some(ring) => ring.len(),
-            None => match self.large() {
+            None => match self.large_log() {
                 Some(log) => log.len(),
                 None => self.newest().iter().len(),
             },
@@ -206,7 +206,7 @@ impl State {
     pub(super) fn get(&self, index: usize) -> Option<Entry> {
         match self.ring() {
             Some(ring) => (index < ring.len()).then(|| ring.get(index)),
-            None => match self.large() {
+            None => match self.large_log() {
                 Some(log) => log.get(index),
                 None => self.newest().filter(|_| index == 0).map(|one| one.entry),
             },
@@ -270,9 +270,9 @@ impl State {
             Entry { tick, units: newest.entry.units + units },
             newest.ticks_from_first_charge(tick) as u32,
         );
-        if self.single().is_some() {
+        if self.single_entry().is_some() {
             *self = Self::from_entry(joined, span);
-        } else if self.total() + units > MAX_RING_UNITS {
+        } else if self.total_units() + units > MAX_RING_UNITS {
             let older = self.iter().take(self.len() - 1);
             let entries: Vec<Entry> = older.chain([joined]).collect();
             *self = Self::from_entries(&entries, self.oldest_entry_start_tick(), span);
@@ -285,9 +285,9 @@ impl State {
     pub(super) fn oldest_entry_start_tick(&self) -> u64 {
         match self.ring() {
             Some(ring) => ring.oldest_entry_start_tick(),
-            None => match self.single() {
-                Some(one) => one.first(),
-                None => self.large().map_or(0, LargeLog::oldest_entry_start_tick),
+            None => match self.single_entry() {
+                Some(one) => one.first_charge_tick(),
+                None => self.large_log().map_or(0, LargeLog::oldest_entry_start_tick),
             },
         }
     }
@@ -316,13 +316,16 @@ impl State {
         *self = Self::from_entries(&entries, oldest_entry_start_tick, span);
     }
 
-    /// Replaces all entries except the newest one by the entries that `merge` returns, which have the same units and the
-    /// same last tick.
-    pub(super) fn merge(&mut self, merge: impl FnOnce(&[Entry], u64) -> Vec<Entry>) {
+    /// Replaces all entries except the newest one by the entries that `merge_entries` returns, which have the same
+    /// units and the same last tick.
+    pub(super) fn merge_entries(
+        &mut self,
+        merge_entries: impl FnOnce(&[Entry], u64) -> Vec<Entry>,
+    ) {
         let Some(NewestEntry { entry, span }) = self.newest() else { return };
         let (oldest_entry_start_tick, older) = (self.oldest_entry_start_tick(), self.len() - 1);
         let entries: Vec<Entry> = self.iter().take(older).collect();
-        let mut merged = merge(&entries, oldest_entry_start_tick);
+        let mut merged = merge_entries(&entries, oldest_entry_start_tick);
         merged.push(entry);
         *self = Self::from_entries(&merged, oldest_entry_start_tick, span);
     }
@@ -344,9 +347,10 @@ impl HeapSize for State {
             Log::One { .. } => 0,
             Log::Large(log) => log.heap_bytes(),
             Log::Many(ring) => {
-                allocated_bytes(size_of_val(&**ring)) + allocated_bytes(ring.slot_bytes())
+                allocator_block_bytes(size_of_val(&**ring))
+                    + allocator_block_bytes(ring.slot_bytes())
             }
-            log => with_ring!(log, ring => allocated_bytes(size_of_val(&**ring)), 0),
+            log => with_ring!(log, ring => allocator_block_bytes(size_of_val(&**ring)), 0),
         }
     }
 }

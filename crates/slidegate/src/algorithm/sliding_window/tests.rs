@@ -40,7 +40,7 @@ impl Charges {
 }
 
 fn used_units(counter: &SlidingWindow, state: &State, now: Timestamp) -> u64 {
-    state.total() - state.entries_expired_before(counter.window_start_tick(now)).units
+    state.total_units() - state.entries_expired_before(counter.window_start_tick(now)).units
 }
 
 /// The operations so far that weaken the promises.
@@ -149,7 +149,7 @@ fn run_operations(counter: &SlidingWindow, operations: &[(u64, Operation)]) {
         }
         let factor = if exceptions.was_above_max { 6 } else { 4 };
         let resolution = usize::from(counter.resolution);
-        let bound = factor * resolution + 3 + resolution / MERGES_PER_RESOLUTION;
+        let bound = factor * resolution + 3 + resolution / MERGE_ATTEMPTS_PER_RESOLUTION;
         assert!(state.len() <= bound, "{} entries", state.len());
         assert!(state.heap_bytes() <= counter.max_heap_bytes());
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::bounds::MAX_ATTRIBUTES;
+use super::bounds::MAX_DECLARED_ATTRIBUTES;
 use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{AttributesSpec, PolicySpec, RuleSpec, WhenSpec};
@@ -51,15 +51,15 @@ impl Compiler<'_> {
         names: &[Field<String>],
         at: SourceSpan,
     ) -> Box<[Box<str>]> {
-        if names.len() > MAX_ATTRIBUTES {
+        if names.len() > MAX_DECLARED_ATTRIBUTES {
             let message = format_args!(
-                "too many attributes: {}; the maximum is {MAX_ATTRIBUTES}",
+                "too many attributes: {}; the maximum is {MAX_DECLARED_ATTRIBUTES}",
                 names.len()
             );
             self.report(at, message);
         }
         let mut seen = HashSet::new();
-        let names = names.iter().take(MAX_ATTRIBUTES).filter_map(Field::value_and_span);
+        let names = names.iter().take(MAX_DECLARED_ATTRIBUTES).filter_map(Field::value_and_span);
         let names = names.map(|(name, at)| {
             self.report_invalid_attribute_name(name, at);
             if !seen.insert(name) {

@@ -12,10 +12,10 @@ use crate::policy::mode::Mode;
 use crate::quota::Quota;
 
 /// The id of the limit that counts a block: one unit in the time of the block.
-const BLOCK_ID: &str = "block";
+const KEY_BLOCK_LIMIT_ID: &str = "block";
 
 /// The block of a rule: a limit of one unit in the time of the block.
-pub(super) struct RuleBlock {
+pub(super) struct KeyBlockLimit {
     limit: Limit,
     extends: bool,
     at: SourceSpan,
@@ -23,7 +23,7 @@ pub(super) struct RuleBlock {
 
 impl Compiler<'_> {
     /// Compiles the field `block` of a rule.
-    pub(super) fn compile_block(&mut self, spec: &RuleSpec) -> Option<RuleBlock> {
+    pub(super) fn compile_key_block(&mut self, spec: &RuleSpec) -> Option<KeyBlockLimit> {
         let (block, at) = spec.block.value_and_span()?;
         let (time, time_at, extends) = match block {
             BlockSpec::For(time) => (time, at, false),
@@ -51,22 +51,22 @@ impl Compiler<'_> {
         // A block must hold on all instances at once, so the store must know every single charge. `sliding_log` is the
         // only algorithm with the same need, so a store that supports it supports blocks.
         let exact = self.ok_or_report(time_at, Limit::new(quota, Algorithm::SlidingLog))?;
-        if !self.supports(&exact) {
+        if !self.store_supports(&exact) {
             let message = "`block` is not available in a cluster, because the nodes learn of a block too late; use the Redis store, or one node with the memory store";
             self.report(at, message);
         }
-        Some(RuleBlock { limit: Limit::from_quota(quota), extends, at })
+        Some(KeyBlockLimit { limit: Limit::from_quota(quota), extends, at })
     }
 
     /// Appends the limit of a block to the limits of a rule or an override. `mode` is the mode of this rule or
     /// override.
-    pub(super) fn append_block(
+    pub(super) fn append_key_block_limit(
         &mut self,
         limits: &mut Vec<CompiledLimit>,
-        block: Option<&RuleBlock>,
+        block: Option<&KeyBlockLimit>,
         mode: Mode,
     ) {
-        let Some(&RuleBlock { limit, extends, at }) = block else { return };
+        let Some(&KeyBlockLimit { limit, extends, at }) = block else { return };
         // A rule that denies or admits every request has no limit that a key can exceed, so it gets no block.
         if !limits.iter().any(|limit| limit.limit.capacity() > 0) {
             return;
@@ -77,12 +77,12 @@ impl Compiler<'_> {
                 "a rule with `block` denies on its own; remove `block` or `mode: jointly`",
             );
         }
-        if let Some(other) = limits.iter().find(|other| *other.id == *BLOCK_ID) {
+        if let Some(other) = limits.iter().find(|other| *other.id == *KEY_BLOCK_LIMIT_ID) {
             let message =
                 "the name `block` is for the rule's `block`; give this limit another `name`";
             self.report(other.at, message);
         }
         let block = Some(Block { limits: limits.len() as u8, extends });
-        limits.push(CompiledLimit { id: BLOCK_ID.into(), limit, at, block });
+        limits.push(CompiledLimit { id: KEY_BLOCK_LIMIT_ID.into(), limit, at, block });
     }
 }

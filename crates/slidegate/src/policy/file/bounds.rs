@@ -10,10 +10,10 @@ pub const MAX_RULES: usize = 10_000;
 pub const MAX_ROUTES: usize = 10_000;
 
 /// The maximum number of attributes that a policy can declare for a domain.
-pub const MAX_ATTRIBUTES: usize = 1_000;
+pub const MAX_DECLARED_ATTRIBUTES: usize = 1_000;
 
 /// The maximum number of limits that a rule or an override can list.
-pub const MAX_LIMITS: usize = 16;
+pub const MAX_LIMITS_PER_RULE: usize = 16;
 
 /// The maximum number of overrides in a rule.
 pub const MAX_OVERRIDES: usize = 1_000;
@@ -22,7 +22,7 @@ pub const MAX_OVERRIDES: usize = 1_000;
 pub const MAX_PER_ENTRIES: usize = 16;
 
 /// The maximum number of attribute names in the `descriptor` of a rule.
-pub const MAX_DESCRIPTOR_NAMES: usize = 32;
+pub const MAX_DESCRIPTOR_ATTRIBUTES: usize = 32;
 
 /// The maximum number of rules that one rule can list in `replaces`.
 pub const MAX_REPLACED_RULES: usize = 1_000;
@@ -32,7 +32,7 @@ pub const MAX_SPLIT_ATTRIBUTES: usize = 16;
 
 /// The maximum number of combinations of attribute names in the `per` of a rule. A combination takes one name from each
 /// entry: `[a|b, c|d]` has four.
-pub const MAX_NAME_COMBINATIONS: usize = 64;
+pub const MAX_KEY_ATTRIBUTE_COMBINATIONS: usize = 64;
 
 /// The maximum number of key scopes in a policy. Each limit of a rule or override has one scope for each combination of
 /// attribute names in `per`.

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::bounds::{
-    MAX_DOMAIN_LIMITS, MAX_NAME_COMBINATIONS, MAX_PER_ENTRIES, MAX_ROUTES, MAX_RULES,
+    MAX_DOMAIN_LIMITS, MAX_KEY_ATTRIBUTE_COMBINATIONS, MAX_PER_ENTRIES, MAX_ROUTES, MAX_RULES,
 };
 use super::compiler::Compiler;
 use super::descriptor::FieldsWithAttributeNames;
@@ -169,8 +169,8 @@ impl Compiler<'_> {
         let mut limits = self.compile_limits(&spec.limits, default_algorithm);
         self.report_unsupported_limits(&limits, None);
         self.report_limits_smaller_than_charge(&charge, &limits);
-        let block = self.compile_block(spec);
-        self.append_block(&mut limits, block.as_ref(), mode);
+        let block = self.compile_key_block(spec);
+        self.append_key_block_limit(&mut limits, block.as_ref(), mode);
         let settings = RuleSettings { mode, limits: self.add_key_scopes(limits, &context, at) };
         let overrides = self.compile_overrides(
             spec,
@@ -271,9 +271,9 @@ impl Compiler<'_> {
                 ),
             );
             entries.clear();
-        } else if combinations.is_none_or(|all| all > MAX_NAME_COMBINATIONS) {
+        } else if combinations.is_none_or(|all| all > MAX_KEY_ATTRIBUTE_COMBINATIONS) {
             let message = format_args!(
-                "too many combinations of names in `per`; the maximum is {MAX_NAME_COMBINATIONS} (`[a|b, c|d]` has four)"
+                "too many combinations of names in `per`; the maximum is {MAX_KEY_ATTRIBUTE_COMBINATIONS} (`[a|b, c|d]` has four)"
             );
             self.report(spec.per.span(), message);
             entries.clear();

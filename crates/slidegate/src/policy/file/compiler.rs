@@ -77,7 +77,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Returns whether the store supports a limit.
-    pub(super) fn supports(&self, limit: &Limit) -> bool {
+    pub(super) fn store_supports(&self, limit: &Limit) -> bool {
         (self.supports)(limit).is_ok()
     }
 

@@ -3,7 +3,7 @@
 use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{ConditionMap, ConditionSpec, WhenSpec};
-use crate::host::{is_host_attribute, normal_host};
+use crate::host::{is_host_attribute, normalize_host};
 use crate::policy::error::SourceSpan;
 use crate::policy::normalization::normalize;
 use crate::policy::pattern::{Condition, Pattern, PatternError};
@@ -63,7 +63,7 @@ impl Compiler<'_> {
                 let literal = |(text, _): (&String, _)| {
                     let text = normalize(&steps, text);
                     if is_host_attribute(attribute) {
-                        Pattern::Literal(normal_host(&text).into())
+                        Pattern::Literal(normalize_host(&text).into())
                     } else {
                         Pattern::Literal(text.into())
                     }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::bounds::{MAX_DESCRIPTOR_NAMES, MAX_REPLACED_RULES};
+use super::bounds::{MAX_DESCRIPTOR_ATTRIBUTES, MAX_REPLACED_RULES};
 use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{LimitsSpec, PolicySpec, RuleSpec};
@@ -49,11 +49,11 @@ impl Compiler<'_> {
     /// is absent, or after an error.
     pub(super) fn compile_descriptor_names(&mut self, spec: &RuleSpec) -> Option<Box<[Box<str>]>> {
         let (names, at) = spec.descriptor.value_and_span()?;
-        if names.is_empty() || names.len() > MAX_DESCRIPTOR_NAMES {
+        if names.is_empty() || names.len() > MAX_DESCRIPTOR_ATTRIBUTES {
             self.report(
                 at,
                 format_args!(
-                    "`descriptor` lists {} attributes; list 1 to {MAX_DESCRIPTOR_NAMES}",
+                    "`descriptor` lists {} attributes; list 1 to {MAX_DESCRIPTOR_ATTRIBUTES}",
                     names.len()
                 ),
             );

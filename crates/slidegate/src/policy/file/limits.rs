@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::bounds::MAX_LIMITS;
+use super::bounds::MAX_LIMITS_PER_RULE;
 use super::compiler::Compiler;
 use super::deserialize::Field;
 use super::spec::{AlgorithmSpec, AlignSpec, LimitMap, LimitSpec, LimitsSpec};
@@ -57,13 +57,15 @@ impl Compiler<'_> {
                 "the list of limits is empty; add a limit such as 100/min, or write `unlimited`";
             self.report(at, message);
         }
-        if specs.len() > MAX_LIMITS {
-            let message =
-                format_args!("too many limits: {}; the maximum is {MAX_LIMITS}", specs.len());
+        if specs.len() > MAX_LIMITS_PER_RULE {
+            let message = format_args!(
+                "too many limits: {}; the maximum is {MAX_LIMITS_PER_RULE}",
+                specs.len()
+            );
             self.report(at, message);
         }
         let mut named_limits: Vec<CompiledLimit> = Vec::new();
-        for spec in specs.iter().take(MAX_LIMITS) {
+        for spec in specs.iter().take(MAX_LIMITS_PER_RULE) {
             let Some((spec, at)) = spec.value_and_span() else { continue };
             let compiled = match spec {
                 LimitSpec::Text(text) => self.parse_limit_text(at, text, default_algorithm),

@@ -1,6 +1,6 @@
 //! Compiles the field `overrides` of a rule, and reports overrides that never apply.
 
-use super::block::RuleBlock;
+use super::block::KeyBlockLimit;
 use super::bounds::MAX_OVERRIDES;
 use super::compiler::Compiler;
 use super::deserialize::Field;
@@ -22,7 +22,7 @@ impl Compiler<'_> {
             Algorithm,
             Mode,
             &ChargeSettings,
-            Option<&RuleBlock>,
+            Option<&KeyBlockLimit>,
         ),
         rule_when: &When,
         context: &RuleContext<'_>,
@@ -57,7 +57,7 @@ impl Compiler<'_> {
                 self.compile_override_limits(override_spec, at, &spec.limits, default_algorithm);
             self.report_limits_smaller_than_charge(charge, &limits);
             let mode = self.mode_from_field(&override_spec.mode).unwrap_or(mode);
-            self.append_block(&mut limits, block, mode);
+            self.append_key_block_limit(&mut limits, block, mode);
             let settings = RuleSettings { mode, limits: self.add_key_scopes(limits, context, at) };
             let name = override_spec.name.get().map(|name| name.as_str().into());
             overrides.push((Override { name, when, settings }, at));

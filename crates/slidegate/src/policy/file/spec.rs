@@ -32,8 +32,8 @@ pub(super) struct PolicySpec {
     pub(super) version: Field<u64>,
     /// Default settings for rules that do not specify them.
     pub(super) defaults: Field<DefaultsSpec>,
-    /// The names of the attributes that rules may use. Any other name in a rule is an error. A list for all domains, or a
-    /// map with a list for each domain.
+    /// The names of the attributes that rules may use. Any other name in a rule is an error. A list for all domains, or
+    /// a map with a list for each domain.
     pub(super) attributes: Field<AttributesSpec>,
     /// The steps by which the values of attributes are normalized before rules compare and count them.
     pub(super) normalize: Field<NormalizeSpec>,
@@ -109,8 +109,8 @@ pub(super) struct RuleSpec {
     pub(super) required: Field<u64>,
     /// The requests that the rule charges; `if_admitted` if not given.
     pub(super) charge: Field<ChargeSpec>,
-    /// The time for which a key is denied once it has exceeded a limit of the rule; no longer than the limit requires if not
-    /// given.
+    /// The time for which a key is denied once it has exceeded a limit of the rule; no longer than the limit requires
+    /// if not given.
     pub(super) block: Field<BlockSpec>,
     /// Prefix length of IPv6 addresses. Addresses with the same prefix share a counter; 64 if not given, 128 counts
     /// each address separately.
@@ -222,18 +222,20 @@ pub(super) struct LimitMap {
         schemars(regex(pattern = r"^\s*[0-9]*\s*(ms|s|m|min|h|d|w)\s*$"))
     )]
     pub(super) window: Field<String>,
-    /// The period of a time zone in which units are counted, instead of a window. The count begins again with each period.
+    /// The period of a time zone in which units are counted, instead of a window. The count begins again with each
+    /// period.
     pub(super) calendar: Field<PeriodSpec>,
-    /// For `calendar`: the time zone, a name of the IANA time zone database such as `Europe/Berlin`; `UTC` if not given.
+    /// For `calendar`: the time zone, a name of the IANA time zone database such as `Europe/Berlin`; `UTC` if not
+    /// given.
     pub(super) timezone: Field<String>,
     /// For `calendar: week`: the first day of a week; `monday` if not given.
     pub(super) week_starts: Field<WeekdaySpec>,
-    /// For `calendar`: the time of day such as `06:00`, the day of a month such as `15`, or the month and day of a quarter or
-    /// year such as `04-06` at which periods begin; midnight of the first day if not given.
+    /// For `calendar`: the time of day such as `06:00`, the day of a month such as `15`, or the month and day of a
+    /// quarter or year such as `04-06` at which periods begin; midnight of the first day if not given.
     #[cfg_attr(feature = "schema", schemars(extend("type" = ["string", "integer"])))]
     pub(super) starts: Field<String>,
-    /// The maximum number of requests in flight, instead of `max` and a window; 0 denies all requests. Each admitted request
-    /// gets a permit, which counts until it is released or expires.
+    /// The maximum number of requests in flight, instead of `max` and a window; 0 denies all requests. Each admitted
+    /// request gets a permit, which counts until it is released or expires.
     #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
     pub(super) concurrent: Field<u64>,
     /// For `concurrent`: the time after which a permit expires if it is neither released nor renewed, from 1s to 24h.
@@ -243,8 +245,8 @@ pub(super) struct LimitMap {
     )]
     pub(super) permit_ttl: Field<String>,
     pub(super) algorithm: Field<AlgorithmSpec>,
-    /// For `sliding_window`: the number of parts into which max and the window are divided; 32 if not given. If `max` is
-    /// at most the resolution, the count is exact.
+    /// For `sliding_window`: the number of parts into which max and the window are divided; 32 if not given. If `max`
+    /// is at most the resolution, the count is exact.
     #[cfg_attr(feature = "schema", schemars(range(min = 8, max = 1024)))]
     pub(super) resolution: Field<u64>,
     /// For `sliding_buckets`: the length of a bucket, which must divide the window; a tenth of the window if not given.
@@ -400,18 +402,18 @@ pub(super) struct EnforceMap {
 }
 
 /// The entries of a map whose keys are names, in the order of the file.
-type Entries<V> = Vec<(Field<String>, Field<V>)>;
+type MapEntries<V> = Vec<(Field<String>, Field<V>)>;
 
 /// The field `attributes`: the names of the attributes that rules may use.
 pub(super) enum AttributesSpec {
     /// The names that the rules of all domains may use.
     All(Vec<Field<String>>),
     /// The names that the rules of each listed domain may use. Rules of other domains may use any names.
-    ByDomain(Entries<Vec<Field<String>>>),
+    ByDomain(MapEntries<Vec<Field<String>>>),
 }
 
 /// The field `when`: attribute names with their conditions, in the order of the file.
-pub(super) struct WhenSpec(pub(super) Entries<ConditionSpec>);
+pub(super) struct WhenSpec(pub(super) MapEntries<ConditionSpec>);
 
 /// A condition that is written as a value, a list of values, or a map with `not` or `literal`.
 pub(super) enum ConditionSpec {

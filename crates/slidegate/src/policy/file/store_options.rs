@@ -46,23 +46,23 @@ impl Compiler<'_> {
         }
         // The limits of the rule are not known yet. A limit that denies everything accepts any split and sample.
         let mut options = RedisOptions::new(&Limit::deny_all());
-        if let Some((into, at)) = self.sub_key_count_of_split(&spec.split) {
+        if let Some((into, at)) = self.compile_split_into(&spec.split) {
             options = self.ok_or_report(at, options.clone().with_split(into)).unwrap_or(options);
         }
         if let Some((ratio, at)) = self.sampling_ratio_from_field(&spec.sample) {
             options = self.ok_or_report(at, options.clone().with_sample(ratio)).unwrap_or(options);
         }
-        if let Some((indexes, at)) = self.slot_by_indexes(&spec.slot_by, rule, per) {
+        if let Some((indexes, at)) = self.compile_slot_by(&spec.slot_by, rule, per) {
             options =
                 self.ok_or_report(at, options.clone().with_slot_by(&indexes)).unwrap_or(options);
         }
-        let split_by = spec.split.get().map(|split| self.attribute_names_of_split(split, per));
+        let split_by = spec.split.get().map(|split| self.compile_split_by(split, per));
         Some(RuleRedisOptions { options, split_by: split_by.unwrap_or_default() })
     }
 
     /// Returns the entries that `slot_by` lists, as indexes into `per`, and the source position of `slot_by`. Returns
     /// `None` if `slot_by` is absent, or if one of its entries is invalid.
-    fn slot_by_indexes(
+    fn compile_slot_by(
         &mut self,
         slot_by: &Field<Vec<Field<String>>>,
         rule: &RuleSpec,
@@ -102,7 +102,7 @@ impl Compiler<'_> {
     }
 
     /// Returns the number of sub-keys in the field `split.into`, with its source position. Reports absent fields.
-    fn sub_key_count_of_split(&mut self, split: &Field<SplitSpec>) -> Option<(u32, SourceSpan)> {
+    fn compile_split_into(&mut self, split: &Field<SplitSpec>) -> Option<(u32, SourceSpan)> {
         let (spec, at) = split.value_and_span()?;
         for (is_absent, field) in
             [(spec.by.is_absent(), "by: [route]"), (spec.into.is_absent(), "into: 8")]
@@ -116,7 +116,7 @@ impl Compiler<'_> {
     }
 
     /// Returns the attribute names in the field `split.by`. Reports invalid names.
-    fn attribute_names_of_split(&mut self, split: &SplitSpec, per: &Per) -> Box<[Box<str>]> {
+    fn compile_split_by(&mut self, split: &SplitSpec, per: &Per) -> Box<[Box<str>]> {
         let Some((names, at)) = split.by.value_and_span() else { return Box::default() };
         if names.is_empty() || names.len() > MAX_SPLIT_ATTRIBUTES {
             let message = format_args!(
@@ -147,10 +147,10 @@ impl Compiler<'_> {
     fn sampling_ratio_from_field(&mut self, sample: &Field<String>) -> Option<(u32, SourceSpan)> {
         let (text, at) = sample.value_and_span()?;
         let percentage: Percentage = self.ok_or_report(at, text.parse())?;
-        let ratio = percentage.to_one_in_n(RedisOptions::MAX_SAMPLE).map_err(|(nearest, ratio)| {
+        let ratio = percentage.to_one_in_n(RedisOptions::MAX_SAMPLING_INTERVAL).map_err(|(nearest, ratio)| {
             format!(
                 "{percentage} is not one in n requests, with n from 2 to {}; the nearest percentage is {nearest}, one in {ratio}",
-                RedisOptions::MAX_SAMPLE
+                RedisOptions::MAX_SAMPLING_INTERVAL
             )
         });
         Some((self.ok_or_report(at, ratio)?, at))

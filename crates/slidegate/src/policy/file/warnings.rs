@@ -78,7 +78,7 @@ pub(super) fn find_warnings(
     for source in sources {
         collector.warn_about_route_without_routes(&source);
         collector.warn_about_unlimited_rule_that_denies_without_store(&source);
-        collector.warn_about_chosen_limits(&source);
+        collector.warn_about_client_chosen_limits(&source);
         collector.add_warnings_about_single_rule(&source);
         domains.entry(source.rule.domain()).or_default().push(source);
     }

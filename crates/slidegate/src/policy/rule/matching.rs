@@ -82,7 +82,7 @@ impl Rule {
                 let limit = self.new_requested_limit(quota, &settings.limits, &names);
                 rule_match.set_requested_limit(limit);
             }
-            (None, Some(redis)) => identity.part = redis.sub_key_index(attributes),
+            (None, Some(redis)) => identity.part = redis.sub_key_index_for_request(attributes),
             (None, None) => {}
         }
         rule_match.limits = &settings.limits;
@@ -228,7 +228,7 @@ impl Rule {
         &'r self,
         attributes: &DescriptorAttributes<'_, '_>,
     ) -> Vec<(usize, &'r str, Option<String>)> {
-        let unmet = |other: &'r Override| other.when.unmet_attribute(attributes);
+        let unmet = |other: &'r Override| other.when.find_unmet_condition(attributes);
         let unused = self.overrides.iter().map_while(unmet).enumerate();
         unused.map(|(index, (name, value))| (index, name, value.map(str::to_owned))).collect()
     }

@@ -42,9 +42,9 @@ fn any_call() -> impl Strategy<Value = ReservedCall> {
         "[a-cä:{}]{0,12}".prop_map(|text| CounterId::Text(text.into())),
     ];
     let cost = prop_oneof![
-        Just(ReservedCost::Constant),
-        Just(ReservedCost::Request),
-        ".{0,9}".prop_map(|name| ReservedCost::Named(name.into())),
+        Just(ReservedCostKind::Constant),
+        Just(ReservedCostKind::Request),
+        ".{0,9}".prop_map(|name| ReservedCostKind::Named(name.into())),
     ];
     let charge = (counter, any_limit(), any::<[u64; 4]>(), cost).prop_map(
         |(counter, limit, [phase_us, charged_at, hit_cost, units], cost)| ReservedCharge {

@@ -55,11 +55,11 @@ fn settlement(number: u8, value_digest: u64, ttl_s: u64) -> CallSettlement {
 
 #[test]
 fn record_expires_in_time_after_clock_step_back() {
-    let mut records = CallRecords::new(10, MANY_BYTES);
+    let mut records = CallRecordShard::new(10, MANY_BYTES);
     let (call, hour) = (identity(1, 7, 600), 3_600);
     records.insert(&call, &[], Some(&admitted()), at(hour));
     let repeated = |age| {
-        Some(OnceResult::Repeated { result: Some(admitted()), age: Duration::from_secs(age) })
+        Some(ChargeOnceResult::Repeated { result: Some(admitted()), age: Duration::from_secs(age) })
     };
     assert_eq!(records.find(&call, &[], at(hour - 1)), repeated(0));
     assert_eq!(records.find(&call, &[], at(0)), repeated(0));
@@ -74,12 +74,12 @@ fn record_expires_in_time_after_clock_step_back() {
 
 #[test]
 fn admitted_call_is_remembered_until_ttl() {
-    let mut records = CallRecords::new(10, MANY_BYTES);
+    let mut records = CallRecordShard::new(10, MANY_BYTES);
     let call = identity(1, 7, 600);
     assert_eq!(records.find(&call, &[], at(0)), None);
     records.insert(&call, &[], Some(&admitted()), at(0));
     let repeated = |age| {
-        Some(OnceResult::Repeated { result: Some(admitted()), age: Duration::from_secs(age) })
+        Some(ChargeOnceResult::Repeated { result: Some(admitted()), age: Duration::from_secs(age) })
     };
     assert_eq!(records.find(&call, &[], at(0)), repeated(0));
     assert_eq!(records.find(&call, &[], at(599)), repeated(599));
@@ -89,25 +89,25 @@ fn admitted_call_is_remembered_until_ttl() {
 
 #[test]
 fn other_request_with_same_id_is_recognized() {
-    let mut records = CallRecords::new(10, MANY_BYTES);
+    let mut records = CallRecordShard::new(10, MANY_BYTES);
     records.insert(&identity(1, 7, 600), &[], Some(&admitted()), at(0));
     let other = records.find(&identity(1, 8, 600), &[], at(1));
-    assert_eq!(other, Some(OnceResult::OtherRequest));
+    assert_eq!(other, Some(ChargeOnceResult::OtherRequest));
 }
 
 #[test]
 fn call_in_progress_is_recognized() {
     let table = CallRecordTable::new(10, MANY_BYTES);
     let call = identity(1, 7, 600);
-    assert_eq!(table.begin(&call, &[], at(0)), None);
-    assert_eq!(table.begin(&call, &[], at(0)), Some(OnceResult::InProgress));
-    table.finish(&call, &[], None, at(0));
-    assert_eq!(table.begin(&call, &[], at(0)), None, "a failed call is decided again");
+    assert_eq!(table.begin_call(&call, &[], at(0)), None);
+    assert_eq!(table.begin_call(&call, &[], at(0)), Some(ChargeOnceResult::InProgress));
+    table.finish_call(&call, &[], None, at(0));
+    assert_eq!(table.begin_call(&call, &[], at(0)), None, "a failed call is decided again");
     let denied = ChargeResult { allowed: false, ..admitted() };
-    table.finish(&call, &[], Some(&denied), at(0));
-    assert_eq!(table.begin(&call, &[], at(0)), None, "a denied call is decided again");
-    table.finish(&call, &[], Some(&admitted()), at(0));
-    assert!(matches!(table.begin(&call, &[], at(0)), Some(OnceResult::Repeated { .. })));
+    table.finish_call(&call, &[], Some(&denied), at(0));
+    assert_eq!(table.begin_call(&call, &[], at(0)), None, "a denied call is decided again");
+    table.finish_call(&call, &[], Some(&admitted()), at(0));
+    assert!(matches!(table.begin_call(&call, &[], at(0)), Some(ChargeOnceResult::Repeated { .. })));
     assert_eq!((table.records(), table.evicted_records()), (1, 0));
 }
 
@@ -125,22 +125,22 @@ fn settlement_is_applied_once() {
 
 #[test]
 fn settled_call_is_still_repeated() {
-    let mut records = CallRecords::new(10, MANY_BYTES);
+    let mut records = CallRecordShard::new(10, MANY_BYTES);
     let call = identity(1, 7, 600);
     records.insert(&call, &[], Some(&admitted()), at(0));
     assert_eq!(records.settle(&settlement(1, 5, 600), at(1)), SettleResult::Settled);
-    assert!(matches!(records.find(&call, &[], at(2)), Some(OnceResult::Repeated { .. })));
+    assert!(matches!(records.find(&call, &[], at(2)), Some(ChargeOnceResult::Repeated { .. })));
     assert_eq!(records.settle(&settlement(1, 5, 600), at(3)), SettleResult::Repeated);
 }
 
 #[test]
 fn oldest_record_is_evicted_first() {
-    let mut records = CallRecords::new(2, MANY_BYTES);
+    let mut records = CallRecordShard::new(2, MANY_BYTES);
     for number in 1..=3 {
         records.insert(&identity(number, 7, 600), &[], Some(&admitted()), at(u64::from(number)));
     }
     assert_eq!(records.evicted, 1);
-    let is_known = |records: &mut CallRecords, number| {
+    let is_known = |records: &mut CallRecordShard, number| {
         records.find(&identity(number, 7, 600), &[], at(4)).is_some()
     };
     assert!(!is_known(&mut records, 1));
@@ -163,7 +163,7 @@ fn records_of_all_shards_stay_within_max() {
 
 #[test]
 fn large_record_evicts_no_other() {
-    let mut records = CallRecords::new(10, 4_000);
+    let mut records = CallRecordShard::new(10, 4_000);
     let (small, large) = (identity(1, 7, 600), identity(2, 7, 900));
     records.insert(&small, &[], Some(&admitted_hits(4)), at(0));
     records.insert(&large, &[], Some(&admitted_hits(1_000)), at(0));
@@ -173,7 +173,7 @@ fn large_record_evicts_no_other() {
 
 #[test]
 fn eviction_of_unsettled_call_allows_settlement() {
-    let mut records = CallRecords::new(1, MANY_BYTES);
+    let mut records = CallRecordShard::new(1, MANY_BYTES);
     records.insert(&identity(1, 7, 600), &[], Some(&admitted()), at(0));
     records.insert(&identity(2, 7, 900), &[], Some(&admitted()), at(0));
     assert_eq!(records.evicted, 1);
@@ -211,7 +211,7 @@ proptest! {
         max_records in 1..8_usize,
         max_bytes in 0..20_000_usize,
     ) {
-        let mut records = CallRecords::new(max_records, max_bytes);
+        let mut records = CallRecordShard::new(max_records, max_bytes);
         let expiry_s = |call: u8| 200 + 31 * u64::from(call % 7);
         let (mut now_s, mut settled) = (0, [0; 20]);
         for step in steps {
@@ -243,8 +243,8 @@ proptest! {
             match step {
                 Step::Charge { call, ttl_s, hits } => {
                     let call = identity(100 + call, 7, ttl_s);
-                    if table.begin(&call, &[], at(now_s)).is_none() {
-                        table.finish(&call, &[], Some(&admitted_hits(hits)), at(now_s));
+                    if table.begin_call(&call, &[], at(now_s)).is_none() {
+                        table.finish_call(&call, &[], Some(&admitted_hits(hits)), at(now_s));
                     }
                 }
                 Step::Settle { call, value } => {
@@ -252,7 +252,7 @@ proptest! {
                 }
                 Step::Wait { seconds } => now_s += seconds,
             }
-            let recount = |shard: &Mutex<CallRecords>| -> usize {
+            let recount = |shard: &Mutex<CallRecordShard>| -> usize {
                 shard.lock().records.values().map(|record| record.bytes()).sum()
             };
             let recounted = table.shards.iter().map(recount).sum::<usize>();

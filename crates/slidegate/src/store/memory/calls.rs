@@ -8,7 +8,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::hit::Hit;
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, CallSettlement, Charge, ChargeResult, CounterId, Edit, OnceResult, Outcomes,
+    Adjustment, CallSettlement, Charge, ChargeOnceResult, ChargeResult, CounterId, Edit, Outcomes,
     PermitChange, Receipt, SettleResult, SyncStore, change_permit,
 };
 
@@ -31,13 +31,13 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
     fn charge_many(&self, calls: &[&[Hit<'_>]]) -> Vec<ChargeResult> {
         let mut results = Vec::with_capacity(calls.len());
         for calls in calls.chunks(CALLS_PER_BATCH) {
-            self.read_states(calls);
+            self.prefetch_states(calls);
             results.extend(calls.iter().map(|call| self.charge(call)));
         }
         results
     }
 
-    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> OnceResult {
+    fn charge_once(&self, call: &[Hit<'_>], identity: &CallIdentity) -> ChargeOnceResult {
         let result = self.calls.charge_once(identity, call, self.clock.now(), || self.charge(call));
         self.evict_keys_for_records();
         result
@@ -90,9 +90,9 @@ impl<C: Clock> SyncStore for MemoryStore<C> {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Reads the states of a batch of calls together, so that the processor waits for memory once and not for each of them:
-    /// with 10 million keys, a batch takes half the time.
-    fn read_states(&self, calls: &[&[Hit<'_>]]) {
+    /// Reads the states of a batch of calls together, so that the processor waits for memory once and not for each of
+    /// them: with 10 million keys, a batch takes half the time.
+    fn prefetch_states(&self, calls: &[&[Hit<'_>]]) {
         let hits = calls.concat();
         let locations = self.locate_hits(&hits, self.clock.now());
         let mut locked_shards = self.lock_shards(&locations);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::MemoryStore;
 use crate::algorithm::{Algorithm, Align};
 use crate::calendar::{Calendar, Period};
-use crate::clock::{Clock, CorrectedClock, ManualClock, ProcessorCounter, Timestamp};
+use crate::clock::{Clock, CorrectedClock, ManualClock, ProcessorClock, Timestamp};
 use crate::hit::Hit;
 use crate::key::{Key, Scope, Value};
 use crate::limit::Limit;
@@ -21,7 +21,7 @@ const YEARS_S: i64 = 26 * 31_557_600;
 
 /// A memory store whose wall clock steps.
 struct Fixture {
-    store: MemoryStore<CorrectedClock<ProcessorCounter, ManualClock>>,
+    store: MemoryStore<CorrectedClock<ProcessorClock, ManualClock>>,
     processor: std::sync::Arc<quanta::Mock>,
     wall: ManualClock,
     scope: Scope,
@@ -31,7 +31,7 @@ impl Fixture {
     fn new() -> Self {
         let (clock, processor) = quanta::Clock::mock();
         let wall = ManualClock::at(START);
-        let clock = CorrectedClock::new(ProcessorCounter::new(clock), wall.clone());
+        let clock = CorrectedClock::new(ProcessorClock::new(clock), wall.clone());
         let scope = Scope::new("test", "rule", "limit", &["key"]);
         Self { store: MemoryStore::with_clock(clock, 100), processor, wall, scope }
     }

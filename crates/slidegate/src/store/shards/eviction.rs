@@ -59,7 +59,8 @@ impl<T: ShardTables> Shards<T> {
         self.update(shard, |shard| table(shard).insert(fingerprint, group))
     }
 
-    /// Records that the state of a key has grown by `grown` bytes. Evicts other keys if the memory budget is then exceeded.
+    /// Records that the state of a key has grown by `grown` bytes. Evicts other keys if the memory budget is then
+    /// exceeded.
     pub fn add_state_growth<S: Default + HeapSize>(
         &self,
         shard: &mut T,
@@ -127,7 +128,7 @@ impl<T: ShardTables> Shards<T> {
     fn evict_one_key(&self, shard: &mut T, index: usize, search: &mut EvictionSearch) {
         let mut first = self.find_eviction_candidate(shard, search);
         let mut first_other = None;
-        for other in (index + 1..self.count()).chain(0..index) {
+        for other in (index + 1..self.shard_count()).chain(0..index) {
             let is_enough = |(first, _): ShardCandidate| {
                 search.further_buckets == 0 || first.rank.is_expendable()
             };
@@ -150,8 +151,9 @@ impl<T: ShardTables> Shards<T> {
         }
     }
 
-    /// Evicts keys of a shard until a table of the shard has a free slot, or the memory budget allows the table to grow:
-    /// first keys that are not exhausted, and exhausted keys of the table only if memory cannot be freed in other shards.
+    /// Evicts keys of a shard until a table of the shard has a free slot, or the memory budget allows the table to
+    /// grow: first keys that are not exhausted, and exhausted keys of the table only if memory cannot be freed in other
+    /// shards.
     fn evict_to_free_slot<S: Default + HeapSize>(
         &self,
         shard: &mut T,
@@ -194,7 +196,7 @@ impl<T: ShardTables> Shards<T> {
     /// Evicts keys of other shards, except exhausted keys, until the memory budget allows `growth` further bytes. Skips
     /// locked shards, as [`evict_one_key`](Self::evict_one_key) does.
     fn evict_from_other_shards(&self, growth: usize, index: usize, search: &mut EvictionSearch) {
-        for _ in 0..self.count() {
+        for _ in 0..self.shard_count() {
             if self.has_memory_for(growth) {
                 return;
             }
@@ -262,8 +264,8 @@ impl<T: ShardTables> Shards<T> {
         });
     }
 
-    /// Evicts a key of a shard by calling `evict`, which returns the time at which the key expires. Shrinks tables that have
-    /// few keys.
+    /// Evicts a key of a shard by calling `evict`, which returns the time at which the key expires. Shrinks tables that
+    /// have few keys.
     fn evict_key_with(
         &self,
         shard: &mut T,
@@ -280,7 +282,7 @@ impl<T: ShardTables> Shards<T> {
     }
 
     fn advance_next_shard_to_evict(&self) -> usize {
-        self.next_shard_to_evict.fetch_add(1, Ordering::Relaxed) % self.count()
+        self.next_shard_to_evict.fetch_add(1, Ordering::Relaxed) % self.shard_count()
     }
 }
 

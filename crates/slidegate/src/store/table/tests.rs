@@ -59,7 +59,7 @@ proptest! {
         }
         (0..rounds).for_each(|_| table.sweep(now, &keys));
         let expired = expires.iter().filter(|&&expires| expires < now).count();
-        prop_assert_eq!(keys.all(), expires.len() - expired);
+        prop_assert_eq!(keys.total(), expires.len() - expired);
         prop_assert_eq!(collect_states(&mut table).len(), expires.len() - expired);
     }
 
@@ -107,8 +107,8 @@ fn number_takes_25_bytes_and_sliding_window_33() {
     assert_eq!((bucket_bytes::<u64>(), bucket_bytes::<State>()), (25, 33));
 }
 
-/// Inserts keys with these groups, depletions and times of expiry, and evicts all of them at the time 10. Returns the times
-/// of expiry in the order of the evictions.
+/// Inserts keys with these groups, depletions and times of expiry, and evicts all of them at the time 10. Returns the
+/// times of expiry in the order of the evictions.
 fn evict_all(slots: &[(KeyGroup, Depletion, CoarseTime)]) -> Vec<CoarseTime> {
     let (mut table, keys) = (Table::<u32>::default(), KeyCounts::default());
     for (key, &(group, depletion, expires)) in (0..).zip(slots) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::call::{CallId, CallIdentity};
 use crate::outcome::Outcome;
 use crate::store::{
-    Adjustment, CallSettlement, ChargeResult, Edit, OnceResult, Outcomes, Receipt, SettleResult,
-    Store, StoreError, SyncStore,
+    Adjustment, CallSettlement, ChargeOnceResult, ChargeResult, Edit, Outcomes, Receipt,
+    SettleResult, Store, StoreError, SyncStore,
 };
 use crate::testkit::trace::PlannedHit;
 
@@ -21,7 +21,7 @@ pub(super) struct IdentifiedCall {
     plans: Vec<PlannedHit>,
 }
 
-fn id_of_step(step: u64) -> CallId {
+fn call_id_for_step(step: u64) -> CallId {
     CallId::from_bytes((u128::from(step) << 64 | 0x5eed).to_be_bytes())
 }
 
@@ -40,29 +40,31 @@ enum ComparedResult {
     Other,
 }
 
-impl From<&OnceResult> for ComparedResult {
-    fn from(result: &OnceResult) -> Self {
+impl From<&ChargeOnceResult> for ComparedResult {
+    fn from(result: &ChargeOnceResult) -> Self {
         let parts = |result: &ChargeResult| {
             (result.allowed, result.outcomes.to_vec(), charged_units(&result.receipt))
         };
         match result {
-            OnceResult::Decided(result) => {
+            ChargeOnceResult::Decided(result) => {
                 let (allowed, outcomes, charged) = parts(result);
                 Self::Decided(allowed, outcomes, charged)
             }
-            OnceResult::Repeated { result: Some(result), .. } => {
+            ChargeOnceResult::Repeated { result: Some(result), .. } => {
                 let (allowed, outcomes, charged) = parts(result);
                 Self::Repeated(allowed, outcomes, charged)
             }
-            OnceResult::OtherRequest => Self::OtherRequest,
-            OnceResult::Repeated { result: None, .. } | OnceResult::InProgress => Self::Other,
+            ChargeOnceResult::OtherRequest => Self::OtherRequest,
+            ChargeOnceResult::Repeated { result: None, .. } | ChargeOnceResult::InProgress => {
+                Self::Other
+            }
         }
     }
 }
 
 /// Returns whether a store remembers calls. To find out, applies a settlement without charges, which other stores do
 /// not support.
-pub(super) async fn remembers_calls(store: &impl Store) -> Result<bool, String> {
+pub(super) async fn supports_idempotency(store: &impl Store) -> Result<bool, String> {
     let settlement = CallSettlement {
         id: CallId::from_bytes([0; 16]),
         owner: None,
@@ -87,16 +89,17 @@ impl<S: Store> ConformanceRun<'_, S> {
         plans: &[PlannedHit],
         step: u64,
     ) -> Result<Outcomes, String> {
-        let identity = CallIdentity { id: id_of_step(step), request_digest: step, ttl: CALL_TTL };
-        if !self.remembers_calls {
+        let identity =
+            CallIdentity { id: call_id_for_step(step), request_digest: step, ttl: CALL_TTL };
+        if !self.supports_idempotency {
             self.check_call_is_unsupported(plans, &identity).await?;
             return self.compare_charge_with_model(plans).await;
         }
         self.calls.push(IdentifiedCall { identity, plans: plans.to_vec() });
-        let outcomes = self.send_call(self.calls.len() - 1, step).await?;
+        let outcomes = self.send_call_with_retries(self.calls.len() - 1, step).await?;
         let earlier = (step as usize).wrapping_mul(7) % self.calls.len();
-        self.send_call(earlier, self.calls[earlier].identity.request_digest).await?;
-        self.send_call(earlier, step + 1).await?;
+        self.send_call_with_retries(earlier, self.calls[earlier].identity.request_digest).await?;
+        self.send_call_with_retries(earlier, step + 1).await?;
         Ok(outcomes)
     }
 
@@ -115,7 +118,11 @@ impl<S: Store> ConformanceRun<'_, S> {
     }
 
     /// Sends a call, and repeats it until the store responds.
-    async fn send_call(&mut self, index: usize, request_digest: u64) -> Result<Outcomes, String> {
+    async fn send_call_with_retries(
+        &mut self,
+        index: usize,
+        request_digest: u64,
+    ) -> Result<Outcomes, String> {
         let IdentifiedCall { identity, plans } = &self.calls[index];
         let identity = CallIdentity { request_digest, ..*identity };
         let bound = self.add_key_values(plans);
@@ -134,11 +141,13 @@ impl<S: Store> ConformanceRun<'_, S> {
         };
         let mut model = self.model.charge_once(&hits, &identity);
         if has_timed_out
-            && let (OnceResult::Repeated { .. }, OnceResult::Decided(_)) = (&found, &model)
+            && let (ChargeOnceResult::Repeated { .. }, ChargeOnceResult::Decided(_)) =
+                (&found, &model)
         {
             // The call that timed out was admitted, so the model must repeat the call as well.
             model = self.model.charge_once(&hits, &identity);
-        } else if has_timed_out && !matches!(&model, OnceResult::Decided(result) if result.allowed)
+        } else if has_timed_out
+            && !matches!(&model, ChargeOnceResult::Decided(result) if result.allowed)
         {
             // Each attempt of a denied call has charged the hits that are always charged, so the counters are reset.
             let charges = hits.iter().any(|hit| hit.charge.charges_denied());
@@ -153,8 +162,10 @@ impl<S: Store> ConformanceRun<'_, S> {
             &ComparedResult::from(&model),
         )?;
         self.stats.failures += failures;
-        self.stats.repeated_calls += usize::from(matches!(found, OnceResult::Repeated { .. }));
-        let (OnceResult::Decided(store), OnceResult::Decided(model)) = (found, model) else {
+        self.stats.repeated_calls +=
+            usize::from(matches!(found, ChargeOnceResult::Repeated { .. }));
+        let (ChargeOnceResult::Decided(store), ChargeOnceResult::Decided(model)) = (found, model)
+        else {
             return Ok(Outcomes::new());
         };
         self.stats.decisions += 1;
@@ -186,7 +197,7 @@ impl<S: Store> ConformanceRun<'_, S> {
         let Some(index) = self.receipts.len().checked_sub(age + 1) else {
             return Ok(Outcomes::new());
         };
-        if !self.remembers_calls {
+        if !self.supports_idempotency {
             return self.compare_adjust_with_model(age, adjustment).await;
         }
         let (store, model) = self.receipts.swap_remove(index);
@@ -200,7 +211,7 @@ impl<S: Store> ConformanceRun<'_, S> {
             (other, 2, SettleResult::OtherValue),
         ] {
             let settlement = |receipt: &Receipt| CallSettlement {
-                id: id_of_step(u64::MAX - step),
+                id: call_id_for_step(u64::MAX - step),
                 owner: receipt.charges().first().map(|charge| charge.counter.clone()),
                 value_digest,
                 ttl: CALL_TTL,

@@ -24,11 +24,11 @@ pub struct Server {
     /// then have no condition on `host`.
     pub hosts: Vec<String>,
     /// The server itself, whose paths begin with the empty text, and its locations.
-    pub places: Vec<Place>,
+    pub places: Vec<ServerOrLocation>,
 }
 
 /// The paths of a server or of a location, and its limits.
-pub struct Place {
+pub struct ServerOrLocation {
     path: String,
     /// Whether the place is only this path (`location = /path`), and not all paths that begin with it.
     is_exact: bool,
@@ -44,7 +44,7 @@ pub struct LimitedPaths {
     pub exceptions: Vec<(String, bool)>,
 }
 
-impl Place {
+impl ServerOrLocation {
     /// Returns the place for a server itself, which contains the places of its locations.
     fn for_server(settings: &InheritedSettings) -> Self {
         Self { path: String::new(), is_exact: false, limits: settings.zone_limits() }
@@ -57,7 +57,7 @@ impl Place {
     }
 
     /// Returns the condition on `path` of the place.
-    fn condition(&self) -> String {
+    fn path_condition(&self) -> String {
         if self.is_exact { self.path.clone() } else { format!("{}*", self.path) }
     }
 }
@@ -65,8 +65,8 @@ impl Place {
 impl Server {
     /// Returns the paths to which a limit applies; `None` if there are none.
     pub fn limited_paths(&self, limit: &ZoneLimit) -> Option<LimitedPaths> {
-        let has_limit = |place: &Place| place.limits.contains(limit);
-        let mut places: Vec<&Place> = self.places.iter().collect();
+        let has_limit = |place: &ServerOrLocation| place.limits.contains(limit);
+        let mut places: Vec<&ServerOrLocation> = self.places.iter().collect();
         // As in nginx, an exact path comes first, and then the longest beginning.
         places.sort_by_key(|place| (!place.is_exact, std::cmp::Reverse(place.path.len())));
         let (mut paths, mut exceptions) = (Vec::new(), Vec::new());
@@ -79,15 +79,16 @@ impl Server {
                     paths.push(place);
                 }
             } else if nearest.is_some_and(|nearest| has_limit(nearest) != is_limited) {
-                exceptions.push((place.condition(), is_limited));
+                exceptions.push((place.path_condition(), is_limited));
             }
         }
         // Every path begins with `/`, so the place `/` contains all paths.
-        let is_everything = |place: &&Place| !place.is_exact && matches!(&*place.path, "" | "/");
+        let is_everything =
+            |place: &&ServerOrLocation| !place.is_exact && matches!(&*place.path, "" | "/");
         let conditions = if paths.iter().any(|place| is_everything(place)) {
             None
         } else {
-            Some(paths.iter().map(|place| place.condition()).collect())
+            Some(paths.iter().map(|place| place.path_condition()).collect())
         };
         (!paths.is_empty()).then_some(LimitedPaths { paths: conditions, exceptions })
     }
@@ -148,7 +149,7 @@ impl<'r> ServerReader<'r> {
             }
         }
         if self.servers.is_empty() && !self.http.limits.is_empty() {
-            let place = Place::for_server(&self.http);
+            let place = ServerOrLocation::for_server(&self.http);
             self.servers.push(Server { hosts: Vec::new(), places: vec![place] });
         }
     }
@@ -165,7 +166,7 @@ impl<'r> ServerReader<'r> {
 
     fn read_server(&mut self, path: &Path, directives: &[&Directive], outer: &InheritedSettings) {
         let settings = self.read_settings(path, directives, outer);
-        let mut places = vec![Place::for_server(&settings)];
+        let mut places = vec![ServerOrLocation::for_server(&settings)];
         self.read_locations(path, directives, &settings, &mut places);
         let hosts = self.read_hosts(path, directives);
         self.servers.push(Server { hosts, places });
@@ -176,7 +177,7 @@ impl<'r> ServerReader<'r> {
         path: &Path,
         directives: &[&Directive],
         outer: &InheritedSettings,
-        places: &mut Vec<Place>,
+        places: &mut Vec<ServerOrLocation>,
     ) {
         for directive in directives.iter().filter(|directive| directive.is("location")) {
             let inner = inner_directives(directive);
@@ -200,7 +201,7 @@ impl<'r> ServerReader<'r> {
                 }
             };
             let limits = settings.zone_limits();
-            places.push(Place { path: prefix.to_owned(), is_exact, limits });
+            places.push(ServerOrLocation { path: prefix.to_owned(), is_exact, limits });
             self.read_locations(path, &inner, &settings, places);
         }
     }

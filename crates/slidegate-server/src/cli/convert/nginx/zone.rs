@@ -46,7 +46,7 @@ pub fn read_zones(configs: &[(&Path, Config)], findings: &mut Findings) -> Zones
                 let message = format!("the parameter `{other}` was not converted");
                 findings.push_note(path, position, message);
             }
-            let zone = read_key(key).and_then(|per| {
+            let zone = parse_zone_key(key).and_then(|per| {
                 let rate = rate.and_then(parse_rate);
                 let rate = rate.ok_or("its `rate` is not like `10r/s` or `30r/m`")?;
                 Ok(Zone { path: path.to_path_buf(), position, per, rate })
@@ -93,7 +93,7 @@ fn parse_rate(text: &str) -> Option<Rate> {
 }
 
 /// Returns the attributes for the variables in the key of a zone, such as `$binary_remote_addr$host`.
-fn read_key(key: &str) -> Result<Vec<String>, String> {
+fn parse_zone_key(key: &str) -> Result<Vec<String>, String> {
     let mut per: Vec<String> = Vec::new();
     for text in key.split('$').skip(1) {
         let is_of_name = |char: char| char.is_ascii_alphanumeric() || char == '_';

@@ -1,9 +1,9 @@
-//! Rejects requests that a web page may have sent. The admin listener has no authentication, and the browser of an operator
-//! can reach it.
+//! Rejects requests that a web page may have sent. The admin listener has no authentication, and the browser of an
+//! operator can reach it.
 //!
-//! A page reads responses by DNS rebinding: its host name then resolves to the address of the listener. So the `Host` of a
-//! request must be an IP address or a known name. A page also sends requests across origins, whose responses it cannot
-//! read, so a POST must not come from another origin.
+//! A page reads responses by DNS rebinding: its host name then resolves to the address of the listener. So the `Host`
+//! of a request must be an IP address or a known name. A page also sends requests across origins, whose responses it
+//! cannot read, so a POST must not come from another origin.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use slidegate::policy::normal_host;
+use slidegate::policy::normalize_host;
 
 use crate::client_text::excerpt;
 use crate::render::problem::HttpProblem;
@@ -27,13 +27,13 @@ pub struct AdminHosts(Arc<[String]>);
 impl AdminHosts {
     /// Creates the list of names. Empty names are ignored.
     pub fn new(names: &[String]) -> Self {
-        let names = names.iter().map(|name| normal_host(name).into_owned());
+        let names = names.iter().map(|name| normalize_host(name).into_owned());
         Self(names.filter(|name| !name.is_empty()).collect())
     }
 
     /// Returns `true` if a value of the header `Host` is an address or a name of the listener.
     fn contains(&self, host: &str) -> bool {
-        let host = normal_host(host);
+        let host = normalize_host(host);
         host == "localhost"
             || host.ends_with(".localhost")
             || host.parse::<IpAddr>().is_ok()
@@ -42,7 +42,7 @@ impl AdminHosts {
 }
 
 /// Rejects a request with an unknown `Host`, and a POST of another origin. Used as axum middleware.
-pub async fn reject_web_pages(
+pub async fn reject_cross_site_requests(
     State(hosts): State<AdminHosts>,
     request: Request,
     next: Next,

@@ -4,7 +4,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
 
-use super::Entries;
+use super::MapEntries;
 use super::text_list_or_map::EntriesVisitor;
 use crate::policy::error::SourceSpan;
 use crate::policy::file::deserialize::Field;
@@ -14,7 +14,7 @@ use crate::policy::normalization::NormalizeStep;
 pub(in crate::policy::file) type StepsSpec = Vec<Field<NormalizeStep>>;
 
 /// The field `normalize`: a list of steps for each attribute, in all domains or in one.
-pub(in crate::policy::file) struct NormalizeSpec(Entries<NormalizeEntry>);
+pub(in crate::policy::file) struct NormalizeSpec(MapEntries<NormalizeEntry>);
 
 /// The value of an entry of `normalize`: the steps of an attribute, or a map with the steps of each attribute of a
 /// domain.
@@ -22,7 +22,7 @@ pub(in crate::policy::file) enum NormalizeEntry {
     /// The steps of an attribute in all domains. The name of the entry is the attribute.
     Steps(StepsSpec),
     /// The steps of the attributes of one domain. The name of the entry is the domain.
-    Domain(Entries<StepsSpec>),
+    Domain(MapEntries<StepsSpec>),
 }
 
 /// The steps of one attribute, with the domain to which they apply; `None` if they apply to all domains.

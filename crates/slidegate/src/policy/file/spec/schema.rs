@@ -47,7 +47,7 @@ schema!(LimitsSpec, "Limits", |generator| json_schema!({
             "type": "array",
             "items": generator.subschema_for::<LimitSpec>(),
             "minItems": 1,
-            "maxItems": crate::policy::file::MAX_LIMITS,
+            "maxItems": crate::policy::file::MAX_LIMITS_PER_RULE,
         },
         { "enum": ["unlimited", "denied", "requested"] },
     ],
@@ -97,7 +97,7 @@ schema!(AttributesSpec, "Attributes", |_generator| {
     let names = json_schema!({
         "type": "array",
         "items": { "type": "string" },
-        "maxItems": crate::policy::file::MAX_ATTRIBUTES,
+        "maxItems": crate::policy::file::MAX_DECLARED_ATTRIBUTES,
     });
     json_schema!({
         "description": "The names of the attributes that rules may use, for all domains or by domain.",

@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer};
 use super::block::{BlockMap, BlockSpec};
 use super::normalize::NormalizeEntry;
 use super::{
-    AttributesSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, Entries, LimitMap,
-    LimitSpec, LimitsSpec, MODE_NAMES, ModeSpec,
+    AttributesSpec, ConditionMap, ConditionSpec, CostSpec, EnforceMap, LimitMap, LimitSpec,
+    LimitsSpec, MODE_NAMES, MapEntries, ModeSpec,
 };
 use crate::quota;
 
@@ -62,11 +62,11 @@ impl<'de, T: TextListOrMap<'de>> Visitor<'de> for TextListOrMapVisitor<T> {
 pub(super) struct EntriesVisitor<V> {
     /// The description of the map in error messages.
     pub(super) expected: &'static str,
-    pub(super) entries: Entries<V>,
+    pub(super) entries: MapEntries<V>,
 }
 
 impl<'de, V: Deserialize<'de>> Visitor<'de> for EntriesVisitor<V> {
-    type Value = Entries<V>;
+    type Value = MapEntries<V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.expected)

@@ -13,7 +13,7 @@ use crate::policy::rule::{Override, RuleSettings};
 const CLIENT_ATTRIBUTE_PREFIXES: [&str; 3] = ["header.", "query.", "cookie."];
 
 /// Attributes other than headers, query parameters and cookies whose values a client chooses by its request.
-const PARTS_OF_REQUEST: [&str; 4] = ["method", "path", "route", "host"];
+const CLIENT_CHOSEN_REQUEST_PARTS: [&str; 4] = ["method", "path", "route", "host"];
 
 /// The last parts of the names of attributes that contain credentials, such as `header.x-api-key`. They give no
 /// warning: a client must know the value of a credential, so the value proves the identity of the client.
@@ -22,7 +22,7 @@ const CREDENTIAL_NAME_SUFFIXES: [&str; 7] =
 
 impl WarningCollector<'_> {
     /// Adds a warning for each attribute of a rule that a client can send, and that selects a higher limit.
-    pub(super) fn warn_about_chosen_limits(&mut self, source: &RuleWithSource<'_>) {
+    pub(super) fn warn_about_client_chosen_limits(&mut self, source: &RuleWithSource<'_>) {
         let rule = source.rule;
         if !settings_can_deny(&rule.settings) {
             return;
@@ -58,7 +58,7 @@ fn is_override_chosen_by_client(other: &Override) -> bool {
     let mut conditions = other.when.conditions();
     conditions.all(|(name, condition)| {
         !condition.is_negated()
-            && (PARTS_OF_REQUEST.contains(&name) || is_attribute_sent_by_client(name))
+            && (CLIENT_CHOSEN_REQUEST_PARTS.contains(&name) || is_attribute_sent_by_client(name))
     })
 }
 
@@ -85,7 +85,7 @@ fn units_per_second(settings: &RuleSettings) -> f64 {
     let rates = settings
         .limits
         .iter()
-        .filter(|limit| !limit.limit.is_concurrent() && !limit.is_block())
+        .filter(|limit| !limit.limit.is_concurrent() && !limit.is_block_limit())
         .map(|limit| limit.limit.quota().max() as f64 / limit.limit.window().as_secs_f64());
     rates.fold(f64::INFINITY, f64::min)
 }

@@ -119,7 +119,7 @@ impl WarningCollector<'_> {
         else {
             return;
         };
-        if rule.when_missing() == WhenMissing::Skip && rule.always_counts() {
+        if rule.when_missing() == WhenMissing::Skip && rule.counts_every_request() {
             let texts =
                 source.spec.per.get().into_iter().flatten().filter_map(Field::value_and_span);
             let at = texts.zip(rule.per.entries()).find(|(_, own)| *own == entry);
@@ -195,7 +195,7 @@ fn applies_wherever_other_applies(rule: &Rule, other: &Rule) -> bool {
         && rule.per.entries().iter().all(is_counted_by_other)
         && other.attribute_names.iter().all(|name| rule.attribute_names.binary_search(name).is_ok())
         && other.when_missing() == WhenMissing::Skip
-        && other.always_counts()
+        && other.counts_every_request()
         && conditions_imply(&When::default(), &other.when, &rule.when)
         // An exact descriptor must have all attributes in the `when` of a rule. So `other` must name these attributes
         // in its `when`, too, or it could apply where `rule` does not.
