@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use slidegate::Algorithm;
 
 use crate::cli::args::parse_algorithm;
+use crate::cli::print_to_stderr;
 use crate::policy::file::{self, PolicyFileError, PolicySource};
-use crate::policy::ratelimit_config::ConversionOptions;
+use crate::policy::ratelimit_config::{Conversion, ConversionOptions};
 use crate::policy::{FileText, SourceTexts, accept_any_limit};
 
 /// The flags of `slidegate convert`.
@@ -41,23 +42,41 @@ enum Format {
     Nginx,
 }
 
-/// Runs `slidegate convert`, and returns the text of the policy.
+/// Runs `slidegate convert`, and returns the text of the policy. Standard error gets the number of its notes.
 pub fn run(args: ConvertArgs) -> Result<String, Box<dyn Error>> {
-    if let Format::Nginx = args.from {
-        if args.ratelimit_algorithm.is_some() {
-            return Err("--ratelimit-algorithm has no effect with --from nginx: its limits are token buckets; remove the flag".into());
-        }
-        let read = |path: PathBuf| -> Result<FileText, Box<dyn Error>> {
-            let text = if path.as_os_str() == "-" {
-                io::read_to_string(io::stdin())?
-            } else {
-                file::read_text(&path)?
-            };
-            Ok(FileText { path, text: text.into() })
-        };
-        let files = args.files.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
-        return Ok(nginx::convert(&files)?);
+    if let Format::Ratelimit = args.from {
+        return convert_ratelimit_files(args);
     }
+    if args.ratelimit_algorithm.is_some() {
+        return Err("--ratelimit-algorithm has no effect with --from nginx: its limits are token buckets; remove the flag".into());
+    }
+    let files = args.files.into_iter().map(read_nginx_file).collect::<Result<Vec<_>, _>>()?;
+    let Conversion { text, notes, .. } = nginx::convert(&files)?;
+    print_to_stderr(&notes_line(notes.len()));
+    Ok(text)
+}
+
+/// Returns a line with the number of notes above a policy; the empty text if there are none.
+fn notes_line(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => "1 note: read it in the comments at the top of the policy\n".to_owned(),
+        _ => format!("{count} notes: read them in the comments at the top of the policy\n"),
+    }
+}
+
+/// Reads the file of nginx at `path`; `-` is the standard input.
+fn read_nginx_file(path: PathBuf) -> Result<FileText, Box<dyn Error>> {
+    if path.as_os_str() == "-" {
+        let text = io::read_to_string(io::stdin())?;
+        return Ok(FileText { path: PathBuf::from("stdin"), text: text.into() });
+    }
+    let text = file::read_text(&path)?;
+    Ok(FileText { path, text: text.into() })
+}
+
+/// Converts files of Envoy's reference rate limit server, and returns the text of the policy.
+fn convert_ratelimit_files(args: ConvertArgs) -> Result<String, Box<dyn Error>> {
     let algorithm = args.ratelimit_algorithm.unwrap_or_default();
     let mut texts: Vec<FileText> = Vec::new();
     for path in args.files {

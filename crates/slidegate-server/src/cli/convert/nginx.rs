@@ -3,13 +3,20 @@
 //! A place of a configuration is a `server` or a `location`. It has the limits of its own `limit_req` lines; a place
 //! without such lines inherits the limits of the place around it. A rule applies to the outermost places that have its
 //! limit. Overrides of the rule switch it off for inner places that do not have the limit, and on again for places
-//! within these that have it.
+//! within these that have it. A condition on the host selects the servers: see `hosts`. A condition on another
+//! attribute excludes requests that a zone does not count, because their key is empty: see `key`.
 //!
 //! Comments above the policy list each directive that was not converted, and each difference.
 //!
 //! Source: the documentation and the code of `ngx_http_limit_req_module`.
 
+mod condition;
+mod geo;
+mod hosts;
+mod key;
+mod rule;
 mod servers;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod zone;
@@ -22,22 +29,23 @@ use serde::Serialize;
 use serde_saphyr::{FlowMap, FlowSeq};
 use slidegate::Policy;
 
-use self::servers::{LimitedPaths, Server, ServerReader, ZoneLimit};
-use self::zone::{Rate, Zone, directive_position, read_zones};
+use self::hosts::note_address_differences;
+use self::rule::{ConvertedRule, convert_limit};
+use self::servers::{DUMPED_FILE_COMMENT, Server, ServerReader};
+use self::settings::ZoneLimit;
+use self::zone::{Zones, directive_position, read_zones};
 use crate::policy::FileText;
-use crate::policy::ratelimit_config::{
-    Conditions, ConvertedCondition, ConvertedOverride, Finding, Findings, format_policy_file,
-};
+use crate::policy::ratelimit_config::{Conversion, Finding, Findings, format_policy_file};
 
 /// The maximum depth of nested blocks. The parser needs stack space for each level.
 const MAX_NESTING_DEPTH: usize = 100;
 
-/// Converts files of nginx, and returns the text of a policy.
+/// Converts files of nginx to a policy.
 ///
 /// # Errors
 /// Returns a text with a position for a file that cannot be parsed or is nested too deeply, and a text if the files
 /// limit nothing.
-pub fn convert(files: &[FileText]) -> Result<String, String> {
+pub fn convert(files: &[FileText]) -> Result<Conversion, String> {
     let mut configs = Vec::new();
     for FileText { path, text } in files {
         if nesting_depth(text) > MAX_NESTING_DEPTH {
@@ -52,23 +60,8 @@ pub fn convert(files: &[FileText]) -> Result<String, String> {
     let mut reader = ServerReader::new(&zones, &mut findings);
     reader.read_files(&configs);
     let servers = reader.servers;
-    let mut rules: Vec<ConvertedRule> = Vec::new();
-    for (name, zone) in &zones {
-        let Some(zone) = zone else { continue };
-        let first = rules.len();
-        for limit in distinct_zone_limits(&servers, name) {
-            rules.extend(convert_limit(zone, &limit, &servers));
-        }
-        for (nth, rule) in rules[first..].iter_mut().enumerate().skip(1) {
-            rule.name = format!("{name}-{}", nth + 1);
-        }
-        if rules.len() > first + 1 {
-            let message = format!(
-                "the zone `{name}` has several rules, because its limits differ between places: each rule has counters of its own, which nginx shares"
-            );
-            findings.push_note(&zone.path, zone.position, message);
-        }
-    }
+    note_address_differences(&servers, &mut findings);
+    let rules = convert_zones(&zones, &servers, &mut findings);
     let file_order =
         |note: &Finding| (files.iter().position(|file| file.path == note.path), note.position);
     findings.notes.sort_by_key(file_order);
@@ -85,11 +78,34 @@ pub fn convert(files: &[FileText]) -> Result<String, String> {
     // It counts each IPv6 address, whereas a policy counts each /64 network by default.
     let defaults = FlowMap(PrintedDefaults { ipv6_prefix: 128 });
     let policy = PrintedPolicy { version: 1, normalize, defaults, rules };
-    let text = format_policy_file(files, &findings.notes, &policy);
+    let notes = findings.notes;
+    let text = format_policy_file(files, &notes, &policy);
     match Policy::from_yaml(&text) {
-        Ok(_) => Ok(text),
+        Ok(policy) => Ok(Conversion { policy, text, notes }),
         Err(errors) => Err(format!("the converted policy is invalid: {errors}")),
     }
+}
+
+/// Converts the limits of all zones to rules, with a note for each zone that has several rules.
+fn convert_zones(zones: &Zones, servers: &[Server], findings: &mut Findings) -> Vec<ConvertedRule> {
+    let mut rules: Vec<ConvertedRule> = Vec::new();
+    for (name, zone) in zones {
+        let Some(zone) = zone else { continue };
+        let first = rules.len();
+        for limit in distinct_zone_limits(servers, name) {
+            rules.extend(convert_limit(zone, &limit, servers));
+        }
+        for (nth, rule) in rules[first..].iter_mut().enumerate().skip(1) {
+            rule.name = format!("{name}-{}", nth + 1);
+        }
+        if rules.len() > first + 1 {
+            let message = format!(
+                "the zone `{name}` has several rules, because its limits differ between places: each rule has counters of its own, which nginx shares"
+            );
+            findings.push_note(&zone.path, zone.position, message);
+        }
+    }
+    rules
 }
 
 /// The converted policy, as it is printed.
@@ -112,46 +128,6 @@ struct PrintedDefaults {
     ipv6_prefix: u8,
 }
 
-/// A rule of the converted policy.
-#[derive(Serialize)]
-struct ConvertedRule {
-    name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    when: Option<FlowMap<Conditions>>,
-    #[serde(skip_serializing_if = "is_empty_list")]
-    per: FlowSeq<Vec<String>>,
-    limits: FlowSeq<[ConvertedBucket; 1]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deny_status: Option<u16>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    overrides: Vec<FlowMap<ConvertedOverride>>,
-}
-
-impl ConvertedRule {
-    /// Returns whether the rule has a condition on the path, or counts by it.
-    fn uses_path(&self) -> bool {
-        let is_path = |name: &str| name == "path";
-        let mut conditions = self.when.iter().flat_map(|when| &when.0.0);
-        conditions.any(|(name, _)| is_path(name))
-            || self.per.0.iter().any(|name| is_path(name))
-            || !self.overrides.is_empty()
-    }
-}
-
-fn is_empty_list(list: &FlowSeq<Vec<String>>) -> bool {
-    list.0.is_empty()
-}
-
-#[derive(Serialize)]
-struct ConvertedBucket {
-    max: u64,
-    window: &'static str,
-    algorithm: &'static str,
-    burst: u64,
-}
-
 /// Returns the depth of the nested blocks of a file. Braces in comments and quotes count too.
 fn nesting_depth(text: &str) -> usize {
     let mut depth: usize = 0;
@@ -169,7 +145,7 @@ fn nesting_depth(text: &str) -> usize {
 /// Adds a note for each `include`, because the files that it names are not read.
 fn note_includes(files: &[FileText], configs: &[(&Path, Config)], findings: &mut Findings) {
     // The output of `nginx -T` contains the included files, each below a comment with this text, so it needs no notes.
-    if files.iter().any(|file| file.text.contains("# configuration file ")) {
+    if files.iter().any(|file| file.text.contains(DUMPED_FILE_COMMENT)) {
         return;
     }
     for (path, config) in configs {
@@ -186,64 +162,10 @@ fn note_includes(files: &[FileText], configs: &[(&Path, Config)], findings: &mut
 /// Returns all distinct limits that the places of all servers have in a zone.
 fn distinct_zone_limits(servers: &[Server], zone: &str) -> Vec<ZoneLimit> {
     let mut limits = Vec::new();
-    for limit in servers.iter().flat_map(|server| &server.places).flat_map(|place| &place.limits) {
+    for limit in servers.iter().flat_map(Server::limits) {
         if limit.zone == zone && !limits.contains(limit) {
             limits.push(limit.clone());
         }
     }
     limits
-}
-
-/// Converts a limit to one rule for all servers in which it applies to the same paths.
-fn convert_limit(zone: &Zone, limit: &ZoneLimit, servers: &[Server]) -> Vec<ConvertedRule> {
-    let mut all_limited_paths: Vec<(LimitedPaths, Vec<&Server>)> = Vec::new();
-    for server in servers {
-        let Some(limited_paths) = server.limited_paths(limit) else { continue };
-        match all_limited_paths.iter_mut().find(|(other, _)| *other == limited_paths) {
-            Some((_, same)) => same.push(server),
-            None => all_limited_paths.push((limited_paths, vec![server])),
-        }
-    }
-    let rule = |(limited_paths, in_servers): (LimitedPaths, Vec<&Server>)| {
-        let mut conditions = Vec::new();
-        let hosts: Vec<String> =
-            in_servers.iter().flat_map(|server| server.hosts.iter().cloned()).collect();
-        let has_names = in_servers.iter().all(|server| !server.hosts.is_empty());
-        if has_names && in_servers.len() < servers.len() {
-            conditions.push(("host".to_owned(), condition_for_values(hosts)));
-        }
-        if let Some(paths) = limited_paths.paths {
-            conditions.push(("path".to_owned(), condition_for_values(paths)));
-        }
-        let Rate { max, window } = zone.rate;
-        let mode_when_on = if limit.observes { "observe" } else { "enforce" };
-        let overrides = limited_paths.exceptions.into_iter().map(|(path, is_limited)| {
-            let when = vec![("path".to_owned(), ConvertedCondition::Value(path))];
-            let mode = if is_limited { mode_when_on } else { "off" };
-            FlowMap(ConvertedOverride { when: Conditions(when), mode })
-        });
-        ConvertedRule {
-            name: limit.zone.clone(),
-            when: (!conditions.is_empty()).then_some(FlowMap(Conditions(conditions))),
-            per: FlowSeq(zone.per.clone()),
-            limits: FlowSeq([ConvertedBucket {
-                max,
-                window,
-                algorithm: "token_bucket",
-                // nginx admits one request and `burst` more at once, so the bucket holds one unit more than `burst`.
-                burst: limit.burst.saturating_add(1),
-            }]),
-            mode: limit.observes.then_some("observe"),
-            deny_status: limit.deny_status,
-            overrides: overrides.collect(),
-        }
-    };
-    all_limited_paths.into_iter().map(rule).collect()
-}
-
-fn condition_for_values(mut values: Vec<String>) -> ConvertedCondition {
-    match values.len() {
-        1 => ConvertedCondition::Value(values.remove(0)),
-        _ => ConvertedCondition::Values(values),
-    }
 }

@@ -70,6 +70,10 @@ pub enum ConvertedCondition {
     Literal {
         literal: Vec<String>,
     },
+    /// A condition that must not match.
+    Not {
+        not: Box<ConvertedCondition>,
+    },
 }
 
 fn is_empty_list(list: &FlowSeq<Vec<String>>) -> bool {

@@ -1,28 +1,33 @@
 //! Reads the servers and locations of nginx, and the limits of each.
 
-use std::path::Path;
+use std::mem;
+use std::path::{Path, PathBuf};
 
-use nginx_lint_parser::ast::{Block, Config, Directive};
+use nginx_lint_parser::ast::{Block, Config, ConfigItem, Directive};
 
-use super::zone::{Zones, directive_position, trim_quotes};
-use crate::policy::ratelimit_config::Findings;
+use super::hosts::{Listen, set_default_addresses};
+use super::settings::{InheritedSettings, SettingsReader, ZoneLimit};
+use super::zone::{Zones, directive_position, read_words, trim_quotes};
+use crate::policy::ratelimit_config::{Findings, SourcePosition};
 
-/// A limit of a place, which is a `server` or a `location`: one `limit_req` with the settings that apply to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ZoneLimit {
-    pub zone: String,
-    pub burst: u64,
-    /// Whether the limit denies nothing, because of `limit_req_dry_run on`.
-    pub observes: bool,
-    /// The status of a denial; `None` for 429, the default of a policy.
-    pub deny_status: Option<u16>,
-}
+/// The beginning of the comment above each file in the output of `nginx -T`.
+pub const DUMPED_FILE_COMMENT: &str = "# configuration file ";
 
 /// A `server`, with its locations.
 pub struct Server {
-    /// The values of `host` that the server has. Empty if it has no `server_name` that could be converted: its rules
-    /// then have no condition on `host`.
+    pub path: PathBuf,
+    pub position: SourcePosition,
+    /// The names of the server, which are values of `host` or patterns. Empty if it has no `server_name` that could be
+    /// converted.
     pub hosts: Vec<String>,
+    /// Whether the server has names that could not be converted, so that it may serve any host.
+    pub has_other_names: bool,
+    /// The addresses on which the server listens. Empty for a file that nginx includes in an unknown server.
+    pub listens: Vec<Listen>,
+    /// The addresses for which the server is the default server.
+    pub default_addresses: Vec<String>,
+    /// The order in which nginx reads the server: 0 before the servers of other files, 1 with them, 2 after them.
+    pub include_order: u8,
     /// The server itself, whose paths begin with the empty text, and its locations.
     pub places: Vec<ServerOrLocation>,
 }
@@ -63,6 +68,51 @@ impl ServerOrLocation {
 }
 
 impl Server {
+    /// Creates a server that may serve any host.
+    fn for_any_host(path: &Path, position: SourcePosition, places: Vec<ServerOrLocation>) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            position,
+            hosts: Vec::new(),
+            has_other_names: true,
+            listens: Vec::new(),
+            default_addresses: Vec::new(),
+            include_order: 1,
+            places,
+        }
+    }
+
+    /// Returns whether the server is the default server of an address.
+    pub fn is_default(&self) -> bool {
+        !self.default_addresses.is_empty()
+    }
+
+    /// Returns whether nginx selects the server for some host.
+    pub fn is_reachable(&self) -> bool {
+        self.is_default() || self.has_other_names || !self.hosts.is_empty()
+    }
+
+    /// Returns whether the server listens on an address.
+    pub fn listens_on(&self, address: &str) -> bool {
+        self.listens.iter().any(|listen| listen.address == address)
+    }
+
+    /// Returns whether the server or one of its locations has a limit.
+    pub fn has_limits(&self) -> bool {
+        self.limits().next().is_some()
+    }
+
+    /// Returns whether the same limits apply to the same paths of another server.
+    pub fn has_same_limits(&self, other: &Self) -> bool {
+        let mut limits = self.limits().chain(other.limits());
+        limits.all(|limit| self.limited_paths(limit) == other.limited_paths(limit))
+    }
+
+    /// Returns the limits of the server and of its locations. A limit can occur several times.
+    pub fn limits(&self) -> impl Iterator<Item = &ZoneLimit> {
+        self.places.iter().flat_map(|place| &place.limits)
+    }
+
     /// Returns the paths to which a limit applies; `None` if there are none.
     pub fn limited_paths(&self, limit: &ZoneLimit) -> Option<LimitedPaths> {
         let has_limit = |place: &ServerOrLocation| place.limits.contains(limit);
@@ -99,77 +149,132 @@ fn inner_directives(directive: &Directive) -> Vec<&Directive> {
     directive.block.iter().flat_map(Block::directives).collect()
 }
 
+/// Returns the directives of each file that the output of `nginx -T` contains, or of the whole file.
+fn sections(config: &Config) -> Vec<Vec<&Directive>> {
+    let (mut sections, mut section) = (Vec::new(), Vec::new());
+    for item in &config.items {
+        match item {
+            ConfigItem::Directive(directive) => section.push(&**directive),
+            ConfigItem::Comment(comment) if comment.text.starts_with(DUMPED_FILE_COMMENT) => {
+                sections.push(mem::take(&mut section));
+            }
+            _ => {}
+        }
+    }
+    sections.push(section);
+    sections
+}
+
+/// Returns whether nginx includes a file in a server, because the file has a `location` outside of a `server`.
+fn is_part_of_server(directives: &[&Directive]) -> bool {
+    directives.iter().any(|directive| directive.is("location"))
+}
+
+/// Returns whether a directive of `http` includes files by a pattern, such as `conf.d/*.conf`.
+fn is_include_of_servers(directive: &Directive) -> bool {
+    directive.is("include") && directive.args.iter().any(|files| files.raw.contains('*'))
+}
+
 /// Reads the servers of all files.
 pub struct ServerReader<'r> {
-    zones: &'r Zones,
-    findings: &'r mut Findings,
-    /// The settings of the `http` block. Servers in other files inherit them, because `http` may include these files.
+    settings: SettingsReader<'r>,
+    /// The settings of the `http` block, and of files without a `location`, which `http` includes. All servers inherit
+    /// them.
     http: InheritedSettings,
     pub servers: Vec<Server>,
 }
 
-/// The settings of a place, which the places within it inherit.
-#[derive(Clone, Default)]
-struct InheritedSettings {
-    /// The name of the zone, and the burst, of each `limit_req`.
-    limits: Vec<(String, u64)>,
-    observes: bool,
-    deny_status: Option<u16>,
-}
-
-impl InheritedSettings {
-    fn zone_limits(&self) -> Vec<ZoneLimit> {
-        let limit = |(zone, burst): &(String, u64)| ZoneLimit {
-            zone: zone.clone(),
-            burst: *burst,
-            observes: self.observes,
-            deny_status: self.deny_status,
-        };
-        self.limits.iter().map(limit).collect()
-    }
-}
-
 impl<'r> ServerReader<'r> {
     pub fn new(zones: &'r Zones, findings: &'r mut Findings) -> Self {
-        Self { zones, findings, http: InheritedSettings::default(), servers: Vec::new() }
+        let settings = SettingsReader::new(zones, findings);
+        Self { settings, http: InheritedSettings::default(), servers: Vec::new() }
     }
 
     /// Reads the servers of files. A file is a whole configuration, or nginx includes it in `http` or `server`.
     pub fn read_files(&mut self, configs: &[(&Path, Config)]) {
-        for (path, config) in configs {
-            for http in config.directives().filter(|directive| directive.is("http")) {
-                self.http = self.read_settings(path, &inner_directives(http), &self.http.clone());
+        let all_sections: Vec<(&Path, Vec<&Directive>)> = configs
+            .iter()
+            .flat_map(|(path, config)| {
+                sections(config).into_iter().map(move |section| (*path, section))
+            })
+            .collect();
+        let mut http = InheritedSettings::default();
+        for (path, directives) in &all_sections {
+            for block in directives.iter().filter(|directive| directive.is("http")) {
+                self.settings.add_settings(path, &inner_directives(block), &mut http);
+            }
+            if !is_part_of_server(directives) {
+                self.settings.add_settings(path, directives, &mut http);
             }
         }
-        for (path, config) in configs {
-            let directives: Vec<&Directive> = config.directives().collect();
-            self.read_servers(path, &directives);
-            for http in directives.iter().filter(|directive| directive.is("http")) {
-                self.read_servers(path, &inner_directives(http));
+        self.http = http;
+        for (path, directives) in &all_sections {
+            if is_part_of_server(directives) {
+                self.read_part_of_server(path, directives);
+            }
+            self.read_servers(path, directives, 1);
+            for block in directives.iter().filter(|directive| directive.is("http")) {
+                let inner = inner_directives(block);
+                // A pattern includes the files with other servers. nginx reads them before the servers below the line.
+                match inner.iter().position(|other| is_include_of_servers(other)) {
+                    Some(include) => {
+                        self.read_servers(path, &inner[..include], 0);
+                        self.read_servers(path, &inner[include..], 2);
+                    }
+                    None => self.read_servers(path, &inner, 1),
+                }
             }
         }
-        if self.servers.is_empty() && !self.http.limits.is_empty() {
-            let place = ServerOrLocation::for_server(&self.http);
-            self.servers.push(Server { hosts: Vec::new(), places: vec![place] });
+        if let Some((path, _)) = all_sections.first()
+            && self.servers.is_empty()
+            && !self.http.limits.is_empty()
+        {
+            let places = vec![ServerOrLocation::for_server(&self.http)];
+            self.servers.push(Server::for_any_host(path, SourcePosition::default(), places));
         }
+        set_default_addresses(&mut self.servers);
     }
 
-    fn read_servers(&mut self, path: &Path, directives: &[&Directive]) {
+    fn read_servers(&mut self, path: &Path, directives: &[&Directive], include_order: u8) {
         let outer = self.http.clone();
-        if directives.iter().any(|other| other.is("location") || other.is("limit_req")) {
-            self.read_server(path, directives, &outer);
-        }
-        for server in directives.iter().filter(|directive| directive.is("server")) {
-            self.read_server(path, &inner_directives(server), &outer);
+        // A `server` of `upstream` has no block.
+        let is_server =
+            |directive: &&&Directive| directive.is("server") && directive.block.is_some();
+        for directive in directives.iter().filter(is_server) {
+            let inner = inner_directives(directive);
+            let places = self.read_places(path, &inner, &outer);
+            let (hosts, has_other_names) = self.read_hosts(path, &inner);
+            let listens = inner.iter().filter(|other| other.is("listen"));
+            let mut listens: Vec<Listen> =
+                listens.filter_map(|listen| Listen::from_words(&read_words(listen))).collect();
+            if listens.is_empty() {
+                listens.push(Listen::new_default());
+            }
+            let server = Server::for_any_host(path, directive_position(directive), places);
+            self.servers.push(Server { hosts, has_other_names, listens, include_order, ..server });
         }
     }
 
-    fn read_server(&mut self, path: &Path, directives: &[&Directive], outer: &InheritedSettings) {
-        let settings = self.read_settings(path, directives, outer);
+    /// Reads a file that nginx includes in a server.
+    fn read_part_of_server(&mut self, path: &Path, directives: &[&Directive]) {
+        let places = self.read_places(path, directives, &self.http.clone());
+        let (hosts, _) = self.read_hosts(path, directives);
+        let position = directives.first().map(|first| directive_position(first));
+        let server = Server::for_any_host(path, position.unwrap_or_default(), places);
+        self.servers.push(Server { hosts, ..server });
+    }
+
+    /// Reads a server and its locations.
+    fn read_places(
+        &mut self,
+        path: &Path,
+        directives: &[&Directive],
+        outer: &InheritedSettings,
+    ) -> Vec<ServerOrLocation> {
+        let settings = self.settings.read_settings(path, directives, outer);
         let mut places = vec![ServerOrLocation::for_server(&settings)];
         self.read_locations(path, directives, &settings, &mut places);
-        let hosts = self.read_hosts(path, directives);
-        self.servers.push(Server { hosts, places });
+        places
     }
 
     fn read_locations(
@@ -181,7 +286,7 @@ impl<'r> ServerReader<'r> {
     ) {
         for directive in directives.iter().filter(|directive| directive.is("location")) {
             let inner = inner_directives(directive);
-            let settings = self.read_settings(path, &inner, outer);
+            let settings = self.settings.read_settings(path, &inner, outer);
             let words: Vec<&str> =
                 directive.args.iter().map(|word| trim_quotes(&word.raw)).collect();
             let (is_exact, prefix) = match words[..] {
@@ -195,7 +300,11 @@ impl<'r> ServerReader<'r> {
                     );
                     // A location with `@` needs no note, because requests reach it only after another location.
                     if !words.first().is_some_and(|word| word.starts_with('@')) {
-                        self.findings.push_note(path, directive_position(directive), message);
+                        self.settings.findings.push_note(
+                            path,
+                            directive_position(directive),
+                            message,
+                        );
                     }
                     continue;
                 }
@@ -206,89 +315,23 @@ impl<'r> ServerReader<'r> {
         }
     }
 
-    /// Returns the values of `host` that a server has, from its `server_name` directives.
-    fn read_hosts(&mut self, path: &Path, directives: &[&Directive]) -> Vec<String> {
-        let mut hosts = Vec::new();
+    /// Returns the names in the `server_name` directives of a server, and whether it has names that are not converted.
+    fn read_hosts(&mut self, path: &Path, directives: &[&Directive]) -> (Vec<String>, bool) {
+        let (mut hosts, mut has_other_names) = (Vec::new(), false);
         for directive in directives.iter().filter(|directive| directive.is("server_name")) {
-            for name in directive.args.iter().map(|name| trim_quotes(&name.raw)) {
+            for name in read_words(directive) {
                 if let Some(domain) = name.strip_prefix('.') {
-                    hosts.extend([domain.to_owned(), format!("*.{domain}")]);
+                    let domain = domain.to_ascii_lowercase();
+                    hosts.extend([domain.clone(), format!("*.{domain}")]);
                 } else if name.starts_with('~') || name.contains('$') {
+                    has_other_names = true;
                     let message = format!("the name `{name}` of a server was not converted");
-                    self.findings.push_note(path, directive_position(directive), message);
-                } else if !matches!(name, "" | "_") {
-                    hosts.push(name.to_owned());
+                    self.settings.findings.push_note(path, directive_position(directive), message);
+                } else if !matches!(&*name, "" | "_") {
+                    hosts.push(name.to_ascii_lowercase());
                 }
             }
         }
-        hosts
-    }
-
-    /// Returns the settings of a place: the settings of the place around it, changed by the directives of the place.
-    fn read_settings(
-        &mut self,
-        path: &Path,
-        directives: &[&Directive],
-        outer: &InheritedSettings,
-    ) -> InheritedSettings {
-        let mut settings = outer.clone();
-        if directives.iter().any(|directive| directive.is("limit_req")) {
-            settings.limits.clear();
-        }
-        for directive in directives {
-            match &*directive.name {
-                "limit_req" => settings.limits.extend(self.read_limit_req(path, directive)),
-                "limit_req_dry_run" => settings.observes = directive.first_arg_is("on"),
-                "limit_req_status" => {
-                    let status = directive.args.first().and_then(|status| status.raw.parse().ok());
-                    settings.deny_status = status.filter(|&status| status != 429);
-                }
-                "limit_conn" => {
-                    let message = "`limit_conn` was not converted: slidegate does not learn from nginx when a request ends; keep it";
-                    self.findings.push_note(path, directive_position(directive), message);
-                }
-                _ => {}
-            }
-        }
-        settings
-    }
-
-    /// Returns the zone and the burst of a `limit_req`; `None` if its zone is not converted.
-    fn read_limit_req(&mut self, path: &Path, directive: &Directive) -> Option<(String, u64)> {
-        let position = directive_position(directive);
-        let (mut zone, mut burst, mut delays) = (None, 0, true);
-        for argument in &directive.args {
-            let text = trim_quotes(&argument.raw);
-            match text.split_once('=') {
-                Some(("zone", name)) => zone = Some(name),
-                Some(("burst", units)) if units.parse::<u64>().is_ok() => {
-                    burst = units.parse().unwrap_or_default();
-                }
-                Some(("delay", _)) => {}
-                None if text == "nodelay" => delays = false,
-                _ => {
-                    let message = format!("the parameter `{text}` was not converted");
-                    self.findings.push_note(path, position, message);
-                }
-            }
-        }
-        let zone = zone?;
-        match self.zones.get(zone) {
-            None => {
-                let message =
-                    format!("`limit_req` was not converted: no file defines its zone `{zone}`");
-                self.findings.push_note(path, position, message);
-                return None;
-            }
-            Some(None) => return None,
-            Some(Some(_)) => {}
-        }
-        if delays && burst > 0 {
-            let message = format!(
-                "nginx delays requests of the burst of `{zone}`; slidegate admits all {burst} at once"
-            );
-            self.findings.push_note(path, position, message);
-        }
-        Some((zone.to_owned(), burst))
+        (hosts, has_other_names)
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nginx_lint_parser::ast::{Config, Directive};
 
+use super::key::{Variables, ZoneKey};
 use crate::policy::ratelimit_config::{Findings, SourcePosition};
 
 /// The zones of all files by their names; `None` for a zone that is not converted.
@@ -14,8 +15,7 @@ pub type Zones = BTreeMap<String, Option<Zone>>;
 pub struct Zone {
     pub path: PathBuf,
     pub position: SourcePosition,
-    /// The attributes in the `per` of the converted rules.
-    pub per: Vec<String>,
+    pub key: ZoneKey,
     pub rate: Rate,
 }
 
@@ -28,53 +28,93 @@ pub struct Rate {
 
 /// Reads the zones of all files. A zone or a parameter that cannot be converted becomes a note.
 pub fn read_zones(configs: &[(&Path, Config)], findings: &mut Findings) -> Zones {
+    let variables = Variables::from_configs(configs);
     let mut zones = Zones::new();
     for (path, config) in configs {
         for directive in config.all_directives().filter(|other| other.is("limit_req_zone")) {
-            let position = directive_position(directive);
-            let mut arguments = directive.args.iter();
-            let key = arguments.next().map_or("", |argument| trim_quotes(&argument.raw));
-            let mut parameters = arguments.map(|argument| trim_quotes(&argument.raw));
-            let value_of = |name: &str| parameters.clone().find_map(|text| text.strip_prefix(name));
-            let (zone, rate) = (value_of("zone="), value_of("rate="));
-            let Some(name) = zone.and_then(|zone| zone.split(':').next()) else {
-                findings.push_note(path, position, "`limit_req_zone` has no `zone`");
-                continue;
-            };
-            let is_known = |text: &str| text.starts_with("zone=") || text.starts_with("rate=");
-            if let Some(other) = parameters.find(|text| !is_known(text)) {
-                let message = format!("the parameter `{other}` was not converted");
-                findings.push_note(path, position, message);
+            if let Some((name, zone)) = read_zone(path, directive, &variables, findings) {
+                zones.insert(name, zone);
             }
-            let zone = parse_zone_key(key).and_then(|per| {
-                let rate = rate.and_then(parse_rate);
-                let rate = rate.ok_or("its `rate` is not like `10r/s` or `30r/m`")?;
-                Ok(Zone { path: path.to_path_buf(), position, per, rate })
-            });
-            if let Err(reason) = &zone {
-                let message = format!("the zone `{name}` was not converted: {reason}");
-                findings.push_note(path, position, message);
-            }
-            if let Ok(Zone { per, .. }) = &zone
-                && per.len() > 1
-                && per.iter().any(|attribute| attribute.contains('.'))
-            {
-                let message = format!(
-                    "the zone `{name}` counts a request only if it has all of {}; nginx also counts it with some of them",
-                    per.join(", ")
-                );
-                findings.push_note(path, position, message);
-            }
-            zones.insert(name.to_owned(), zone.ok());
         }
     }
     zones
+}
+
+/// Reads one `limit_req_zone`. Returns the name of the zone, and the zone if it is converted.
+fn read_zone(
+    path: &Path,
+    directive: &Directive,
+    variables: &Variables,
+    findings: &mut Findings,
+) -> Option<(String, Option<Zone>)> {
+    let position = directive_position(directive);
+    let words = read_words(directive);
+    let (key, parameters) = words.split_first()?;
+    let value_of = |name: &str| parameters.iter().find_map(|text| text.strip_prefix(name));
+    let Some(name) = value_of("zone=").and_then(|zone| zone.split(':').next()) else {
+        findings.push_note(path, position, "`limit_req_zone` has no `zone`");
+        return None;
+    };
+    let is_known = |text: &str| text.starts_with("zone=") || text.starts_with("rate=");
+    if let Some(other) = parameters.iter().find(|text| !is_known(text)) {
+        let message = format!("the parameter `{other}` was not converted");
+        findings.push_note(path, position, message);
+    }
+    let zone = variables.read_zone_key(key).and_then(|key| {
+        let rate = value_of("rate=").and_then(parse_rate);
+        let rate = rate.ok_or("its `rate` is not like `10r/s` or `30r/m`")?;
+        Ok(Zone { path: path.to_path_buf(), position, key, rate })
+    });
+    match &zone {
+        Ok(zone) => note_key_differences(name, zone, findings),
+        Err(reason) => {
+            let message = format!("the zone `{name}` was not converted: {reason}");
+            findings.push_note(path, position, message);
+        }
+    }
+    Some((name.to_owned(), zone.ok()))
+}
+
+/// Adds notes about requests that nginx counts, but not the policy, or the other way round.
+fn note_key_differences(name: &str, zone: &Zone, findings: &mut Findings) {
+    let ZoneKey { per, filter } = &zone.key;
+    if per.len() > 1 && per.iter().any(|attribute| attribute.contains('.')) {
+        let message = format!(
+            "the zone `{name}` counts a request only if it has all of {}; nginx also counts it with some of them",
+            per.join(", ")
+        );
+        findings.push_note(&zone.path, zone.position, message);
+    }
+    if let Some(filter) = filter
+        && filter.is_case_sensitive()
+    {
+        let message = format!(
+            "the zone `{name}` depends on values of {}: nginx ignores their case, and the policy does not",
+            filter.attribute
+        );
+        findings.push_note(&zone.path, zone.position, message);
+    }
 }
 
 /// Returns the line and column at which a directive begins.
 pub fn directive_position(directive: &Directive) -> SourcePosition {
     let start = directive.name_span.start;
     SourcePosition { line: start.line as u64, column: start.column as u64 }
+}
+
+/// Returns the arguments of a directive without quotes. The parser splits `$host$uri`, which is one argument in nginx.
+pub fn read_words(directive: &Directive) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut end = None;
+    for argument in &directive.args {
+        let text = trim_quotes(&argument.raw);
+        match words.last_mut() {
+            Some(word) if end == Some(argument.span.start.offset) => word.push_str(text),
+            _ => words.push(text.to_owned()),
+        }
+        end = Some(argument.span.end.offset);
+    }
+    words
 }
 
 /// Removes the quotes of an argument.
@@ -90,34 +130,4 @@ fn parse_rate(text: &str) -> Option<Rate> {
     };
     let max = max.parse().ok().filter(|&max| max > 0)?;
     Some(Rate { max, window })
-}
-
-/// Returns the attributes for the variables in the key of a zone, such as `$binary_remote_addr$host`.
-fn parse_zone_key(key: &str) -> Result<Vec<String>, String> {
-    let mut per: Vec<String> = Vec::new();
-    for text in key.split('$').skip(1) {
-        let is_of_name = |char: char| char.is_ascii_alphanumeric() || char == '_';
-        let name = match text.strip_prefix('{') {
-            Some(text) => text.split('}').next().unwrap_or_default(),
-            None => &text[..text.find(|char| !is_of_name(char)).unwrap_or(text.len())],
-        };
-        let attribute = match name {
-            "binary_remote_addr" | "remote_addr" | "realip_remote_addr" => "ip".to_owned(),
-            "host" | "http_host" | "server_name" => "host".to_owned(),
-            "uri" | "document_uri" | "request_uri" => "path".to_owned(),
-            "request_method" => "method".to_owned(),
-            _ => match name.split_once('_') {
-                Some(("http", header)) => format!("header.{}", header.replace('_', "-")),
-                _ => {
-                    return Err(format!(
-                        "slidegate has no attribute for `${name}`; send it in a header, and count by this header"
-                    ));
-                }
-            },
-        };
-        if !per.contains(&attribute) {
-            per.push(attribute);
-        }
-    }
-    Ok(per)
 }
