@@ -1,5 +1,4 @@
-//! A store of counters in a map, the pattern of a store over a database. It supports the algorithm `sliding_buckets`
-//! only.
+//! A store of counters in a map, the pattern of a store over a database. It supports only `sliding_buckets`.
 //!
 //! ```sh
 //! cargo run -p slidegate --features testkit --example store
@@ -15,9 +14,8 @@ use slidegate::store::{admits, has_charge, outcome_of_charge, pending_units};
 use slidegate::testkit::{block_on, conformance::run_trace, properties};
 use slidegate::{Algorithm, Limit, Limiter, ManualClock, Timestamp, clock::Clock};
 
-/// The counters, each with its algorithm and its state. In a database, a counter has a row for each bucket, with the
-/// units that `AdditiveCounter::visit_units` returns. `AdditiveCounter::state_from_buckets` creates the state from
-/// these rows.
+/// The counters, each with its algorithm and state. In a database, a counter has a row per bucket, with the units that
+/// `AdditiveCounter::visit_units` returns. `AdditiveCounter::state_from_buckets` creates the state from these rows.
 type Table = HashMap<CounterId, (SlidingBuckets, <SlidingBuckets as Counter>::State)>;
 
 /// The store. Clones share the counters, whose lock takes the place of a transaction.

@@ -183,7 +183,7 @@ impl ClusterStore<Arc<DriftCorrectedClock>> {
         driver.update_status();
         let event_loop = tokio::spawn(driver.run_event_loop(leave_requests)).abort_handle();
         let store = Self::new(clock, counters, replication, settings.sync_wait);
-        Ok(store.with_node(NodeHandle {
+        Ok(store.with_node_handle(NodeHandle {
             leave,
             is_leaving: AtomicBool::new(false),
             status,

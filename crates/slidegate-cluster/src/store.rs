@@ -128,7 +128,7 @@ impl<C: Clock> ClusterStore<C> {
         &self.calls
     }
 
-    pub(crate) fn with_node(self, node: NodeHandle) -> Self {
+    pub(crate) fn with_node_handle(self, node: NodeHandle) -> Self {
         Self { node: Some(Arc::new(node)), ..self }
     }
 

@@ -268,13 +268,15 @@ fn address_without_credentials(info: &ConnectionInfo) -> String {
     }
 }
 
-/// Replaces user, password and parameters of an address with `…`.
+/// Replaces user, password and parameters of an address with `…`. The address may be invalid, for example without a
+/// scheme.
 pub(crate) fn redact_password(address: &str) -> String {
-    let redacted = match (address.find("://"), address.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => {
-            format!("{}…{}", &address[..scheme + 3], &address[at..])
+    let redacted = match address.rfind('@') {
+        Some(at) => {
+            let login_start = address[..at].find("://").map_or(0, |scheme| scheme + 3);
+            format!("{}…{}", &address[..login_start], &address[at..])
         }
-        _ => address.to_owned(),
+        None => address.to_owned(),
     };
     match redacted.split_once('?') {
         Some((base, _)) => format!("{base}?…"),
@@ -373,7 +375,8 @@ mod tests {
             ("redis://:p@q?@h", "redis://…@h"),
             ("unix:///run/redis?pass=p&db=1", "unix:///run/redis?…"),
             ("redis://h", "redis://h"),
-            ("@://", "@://"),
+            ("u:p@h:6379", "…@h:6379"),
+            ("@://", "…@://"),
         ] {
             assert_eq!(redact_password(address), redacted);
         }

@@ -208,7 +208,7 @@ async fn refresh_slot_map_in_loop(
                 if never_reached_log.should_log(error.class()) {
                     tracing::error!(
                         class = error.class(),
-                        %error,
+                        error = error.to_string(),
                         addresses = nodes.seed_addresses(),
                         remedy = error.remedy(),
                         "no node of the Redis Cluster returned the slot map, so Redis cannot be used; retrying"
@@ -260,7 +260,7 @@ impl ClusterNodes {
                 }
                 Ok(Ok(_)) => tracing::debug!("a node of the Redis Cluster has no slots"),
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, "query for the slot map failed");
+                    tracing::debug!(error = error.to_string(), "query for the slot map failed");
                     if let Some(class) = failure::rejection_class(&error) {
                         let message = failure::error_message(&error);
                         rejection = Some(StoreError::Rejected { class, message });

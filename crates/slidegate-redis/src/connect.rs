@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::address::SentinelTarget;
 use crate::connection::{
-    Connection, ConnectionHandle, ConnectionReports, ConnectionState, ReconnectingConnection,
+    Connection, ConnectionHandle, ConnectionReports, CurrentConnection, ReconnectingConnection,
 };
 use crate::connector::Connector;
 use crate::failure;
@@ -129,7 +129,7 @@ async fn connect_to_master(connector: &Connector) -> RedisResult<Connection> {
 async fn maintain_connection(
     source: &mut ConnectionSource,
     call_timeout: Duration,
-    publish: &watch::Sender<ConnectionState>,
+    publish: &watch::Sender<CurrentConnection>,
     reports: &ConnectionReports,
     on_reconnect: &mut impl FnMut(),
 ) {
@@ -180,7 +180,10 @@ async fn maintain_connection(
             // No other connection could be opened: the server is slow or has too many connections. The doubtful
             // connection is kept.
             (Err(error), Some(connection)) if !connection.is_closed() => {
-                tracing::debug!(%error, "cannot replace the connection to Redis; keeping it");
+                tracing::debug!(
+                    error = error.to_string(),
+                    "cannot replace the connection to Redis; keeping it"
+                );
                 publish_connection(publish, &connection, number);
                 connection
             }
@@ -236,7 +239,7 @@ async fn maintain_connection(
 
 /// Makes a connection the current one, which calls use, under this number.
 fn publish_connection(
-    publish: &watch::Sender<ConnectionState>,
+    publish: &watch::Sender<CurrentConnection>,
     connection: &Arc<Connection>,
     number: u64,
 ) {
@@ -261,7 +264,7 @@ fn log_never_reached(throttle: &LogThrottle, cause: &str, source: &ConnectionSou
 
 /// Logs the error of a failed attempt to connect again. The error is a warning only if the server has rejected the
 /// connection, for example because of a wrong password. An unreachable server is reported by the circuit breaker.
-fn log_connect_error(error: &RedisError, cause: &str, publish: &watch::Sender<ConnectionState>) {
+fn log_connect_error(error: &RedisError, cause: &str, publish: &watch::Sender<CurrentConnection>) {
     let is_known = publish.borrow().as_ref().is_err_and(|known| known == cause);
     if let Some(class) = failure::rejection_class(error).filter(|_| !is_known) {
         tracing::warn!(
@@ -271,6 +274,6 @@ fn log_connect_error(error: &RedisError, cause: &str, publish: &watch::Sender<Co
             "Redis rejected the connection; retrying"
         );
     } else {
-        tracing::debug!(%error, "no connection to Redis");
+        tracing::debug!(error = error.to_string(), "no connection to Redis");
     }
 }

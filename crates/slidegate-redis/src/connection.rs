@@ -37,13 +37,13 @@ const IDLE_TIME_BEFORE_CLOSE_CHECK: Duration = Duration::from_micros(100);
 /// A shared connection that is replaced when it is lost.
 #[derive(Debug)]
 pub struct ReconnectingConnection {
-    current: watch::Receiver<ConnectionState>,
+    current: watch::Receiver<CurrentConnection>,
     reports: Arc<ConnectionReports>,
     task: JoinHandle<()>,
 }
 
 /// The current connection, or the reason why there is none.
-pub type ConnectionState = Result<ConnectionHandle, String>;
+pub type CurrentConnection = Result<ConnectionHandle, String>;
 
 /// A connection and its number. Each connection has a higher number than the one that it replaces.
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ impl ConnectionReports {
 impl ReconnectingConnection {
     /// Creates a connection that `task` opens, and that it replaces as the reports request.
     pub fn new(
-        current: watch::Receiver<ConnectionState>,
+        current: watch::Receiver<CurrentConnection>,
         reports: Arc<ConnectionReports>,
         task: JoinHandle<()>,
     ) -> Self {
@@ -134,7 +134,7 @@ impl ReconnectingConnection {
         }
         let mut current = self.current.clone();
         let is_usable =
-            |state: &ConnectionState| state.as_ref().is_ok_and(|handle| handle.is_usable(lost));
+            |state: &CurrentConnection| state.as_ref().is_ok_and(|handle| handle.is_usable(lost));
         loop {
             self.reports.wanted.notify_one();
             match timeout(BACKOFF_FOR_WAITING_CALL, current.wait_for(is_usable)).await {

@@ -243,7 +243,7 @@ impl Node {
                 }
                 tracing::warn!(
                     class = error.class(),
-                    %error,
+                    error = error.to_string(),
                     "{}: {change}; requests are decided by on_store_error until Redis responds",
                     self.log_name
                 );

@@ -178,7 +178,7 @@ impl SentinelConnection {
                 parse_master_fields(&response)
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, "query to a Sentinel failed");
+                tracing::debug!(error = error.to_string(), "query to a Sentinel failed");
                 self.connection = None;
                 self.rejection = failure::rejection_class(&error).map(|_| error);
                 None

@@ -123,6 +123,7 @@ mod config;
 mod costs;
 pub mod extract;
 
+#[doc(inline)]
 pub use extract::{Attributes, Peer, RequestHead};
 pub use future::ResponseFuture;
 pub use hold_permits::{HoldPermits, HoldPermitsFuture, HoldPermitsLayer, PermitBody};

@@ -28,6 +28,7 @@ use arc_swap::ArcSwap;
 
 use crate::fallback::{InMemoryFallback, LocalCountsOptions};
 use crate::policy::Policy;
+use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::wait::queues::WaitQueues;
 use crate::wait::{WaitOptions, WaitStats};
@@ -85,9 +86,12 @@ impl<S> Deref for GateRef<'_, S> {
     }
 }
 
-impl<S> Gate<S> {
-    /// Creates a gate that enforces `policy` with the counters in `store`.
+impl<S: Store> Gate<S> {
+    /// Creates a gate that enforces `policy` with the counters in `store`. Logs a warning for each rule with a limit
+    /// that the store does not [support](Store::supports): its requests are decided as if the store were unavailable.
+    /// [`Policy::from_yaml_for`] rejects such a policy.
     pub fn new(policy: Policy, store: S) -> Self {
+        warn_about_unsupported_limits(&policy, &store);
         let fallback = InMemoryFallback::new(LocalCountsOptions::default());
         Self {
             policy: ArcSwap::from_pointee(policy.with_instance_count(fallback.instances())),
@@ -115,11 +119,14 @@ impl<S> Gate<S> {
     /// # Ok::<(), slidegate::PolicyErrors>(())
     /// ```
     pub fn replace_policy(&self, policy: Policy) {
+        warn_about_unsupported_limits(&policy, &self.store);
         self.policy.store(Arc::new(policy.with_instance_count(self.fallback.instances())));
         self.warned_costs.clear();
         self.wait_queues.wake_first_in_every_queue();
     }
+}
 
+impl<S> Gate<S> {
     /// Sets the options of the counts in memory, with which rules with
     /// [`OnStoreError::Local`](crate::OnStoreError::Local) decide while the store is unavailable.
     #[must_use]
@@ -179,6 +186,22 @@ pub struct GateStats {
     /// Number of call records in memory that were evicted before they expired, since the start. A repetition of such a
     /// call is charged again.
     pub local_evicted_call_records: u64,
+}
+
+/// Warns about each rule whose limits the store cannot count, so that it cannot decide the requests of the rule.
+fn warn_about_unsupported_limits(policy: &Policy, store: &impl Store) {
+    for rule in policy.rules() {
+        let overrides = rule.overrides().iter().map(|other| other.settings());
+        let mut limits = overrides.chain([rule.settings()]).flat_map(|settings| settings.limits());
+        if let Some(reason) = limits.find_map(|limit| store.supports(limit.limit()).err()) {
+            tracing::warn!(
+                rule = rule.name(),
+                domain = rule.domain(),
+                reason,
+                "the store does not support a limit of a rule, so it cannot decide the requests of the rule"
+            );
+        }
+    }
 }
 
 impl<S> fmt::Debug for Gate<S> {

@@ -32,10 +32,12 @@ use crate::store::memory::MemoryStore;
 use crate::wait::queues::WaitQueues;
 use crate::wait::{WaitOptions, WaitStats};
 
-pub use crate::store_key::StoreKey;
+pub use crate::store_key::{StoreKey, client_network};
 pub use check::Check;
 
 /// A rate limiter whose limits are fixed in code. The limits apply to each key separately; a key is any hashable value.
+/// For the address of a client, use [`client_network`], because a client usually has many IPv6 addresses. Requests in
+/// flight, idempotency keys and reservations need a [`Gate`](crate::Gate).
 ///
 /// ```
 /// let limiter = slidegate::Limiter::new(["2/s", "600/min"])?;      // sliding windows, in memory

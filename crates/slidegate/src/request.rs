@@ -175,13 +175,13 @@ impl<'a> Request<'a> {
             return None;
         }
         let waits_for_settlements = self.waits_for_settlements;
-        let request_bytes = self.bytes();
+        let request_bytes = self.memory_bytes();
         Some(Box::new(CallOptions { identity, max_wait, waits_for_settlements, request_bytes }))
     }
 
-    /// Returns the bytes of memory that the descriptors take; see [`Descriptor::bytes`].
-    pub(crate) fn bytes(&self) -> usize {
-        self.descriptors.iter().map(Descriptor::bytes).sum()
+    /// Returns the bytes of memory that the descriptors take; see [`Descriptor::memory_bytes`].
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.descriptors.iter().map(Descriptor::memory_bytes).sum()
     }
 
     /// Returns the descriptors.
@@ -357,7 +357,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Returns the bytes of memory that the descriptor takes, with the names and values of its attributes and costs.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let attributes = self.attributes.iter().map(|(name, value)| name.len() + value.len());
         let bytes = self.bytes.iter().map(|(_, bytes)| bytes.len());
         let costs = self.costs.named.iter().map(|(name, _)| name.len());

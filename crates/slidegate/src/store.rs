@@ -18,17 +18,19 @@
 //!
 //! # Write a store
 //!
-//! [`examples/store.rs`](https://github.com/slidegate/slidegate/blob/main/examples/store.rs) is a complete store in 160
+//! [`examples/store.rs`](https://github.com/slidegate/slidegate/blob/main/examples/store.rs) is a complete store in 150
 //! lines.
 //!
 //! 1. Implement [`Store`] if calls may wait or fail, with the kind [`Asynchronous`]. Implement [`SyncStore`] if they
 //!    never do.
 //! 2. Identify the counter of a hit by its [`Hit::counter_id`], or by a [fingerprint](Key::fingerprint) of the key. The
 //!    receipt contains this identifier.
-//! 3. Count with the [`Counter`](crate::algorithm::Counter) that [`Limit::additive`](crate::Limit::additive) returns,
-//!    so that the outcomes are the same in every store. The time of a counter is the time of the clock plus the
-//!    [phase](crate::Limit::phase_us) of the key, which is 0 except for `fixed_window`. A store that counts in another
-//!    language gets the numbers of a limit from [`Limit::params`](crate::Limit::params).
+//! 3. Count with the [`Counter`](crate::algorithm::Counter) that [`Limit::additive`](crate::Limit::additive) returns
+//!    for `sliding_buckets`, `sliding_counter` and `fixed_window`, so that the outcomes are the same in every store. For
+//!    a `sliding_window`, it returns buckets of window / resolution, with which a store counts as a cluster does, but
+//!    not as the memory store. The other algorithms have no public counter. The time of a counter is the time of the
+//!    clock plus the [phase](crate::Limit::phase_us) of the key, which is 0 except for `fixed_window`. A store that
+//!    counts in another language gets the numbers of all algorithms from [`Limit::params`](crate::Limit::params).
 //! 4. Decide a call in one atomic step: peek at each hit, with the [pending units](pending_units) of the hits before it
 //!    in addition to its own; determine whether the hits [admit](admits) the call; then charge the hits that [have a
 //!    charge](has_charge). The outcome of a charged hit is [`outcome_of_charge`]. The receipt has no charge of a hit
@@ -65,6 +67,7 @@ use std::sync::Arc;
 
 use crate::limit::Limit;
 
+#[doc(inline)]
 pub use crate::algorithm::LimitParams;
 pub use crate::call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
 pub use crate::cluster_options::{ClusterOptions, ClusterOptionsError, OnPartition};
@@ -87,6 +90,7 @@ pub use charge_result::{
     pending_units,
 };
 pub use error::{RejectionClass, StoreError};
+#[doc(inline)]
 pub use memory::MemoryStore;
 pub use one_or_many::OneOrMany;
 pub use settlement::{CallSettlement, ChargeOnceResult, SettleResult};
@@ -287,7 +291,7 @@ pub enum Edit {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a synchronous store, so the methods without `_async` are not available",
     label = "this store must be awaited",
-    note = "call the method of the same name with `_async`, for example `limiter.check_async(key).await?`"
+    note = "call the method of the same name with `_async`, for example `limiter.check_async(key).await`"
 )]
 pub trait SyncStore: Send + Sync + 'static {
     /// Decides one call, and charges its hits unless one of them denies it.

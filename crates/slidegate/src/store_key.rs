@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// A key with a text, by which a store outside of this process counts. Implemented for strings, integers, IP addresses,
 /// and pairs of keys.
 ///
-/// Different keys of one type have different texts.
+/// Different keys of one type have different texts. Keys of several types can have one text: over a shared store, `1`
+/// and `"1"` have one counter. For the address of a client, see [`client_network`].
 ///
 /// ```
 /// use slidegate::limiter::StoreKey;
@@ -26,6 +27,28 @@ use std::sync::Arc;
 pub trait StoreKey: Hash {
     /// Returns the text of the key.
     fn text(&self) -> Cow<'_, str>;
+}
+
+/// Returns the address by which a limiter should count a client: of an IPv6 address the first address of its /64
+/// network, because a client usually has the whole network, and of an IPv4-mapped address the IPv4 address. A limiter
+/// by the complete IPv6 address allows each of the 2^64 addresses of a client its own units.
+///
+/// ```
+/// use slidegate::{Limiter, limiter::client_network};
+///
+/// let limiter = Limiter::new(["1/s"])?;
+/// assert!(limiter.check(&client_network("2001:db8::1".parse()?)).is_allowed());
+/// assert!(!limiter.check(&client_network("2001:db8::2".parse()?)).is_allowed());
+/// assert_eq!(client_network("::ffff:192.0.2.7".parse()?).to_string(), "192.0.2.7");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn client_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        ipv4 => ipv4,
+    }
 }
 
 /// Implements [`StoreKey`] for types that contain a string.

@@ -169,9 +169,9 @@ impl RejectCounters {
     pub fn report(&self, reason: RejectReason, peer: impl fmt::Display, error: impl fmt::Display) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
         if reason.is_expected_in_healthy_cluster() || !self.should_warn(reason) {
-            debug!(%peer, %error, "{}", reason.message());
+            debug!(%peer, error = error.to_string(), "{}", reason.message());
         } else {
-            warn!(%peer, %error, "{}", reason.message());
+            warn!(%peer, error = error.to_string(), "{}", reason.message());
         }
     }
 

@@ -104,7 +104,7 @@ impl TcpTransportContext {
             PeerStreamError::Rejected(reason, error) => {
                 self.reject_counters.report(*reason, address, error);
             }
-            error => debug!(%address, %error, "cluster connection closed"),
+            error => debug!(%address, error = error.to_string(), "cluster connection closed"),
         }
     }
 }

@@ -69,7 +69,7 @@ pub fn warn_about_ignored_input(source: &PolicySource) {
         && !ignored.is_empty()
     {
         warn!(
-            folder = %path.display(),
+            folder = path.display().to_string(),
             ignored = list_names(&ignored),
             "only *.yaml and *.yml files directly in the folder are read; the reference server reads all of them"
         );

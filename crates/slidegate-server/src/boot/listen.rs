@@ -46,7 +46,7 @@ pub enum ListenAddressError {
     MissingHost(u16),
     #[error("write an IPv6 address in brackets, for example [::1]:8080")]
     MissingBrackets,
-    #[error("write IP:PORT or HOST:PORT, for example 127.0.0.1:8080")]
+    #[error("write IP:PORT or HOST:PORT with a port of at most 65535, for example 127.0.0.1:8080")]
     Invalid,
     #[error("write an absolute path, for example unix:/run/slidegate/grpc.sock")]
     RelativePath,

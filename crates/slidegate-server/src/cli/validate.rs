@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::{self, Write};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -56,7 +56,7 @@ pub fn run(
                     writeln!(warnings, "{}:{warning}", path.display())?;
                 }
             }
-            Err(error) if ratelimit_config::is_envoy_ratelimit_file(path) => {
+            Err(error) if is_envoy_ratelimit_file(path) => {
                 let path = path.display();
                 errors.push(format!(
                     "{error}\n{path}: this looks like a file of the reference server; `slidegate convert {path}` prints the equivalent policy"
@@ -69,6 +69,11 @@ pub fn run(
     // Standard error has the warnings and the errors, but warnings do not change the exit status.
     super::print_to_stderr(&warnings);
     if errors.is_empty() { Ok(()) } else { Err(InvalidPoliciesError(errors.join("\n")).into()) }
+}
+
+/// Returns whether a file looks like a configuration file of Envoy's reference rate limit server.
+fn is_envoy_ratelimit_file(path: &Path) -> bool {
+    file::read_text(path).is_ok_and(|text| ratelimit_config::looks_like_ratelimit_config(&text))
 }
 
 fn write_policy_description(

@@ -3,9 +3,11 @@
 //! At start and at each reload, a [`LimitSupportCheck`] checks that the store supports every limit of the policy.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
+use slidegate::policy::file::MAX_POLICY_BYTES;
 use slidegate::policy::{PolicyError, PolicyWarning};
 use slidegate::{Algorithm, Policy, PolicyErrors};
 
@@ -149,7 +151,19 @@ pub fn read_policy_source(source: PolicySource) -> Result<Policy, PolicyFileErro
 
 /// Reads the text of a file.
 pub fn read_text(path: &Path) -> Result<String, PolicyFileError> {
-    fs::read_to_string(path).map_err(|error| unreadable_file_error(path, error))
+    read_bounded(path).map_err(|error| unreadable_file_error(path, error))
+}
+
+/// Reads a file of at most [`MAX_POLICY_BYTES`] bytes, so that a device or a wrong file cannot fill the memory.
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let max_bytes = MAX_POLICY_BYTES as u64;
+    let bytes = File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
+    if bytes > MAX_POLICY_BYTES {
+        let message = format!("the file is larger than {} MiB", max_bytes >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(text)
 }
 
 fn unreadable_file_error(path: &Path, error: io::Error) -> PolicyFileError {

@@ -22,8 +22,7 @@ mod time_unit;
 mod wildcard;
 
 use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_saphyr::FlowMap;
@@ -35,6 +34,7 @@ use crate::policy::FileText;
 
 pub use converted_rule::{Conditions, ConvertedCondition, ConvertedOverride};
 pub use finding::{Finding, Findings, SourcePosition};
+pub use parse::looks_like_ratelimit_config;
 pub use print::format_policy_file;
 pub use rules::ConversionOptions;
 
@@ -104,13 +104,6 @@ pub fn convert(files: &[FileText], options: ConversionOptions) -> Result<Convers
         Ok(policy) => Ok(Conversion { policy, text, notes }),
         Err(errors) => Err(findings_from_policy_errors(files, &errors.0)),
     }
-}
-
-/// Returns `true` if a file looks like a configuration file of Envoy's reference rate limit server: a YAML map with the
-/// fields `domain` and `descriptors`.
-pub fn is_envoy_ratelimit_file(path: &Path) -> bool {
-    let Ok(text) = fs::read_to_string(path) else { return false };
-    parse::looks_like_ratelimit_config(&text)
 }
 
 /// Converts errors in the converted policy to findings. Valid configuration files can result in an invalid policy, for

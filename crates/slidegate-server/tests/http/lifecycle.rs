@@ -158,7 +158,10 @@ fn unresolvable_listener_name_error_exits_1() {
 #[test]
 fn listener_address_without_host_exits_2() {
     for (address, expected) in [
-        ("8080", "write IP:PORT or HOST:PORT, for example 127.0.0.1:8080"),
+        (
+            "8080",
+            "write IP:PORT or HOST:PORT with a port of at most 65535, for example 127.0.0.1:8080",
+        ),
         (":8080", "write 127.0.0.1:8080 to listen for this machine only, or 0.0.0.0:8080"),
     ] {
         let output = run_serve_command(Path::new("x"), address);

@@ -23,8 +23,8 @@ pub fn normalize_path(uri: &str) -> Cow<'_, str> {
 }
 
 /// Returns whether servers read the path of a request target in different ways: it has a segment `.` or `..`, and
-/// slashes that some servers decode or merge before they remove these segments. `/a//../login` is `/a/login` according
-/// to RFC 3986, and `/login` for nginx.
+/// slashes that some servers decode or merge before they remove these segments; or such a segment with a parameter,
+/// `..;x`, which some servers remove first. `/a//../login` is `/a/login` according to RFC 3986, and `/login` for nginx.
 ///
 /// Such paths are best rejected: a client could use them to evade the limit of a route. Browsers and most other clients
 /// send no path with `.` or `..`.
@@ -43,7 +43,10 @@ pub fn has_ambiguous_dot_segments(uri: &str) -> bool {
     let path = decode_unreserved_characters(path);
     let decoded = path.replace("%2F", "/").replace("%5C", "/").replace('\\', "/");
     let is_ambiguous = decoded != path || decoded.contains("//");
-    is_ambiguous && decoded.split('/').any(|segment| matches!(segment, "." | ".."))
+    decoded.replace("%3B", ";").split('/').any(|segment| match segment.split_once(';') {
+        Some((name, _)) => matches!(name, "." | ".."),
+        None => is_ambiguous && matches!(segment, "." | ".."),
+    })
 }
 
 /// Returns the path of a request target, without the scheme and authority of an absolute URI, and without the query.
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn dot_segments_beside_encoded_or_double_slashes_are_ambiguous() {
+    fn dot_segments_with_parameters_or_beside_encoded_or_double_slashes_are_ambiguous() {
         for uri in [
             "/static/..%2fx",
             "/static//../x",
@@ -169,6 +172,9 @@ mod tests {
             "/a%5c..%5Clogin",
             "/a\\..\\login",
             "http://e.org//./login",
+            "/a/b/..;/../login",
+            "/a/.%2E%3bx=1/login",
+            "/.;/login",
         ] {
             assert!(has_ambiguous_dot_segments(uri), "{uri}");
         }
@@ -184,6 +190,8 @@ mod tests {
             "/.well-known//x",
             "/a?b=//../",
             "http://e.org/../x",
+            "/a;b/../login",
+            "/a/...;b",
         ] {
             assert!(!has_ambiguous_dot_segments(uri), "{uri}");
         }

@@ -269,7 +269,7 @@ impl AdditiveCounter for FixedWindow {
             WindowAlignment::Calendar(calendar) => BucketLayout {
                 bucket_us: calendar.period().window_us(),
                 buckets: 1,
-                mean_excess_us: calendar.period().mean_excess_us(),
+                mean_excess_us: calendar.period().mean_window_excess_us(),
                 epoch_offset_in_first_period_s: calendar.epoch_offset_in_first_period_s(),
             },
         }

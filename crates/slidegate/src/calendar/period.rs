@@ -82,7 +82,7 @@ impl Period {
     }
 
     /// Returns the duration by which a window in counter time is longer than a period on average.
-    pub(crate) const fn mean_excess_us(self) -> u64 {
+    pub(crate) const fn mean_window_excess_us(self) -> u64 {
         self.window_us() - self.mean_length_us()
     }
 }

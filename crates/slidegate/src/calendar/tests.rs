@@ -246,7 +246,7 @@ fn mean_periods_bound_the_end_and_start_of_windows() {
     for calendar in every_calendar() {
         let (period, epoch_offset_in_first_period_s) =
             (calendar.period(), calendar.epoch_offset_in_first_period_s());
-        let (bucket_us, mean_excess_us) = (period.window_us(), period.mean_excess_us());
+        let (bucket_us, mean_excess_us) = (period.window_us(), period.mean_window_excess_us());
         let layout =
             BucketLayout { bucket_us, buckets: 1, mean_excess_us, epoch_offset_in_first_period_s };
         let mut time = Timestamp::default();

@@ -12,6 +12,7 @@ use thiserror::Error;
 use super::Gate;
 use crate::policy::Policy;
 use crate::policy::file::PolicyErrors;
+use crate::store::Store;
 
 /// The interval at which a policy file is read.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,7 +42,7 @@ pub enum PolicyFileError {
     Thread(io::Error),
 }
 
-impl<S: Send + Sync + 'static> Gate<S> {
+impl<S: Store> Gate<S> {
     /// Creates a gate that enforces the policy in a file, and replaces the policy when the file changes.
     ///
     /// A thread reads the file once per second. A change takes effect when two successive reads have found the same
@@ -61,7 +62,8 @@ impl<S: Send + Sync + 'static> Gate<S> {
     /// ```
     ///
     /// # Errors
-    /// If the file cannot be read or its policy is invalid, or if no thread can be started.
+    /// If the file cannot be read, if its policy is invalid or has a limit that the store does not support, or if no
+    /// thread can be started.
     pub fn follow_policy_file(
         path: impl AsRef<Path>,
         store: S,
@@ -69,7 +71,7 @@ impl<S: Send + Sync + 'static> Gate<S> {
     ) -> Result<Arc<Self>, PolicyFileError> {
         let path = path.as_ref().to_owned();
         let text = read_text(&path)?;
-        let gate = Arc::new(Self::new(parse_policy(&path, &text)?, store));
+        let gate = Arc::new(Self::new(parse_policy(&path, &text, &store)?, store));
         let follower = PolicyFileWatcher {
             gate: Arc::downgrade(&gate),
             path,
@@ -97,7 +99,7 @@ struct PolicyFileWatcher<S, F> {
     on_reload: F,
 }
 
-impl<S, F: FnMut(Result<&Policy, &PolicyFileError>)> PolicyFileWatcher<S, F> {
+impl<S: Store, F: FnMut(Result<&Policy, &PolicyFileError>)> PolicyFileWatcher<S, F> {
     fn run(mut self) {
         loop {
             thread::sleep(READ_INTERVAL);
@@ -115,7 +117,7 @@ impl<S, F: FnMut(Result<&Policy, &PolicyFileError>)> PolicyFileWatcher<S, F> {
             return;
         }
         self.active = text;
-        let policy = read.and_then(|text| parse_policy(&self.path, &text));
+        let policy = read.and_then(|text| parse_policy(&self.path, &text, gate.store()));
         if let Ok(policy) = &policy {
             gate.replace_policy(policy.clone());
         }
@@ -127,6 +129,7 @@ fn read_text(path: &Path) -> Result<String, PolicyFileError> {
     fs::read_to_string(path).map_err(|source| PolicyFileError::Read { path: path.into(), source })
 }
 
-fn parse_policy(path: &Path, text: &str) -> Result<Policy, PolicyFileError> {
-    Policy::from_yaml(text).map_err(|source| PolicyFileError::Invalid { path: path.into(), source })
+fn parse_policy(path: &Path, text: &str, store: &impl Store) -> Result<Policy, PolicyFileError> {
+    Policy::from_yaml_for(text, |limit| store.supports(limit))
+        .map_err(|source| PolicyFileError::Invalid { path: path.into(), source })
 }

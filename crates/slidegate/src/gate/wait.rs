@@ -91,7 +91,7 @@ impl<S: Store> Gate<S> {
         max_wait: Option<Duration>,
     ) -> Decision<'static> {
         let queues = &self.wait_queues;
-        let wait = WaitingCall::new(queues, max_wait, request.bytes(), timer.now());
+        let wait = WaitingCall::new(queues, max_wait, request.memory_bytes(), timer.now());
         let mut wait = wait.with_wait_for_settlements(request.waits_for_settlements());
         run_wait!(
             wait,

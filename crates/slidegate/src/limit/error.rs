@@ -61,7 +61,7 @@ pub enum LimitError {
     MaxDebt(u64),
     /// The max is too large for `sliding_log`.
     #[error(
-        "a max of {0} is too large for sliding_log, which records every charge; use sliding_buckets, or a max of at most {max}",
+        "a max of {0} is too large for `sliding_log`, which records every charge; use `sliding_buckets`, or a max of at most {max}",
         max = sliding_log::MAX_LOG_UNITS
     )]
     LogTooLong(u64),

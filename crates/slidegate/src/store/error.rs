@@ -39,14 +39,18 @@ pub enum StoreError {
 }
 
 /// The class and the remedy of each variant of [`StoreError`] without a class of its own.
-const UNAVAILABLE_CLASS_AND_REMEDY: (&str, &str) =
-    ("unavailable", "check the store, its address and the network, or raise --redis-timeout");
+const UNAVAILABLE_CLASS_AND_REMEDY: (&str, &str) = (
+    "unavailable",
+    "check the store, its address and the network, or raise the timeout of its calls (--redis-timeout)",
+);
 const CONNECTION_LOST_CLASS_AND_REMEDY: (&str, &str) = (
     "connection_lost",
     "check whether the store was restarted, and which proxy closes connections",
 );
-const TIMED_OUT_CLASS_AND_REMEDY: (&str, &str) =
-    ("timed_out", "check the latency of the store, or raise --redis-timeout");
+const TIMED_OUT_CLASS_AND_REMEDY: (&str, &str) = (
+    "timed_out",
+    "check the latency of the store, or raise the timeout of its calls (--redis-timeout)",
+);
 const BREAKER_OPEN_CLASS_AND_REMEDY: (&str, &str) =
     ("breaker_open", "correct the cause of the earlier failures");
 const UNSUPPORTED_CLASS_AND_REMEDY: (&str, &str) =

@@ -30,7 +30,7 @@ impl KeyCounts {
     }
 
     /// Counts a new key of a group. Returns the number of keys before this one.
-    pub fn add(&self, group: KeyGroup) -> usize {
+    pub fn count_new_key(&self, group: KeyGroup) -> usize {
         if self.by_group[usize::from(group)].fetch_add(1, Ordering::Relaxed) == 0 {
             self.groups.fetch_add(1, Ordering::Relaxed);
         }
@@ -38,7 +38,7 @@ impl KeyCounts {
     }
 
     /// Counts the removal of a key of a group.
-    pub fn remove(&self, group: KeyGroup) {
+    pub fn count_removed_key(&self, group: KeyGroup) {
         if self.by_group[usize::from(group)].fetch_sub(1, Ordering::Relaxed) == 1 {
             self.groups.fetch_sub(1, Ordering::Relaxed);
         }

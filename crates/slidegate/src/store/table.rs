@@ -234,7 +234,7 @@ impl<S: Default + HeapSize> Table<S> {
         if let Ok(entry) = self.slots.get_bucket_entry(slot) {
             let (slot, _) = entry.remove();
             self.bytes -= slot.state.heap_bytes();
-            keys.remove(slot.group);
+            keys.count_removed_key(slot.group);
         }
     }
 
@@ -322,7 +322,7 @@ impl<S: Default + HeapSize> EvictableTable for Table<S> {
             let is_expired = slot.expires < now;
             if is_expired {
                 *bytes -= slot.state.heap_bytes();
-                keys.remove(slot.group);
+                keys.count_removed_key(slot.group);
             }
             !is_expired
         });

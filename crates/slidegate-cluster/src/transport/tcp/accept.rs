@@ -40,7 +40,7 @@ pub(super) async fn accept_connections(
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => acceptor.start_handshake(stream, address),
                 Err(error) => {
-                    warn!(%error, "cannot accept connections of other nodes, so their counters arrive late; retrying");
+                    warn!(error = error.to_string(), "cannot accept connections of other nodes, so their counters arrive late; retrying");
                     sleep(PAUSE_AFTER_ACCEPT_ERROR).await;
                 }
             },

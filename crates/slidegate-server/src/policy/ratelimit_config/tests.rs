@@ -143,7 +143,7 @@ fn descriptors_inexpressible_in_policy_are_rejected() {
         ]),
         ConversionOptions { algorithm: Algorithm::SlidingLog, ..SLIDING_WINDOW_CONVERSION_OPTIONS },
     );
-    assert!(log.unwrap_err()[0].message.contains("too large for sliding_log"));
+    assert!(log.unwrap_err()[0].message.contains("too large for `sliding_log`"));
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl CollectorClient {
     fn log_failed_span_export(&self, problem: &dyn Error) {
         if let Some(unlogged) = self.log_throttle.try_acquire(self.clock.now()) {
             warn!(
-                %problem,
+                problem = problem.to_string(),
                 unlogged,
                 "traces lost, because the collector did not accept them; check --otlp-endpoint and the \
                  collector"

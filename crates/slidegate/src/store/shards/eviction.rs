@@ -52,7 +52,7 @@ impl<T: ShardTables> Shards<T> {
         self.sweep(shard, now);
         let index = self.shard_index_of(fingerprint);
         let search = &mut self.new_search(now);
-        if self.keys.add(group) >= self.max_keys {
+        if self.keys.count_new_key(group) >= self.max_keys {
             self.evict_one_key(shard, index, search);
         }
         self.evict_to_free_slot(shard, index, table, search);

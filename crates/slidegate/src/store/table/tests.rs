@@ -55,7 +55,7 @@ proptest! {
         let rounds = 2 * table.bucket_count() / BUCKETS_PER_SWEEP + 2;
         let keys = KeyCounts::default();
         for _ in &expires {
-            keys.add(0);
+            keys.count_new_key(0);
         }
         (0..rounds).for_each(|_| table.sweep(now, &keys));
         let expired = expires.iter().filter(|&&expires| expires < now).count();
@@ -92,7 +92,7 @@ fn swept_table_frees_memory() {
         table.slot_mut(index).expires = if key < 1_000 { 9 } else { 1 };
     }
     let keys = KeyCounts::default();
-    (0..10_000).for_each(|_| _ = keys.add(0));
+    (0..10_000).for_each(|_| _ = keys.count_new_key(0));
     let full = table.bytes();
     (0..10_000).for_each(|_| table.sweep(5, &keys));
     assert!(table.bytes() * 4 <= full, "{} of {full}", table.bytes());
@@ -112,7 +112,7 @@ fn number_takes_25_bytes_and_sliding_window_33() {
 fn evict_all(slots: &[(KeyGroup, Depletion, CoarseTime)]) -> Vec<CoarseTime> {
     let (mut table, keys) = (Table::<u32>::default(), KeyCounts::default());
     for (key, &(group, depletion, expires)) in (0..).zip(slots) {
-        keys.add(group);
+        keys.count_new_key(group);
         let index = table.insert(fingerprint(key), group);
         let slot = table.slot_mut(index);
         (slot.depletion, slot.expires) = (depletion, expires);

@@ -60,21 +60,32 @@ impl WarningCollector<'_> {
             }
         }
         for (name, own) in &uses {
-            let meant = find_well_known_correction(name)
-                .or_else(|| self.find_correction_in_other_rules(name, own, &uses));
-            let Some(meant) = meant else { continue };
+            let problem = if let Some(meant) = find_well_known_correction(name) {
+                format!("`{name}` is probably misspelt; did you mean `{meant}`?")
+            } else if let Some(other) = self.find_similar_name_in_other_rules(name, own, &uses) {
+                match uses.get(&*other).filter(|others| others.is_in_one_rule) {
+                    // Nothing shows which of the two names is the right one.
+                    Some(others) => {
+                        let line = others.spans.first().map_or(0, |span| span.line);
+                        format!("`{name}` or `{other}` in line {line} is probably misspelt.")
+                    }
+                    None => format!("`{name}` is probably misspelt; did you mean `{other}`?"),
+                }
+            } else {
+                continue;
+            };
             for at in &own.spans {
                 let message = format_args!(
-                    "`{name}` is probably misspelt; did you mean `{meant}`? If callers send `{name}`, list the names that they send in `attributes` of the policy"
+                    "{problem} If callers send `{name}`, list the names that they send in `attributes` of the policy"
                 );
                 self.add_warning(*at, message);
             }
         }
     }
 
-    /// Returns the attribute name of another rule that `name` is probably meant to be; `None` if several rules use
-    /// `name`, or if no other name is similar. `uses` contains the attribute names of the domain.
-    fn find_correction_in_other_rules(
+    /// Returns the attribute name of another rule that is probably meant to be the same as `name`; `None` if several
+    /// rules use `name`, or if no other name is similar. `uses` contains the attribute names of the domain.
+    fn find_similar_name_in_other_rules(
         &mut self,
         name: &str,
         own: &NameUses,
@@ -167,7 +178,8 @@ fn single_letters(word: &str) -> Vec<char> {
 mod tests {
     use crate::policy::Policy;
 
-    /// Returns the warnings of a policy with these rules that are about misspelt names, as ``name > meant``.
+    /// Returns the warnings of a policy with these rules that are about misspelt names, as `name > meant`, or as `name or
+    /// other in line 2` if nothing shows which of them is right.
     fn misspelt(rules: &[&str]) -> Vec<String> {
         let rules = rules.iter().enumerate().map(|(index, fields)| {
             format!("  - {{ name: r{index}, {fields}, limits: [9/s], mode: observe }}\n")
@@ -175,9 +187,12 @@ mod tests {
         let policy = Policy::from_yaml(&format!("rules:\n{}", rules.collect::<String>())).unwrap();
         let messages = policy.warnings().iter().map(|warning| warning.message());
         let names = messages.filter_map(|message| {
-            let (name, rest) = message.split_once(" is probably misspelt; did you mean ")?;
-            let meant = rest.split_once('?')?.0;
-            Some(format!("{} > {}", name.trim_matches('`'), meant.trim_matches('`')))
+            let (names, rest) = message.split_once(" is probably misspelt")?;
+            let names = match rest.strip_prefix("; did you mean ") {
+                Some(rest) => format!("{names} > {}", rest.split_once('?')?.0),
+                None => names.to_owned(),
+            };
+            Some(names.replace('`', ""))
         });
         names.collect()
     }
@@ -282,7 +297,7 @@ mod tests {
             [("user", "usr"), ("tenant", "tennant"), ("user_id", "userid"), ("plan", "plans")];
         for (name, other) in pairs {
             let (per, when) = (format!("per: [{name}]"), format!("when: {{ {other}: a }}"));
-            assert_eq!(misspelt(&[&per, &when]), [format!("{other} > {name}")]);
+            assert_eq!(misspelt(&[&per, &when]), [format!("{other} or {name} in line 2")]);
             // The name that several rules use is the right one.
             assert_eq!(misspelt(&[&when, &per, &per]), [format!("{other} > {name}")]);
             // Two established names, or names of one rule, are meant to differ.

@@ -1,12 +1,18 @@
-//! Tests of the warnings about costs that no rule charges, so that their units are not limited.
+//! Tests of the warnings of a gate: costs that no rule charges, so that their units are not limited, and limits that its
+//! store does not support.
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use slidegate::{ActualCosts, Descriptor, Gate, MemoryStore, Policy, Request};
+use slidegate::gate::PolicyFileError;
+use slidegate::{ActualCosts, Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 use tracing_subscriber::fmt::MakeWriter;
+
+#[path = "../../../examples/store.rs"]
+#[expect(dead_code, reason = "the example's `main` is not called here")]
+mod example_store;
 
 const POLICY: &str = "
 rules:
@@ -40,10 +46,15 @@ impl<'a> MakeWriter<'a> for LogText {
 
 /// Returns the lines that `call` logs. It gets a gate of its own.
 fn log_of(call: impl Fn(&Gate)) -> Vec<String> {
+    let gate = Gate::new(Policy::from_yaml(POLICY).unwrap(), MemoryStore::new());
+    log_lines(|| call(&gate))
+}
+
+/// Returns the lines that `run` logs.
+fn log_lines(run: impl FnOnce()) -> Vec<String> {
     let text = LogText::default();
     let subscriber = tracing_subscriber::fmt().with_writer(text.clone()).with_ansi(false).finish();
-    let gate = Gate::new(Policy::from_yaml(POLICY).unwrap(), MemoryStore::new());
-    tracing::subscriber::with_default(subscriber, || call(&gate));
+    tracing::subscriber::with_default(subscriber, run);
     let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
     text.lines().map(str::to_owned).collect()
 }
@@ -128,4 +139,42 @@ fn costs_from_clients_cause_bounded_warnings() {
         }
     });
     assert_eq!(lines.len(), 16, "each warning is one line");
+}
+
+/// A policy with three limits, of which the store of `examples/store.rs` supports the last one.
+const POLICY_WITH_UNSUPPORTED_LIMITS: &str = "
+rules:
+  - { name: default-algorithm, limits: [9/s, 9/min] }
+  - name: override
+    limits: [9/s]
+    algorithm: sliding_buckets
+    overrides: [{ when: { plan: pro }, limits: [99/s], algorithm: token_bucket }]
+  - { name: supported, limits: [9/s], algorithm: sliding_buckets }
+";
+
+#[test]
+fn rules_with_unsupported_limits_are_warned_about() {
+    let policy = || Policy::from_yaml(POLICY_WITH_UNSUPPORTED_LIMITS).unwrap();
+    let store = example_store::MapStore::new(ManualClock::default());
+    let lines = log_lines(|| Gate::new(policy(), store).replace_policy(policy()));
+    let rules = ["default-algorithm", "override"].repeat(2);
+    assert_eq!(lines.len(), rules.len(), "{lines:#?}");
+    for (line, rule) in lines.iter().zip(rules) {
+        let fields = format!(
+            r#"rule="{rule}" domain="default" reason="use sliding_buckets, the only algorithm of this store""#
+        );
+        assert!(line.contains(&fields), "{line}");
+    }
+    let lines = log_lines(|| drop(Gate::new(policy(), MemoryStore::new())));
+    assert_eq!(lines, [""; 0]);
+}
+
+#[test]
+fn policy_file_with_unsupported_limits_is_rejected() {
+    let path = format!("{}/unsupported-limits.yaml", env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(&path, POLICY_WITH_UNSUPPORTED_LIMITS).unwrap();
+    let store = example_store::MapStore::new(ManualClock::default());
+    let error = Gate::follow_policy_file(path, store, |_| {}).err().unwrap();
+    let PolicyFileError::Invalid { source, .. } = error else { panic!("{error}") };
+    assert_eq!(source.0.len(), 3, "{source}");
 }
