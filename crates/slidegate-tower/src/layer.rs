@@ -70,8 +70,7 @@ impl RateLimitLayer {
     ///
     /// ```
     /// use slidegate::Limiter;
-    /// use slidegate::policy::WhenMissing;
-    /// use slidegate_tower::{RateLimitLayer, extract};
+    /// use slidegate_tower::{RateLimitLayer, WhenMissing, extract};
     ///
     /// let limiter = Limiter::new(["10/s", "300/min"])?.named("per-key");
     /// let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Deny);
@@ -137,7 +136,7 @@ impl<R> RateLimitLayer<R> {
     /// use http::Response;
     /// use slidegate_tower::{Denial, RateLimitLayer, extract};
     /// # use slidegate::Limiter;
-    /// # use slidegate::policy::WhenMissing;
+    /// # use slidegate_tower::WhenMissing;
     ///
     /// # let limiter = Limiter::new(["10/min"])?;
     /// let layer = RateLimitLayer::keyed_by(limiter, extract::api_key(), WhenMissing::Skip)
@@ -181,7 +180,7 @@ impl<R> RateLimitLayer<R> {
     /// use http::StatusCode;
     /// use slidegate_tower::{RateLimitLayer, TrustedProxies, extract};
     /// # use slidegate::Limiter;
-    /// # use slidegate::policy::WhenMissing;
+    /// # use slidegate_tower::WhenMissing;
     ///
     /// # let limiter = Limiter::new(["10/min"])?;
     /// let ip = extract::client_ip(TrustedProxies::none());
@@ -206,7 +205,7 @@ impl<R> RateLimitLayer<R> {
     /// use http::StatusCode;
     /// use slidegate_tower::{RateLimitLayer, Settlement, extract};
     /// # use slidegate::Limiter;
-    /// # use slidegate::policy::WhenMissing;
+    /// # use slidegate_tower::WhenMissing;
     ///
     /// // Five failed logins a minute; successful logins are not counted.
     /// let limiter = Limiter::new(["5/min"])?.named("login");

@@ -54,7 +54,7 @@ pub enum Algorithm {
         resolution: Option<u16>,
     },
     /// Records every charge in the window. The result is exact: a window never contains more than max units, and a cost
-    /// that fits is never denied.
+    /// that fits is never denied. Max is at most 1,000,000.
     SlidingLog,
     /// Divides the window into buckets, and counts the oldest bucket in full, even if the window covers only a part of
     /// it. Admits at most max units in any window.
@@ -64,7 +64,7 @@ pub enum Algorithm {
     },
     /// Counts the current and the previous window, and multiplies the previous count by the fraction of the previous
     /// window that the sliding window still covers. Admits about max units per window, and always less than twice max,
-    /// with 16 bytes of state per key.
+    /// with 16 bytes of state per key. Max is at most [`MAX_SMALL_UNITS`](crate::limit::MAX_SMALL_UNITS).
     SlidingCounter,
     /// Counts each window separately. Admits up to twice max in a time span of one window length that contains a window
     /// boundary.
@@ -72,7 +72,8 @@ pub enum Algorithm {
         /// The alignment of the windows.
         align: Align,
     },
-    /// The generic cell rate algorithm (GCRA): admits a steady rate, and in addition a burst.
+    /// The generic cell rate algorithm (GCRA): admits a steady rate, and in addition a burst. Max, burst and debt are at
+    /// most [`MAX_SMALL_UNITS`](crate::limit::MAX_SMALL_UNITS).
     TokenBucket {
         /// The number of units that fit at once if no unit of a key is in use. Default: the max of the quota.
         burst: Option<u64>,

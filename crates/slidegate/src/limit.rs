@@ -137,7 +137,7 @@ impl Limit {
 
     /// Creates a limit of `max` requests in flight. Each admitted request gets a permit, which is live until it is
     /// released, or until `permit_ttl` has passed since it was created or renewed. So the permit of a holder that dies
-    /// becomes free.
+    /// becomes free. A `Gate` creates permits; a limiter rejects this limit.
     ///
     /// ```
     /// use slidegate::Limit;

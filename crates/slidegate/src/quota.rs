@@ -82,7 +82,8 @@ impl Quota {
     /// Creates a quota of at most `max` units in any `window`. A `max` of 0 denies everything.
     ///
     /// # Errors
-    /// If `max` or `window` is out of bounds, or the window is not a whole number of microseconds.
+    /// If `max` exceeds [`MAX_UNITS`], if the window is not from [`MIN_WINDOW`] to [`MAX_WINDOW`], or if it is not a whole
+    /// number of microseconds.
     pub fn new(max: u64, window: Duration) -> Result<Self, QuotaError> {
         if max > MAX_UNITS {
             return Err(QuotaError::TooMany(max));

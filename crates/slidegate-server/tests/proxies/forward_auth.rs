@@ -130,12 +130,9 @@ fn check_forwarded_attributes(proxy: &Proxy) {
     assert_eq!(send_forged_request(proxy, 11, "/login?b", &["-d", "abc"]).status, 429);
     assert_eq!(send_forged_request(proxy, 11, "/%6Cogin", &["-d", "abc"]).status, 429);
     assert_eq!(send_forged_request(proxy, 11, "/login", &[]).status, 200);
-    for path in
-        ["/a/..%2flogin", "/a//../login", "/.%2flogin", "/a%5c..%5clogin", "/a/b/..;/../login"]
-    {
+    for path in ["/a/..%2flogin", "/a//../login", "/.%2flogin", "/a%5c..%5clogin"] {
         let ambiguous = send_forged_request(proxy, 11, path, &["--path-as-is", "-d", "abc"]);
-        // nginx sends 503 for a path that it reads as `/login`.
-        assert!((400..=503).contains(&ambiguous.status), "{path}: {ambiguous:?}");
+        assert!((400..500).contains(&ambiguous.status), "{path}: {ambiguous:?}");
     }
     let with_key = |from| send_forged_request(proxy, from, "/", &["-H", "X-Api-Key: k1"]).status;
     assert_eq!([with_key(12), with_key(13)], [200, 429]);
