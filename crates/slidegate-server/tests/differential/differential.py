@@ -23,10 +23,28 @@ RULES = {
     "per-pair": ("default", ["user", "ip"], [("900ms", 900_000, 5, "sliding_buckets")]),
     "per-ip": ("default", ["ip"], [("700ms", 700_000, 7, "fixed_window"), ("1200ms", 1_200_000, 12, "token_bucket")]),
     "global": ("default", [], [("1s", 1_000_000, 25, "sliding_window")]),
+    "large-per-user": (
+        "large",
+        ["user"],
+        [
+            ("1100ms", 1_100_000, 2**53 - 1, "sliding_buckets"),
+            ("600ms", 600_000, 2**53 - 1, "fixed_window"),
+            ("800ms", 800_000, 2**53 - 1, "sliding_window"),
+        ],
+    ),
+    "product-per-user": (
+        "product",
+        ["user"],
+        [("1300ms", 1_300_000, 2**29, "token_bucket"), ("500ms", 500_000, 2**29, "sliding_counter")],
+    ),
     "bulk-per-user": ("bulk", ["user"], [("1s", 1_000_000, 100, "sliding_window")]),
 }
 # Overrides of max for the user `pro`, by rule and limit. They share the counters of the other limits.
 PRO = {("per-user", "1500ms"): 9, ("per-user", "400ms"): 6, ("bulk-per-user", "1s"): 60}
+# Units for each unit of a cost in the domains with large limits, so that a few requests use up a limit.
+UNITS = {"large": (2**53 - 1) // 12, "product": 2**29 // 12}
+# The largest cost of a request.
+MAX_COST = 2**53 - 1
 USERS, ADDRESSES = ["ann", "bob", "pro"], ["192.0.2.1", "192.0.2.2"]
 # Maximum difference between the clocks of the server and of this program, in microseconds.
 MAX_CLOCK_SKEW_US = 500
@@ -186,14 +204,16 @@ class Server:
 
 def step(server, rng):
     attributes = {"user": rng.choice(USERS), "ip": rng.choice(ADDRESSES)}
-    domain = rng.choice(["default", "default", "bulk"])
+    domain = rng.choice(["default", "default", "bulk", "large", "product"])
     cost = rng.choice([0, 1, 1, 1, 1, 1, 2, 3, 5, 8, 30])
+    if cost > 0 and domain in UNITS:
+        cost = min(cost * UNITS[domain] + rng.randint(0, 2), MAX_COST)
     due = [retry for retry in server.retries if retry[0] <= now_us()]
     if due and rng.random() < 0.5:
         # Retries a denied request after its retry_after. The reference includes requests that were charged since then.
         _, domain, attributes, cost = due[-1]
     server.retries = [retry for retry in server.retries if retry[0] > now_us()][-20:]
-    for _ in range(rng.choice([1, 1, 1, 2, 6] if domain == "default" else [1, 20, 60])):
+    for _ in range(rng.choice([1, 20, 60] if domain == "bulk" else [1, 1, 1, 2, 6])):
         server.check(rng.choice(["/v1/check"] * 5 + ["/v1/peek"]), domain, attributes, cost)
         if domain == "bulk":
             # Different costs, and gaps of up to the length of an entry.
