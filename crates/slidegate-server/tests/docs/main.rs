@@ -18,7 +18,7 @@
 //! | any `deploy/…`, a program `examples/…` | an excerpt of the named file, tested elsewhere |
 //! | `python run`, `javascript run` | a program, which is executed (see module `programs`) |
 //! | `python`, `javascript` | a program, whose syntax is checked |
-//! | `go`, `bash`, `ini`, `nginx`, `yaml limitador` | for other programs, not checked |
+//! | `go`, `bash`, `ini`, `nginx`, `yaml istio`, `yaml limitador` | for other programs, not checked |
 //! | no language | a diagram, a log or pseudocode, which is not checked |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
@@ -104,7 +104,7 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
                 check_excerpt_matches_file(file, block)
             }
             ("yaml", "ratelimit") | ("nginx", "convert") => shell.save_file(block),
-            ("yaml", "limitador") => Ok(()),
+            ("yaml", "istio" | "limitador") => Ok(()),
             ("yaml", modifier) => {
                 policy = Some(block);
                 shell.save_file(block).and(match modifier {

@@ -85,8 +85,13 @@ pub fn start_envoy(
         assert!(text.contains(original), "{} does not contain {original}", config.display());
         text = text.replace(original, replacement);
     }
+    run_envoy(&text, address, folder)
+}
+
+/// Runs Envoy with a configuration as text, which listens on `address`.
+pub fn run_envoy(config: &str, address: SocketAddr, folder: Folder) -> Proxy {
     let path = folder.path().join("envoy.yaml");
-    fs::write(&path, text).unwrap();
+    fs::write(&path, config).unwrap();
     let mut command = Command::new(installed_program("envoy/bin/envoy"));
     command.arg("-c").arg(path).args([
         "--concurrency",
