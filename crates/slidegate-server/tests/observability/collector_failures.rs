@@ -43,7 +43,7 @@ fn decisions_continue_without_reachable_collector() {
         &TRACE_ALL_WITH_SHORT_SHUTDOWN_GRACE_FLAGS,
         &SMALL_QUEUE_ENVIRONMENT,
     );
-    assert_decisions_continue_despite_lost_spans(server, "problem=Connection refused");
+    assert_decisions_continue_despite_lost_spans(server, r#"problem="Connection refused"#);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn decisions_continue_while_collector_fails() {
     );
     assert_decisions_continue_despite_lost_spans(
         server,
-        "problem=request failed with status 500 Internal Server Error",
+        r#"problem="request failed with status 500 Internal Server Error""#,
     );
 }
 

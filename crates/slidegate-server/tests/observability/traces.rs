@@ -331,7 +331,7 @@ fn tls_collector_requires_trusted_certificate() {
     send_post(&distrusting, "/v1/check", CHECK_REQUEST_BODY, &[]);
     let warning =
         distrusting.wait_for_log("traces lost, because the collector did not accept them");
-    assert!(warning.contains("problem=invalid peer certificate"), "{warning}");
+    assert!(warning.contains(r#"problem="invalid peer certificate"#), "{warning}");
     assert_eq!(collector.received_spans(), []);
 }
 
