@@ -3,16 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
-
 use slidegate::gate::PolicyFileError;
 use slidegate::{ActualCosts, Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
-use tracing_subscriber::fmt::MakeWriter;
 
 #[path = "../../../examples/store.rs"]
 #[expect(dead_code, reason = "the example's `main` is not called here")]
 mod example_store;
+mod log;
+
+use log::Log;
 
 const POLICY: &str = "
 rules:
@@ -22,28 +21,6 @@ rules:
   - { name: images, domain: other, limits: [10/min], cost: images }
 ";
 
-/// The text that a test has logged.
-#[derive(Clone, Default)]
-struct LogText(Arc<Mutex<Vec<u8>>>);
-
-impl Write for LogText {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for LogText {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 /// Returns the lines that `call` logs. It gets a gate of its own.
 fn log_of(call: impl Fn(&Gate)) -> Vec<String> {
     let gate = Gate::new(Policy::from_yaml(POLICY).unwrap(), MemoryStore::new());
@@ -52,11 +29,9 @@ fn log_of(call: impl Fn(&Gate)) -> Vec<String> {
 
 /// Returns the lines that `run` logs.
 fn log_lines(run: impl FnOnce()) -> Vec<String> {
-    let text = LogText::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(text.clone()).with_ansi(false).finish();
-    tracing::subscriber::with_default(subscriber, run);
-    let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
-    text.lines().map(str::to_owned).collect()
+    let log = Log::new();
+    run();
+    log.take_lines()
 }
 
 fn request(cost: &str) -> Request<'_> {

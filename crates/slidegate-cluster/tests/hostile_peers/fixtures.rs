@@ -129,8 +129,9 @@ impl TransportNode {
         self.wait_until_rejected(reason, REPEATS).await;
         let reasons = self.reject_counters.iter().filter(|(_, count)| *count > 0);
         let reasons: Vec<_> = reasons.map(|(reason, _)| reason).collect();
-        assert_eq!(reasons, [reason], "{:?}", log.warnings());
-        assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
+        let warnings = log.take_warnings();
+        assert_eq!(reasons, [reason], "{warnings:?}");
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
     }
 
     /// Connects to the node `other` at the address in `peer`, sends a frame, and waits until the frame has arrived.

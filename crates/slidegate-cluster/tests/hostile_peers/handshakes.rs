@@ -85,7 +85,8 @@ async fn check_rejections(
         let event = timeout(Duration::ZERO, node.transport.next()).await;
         assert!(event.is_err(), "{event:?}");
     }
-    assert_eq!(log.warnings().len(), 2, "{:#?}", log.warnings());
+    let warnings = log.take_warnings();
+    assert_eq!(warnings.len(), 2, "{warnings:#?}");
 }
 
 #[tokio::test]

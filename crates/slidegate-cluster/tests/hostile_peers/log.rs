@@ -1,50 +1,15 @@
-//! A log that keeps its lines in memory, for tests of warnings.
+//! The warnings that a test logs. The test and its nodes share a thread.
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+#[path = "../../../slidegate/tests/log/mod.rs"]
+mod lines;
 
-use tracing::subscriber::DefaultGuard;
-use tracing_subscriber::fmt::MakeWriter;
-
-/// The lines that this thread has logged since the log was created.
-pub struct Log {
-    text: LogText,
-    _subscriber: DefaultGuard,
-}
-
-#[derive(Clone, Default)]
-struct LogText(Arc<Mutex<Vec<u8>>>);
+pub use lines::Log;
 
 impl Log {
-    /// Creates a log of this thread. A test and its nodes share a thread.
-    pub fn new() -> Self {
-        let text = LogText::default();
-        let subscriber =
-            tracing_subscriber::fmt().with_writer(text.clone()).with_ansi(false).finish();
-        Self { text, _subscriber: tracing::subscriber::set_default(subscriber) }
-    }
-
-    /// Returns the warnings since the log was created.
-    pub fn warnings(&self) -> Vec<String> {
-        let text = String::from_utf8(self.text.0.lock().unwrap().clone()).unwrap();
-        text.lines().filter(|line| line.contains(" WARN ")).map(str::to_owned).collect()
-    }
-}
-
-impl Write for LogText {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for LogText {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
+    /// Returns the warnings, and removes all lines from the log.
+    pub fn take_warnings(&self) -> Vec<String> {
+        let mut lines = self.take_lines();
+        lines.retain(|line| line.contains(" WARN "));
+        lines
     }
 }

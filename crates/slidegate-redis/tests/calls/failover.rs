@@ -45,7 +45,7 @@ async fn calls_during_failover_are_applied_once() {
     let mut service = Service::start();
     let settings =
         RedisSettings { timeout: Duration::from_millis(500), ..RedisSettings::default() };
-    // The time stands still, because a revert keeps the units that may have leaked from a token bucket since the charge.
+    // The clock is constant, because a revert keeps the units that may have leaked from a token bucket since the charge.
     let store =
         RedisStore::open(&service.address(), settings).unwrap().with_clock(ManualClock::default());
     let reserved = TestRequest::new(1);

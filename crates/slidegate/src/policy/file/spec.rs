@@ -225,8 +225,7 @@ pub(super) struct LimitMap {
     /// The period of a time zone in which units are counted, instead of a window. The count begins again with each
     /// period.
     pub(super) calendar: Field<PeriodSpec>,
-    /// For `calendar`: the time zone, a name of the IANA time zone database such as `Europe/Berlin`; `UTC` if not
-    /// given.
+    /// For `calendar`: the time zone, a name of the IANA database such as `Europe/Berlin`; `UTC` if not given.
     pub(super) timezone: Field<String>,
     /// For `calendar: week`: the first day of a week; `monday` if not given.
     pub(super) week_starts: Field<WeekdaySpec>,

@@ -26,10 +26,17 @@ pub struct Server {
     pub listens: Vec<Listen>,
     /// The addresses for which the server is the default server.
     pub default_addresses: Vec<String>,
-    /// The order in which nginx reads the server: 0 before the servers of other files, 1 with them, 2 after them.
-    pub include_order: u8,
+    pub include_order: IncludeOrder,
     /// The server itself, whose paths begin with the empty text, and its locations.
     pub places: Vec<ServerOrLocation>,
+}
+
+/// When nginx reads a server, in comparison with the files that `http` includes by a pattern.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IncludeOrder {
+    Before,
+    Together,
+    After,
 }
 
 /// The paths of a server or of a location, and its limits.
@@ -77,7 +84,7 @@ impl Server {
             has_other_names: true,
             listens: Vec::new(),
             default_addresses: Vec::new(),
-            include_order: 1,
+            include_order: IncludeOrder::Together,
             places,
         }
     }
@@ -212,16 +219,16 @@ impl<'r> ServerReader<'r> {
             if is_part_of_server(directives) {
                 self.read_part_of_server(path, directives);
             }
-            self.read_servers(path, directives, 1);
+            self.read_servers(path, directives, IncludeOrder::Together);
             for block in directives.iter().filter(|directive| directive.is("http")) {
                 let inner = inner_directives(block);
                 // A pattern includes the files with other servers. nginx reads them before the servers below the line.
                 match inner.iter().position(|other| is_include_of_servers(other)) {
                     Some(include) => {
-                        self.read_servers(path, &inner[..include], 0);
-                        self.read_servers(path, &inner[include..], 2);
+                        self.read_servers(path, &inner[..include], IncludeOrder::Before);
+                        self.read_servers(path, &inner[include..], IncludeOrder::After);
                     }
-                    None => self.read_servers(path, &inner, 1),
+                    None => self.read_servers(path, &inner, IncludeOrder::Together),
                 }
             }
         }
@@ -235,7 +242,12 @@ impl<'r> ServerReader<'r> {
         set_default_addresses(&mut self.servers);
     }
 
-    fn read_servers(&mut self, path: &Path, directives: &[&Directive], include_order: u8) {
+    fn read_servers(
+        &mut self,
+        path: &Path,
+        directives: &[&Directive],
+        include_order: IncludeOrder,
+    ) {
         let outer = self.http.clone();
         // A `server` of `upstream` has no block.
         let is_server =

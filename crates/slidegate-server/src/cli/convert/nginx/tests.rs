@@ -300,12 +300,14 @@ fn limit_of_http_applies_to_servers_in_other_files() {
     let server = "server { location /x { } } server { location = /y { limit_req_dry_run on; } }";
     let text =
         format!("# configuration file nginx.conf:\n{http}\n# configuration file b:\n{server}");
-    let (rules, _) = convert_text(&text);
+    let (rules, notes) = convert_text(&text);
     let expected = "  - name: one
     per: [host]
     limits: [{max: 5, window: 1m, algorithm: token_bucket, burst: 1}]
 ";
     assert!(rules.starts_with(expected), "{rules}");
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[0].contains("counts by `$server_name`, which nginx sets"), "{notes:?}");
 }
 
 #[test]

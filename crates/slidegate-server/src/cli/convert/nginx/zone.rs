@@ -66,7 +66,15 @@ fn read_zone(
         Ok(Zone { path: path.to_path_buf(), position, key, rate })
     });
     match &zone {
-        Ok(zone) => note_key_differences(name, zone, findings),
+        Ok(zone) => {
+            note_key_differences(name, zone, findings);
+            if key.contains("server_name") {
+                let message = format!(
+                    "the zone `{name}` counts by `$server_name`, which nginx sets; the policy counts by the host that the client sends: let nginx reject unknown hosts"
+                );
+                findings.push_note(path, position, message);
+            }
+        }
         Err(reason) => {
             let message = format!("the zone `{name}` was not converted: {reason}");
             findings.push_note(path, position, message);
