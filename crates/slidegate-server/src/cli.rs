@@ -1,6 +1,7 @@
 //! The command line and its subcommands, one module for each.
 
 mod args;
+mod client;
 mod convert;
 mod explain;
 mod health;
@@ -22,7 +23,6 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, Error, FromArgMatches, Parser};
 use clap_complete::Shell;
 use slidegate::Policy;
-use slidegate::policy::file;
 
 use self::convert::ConvertArgs;
 use self::explain::ExplainArgs;
@@ -33,6 +33,9 @@ use self::replay::ReplayArgs;
 use self::top::TopArgs;
 use self::validate::ValidateArgs;
 use crate::cli::args::{ServeArgs, reject_ineffective_flags};
+
+/// The JSON Schema of policy files, as `slidegate::policy::file::schema` generates it.
+const POLICY_SCHEMA: &str = include_str!("../generated/policy.schema.json");
 
 /// A rate limiter for APIs, with sliding windows.
 ///
@@ -119,19 +122,13 @@ pub fn run(command: Command) -> Result<ExitCode, Box<dyn error::Error>> {
         Command::Explain(args) => print_to_stdout(&explain::run(args)?)?,
         Command::Convert(args) => print_to_stdout(&convert::run(args)?)?,
         Command::Lua(args) => print_to_stdout(&lua::run(args)?)?,
-        Command::Schema => print_schema()?,
+        Command::Schema => print_to_stdout(POLICY_SCHEMA)?,
         Command::Top(args) => print_to_stdout(&top::run(&args)?)?,
         Command::Health(args) => print_to_stdout(health::run(&args)?)?,
         Command::Man(args) => print_to_stdout(&man::run(&args, Args::command())?)?,
         Command::Completions { shell } => print_to_stdout(&completion_script(shell)?)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Runs `slidegate schema`: prints the JSON Schema of policy files.
-fn print_schema() -> Result<(), Box<dyn error::Error>> {
-    print_to_stdout(&format!("{}\n", serde_json::to_string_pretty(&file::schema())?))?;
-    Ok(())
 }
 
 /// Returns the completion script of the command line for a shell.

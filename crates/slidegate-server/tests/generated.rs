@@ -1,5 +1,5 @@
-//! The files in `generated/` are compiled from `proto/`. They are stored, so that a build of
-//! the server does not compile a compiler of 28 crates. `UPDATE_SNAPSHOTS=1` writes them again.
+//! The files in `generated/` are compiled from `proto/`, and from the types of a policy. They are stored, so that a
+//! build of the server does not compile the 34 crates that generate them. `UPDATE_SNAPSHOTS=1` writes them again.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -47,9 +47,11 @@ fn set_published_types(message_name: &str, message: &mut DescriptorProto) {
     }
 }
 
-/// Compiles `proto/` to Rust types and a set of descriptors in a folder.
+/// Compiles `proto/` to Rust types and a set of descriptors in a folder, and writes the JSON Schema of policies.
 fn compile(out: &Path) {
     fs::create_dir_all(out).unwrap();
+    let schema = serde_json::to_string_pretty(&slidegate::policy::file::schema()).unwrap();
+    fs::write(out.join("policy.schema.json"), schema + "\n").unwrap();
     let files = protox::compile([SERVICE], [Path::new(CRATE).join("proto")]).unwrap();
     // For gRPC reflection and for messages as JSON.
     let published = with_published_types(files.clone());
@@ -76,7 +78,7 @@ fn read_folder(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn generated_files_match_proto() {
+fn generated_files_match_their_sources() {
     let stored = Path::new(CRATE).join("generated");
     if env::var_os("UPDATE_SNAPSHOTS").is_some() {
         compile(&stored);
@@ -88,7 +90,7 @@ fn generated_files_match_proto() {
     for (name, content) in &compiled {
         assert!(
             stored[name] == *content,
-            "generated/{name} is not compiled from proto/: run the test with UPDATE_SNAPSHOTS=1"
+            "generated/{name} differs from its source: run the test with UPDATE_SNAPSHOTS=1"
         );
     }
 }

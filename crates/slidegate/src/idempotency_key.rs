@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
+use hmac_sha256::Hash;
 
 use crate::call::{CallId, CallIdentity, DEFAULT_CALL_TTL, MAX_CALL_TTL};
 use crate::clock::ceil_micros;
@@ -57,8 +57,8 @@ impl<'k> IdempotencyKey<'k> {
         &self,
         write_request: impl FnOnce(&mut RequestDigest),
     ) -> CallIdentity {
-        let key = Sha256::digest(self.key.as_bytes());
-        let mut digest = RequestDigest(Sha256::new());
+        let key = Hash::hash(self.key.as_bytes());
+        let mut digest = RequestDigest(Hash::new());
         digest.write(self.operation.as_bytes());
         // The time is part of the digest: a repetition with a longer time than the first call could arrive after the
         // record has expired.
@@ -78,7 +78,7 @@ impl<'k> IdempotencyKey<'k> {
 
 /// A digest of a request. Each part that is written is preceded by its length, so that different lists of parts have
 /// different digests.
-pub(crate) struct RequestDigest(Sha256);
+pub(crate) struct RequestDigest(Hash);
 
 impl RequestDigest {
     /// Adds a part of the request to the digest.

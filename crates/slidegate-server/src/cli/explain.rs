@@ -16,6 +16,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::args::PolicySourceArgs;
+use crate::cli::client::{self, ResponseBounds};
 use crate::decide::error::CallError;
 use crate::decide::names::check_costs;
 use crate::explain::Explanation;
@@ -215,12 +216,9 @@ enum ExplainError {
     InvalidResponse { url: String, reason: String },
 }
 
-/// The timeout of a call to the admin listener of a server.
-const EXPLAIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The maximum size of a server's response in bytes, large enough for the explanation of a policy with the maximum
-/// number of rules.
-const MAX_EXPLAIN_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
+/// The bounds of a server's response. The explanation of a policy with the maximum number of rules is below the size.
+const RESPONSE_BOUNDS: ResponseBounds =
+    ResponseBounds { timeout: Duration::from_secs(10), max_body_bytes: 64 * 1024 * 1024 };
 
 /// Runs `slidegate explain`, and returns the explanation as text.
 pub fn run(args: ExplainArgs) -> Result<String, Box<dyn Error>> {
@@ -318,28 +316,20 @@ fn explain_with_server(
         }
     };
     let body = ExplainRequestBody { domain: &args.domain, descriptors };
-    let config = ureq::Agent::config_builder()
-        .timeout_global(Some(EXPLAIN_REQUEST_TIMEOUT))
-        .http_status_as_error(false)
-        .build();
-    let unreachable = |error: ureq::Error| ExplainError::Unreachable {
-        url: url.clone(),
-        reason: error.to_string(),
-    };
+    let response = client::post_json(&url, &body, RESPONSE_BOUNDS).map_err(|error| {
+        ExplainError::Unreachable { url: url.clone(), reason: error.to_string() }
+    })?;
     let invalid = |reason: String| ExplainError::InvalidResponse { url: url.clone(), reason };
-    let mut response = config.new_agent().post(&url).send_json(body).map_err(unreachable)?;
-    let status = response.status().as_u16();
-    let body = response.body_mut().with_config().limit(MAX_EXPLAIN_RESPONSE_BYTES).read_to_string();
-    let body = body.map_err(unreachable)?;
+    let (status, body) = (response.status().as_u16(), response.body());
     if status == 200 {
         let explanation: Explanation =
-            serde_json::from_str(&body).map_err(|error| invalid(error.to_string()))?;
+            serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))?;
         if explanation.has_rules() {
             return Ok(explanation);
         }
         return Err(ExplainError::UnknownDomainOfServer { url, domain: args.domain.clone() });
     }
-    let problem: Value = serde_json::from_str(&body).unwrap_or_default();
+    let problem: Value = serde_json::from_slice(body).unwrap_or_default();
     match problem["detail"].as_str() {
         Some(detail) => {
             Err(ExplainError::ErrorResponse { url: url.clone(), status, detail: detail.to_owned() })

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use thiserror::Error;
-use ureq::Agent;
+
+use crate::cli::client::{self, RequestError, ResponseBounds};
 
 /// The flags of `slidegate health`.
 #[derive(Debug, clap::Args)]
@@ -20,18 +21,17 @@ pub struct HealthArgs {
 )]
 pub struct HealthError {
     url: String,
-    cause: ureq::Error,
+    cause: RequestError,
 }
 
-/// The timeout of the call, below the 30 s that Docker waits for a check.
-const HEALTH_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The bounds of the response. The timeout is below the 30 s that Docker waits for a check.
+const RESPONSE_BOUNDS: ResponseBounds =
+    ResponseBounds { timeout: Duration::from_secs(5), max_body_bytes: 1024 };
 
 /// Runs `slidegate health`. Succeeds if the server responds to `/healthz`.
 pub fn run(args: &HealthArgs) -> Result<&'static str, HealthError> {
     let url = format!("{}/healthz", args.server.trim_end_matches('/'));
-    let agent: Agent =
-        Agent::config_builder().timeout_global(Some(HEALTH_REQUEST_TIMEOUT)).build().into();
-    match agent.get(&url).call() {
+    match client::get(&url, RESPONSE_BOUNDS) {
         Ok(_) => Ok("ok\n"),
         Err(cause) => Err(HealthError { url, cause }),
     }

@@ -20,6 +20,6 @@ pub fn run(args: ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     runtime.shutdown_background();
     let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
     // The error is written through the log queue and not returned, because the caller would print it without a timeout.
-    log.queue().push(&format!("{error}\n"));
+    log.queue().push(format!("{error}\n"));
     Ok(ExitCode::FAILURE)
 }

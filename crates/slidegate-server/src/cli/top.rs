@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use ureq::Agent;
 
 use crate::cli::args::parse_nonzero;
+use crate::cli::client::{self, RequestError, ResponseBounds};
 
 /// The flags of `slidegate top`.
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,11 @@ enum TopError {
     #[error(
         "{url}: {cause}; --server is the URL of an admin listener, for example http://127.0.0.1:6070"
     )]
-    Server { url: String, cause: ureq::Error },
+    Server { url: String, cause: RequestError },
+    #[error(
+        "{url}: this is not the response of an admin listener of slidegate: {cause}; use the address of --admin"
+    )]
+    InvalidResponse { url: String, cause: serde_json::Error },
     #[error(
         "no server has counted a request that `{0}` would have denied; if the name is wrong, or the rule has neither `mode: observe` nor a canary such as `{{ enforce: 5% }}`, correct it"
     )]
@@ -98,23 +102,23 @@ struct MergedKey {
     max_overcount: u64,
 }
 
-/// The timeout of the call to each server.
-const TOP_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The maximum size of a response in bytes: 10,000 keys of 256 bytes, in several domains.
-const MAX_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
+/// The bounds of the response of each server. 10,000 keys of 256 bytes, in several domains, are below the size.
+const RESPONSE_BOUNDS: ResponseBounds =
+    ResponseBounds { timeout: Duration::from_secs(10), max_body_bytes: 64 * 1024 * 1024 };
 
 /// Runs `slidegate top`, and returns the list.
 pub fn run(args: &TopArgs) -> Result<String, Box<dyn Error>> {
-    let agent: Agent =
-        Agent::config_builder().timeout_global(Some(TOP_REQUEST_TIMEOUT)).build().into();
     let mut reports = Vec::new();
     for server in &args.server {
         let url = format!("{}/v1/top?rule={}", server.trim_end_matches('/'), args.rule);
-        let fetched = agent.get(&url).call().and_then(|mut response| {
-            response.body_mut().with_config().limit(MAX_RESPONSE_BYTES).read_json()
-        });
-        reports.push(fetched.map_err(|cause| TopError::Server { url, cause })?);
+        let report = match client::get(&url, RESPONSE_BOUNDS) {
+            Ok(report) => report,
+            Err(cause) => return Err(TopError::Server { url, cause }.into()),
+        };
+        match serde_json::from_slice(&report) {
+            Ok(report) => reports.push(report),
+            Err(cause) => return Err(TopError::InvalidResponse { url, cause }.into()),
+        }
     }
     let rules = merge_reports(&args.rule, reports, args.keys.get());
     if rules.is_empty() {

@@ -4,9 +4,7 @@
 //! The order of rules is ignored, because all matching rules apply. The order of overrides is compared, because only
 //! the first matching override applies.
 
-use std::time::Duration;
-
-use similar::{ChangeTag, TextDiff};
+use imara_diff::{Algorithm, Diff, InternedInput};
 use slidegate::Policy;
 use slidegate::policy::{DomainNames, Override, Rule};
 
@@ -16,18 +14,20 @@ use crate::policy::description::describe_rule;
 /// networks.
 const MAX_LINE_CHARS: usize = 400;
 
-/// Maximum time to search for the shortest difference. After that time, the difference may have more lines.
-const MAX_DIFF_TIME: Duration = Duration::from_secs(1);
-
 /// Returns the differences between two policies: lines that begin with `-` for the old policy, and with `+` for the new
 /// one. If the result is empty, both policies make the same decisions with the same counters.
 pub fn diff(old: &Policy, new: &Policy) -> Vec<String> {
     let (old, new) = (describe_policy(old), describe_policy(new));
-    let (old, new): (Vec<&str>, Vec<&str>) =
-        (old.iter().map(String::as_str).collect(), new.iter().map(String::as_str).collect());
-    let diff = TextDiff::configure().timeout(MAX_DIFF_TIME).diff_slices(&old, &new);
-    let changes = diff.iter_all_changes().filter(|change| change.tag() != ChangeTag::Equal);
-    changes.map(|change| format!("{} {}", change.tag(), sanitize_for_log(change.value()))).collect()
+    let mut lines = InternedInput::default();
+    lines.update_before(old.iter().map(String::as_str));
+    lines.update_after(new.iter().map(String::as_str));
+    let hunks = Diff::compute(Algorithm::Histogram, &lines);
+    let hunks = hunks.hunks().flat_map(|hunk| {
+        let removed = old[hunk.before.start as usize..hunk.before.end as usize].iter();
+        let added = new[hunk.after.start as usize..hunk.after.end as usize].iter();
+        removed.map(|line| ('-', line)).chain(added.map(|line| ('+', line)))
+    });
+    hunks.map(|(sign, line)| format!("{sign} {}", sanitize_for_log(line))).collect()
 }
 
 /// Describes a policy in lines, each of which names the rule that it belongs to.

@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tracing::dispatcher::{self, Dispatch, SetGlobalDefaultError};
+use tracing::dispatcher::{self, Dispatch};
 use tracing::field::Field;
 use tracing::level_filters::LevelFilter;
 use tracing::warn;
@@ -54,14 +54,15 @@ pub struct Log {
 
 impl Log {
     /// Starts logging to standard error. Can be called only once per process.
-    pub fn start(settings: LogSettings) -> Result<Self, SetGlobalDefaultError> {
+    pub fn start(settings: LogSettings) -> io::Result<Self> {
         // Reports of lost lines do not pass through the queue, which may be full. The thread that writes them may
         // block.
         let reports = new_dispatch(settings, io::stderr);
         let queue = LogQueue::start(io::stderr(), move |lost| {
             dispatcher::with_default(&reports, || log_lost_lines(lost));
-        });
-        dispatcher::set_global_default(new_dispatch(settings, queue.clone()))?;
+        })?;
+        dispatcher::set_global_default(new_dispatch(settings, queue.clone()))
+            .map_err(io::Error::other)?;
         panics::log_panics();
         Ok(Self { queue })
     }

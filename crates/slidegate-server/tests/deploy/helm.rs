@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
+use imara_diff::{Algorithm, BasicLineDiffPrinter, Diff, InternedInput, UnifiedDiffConfig};
 use serde_json::Value;
-use similar::TextDiff;
 
 use crate::common::TempFile;
 use crate::{project_path, read_project_file, read_project_yaml, run_command, venv_command};
@@ -108,10 +108,13 @@ fn rendered_variants_match_snapshots() {
             fs::write(project_path(&path), &rendered).unwrap();
         }
         let snapshot = read_project_file(&path);
-        let difference = TextDiff::from_lines(&snapshot, &rendered).unified_diff().to_string();
+        let lines = InternedInput::new(&*snapshot, &*rendered);
+        let difference = Diff::compute(Algorithm::Histogram, &lines);
+        let printer = BasicLineDiffPrinter(&lines.interner);
         assert!(
-            difference.is_empty(),
-            "{path} differs:\n{difference}\nIf this is intended, run the test with UPDATE_SNAPSHOTS=1"
+            snapshot == rendered,
+            "{path} differs:\n{}\nIf this is intended, run the test with UPDATE_SNAPSHOTS=1",
+            difference.unified_diff(&printer, UnifiedDiffConfig::default(), &lines)
         );
     }
 }

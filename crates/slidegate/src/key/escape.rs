@@ -3,9 +3,7 @@
 
 use std::fmt;
 
-use sha2::{Digest as _, Sha256};
-
-use super::value::{DIGEST_BYTES, Value};
+use super::value::{Value, truncated_sha256};
 
 /// Maximum length, in bytes, of the list of names and values in the text of a key. A longer list is replaced by its
 /// digest.
@@ -43,9 +41,8 @@ pub fn write_name_value_pairs<'p>(
         return f.write_str(&text);
     }
     // Texts are escaped, so they do not contain parentheses: no other key has this text.
-    let digest = Sha256::digest(&text);
     f.write_str("(sha256-")?;
-    digest.iter().take(DIGEST_BYTES).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+    truncated_sha256(text.as_bytes()).iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
     f.write_str(")")
 }
 

@@ -6,7 +6,6 @@ use std::hash::{Hash, Hasher};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayString;
-use sha2::{Digest, Sha256};
 
 /// The byte that follows a text in the hash input of a key; see also [`END_OF_NETWORK_BYTE`] and
 /// [`END_OF_DIGEST_BYTE`]. None of these bytes occurs in UTF-8, so the hash input can be parsed from its end: different
@@ -94,7 +93,7 @@ impl<'a> ShortenedValue<'a> {
 /// Returns the first 128 bits of the SHA-256 digest of `bytes`.
 pub(crate) fn truncated_sha256(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
     let mut first = [0; DIGEST_BYTES];
-    first.copy_from_slice(&Sha256::digest(bytes)[..DIGEST_BYTES]);
+    first.copy_from_slice(&hmac_sha256::Hash::hash(bytes)[..DIGEST_BYTES]);
     first
 }
 

@@ -5,14 +5,14 @@
 //! fails. Lost lines are counted, and the log reports them when a write succeeds again.
 
 use std::io::{self, Write};
-use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use slidegate::clock::{Clock, SystemClock};
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::telemetry::LogThrottle;
@@ -33,24 +33,24 @@ pub struct LostLines {
 }
 
 /// The queue of log lines. Clones share it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LogQueue {
-    lines: NonBlocking,
+    lines: SyncSender<Vec<u8>>,
     counts: Arc<LineCounts>,
 }
 
 /// The numbers of lines that entered and left the queue.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct LineCounts {
     submitted: AtomicU64,
-    /// Counts the lines that did not fit into the queue. Set once the queue exists.
-    queue_full: OnceLock<ErrorCounter>,
+    /// The lines that did not fit into the queue.
+    queue_full: AtomicU64,
     taken: Mutex<DequeuedLineCounts>,
     taken_changed: Condvar,
 }
 
 /// The numbers of lines that the writing thread has taken from the queue.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct DequeuedLineCounts {
     written: u64,
     write_failed: u64,
@@ -68,9 +68,9 @@ impl LogQueue {
     pub fn start(
         output: impl Write + Send + 'static,
         report: impl Fn(LostLines) + Send + 'static,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let counts = Arc::<LineCounts>::default();
-        let writer = LineWriter {
+        let mut writer = LineWriter {
             output,
             report,
             counts: counts.clone(),
@@ -79,22 +79,18 @@ impl LogQueue {
             report_throttle: LogThrottle::new(1, LOST_LINES_REPORT_INTERVAL),
             clock: SystemClock::new(),
         };
-        let (lines, guard) = NonBlockingBuilder::default()
-            .lossy(true)
-            .buffered_lines_limit(MAX_QUEUED_LINES)
-            .thread_name("log")
-            .finish(writer);
-        // `wait_until_written` replaces the guard of `tracing-appender`. The drop of this guard would wait for up to
-        // 1.1 s, and print to standard output if the queue is full, which blocks if standard output is the same pipe.
-        mem::forget(guard);
-        counts.queue_full.get_or_init(|| lines.error_counter());
-        Self { lines, counts }
+        let (lines, waiting_lines) = sync_channel::<Vec<u8>>(MAX_QUEUED_LINES);
+        let write_lines = move || waiting_lines.iter().for_each(|line| writer.write(&line));
+        thread::Builder::new().name("log".to_owned()).spawn(write_lines)?;
+        Ok(Self { lines, counts })
     }
 
-    /// Adds text that is written like a log line. The text is lost if the queue is full.
-    pub fn push(&self, text: &str) {
-        // The write into the queue never fails.
-        let _ = self.make_writer().write_all(text.as_bytes());
+    /// Adds a line. It is lost if the queue is full.
+    pub fn push(&self, line: impl Into<Vec<u8>>) {
+        self.counts.submitted.fetch_add(1, Ordering::Release);
+        if self.lines.try_send(line.into()).is_err() {
+            self.counts.queue_full.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Waits until the lines that are in the queue now are written or lost, for at most `timeout`.
@@ -114,20 +110,30 @@ impl LogQueue {
     }
 }
 
-impl<'a> MakeWriter<'a> for LogQueue {
-    type Writer = NonBlocking;
+/// Adds each line, which must be written with one call.
+impl Write for &LogQueue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line);
+        Ok(line.len())
+    }
 
-    /// Returns a writer for one line, which must be written with one call.
-    fn make_writer(&'a self) -> NonBlocking {
-        self.counts.submitted.fetch_add(1, Ordering::Release);
-        self.lines.clone()
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogQueue {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> &'a Self {
+        self
     }
 }
 
 impl LineCounts {
     fn lost_lines(&self, taken: DequeuedLineCounts) -> LostLines {
-        let queue_full = self.queue_full.get().map_or(0, ErrorCounter::dropped_lines);
-        LostLines { queue_full: queue_full as u64, write_failed: taken.write_failed }
+        let queue_full = self.queue_full.load(Ordering::Acquire);
+        LostLines { queue_full, write_failed: taken.write_failed }
     }
 
     fn count_dequeued_line(&self, is_written: bool) {
@@ -141,8 +147,7 @@ impl LineCounts {
     }
 }
 
-/// The writer of the lines, on the writing thread. It never returns an error, because `tracing-appender` would ignore
-/// it.
+/// The writer of the lines, on the writing thread.
 struct LineWriter<W, R> {
     output: W,
     report: R,
@@ -156,6 +161,15 @@ struct LineWriter<W, R> {
 }
 
 impl<W: Write, R: Fn(LostLines)> LineWriter<W, R> {
+    /// Writes a line, and reports lost lines if it succeeds.
+    fn write(&mut self, line: &[u8]) {
+        let is_written = self.write_line(line).is_ok();
+        if is_written {
+            self.report_lost_lines();
+        }
+        self.counts.count_dequeued_line(is_written);
+    }
+
     /// Writes a line. If the previous line is incomplete, ends it first.
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
         if self.has_incomplete_line {
@@ -183,21 +197,6 @@ impl<W: Write, R: Fn(LostLines)> LineWriter<W, R> {
             self.reported_lines = lost.total();
             (self.report)(lost);
         }
-    }
-}
-
-impl<W: Write, R: Fn(LostLines)> Write for LineWriter<W, R> {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let result = self.write_line(line);
-        if result.is_ok() {
-            self.report_lost_lines();
-        }
-        self.counts.count_dequeued_line(result.is_ok());
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -240,7 +239,8 @@ mod tests {
             let (results, result_receiver) = sync_channel(0);
             let (report_sender, reports) = channel();
             let output = ControlledOutput { calls: call_sender, results: result_receiver };
-            let queue = LogQueue::start(output, move |lost| report_sender.send(lost).unwrap());
+            let queue =
+                LogQueue::start(output, move |lost| report_sender.send(lost).unwrap()).unwrap();
             Self { queue, calls, results, reports }
         }
 
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn failed_writes_are_reported_after_next_success() {
         let test = TestQueue::start();
-        ["a\n", "b\n", "c\n", "d\n"].iter().for_each(|line| test.queue.push(line));
+        ["a\n", "b\n", "c\n", "d\n"].iter().for_each(|line| test.queue.push(*line));
         test.finish_write(disk_full());
         test.finish_write(Ok(0));
         assert!(test.reports.try_recv().is_err());
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn incomplete_line_ends_before_next_line() {
         let test = TestQueue::start();
-        ["abc\n", "def\n", "ghi\n"].iter().for_each(|line| test.queue.push(line));
+        ["abc\n", "def\n", "ghi\n"].iter().for_each(|line| test.queue.push(*line));
         assert_eq!(test.finish_write(Ok(2)), "abc\n");
         assert_eq!(test.finish_write(Err(io::ErrorKind::Interrupted.into())), "c\n");
         assert_eq!(test.finish_write(disk_full()), "c\n");
