@@ -26,7 +26,7 @@ pub struct HealthError {
 
 /// The bounds of the response. The timeout is below the 30 s that Docker waits for a check.
 const RESPONSE_BOUNDS: ResponseBounds =
-    ResponseBounds { timeout: Duration::from_secs(5), max_body_bytes: 1024 };
+    ResponseBounds { timeout: Duration::from_secs(5), max_body_bytes: 64 * 1024 };
 
 /// Runs `slidegate health`. Succeeds if the server responds to `/healthz`.
 pub fn run(args: &HealthArgs) -> Result<&'static str, HealthError> {
