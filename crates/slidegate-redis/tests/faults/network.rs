@@ -252,7 +252,7 @@ async fn failed_batch_reports_possible_charges() {
 /// Tests a call that takes longer than the timeout, because Redis stalls once. The circuit breaker counts one failure,
 /// regardless of the number of requests that waited for this call.
 ///
-/// The clock of the runtime stands still while the requests begin, so that all have the same deadline. If one began
+/// The clock of the runtime is paused while the requests begin, so that all have the same deadline. If one began
 /// later, it would be sent in another call when the first call times out.
 #[tokio::test]
 async fn slow_call_counts_as_one_breaker_failure() {

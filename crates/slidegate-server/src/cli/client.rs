@@ -1,4 +1,4 @@
-//! The HTTP client of the commands that ask a server.
+//! The HTTP client of the commands that call a server.
 
 use std::error::Error;
 use std::io;

@@ -15,6 +15,7 @@ const FLAGS_OF_OTHER_PROGRAMS: &[&str] = &[
     "--release",
     "--example",
     "--path",
+    "--profile",
     "--quick",
     "--port",
     "--from-literal",
