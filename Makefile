@@ -33,7 +33,7 @@ test-shuttle:
 differential: SECONDS = 600
 differential:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
-	DIFFERENTIAL_SECONDS=$(SECONDS) cargo test --workspace --all-features --test differential -- --nocapture
+	DIFFERENTIAL_SECONDS=$(SECONDS) cargo test --workspace --all-features --test integration -- --nocapture differential::
 
 # Tests the server against its OpenAPI document with schemathesis, which it installs under target/.
 fuzz-http:
@@ -172,7 +172,7 @@ target/peers/bin/throttlecrab-server:
 # checks them.
 hot-keys:
 	command -v redis-server >/dev/null || { apt-get update -q && apt-get install -y -q redis-server; }
-	cargo test -p slidegate-redis --test hot_keys -- --nocapture --test-threads 1 fairness overload
+	cargo test -p slidegate-redis --test integration -- --nocapture --test-threads 1 hot_keys::fairness hot_keys::overload
 
 # Sends 50 million keys through a memory store with a capacity of one million.
 flood:
@@ -181,6 +181,6 @@ flood:
 # Redraws the chart of docs/how-to/retry-denied-requests.md and prints its table: 1,000 clients that retry. `make test`
 # checks both.
 retry-spike:
-	DRAW=1 cargo test -p slidegate-tower --features client --test client -- --nocapture docs_match_measured_retries
+	DRAW=1 cargo test -p slidegate-tower --features client --test integration -- --nocapture docs_match_measured_retries
 
 ci: test lint doc instructions

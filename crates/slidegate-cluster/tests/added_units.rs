@@ -1,7 +1,5 @@
 //! Units of other nodes are added to the state of a key when they arrive.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,8 +1,6 @@
 //! Tests that the counters of a cluster give correct results. A single node must behave like the model. Several nodes
 //! that replicate after each request must behave like one memory store.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,5 +1,4 @@
 //! Real nodes on the loopback interface discover each other, become silent and leave.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

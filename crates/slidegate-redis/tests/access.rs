@@ -1,14 +1,7 @@
 //! Tests of connections to Redis with passwords, users, databases, sockets and TLS, and of the errors if a connection
 //! fails.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-mod access {
-    mod rights;
-}
-#[path = "calls/fixture.rs"]
-#[allow(dead_code, reason = "the tests of calls use all of it")]
-mod fixture;
-mod server;
+mod rights;
 
 use std::io::Write;
 use std::path::Path;
@@ -20,7 +13,7 @@ use slidegate::{Algorithm, Limit, Store, StoreError};
 use slidegate_redis::{ClientCertificate, ConnectError, RedisSettings, RedisStore};
 use tracing_subscriber::fmt::MakeWriter;
 
-use server::{Folder, LONG, Redis, free_port};
+use crate::server::{Folder, LONG, Redis, free_port};
 
 /// Takes one unit of a limit, and returns the number of units that remain.
 async fn take_one_unit(store: &RedisStore) -> Result<u64, StoreError> {

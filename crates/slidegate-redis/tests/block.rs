@@ -1,14 +1,11 @@
 //! Tests the field `block` of a rule with several stores over one Redis.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::time::Duration;
 
 use slidegate::{Descriptor, Gate, ManualClock, Policy, Reason, Request, Timestamp};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::{LONG, Redis};
+use crate::server::{LONG, Redis};
 
 const BLOCK: Duration = Duration::from_secs(600);
 

@@ -1,8 +1,5 @@
 //! Tests that the work of one script call is bounded for counters of any size, and that the outcomes equal the outcomes
 //! of the memory store.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -12,7 +9,7 @@ use slidegate::store::{Adjustment, Edit, Hit, Key, Outcome, Receipt, Scope, Valu
 use slidegate::{Algorithm, Limit, ManualClock, MemoryStore, Quota, Store, SyncStore, Timestamp};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::{LONG, Redis};
+use crate::server::{LONG, Redis};
 
 const MAX_UNITS_PER_WINDOW: u64 = 10_000;
 

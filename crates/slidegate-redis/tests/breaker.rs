@@ -1,8 +1,5 @@
 //! Tests of the circuit breaker: opening, probing and closing.
 
-#![cfg(not(shuttle))]
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::time::Duration;
 
 use proptest::prelude::*;

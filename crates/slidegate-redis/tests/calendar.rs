@@ -1,7 +1,4 @@
 //! Tests of calendar limits in Redis: clocks that differ around the boundary of a period, and the expiry of keys.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +11,7 @@ use slidegate::store::{Edit, Hit, Key, Scope};
 use slidegate::{Calendar, Limit, ManualClock, MemoryStore, Period, Store, SyncStore, Timestamp};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::{LONG, Redis};
+use crate::server::{LONG, Redis};
 
 /// An expiry margin so long that no key expires in a test.
 const LONG_EXPIRY_MARGIN: Duration = Duration::from_secs(1_000_000);

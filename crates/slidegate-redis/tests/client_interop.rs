@@ -1,7 +1,4 @@
 //! Tests that the example programs in `examples/redis` share their counters in Redis with a [`Gate`] of slidegate.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
-
-mod server;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +9,7 @@ use std::time::Duration;
 use slidegate::{Descriptor, Gate, Policy, Request};
 use slidegate_redis::{RedisSettings, RedisStore, script_files};
 
-use server::Redis;
+use crate::server::Redis;
 
 const MAX_REQUESTS_PER_HOUR: usize = 5;
 

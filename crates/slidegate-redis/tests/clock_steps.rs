@@ -1,7 +1,4 @@
 //! Tests of the expiry of keys after a client's clock has stepped back.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::time::Duration;
 
@@ -11,7 +8,7 @@ use slidegate::testkit::conformance::ALL_ALGORITHMS;
 use slidegate::{Algorithm, Limit, ManualClock, Store, Timestamp};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::{LONG, Redis};
+use crate::server::{LONG, Redis};
 
 const WINDOW_MS: i64 = 2_000;
 

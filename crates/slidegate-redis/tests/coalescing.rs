@@ -1,7 +1,4 @@
 //! Tests that requests that arrive while a call is in flight share the next call, and that each is decided separately.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +9,7 @@ use slidegate::store::{ChargeResult, Hit, Key, Scope, Value};
 use slidegate::{Algorithm, Align, Limit, ManualClock, MemoryStore, Store, StoreError, Timestamp};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::{LONG, Redis, poll_until};
+use crate::server::{LONG, Redis, poll_until};
 
 /// The time of all requests.
 const START: Timestamp = Timestamp::from_secs(1_750_000_020);

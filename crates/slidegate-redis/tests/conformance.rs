@@ -1,8 +1,5 @@
 //! Tests that the Redis store returns the same outcomes as the reference model. The tests use a real server and a
 //! manual clock.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
-
-mod server;
 
 use std::time::Duration;
 
@@ -10,8 +7,8 @@ use slidegate::testkit::conformance;
 use slidegate::{Algorithm, ManualClock};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::Redis;
-use server::cluster::Cluster;
+use crate::server::Redis;
+use crate::server::cluster::Cluster;
 
 /// An expiry margin so long that no key expires in a test. Keys expire by the clock of Redis, and the clock of the
 /// tests may not advance.

@@ -1,8 +1,5 @@
 //! Tests that the denial cache changes no decision and no figure. A store with the cache and a store without it receive
 //! the same requests at the same times, and their results are compared.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +13,7 @@ use slidegate::store::{
 use slidegate::{Algorithm, Limit, ManualClock, Store, Timestamp};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::{LONG, Redis};
+use crate::server::{LONG, Redis};
 
 const DENY_CACHE_TTL: Duration = Duration::from_secs(1);
 
@@ -397,7 +394,7 @@ async fn deny_cache_is_unused_while_breaker_is_open() {
         ..RedisSettings::default()
     };
     let store = RedisStore::open(&redis.address(), settings).unwrap();
-    server::poll_until("all is spent", LONG, async || {
+    crate::server::poll_until("all is spent", LONG, async || {
         store.charge_async(&[new_hit(&scope, &limit, 10)]).await.is_ok_and(|taken| !taken.allowed)
     })
     .await;
@@ -406,7 +403,7 @@ async fn deny_cache_is_unused_while_breaker_is_open() {
         !store.charge_async(&[new_hit(&scope, &limit, 1)]).await.unwrap().allowed,
         "the denial is cached"
     );
-    server::poll_until("the breaker is open", LONG, async || {
+    crate::server::poll_until("the breaker is open", LONG, async || {
         store.charge_async(&[new_hit(&scope, &limit, 2)]).await.unwrap_err();
         store.is_breaker_open()
     })
@@ -459,7 +456,7 @@ async fn revert_removes_cached_denial() {
         .collect();
     for _ in 0..300 {
         // Between the charges of two other tasks all units are free, so no task may be denied for long.
-        server::poll_until("units are free again", Duration::from_secs(20), async || {
+        crate::server::poll_until("units are free again", Duration::from_secs(20), async || {
             let taken = store.charge_async(&[new_hit(&scope, &limit, 10)]).await.unwrap();
             if taken.allowed {
                 store.edit_async(&[new_hit(&scope, &limit, 10)], Edit::Refund).await.unwrap();

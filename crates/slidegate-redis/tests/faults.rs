@@ -2,13 +2,8 @@
 //!
 //! A request may exceed its timeout only by a fixed slack and by the lateness of the machine. A task that only sleeps
 //! measures this lateness: the time by which its sleeps take too long.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-mod faults {
-    pub mod load;
-    mod network;
-    mod process;
-    mod values;
-}
-mod proxy;
-mod server;
+mod load;
+mod network;
+mod process;
+mod values;

@@ -1,13 +1,10 @@
 //! Tests of the fixtures that other tests use: Sentinel services and Redis Clusters.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-mod server;
-
+use crate::server::cluster::Cluster;
+use crate::server::node::Node;
+use crate::server::sentinel::{Service, master_named_by};
+use crate::server::{Redis, wait_until};
 use redis::{ErrorKind, RedisResult, ServerErrorKind};
-use server::cluster::Cluster;
-use server::node::Node;
-use server::sentinel::{Service, master_named_by};
-use server::{Redis, wait_until};
 use slidegate::clock::SystemClock;
 
 /// Length of a value that does not fit into the socket buffers of a connection.
@@ -112,7 +109,7 @@ fn one_key_per_shard(cluster: &Cluster) -> Vec<String> {
         let mut keys = (0..).map(|turn| format!("key-{turn}"));
         keys.find(|key| cluster.shard_of(cluster.slot_of(key)) == shard).unwrap()
     };
-    (0..server::cluster::SHARDS).map(key_of).collect()
+    (0..crate::server::cluster::SHARDS).map(key_of).collect()
 }
 
 #[test]
@@ -185,7 +182,7 @@ fn cluster_fails_over_after_master_pause() {
 fn cluster_failover_loses_unreplicated_writes() {
     let mut cluster = Cluster::start();
     let (key, shard) = (one_key_per_shard(&cluster).swap_remove(0), cluster.shards()[0]);
-    let (masters, replicas) = cluster.nodes.split_at_mut(server::cluster::SHARDS);
+    let (masters, replicas) = cluster.nodes.split_at_mut(crate::server::cluster::SHARDS);
     let replica = &replicas[shard.replica - masters.len()];
     assert_unreplicated_writes_are_lost(&mut masters[shard.master], replica, &key);
 }

@@ -1,7 +1,4 @@
 //! Tests that a limiter over Redis gives the same results as a limiter in memory, and that waiting works over Redis.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -12,7 +9,7 @@ use slidegate::{
 };
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::{LONG, Redis};
+use crate::server::{LONG, Redis};
 
 const LIMITS: [&str; 2] = ["5/min", "20/h"];
 

@@ -1,7 +1,4 @@
 //! Permits of limits on requests in flight, in a real server.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
-
-mod server;
 
 use std::env;
 use std::process::{Child, Command};
@@ -14,8 +11,8 @@ use slidegate::testkit::permits::permits_stay_below_max;
 use slidegate::{Limit, ManualClock, Store, Timestamp};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::Redis;
-use server::cluster::Cluster;
+use crate::server::Redis;
+use crate::server::cluster::Cluster;
 
 const TTL: Duration = Duration::from_secs(60);
 
@@ -204,7 +201,7 @@ fn processes_with_skewed_clocks_never_hold_more_than_max() {
     let redis = Redis::start();
     let start = |nth: i64| {
         Command::new(env::current_exe().unwrap())
-            .args(["--exact", "hold_permits_in_racing_process", "--ignored"])
+            .args(["--exact", "permits::hold_permits_in_racing_process", "--ignored"])
             .env(ADDRESS_ENV_VAR, redis.address())
             .env(SKEW_ENV_VAR, ((nth * 2 - 7) * 200_000 / 7).to_string())
             .spawn()

@@ -1,7 +1,4 @@
 //! Tests that a Redis store has the properties that testkit defines for every store.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +7,7 @@ use slidegate::testkit::properties;
 use slidegate::{Limit, ManualClock};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::{LONG, Redis};
+use crate::server::{LONG, Redis};
 
 /// An expiry margin so long that no key expires in a test. Keys expire by the clock of Redis, and the clock of the
 /// tests may not advance.

@@ -1,8 +1,5 @@
 //! Tests of several processes that charge one key concurrently. In total, a strict algorithm must allow exactly as many
 //! units as the maximum of the limit.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::env;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +11,7 @@ use slidegate::testkit::properties::max_units_in_window;
 use slidegate::{Algorithm, Limit, Quota, Store, Timestamp};
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use server::{LONG, Redis, poll_until};
+use crate::server::{LONG, Redis, poll_until};
 
 const PROCESS_COUNT: usize = 8;
 const CONNECTIONS_PER_PROCESS: usize = 50;
@@ -115,7 +112,7 @@ async fn wait_for_all_processes(address: &str) {
 fn spawn_racing_process(redis: &Redis, number: usize, skew: Option<i64>) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args(["--exact", "charge_units_in_racing_process", "--ignored", "--nocapture"])
+        .args(["--exact", "races::charge_units_in_racing_process", "--ignored", "--nocapture"])
         .env(REDIS_ADDRESS_ENV_VAR, redis.address())
         .env(ALGORITHM_NUMBER_ENV_VAR, number.to_string())
         .stdout(Stdio::piped());

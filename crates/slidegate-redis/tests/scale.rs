@@ -3,12 +3,8 @@
 //!
 //! The number of charges that may be lost is computed from the number of bytes that Redis has lost according to its
 //! replication offsets.
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
-mod scale {
-    mod cluster;
-    mod load;
-    mod load_result;
-    mod sentinel;
-}
-mod server;
+mod cluster;
+mod load;
+mod load_result;
+mod sentinel;

@@ -1,7 +1,4 @@
 //! Tests that the scripts with a JSON argument share their counters with a [`Gate`] of slidegate.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
-
-mod server;
 
 use std::time::Duration;
 
@@ -9,7 +6,7 @@ use serde_json::{Value, json};
 use slidegate::{Descriptor, Gate, Policy, Request};
 use slidegate_redis::{RedisSettings, RedisStore, script_files};
 
-use server::{LONG, Redis};
+use crate::server::{LONG, Redis};
 
 /// The number of units of each limit in these tests.
 const MAX: u64 = 10;

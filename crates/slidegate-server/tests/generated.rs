@@ -1,8 +1,6 @@
 //! The files in `generated/` are compiled from `proto/`, and from the types of a policy. They are stored, so that a
 //! build of the server does not compile the 34 crates that generate them. `UPDATE_SNAPSHOTS=1` writes them again.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::{env, fs};

@@ -4,8 +4,6 @@
 //! A line `pub use` is no dependency of its file: a `use` of the name depends on the file that has the item. Lines under
 //! `#[cfg(test)]` do not count.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

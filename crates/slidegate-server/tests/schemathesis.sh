@@ -55,7 +55,7 @@ fuzz() {
 
 [ -e "$venv/installed" ] || install
 # The same build as for the other tests.
-cargo test -q --workspace --all-features --test http --no-run
+cargo test -q --workspace --all-features --test integration --no-run
 run=$(realpath "$venv/bin/st")
 start
 

@@ -1,8 +1,6 @@
 //! Tests of the bounds of each algorithm at window boundaries. Each bound permits a worst case, and the tests show that
 //! this worst case really occurs.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::time::Duration;
 
 use slidegate::clock::Clock;

@@ -1,7 +1,5 @@
 //! The field `block` of a rule: a key that has exceeded a limit is denied for a time.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! Calendar limits in the library: the gate, the limiter, headers, and the identity of counters.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::time::Duration;
 
 use slidegate::clock::Clock;

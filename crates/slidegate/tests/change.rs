@@ -1,7 +1,5 @@
 //! Tests of the counts that remain after a change of the policy, and of policies in observe mode.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::num::NonZeroU32;
 
 use slidegate::store::LocalCountsOptions;

@@ -1,8 +1,6 @@
 //! Tests of the conformance suite. A store with the same outcomes as the reference model must pass, and the suite must
 //! detect a store with other outcomes.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::time::Duration;
 
 use slidegate::store::{
@@ -18,10 +16,6 @@ use slidegate::testkit::model::ModelStore;
 use slidegate::{
     Algorithm, Limit, Limiter, ManualClock, MemoryStore, Store, StoreError, SyncStore, Timestamp,
 };
-
-#[path = "../../../examples/store.rs"]
-#[expect(dead_code, reason = "the example's `main` is not called here")]
-mod example_store;
 
 /// Runs random traces with each algorithm alone, and with all algorithms together. Returns the total statistics.
 fn compare_store_with_model<S: Store>(
@@ -236,8 +230,9 @@ fn with_hits_of_two_limits(check: impl FnOnce(&Hit<'_>, &Hit<'_>)) {
 #[test]
 fn example_store_matches_model() {
     let algorithms = [Algorithm::SlidingBuckets { precision: None }];
-    let stats =
-        run_traces(&algorithms, 250, 1_000, |clock, _| example_store::MapStore::new(clock.clone()));
+    let stats = run_traces(&algorithms, 250, 1_000, |clock, _| {
+        crate::example_store::MapStore::new(clock.clone())
+    });
     assert!(stats.decisions >= 100_000 && stats.repeated_calls == 0, "{stats:?}");
 }
 
@@ -245,7 +240,7 @@ fn example_store_matches_model() {
 fn example_store_rejects_other_algorithms() {
     for algorithm in ALL_ALGORITHMS {
         let clock = ManualClock::default();
-        let store = example_store::MapStore::new(clock.clone());
+        let store = crate::example_store::MapStore::new(clock.clone());
         let result = block_on(run_trace(&store, &clock, &[algorithm], 0, 100));
         if matches!(algorithm, Algorithm::SlidingBuckets { .. }) {
             result.unwrap();
@@ -265,7 +260,7 @@ fn example_store_rejects_other_algorithms() {
 fn limiter_rejects_limits_that_its_store_does_not_support() {
     with_hits_of_two_limits(|supported, unsupported| {
         let limiter = |limit: &Limit| {
-            let store = example_store::MapStore::new(ManualClock::default());
+            let store = crate::example_store::MapStore::new(ManualClock::default());
             Limiter::with_store("api", [*limit], store)
         };
         assert!(limiter(supported.limit).is_ok());
@@ -279,7 +274,7 @@ fn limiter_rejects_limits_that_its_store_does_not_support() {
 #[test]
 fn failed_batch_reverts_its_charges() {
     with_hits_of_two_limits(|supported, unsupported| {
-        let store = example_store::MapStore::new(ManualClock::default());
+        let store = crate::example_store::MapStore::new(ManualClock::default());
         let calls: [&[Hit<'_>]; 3] = [&[*supported], &[*supported, *unsupported], &[*supported]];
         assert!(block_on(store.charge_many_async(&calls)).is_err());
         assert_eq!(block_on(store.peek_async(&[*supported])).unwrap()[0].remaining(), 3);
@@ -293,7 +288,7 @@ fn failed_batch_reverts_its_charges() {
 fn example_store_removes_expired_counters() {
     with_hits_of_two_limits(|hit, _| {
         let clock = ManualClock::at(Timestamp::from_secs(1_750_000_000));
-        let store = example_store::MapStore::new(clock.clone());
+        let store = crate::example_store::MapStore::new(clock.clone());
         let result = block_on(store.charge_async(&[*hit])).unwrap();
         clock.advance(result.outcomes[0].reset_after());
         assert_eq!(store.remove_expired(), 1, "the clock may be set back");

@@ -2,8 +2,6 @@
 //! free units. Other tests cover limits in mode `jointly`, which deny a request only if none of them has capacity for
 //! it.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::time::Duration;
 
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Timestamp};

@@ -1,7 +1,5 @@
 //! Tests of rules for the descriptors that Envoy sends.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use slidegate::policy::NoMatchReason;
 use slidegate::{
     Decision, Descriptor, Gate, ManualClock, MemoryStore, Policy, Quota, Request, Timestamp,

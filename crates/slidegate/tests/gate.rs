@@ -1,7 +1,5 @@
 //! Tests of a gate that uses a memory store. They cover the rules that apply, atomic decisions, and response headers.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use slidegate::headers::{self, Header, Style};
 use slidegate::wait::JitterSample;
 use slidegate::{Decision, Descriptor, Gate, ManualClock, MemoryStore, Policy, Request, Timestamp};

@@ -1,17 +1,10 @@
 //! Tests of the warnings of a gate: costs that no rule charges, so that their units are not limited, and limits that its
 //! store does not support.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use slidegate::gate::PolicyFileError;
 use slidegate::{ActualCosts, Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 
-#[path = "../../../examples/store.rs"]
-#[expect(dead_code, reason = "the example's `main` is not called here")]
-mod example_store;
-mod log;
-
-use log::Log;
+use crate::log::Log;
 
 const POLICY: &str = "
 rules:
@@ -130,7 +123,7 @@ rules:
 #[test]
 fn rules_with_unsupported_limits_are_warned_about() {
     let policy = || Policy::from_yaml(POLICY_WITH_UNSUPPORTED_LIMITS).unwrap();
-    let store = example_store::MapStore::new(ManualClock::default());
+    let store = crate::example_store::MapStore::new(ManualClock::default());
     let lines = log_lines(|| Gate::new(policy(), store).replace_policy(policy()));
     let rules = ["default-algorithm", "override"].repeat(2);
     assert_eq!(lines.len(), rules.len(), "{lines:#?}");
@@ -148,7 +141,7 @@ fn rules_with_unsupported_limits_are_warned_about() {
 fn policy_file_with_unsupported_limits_is_rejected() {
     let path = format!("{}/unsupported-limits.yaml", env!("CARGO_TARGET_TMPDIR"));
     std::fs::write(&path, POLICY_WITH_UNSUPPORTED_LIMITS).unwrap();
-    let store = example_store::MapStore::new(ManualClock::default());
+    let store = crate::example_store::MapStore::new(ManualClock::default());
     let error = Gate::follow_policy_file(path, store, |_| {}).err().unwrap();
     let PolicyFileError::Invalid { source, .. } = error else { panic!("{error}") };
     assert_eq!(source.0.len(), 3, "{source}");

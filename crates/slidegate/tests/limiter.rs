@@ -1,7 +1,5 @@
 //! Tests of the public API of the limiter.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::num::NonZeroU32;
 use std::time::Duration;
 

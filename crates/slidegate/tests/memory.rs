@@ -1,7 +1,5 @@
 //! Tests that the memory store removes expired keys, bounds the number of keys, and evicts keys that have little to lose.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::ops::Range;
 use std::time::Duration;
 

@@ -1,8 +1,6 @@
 //! Tests of the memory budget of the memory store. The store counts and bounds the memory in use, and does not evict a
 //! key whose requests are currently denied.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::ops::Range;
 use std::time::Duration;
 

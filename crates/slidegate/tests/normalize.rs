@@ -1,7 +1,5 @@
 //! Normalized attributes: all spellings of a value meet the same conditions and share a counter.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use proptest::prelude::*;
 use slidegate::{Descriptor, Gate, ManualClock, MemoryStore, Policy, Request};
 

@@ -1,7 +1,5 @@
 //! Tests of the decisions of a gate while its store is unavailable, and after the store is available again.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::num::NonZeroU32;
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! Limits on requests in flight: policies, decisions, permits and guards.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

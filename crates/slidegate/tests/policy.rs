@@ -1,7 +1,5 @@
 //! Tests of the effect that each field of a policy has on requests.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use proptest::prelude::*;
 use slidegate::policy::NoMatchReason;
 use slidegate::store::Value;

@@ -1,7 +1,5 @@
 //! Tests of the field `cluster` of a policy, and of policies with limits that a store does not support.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::cell::RefCell;
 
 use slidegate::store::{ClusterOptions, OnPartition};

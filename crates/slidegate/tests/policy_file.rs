@@ -1,7 +1,5 @@
 //! Tests of the format of policy files, and of the errors in invalid files.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
-
 use std::fmt::Write;
 use std::time::Duration;
 

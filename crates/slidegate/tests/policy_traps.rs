@@ -1,7 +1,5 @@
 //! Tests of the messages for common mistakes in policy files: unquoted values, and names of other rate limiters.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use proptest::prelude::*;
 use slidegate::policy::PolicyError;
 use slidegate::{Policy, Quota};

@@ -1,7 +1,5 @@
 //! Tests of the warnings about valid policies.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
-
 use std::fmt::Write;
 
 use slidegate::Policy;

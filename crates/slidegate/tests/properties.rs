@@ -1,7 +1,5 @@
 //! Property tests. Each property is tested on the memory store, and on a faulty store with two slots.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::time::Duration;
 
 use slidegate::testkit::faulty::{Faults, FaultyStore};

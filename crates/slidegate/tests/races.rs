@@ -1,7 +1,5 @@
 //! Tests of concurrent decisions in many threads: they never exceed max, are atomic, and do not deadlock.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};

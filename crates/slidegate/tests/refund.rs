@@ -1,7 +1,5 @@
 //! Tests of descriptors that refund units instead of charging them.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::time::Duration;
 
 use slidegate::headers::{self, Style};

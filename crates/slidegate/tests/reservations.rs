@@ -1,8 +1,6 @@
 //! Tests of calls with an idempotency key and of reservations: nothing is charged or settled twice, whatever is
 //! repeated.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Tests that the number of bytes that the memory store reports matches the growth of the process. The store is filled
 //! with several workloads (key mixes and record mixes). Each mix is measured in its own process, in which nothing else
 //! allocates.
+
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
 
 use std::process::Command;
 use std::time::Duration;
@@ -125,7 +125,8 @@ impl RecordMix {
 /// grown.
 fn measure_memory_in_child_process(mix: &str) -> (f64, f64) {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    let child = child.args(["--exact", "reported_memory_matches_resident_growth", "--nocapture"]);
+    let child =
+        child.args(["--exact", "resident::reported_memory_matches_resident_growth", "--nocapture"]);
     let output = child.env(MIX_ENV_VAR, mix).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("measured ")).unwrap();

@@ -1,7 +1,5 @@
 //! Tests of settling, which corrects the estimated charge of a request to its actual cost.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 use proptest::prelude::*;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate::{

@@ -3,7 +3,7 @@
 
 use slidegate_cluster::message::{Ack, Message, Position, ack_frame};
 
-use crate::test_cluster::{InFlightFrame, TestCluster};
+use crate::engine::test_cluster::{InFlightFrame, TestCluster};
 
 #[test]
 fn flush_is_acknowledged_after_all_members_received_updates() {

@@ -9,8 +9,8 @@ use slidegate_cluster::message::{FrameBody, Position};
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation, PnCounter};
 use slidegate_cluster::replicated_counters::ReplicatedCounters;
 
-use crate::map_counters::BUCKET_LAYOUT;
-use crate::test_cluster::{REPLICATION_INTERVAL, TestCluster};
+use crate::engine::map_counters::BUCKET_LAYOUT;
+use crate::engine::test_cluster::{REPLICATION_INTERVAL, TestCluster};
 
 #[test]
 fn charge_reaches_all_nodes_after_one_tick() {

@@ -7,7 +7,7 @@ use slidegate_cluster::membership::MembershipView;
 use slidegate_cluster::message::{Message, ack_frame};
 use slidegate_cluster::replicated_counters::FlushSeq;
 
-use crate::test_cluster::TestCluster;
+use crate::engine::test_cluster::TestCluster;
 
 /// The difference of a clock that is outside the limit of 2 s, even if messages take a second.
 const SKEW: Duration = Duration::from_secs(4);
@@ -67,7 +67,7 @@ fn skewed_member_is_treated_like_silent_one() {
 #[test]
 fn cluster_forms_although_one_clock_is_wrong() {
     let mut cluster = TestCluster::new();
-    (1..=3).for_each(|node| cluster.start_node(node, crate::test_cluster::node_name(node)));
+    (1..=3).for_each(|node| cluster.start_node(node, crate::engine::test_cluster::node_name(node)));
     for (node, live, skewed) in [(1, &[2][..], &[3][..]), (2, &[1], &[3]), (3, &[], &[1, 2])] {
         let (live, skewed) = (cluster.node_infos(live), cluster.node_infos(skewed));
         cluster.set_view(node, &MembershipView { live, skewed, ..MembershipView::default() });

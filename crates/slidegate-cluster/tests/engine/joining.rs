@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slidegate_cluster::replicated_counters::FlushSeq;
 
-use crate::test_cluster::{TestCluster, node_name};
+use crate::engine::test_cluster::{TestCluster, node_name};
 
 #[test]
 fn joining_node_waits_for_state_of_settled_member() {
@@ -175,7 +175,7 @@ fn nodes_of_merging_clusters_require_mutual_acknowledgements() {
     cluster.set_live_peers(1, &[2]);
     cluster.set_live_peers(2, &[1]);
     let deliver_without_acks = |cluster: &mut TestCluster| {
-        cluster.deliver_except(crate::test_cluster::InFlightFrame::is_ack)
+        cluster.deliver_except(crate::engine::test_cluster::InFlightFrame::is_ack)
     };
     deliver_without_acks(&mut cluster);
     (1..=2).for_each(|node| {

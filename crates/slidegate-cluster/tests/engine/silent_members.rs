@@ -9,8 +9,8 @@ use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::replicated_counters::FlushSeq;
 use slidegate_cluster::replication::Liveness;
 
-use crate::map_counters::BUCKET_LAYOUT;
-use crate::test_cluster::{InFlightFrame, TestCluster};
+use crate::engine::map_counters::BUCKET_LAYOUT;
+use crate::engine::test_cluster::{InFlightFrame, TestCluster};
 
 /// The time for which acknowledgements of a silent member are required: the lifetime of a charge (20 s) plus the
 /// maximum difference of clocks (2 s, and a second for the delay of messages).
@@ -258,7 +258,7 @@ fn new_cluster_with_silent_timeout(min_silent_timeout: Duration) -> TestCluster 
     let mut cluster = TestCluster::new();
     cluster.settings.min_silent_timeout = min_silent_timeout;
     (1..=3).for_each(|nth| {
-        cluster.start_node(nth, crate::test_cluster::node_name(nth));
+        cluster.start_node(nth, crate::engine::test_cluster::node_name(nth));
         cluster.set_all_live();
         cluster.synchronize();
     });
@@ -333,7 +333,7 @@ fn status_reports_silent_members() {
     assert_eq!(cluster.peer_status(1, 2).unwrap().liveness, Liveness::Alive);
     assert_eq!(
         cluster.peer_status(1, 3).unwrap().liveness,
-        Liveness::Silent(crate::test_cluster::REPLICATION_INTERVAL)
+        Liveness::Silent(crate::engine::test_cluster::REPLICATION_INTERVAL)
     );
     assert_eq!(cluster.peer_status(1, 3).unwrap().node.incarnation, Incarnation(3));
     assert_eq!(BUCKET_LAYOUT.unit_lifetime_us(), 20_000_000);

@@ -17,7 +17,7 @@ use slidegate_cluster::replication::{
     EngineStatus, OutboundFrame, PeerStatus, ReplicationEngine, Settings,
 };
 
-use crate::map_counters::{BUCKET_LAYOUT, MapCounters};
+use crate::engine::map_counters::{BUCKET_LAYOUT, MapCounters};
 
 /// The replication interval.
 pub const REPLICATION_INTERVAL: Duration = Duration::from_millis(250);

@@ -4,8 +4,8 @@ use slidegate_cluster::credentials::NodeTls;
 use slidegate_cluster::transport::{RejectReason, Transport, TransportEvent};
 use slidegate_cluster::{Certificates, Credentials};
 
-use crate::certificates::TestAuthority;
-use crate::fixtures::{TransportNode, short_test_timeouts};
+use crate::hostile_peers::certificates::TestAuthority;
+use crate::hostile_peers::fixtures::{TransportNode, short_test_timeouts};
 
 const OLD_KEY: &str = "the old key of the cluster";
 const NEW_KEY: &str = "the new key of the cluster";

@@ -16,8 +16,8 @@ use slidegate_cluster::{Certificates, Credentials};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
-use crate::certificates::shared_key;
-use crate::log::Log;
+use crate::hostile_peers::certificates::shared_key;
+use crate::hostile_peers::log::Log;
 
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 

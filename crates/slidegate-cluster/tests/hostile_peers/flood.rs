@@ -15,12 +15,12 @@ use tokio::net::TcpSocket;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use crate::certificates::{TestAuthority, TlsClient};
-use crate::fixtures::{
+use crate::hostile_peers::certificates::{TestAuthority, TlsClient};
+use crate::hostile_peers::fixtures::{
     TEST_TIMEOUT, TransportNode, short_timeouts_except_handshake, test_key, wait_until_closed,
 };
-use crate::frames::hello;
-use crate::log::Log;
+use crate::hostile_peers::frames::hello;
+use crate::hostile_peers::log::Log;
 
 /// The environment variable that is set only in the child process.
 const CHILD_ENV_VAR: &str = "SLIDEGATE_TEST_FLOOD";
@@ -48,7 +48,7 @@ fn flood_takes_bounded_memory_and_nodes_still_connect() {
         return runtime.block_on(connect_during_flood());
     }
     let mut child = Command::new(std::env::current_exe().unwrap());
-    let name = "flood::flood_takes_bounded_memory_and_nodes_still_connect";
+    let name = "hostile_peers::flood::flood_takes_bounded_memory_and_nodes_still_connect";
     let child = child.args(["--exact", name, "--nocapture"]).env(CHILD_ENV_VAR, "1");
     let output = child.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

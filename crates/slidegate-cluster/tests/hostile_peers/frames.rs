@@ -13,11 +13,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{interval, timeout};
 use tokio_rustls::client::TlsStream;
 
-use crate::certificates::{TestAuthority, TlsClient, accept_with_tls};
-use crate::fixtures::{
+use crate::hostile_peers::certificates::{TestAuthority, TlsClient, accept_with_tls};
+use crate::hostile_peers::fixtures::{
     REPEATS, TransportNode, short_test_timeouts, short_timeouts_except_handshake, wait_until_closed,
 };
-use crate::log::Log;
+use crate::hostile_peers::log::Log;
 
 /// A frame without content, which keeps the connection open.
 const KEEPALIVE: [u8; 4] = [0; 4];

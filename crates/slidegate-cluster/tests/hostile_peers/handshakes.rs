@@ -10,12 +10,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::certificates::{OTHER_NAME, TestAuthority, TlsClient, shared_key};
-use crate::fixtures::{
+use crate::hostile_peers::certificates::{OTHER_NAME, TestAuthority, TlsClient, shared_key};
+use crate::hostile_peers::fixtures::{
     REPEATS, TransportNode, short_test_timeouts, short_timeouts_except_handshake, test_key,
     wait_until_closed,
 };
-use crate::log::Log;
+use crate::hostile_peers::log::Log;
 
 #[tokio::test]
 async fn client_without_tls_is_rejected_immediately() {

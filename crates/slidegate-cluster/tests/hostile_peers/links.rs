@@ -8,10 +8,10 @@ use slidegate_cluster::transport::{RejectReason, Transport, TransportEvent};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use crate::fixtures::{
+use crate::hostile_peers::fixtures::{
     TEST_TIMEOUT, TransportNode, short_test_timeouts, start_two_nodes, test_key,
 };
-use crate::relay::TestRelay;
+use crate::hostile_peers::relay::TestRelay;
 
 #[tokio::test]
 async fn unexpected_incarnation_gets_no_link() {

@@ -1,6 +1,6 @@
 //! The warnings that a test logs. The test and its nodes share a thread.
 
-#[path = "../../../slidegate/tests/log/mod.rs"]
+#[path = "../../../slidegate/tests/log.rs"]
 mod lines;
 
 pub use lines::Log;

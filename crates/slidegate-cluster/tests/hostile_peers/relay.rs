@@ -11,8 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-use crate::certificates::{OTHER_NAME, TestAuthority};
-use crate::fixtures::{TransportNode, short_test_timeouts, start_two_nodes, wait_until_closed};
+use crate::hostile_peers::certificates::{OTHER_NAME, TestAuthority};
+use crate::hostile_peers::fixtures::{
+    TransportNode, short_test_timeouts, start_two_nodes, wait_until_closed,
+};
 
 /// A TCP relay between two nodes that can modify, record and pause the traffic.
 pub struct TestRelay {

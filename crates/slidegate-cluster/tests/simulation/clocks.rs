@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 
-use crate::scenario::MAX_CLOCK_SKEW;
+use crate::simulation::scenario::MAX_CLOCK_SKEW;
 
 /// The clock of a host. Most of the time it differs from the time of the simulation by at most half of the maximum
 /// difference between two nodes, but it may be set to another time for a while.

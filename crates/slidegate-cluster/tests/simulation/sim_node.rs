@@ -16,8 +16,8 @@ use slidegate_cluster::replicated_counters::ReplicatedCounters;
 use slidegate_cluster::replication::{OutboundFrame, ReplicationEngine, Settings};
 use tokio::time::Instant;
 
-use crate::clocks::HostClock;
-use crate::scenario::{MAX_CLOCK_SKEW, Scenario};
+use crate::simulation::clocks::HostClock;
+use crate::simulation::scenario::{MAX_CLOCK_SKEW, Scenario};
 
 /// The secret key of the hash that computes the fingerprints of all keys.
 pub const FINGERPRINT_SECRET: [u8; 16] = [7; 16];

@@ -10,12 +10,14 @@ use slidegate_cluster::node_info::NodeInfo;
 use slidegate_cluster::pn_counter::{CounterUpdate, Incarnation};
 use slidegate_cluster::replication::{Liveness, OutboundFrame};
 
-use crate::checks::{AllowedCharge, RunStats, check_bound, check_fixed_windows};
-use crate::clocks::HostClock;
-use crate::event_queue::{Event, EventQueue};
-use crate::network_conditions::NetworkConditions;
-use crate::scenario::{MAX_CLOCK_SKEW, Scenario};
-use crate::sim_node::{FINGERPRINT_SECRET, HEARTBEAT_INTERVAL_US, RequestOutcome, SimNode};
+use crate::simulation::checks::{AllowedCharge, RunStats, check_bound, check_fixed_windows};
+use crate::simulation::clocks::HostClock;
+use crate::simulation::event_queue::{Event, EventQueue};
+use crate::simulation::network_conditions::NetworkConditions;
+use crate::simulation::scenario::{MAX_CLOCK_SKEW, Scenario};
+use crate::simulation::sim_node::{
+    FINGERPRINT_SECRET, HEARTBEAT_INTERVAL_US, RequestOutcome, SimNode,
+};
 
 const NODE_NAMES: [&str; 7] = ["ash", "birch", "cedar", "elm", "fir", "oak", "pine"];
 const KEY_ATTRIBUTE_VALUES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];

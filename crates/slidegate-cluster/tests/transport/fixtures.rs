@@ -14,7 +14,7 @@ use slidegate_cluster::transport::tcp::{TcpTransport, TransportTiming};
 use slidegate_cluster::transport::{RejectCounters, Transport};
 use tokio::net::TcpListener;
 
-use crate::simulated_network::{ChannelNetwork, ChannelTransport, NetworkFaults};
+use crate::transport::simulated_network::{ChannelNetwork, ChannelTransport, NetworkFaults};
 
 /// A fixture for tests of one kind of transport: assigns addresses to nodes, and starts their transports.
 pub trait TransportFixture {

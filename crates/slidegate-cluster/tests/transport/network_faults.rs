@@ -9,7 +9,9 @@ use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::transport::{Transport, TransportEvent};
 use tokio::time::{Instant, timeout};
 
-use crate::simulated_network::{ChannelNetwork, ChannelTransport, MAX_IN_TRANSIT, NetworkFaults};
+use crate::transport::simulated_network::{
+    ChannelNetwork, ChannelTransport, MAX_IN_TRANSIT, NetworkFaults,
+};
 
 const NODE1: Incarnation = Incarnation(1);
 const NODE2: Incarnation = Incarnation(2);

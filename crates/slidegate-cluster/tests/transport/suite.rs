@@ -8,7 +8,7 @@ use slidegate_cluster::pn_counter::Incarnation;
 use slidegate_cluster::transport::{LinkTraffic, MAX_FRAME_BYTES, Transport, TransportEvent};
 use tokio::time::timeout;
 
-use crate::fixtures::TransportFixture;
+use crate::transport::fixtures::TransportFixture;
 
 /// The time without an event after which a test concludes that no event occurs.
 const QUIET_PERIOD: Duration = Duration::from_millis(200);

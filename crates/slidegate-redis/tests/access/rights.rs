@@ -13,7 +13,7 @@ use slidegate::{
 };
 use slidegate_redis::{RedisSettings, RedisStore};
 
-use crate::fixture::{TestRequest, decided, identity, settlement};
+use crate::calls::fixture::{TestRequest, decided, identity, settlement};
 use crate::server::cluster::Cluster;
 use crate::server::sentinel::Service;
 use crate::server::{LONG, Redis};

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use slidegate::clock::{Clock, SystemClock};
 use ureq::Agent;
 
-use crate::client::{Client, RawConnection};
+use crate::admin::health::wait_until_readyz_succeeds;
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::health::wait_until_readyz_succeeds;
-use crate::server::Redis;
+use crate::http::client::{Client, RawConnection};
+use crate::redis_server::Redis;
 
 const POLICY: &str = "
 routes: [ /login, '/users/{id}' ]
@@ -110,7 +110,7 @@ fn explain_changes_no_counters_or_metrics() {
     for _ in 0..10 {
         assert_eq!(post_explain(&server, &acme)["rules"][0]["limits"][0]["now"]["used"], 0);
     }
-    let samples = crate::samples::MetricSamples::scrape(&server);
+    let samples = crate::admin::samples::MetricSamples::scrape(&server);
     assert_eq!(samples.sum("slidegate_decisions_total", "per-tenant"), 0.0);
     assert_eq!(samples.sum("slidegate_requests_total", ""), 0.0);
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::client::{Client, RawConnection};
 use crate::common::{Server, slidegate_command};
-use crate::server::{Redis, wait_until};
+use crate::http::client::{Client, RawConnection};
+use crate::redis_server::{Redis, wait_until};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }, { name: b, limits: [9/s] }]";
 

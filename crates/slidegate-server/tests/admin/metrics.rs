@@ -7,13 +7,13 @@ use std::process::Stdio;
 use serde_json::json;
 use ureq::http::Request;
 
-use crate::client::Client;
+use crate::admin::samples::MetricSamples;
 use crate::common::Server;
-use crate::documented_metrics::documented_metrics;
-use crate::grpc;
-use crate::prometheus::prometheus_program;
-use crate::samples::MetricSamples;
-use crate::server::Redis;
+use crate::common::documented_metrics::documented_metrics;
+use crate::common::prometheus::prometheus_program;
+use crate::grpc::client as grpc;
+use crate::http::client::Client;
+use crate::redis_server::Redis;
 
 const POLICY: &str = r#"
 rules:

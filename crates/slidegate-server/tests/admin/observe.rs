@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::client::Client;
+use crate::admin::samples::MetricSamples;
 use crate::common::Server;
-use crate::samples::MetricSamples;
+use crate::http::client::Client;
 
 const POLICY: &str = "
 rules:

@@ -2,8 +2,8 @@
 
 use ureq::http::Request;
 
-use crate::client::Client;
 use crate::common::Server;
+use crate::http::client::Client;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 

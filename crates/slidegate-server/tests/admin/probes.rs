@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ureq::Agent;
 
-use crate::client::RawConnection;
 use crate::common::{Server, TempFile, slidegate_command, with_open_file_limit};
+use crate::http::client::RawConnection;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 

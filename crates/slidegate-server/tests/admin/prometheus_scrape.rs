@@ -9,10 +9,10 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, HttpResponse};
 use crate::common::Server;
-use crate::documented_metrics::documented_metrics;
-use crate::prometheus::{Prometheus, Sample};
+use crate::common::documented_metrics::documented_metrics;
+use crate::common::prometheus::{Prometheus, Sample};
+use crate::http::client::{Client, HttpResponse};
 
 const POLICY: &str = "
 rules:

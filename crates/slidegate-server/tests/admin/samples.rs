@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::client::Client;
 use crate::common::Server;
+use crate::http::client::Client;
 
 /// The values of all series in a scrape. The keys are series names with labels, such as `name{label="value"}`.
 pub struct MetricSamples(BTreeMap<String, f64>);

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::admin::samples::MetricSamples;
 use crate::common::Server;
-use crate::samples::MetricSamples;
-use crate::server::cluster::Cluster;
-use crate::server::sentinel::Service;
-use crate::server::{Folder, Redis, wait_until};
+use crate::http::client::Client;
+use crate::redis_server::cluster::Cluster;
+use crate::redis_server::sentinel::Service;
+use crate::redis_server::{Folder, Redis, wait_until};
 
 const POLICY: &str = "rules: [{ name: a, per: [tenant], limits: [1000/h] }]";
 

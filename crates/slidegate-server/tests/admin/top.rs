@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::admin::samples::MetricSamples;
 use crate::common::{Server, slidegate_command};
-use crate::samples::MetricSamples;
+use crate::http::client::Client;
 
 const POLICY: &str = "
 rules:

@@ -3,13 +3,13 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use crate::certificates::path_str;
-use crate::common::TempFile;
-use crate::node::{
+use crate::cluster::node::{
     CLUSTER_KEY, NodeConfig, key_flags, node_configs, policy_with_max, start_nodes, unused_address,
     wait_for_remaining, wait_until, wait_until_connected,
 };
-use crate::rolling_restart::{LOAD_MAX, LOAD_MAX_UNSYNCED, RollingRestartLoad};
+use crate::cluster::rolling_restart::{LOAD_MAX, LOAD_MAX_UNSYNCED, RollingRestartLoad};
+use crate::common::TempFile;
+use crate::common::certificates::path_str;
 
 /// The metric of rejected connections and messages.
 pub const REJECTED: &str = "slidegate_cluster_rejected_frames_total";

@@ -1,6 +1,6 @@
 //! Tests that the counters of a cluster survive when a node crashes or pauses.
 
-use crate::node::{
+use crate::cluster::node::{
     Node, max_allowed_in_window, node_configs, start_nodes, wait_for_remaining, wait_until,
     wait_until_connected,
 };

@@ -4,9 +4,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
-use crate::certificates::{CertAuthority, CertFiles, path_str};
+use crate::cluster::node::{policy_with_max, unused_address};
+use crate::common::certificates::{CertAuthority, CertFiles, path_str};
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::node::{policy_with_max, unused_address};
 
 fn run_serve_command(flags: &[&str]) -> Output {
     let policy = TempFile::new(".yaml", policy_with_max(9, 1));

@@ -2,12 +2,12 @@
 
 use std::thread;
 
-use crate::client::Client;
-use crate::common::Server;
-use crate::node::{
+use crate::cluster::node::{
     Node, max_allowed_in_window, node_configs, policy_with_max, start_nodes, wait_for_remaining,
     wait_until, wait_until_connected,
 };
+use crate::common::Server;
+use crate::http::client::Client;
 
 #[test]
 fn three_servers_join_and_share_one_limit() {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use quanta::Instant;
 
-use crate::node::{NodeConfig, node_configs, policy_with_max, start_nodes, wait_for_remaining};
+use crate::cluster::node::{
+    NodeConfig, node_configs, policy_with_max, start_nodes, wait_for_remaining,
+};
 
 /// Much longer than an update needs.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);

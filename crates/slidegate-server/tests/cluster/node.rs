@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use slidegate::{Algorithm, Limit};
 use slidegate_cluster::bound::max_units_in_window;
 
-use crate::client::Client;
 use crate::common::Server;
+use crate::http::client::Client;
 
 /// The cluster key of all nodes in a test.
 pub const CLUSTER_KEY: &str = "a key that only the nodes of tests know";

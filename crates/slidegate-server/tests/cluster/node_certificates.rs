@@ -8,13 +8,13 @@ use std::time::Duration;
 use slidegate::Timestamp;
 use slidegate::clock::{Clock, WallClock};
 
-use crate::authentication::REJECTED;
-use crate::certificates::{CertAndKey, CertAuthority, connect_with_tls_to, path_str};
-use crate::common::TempFile;
-use crate::node::{
+use crate::cluster::authentication::REJECTED;
+use crate::cluster::node::{
     NodeConfig, node_configs, policy_with_max, start_nodes, unused_address, wait_for_remaining,
     wait_until, wait_until_connected,
 };
+use crate::common::TempFile;
+use crate::common::certificates::{CertAndKey, CertAuthority, connect_with_tls_to, path_str};
 
 /// The name in the certificates of nodes: the default of `--cluster-tls-name`.
 const NODE_NAME: &str = "slidegate-cluster";

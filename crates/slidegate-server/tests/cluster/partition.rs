@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use slidegate::clock::{Clock, SystemClock};
 
-use crate::node::{
+use crate::cluster::node::{
     Node, max_allowed_in_window, node_configs, start_nodes, wait_for_remaining, wait_until,
     wait_until_connected,
 };
-use crate::relay::RelayNetwork;
+use crate::cluster::relay::RelayNetwork;
 
 /// A policy with one rule per domain. The rules have different effects while a node does not respond (is silent). Under
 /// the rule `bounded`, each other node allows at most `max_unsynced` more units. Under the rule `available`, the other

@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use crate::client::Client;
 use crate::common::{Server, TempFile, slidegate_command};
+use crate::http::client::Client;
 
 const SINGLE_NODE_CLUSTER_FLAGS: [&str; 4] =
     ["--store", "cluster://", "--cluster-listen", "127.0.0.1:0"];

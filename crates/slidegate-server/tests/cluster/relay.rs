@@ -10,7 +10,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use crate::node::{NodeConfig, unused_address};
+use crate::cluster::node::{NodeConfig, unused_address};
 
 /// Size of a read buffer in bytes.
 const READ_BUFFER_BYTES: usize = 65_536;

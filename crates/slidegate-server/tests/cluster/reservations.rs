@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::authentication::key_file_flags;
-use crate::common::TempFile;
-use crate::node::{
+use crate::cluster::authentication::key_file_flags;
+use crate::cluster::node::{
     CLUSTER_KEY, Node, NodeConfig, node_configs, policy_with_max, start_nodes, wait_for_remaining,
 };
+use crate::common::TempFile;
 
 /// Sends a body in the domain `default`, and returns the status and the response.
 fn post(node: &Node, path: &str, body: &serde_json::Value) -> (u16, serde_json::Value) {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::node::{
+use crate::cluster::node::{
     Node, NodeConfig, start_nodes, wait_for_remaining, wait_until, wait_until_connected,
 };
 

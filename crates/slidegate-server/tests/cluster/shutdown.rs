@@ -1,10 +1,10 @@
 //! Tests that the graceful shutdown of a cluster node loses no charges and does not delay the other nodes.
 
-use crate::node::{
+use crate::cluster::node::{
     NodeConfig, node_configs, policy_with_max, start_nodes, wait_for_remaining,
     wait_until_connected,
 };
-use crate::rolling_restart::{LOAD_MAX, LOAD_MAX_UNSYNCED, RollingRestartLoad};
+use crate::cluster::rolling_restart::{LOAD_MAX, LOAD_MAX_UNSYNCED, RollingRestartLoad};
 
 #[test]
 fn running_nodes_do_not_wait_for_gracefully_stopped_node() {

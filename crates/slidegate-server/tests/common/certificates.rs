@@ -1,7 +1,5 @@
 //! Certificates, and TLS connections that verify them.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;

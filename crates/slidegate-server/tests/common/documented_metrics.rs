@@ -1,8 +1,6 @@
 //! Parses the table of metrics in docs/reference/metrics.md. Tests compare the table with the metrics that the program
 //! exports.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
 use std::fs;
 use std::path::Path;
 

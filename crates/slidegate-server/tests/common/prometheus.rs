@@ -1,8 +1,6 @@
 //! Starts a real Prometheus server for tests. The server uses the configuration in `deploy/prometheus`, but scrapes
 //! several times per second.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -53,10 +51,6 @@ impl Prometheus {
         let prometheus = Self { child, address, folder, targets: targets.len() };
         prometheus.wait_for_scrapes(3);
         prometheus
-    }
-
-    pub fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// Evaluates a PromQL expression, and returns the current value of each resulting series.

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::documented_metrics::documented_metrics;
-use crate::prometheus::{Prometheus, prometheus_program};
-use crate::{
-    array_elements, expect_string, exporter, expression, project_path, read_project_file,
-    read_project_yaml, run_command,
+use crate::common::documented_metrics::documented_metrics;
+use crate::common::project_path;
+use crate::common::prometheus::{Prometheus, prometheus_program};
+use crate::deploy::{
+    array_elements, expect_string, exporter, expression, read_project_file, read_project_yaml,
+    run_command,
 };
 
 const PROMETHEUS_RULES_FILE: &str = "deploy/prometheus/slidegate.rules.yml";

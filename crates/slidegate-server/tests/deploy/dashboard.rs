@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::documented_metrics::documented_metrics;
-use crate::expression::{find_undocumented, parse_selectors};
-use crate::prometheus::Prometheus;
-use crate::{alerts, array_elements, expect_string, exporter, read_project_file};
+use crate::common::documented_metrics::documented_metrics;
+use crate::common::prometheus::Prometheus;
+use crate::deploy::expression::{find_undocumented, parse_selectors};
+use crate::deploy::{alerts, array_elements, expect_string, exporter, read_project_file};
 
 /// The variables in the queries of the dashboard, each with an example value. Grafana substitutes `.*` for a variable
 /// if "All" is selected.

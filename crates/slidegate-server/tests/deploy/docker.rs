@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{project_path, read_project_file, run_command, venv_command};
+use crate::common::project_path;
+use crate::deploy::{read_project_file, run_command, venv_command};
 
 const DOCKERFILE_PATH: &str = "deploy/Dockerfile";
 

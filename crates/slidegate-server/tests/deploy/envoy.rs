@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::project_path;
+use crate::common::project_path;
 
 /// Returns all YAML and Markdown files below a folder, or the file itself.
 fn text_files(path: &Path) -> Vec<PathBuf> {

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use crate::documented_metrics::{DocumentedMetric, documented_metrics};
+use crate::common::documented_metrics::{DocumentedMetric, documented_metrics};
 
 /// Starts the fake server, and returns its address. The server listens until the test process ends.
 pub fn start_fake_exporter() -> SocketAddr {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::documented_metrics::DocumentedMetric;
+use crate::common::documented_metrics::DocumentedMetric;
 
 /// Labels that are allowed on every metric: `job` and `instance`, which Prometheus adds, and the histogram label `le`.
 const IMPLICIT_METRIC_LABELS: [&str; 3] = ["job", "instance", "le"];
@@ -106,7 +106,7 @@ fn metric_selectors_are_parsed_with_labels() {
 
 #[test]
 fn undocumented_names_labels_and_values_are_reported() {
-    let metrics = crate::documented_metrics::documented_metrics();
+    let metrics = crate::common::documented_metrics::documented_metrics();
     let errors = |expression: &str| {
         find_undocumented(expression, &metrics, &BTreeSet::from(["r:slidegate:x".to_owned()]))
     };

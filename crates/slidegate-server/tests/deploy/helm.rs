@@ -13,7 +13,8 @@ use imara_diff::{Algorithm, BasicLineDiffPrinter, Diff, InternedInput, UnifiedDi
 use serde_json::Value;
 
 use crate::common::TempFile;
-use crate::{project_path, read_project_file, read_project_yaml, run_command, venv_command};
+use crate::common::project_path;
+use crate::deploy::{read_project_file, read_project_yaml, run_command, venv_command};
 
 const CHART_FOLDER: &str = "deploy/helm";
 

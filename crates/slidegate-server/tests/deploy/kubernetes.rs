@@ -10,10 +10,10 @@ use std::{env, fs};
 
 use serde_json::{Value, json};
 
-use crate::certificates::CertAuthority;
+use crate::common::certificates::CertAuthority;
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::helm::{VARIANTS, render_objects, render_objects_with};
-use crate::{array_elements, expect_string, run_command};
+use crate::deploy::helm::{VARIANTS, render_objects, render_objects_with};
+use crate::deploy::{array_elements, expect_string, run_command};
 
 /// Returns the object of this kind with this name. Panics if there is none.
 pub fn find_object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use crate::helm::render_objects;
-use crate::kubernetes::{
+use crate::deploy::helm::render_objects;
+use crate::deploy::kubernetes::{
     POD_NAME, Pod, container_variable, find_element_by_name, find_object, peers_of_port,
     pod_container, pod_template,
 };
-use crate::{expect_string, read_project_file};
+use crate::deploy::{expect_string, read_project_file};
 
 #[test]
 fn only_slidegate_pods_reach_cluster_port() {

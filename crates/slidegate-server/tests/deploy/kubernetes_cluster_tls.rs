@@ -3,14 +3,14 @@
 
 use serde_json::{Value, json};
 
-use crate::certificates::CertAuthority;
+use crate::common::certificates::CertAuthority;
 use crate::common::slidegate_command;
-use crate::helm::{render_objects, render_objects_with};
-use crate::kubernetes::{
+use crate::deploy::helm::{render_objects, render_objects_with};
+use crate::deploy::kubernetes::{
     Pod, container_variable, find_element_by_name, find_object, pod_container, pod_template,
 };
-use crate::kubernetes_cluster::{LOCAL_SEED, assert_is_cluster_node};
-use crate::{array_elements, expect_string, run_command};
+use crate::deploy::kubernetes_cluster::{LOCAL_SEED, assert_is_cluster_node};
+use crate::deploy::{array_elements, expect_string, run_command};
 
 /// The folder of the certificates in a pod.
 const POD_FOLDER: &str = "/etc/slidegate-cluster";

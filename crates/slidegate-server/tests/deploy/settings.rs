@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::project_path;
 use crate::common::slidegate_command;
-use crate::{kubernetes, project_path, run_command, systemd};
+use crate::deploy::{kubernetes, run_command, systemd};
 
 /// Returns the help text of `slidegate serve`.
 fn read_serve_help() -> String {

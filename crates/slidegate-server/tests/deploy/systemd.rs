@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{read_project_file, run_command};
+use crate::deploy::{read_project_file, run_command};
 
 const SYSTEMD_UNIT_FILE: &str = "deploy/systemd/slidegate.service";
 

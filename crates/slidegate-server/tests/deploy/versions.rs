@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::helm::KUBERNETES_VERSIONS;
-use crate::{read_project_file, run_command};
+use crate::deploy::helm::KUBERNETES_VERSIONS;
+use crate::deploy::{read_project_file, run_command};
 
 /// Returns the first two numbers of the version that follows `before` in a text.
 fn version_after(text: &str, before: &str) -> String {

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use crate::project_root;
+use crate::common::project_path;
 
 /// Builds all examples if necessary, and returns the folder of the programs.
 pub fn built_examples() -> &'static Path {
@@ -28,7 +28,7 @@ pub fn built_examples() -> &'static Path {
                 cargo.env_remove(name);
             }
         }
-        let built = cargo.current_dir(project_root()).args(arguments).output().unwrap();
+        let built = cargo.current_dir(project_path("")).args(arguments).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         Path::new(env!("CARGO_BIN_EXE_slidegate")).with_file_name("examples")
     });
@@ -68,7 +68,7 @@ fn workspace_packages() -> &'static [Value] {
     static PACKAGES: LazyLock<Vec<Value>> = LazyLock::new(|| {
         let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
         let output =
-            Command::new(env!("CARGO")).current_dir(project_root()).args(arguments).output();
+            Command::new(env!("CARGO")).current_dir(project_path("")).args(arguments).output();
         let mut metadata: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
         serde_json::from_value(metadata["packages"].take()).unwrap()
     });

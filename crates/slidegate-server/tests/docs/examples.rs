@@ -4,13 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::common::project_path;
+use crate::docs::{example_programs, policies};
 use crate::redis_server::Redis;
-use crate::{example_programs, policies, project_root};
 
 /// Returns the paths of all files in `examples/` with this extension, sorted.
 fn example_files(extension: &str) -> Vec<PathBuf> {
-    let files =
-        fs::read_dir(project_root().join("examples")).unwrap().map(|file| file.unwrap().path());
+    let files = fs::read_dir(project_path("examples")).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<_> =
         files.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
     files.sort();
@@ -33,21 +33,21 @@ fn every_example_policy_is_valid_and_runnable() {
 #[test]
 fn shipped_policies_have_no_warnings() {
     let mut policies = example_files("yaml");
-    policies.push(project_root().join("deploy/envoy/policy.yaml"));
+    policies.push(project_path("deploy/envoy/policy.yaml"));
     for path in policies {
         let yaml = fs::read_to_string(&path).unwrap();
         policies::check_no_warnings(&yaml)
             .unwrap_or_else(|warnings| panic!("{}: {warnings}", path.display()));
     }
-    let values = fs::read_to_string(project_root().join("deploy/helm/values.yaml")).unwrap();
+    let values = fs::read_to_string(project_path("deploy/helm/values.yaml")).unwrap();
     let values: serde_json::Value = serde_saphyr::from_str(&values).unwrap();
     policies::check_no_warnings(values["policy"].as_str().unwrap()).unwrap();
 }
 
 #[test]
 fn policies_in_rust_code_count_by_trusted_attributes() {
-    let tower = project_root().join("crates/slidegate-tower/src/layer.rs");
-    let gate = project_root().join("crates/slidegate/src/gate.rs");
+    let tower = project_path("crates/slidegate-tower/src/layer.rs");
+    let gate = project_path("crates/slidegate/src/gate.rs");
     for path in example_files("rs").into_iter().chain([tower, gate]) {
         let source = fs::read_to_string(&path).unwrap();
         policies::check_rust_source(&source)
@@ -117,7 +117,7 @@ fn documented_command<'s>(name: &str, source: &'s str) -> &'s str {
 
 fn output_of(mut program: Command, name: &str, redis_address: &str) -> String {
     let output =
-        program.current_dir(project_root()).env("REDIS_URL", redis_address).output().unwrap();
+        program.current_dir(project_path("")).env("REDIS_URL", redis_address).output().unwrap();
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -12,7 +12,7 @@ use slidegate::policy::file::{
 };
 use slidegate::store::RedisOptions;
 
-use crate::read_document;
+use crate::docs::read_document;
 
 /// The tables of policy fields in `docs/reference/policy.md`. An entry consists of the heading above the table, and the
 /// name of the JSON Schema definition with the same fields. An empty name refers to the top level of the schema, which

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use crate::common::slidegate_command;
-use crate::markdown::parse_blocks;
-use crate::shell::Shell;
-use crate::{document_paths, read_document};
+use crate::docs::markdown::parse_blocks;
+use crate::docs::shell::Shell;
+use crate::docs::{document_paths, read_document};
 
 /// Flags of other programs that documents mention.
 const FLAGS_OF_OTHER_PROGRAMS: &[&str] = &[

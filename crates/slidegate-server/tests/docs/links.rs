@@ -5,7 +5,8 @@ use std::path::Path;
 
 use pulldown_cmark::{Event, Parser, Tag};
 
-use crate::{document_paths, project_root, read_document};
+use crate::common::project_path;
+use crate::docs::{document_paths, read_document};
 
 /// The start of links to files of the project from the READMEs of the crates, which are also shown outside of the
 /// repository.
@@ -14,10 +15,10 @@ const PROJECT_FILES_URL: &str = "https://github.com/slidegate/slidegate/blob/mai
 /// Returns the paths of all documents with links: README.md and `docs/`, the other documents of the root folder, and the
 /// READMEs of the crates.
 fn linked_document_paths() -> Vec<String> {
-    let crates = fs::read_dir(project_root().join("crates")).unwrap();
+    let crates = fs::read_dir(project_path("crates")).unwrap();
     let readmes = crates
         .map(|folder| format!("crates/{}/README.md", folder.unwrap().file_name().display()))
-        .filter(|readme| project_root().join(readme).exists());
+        .filter(|readme| project_path(readme).exists());
     let others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(str::to_owned);
     document_paths().into_iter().chain(others).chain(readmes).collect()
 }
@@ -49,7 +50,7 @@ fn link_target_exists(document: &str, link: &str) -> bool {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let folder = Path::new(document).parent().unwrap_or(Path::new(""));
     let target = if file.is_empty() { document.into() } else { folder.join(file) };
-    let path = project_root().join(&target);
+    let path = project_path(&target);
     path.exists()
         && (heading.is_empty() || has_heading(&read_document(&target.to_string_lossy()), heading))
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use slidegate::Policy;
 use slidegate::policy::file::schema;
 
-use crate::markdown::FencedBlock;
+use crate::docs::markdown::FencedBlock;
 
 /// Returns the complete policy of a code block. If a block has no `rules:`, it contains fields of a single rule, and
 /// the missing required fields of that rule are added.

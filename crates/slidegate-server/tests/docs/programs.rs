@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::markdown::FencedBlock;
+use crate::docs::markdown::FencedBlock;
 
 /// The timeouts of documented programs, and longer ones, because a test machine can be busy.
 const TIMEOUTS: [(&str, &str); 2] =
@@ -61,7 +61,7 @@ fn syntax_errors_are_detected() {
         ("javascript\nconst a = await b()", true),
         ("javascript\nconst a = await b(", false),
     ] {
-        let block = crate::markdown::parse_blocks(&format!("```{block}\n```\n")).remove(0);
+        let block = crate::docs::markdown::parse_blocks(&format!("```{block}\n```\n")).remove(0);
         assert_eq!(check_syntax(&block).is_ok(), is_ok, "{block:?}");
     }
 }

@@ -28,8 +28,8 @@ use slidegate::{
     Decision, Descriptor, Gate, ManualClock, MemoryStore, Policy, Quota, Request, Timestamp,
 };
 
-use crate::markdown::FencedBlock;
-use crate::policies;
+use crate::docs::markdown::FencedBlock;
+use crate::docs::policies;
 
 /// Time at which the clock of each block starts: 2026-01-05 00:00 UTC, a Monday.
 const START_TIME: Timestamp = Timestamp::from_secs(1_767_571_200);
@@ -209,7 +209,7 @@ fn request_lines_are_parsed() {
 #[test]
 fn wrong_documented_outcomes_are_reported_as_errors() {
     let block = |language: &str, text: &str| {
-        crate::markdown::parse_blocks(&format!("```{language}\n{text}\n```\n")).remove(0)
+        crate::docs::markdown::parse_blocks(&format!("```{language}\n{text}\n```\n")).remove(0)
     };
     let policy = block("yaml", "rules:\n  - { name: a, per: [u], limits: [2/min] }");
     for (text, is_ok) in [

@@ -21,11 +21,12 @@ use std::process::Command;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use crate::common::project_path;
 use crate::common::{Server, slidegate_command};
-use crate::markdown::FencedBlock;
-use crate::nodes::NodeGroup;
+use crate::docs::markdown::FencedBlock;
+use crate::docs::nodes::NodeGroup;
+use crate::docs::{example_programs, output, programs};
 use crate::redis_server::Redis;
-use crate::{example_programs, output, programs, project_root};
 
 /// The default HTTP address of a server, as written in documents.
 const DOCUMENTED_HTTP_ADDRESS: &str = "localhost:8080";
@@ -55,7 +56,7 @@ impl Shell {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let programs = folder.join("bin");
         fs::create_dir_all(&programs).unwrap();
-        symlink(project_root().join("examples"), folder.join("examples")).unwrap();
+        symlink(project_path("examples"), folder.join("examples")).unwrap();
         fs::write(folder.join("access.log.gz"), gzip_compress(&generate_access_log())).unwrap();
         symlink(env!("CARGO_BIN_EXE_slidegate"), programs.join("slidegate")).unwrap();
         let curl = find_program("curl").expect("`make` installs curl, which the documents use");
@@ -280,7 +281,7 @@ fn find_program(name: &str) -> Option<String> {
 }
 
 fn check_make_target_exists(target: &str) -> Result<(), String> {
-    let makefile = fs::read_to_string(project_root().join("Makefile")).unwrap();
+    let makefile = fs::read_to_string(project_path("Makefile")).unwrap();
     let rule = format!("{target}:");
     let has_target = makefile.lines().any(|line| line.starts_with(&rule));
     if has_target { Ok(()) } else { Err(format!("the Makefile has no target `{target}`")) }
@@ -304,7 +305,7 @@ fn unknown_or_failing_commands_are_errors() {
         ("sh\ncurl localhost:8080/healthz", false),
         ("sh slowly\nslidegate --version", false),
     ] {
-        let block = crate::markdown::parse_blocks(&format!("```{block}\n```\n")).remove(0);
+        let block = crate::docs::markdown::parse_blocks(&format!("```{block}\n```\n")).remove(0);
         let result = shell.run_commands(&block);
         assert_eq!(result.is_ok(), is_ok, "{block:?}: {result:?}");
     }

@@ -2,7 +2,7 @@
 
 use slidegate::StoreError;
 
-use crate::read_document;
+use crate::docs::read_document;
 
 #[test]
 fn documented_store_errors_have_remedies_of_log() {

@@ -9,9 +9,9 @@ use prost::Message;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use crate::client::{SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
 use crate::common::Server;
-use crate::raw::{Call, RawGrpcConnection, frame_message};
+use crate::grpc::client::{SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
+use crate::grpc::raw::{Call, RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [1000000/h] }]";
 

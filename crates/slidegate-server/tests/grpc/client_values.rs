@@ -1,11 +1,11 @@
 //! Tests of hostile descriptor values. End clients can choose the values. Envoy allows a request if the call to
 //! slidegate fails, so no value may cause a failure.
 
-use crate::client::{
+use crate::common::Server;
+use crate::grpc::client::{
     Client, Code, RateLimitDescriptor, RateLimitRequest, new_descriptor, new_request,
 };
-use crate::common::Server;
-use crate::raw::RawGrpcConnection;
+use crate::grpc::raw::RawGrpcConnection;
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }
@@ -125,7 +125,7 @@ async fn descriptor_limit_override_counts_hostile_entries_separately() {
         (b"k\xff".to_vec(), b"v\xff".to_vec()),
         (b"k\xfe".to_vec(), b"v\xff".to_vec()),
     ] {
-        let limit = crate::client::RateLimitOverride {
+        let limit = crate::grpc::client::RateLimitOverride {
             requests_per_unit: 1,
             unit: 3,
             unit_multiplier: None,

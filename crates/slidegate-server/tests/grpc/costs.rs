@@ -3,11 +3,11 @@
 
 use slidegate::Algorithm;
 
-use crate::client::{
+use crate::common::Server;
+use crate::grpc::client::{
     Client, Code, RateLimitDescriptor, RateLimitOverride, new_descriptor, new_request,
     response_header,
 };
-use crate::common::Server;
 
 /// Returns a descriptor of user `ann` whose cost is `hits_addend`.
 fn descriptor_of_user_ann(hits_addend: Option<u64>) -> RateLimitDescriptor {

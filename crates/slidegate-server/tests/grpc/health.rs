@@ -12,9 +12,11 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::client::{Client, SHOULD_RATE_LIMIT_PATH, connect_channel, new_descriptor, new_request};
 use crate::common::Server;
-use crate::raw::{RawGrpcConnection, frame_message};
+use crate::grpc::client::{
+    Client, SHOULD_RATE_LIMIT_PATH, connect_channel, new_descriptor, new_request,
+};
+use crate::grpc::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
 const RATE_LIMIT_SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";

@@ -10,9 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::client::{SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
 use crate::common::Server;
-use crate::raw::{RawGrpcConnection, frame_message};
+use crate::grpc::client::{SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
+use crate::grpc::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [1000000/h] }]";
 

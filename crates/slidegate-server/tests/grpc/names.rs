@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::client::{Client, Code, new_descriptor, new_request};
 use crate::common::Server;
+use crate::grpc::client::{Client, Code, new_descriptor, new_request};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [2/min] }]";
 

@@ -1,10 +1,10 @@
 //! Tests of permits over gRPC: the metadata of responses, and the descriptors that release a permit.
 
-use crate::client::{
+use crate::common::Server;
+use crate::grpc::client::{
     Client, Code, RateLimitDescriptor, RateLimitResponse, new_descriptor, new_release, new_request,
     permit_of_response,
 };
-use crate::common::Server;
 
 const POLICY: &str = "
 rules:

@@ -10,7 +10,7 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::client::{RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT_PATH};
+use crate::grpc::client::{RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT_PATH};
 
 /// An HTTP/2 connection for gRPC calls.
 #[derive(Clone)]

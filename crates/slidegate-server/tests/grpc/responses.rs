@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::client::{
+use crate::common::Server;
+use crate::grpc::client::{
     Client, Code, DescriptorStatus, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     new_descriptor, new_request, response_header,
 };
-use crate::common::Server;
 
 fn descriptor_status_codes(statuses: &[DescriptorStatus]) -> Vec<Code> {
     statuses.iter().map(DescriptorStatus::code).collect()

@@ -7,12 +7,12 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::certificates::{
+use crate::common::certificates::{
     CertAndKey, CertAuthority, CertFiles, connect_with_tls, parse_certificate, path_str,
 };
-use crate::client::{Code, SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::raw::{RawGrpcConnection, frame_message};
+use crate::grpc::client::{Code, SHOULD_RATE_LIMIT_PATH, new_descriptor, new_request};
+use crate::grpc::raw::{RawGrpcConnection, frame_message};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [9/h] }]";
 

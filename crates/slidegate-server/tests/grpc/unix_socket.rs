@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::client::{Client, Code, new_descriptor, new_request};
 use crate::common::{Server, TempFile, slidegate_command};
+use crate::grpc::client::{Client, Code, new_descriptor, new_request};
 
 const POLICY: &str = "rules: [{ name: per-user, domain: api, per: [user], limits: [2/h] }]";
 

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use ureq::http::Request;
 
-use crate::client::{Client, HttpResponse};
 use crate::common::{Server, slidegate_command};
+use crate::http::client::{Client, HttpResponse};
 
 const PER_IP_POLICY: &str = "
 routes: [/login, '/users/{id}']

@@ -3,8 +3,8 @@
 use serde_json::json;
 use ureq::http::Request;
 
-use crate::client::{Client, HttpResponse};
 use crate::common::Server;
+use crate::http::client::{Client, HttpResponse};
 
 const POLICY: &str = "rules: [{ name: all, domain: api, limits: [2/h] }]";
 

@@ -1,4 +1,5 @@
 //! Tests that the records of calls with an idempotency key stay within the memory that the flags allow.
+
 #![cfg(target_os = "linux")]
 
 use std::fmt::Write;
@@ -6,8 +7,8 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::client::Client;
 use crate::common::Server;
+use crate::http::client::Client;
 
 /// The number of rules that apply to each call. Each takes a part of the record of the call.
 const RULES: usize = 60;

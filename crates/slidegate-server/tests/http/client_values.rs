@@ -3,8 +3,8 @@
 
 use serde_json::json;
 
-use crate::client::Client;
 use crate::common::Server;
+use crate::http::client::Client;
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::client::{RawConnection, raw_check_request, raw_chunked_check_request};
 use crate::common::Server;
+use crate::http::client::{RawConnection, raw_check_request, raw_chunked_check_request};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h], algorithm: sliding_log }]";
 

@@ -7,8 +7,8 @@ use std::thread;
 
 use serde_json::json;
 
-use crate::client::Client;
 use crate::common::Server;
+use crate::http::client::Client;
 
 const CONNECTION_COUNT: usize = 50;
 const REQUEST_COUNT: usize = 2_000;

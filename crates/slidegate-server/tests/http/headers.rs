@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, HttpResponse};
 use crate::common::{Server, TempFile, slidegate_command};
+use crate::http::client::{Client, HttpResponse};
 
 /// A policy with two limits. Their windows are so long that no unit becomes available again while a test runs.
 const POLICY: &str = "

@@ -6,8 +6,8 @@ use std::process::Output;
 use std::thread;
 use std::time::Duration;
 
-use crate::client::RawConnection;
 use crate::common::{Server, TempFile, slidegate_command};
+use crate::http::client::RawConnection;
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/min] }]";
 

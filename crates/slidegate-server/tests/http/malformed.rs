@@ -4,9 +4,9 @@
 use std::io::ErrorKind;
 use std::net::Shutdown;
 
-use crate::bad_input::assert_problem;
-use crate::client::{RawConnection, raw_check_request};
 use crate::common::Server;
+use crate::http::bad_input::assert_problem;
+use crate::http::client::{RawConnection, raw_check_request};
 
 const POLICY: &str = "rules: [{ name: all, limits: [100/h] }]";
 const POST_REQUEST_HEAD_START: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";

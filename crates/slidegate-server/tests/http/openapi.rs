@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, HttpResponse};
 use crate::common::Server;
+use crate::http::client::{Client, HttpResponse};
 
 const POLICY: &str = "rules: [{ name: all, per: [client], limits: [1/h, 5/d] }]";
 const HTTP_METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use ureq::http::Request;
 
-use crate::bad_input::assert_problem;
-use crate::client::{Client, HttpResponse};
 use crate::common::Server;
+use crate::http::bad_input::assert_problem;
+use crate::http::client::{Client, HttpResponse};
 
 const POLICY: &str = "
 rules:

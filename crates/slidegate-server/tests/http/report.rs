@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::bad_input::assert_problem;
-use crate::client::Client;
 use crate::common::Server;
+use crate::http::bad_input::assert_problem;
+use crate::http::client::Client;
 
 const POLICY: &str = "
 rules:

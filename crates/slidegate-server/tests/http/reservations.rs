@@ -4,10 +4,10 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::bad_input::assert_problem;
-use crate::client::{Client, HttpResponse};
 use crate::common::Server;
-use crate::waiting::wait_for_waiting_calls;
+use crate::http::bad_input::assert_problem;
+use crate::http::client::{Client, HttpResponse};
+use crate::http::waiting::wait_for_waiting_calls;
 
 const POLICY: &str = "
 rules:

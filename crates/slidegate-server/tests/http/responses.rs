@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sfv::{BareItem, List, ListEntry, Parser};
 
-use crate::client::{Client, HttpResponse};
 use crate::common::Server;
+use crate::http::client::{Client, HttpResponse};
 
 const TWO_WINDOW_POLICY: &str = "
 rules:

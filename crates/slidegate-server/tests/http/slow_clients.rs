@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 use std::thread;
 use std::time::Duration;
 
-use crate::bad_input::assert_problem;
-use crate::client::{Client, RawConnection, raw_check_request};
 use crate::common::{Server, TempFile, slidegate_command};
+use crate::http::bad_input::assert_problem;
+use crate::http::client::{Client, RawConnection, raw_check_request};
 
 const POLICY: &str = "rules: [{ name: all, limits: [1000000/h] }]";
 const HEALTH_CHECK_REQUEST: &str = "GET /healthz HTTP/1.1\r\n\r\n";

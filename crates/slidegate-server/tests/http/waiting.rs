@@ -7,9 +7,9 @@ use std::time::Duration;
 use quanta::Instant;
 use serde_json::{Value, json};
 
-use crate::bad_input::assert_problem;
-use crate::client::{Client, RawConnection, raw_check_request};
 use crate::common::Server;
+use crate::http::bad_input::assert_problem;
+use crate::http::client::{Client, RawConnection, raw_check_request};
 
 const POLICY: &str = "rules: [{ name: all, limits: [10/2s], algorithm: sliding_log }]";
 

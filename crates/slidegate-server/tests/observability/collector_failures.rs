@@ -3,10 +3,10 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use crate::client::Client;
-use crate::collector::{CollectorMode, FakeCollector};
 use crate::common::Server;
-use crate::traces::start_traced_server;
+use crate::http::client::Client;
+use crate::observability::collector::{CollectorMode, FakeCollector};
+use crate::observability::traces::start_traced_server;
 
 /// Environment variables that limit the queue of unexported spans to eight, so that a few requests fill the queue.
 const SMALL_QUEUE_ENVIRONMENT: [(&str, &str); 2] =

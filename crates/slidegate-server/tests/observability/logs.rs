@@ -10,8 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::Client;
 use crate::common::{Server, TempFile};
+use crate::http::client::Client;
 
 /// A policy with a limit of 0, which denies every request that has the attribute `tenant`.
 const POLICY: &str = "rules: [{ name: nobody, per: [tenant], limits: [0/min] }]";

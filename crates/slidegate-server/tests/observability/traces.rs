@@ -10,9 +10,9 @@ use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use ureq::http::Request;
 
-use crate::client::{Client, HttpResponse};
-use crate::collector::{CollectorMode, FakeCollector, attribute_text};
 use crate::common::{Server, TempFile, slidegate_command};
+use crate::http::client::{Client, HttpResponse};
+use crate::observability::collector::{CollectorMode, FakeCollector, attribute_text};
 
 const POLICY: &str = "rules: [{ name: per-tenant, per: [tenant], limits: [2/h], algorithm: sliding_log, on_store_error: deny }]";
 

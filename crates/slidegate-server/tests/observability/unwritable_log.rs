@@ -8,9 +8,9 @@ use std::{fs, iter};
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, RawConnection, raw_check_request};
 use crate::common::{TempFile, slidegate_command};
-use crate::server::{free_port, wait_until};
+use crate::http::client::{Client, RawConnection, raw_check_request};
+use crate::redis_server::{free_port, wait_until};
 
 /// A policy that denies every request.
 const DENY_ALL: &str = "rules: [{ name: nobody, per: [tenant], limits: [0/min] }]";

@@ -14,14 +14,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
-use crate::certificates::{CertAuthority, CertFiles, connect_with_tls, path_str};
+use crate::common::certificates::{CertAuthority, CertFiles, connect_with_tls, path_str};
+use crate::common::project_path;
 use crate::common::{Server, TempFile};
-use crate::envoy::start_envoy;
-use crate::launch::{Backends, start_nginx};
-use crate::process::Proxy;
-use crate::project_path;
-use crate::servers::wait_until;
-use crate::upstream::Upstream;
+use crate::proxies::envoy::start_envoy;
+use crate::proxies::launch::{Backends, start_nginx};
+use crate::proxies::process::Proxy;
+use crate::proxies::upstream::Upstream;
+use crate::redis_server::wait_until;
 
 /// Maximum wait for all responses of a burst. Much longer than any test needs, so that a broken test fails instead of
 /// hanging.

@@ -11,12 +11,13 @@ use serde_json::Value;
 
 use slidegate::Algorithm;
 
+use crate::common::project_path;
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::curl::{CurlResponse, send_with_curl};
-use crate::process::{Proxy, free_address};
-use crate::servers::{Folder, wait_until};
-use crate::upstream::Upstream;
-use crate::{installed_program, project_path};
+use crate::proxies::curl::{CurlResponse, send_with_curl};
+use crate::proxies::installed_program;
+use crate::proxies::process::{Proxy, free_address};
+use crate::proxies::upstream::Upstream;
+use crate::redis_server::{Folder, wait_until};
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }

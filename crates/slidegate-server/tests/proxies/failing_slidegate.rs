@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::hostile::requests::build_get_request;
-use crate::launch::{Backends, start_caddy, start_haproxy, start_nginx, start_traefik};
-use crate::process::Proxy;
-use crate::raw_client::send_bytes;
-use crate::servers::wait_until;
-use crate::upstream::Upstream;
+use crate::proxies::hostile::requests::build_get_request;
+use crate::proxies::launch::{Backends, start_caddy, start_haproxy, start_nginx, start_traefik};
+use crate::proxies::process::Proxy;
+use crate::proxies::raw_client::send_bytes;
+use crate::proxies::upstream::Upstream;
+use crate::redis_server::wait_until;
 
 /// The last byte of the address of the client.
 const CLIENT_LAST_BYTE: u8 = 2;

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use crate::common::Server;
-use crate::curl::{CurlResponse, send_with_curl};
-use crate::launch::{
+use crate::proxies::curl::{CurlResponse, send_with_curl};
+use crate::proxies::launch::{
     Backends, start_caddy, start_haproxy, start_nginx, start_traefik,
     start_traefik_with_entry_point,
 };
-use crate::process::Proxy;
-use crate::servers::wait_until;
-use crate::upstream::Upstream;
+use crate::proxies::process::Proxy;
+use crate::proxies::upstream::Upstream;
+use crate::redis_server::wait_until;
 
 const POLICY: &str = "
 routes: [/login]

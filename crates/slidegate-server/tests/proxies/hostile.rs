@@ -4,13 +4,13 @@
 pub mod requests;
 
 use crate::common::Server;
-use crate::envoy;
-use crate::launch::{Backends, start_caddy, start_haproxy, start_nginx, start_traefik};
-use crate::process::Proxy;
-use crate::project_path;
-use crate::raw_client::send_bytes;
-use crate::servers::wait_until;
-use crate::upstream::Upstream;
+use crate::common::project_path;
+use crate::proxies::envoy;
+use crate::proxies::launch::{Backends, start_caddy, start_haproxy, start_nginx, start_traefik};
+use crate::proxies::process::Proxy;
+use crate::proxies::raw_client::send_bytes;
+use crate::proxies::upstream::Upstream;
+use crate::redis_server::wait_until;
 
 use requests::{
     build_get_request, build_request, hostile_requests, requests_with_exhausted_key_spellings,

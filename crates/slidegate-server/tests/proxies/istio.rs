@@ -5,12 +5,12 @@ use std::fs;
 use serde_json::Value;
 
 use crate::common::Server;
-use crate::curl::send_with_curl;
-use crate::envoy::run_envoy;
-use crate::process::free_address;
-use crate::project_path;
-use crate::servers::Folder;
-use crate::upstream::Upstream;
+use crate::common::project_path;
+use crate::proxies::curl::send_with_curl;
+use crate::proxies::envoy::run_envoy;
+use crate::proxies::process::free_address;
+use crate::proxies::upstream::Upstream;
+use crate::redis_server::Folder;
 
 const CLUSTER_NAME: &str = "outbound|8081||slidegate.default.svc.cluster.local";
 

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use crate::installed_program;
-use crate::process::{Proxy, free_address, write_deploy_file};
-use crate::servers::Folder;
+use crate::proxies::installed_program;
+use crate::proxies::process::{Proxy, free_address, write_deploy_file};
+use crate::redis_server::Folder;
 
 /// The addresses of the servers that a proxy calls, and changes to the configuration file of the proxy.
 pub struct Backends {

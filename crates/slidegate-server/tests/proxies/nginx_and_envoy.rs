@@ -3,12 +3,12 @@
 use std::fs;
 
 use crate::common::Server;
-use crate::curl::{CurlResponse, send_with_curl};
-use crate::envoy::start_envoy;
-use crate::launch::{Backends, start_nginx_with_file};
-use crate::process::Proxy;
-use crate::project_path;
-use crate::upstream::Upstream;
+use crate::common::project_path;
+use crate::proxies::curl::{CurlResponse, send_with_curl};
+use crate::proxies::envoy::start_envoy;
+use crate::proxies::launch::{Backends, start_nginx_with_file};
+use crate::proxies::process::Proxy;
+use crate::proxies::upstream::Upstream;
 
 const ENVOY_FILE: &str = "deploy/nginx-and-envoy/envoy.yaml";
 

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::project_path;
-use crate::servers::{Folder, free_port, wait_until};
+use crate::common::project_path;
+use crate::redis_server::{Folder, free_port, wait_until};
 
 /// Copies a file from `deploy/` into a folder, replaces texts in the copy, and returns the path of the copy. Panics if
 /// the file does not contain one of the texts.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-use crate::installed_program;
+use crate::proxies::installed_program;
 
 /// Serialized protobuf descriptors of the files in `proto/`.
 const SLIDEGATE_PROTO_DESCRIPTORS: &[u8] = include_bytes!("../../generated/descriptors.bin");

@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::common::Server;
-use crate::installed_program;
+use crate::proxies::installed_program;
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }

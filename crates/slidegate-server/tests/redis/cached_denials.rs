@@ -1,8 +1,8 @@
 //! Tests of denials from the denial cache, over gRPC.
 
 use crate::common::Server;
-use crate::grpc_client::{Client, Code, new_descriptor, new_request};
-use crate::server::Redis;
+use crate::grpc::client::{Client, Code, new_descriptor, new_request};
+use crate::redis_server::Redis;
 
 const POLICY: &str = "
 rules:

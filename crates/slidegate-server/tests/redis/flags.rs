@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::server::Redis;
+use crate::redis_server::Redis;
 
 const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 use slidegate::headers::Style;
 
-use crate::client::{Client, HttpResponse};
 use crate::common::Server;
-use crate::server::Redis;
+use crate::http::client::{Client, HttpResponse};
+use crate::redis_server::Redis;
 
 /// Number of requests. The number is so large that the server almost certainly counts some of the requests in Redis,
 /// but not all.

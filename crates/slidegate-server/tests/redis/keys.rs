@@ -4,9 +4,9 @@ use std::iter;
 
 use ureq::http::Request;
 
-use crate::client::Client;
 use crate::common::Server;
-use crate::server::Redis;
+use crate::http::client::Client;
+use crate::redis_server::Redis;
 
 /// Maximum length of a Redis key in bytes. A key contains the prefix, the domain, the rule, the limit, and at most
 /// 2 * 1,280 bytes of attribute names and values.

@@ -2,10 +2,10 @@
 //! files of that server, in memory and in Redis.
 
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::grpc_client::{
+use crate::grpc::client::{
     Client, Code, RateLimitDescriptor, RateLimitOverride, new_descriptor, new_request,
 };
-use crate::server::Redis;
+use crate::redis_server::Redis;
 
 const CONFIG: &str = "
 domain: api

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, HttpResponse};
 use crate::common::Server;
-use crate::grpc_client::{self, Code, new_descriptor, new_release, new_request};
-use crate::server::Redis;
+use crate::grpc::client::{self, Code, new_descriptor, new_release, new_request};
+use crate::http::client::{Client, HttpResponse};
+use crate::redis_server::Redis;
 
 const RULES: usize = 12;
 
@@ -84,7 +84,7 @@ fn long_values_keep_tokens_short() {
 async fn values_that_are_not_utf8_keep_permits_short() {
     let redis = Redis::start();
     let server = start_server(&redis);
-    let client = grpc_client::Client::connect(&server).await;
+    let client = client::Client::connect(&server).await;
     let names: Vec<String> = (0..ATTRIBUTES).map(attribute_name).collect();
     let entries: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "")).collect();
     let mut descriptor = new_descriptor(&entries);
@@ -94,7 +94,7 @@ async fn values_that_are_not_utf8_keep_permits_short() {
     for _ in 0..2 {
         let allowed = client.check(new_request([descriptor.clone()])).await;
         assert_eq!(allowed.overall_code(), Code::Ok);
-        let permit = grpc_client::permit_of_response(&allowed).expect("a permit").to_owned();
+        let permit = client::permit_of_response(&allowed).expect("a permit").to_owned();
         assert!(permit.len() <= MAX_TOKEN_BYTES, "{}", permit.len());
         let denied = client.check(new_request([descriptor.clone()])).await;
         assert_eq!(denied.overall_code(), Code::OverLimit);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
 use crate::common::Server;
-use crate::server::cluster::{Cluster, SHARDS};
-use crate::server::sentinel::Service;
-use crate::server::{Redis, wait_until};
+use crate::http::client::Client;
+use crate::redis_server::cluster::{Cluster, SHARDS};
+use crate::redis_server::sentinel::Service;
+use crate::redis_server::{Redis, wait_until};
 
 const POLICY: &str = "
 rules:

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use slidegate::clock::{Clock, SystemClock};
 
-use crate::client::Client;
 use crate::common::Server;
-use crate::server::Redis;
+use crate::http::client::Client;
+use crate::redis_server::Redis;
 
 const POLICY: &str = "
 rules:

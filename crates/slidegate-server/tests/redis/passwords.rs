@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::client::Client;
 use crate::common::{Server, TempFile, slidegate_command};
-use crate::server::Redis;
+use crate::http::client::Client;
+use crate::redis_server::Redis;
 
 const POLICY: &str = "rules: [{ name: a, limits: [3/h] }]";
 

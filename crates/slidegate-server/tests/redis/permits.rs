@@ -6,9 +6,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, HttpResponse};
 use crate::common::Server;
-use crate::server::Redis;
+use crate::http::client::{Client, HttpResponse};
+use crate::redis_server::Redis;
 
 const POLICY: &str = "
 rules:

@@ -5,9 +5,9 @@ use std::thread;
 
 use serde_json::json;
 
-use crate::client::Client;
 use crate::common::{Server, TempFile};
-use crate::server::Redis;
+use crate::http::client::Client;
+use crate::redis_server::Redis;
 
 /// Flags that set a long Redis timeout, so that no call times out even on a busy machine.
 const LONG_REDIS_TIMEOUT_FLAGS: [&str; 2] = ["--redis-timeout", "30s"];

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::passwords::run_and_collect_output;
-use crate::client::Client;
 use crate::common::Server;
-use crate::server::cluster::Cluster;
-use crate::server::node::Node;
-use crate::server::sentinel::{NAME, Service};
+use crate::http::client::Client;
+use crate::redis_server::cluster::Cluster;
+use crate::redis_server::node::Node;
+use crate::redis_server::sentinel::{NAME, Service};
 
 const POLICY: &str = "
 rules:

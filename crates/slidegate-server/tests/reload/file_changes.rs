@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::folder::{PolicyFolder, ReloadingServer};
+use crate::reload::folder::{PolicyFolder, ReloadingServer};
 
 /// Returns a policy that allows `max` requests per hour for each tenant.
 fn policy_with_max(max: u32) -> String {
@@ -143,7 +143,7 @@ fn partially_sent_request_completes_after_reload() {
     let folder = PolicyFolder::with_policy(&policy_with_max(5));
     let server = folder.start_server(&[]);
     let body = r#"{"attributes":{"tenant":"acme"}}"#;
-    let mut connection = crate::client::RawConnection::connect(server.process.address());
+    let mut connection = crate::http::client::RawConnection::connect(server.process.address());
     connection.write(format!(
         "POST /v1/check HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         body.len()
@@ -156,6 +156,6 @@ fn partially_sent_request_completes_after_reload() {
     let (status, response) = connection.read_status_and_body();
     assert_eq!(status, 200);
     assert!(response.contains(r#""remaining":6"#), "{response}");
-    connection.write(crate::client::raw_check_request(body));
+    connection.write(crate::http::client::raw_check_request(body));
     assert_eq!(connection.read_status_and_body().0, 200);
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
 use crate::common::{Server, slidegate_command};
+use crate::http::client::Client;
 
 /// A temporary folder for a policy file. The folder is removed when the value is dropped.
 pub struct PolicyFolder(PathBuf);

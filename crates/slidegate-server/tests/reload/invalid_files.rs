@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::time::Duration;
 
-use crate::folder::{PolicyFolder, ReloadingServer};
+use crate::reload::folder::{PolicyFolder, ReloadingServer};
 
 const OLD_POLICY: &str =
     "rules: [{ name: a, per: [tenant], limits: [9/h], algorithm: sliding_log }]";

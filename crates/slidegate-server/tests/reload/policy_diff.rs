@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::folder::PolicyFolder;
+use crate::reload::folder::PolicyFolder;
 
 #[test]
 fn reload_log_lists_changed_lines() {

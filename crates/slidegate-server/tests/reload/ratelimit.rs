@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use crate::common::{Server, slidegate_command};
-use crate::folder::{PolicyFolder, ReloadingServer};
+use crate::reload::folder::{PolicyFolder, ReloadingServer};
 
 /// Returns a configuration file of the reference server that allows `max` requests per hour for each tenant of a
 /// domain.

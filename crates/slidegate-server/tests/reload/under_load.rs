@@ -11,8 +11,8 @@ use std::{env, thread};
 use serde_json::Value;
 use slidegate::Policy;
 
-use crate::client::{RawConnection, raw_check_request};
-use crate::folder::{PolicyFolder, ReloadingServer};
+use crate::http::client::{RawConnection, raw_check_request};
+use crate::reload::folder::{PolicyFolder, ReloadingServer};
 
 /// Pause between the two halves of a file, shorter than the interval at which the server reads it.
 const HALF_WRITTEN: Duration = Duration::from_millis(25);

@@ -6,7 +6,7 @@ use std::path::Path;
 use slidegate_redis::script_files;
 
 use crate::common::TempFile;
-use crate::{parse_utf8, run_slidegate};
+use crate::validate::{parse_utf8, run_slidegate};
 
 #[test]
 fn lua_writes_all_script_files() {

@@ -11,7 +11,9 @@ use slidegate::Jitter;
 use slidegate_tower::client::RetryLayer;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::test_util::{ScriptedResponse, ScriptedService, denial_with_wait, run_get, seconds};
+use crate::client::test_util::{
+    ScriptedResponse, ScriptedService, denial_with_wait, run_get, seconds,
+};
 
 fn layer_without_jitter() -> RetryLayer {
     RetryLayer::new().jitter(Jitter::NONE)

@@ -9,7 +9,7 @@ use slidegate::clock::{Clock, WallClock};
 use slidegate::{Jitter, Timestamp};
 use slidegate_tower::client::{RetryLayer, parse_retry_delay};
 
-use crate::test_util::{ScriptedResponse, denial_with_wait, run_get, seconds};
+use crate::client::test_util::{ScriptedResponse, denial_with_wait, run_get, seconds};
 
 /// Returns a layer that waits exactly as long as the response states. If the response states no wait, the layer waits
 /// at most a millisecond.

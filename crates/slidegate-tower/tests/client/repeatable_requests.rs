@@ -6,7 +6,9 @@ use slidegate::Jitter;
 use slidegate_tower::client::RetryLayer;
 use tower::{Layer, ServiceExt};
 
-use crate::test_util::{ScriptedService, denial_with_wait, run_method, run_request, seconds};
+use crate::client::test_util::{
+    ScriptedService, denial_with_wait, run_method, run_request, seconds,
+};
 
 fn layer_without_jitter() -> RetryLayer {
     RetryLayer::new().jitter(Jitter::NONE)

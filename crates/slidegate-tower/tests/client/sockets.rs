@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::retry_spike::SimulatedServer;
-use crate::test_util::seconds;
+use crate::client::retry_spike::SimulatedServer;
+use crate::client::test_util::seconds;
 
 /// Starts a server on a socket, and returns its URL.
 async fn start_server(router: Router) -> String {

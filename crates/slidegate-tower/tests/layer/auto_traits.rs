@@ -42,7 +42,7 @@ fn layers_services_and_futures_are_send() {
         extract::api_key(),
         WhenMissing::Deny
     ));
-    let fixture = crate::fixture::StoreFixture::with_async_store();
+    let fixture = crate::layer::fixture::StoreFixture::with_async_store();
     let async_gate = fixture.gate("rules: [{ name: all, limits: [10/s] }]");
     assert_traits!(RateLimitLayer::new(async_gate, Attributes::new()).respond_with(Grpc));
 }

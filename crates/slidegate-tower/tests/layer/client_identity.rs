@@ -4,7 +4,9 @@ use axum::Router;
 use slidegate::Store;
 use slidegate_tower::{Attributes, RateLimitLayer, TrustedProxies, WhenMissing, extract};
 
-use crate::fixture::{MINUTE, StoreFixture, TestClient, hello_router, serve, serve_without_peers};
+use crate::layer::fixture::{
+    MINUTE, StoreFixture, TestClient, hello_router, serve, serve_without_peers,
+};
 
 const TRUSTED_PROXIES: &str = "127.0.0.1,10.0.0.0/8";
 

@@ -5,7 +5,7 @@ use slidegate::Store;
 use slidegate_tower::extract::RequestHead;
 use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
-use crate::fixture::{MINUTE, StoreFixture, TestClient, TestResponse, hello_router, serve};
+use crate::layer::fixture::{MINUTE, StoreFixture, TestClient, TestResponse, hello_router, serve};
 
 /// Starts two servers, one over a limiter and one over a gate, and returns a client of each. Each server allows ten
 /// units per minute in total. The header `x-cost` contains the cost of a request.

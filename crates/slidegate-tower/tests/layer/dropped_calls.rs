@@ -15,7 +15,7 @@ use slidegate_tower::{OnDrop, RateLimitLayer, Settlement, WhenMissing, extract};
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::fixture::{MINUTE, StoreFixture, TestClient, serve};
+use crate::layer::fixture::{MINUTE, StoreFixture, TestClient, serve};
 
 const LIMITER_KEY: &str = "ann";
 

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request};
 use tower::ServiceExt;
 
-use crate::fixture::{TestClient, serve};
+use crate::layer::fixture::{TestClient, serve};
 
 #[path = "../../../../examples/plans.rs"]
 #[expect(dead_code, reason = "the example's `main` is not called here")]

@@ -36,9 +36,9 @@ pub struct StoreFixture<S> {
 /// Runs a test body twice: with synchronous stores, and with an asynchronous store.
 macro_rules! with_both_stores {
     (|$fixture:ident| $body:block) => {{
-        let $fixture = $crate::fixture::StoreFixture::with_sync_store();
+        let $fixture = $crate::layer::fixture::StoreFixture::with_sync_store();
         $body
-        let $fixture = $crate::fixture::StoreFixture::with_async_store();
+        let $fixture = $crate::layer::fixture::StoreFixture::with_async_store();
         $body
     }};
 }

@@ -17,8 +17,8 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::server::health_reporter;
 
-use crate::fixture::{MINUTE, StoreFixture, serve};
-use crate::store_outage::UNREACHABLE;
+use crate::layer::fixture::{MINUTE, StoreFixture, serve};
+use crate::layer::store_outage::UNREACHABLE;
 
 type HealthServiceClient = HealthClient<tonic::transport::Channel>;
 

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use slidegate_tower::{Attributes, Denial, RateLimitLayer, extract};
 
-use crate::fixture::{MINUTE, hello_router, serve};
+use crate::layer::fixture::{MINUTE, hello_router, serve};
 
 const TEST_API_KEY_LIMIT_POLICY: &str = "
 rules:

@@ -9,7 +9,7 @@ use slidegate::{Descriptor, Gate, MemoryStore, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::fixture::{TestClient, serve};
+use crate::layer::fixture::{TestClient, serve};
 
 /// Maximum number of attempts until a background task has settled a charge or released a permit.
 const MAX_ATTEMPTS: u32 = 1_000;

@@ -11,8 +11,8 @@ use slidegate_tower::{Attributes, RateLimitLayer, TrustedProxies, WhenMissing, e
 use tower::ServiceExt;
 use tower_layer::Layer;
 
-use crate::fixture::{MINUTE, StoreFixture, hello_router, serve, serve_without_peers};
-use crate::log::Log;
+use crate::layer::fixture::{MINUTE, StoreFixture, hello_router, serve, serve_without_peers};
+use crate::layer::log::Log;
 
 /// The authenticated user.
 #[derive(Clone)]

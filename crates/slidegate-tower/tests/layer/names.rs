@@ -5,8 +5,8 @@ use slidegate_tower::{
     Attributes, RateLimitLayer, Settlement, TrustedProxies, WhenMissing, extract,
 };
 
-use crate::fixture::{MINUTE, StoreFixture, TestClient, hello_router, serve};
-use crate::log::Log;
+use crate::layer::fixture::{MINUTE, StoreFixture, TestClient, hello_router, serve};
+use crate::layer::log::Log;
 
 const USER_ID_POLICY: &str = "rules: [{ name: per-user, per: [user_id], limits: [1/min] }]";
 

@@ -6,7 +6,7 @@ use slidegate::Store;
 use slidegate::headers::Style;
 use slidegate_tower::{RateLimitLayer, Settlement, WhenMissing, extract};
 
-use crate::fixture::{MINUTE, StoreFixture, TestClient, serve};
+use crate::layer::fixture::{MINUTE, StoreFixture, TestClient, serve};
 
 /// Starts a server with two nested layers: four requests per minute for all routes, and two requests per minute for
 /// `/costly`.

@@ -7,7 +7,7 @@ use slidegate::Decision;
 use slidegate_tower::extract::RequestHead;
 use slidegate_tower::{Attributes, RateLimitLayer, WhenMissing, extract};
 
-use crate::fixture::{MINUTE, hello_router, serve};
+use crate::layer::fixture::{MINUTE, hello_router, serve};
 
 /// Returns a function for `inspect` that counts the requests that an observing limit would have denied.
 fn new_observed_denial_counter(

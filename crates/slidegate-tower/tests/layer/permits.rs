@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::fixture::{StoreFixture, TestClient, serve};
+use crate::layer::fixture::{StoreFixture, TestClient, serve};
 
 const POLICY: &str = "
 rules:

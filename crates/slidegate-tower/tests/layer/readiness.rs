@@ -12,7 +12,7 @@ use slidegate::Store;
 use slidegate_tower::{RateLimitLayer, WhenMissing, extract};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::fixture::{MINUTE, StoreFixture};
+use crate::layer::fixture::{MINUTE, StoreFixture};
 
 /// A service that reserves capacity for one call when it is polled ready, like a service with bounded concurrency. It
 /// panics if it is called without a reservation. A clone has no reservation.

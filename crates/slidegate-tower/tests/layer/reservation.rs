@@ -16,7 +16,7 @@ use slidegate_tower::{Attributes, OnDrop, RateLimitLayer, RequestReservation, Se
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::fixture::serve;
+use crate::layer::fixture::serve;
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }
@@ -117,7 +117,7 @@ async fn disconnecting_client_pays_for_streamed_tokens() {
 async fn ignored_reservation_is_kept_or_reverted() {
     with_both_stores!(|fixture| {
         for (on_drop, expected) in [(OnDrop::Keep, [9, 9_000]), (OnDrop::Revert, [10, 10_000])] {
-            fixture.clock.advance(crate::fixture::MINUTE * 2);
+            fixture.clock.advance(crate::layer::fixture::MINUTE * 2);
             let gate = fixture.gate(POLICY);
             let http = serve(new_app(gate.clone(), on_drop)).await;
             assert_eq!(http.get("/ignores").await.status, 204);

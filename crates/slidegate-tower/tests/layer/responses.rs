@@ -13,7 +13,7 @@ use slidegate::wait::JitterSample;
 use slidegate::{Jitter, Store};
 use slidegate_tower::{Attributes, Denial, RateLimitLayer, WhenMissing, extract};
 
-use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, hello_router, serve};
+use crate::layer::fixture::{MINUTE, StoreFixture, TICK, TestClient, hello_router, serve};
 
 /// Starts a server that allows two requests per minute for each `x-api-key`.
 async fn serve_with_two_requests_per_minute(

@@ -5,7 +5,7 @@ use axum::Router;
 use axum::routing::get;
 use slidegate_tower::{Attributes, RateLimitLayer, extract};
 
-use crate::fixture::{hello_router, serve};
+use crate::layer::fixture::{hello_router, serve};
 
 const ONE_REQUEST_PER_MINUTE_POLICY: &str =
     "rules: [{ name: all, limits: [1/min], algorithm: sliding_log }]";

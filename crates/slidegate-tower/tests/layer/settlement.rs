@@ -12,7 +12,7 @@ use axum::routing::{get, post};
 use slidegate::Store;
 use slidegate_tower::{Attributes, RateLimitLayer, ResponseHead, Settlement, WhenMissing, extract};
 
-use crate::fixture::{MINUTE, StoreFixture, TICK, TestClient, serve};
+use crate::layer::fixture::{MINUTE, StoreFixture, TICK, TestClient, serve};
 
 /// The actual cost of a request in units, which the handler adds to the response.
 #[derive(Clone, Copy)]

@@ -11,7 +11,7 @@ use slidegate::store::LocalCountsOptions;
 use slidegate::testkit::faulty::{Faults, FaultyStore};
 use slidegate_tower::{Attributes, RateLimitLayer, Settlement, WhenMissing, extract};
 
-use crate::fixture::{StoreFixture, TestClient, TestResponse, hello_router, serve};
+use crate::layer::fixture::{StoreFixture, TestClient, TestResponse, hello_router, serve};
 
 /// A window so long that it does not end during a test.
 const DAY: Duration = Duration::from_secs(86_400);

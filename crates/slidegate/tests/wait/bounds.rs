@@ -4,7 +4,7 @@ use slidegate::wait::WaitOptions;
 use slidegate::{Check, Descriptor, Gate, Limiter, MemoryStore, Policy, Reason, Request};
 use tokio::time::sleep;
 
-use crate::fixture::{TokioClock, exact, ms, run_on_paused_time};
+use crate::wait::fixture::{TokioClock, exact, ms, run_on_paused_time};
 
 fn new_bounded_limiter(
     max_waiting: usize,

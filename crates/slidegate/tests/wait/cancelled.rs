@@ -6,7 +6,7 @@ use slidegate::Check;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{ms, new_exact_limiter, run_on_paused_time};
+use crate::wait::fixture::{ms, new_exact_limiter, run_on_paused_time};
 
 #[test]
 fn dropped_call_leaves_queue_and_charges_nothing() {

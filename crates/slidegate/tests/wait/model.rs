@@ -8,7 +8,7 @@ use slidegate::Check;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{ms, new_exact_limiter, run_on_paused_time};
+use crate::wait::fixture::{ms, new_exact_limiter, run_on_paused_time};
 
 const MAX: u64 = 5;
 const WINDOW_MS: u64 = 10_000;

@@ -8,7 +8,7 @@ use slidegate::{Check, Jitter, Limiter, MemoryStore, Reason};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use crate::fixture::{TokioClock, exact, ms, new_exact_limiter, run_on_paused_time};
+use crate::wait::fixture::{TokioClock, exact, ms, new_exact_limiter, run_on_paused_time};
 
 #[test]
 fn waiting_calls_are_admitted_in_order_of_arrival() {

@@ -3,7 +3,7 @@
 use slidegate::{Descriptor, Gate, MemoryStore, Policy, Request};
 use tokio::time::sleep;
 
-use crate::fixture::{TokioClock, ms, run_on_paused_time};
+use crate::wait::fixture::{TokioClock, ms, run_on_paused_time};
 
 const POLICY: &str = "
 defaults: { algorithm: sliding_log }

@@ -4,7 +4,7 @@ use slidegate::wait::WaitOptions;
 use slidegate::{Descriptor, Gate, IdempotencyKey, MemoryStore, Policy, Reason, Request};
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::{TokioClock, ms, run_on_paused_time};
+use crate::wait::fixture::{TokioClock, ms, run_on_paused_time};
 
 fn new_gate(policy: &str) -> (TokioClock, Gate<MemoryStore<TokioClock>>) {
     let clock = TokioClock::new();

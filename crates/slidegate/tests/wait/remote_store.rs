@@ -4,7 +4,7 @@ use slidegate::{Check, Limiter};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::fixture::{RemoteStore, TokioClock, exact, ms, run_on_paused_time};
+use crate::wait::fixture::{RemoteStore, TokioClock, exact, ms, run_on_paused_time};
 
 #[test]
 fn waiting_makes_few_store_calls() {

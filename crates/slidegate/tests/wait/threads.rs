@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use slidegate::{Check, Limiter, Reason};
 
-use crate::fixture::ms;
+use crate::wait::fixture::ms;
 
 #[test]
 fn waiting_threads_are_all_admitted() {

@@ -13,7 +13,7 @@ use slidegate::{
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use crate::fixture::{RemoteStore, TokioClock, ms, new_exact_limiter, run_on_paused_time};
+use crate::wait::fixture::{RemoteStore, TokioClock, ms, new_exact_limiter, run_on_paused_time};
 
 const IN_FLIGHT: &str = "
 rules:

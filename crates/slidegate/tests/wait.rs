@@ -1,7 +1,5 @@
 //! Tests of calls that wait for capacity. Most run on tokio's paused time, on which the store counts as well.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 mod bounds;
 mod cancelled;
 mod fixture;

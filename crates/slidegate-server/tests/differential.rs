@@ -5,17 +5,10 @@
 //! `DIFFERENTIAL_SECONDS=600` runs ten minutes, as does `make differential`, and `DIFFERENTIAL_SEED=7` selects the
 //! sequence of requests.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "../common/mod.rs"]
-mod common;
-#[path = "../../../slidegate-redis/tests/server/mod.rs"]
-mod server;
-
 use std::process::Command;
 
-use common::Server;
-use server::Redis;
+use crate::common::Server;
+use crate::redis_server::Redis;
 
 /// Returns the number in an environment variable, or `None` if the variable is not set.
 fn parse_env_number(variable: &str) -> Option<u64> {
@@ -25,7 +18,7 @@ fn parse_env_number(variable: &str) -> Option<u64> {
 
 #[test]
 fn server_matches_python_reference() {
-    let policy = include_str!("policy.yaml");
+    let policy = include_str!("differential/policy.yaml");
     let redis = Redis::start();
     let address = redis.address();
     let memory = Server::start(policy);

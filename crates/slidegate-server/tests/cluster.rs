@@ -5,16 +5,7 @@
 //! failure, the number of allowed units must stay within the documented bound, and all nodes must report the same
 //! number of remaining units.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 mod authentication;
-#[path = "../common/certificates.rs"]
-mod certificates;
-#[path = "../http/client.rs"]
-#[allow(dead_code, reason = "the tests of HTTP use all of it")]
-mod client;
-#[path = "../common/mod.rs"]
-mod common;
 mod crash;
 mod flags;
 mod joining;

@@ -1,6 +1,5 @@
 //! Tests of the TCP transport with clients and servers that are not nodes of the cluster, with an attacker between two
 //! nodes, and with nodes whose credentials differ.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 mod certificates;
 mod credentials;

@@ -1,15 +1,11 @@
 //! Tests of the HTTP listener, with a real server process and real sockets.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 mod attribute_values;
 mod auth;
 mod bad_input;
 mod call_records;
-mod client;
+pub mod client;
 mod client_values;
-#[path = "../common/mod.rs"]
-mod common;
 mod connection;
 mod counting;
 mod headers;

@@ -1,17 +1,13 @@
 //! Tests of the commands `slidegate validate`, `slidegate explain`, `slidegate schema` and
 //! `slidegate lua`.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-#[path = "../common/mod.rs"]
-mod common;
 mod lua;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{TempFile, slidegate_command};
+use crate::common::{TempFile, slidegate_command};
 use serde_json::Value;
 
 const POLICY: &str = r#"

@@ -1,6 +1,8 @@
 //! Test helpers that run the program as a child process and write policies to temporary files.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
+pub mod certificates;
+pub mod documented_metrics;
+pub mod prometheus;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -15,6 +17,11 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// Maximum wait for a log line of a server. Much longer than any test needs.
 const LOG_LINE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Returns the absolute path of a file or folder, given its path relative to the project root.
+pub fn project_path(path: impl AsRef<Path>) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap().join(path)
+}
 
 /// Returns a command that runs the `slidegate` binary, with the admin and gRPC listeners off by default. Environment
 /// variables of the test process that begin with `SLIDEGATE_` are removed.

@@ -2,7 +2,6 @@
 //!
 //! Clocks are manual. Behaviour that does not depend on the store is tested with a synchronous store, for which `call`
 //! makes the decision, and with an asynchronous store.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A panic fails the test.
 
 #[macro_use]
 mod fixture;

@@ -20,10 +20,7 @@
 //! | `python`, `javascript` | a program, whose syntax is checked |
 //! | `go`, `bash`, `ini`, `nginx`, `yaml istio`, `yaml limitador` | for other programs, not checked |
 //! | no language | a diagram, a log or pseudocode, which is not checked |
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod example_programs;
 mod examples;
 mod fields;
@@ -34,29 +31,22 @@ mod nodes;
 mod output;
 mod policies;
 mod programs;
-#[path = "../../../slidegate-redis/tests/server/mod.rs"]
-mod redis_server;
 mod requests;
 mod shell;
 mod store_errors;
 
-use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::fs;
 
+use crate::common::project_path;
 use markdown::FencedBlock;
 use shell::Shell;
-
-/// Returns the root folder of the project.
-fn project_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
 
 /// Returns the paths of README.md and of all documents in `docs/` and its folders, relative to the root.
 fn document_paths() -> Vec<String> {
     let mut documents = vec!["README.md".to_owned()];
     let mut folders = vec!["docs".to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(project_root().join(&folder)).unwrap() {
+        for entry in fs::read_dir(project_path(&folder)).unwrap() {
             let entry = entry.unwrap();
             let path = format!("{folder}/{}", entry.file_name().display());
             if entry.file_type().unwrap().is_dir() {
@@ -71,7 +61,7 @@ fn document_paths() -> Vec<String> {
 }
 
 fn read_document(document: &str) -> String {
-    fs::read_to_string(project_root().join(document)).unwrap()
+    fs::read_to_string(project_path(document)).unwrap()
 }
 
 #[test]
@@ -142,7 +132,7 @@ fn find_code_block_errors(document: &str, blocks: &[FencedBlock]) -> Vec<String>
 /// of the document.
 fn check_document_is_doctested(document: &str) -> Result<(), String> {
     let include = format!("#[doc = include_str!(\"../../../{document}\")]");
-    let mut crates = fs::read_dir(project_root().join("crates")).unwrap();
+    let mut crates = fs::read_dir(project_path("crates")).unwrap();
     let is_included = crates.any(|folder| {
         let library = fs::read_to_string(folder.unwrap().path().join("src/lib.rs"));
         library.is_ok_and(|library| library.contains(&include))
@@ -154,7 +144,7 @@ fn check_document_is_doctested(document: &str) -> Result<(), String> {
 fn check_dependencies(block: &FencedBlock) -> Result<(), String> {
     for line in block.text.lines().filter(|line| *line != "[dependencies]") {
         let name = line.split(" = ").next().unwrap_or_default();
-        let path = project_root().join("crates").join(name).join("Cargo.toml");
+        let path = project_path("crates").join(name).join("Cargo.toml");
         let manifest = fs::read_to_string(path).map_err(|error| format!("`{line}`: {error}"))?;
         let features = line.split_once("features = [").map_or("", |(_, list)| list);
         for feature in features.split('"').skip(1).step_by(2) {
@@ -168,8 +158,8 @@ fn check_dependencies(block: &FencedBlock) -> Result<(), String> {
 
 /// Checks that the file `file` of the project contains the text of a code block.
 fn check_excerpt_matches_file(file: &str, block: &FencedBlock) -> Result<(), String> {
-    let content = fs::read_to_string(project_root().join(file))
-        .map_err(|error| format!("{file}: {error}"))?;
+    let content =
+        fs::read_to_string(project_path(file)).map_err(|error| format!("{file}: {error}"))?;
     content
         .contains(&block.text)
         .then_some(())

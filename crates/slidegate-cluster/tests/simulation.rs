@@ -11,8 +11,6 @@
 //! `SEEDS=20000` runs more seeds than CI, `FROM=1000` sets the first seed, `SEED=17` runs one seed and prints its
 //! statistics.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 mod checks;
 mod clocks;
 mod event_queue;

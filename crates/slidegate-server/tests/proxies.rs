@@ -4,13 +4,7 @@
 //! `proxies.sh` installs the proxies. If a proxy is missing, its tests fail. Clients use the addresses from 127.0.0.2
 //! upwards. Unlike 127.0.0.1, these addresses are not trusted as proxies.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 mod bursts;
-#[path = "../common/certificates.rs"]
-mod certificates;
-#[path = "../common/mod.rs"]
-mod common;
 mod curl;
 mod envoy;
 mod failing_slidegate;
@@ -23,16 +17,9 @@ mod process;
 mod protocol;
 mod published_protocol;
 mod raw_client;
-#[path = "../../../slidegate-redis/tests/server/mod.rs"]
-mod servers;
 mod upstream;
 
 use std::path::{Path, PathBuf};
-
-/// Returns the absolute path of a file or folder, given its path relative to the project root.
-fn project_path(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap().join(path)
-}
 
 /// Returns the path of a program that `make test` installs. Panics if the program is missing.
 fn installed_program(program: &str) -> PathBuf {

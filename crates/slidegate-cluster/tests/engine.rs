@@ -1,8 +1,6 @@
 //! Tests of the guarantees of the replication engine. The engines use counters in plain maps, and each test controls
 //! the delivery of every frame.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
 mod acknowledgements;
 mod broadcasting;
 mod clocks;

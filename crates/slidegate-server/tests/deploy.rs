@@ -3,17 +3,10 @@
 //!
 //! Prometheus evaluates every rule and every query of the dashboard against a fake server that exports exactly the
 //! documented metrics. `make test` installs these programs. A test fails if the program that it needs is missing.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod alerts;
-#[path = "../common/certificates.rs"]
-mod certificates;
-#[path = "../common/mod.rs"]
-mod common;
 mod dashboard;
 mod docker;
-#[path = "../common/documented_metrics.rs"]
-mod documented_metrics;
 mod envoy;
 mod exporter;
 mod expression;
@@ -21,22 +14,17 @@ mod helm;
 mod kubernetes;
 mod kubernetes_cluster;
 mod kubernetes_cluster_tls;
-#[path = "../common/prometheus.rs"]
-mod prometheus;
 mod settings;
 mod systemd;
 mod versions;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
 
 use serde_json::Value;
 
-/// Returns the absolute path of a file or folder, given its path relative to the project root.
-fn project_path(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap().join(path)
-}
+use crate::common::project_path;
 
 fn read_project_file(path: &str) -> String {
     fs::read_to_string(project_path(path)).unwrap_or_else(|error| panic!("{path}: {error}"))

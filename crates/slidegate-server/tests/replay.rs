@@ -1,6 +1,5 @@
 //! Tests of `slidegate replay`, which replays an access log under a policy. One test compares the report with a
 //! brute-force implementation.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A test that cannot go on has failed.
 
 mod accuracy;
 mod suggest;

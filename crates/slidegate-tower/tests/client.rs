@@ -1,6 +1,5 @@
 //! Tests of the retrying client, with scripted services and over sockets. Tests that depend on durations run in tokio's
 //! paused time.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // A panic fails the test.
 
 mod attempts;
 mod delays;

@@ -1,16 +1,11 @@
 //! Tests of `slidegate convert`, which converts configuration files of the Envoy rate limit reference server to a
 //! policy, and of `serve --ratelimit-config`, which reads such files directly.
 
-#![allow(clippy::unwrap_used, reason = "a failed test may panic")]
-
-#[path = "../common/mod.rs"]
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use common::{TempFile, slidegate_command};
+use crate::common::{TempFile, slidegate_command};
 use serde_json::{Value, json};
 use slidegate::{Algorithm, Policy};
 

@@ -1,4 +1,5 @@
 //! A proxy between a store and Redis that injects network faults into replies.
+
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::pin::pin;

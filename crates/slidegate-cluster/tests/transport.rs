@@ -1,6 +1,5 @@
 //! Tests of the guarantees of the [`Transport`](slidegate_cluster::transport::Transport) trait. The same test suite
 //! runs with each transport.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed test may panic")]
 
 mod fixtures;
 mod network_faults;
